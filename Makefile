@@ -1,0 +1,53 @@
+# Everything a person or CI types. `make help` lists it.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+LOCK := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --extra build
+
+.PHONY: help run test check bench chaos proto lock clean
+
+help: ## list these commands
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+run: $(VENV)/run.stamp ## start everything: PostgreSQL, REST, worker
+	@exec $(BIN)/trading-intents serve
+
+test: $(VENV)/dev.stamp ## run the whole test suite
+	@$(BIN)/python -m pytest $(TESTS)
+
+check: $(VENV)/dev.stamp ## lint, types, import rules, migrations
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check -q .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/squawk -c squawk.toml src/trading_intents/storage/migrations/*.sql
+
+bench: $(VENV)/dev.stamp ## measure the performance bars
+	@for program in bench/*.py; do $(BIN)/python $$program || exit 1; done
+
+chaos: $(VENV)/dev.stamp ## run the long fault tests
+	@$(BIN)/python -m pytest -m chaos --timeout 1800 tests
+
+proto: $(VENV)/dev.stamp ## generate the gRPC code (none yet)
+	@echo "no proto files yet"
+
+lock: ## pin the dependencies again (needs uv)
+	$(LOCK) pyproject.toml -o requirements.lock
+	$(LOCK) --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+
+clean: ## remove the environment and caches; data stay
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/run.stamp: requirements.lock pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing (once, and when the lock changes) ..."
+	@$(PIP) install --require-hashes -r requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/dev.stamp: requirements-dev.lock $(VENV)/run.stamp
+	@echo "installing the developers' tools ..."
+	@$(PIP) install --require-hashes -r requirements-dev.lock
+	@touch $@

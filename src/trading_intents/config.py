@@ -1,0 +1,114 @@
+"""Every setting: its meaning, special values and default, declared once; read from TRADING_INTENTS_* variables."""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trading_intents.errors import StartupRefused
+from trading_intents.secret import Secret
+
+PREFIX = "TRADING_INTENTS_"
+ROLES = ("api", "stream", "worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A token bucket's shape, written `200/400`: tokens a second, and how many can be saved up."""
+
+    per_second: int
+    burst: int
+
+
+def _setting(default: Any, meaning: str) -> Any:
+    return field(default=default, metadata={"meaning": meaning})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    data_dir: Path = _setting(Path(".data"), "Folder of the embedded PostgreSQL, its passwords and the signing key.")
+    database_url: Secret = _setting(Secret(""), "PostgreSQL to use (15 or later). Empty: the embedded one.")
+    database_owner_url: Secret = _setting(Secret(""), "Login that may migrate. Empty: as DATABASE_URL.")
+    database_pool_size: int = _setting(10, "Connections of each database role a process may hold, 1 to 100.")
+    postgres_bin: str = _setting("", "Folder of PostgreSQL binaries. Empty: the installed wheel, else pg_config's.")
+    http_host: str = _setting("127.0.0.1", "Address that REST listens on.")
+    http_port: int = _setting(8080, "Port of REST. 0: any free one, told at start.")
+    roles: tuple[str, ...] = _setting(ROLES, "What this process does: any of api, stream, worker, comma separated.")
+    trusted_proxies: tuple[str, ...] = _setting(
+        (), "Addresses or networks whose X-Forwarded-For is believed, comma separated. Empty: nobody's."
+    )
+    rate_limit_submits: Rate = _setting(Rate(200, 400), "CREATE and REPLACE a second / burst, per caller and process.")
+    rate_limit_cancels: Rate = _setting(Rate(200, 400), "CANCELs, likewise.")
+    rate_limit_writes: Rate = _setting(Rate(200, 400), "Other writes, likewise.")
+    rate_limit_reads: Rate = _setting(Rate(200, 400), "Reads, likewise.")
+    rate_limit_failures: Rate = _setting(Rate(200, 400), "Failed credentials, per address and process.")
+    log_level: str = _setting("info", "debug, info, warning or error.")
+
+
+def names() -> dict[str, str]:
+    """Every setting's variable and meaning."""
+    return {PREFIX + f.name.upper(): f.metadata["meaning"] for f in dataclasses.fields(Settings)}
+
+
+def load(environ: Mapping[str, str]) -> Settings:
+    """Read the settings; a value that makes no sense is refused with the variable's name."""
+    values: dict[str, Any] = {}
+    for f in dataclasses.fields(Settings):
+        variable = PREFIX + f.name.upper()
+        text = environ.get(variable, "").strip()
+        if text:
+            try:
+                values[f.name] = _parse(text, f.default)
+            except ValueError as error:
+                # From None: the text may be a secret and must not travel in a traceback.
+                raise StartupRefused(f"{variable}: {error}") from None
+    settings = Settings(**values)
+    _check(settings)
+    return settings
+
+
+def unknown(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables with our prefix that mean nothing, each with the nearest one that does (or an empty text)."""
+    known = names()
+    strangers = sorted(v for v in environ if v.startswith(PREFIX) and v not in known)
+    return {v: next(iter(difflib.get_close_matches(v, known, 1)), "") for v in strangers}
+
+
+def _parse(text: str, default: Any) -> Any:
+    match default:
+        case int():
+            if not text.isascii() or not text.isdigit():
+                raise ValueError("must be a whole number")
+            return int(text)
+        case Path():
+            return Path(text)
+        case Secret():
+            return Secret(text)
+        case Rate():
+            return _parse_rate(text)
+        case tuple():
+            return tuple(part.strip() for part in text.split(",") if part.strip())
+        case _:
+            return text
+
+
+def _parse_rate(text: str) -> Rate:
+    per_second, _, burst = text.partition("/")
+    if not (per_second.isascii() and per_second.isdigit() and burst.isascii() and burst.isdigit()):
+        raise ValueError("must look like 200/400: tokens a second / burst")
+    if not 1 <= int(per_second) <= 1_000_000 or not 1 <= int(burst) <= 1_000_000:
+        raise ValueError("both numbers must be 1 to 1,000,000")
+    return Rate(int(per_second), int(burst))
+
+
+def _check(settings: Settings) -> None:
+    if not settings.roles or set(settings.roles) - set(ROLES):
+        raise StartupRefused(f"{PREFIX}ROLES: any of {', '.join(ROLES)}, comma separated")
+    if settings.http_port > 65535:
+        raise StartupRefused(f"{PREFIX}HTTP_PORT: at most 65535")
+    if not 1 <= settings.database_pool_size <= 100:
+        raise StartupRefused(f"{PREFIX}DATABASE_POOL_SIZE: 1 to 100")
+    if settings.log_level not in ("debug", "info", "warning", "error"):
+        raise StartupRefused(f"{PREFIX}LOG_LEVEL: debug, info, warning or error")

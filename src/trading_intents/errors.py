@@ -1,0 +1,114 @@
+"""Every expected failure: a class with its stable code, HTTP status and title. A programmer's error is an assertion.
+
+PlatformError
+├── InvalidRequest 400 ── InvalidJson, InvalidCursor
+├── Unauthorized 401
+├── Forbidden 403
+├── NotFound 404
+├── MethodNotAllowed 405
+├── VersionConflict 412
+├── PayloadTooLarge 413
+├── UnsupportedMediaType 415
+├── ValidationFailed 422
+├── RateLimited 429
+├── InternalError 500
+├── Unavailable 503
+└── StartupRefused        (never on the wire: the process says it and ends)
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    pointer: str  # RFC 6901, into the body
+    detail: str
+
+
+class PlatformError(Exception):
+    """The root. `detail` is for the caller's eyes: it never holds a secret or another tenant's data."""
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "internal_error"
+    title: ClassVar[str] = "Internal error"
+
+    def __init__(
+        self, detail: str = "", *, headers: Mapping[str, str] | None = None, errors: Sequence[FieldError] = ()
+    ) -> None:
+        super().__init__(detail or self.title)
+        self.detail = detail or self.title
+        self.headers = dict(headers or {})
+        self.errors = tuple(errors)
+
+
+class InvalidRequest(PlatformError):
+    status, code, title = 400, "invalid_request", "The request cannot be read"
+
+
+class InvalidJson(InvalidRequest):
+    code, title = "invalid_json", "The body is not acceptable JSON"
+
+
+class InvalidCursor(InvalidRequest):
+    code, title = "invalid_cursor", "The cursor is not one of this list"
+
+
+class Unauthorized(PlatformError):
+    status, code, title = 401, "unauthorized", "No acceptable credential"
+
+
+class Forbidden(PlatformError):
+    status, code, title = 403, "forbidden", "Not allowed"
+
+
+class NotFound(PlatformError):
+    status, code, title = 404, "not_found", "Not found"
+
+
+class MethodNotAllowed(PlatformError):
+    status, code, title = 405, "method_not_allowed", "Method not allowed"
+
+
+class VersionConflict(PlatformError):
+    status, code, title = 412, "version_conflict", "Changed since you read it"
+
+
+class PayloadTooLarge(PlatformError):
+    status, code, title = 413, "payload_too_large", "The body is too large"
+
+
+class UnsupportedMediaType(PlatformError):
+    status, code, title = 415, "unsupported_media_type", "The body must be application/json"
+
+
+class ValidationFailed(PlatformError):
+    status, code, title = 422, "validation_failed", "The body breaks a rule"
+
+    @classmethod
+    def at(cls, pointer: str, detail: str) -> "ValidationFailed":
+        return cls(f"{pointer or '/'}: {detail}", errors=[FieldError(pointer, detail)])
+
+
+class RateLimited(PlatformError):
+    status, code, title = 429, "rate_limited", "Too many requests"
+
+
+class InternalError(PlatformError):
+    pass
+
+
+class Unavailable(PlatformError):
+    """Nothing was recorded; the caller may simply try again."""
+
+    status, code, title = 503, "unavailable", "A part that is needed is away"
+
+    def __init__(self, detail: str = "") -> None:
+        super().__init__(detail, headers={"retry-after": "1"})
+
+
+class StartupRefused(PlatformError):
+    """The process cannot start as configured; the text says what is wrong and what to do."""
+
+    code, title = "startup_refused", "Cannot start"

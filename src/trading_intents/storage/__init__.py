@@ -1,0 +1,1 @@
+"""PostgreSQL: the embedded server, pools, transactions, migrations. Knows no feature."""

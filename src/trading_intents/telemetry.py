@@ -1,0 +1,52 @@
+"""Logs and metrics. JSON lines for machines, colour for a terminal; nothing here may hold a secret or a tenant's data."""
+
+import logging
+import sys
+from typing import TextIO
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+Log = structlog.typing.FilteringBoundLogger
+
+
+def make_log(level: str = "info", stream: TextIO | None = None) -> Log:
+    """A logger that writes to `stream` (standard error): colour on a terminal, else one JSON object a line."""
+    out = stream or sys.stderr
+    processors: list[structlog.typing.Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if out.isatty():
+        processors.append(structlog.dev.ConsoleRenderer())
+    else:
+        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    log: Log = structlog.wrap_logger(
+        structlog.PrintLogger(out),
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        context_class=dict,
+    )
+    return log
+
+
+class Metrics:
+    """Every metric of a process, each declared once, on a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.http_requests = Counter(
+            "ti_http_requests_total", "Answered requests.", ("route", "status"), registry=self.registry
+        )
+        self.http_seconds = Histogram(
+            "ti_http_request_seconds", "Time from the first byte to the answer.", ("route",), registry=self.registry
+        )
+        self.rate_limited = Counter(
+            "ti_rate_limited_total", "Requests answered 429, by bucket.", ("bucket",), registry=self.registry
+        )
+        self.postgres_starts = Counter(
+            "ti_embedded_postgres_starts_total", "Times this process started PostgreSQL.", registry=self.registry
+        )
+        self.pool_in_use = Gauge(
+            "ti_database_connections_in_use", "Connections at work, by database role.", ("role",), registry=self.registry
+        )

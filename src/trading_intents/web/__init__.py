@@ -1,0 +1,1 @@
+"""HTTP plumbing: routes, problems, paging, limits, OpenAPI. Knows no feature."""
