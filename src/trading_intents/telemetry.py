@@ -48,5 +48,8 @@ class Metrics:
             "ti_embedded_postgres_starts_total", "Times this process started PostgreSQL.", registry=self.registry
         )
         self.pool_in_use = Gauge(
-            "ti_database_connections_in_use", "Connections at work, by database role.", ("role",), registry=self.registry
+            "ti_database_connections_in_use",
+            "Connections at work, by database role.",
+            ("role",),
+            registry=self.registry,
         )
