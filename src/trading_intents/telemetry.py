@@ -1,4 +1,4 @@
-"""Logs and metrics. JSON lines for machines, colour for a terminal; nothing here may hold a secret or a tenant's data."""
+"""Logs and metrics: JSON lines, or colour on a terminal. Nothing here may hold a secret or a tenant's data."""
 
 import logging
 import sys
