@@ -6,6 +6,7 @@ PlatformError
 ├── Forbidden 403
 ├── NotFound 404
 ├── MethodNotAllowed 405
+├── RequestTimeout 408
 ├── VersionConflict 412
 ├── PayloadTooLarge 413
 ├── UnsupportedMediaType 415
@@ -69,6 +70,10 @@ class NotFound(PlatformError):
 
 class MethodNotAllowed(PlatformError):
     status, code, title = 405, "method_not_allowed", "Method not allowed"
+
+
+class RequestTimeout(PlatformError):
+    status, code, title = 408, "request_timeout", "The request did not arrive in time"
 
 
 class VersionConflict(PlatformError):

@@ -1,0 +1,70 @@
+"""The endpoints that every process has: liveness, readiness, metrics, and the description of the rest."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from trading_intents.errors import Unavailable
+from trading_intents.web.limits import Bucket
+from trading_intents.web.openapi import build_openapi, render_page
+from trading_intents.web.request import JSON, Answer, Request, answer_json
+from trading_intents.web.routing import Policy, Route
+
+HTML = b"text/html; charset=utf-8"
+
+
+class Health(msgspec.Struct):
+    status: str
+
+
+def operations_routes(
+    policy: Policy, missing: Callable[[], Awaitable[str]], registry: CollectorRegistry
+) -> tuple[Route, ...]:
+    """`missing` names what this process's roles lack right now; an empty text means that it is ready."""
+
+    async def healthz(request: Request) -> Answer:
+        return answer_json(Health("alive"))
+
+    async def readyz(request: Request) -> Answer:
+        if lack := await missing():
+            raise Unavailable(lack)
+        return answer_json(Health("ready"))
+
+    async def metrics(request: Request) -> Answer:
+        return Answer(generate_latest(registry), 200, CONTENT_TYPE_LATEST.encode())
+
+    text = CONTENT_TYPE_LATEST.encode()
+    return (
+        Route("GET", "/healthz", policy, healthz, "The process is alive.", answer=Health, always=True),
+        Route(
+            "GET",
+            "/readyz",
+            policy,
+            readyz,
+            "The process can do its roles' work.",
+            answer=Health,
+            always=True,
+            errors=(Unavailable,),
+        ),
+        Route("GET", "/metrics", policy, metrics, "Prometheus metrics.", always=True, answer_media=text),
+    )
+
+
+def description_routes(policy: Policy, described: Sequence[Route], version: str) -> tuple[Route, ...]:
+    """/openapi.json and /docs describe `described` and themselves."""
+
+    async def openapi(request: Request) -> Answer:
+        return Answer(document, 200, JSON)
+
+    async def docs(request: Request) -> Answer:
+        return Answer(page, 200, HTML)
+
+    routes = (
+        Route("GET", "/openapi.json", policy, openapi, "This API as OpenAPI 3.1.", bucket=Bucket.READS),
+        Route("GET", "/docs", policy, docs, "This API as a page.", bucket=Bucket.READS, answer_media=HTML),
+    )
+    everything = (*described, *routes)
+    document = msgspec.json.encode(build_openapi(everything, version))
+    page = render_page(everything, version)
+    return routes

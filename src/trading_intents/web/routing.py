@@ -1,0 +1,220 @@
+"""The route table and the one way through it: match, identify, limit, read, permit, handle, answer."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import unquote_to_bytes
+
+from trading_intents.clock import Clock
+from trading_intents.errors import InternalError, MethodNotAllowed, NotFound, PlatformError, Unauthorized, Unavailable
+from trading_intents.telemetry import Log, Metrics
+from trading_intents.web.limits import Bucket, Limits, Proxies
+from trading_intents.web.problem import answer_plain, answer_problem
+from trading_intents.web.request import JSON, Answer, Receive, Request, Scope
+
+Handler = Callable[[Request], Awaitable[Answer]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class Policy(Protocol):
+    """Who may call. Features take theirs from the one policy table."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def meaning(self) -> str:
+        """One line for the documentation."""
+        ...
+
+    @property
+    def public(self) -> bool:
+        """True: no credential is looked at."""
+        ...
+
+    async def identify(self, request: Request) -> None:
+        """Set request.caller, or raise Unauthorized or InvalidRequest."""
+        ...
+
+    def permit(self, request: Request) -> None:
+        """Raise Forbidden if this caller may not."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    name: str
+    meaning: str
+    schema: dict[str, Any]
+    where: str = "query"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    method: str
+    path: str
+    policy: Policy
+    handle: Handler
+    summary: str
+    body: Any = None  # the msgspec type of the request body
+    answer: Any = None  # the msgspec type of the success body
+    status: int = 200
+    bucket: Bucket | None = None
+    parameters: tuple[Parameter, ...] = ()
+    errors: tuple[type[PlatformError], ...] = ()  # beyond those that every route of its shape has
+    plain_errors: bool = False
+    always: bool = False  # answers while the process drains
+    answer_media: bytes = JSON
+    body_media: bytes = JSON
+
+    def __post_init__(self) -> None:
+        for need in ("name", "meaning", "identify", "permit"):
+            if not hasattr(self.policy, need):
+                raise TypeError(f"{self.method} {self.path} has no policy")
+
+
+class App:
+    """The ASGI application over a route table."""
+
+    def __init__(
+        self, routes: Iterable[Route], limits: Limits, proxies: Proxies, clock: Clock, metrics: Metrics, log: Log
+    ) -> None:
+        self.routes = tuple(routes)
+        self._table = _Table(self.routes)
+        self._limits, self._proxies, self._clock, self._metrics, self._log = limits, proxies, clock, metrics, log
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self.draining = False
+
+    async def drain(self, limit_seconds: float) -> bool:
+        """Refuse new requests and wait for those in flight; False if the limit came first."""
+        self.draining = True
+        if not self._in_flight:
+            self._idle.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_seconds):
+                await self._idle.wait()
+        return not self._in_flight
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http"
+        started = self._clock.monotonic()
+        self._in_flight += 1
+        try:
+            route, request, answer = await self._answer(scope, receive)
+            await _send(answer, request, send, close=self.draining)
+        finally:
+            self._in_flight -= 1
+            if self.draining and not self._in_flight:
+                self._idle.set()
+        label = route.path if route else "none"
+        self._metrics.http_requests.labels(label, answer.status).inc()
+        self._metrics.http_seconds.labels(label).observe(self._clock.monotonic() - started)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> tuple[Route | None, Request, Answer]:
+        address = self._proxies.address(scope)
+        try:
+            route, params = self._table.match(scope["method"], scope["raw_path"])
+        except PlatformError as error:
+            request = Request(scope, receive, {}, address)
+            return None, request, answer_problem(error, request.id)
+        request = Request(scope, receive, params, address)
+        try:
+            answer = await self._serve(route, request)
+        except PlatformError as error:
+            answer = self._show(route, request, error)
+        except Exception as error:
+            self._log.error("request failed", request_id=request.id, route=route.path, exc_info=error)
+            answer = self._show(route, request, InternalError("our fault; the request id finds it in the logs"))
+        return route, request, answer
+
+    async def _serve(self, route: Route, request: Request) -> Answer:
+        if self.draining and not route.always:
+            raise Unavailable("this process is shutting down")
+        await self._identify(route, request)
+        if route.bucket:
+            caller = request.caller.limit_key if request.caller else f"address:{request.address}"
+            request.headers_out += self._limits.take(route.bucket, caller)
+        if route.body is not None and route.body_media is JSON:
+            await request.read_json()
+        route.policy.permit(request)
+        return await route.handle(request)
+
+    async def _identify(self, route: Route, request: Request) -> None:
+        if route.policy.public:
+            return
+        self._limits.check(Bucket.FAILURES, request.address)
+        try:
+            await route.policy.identify(request)
+        except Unauthorized:
+            self._limits.spend(Bucket.FAILURES, request.address)
+            raise
+
+    def _show(self, route: Route, request: Request, error: PlatformError) -> Answer:
+        return answer_plain(error) if route.plain_errors else answer_problem(error, request.id)
+
+
+class _Table:
+    """Routes on the raw path: %2F stays inside its segment, and a literal segment goes before a parameter."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._literal: dict[bytes, dict[str, Route]] = {}
+        self._by_length: dict[int, list[tuple[tuple[bytes | None, ...], tuple[str, ...], dict[str, Route]]]] = {}
+        for route in sorted(routes, key=lambda r: [part.startswith("{") for part in r.path.split("/")]):
+            self._add(route)
+
+    def _add(self, route: Route) -> None:
+        parts = route.path.split("/")
+        names = tuple(part[1:-1] for part in parts if part.startswith("{"))
+        if not names:
+            methods = self._literal.setdefault(route.path.encode(), {})
+        else:
+            shape = tuple(None if part.startswith("{") else part.encode() for part in parts)
+            shelf = self._by_length.setdefault(len(shape), [])
+            found = next((entry for entry in shelf if entry[0] == shape), None)
+            if found is None:
+                found = (shape, names, {})
+                shelf.append(found)
+            methods = found[2]
+        if route.method in methods:
+            raise ValueError(f"{route.method} {route.path} is registered twice")
+        methods[route.method] = route
+
+    def match(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
+        path = raw_path.partition(b"?")[0]
+        methods = self._literal.get(path)
+        if methods is not None:
+            return _pick(methods, method), {}
+        parts = path.split(b"/")
+        for shape, names, candidates in self._by_length.get(len(parts), ()):
+            if all(want is None or want == part for want, part in zip(shape, parts, strict=True)):
+                values = [_decode(part) for want, part in zip(shape, parts, strict=True) if want is None]
+                return _pick(candidates, method), dict(zip(names, values, strict=True))
+        raise NotFound("no such path")
+
+
+def _pick(methods: dict[str, Route], method: str) -> Route:
+    route = methods.get("GET" if method == "HEAD" else method)
+    if route is None:
+        allowed = ", ".join(sorted(methods))
+        raise MethodNotAllowed(f"this path takes {allowed}", headers={"allow": allowed})
+    return route
+
+
+def _decode(part: bytes) -> str:
+    try:
+        return unquote_to_bytes(part).decode()
+    except UnicodeDecodeError:
+        raise NotFound("no such path") from None
+
+
+async def _send(answer: Answer, request: Request, send: Send, close: bool) -> None:
+    headers = [*request.headers_out, *answer.headers]
+    if answer.status != 204:
+        headers += [(b"content-type", answer.content_type), (b"content-length", b"%d" % len(answer.body))]
+    if close:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
