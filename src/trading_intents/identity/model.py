@@ -1,0 +1,102 @@
+"""Who a caller can be and what can be granted to them. Pure values: no I/O, no clock, no look-up."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import NewType
+from uuid import UUID
+
+from trading_intents.ids import OrganizationId
+from trading_intents.trading import Environment
+
+KeyId = NewType("KeyId", UUID)
+
+
+class Role(StrEnum):
+    ADMIN = "admin"
+    MEMBER = "member"
+    READ_ONLY = "read_only"
+
+
+class Permission(StrEnum):
+    """What an API key may be given."""
+
+    INTENT_READ = "intent:read"
+    INTENT_EDIT = "intent:edit"
+    CONTROL_READ = "control:read"
+    CONTROL_EDIT = "control:edit"
+    ACCOUNT_READ = "account:read"
+    ACCOUNT_EDIT = "account:edit"
+    CREDENTIAL_EDIT = "credential:edit"
+    STREAM_READ = "stream:read"
+
+
+class Scope(StrEnum):
+    """What a service account may be given."""
+
+    CREDENTIAL_READ = "credential:read"
+    INTENT_READ = "intent:read"
+    ACCOUNT_READ = "account:read"
+    CONTROL_READ = "control:read"
+    STREAM_READ = "stream:read"
+
+
+class Entitlement(StrEnum):
+    """What an organization may have bought."""
+
+    CONTROLS_PREMIUM = "controls_premium"
+    TRADING_LIVE = "trading_live"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKeyPrincipal:
+    key_id: KeyId
+    organization_id: OrganizationId
+    environment: Environment
+    permissions: frozenset[Permission]
+
+    @property
+    def limit_key(self) -> str:
+        return f"key:{self.key_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class UserPrincipal:
+    subject: str
+    organization: str | None  # the provider's id of the active organization, as the token claims it
+    role: str | None  # as the token claims it: may be no Role at all, and then grants nothing
+
+    @property
+    def limit_key(self) -> str:
+        return f"user:{self.subject}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePrincipal:
+    client_id: str
+    scopes: frozenset[Scope]
+
+    @property
+    def limit_key(self) -> str:
+        return f"service:{self.client_id}"
+
+
+Principal = ApiKeyPrincipal | UserPrincipal | ServicePrincipal
+
+
+class ClaimsKind(StrEnum):
+    USER = "user"
+    SERVICE = "service"
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a verified token says. It is the issuer's word, and may be older than what the database knows."""
+
+    kind: ClaimsKind
+    subject: str
+    organization: str | None
+    role: str | None
+    scopes: frozenset[Scope]  # empty for a user
+    expires_at: datetime
+    issuer: str

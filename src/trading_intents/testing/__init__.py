@@ -1,0 +1,1 @@
+"""What tests of the platform, and of brokers written for it, may use."""
