@@ -1,0 +1,74 @@
+"""API keys and client secrets: their format, their making, their digests. Never stores, logs or looks one up."""
+
+import hashlib
+import hmac
+import re
+import secrets
+import string
+import zlib
+from dataclasses import dataclass
+
+from trading_intents.secret import Secret
+from trading_intents.trading import Environment
+
+ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
+RANDOM_LENGTH = 32
+CHECKSUM_LENGTH = 6
+HINT_LENGTH = 4
+CLIENT_SECRET_PREFIX = "tis_"  # noqa: S105 - a prefix, so that leak scanners can tell one
+
+_KEY = re.compile(rf"tip_(paper|live)_[0-9A-Za-z]{{{RANDOM_LENGTH + CHECKSUM_LENGTH}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedKey:
+    """A well-formed key. It holds no part of the key but the hint; whether it exists, only the database knows."""
+
+    environment: Environment
+    digest: bytes
+    hint: str
+
+
+def make_key(environment: Environment) -> Secret:
+    return _make(f"tip_{environment}_")
+
+
+def make_client_secret() -> Secret:
+    return _make(CLIENT_SECRET_PREFIX)
+
+
+def parse_key(text: str) -> ParsedKey | None:
+    """The key, or None for anything that was never one: malformed keys cost no look-up."""
+    match = _KEY.fullmatch(text)
+    if match is None or text[-CHECKSUM_LENGTH:] != _checksum(text[:-CHECKSUM_LENGTH]):
+        return None
+    return ParsedKey(Environment(match[1]), digest(text), hint(text))
+
+
+def digest(text: str) -> bytes:
+    """What is stored in place of a key or client secret."""
+    # Not a slow password hash: 190 random bits cannot be guessed at any speed, and this runs on every request.
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def hint(text: str) -> str:
+    """What may be shown of a key, so that its owner can tell it from others."""
+    return text[-HINT_LENGTH:]
+
+
+def same_digest(one: bytes, other: bytes) -> bool:
+    return hmac.compare_digest(one, other)
+
+
+def _make(prefix: str) -> Secret:
+    body = prefix + "".join(secrets.choice(ALPHABET) for _ in range(RANDOM_LENGTH))
+    return Secret(body + _checksum(body))
+
+
+def _checksum(body: str) -> str:
+    # CRC-32, as it finds every change of one character for certain, where a cut hash only nearly always does.
+    rest, characters = zlib.crc32(body.encode("ascii")), ""
+    for _ in range(CHECKSUM_LENGTH):
+        rest, digit = divmod(rest, len(ALPHABET))
+        characters = ALPHABET[digit] + characters
+    return characters

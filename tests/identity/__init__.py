@@ -1,0 +1,1 @@
+"""Tests of keys, tokens and the embedded identity provider, and the issuer they use."""
