@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from trading_intents.errors import StartupRefused
 from trading_intents.secret import Secret
 
 PREFIX = "TRADING_INTENTS_"
 ROLES = ("api", "stream", "worker")
+LOCAL_PROVIDER = "local"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,23 @@ class Settings:
     rate_limit_writes: Rate = _setting(Rate(200, 400), "Other writes, likewise.")
     rate_limit_reads: Rate = _setting(Rate(200, 400), "Reads, likewise.")
     rate_limit_failures: Rate = _setting(Rate(200, 400), "Failed credentials, per address and process.")
+    identity_provider_name: str = _setting(
+        LOCAL_PROVIDER, "The identity provider's name in paths and records. local: the embedded one."
+    )
+    identity_issuer: str = _setting("", "The `iss` of acceptable tokens. Empty (local only): this process's address.")
+    identity_jwks_url: str = _setting("", "Where an external provider serves its keys. https, or http on loopback.")
+    identity_audience: str = _setting(
+        "trading-intents",
+        "The `aud` of acceptable tokens: this platform's own, never a client id, as id tokens have.",
+    )
+    identity_users_url: str = _setting("", "An external provider's users: DELETE {url}/{subject} removes one.")
+    identity_claim_organization: str = _setting(
+        "organization", "External provider's claim for the active organization: a name or a dotted path."
+    )
+    identity_claim_role: str = _setting("role", "Its claim for the role in that organization, likewise.")
+    identity_claim_scopes: str = _setting("scope", "Its claim for scopes, likewise: a text with spaces, or an array.")
+    identity_claim_kind: str = _setting("kind", "Its claim that tells service accounts from users, likewise.")
+    identity_kind_service: str = _setting("service", "The value of that claim that means a service account.")
     log_level: str = _setting("info", "debug, info, warning or error.")
 
 
@@ -110,5 +129,29 @@ def _check(settings: Settings) -> None:
         raise StartupRefused(f"{PREFIX}HTTP_PORT: at most 65535")
     if not 1 <= settings.database_pool_size <= 100:
         raise StartupRefused(f"{PREFIX}DATABASE_POOL_SIZE: 1 to 100")
+    _check_identity(settings)
     if settings.log_level not in ("debug", "info", "warning", "error"):
         raise StartupRefused(f"{PREFIX}LOG_LEVEL: debug, info, warning or error")
+
+
+def _check_identity(settings: Settings) -> None:
+    local = settings.identity_provider_name == LOCAL_PROVIDER
+    for name in ("identity_jwks_url", "identity_users_url"):
+        url = getattr(settings, name)
+        if local and url:
+            raise StartupRefused(f"{PREFIX}{name.upper()}: only with an external {PREFIX}IDENTITY_PROVIDER_NAME")
+        if url and not _is_safe_url(url):
+            raise StartupRefused(f"{PREFIX}{name.upper()}: an https URL, or http on a loopback address")
+    for name in ("identity_issuer", "identity_jwks_url"):
+        if not local and not getattr(settings, name):
+            raise StartupRefused(f"{PREFIX}{name.upper()}: needed with an external identity provider")
+
+
+def _is_safe_url(text: str) -> bool:
+    """Keys fetched over a wire that others can write to would let them make tokens."""
+    try:
+        url = urlsplit(text)
+    except ValueError:
+        return False
+    loopback = url.hostname in ("127.0.0.1", "::1", "localhost")
+    return bool(url.hostname) and (url.scheme == "https" or (url.scheme == "http" and loopback))
