@@ -20,7 +20,7 @@ PAGE_PARAMETERS = (
 IF_MATCH = Parameter(
     "if-match", 'Write only if the version is still this one, such as "3".', {"type": "string"}, where="header"
 )
-_SECURITY = [{"api_key": []}, {"bearer": []}]
+_SECURITY: list[dict[str, list[str]]] = [{"api_key": []}, {"bearer": []}]
 
 
 def build_openapi(routes: Iterable[Route], version: str) -> dict[str, Any]:

@@ -1,11 +1,13 @@
-"""Runs an App on uvicorn: bind first, serve, close. Owns no signal handlers: the composition root does."""
+"""Runs an App on uvicorn's HTTP protocol: bind first, serve, close. Owns no signals: the composition root does."""
 
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
+from email.utils import formatdate
 
 import uvicorn
+from uvicorn.server import ServerState
 
 from trading_intents.errors import StartupRefused
 from trading_intents.web.routing import App
@@ -13,12 +15,14 @@ from trading_intents.web.routing import App
 BACKLOG = 2048
 MAX_CONNECTIONS = 10_000
 KEEP_ALIVE_SECONDS = 75
+CLOSE_SECONDS = 1
 
 
 def bind(host: str, port: int) -> socket.socket:
     """Take the port before anything else is started; a taken one is refused in plain words."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # The protocol is named because asyncio turns Nagle's delay off only for sockets that say TCP.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
@@ -33,34 +37,54 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 @contextlib.asynccontextmanager
 async def serving(app: App, listener: socket.socket) -> AsyncIterator[None]:
-    """Serve `app` while the block runs, then close every connection."""
-    server = _Server(
-        uvicorn.Config(
-            app,
-            http="httptools",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            backlog=BACKLOG,
-            limit_concurrency=MAX_CONNECTIONS,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=1,
-        )
+    """Serve `app` while the block runs, then close every connection.
+
+    uvicorn.Server is not used: it takes the signals, and it polls where we can wait.
+    """
+    config = _config(app)
+    state = ServerState()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: config.http_protocol_class(config=config, server_state=state, app_state={}),  # type: ignore[call-arg]  # uvicorn types it as a bare asyncio.Protocol
+        sock=listener,
+        backlog=BACKLOG,
     )
-    task = asyncio.create_task(server.serve([listener]))
+    dates = asyncio.create_task(_keep_date(state))
     try:
         yield
     finally:
-        server.should_exit = True
-        await task
+        dates.cancel()
+        server.close()
+        await _close(state)
+
+
+def _config(app: App) -> uvicorn.Config:
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+    )
+    config.load()
+    return config
+
+
+async def _keep_date(state: ServerState) -> None:
+    while True:
+        state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
+        await asyncio.sleep(1)
+
+
+async def _close(state: ServerState) -> None:
+    for connection in list(state.connections):
+        connection.shutdown()
+    if state.tasks:
+        _, late = await asyncio.wait(state.tasks, timeout=CLOSE_SECONDS)
+        for task in late:
+            task.cancel()

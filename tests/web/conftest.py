@@ -1,0 +1,153 @@
+"""A small application on the real server and a real socket, with one route for each thing that web promises."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import httpx
+import msgspec
+import pytest
+
+from trading_intents.config import Rate
+from trading_intents.errors import Forbidden, NotFound, Unauthorized, VersionConflict
+from trading_intents.telemetry import Metrics, make_log
+from trading_intents.testing.fakes import ManualClock
+from trading_intents.web.limits import Bucket, Limits, Proxies
+from trading_intents.web.openapi import IF_MATCH, PAGE_PARAMETERS
+from trading_intents.web.operations import description_routes, operations_routes
+from trading_intents.web.paging import Listing, read_page
+from trading_intents.web.request import Answer, Request, answer_json
+from trading_intents.web.routing import App, Route
+from trading_intents.web.server import bind, serving
+
+
+class Leg(msgspec.Struct, forbid_unknown_fields=True):
+    quantity: str
+
+
+class Order(msgspec.Struct, forbid_unknown_fields=True):
+    symbol: str
+    legs: list[Leg] = []
+
+
+class Echo(msgspec.Struct):
+    text: str
+
+
+@dataclass(frozen=True)
+class Named:
+    limit_key: str
+
+
+@dataclass(frozen=True)
+class Anyone:
+    name: str = "anyone"
+    meaning: str = "anyone"
+    public: bool = True
+
+    async def identify(self, request: Request) -> None: ...
+
+    def permit(self, request: Request) -> None: ...
+
+
+@dataclass(frozen=True)
+class Known:
+    """The header x-name identifies; `bad` does not verify, `weak` may not."""
+
+    name: str = "known"
+    meaning: str = "whoever says a name"
+    public: bool = False
+
+    async def identify(self, request: Request) -> None:
+        name = request.header(b"x-name")
+        if name is None or name == "bad":
+            raise Unauthorized
+        request.caller = Named(name)
+
+    def permit(self, request: Request) -> None:
+        assert request.caller
+        if request.caller.limit_key == "weak":
+            raise Forbidden
+
+
+@dataclass
+class Site:
+    """The application and the levers that a test moves."""
+
+    app: App
+    client: httpx.AsyncClient
+    clock: ManualClock
+    port: int
+    entered: asyncio.Event = field(default_factory=asyncio.Event)
+    leave: asyncio.Event = field(default_factory=asyncio.Event)
+    missing: str = ""
+
+
+ROWS = [f"{n:03}" for n in range(120)]
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    clock, metrics = ManualClock(), Metrics()
+    lever: list[Site] = []
+
+    async def missing() -> str:
+        return lever[0].missing
+
+    routes = _routes(lever)
+    routes += operations_routes(Anyone(), missing, metrics.registry)
+    routes += description_routes(Anyone(), routes, "0.1.0")
+    limits = Limits({bucket: Rate(5, 10) for bucket in Bucket}, clock, metrics.rate_limited)
+    app = App(routes, limits, Proxies(("127.0.0.9", "10.0.0.0/8")), clock, metrics, make_log("error"))
+    listener = bind("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    async with serving(app, listener), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        lever.append(Site(app, client, clock, port))
+        yield lever[0]
+        lever[0].leave.set()
+
+
+def _routes(lever: list[Site]) -> tuple[Route, ...]:
+    async def echo(request: Request) -> Answer:
+        return answer_json(Echo("|".join(request.params.values())))
+
+    async def create(request: Request) -> Answer:
+        if request.params["place"] == "nowhere":
+            raise NotFound
+        return answer_json(request.body(Order), 201)
+
+    async def listing(request: Request) -> Answer:
+        page = read_page(request, f"rows:{request.params['owner']}")
+        rows = [row for row in ROWS if page.after is None or row > page.after][: page.limit + 1]
+        return answer_json(page.answer(rows, str, Echo))
+
+    async def update(request: Request) -> Answer:
+        expected = request.if_match()
+        if expected is not None and 3 not in expected:
+            raise VersionConflict
+        return answer_json(request.body(Order), version=4)
+
+    async def slow(request: Request) -> Answer:
+        lever[0].entered.set()
+        await lever[0].leave.wait()
+        return answer_json(Echo("done"))
+
+    async def broken(request: Request) -> Answer:
+        raise ZeroDivisionError("secret-marker")
+
+    async def limited(request: Request) -> Answer:
+        return answer_json(Echo("ok"))
+
+    anyone, known = Anyone(), Known()
+    return (
+        Route("GET", "/v1/things/{symbol}/time", anyone, echo, "Echo.", answer=Echo),
+        Route("GET", "/v1/things/special/time", anyone, limited, "Literal.", answer=Echo),
+        Route("POST", "/v1/places/{place}/orders", known, create, "Create.", body=Order, answer=Order, status=201),
+        Route("PUT", "/v1/orders", anyone, update, "Update.", body=Order, answer=Order, parameters=(IF_MATCH,)),
+        Route("GET", "/v1/lists/{owner}", anyone, listing, "List.", answer=Listing[Echo], parameters=PAGE_PARAMETERS),
+        Route("GET", "/v1/slow", anyone, slow, "Wait.", answer=Echo),
+        Route("GET", "/v1/broken", anyone, broken, "Break.", answer=Echo),
+        Route("GET", "/v1/plain", known, broken, "Break in plain text.", answer=Echo, plain_errors=True),
+        Route("GET", "/v1/limited", known, limited, "Limited.", answer=Echo, bucket=Bucket.READS),
+        Route("GET", "/v1/limited-address", anyone, limited, "Limited.", answer=Echo, bucket=Bucket.READS),
+    )

@@ -1,0 +1,105 @@
+"""Rate limits: exactly the burst passes, the headers are honest, the memory is bounded."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.web.conftest import Site
+
+from trading_intents.config import Rate
+from trading_intents.errors import RateLimited, StartupRefused
+from trading_intents.telemetry import Metrics
+from trading_intents.testing.fakes import ManualClock
+from trading_intents.web import limits as limits_module
+from trading_intents.web.limits import Bucket, Limits, Proxies
+
+ADA, BOB = {"x-name": "ada"}, {"x-name": "bob"}
+
+
+async def test_exactly_the_burst_passes_and_retry_after_is_honest(site: Site) -> None:
+    answers = [await site.client.get("/v1/limited", headers=ADA) for _ in range(11)]
+    assert [a.status_code for a in answers] == [200] * 10 + [429]
+    assert answers[0].headers["ratelimit-policy"] == '"reads";q=10;w=2'
+    assert answers[0].headers["ratelimit"] == '"reads";r=9;t=1'
+    refused = answers[-1]
+    assert refused.json()["code"] == "rate_limited"
+    assert refused.headers["ratelimit"] == '"reads";r=0;t=2'
+    site.clock.advance(int(refused.headers["retry-after"]))
+    assert (await site.client.get("/v1/limited", headers=ADA)).status_code == 200
+
+
+async def test_one_callers_limit_is_not_anothers(site: Site) -> None:
+    for _ in range(11):
+        last = await site.client.get("/v1/limited", headers=ADA)
+    assert last.status_code == 429
+    assert (await site.client.get("/v1/limited", headers=BOB)).status_code == 200
+
+
+async def test_without_a_caller_the_address_counts(site: Site) -> None:
+    for _ in range(11):
+        last = await site.client.get("/v1/limited-address")
+    assert last.status_code == 429
+    assert (await site.client.get("/v1/limited", headers=ADA)).status_code == 200
+
+
+async def test_failed_credentials_stop_the_address_before_the_next_look(site: Site) -> None:
+    answers = [await site.client.get("/v1/limited", headers={"x-name": "bad"}) for _ in range(11)]
+    assert [a.status_code for a in answers] == [401] * 10 + [429]
+    refused = await site.client.get("/v1/limited", headers=ADA)
+    assert refused.status_code == 429
+    site.clock.advance(int(refused.headers["retry-after"]))
+    assert (await site.client.get("/v1/limited", headers=ADA)).status_code == 200
+
+
+async def test_health_is_never_limited(site: Site) -> None:
+    assert {(await site.client.get("/healthz")).status_code for _ in range(50)} == {200}
+
+
+def make_limits(rate: Rate, clock: ManualClock) -> Limits:
+    return Limits({Bucket.READS: rate}, clock, Metrics().rate_limited)
+
+
+@given(st.integers(1, 1000), st.integers(1, 1000))
+def test_the_burst_is_exact_for_every_rate(per_second: int, burst: int) -> None:
+    clock = ManualClock()
+    limits = make_limits(Rate(per_second, burst), clock)
+    for _ in range(burst):
+        limits.take(Bucket.READS, "ada")
+    with pytest.raises(RateLimited) as refused:
+        limits.take(Bucket.READS, "ada")
+    clock.advance(int(refused.value.headers["retry-after"]))
+    limits.take(Bucket.READS, "ada")
+
+
+def test_memory_is_bounded_and_a_spent_bucket_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits_module, "MAX_CALLERS", 100)
+    clock = ManualClock()
+    limits = make_limits(Rate(1, 1), clock)
+    for n in range(1000):
+        clock.advance(0.02)
+        limits.take(Bucket.READS, f"caller {n}")
+    assert len(limits._tanks[Bucket.READS]._full_at) <= 100
+    with pytest.raises(RateLimited):
+        limits.take(Bucket.READS, "caller 999")
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "address"),
+    [
+        ("1.2.3.4", b"9.9.9.9", "1.2.3.4"),
+        ("10.0.0.1", b"9.9.9.9", "9.9.9.9"),
+        ("10.0.0.1", b"9.9.9.9, 10.0.0.2", "9.9.9.9"),
+        ("10.0.0.1", b"6.6.6.6, 9.9.9.9", "9.9.9.9"),
+        ("10.0.0.1", b"", "10.0.0.1"),
+        ("10.0.0.1", b"nonsense", "10.0.0.1"),
+        ("10.0.0.1", b"nonsense, 10.0.0.2", "10.0.0.2"),
+        ("::1", b"9.9.9.9", "::1"),
+    ],
+)
+def test_only_a_trusted_proxy_may_name_the_address(peer: str, forwarded: bytes, address: str) -> None:
+    scope = {"client": (peer, 1), "headers": [(b"x-forwarded-for", forwarded)] if forwarded else []}
+    assert Proxies(("10.0.0.0/8",)).address(scope) == address
+
+
+def test_a_bad_network_is_refused_at_start() -> None:
+    with pytest.raises(StartupRefused, match="TRUSTED_PROXIES"):
+        Proxies(("not a network",))
