@@ -14,6 +14,7 @@ PlatformError
 ├── RateLimited 429
 ├── InternalError 500
 ├── Unavailable 503
+├── OutcomeUnknown 503
 └── StartupRefused        (never on the wire: the process says it and ends)
 """
 
@@ -108,6 +109,15 @@ class Unavailable(PlatformError):
     """Nothing was recorded; the caller may simply try again."""
 
     status, code, title = 503, "unavailable", "A part that is needed is away"
+
+    def __init__(self, detail: str = "") -> None:
+        super().__init__(detail, headers={"retry-after": "1"})
+
+
+class OutcomeUnknown(PlatformError):
+    """The link was lost while committing: it is recorded as a whole or not at all, and only a look can tell."""
+
+    status, code, title = 503, "outcome_unknown", "It is not known whether this was recorded"
 
     def __init__(self, detail: str = "") -> None:
         super().__init__(detail, headers={"retry-after": "1"})

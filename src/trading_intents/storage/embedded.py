@@ -1,0 +1,207 @@
+"""Keeps one embedded PostgreSQL running for every process on a DATA_DIR. Must be used from the main thread."""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import threading
+from asyncio.subprocess import DEVNULL, STDOUT, Process
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncpg
+
+from trading_intents.errors import StartupRefused
+from trading_intents.secret import Secret
+from trading_intents.storage.cluster import DATABASE, LOGIN, OWNER, Cluster, open_cluster
+from trading_intents.telemetry import Log
+
+POLL_SECONDS = 0.02
+TAKEOVER_POLL_SECONDS = 0.1
+CONNECT_LIMIT_SECONDS = 2.0
+INITDB_LIMIT_SECONDS = 120.0
+START_LIMIT_SECONDS = 300.0  # a crash recovery that is cut short only begins again
+RESTART_PAUSE_SECONDS = 0.02
+RESTART_PAUSE_LIMIT_SECONDS = 2.0
+STOP_STEPS = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 6.0), (signal.SIGKILL, 2.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    owner_url: Secret
+    """A superuser, for migrations."""
+    url: Secret
+    """The login of the pools."""
+
+
+@contextlib.asynccontextmanager
+async def running(
+    data_dir: Path, postgres_bin: str, log: Log, on_start: Callable[[], None] = lambda: None
+) -> AsyncIterator[Server]:
+    """The server of this DATA_DIR: started by us, or joined and taken over when the process that runs it is gone."""
+    # The kernel ties PostgreSQL's life to the thread that starts it.
+    assert threading.current_thread() is threading.main_thread()
+    cluster = open_cluster(data_dir, postgres_bin)
+    supervisor = _Supervisor(cluster, log, on_start)
+    keeping = asyncio.create_task(supervisor.keep())
+    try:
+        await _first(keeping, asyncio.create_task(supervisor.until_ready()))
+        yield Server(cluster.url(OWNER, DATABASE), cluster.url(LOGIN, DATABASE))
+    finally:
+        keeping.cancel()
+        await asyncio.wait([keeping])
+
+
+async def _first(keeping: asyncio.Task[None], ready: asyncio.Task[None]) -> None:
+    try:
+        await asyncio.wait([keeping, ready], return_when=asyncio.FIRST_COMPLETED)
+        if keeping.done():
+            keeping.result()
+        await ready
+    finally:
+        ready.cancel()
+
+
+class _Supervisor:
+    def __init__(self, cluster: Cluster, log: Log, on_start: Callable[[], None]) -> None:
+        self._cluster = cluster
+        self._log = log
+        self._on_start = on_start
+        self._owner = False
+        self._ready = asyncio.Event()
+
+    async def until_ready(self) -> None:
+        """Returns when the login can connect, whoever runs the server."""
+        try:
+            async with asyncio.timeout(START_LIMIT_SECONDS):
+                while not self._ready.is_set():
+                    if not self._owner and await self._accepts(LOGIN, DATABASE):
+                        self._ready.set()
+                    await asyncio.sleep(POLL_SECONDS)
+        except TimeoutError:
+            raise self._refusal("PostgreSQL does not accept connections") from None
+
+    async def keep(self) -> None:
+        """Wait for our turn to run the server, then keep it running until cancelled."""
+        with self._cluster.lock.open("rb") as lock:
+            while not _locked(lock.fileno()):  # noqa: ASYNC110 - the kernel tells nobody that a lock is free
+                await asyncio.sleep(TAKEOVER_POLL_SECONDS)
+            self._owner = True
+            failures = 0
+            while True:
+                try:
+                    await self._run()
+                    failures = 0
+                except StartupRefused as error:
+                    if not self._ready.is_set():
+                        raise
+                    failures += 1
+                    self._log.error("postgres_not_started", reason=error.detail)
+                await asyncio.sleep(min(RESTART_PAUSE_SECONDS * 2**failures, RESTART_PAUSE_LIMIT_SECONDS))
+
+    async def _run(self) -> None:
+        """One life of PostgreSQL, from its start to its end."""
+        if not self._cluster.data.exists():
+            await self._create()
+        self._cluster.make_passwords()
+        self._cluster.check_version()
+        self._cluster.rotate_log()
+        _end_leftovers(self._cluster.name)
+        process = await self._spawn(self._cluster.postgres_command())
+        try:
+            await self._until_accepting(process)
+            await self._make_login()
+            self._on_start()
+            self._ready.set()
+            self._log.info("postgres_started", pid=process.pid)
+            status = await process.wait()
+            self._log.error("postgres_ended", pid=process.pid, status=status)
+        finally:
+            await _stop(process)
+
+    async def _create(self) -> None:
+        shutil.rmtree(self._cluster.unfinished, ignore_errors=True)
+        self._cluster.make_passwords()
+        self._cluster.unfinished.mkdir(mode=0o700)
+        process = await self._spawn(self._cluster.initdb_command())
+        try:
+            status = await asyncio.wait_for(process.wait(), INITDB_LIMIT_SECONDS)
+        except TimeoutError:
+            raise self._refusal("initdb takes too long") from None
+        finally:
+            await _stop(process)
+        if status != 0:
+            raise self._refusal("initdb failed")
+        self._cluster.adopt()
+
+    async def _spawn(self, command: list[str]) -> Process:
+        kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+        with self._cluster.log.open("ab") as out:
+            return await asyncio.create_subprocess_exec(
+                *command, stdin=DEVNULL, stdout=out, stderr=STDOUT, env=kept | {"LC_ALL": "C"}
+            )
+
+    async def _until_accepting(self, process: Process) -> None:
+        try:
+            async with asyncio.timeout(START_LIMIT_SECONDS):
+                while not await self._accepts(OWNER, "postgres"):
+                    if process.returncode is not None:
+                        raise self._refusal("PostgreSQL did not start")
+                    await asyncio.sleep(POLL_SECONDS)
+        except TimeoutError:
+            raise self._refusal("PostgreSQL does not accept connections") from None
+
+    async def _accepts(self, login: str, database: str) -> bool:
+        try:
+            url = self._cluster.url(login, database).reveal()
+            connection = await asyncpg.connect(url, timeout=CONNECT_LIMIT_SECONDS)
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            return False
+        connection.terminate()
+        return True
+
+    async def _make_login(self) -> None:
+        """Repeated at every start: a crash may have come between initdb and this."""
+        password = self._cluster.password_file(LOGIN).read_text().strip()
+        connection = await asyncpg.connect(self._cluster.url(OWNER, "postgres").reveal(), timeout=CONNECT_LIMIT_SECONDS)
+        try:
+            if not await connection.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", LOGIN):
+                await connection.execute(f"CREATE ROLE {LOGIN} LOGIN PASSWORD '{password}'")
+            if not await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", DATABASE):
+                await connection.execute(f"CREATE DATABASE {DATABASE}")
+        finally:
+            await connection.close(timeout=CONNECT_LIMIT_SECONDS)
+
+    def _refusal(self, what: str) -> StartupRefused:
+        return StartupRefused(f"{what}; the end of {self._cluster.log}:\n{self._cluster.log_tail()}")
+
+
+def _locked(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _end_leftovers(cluster_name: str) -> None:
+    """Children of a killed postmaster, deep in a query, notice its death late and hold up its successor."""
+    title = f"postgres: {cluster_name}: ".encode()
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(folder.name)
+            if (folder / "cmdline").read_bytes().startswith(title):
+                os.kill(pid, signal.SIGQUIT)
+
+
+async def _stop(process: Process) -> None:
+    for step, limit in STOP_STEPS:
+        if process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(step)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), limit)

@@ -1,0 +1,117 @@
+"""Run as a program: leaves root behind, ties itself to its parent's life and becomes a PostgreSQL program.
+
+Never imported: it changes the identity of the process. Usage: launch.py PARENT_PID ALIVE_FILE CLUSTER PROGRAM [ARG...]
+"""
+
+import ctypes
+import fcntl
+import os
+import pwd
+import signal
+import sys
+from pathlib import Path
+
+PR_SET_PDEATHSIG, PR_SET_KEEPCAPS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE = 1, 8, 47, 2
+CLONE_NEWUSER = 0x10000000
+CAPABILITY_VERSION_3 = 0x20080522
+CAP_DAC_OVERRIDE = 1
+
+
+def main(parent: int, alive: str, cluster: str, program: str, arguments: list[str]) -> None:
+    os.setsid()  # Ctrl-C in a terminal is for our parent, which then stops PostgreSQL in its own time
+    die_with(parent)
+    wait_for_predecessor(alive)
+    forget_recycled_pid(Path(cluster, "postmaster.pid"))
+    if os.geteuid() == 0:
+        leave_root(cluster, program)
+        die_with(parent)  # again: a change of identity forgets it
+    os.execv(program, [program, *arguments])  # noqa: S606
+
+
+def die_with(parent: int) -> None:
+    """SIGQUIT is an immediate shutdown: the postmaster ends its children too, busy ones as well."""
+    system("prctl", PR_SET_PDEATHSIG, signal.SIGQUIT, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit("the parent is gone")
+
+
+def wait_for_predecessor(alive: str) -> None:
+    """Every PostgreSQL process inherits this lock, so the kernel gives it to us when the last one is gone."""
+    file = os.open(alive, os.O_RDWR | os.O_CREAT, 0o600)
+    os.set_inheritable(file, True)
+    fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def forget_recycled_pid(file: Path) -> None:
+    """PostgreSQL refuses to start while the pid in its old file lives, though by now it may be anybody's."""
+    try:
+        name = Path("/proc", file.read_text().split("\n", 1)[0], "comm").read_text().strip()
+    except OSError:
+        return
+    if name != "postgres":
+        file.unlink(missing_ok=True)
+
+
+def leave_root(cluster: str, program: str) -> None:
+    """PostgreSQL refuses root: be nobody in a namespace of our own, else be nobody indeed."""
+    if namespace_works(cluster, program):
+        enter_namespace()
+        return
+    owner = os.stat(cluster).st_uid
+    if owner == 0:
+        owner = pwd.getpwnam("nobody").pw_uid
+        hand_over(cluster, owner)
+    become(owner)
+
+
+def namespace_works(cluster: str, program: str) -> bool:
+    """Tried in a child, since nothing leads back: folders of other users are closed to us in there."""
+    child = os.fork()
+    if child == 0:
+        try:
+            enter_namespace()
+            reachable = os.access(program, os.X_OK) and os.access(cluster, os.R_OK | os.W_OK | os.X_OK)
+            os._exit(0 if reachable else 1)
+        except OSError:
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def enter_namespace() -> None:
+    """Outside we stay who we are and reach our own 0700 folders; inside we are nobody."""
+    inside, uid, gid = pwd.getpwnam("nobody"), os.geteuid(), os.getegid()
+    system("unshare", CLONE_NEWUSER)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{inside.pw_uid} {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"{inside.pw_gid} {gid} 1")
+
+
+def become(uid: int) -> None:
+    """Change to a user who keeps one right of root's: to reach a folder below closed ones, which stay closed."""
+    system("prctl", PR_SET_KEEPCAPS, 1, 0, 0, 0)
+    os.setgroups([])
+    os.setgid(pwd.getpwuid(uid).pw_gid)
+    os.setuid(uid)
+    right = 1 << CAP_DAC_OVERRIDE
+    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
+    rights = (ctypes.c_uint32 * 6)(right, right, right, 0, 0, 0)
+    system("capset", header, rights)
+    system("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_OVERRIDE, 0, 0)
+
+
+def hand_over(cluster: str, uid: int) -> None:
+    gid = pwd.getpwuid(uid).pw_gid
+    os.lchown(cluster, uid, gid)
+    for folder, folders, files in os.walk(cluster):
+        for name in (*folders, *files):
+            os.lchown(os.path.join(folder, name), uid, gid)
+
+
+def system(call: str, *arguments: object) -> None:
+    numbers = [ctypes.c_ulong(a) if isinstance(a, int) else a for a in arguments]
+    if getattr(ctypes.CDLL(None, use_errno=True), call)(*numbers) != 0:
+        raise OSError(ctypes.get_errno(), f"{call}: {os.strerror(ctypes.get_errno())}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4], sys.argv[5:])

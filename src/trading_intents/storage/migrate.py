@@ -1,0 +1,188 @@
+"""Brings a database up to the numbered SQL files: roles first, then each file once. Never changes an applied one."""
+
+import contextlib
+import hashlib
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from trading_intents.errors import StartupRefused, Unavailable
+from trading_intents.secret import Secret
+from trading_intents.storage.database import OWNER_ROLE, SERVICE_ROLE, WORKER_ROLE, Row
+from trading_intents.telemetry import Log
+
+FOLDER = Path(__file__).with_name("migrations")
+CONNECT_LIMIT_SECONDS = 5.0
+TURN_LIMIT_SECONDS = 300
+STATEMENT_LIMIT_SECONDS = 300
+LOCK_LIMIT_SECONDS = 5
+PREPARE_ATTEMPTS = 5
+ADVISORY_LOCK = 7_469_001
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    version: int
+    name: str
+    text: str
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+async def migrate(owner_url: Secret, login_url: Secret, log: Log, folder: Path = FOLDER) -> list[str]:
+    """Make the roles and apply what is missing; gives the names applied. Safe to run from many processes at once."""
+    files = read_files(folder)
+    applied: list[str] = []
+    async with _connected(login_url) as login:
+        login_name = await login.fetchval("SELECT session_user::text")
+    async with _connected(owner_url) as owner:
+        await _prepare(owner, login_name)
+        while await _missing(owner, files):
+            name = await _apply_next(owner, files)
+            if name:
+                applied.append(name)
+                log.info("migrated", migration=name)
+        if len(await _applied(owner)) > len(files):
+            # A rolling deploy: newer code has been here and its migrations keep older code working.
+            log.warning("database_is_newer_than_this_program")
+    return applied
+
+
+async def pending(url: Secret, folder: Path = FOLDER) -> list[str]:
+    """Names of the files that the database lacks."""
+    async with _connected(url) as connection:
+        return [file.name for file in await _missing(connection, read_files(folder))]
+
+
+def read_files(folder: Path) -> list[Migration]:
+    files = [Migration(_version(path), path.name, path.read_text()) for path in sorted(folder.glob("*.sql"))]
+    for position, file in enumerate(files, 1):
+        if file.version != position:
+            raise StartupRefused(f"migration {file.name} should have number {position:04}: there is a gap or a double")
+    return files
+
+
+def _version(path: Path) -> int:
+    match = re.match(r"(\d{4})_[a-z0-9_]+\.sql\Z", path.name)
+    if match is None:
+        raise StartupRefused(f"migration {path.name}: name it like 0001_foundation.sql")
+    return int(match[1])
+
+
+async def _missing(connection: Any, files: Sequence[Migration]) -> Sequence[Migration]:
+    rows = await _applied(connection)
+    for row, file in zip(rows, files, strict=False):
+        if row["version"] != file.version:
+            raise StartupRefused(f"the database lacks migration {file.name} but has later ones: restore it")
+        if row["sha256"] != file.sha256:
+            raise StartupRefused(f"migration {file.name} was changed after it was applied: put it back, add a new one")
+    return files[len(rows) :]
+
+
+async def _applied(connection: Any) -> Sequence[Row]:
+    if await connection.fetchval("SELECT to_regclass('public.schema_migrations') IS NULL"):
+        return ()
+    rows: list[Row] = await connection.fetch("SELECT version, sha256 FROM public.schema_migrations ORDER BY version")
+    return rows
+
+
+async def _apply_next(owner: Any, files: Sequence[Migration]) -> str:
+    """One file in one transaction. Empty when another process was faster."""
+    try:
+        async with owner.transaction():
+            await owner.execute(f"SET LOCAL statement_timeout = '{TURN_LIMIT_SECONDS}s'")
+            await owner.execute(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")
+            todo = await _missing(owner, files)
+            if not todo:
+                return ""
+            await owner.execute(
+                f"SET LOCAL ROLE {OWNER_ROLE}; SET LOCAL search_path = public;"
+                f"SET LOCAL statement_timeout = '{STATEMENT_LIMIT_SECONDS}s';"
+                f"SET LOCAL lock_timeout = '{LOCK_LIMIT_SECONDS}s'"
+            )
+            await owner.execute(todo[0].text)
+            await owner.execute(
+                "INSERT INTO public.schema_migrations (version, name, sha256) VALUES ($1, $2, $3)",
+                todo[0].version,
+                todo[0].name,
+                todo[0].sha256,
+            )
+            return todo[0].name
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise StartupRefused(
+            f"the schema is behind and this login may not change it ({error}): "
+            "run `trading-intents migrate` with TRADING_INTENTS_DATABASE_OWNER_URL set to one that may"
+        ) from error
+
+
+async def _prepare(owner: Any, login: str) -> None:
+    """Roles belong to the whole server: another database's migration may be making them in this moment."""
+    for attempt in range(1, PREPARE_ATTEMPTS + 1):
+        statements = await _unprepared(owner, login)
+        try:
+            for statement in statements:
+                await owner.execute(statement)
+            return
+        except asyncpg.InsufficientPrivilegeError as error:
+            sql = "\n".join(f"{statement};" for statement in statements)
+            raise StartupRefused(
+                f"the owner login may not make the roles ({error}): let an administrator run\n{sql}"
+            ) from error
+        except (asyncpg.DuplicateObjectError, asyncpg.UniqueViolationError, asyncpg.InternalServerError):
+            if attempt == PREPARE_ATTEMPTS:
+                raise
+
+
+async def _unprepared(owner: Any, login: str) -> list[str]:
+    """The statements that are still needed, so that a login without rights can start when none is."""
+    rows = await owner.fetch(
+        """
+        WITH statements (step, needed, statement) AS (
+            SELECT 1, NOT EXISTS (SELECT FROM pg_roles WHERE rolname = role), format('CREATE ROLE %s NOLOGIN', role)
+            FROM unnest($2::text[]) AS role
+            UNION ALL
+            SELECT 2, NOT coalesce(pg_has_role(member, r.oid, kind), false), format('GRANT %I TO %I', role, member)
+            FROM (
+                SELECT role, session_user::text AS member FROM unnest($2::text[]) AS role
+                UNION
+                SELECT role, $1 FROM unnest($2::text[]) AS role WHERE role <> $3
+            ) AS wanted
+            LEFT JOIN pg_roles r ON r.rolname = role
+            CROSS JOIN (
+                SELECT CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END
+            ) AS word (kind)
+            UNION ALL
+            SELECT 3, NOT coalesce(has_schema_privilege(r.oid, 'public', privilege), false),
+                   format('GRANT %s ON SCHEMA public TO %I', privilege, role)
+            FROM (
+                SELECT role, 'USAGE' AS privilege FROM unnest($2::text[]) AS role UNION ALL SELECT $3, 'CREATE'
+            ) AS wanted
+            LEFT JOIN pg_roles r ON r.rolname = role
+        )
+        SELECT statement FROM statements WHERE needed ORDER BY step, statement
+        """,
+        login,
+        [OWNER_ROLE, SERVICE_ROLE, WORKER_ROLE],
+        OWNER_ROLE,
+    )
+    return [row["statement"] for row in rows]
+
+
+@contextlib.asynccontextmanager
+async def _connected(url: Secret) -> AsyncIterator[Any]:
+    try:
+        connection = await asyncpg.connect(url.reveal(), timeout=CONNECT_LIMIT_SECONDS)
+    except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
+        raise StartupRefused(f"the database refuses us: {error}") from error
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise Unavailable(f"the database is away: {error}") from error
+    try:
+        yield connection
+    finally:
+        await connection.close(timeout=CONNECT_LIMIT_SECONDS)
