@@ -1,0 +1,76 @@
+"""Shared by the whole suite: one embedded server, and a fresh migrated database for each test that asks for one."""
+
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+
+import asyncpg
+import pytest
+
+from tests.server_process import in_database
+from trading_intents.secret import Secret
+from trading_intents.storage.database import Database, open_database
+from trading_intents.telemetry import Metrics, make_log
+
+TEMPLATE = "ti_template"
+START_LIMIT_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Urls:
+    owner: Secret
+    login: Secret
+
+    def of(self, database: str) -> "Urls":
+        return Urls(in_database(self.owner, database), in_database(self.login, database))
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Urls]:
+    """The session's server, in a process of its own: its event loop must outlive every test's."""
+    folder = tmp_path_factory.mktemp("postgres")
+    command = [sys.executable, "-m", "tests.server_process", str(folder), "--template", TEMPLATE]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        lines = [json.loads(process.stdout.readline()) for _ in range(2)]
+        yield Urls(Secret(lines[1]["owner_url"]), Secret(lines[1]["url"]))
+        process.stdin.close()
+        process.wait(START_LIMIT_SECONDS)
+
+
+@pytest.fixture
+async def urls(postgres: Urls) -> AsyncIterator[Urls]:
+    """Both logins' URLs of a fresh, migrated database."""
+    name = f"t_{uuid.uuid4().hex}"
+    server = await asyncpg.connect(postgres.owner.reveal())
+    await server.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    yield postgres.of(name)
+    await server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    await server.close()
+
+
+@pytest.fixture
+def database_url(urls: Urls) -> Secret:
+    """The pools' login."""
+    return urls.login
+
+
+@pytest.fixture
+def owner_url(urls: Urls) -> Secret:
+    """A superuser, for what a test must arrange behind the platform's back."""
+    return urls.owner
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+async def database(database_url: Secret, metrics: Metrics) -> AsyncIterator[Database]:
+    async with open_database(database_url, 5, make_log("warning"), metrics) as database:
+        yield database

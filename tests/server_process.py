@@ -1,0 +1,69 @@
+"""Run as a program: an embedded server in a process of its own, told on one line of JSON, until standard input ends.
+
+Usage: python -m tests.server_process DATA_DIR [--loop uvloop] [--bin FOLDER] [--template DATABASE]
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import asyncpg
+import uvloop
+
+from trading_intents.errors import StartupRefused
+from trading_intents.secret import Secret
+from trading_intents.storage.embedded import Server, running
+from trading_intents.storage.migrate import migrate
+from trading_intents.telemetry import Log, make_log
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data_dir", type=Path)
+    parser.add_argument("--loop", default="asyncio")
+    parser.add_argument("--bin", default="")
+    parser.add_argument("--template", default="")
+    arguments = parser.parse_args()
+    run = uvloop.run if arguments.loop == "uvloop" else asyncio.run
+    try:
+        run(serve(arguments.data_dir, arguments.bin, arguments.template))
+    except StartupRefused as error:
+        say(refused=error.detail)
+        sys.exit(2)
+
+
+async def serve(data_dir: Path, postgres_bin: str, template: str) -> None:
+    log = make_log("warning")
+    async with running(data_dir, postgres_bin, log, lambda: say(started=True)) as server:
+        if template:
+            await make_template(server, template, log)
+        say(owner_url=server.owner_url.reveal(), url=server.url.reveal())
+        await end_of_input()
+
+
+async def make_template(server: Server, template: str, log: Log) -> None:
+    connection = await asyncpg.connect(server.owner_url.reveal())
+    await connection.execute(f"CREATE DATABASE {template}")
+    await connection.close()
+    await migrate(in_database(server.owner_url, template), in_database(server.url, template), log)
+
+
+def in_database(url: Secret, database: str) -> Secret:
+    """The same login in another database of the embedded server."""
+    return Secret(url.reveal().replace("@/trading_intents?", f"@/{database}?"))
+
+
+async def end_of_input() -> None:
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await reader.read()
+
+
+def say(**what: object) -> None:
+    print(json.dumps(what), flush=True)
+
+
+if __name__ == "__main__":
+    main()
