@@ -1,12 +1,13 @@
 """Every expected failure: a class with its stable code, HTTP status and title. A programmer's error is an assertion.
 
 PlatformError
-├── InvalidRequest 400 ── InvalidJson, InvalidCursor
-├── Unauthorized 401
-├── Forbidden 403
+├── InvalidRequest 400 ── InvalidJson, InvalidCursor, InvalidScope, UnsupportedGrantType
+├── Unauthorized 401 ── InvalidApiKey
+├── Forbidden 403 ── EntitlementRequired
 ├── NotFound 404
 ├── MethodNotAllowed 405
 ├── RequestTimeout 408
+├── LimitReached 409
 ├── VersionConflict 412
 ├── PayloadTooLarge 413
 ├── UnsupportedMediaType 415
@@ -57,12 +58,31 @@ class InvalidCursor(InvalidRequest):
     code, title = "invalid_cursor", "The cursor is not one of this list"
 
 
+class InvalidScope(InvalidRequest):
+    code, title = "invalid_scope", "The scope is not one that the client has"
+
+
+class UnsupportedGrantType(InvalidRequest):
+    code, title = "unsupported_grant_type", "The grant type must be client_credentials"
+
+
 class Unauthorized(PlatformError):
     status, code, title = 401, "unauthorized", "No acceptable credential"
+
+    def __init__(self, detail: str = "", *, challenge: str = 'Bearer realm="trading-intents"') -> None:
+        super().__init__(detail, headers={"www-authenticate": challenge})
+
+
+class InvalidApiKey(Unauthorized):
+    code, title = "invalid_api_key", "Not an API key"
 
 
 class Forbidden(PlatformError):
     status, code, title = 403, "forbidden", "Not allowed"
+
+
+class EntitlementRequired(Forbidden):
+    code, title = "entitlement_required", "The organization's plan does not include this"
 
 
 class NotFound(PlatformError):
@@ -75,6 +95,10 @@ class MethodNotAllowed(PlatformError):
 
 class RequestTimeout(PlatformError):
     status, code, title = 408, "request_timeout", "The request did not arrive in time"
+
+
+class LimitReached(PlatformError):
+    status, code, title = 409, "limit_reached", "There are as many as there may be"
 
 
 class VersionConflict(PlatformError):

@@ -16,6 +16,7 @@ from trading_intents.web.limits import Bucket, Limits, Proxies
 from trading_intents.web.openapi import IF_MATCH, PAGE_PARAMETERS
 from trading_intents.web.operations import description_routes, operations_routes
 from trading_intents.web.paging import Listing, read_page
+from trading_intents.web.problem import PLAIN
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import App, Route
 from trading_intents.web.server import bind, serving
@@ -147,7 +148,7 @@ def _routes(lever: list[Site]) -> tuple[Route, ...]:
         Route("GET", "/v1/lists/{owner}", anyone, listing, "List.", answer=Listing[Echo], parameters=PAGE_PARAMETERS),
         Route("GET", "/v1/slow", anyone, slow, "Wait.", answer=Echo),
         Route("GET", "/v1/broken", anyone, broken, "Break.", answer=Echo),
-        Route("GET", "/v1/plain", known, broken, "Break in plain text.", answer=Echo, plain_errors=True),
+        Route("GET", "/v1/plain", known, broken, "Break in plain text.", answer=Echo, error_shape=PLAIN),
         Route("GET", "/v1/limited", known, limited, "Limited.", answer=Echo, bucket=Bucket.READS),
         Route("GET", "/v1/limited-address", anyone, limited, "Limited.", answer=Echo, bucket=Bucket.READS),
     )

@@ -100,3 +100,53 @@ class Claims:
     scopes: frozenset[Scope]  # empty for a user
     expires_at: datetime
     issuer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Organization:
+    id: OrganizationId
+    provider: str
+    external_id: str
+    name: str
+    entitlements: frozenset[Entitlement]
+    disabled: bool
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, and for which organization: the key's, the token's, or the one that a service account names."""
+
+    principal: Principal
+    organization: Organization | None
+
+    @property
+    def limit_key(self) -> str:
+        return self.principal.limit_key
+
+    @property
+    def organization_id(self) -> OrganizationId:
+        assert self.organization is not None, "the policy of this endpoint does not ask for an organization"
+        return self.organization.id
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    id: KeyId
+    organization_id: OrganizationId
+    name: str
+    environment: Environment
+    permissions: frozenset[Permission]
+    disabled: bool
+    hint: str
+    last_used_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAccount:
+    client_id: str
+    scopes: frozenset[Scope]
+    disabled: bool

@@ -9,7 +9,6 @@ import msgspec
 
 from trading_intents import errors
 from trading_intents.errors import PlatformError
-from trading_intents.web.problem import Problem
 from trading_intents.web.request import JSON
 from trading_intents.web.routing import Parameter, Route
 
@@ -25,7 +24,7 @@ _SECURITY: list[dict[str, list[str]]] = [{"api_key": []}, {"bearer": []}]
 
 def build_openapi(routes: Iterable[Route], version: str) -> dict[str, Any]:
     routes = tuple(routes)
-    kinds = {kind for route in routes for kind in (route.body, route.answer) if kind is not None} | {Problem}
+    kinds = {k for route in routes for k in (route.body, route.answer, route.error_shape.kind) if k is not None}
     ordered = sorted(kinds, key=str)
     schemas, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     shapes = dict(zip(ordered, schemas, strict=True))
@@ -79,13 +78,16 @@ def _responses(route: Route, shapes: dict[Any, Any]) -> dict[str, Any]:
     success: dict[str, Any] = {"description": "Success"}
     if route.status != 204:
         shape = shapes[route.answer] if route.answer is not None else {}
-        success["content"] = {route.answer_media.decode().partition(";")[0]: {"schema": shape}}
+        success["content"] = {_media(route.answer_media): {"schema": shape}}
     responses = {str(route.status): success}
     for status, codes in sorted(_by_status(route).items()):
-        media = "text/plain" if route.plain_errors else "application/problem+json"
-        shape = {"type": "string"} if route.plain_errors else {"$ref": "#/components/schemas/Problem"}
-        responses[str(status)] = {"description": ", ".join(codes), "content": {media: {"schema": shape}}}
+        content = {_media(route.error_shape.media): {"schema": shapes[route.error_shape.kind]}}
+        responses[str(status)] = {"description": ", ".join(codes), "content": content}
     return responses
+
+
+def _media(content_type: bytes) -> str:
+    return content_type.decode().partition(";")[0]
 
 
 def errors_of(route: Route) -> list[type[PlatformError]]:

@@ -1,12 +1,13 @@
-"""How an error looks on the wire: RFC 9457 problem+json, or plain text where the specification says so."""
+"""How an error looks on the wire: RFC 9457 problem+json; plain text or RFC 6749 where another document says so."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from trading_intents.errors import PlatformError
-from trading_intents.web.request import Answer
-
-PROBLEM = b"application/problem+json"
-PLAIN = b"text/plain; charset=utf-8"
+from trading_intents.web.request import JSON, Answer
 
 
 class FieldProblem(msgspec.Struct):
@@ -26,24 +27,42 @@ class Problem(msgspec.Struct, omit_defaults=True):
     errors: list[FieldProblem] = []
 
 
-def answer_problem(error: PlatformError, request_id: str) -> Answer:
-    problem = Problem(
-        type=f"/docs#{error.code}",
-        title=error.title,
-        status=error.status,
-        detail=error.detail,
-        code=error.code,
-        request_id=request_id,
-        errors=[FieldProblem(e.pointer, e.detail) for e in error.errors],
-    )
-    return Answer(msgspec.json.encode(problem), error.status, PROBLEM, _headers(error))
+class TokenError(msgspec.Struct):
+    """RFC 6749, section 5.2."""
+
+    error: str
+    error_description: str
 
 
-def answer_plain(error: PlatformError) -> Answer:
+@dataclass(frozen=True, slots=True)
+class ErrorShape:
+    media: bytes
+    kind: Any  # the msgspec type of the body
+    encode: Callable[[PlatformError, str], bytes]
+
+    def answer(self, error: PlatformError, request_id: str) -> Answer:
+        headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
+        return Answer(self.encode(error, request_id), error.status, self.media, headers)
+
+
+def _encode_problem(error: PlatformError, request_id: str) -> bytes:
+    fields = [FieldProblem(e.pointer, e.detail) for e in error.errors]
+    kind = f"/docs#{error.code}"
+    return msgspec.json.encode(Problem(kind, error.title, error.status, error.detail, error.code, request_id, fields))
+
+
+def _encode_plain(error: PlatformError, request_id: str) -> bytes:
     # The specification fixes the 401's text to the one word.
-    text = error.code if error.status == 401 else error.detail
-    return Answer(text.encode(), error.status, PLAIN, _headers(error))
+    return (error.code if error.status == 401 else error.detail).encode()
 
 
-def _headers(error: PlatformError) -> list[tuple[bytes, bytes]]:
-    return [(name.encode(), value.encode()) for name, value in error.headers.items()]
+def _encode_token_error(error: PlatformError, request_id: str) -> bytes:
+    by_status = {401: "invalid_client", 429: "temporarily_unavailable", 500: "server_error", 503: "server_error"}
+    code = error.code if error.code in TOKEN_ERROR_CODES else by_status.get(error.status, "invalid_request")
+    return msgspec.json.encode(TokenError(code, error.detail))
+
+
+TOKEN_ERROR_CODES = ("invalid_scope", "unsupported_grant_type")
+PROBLEM = ErrorShape(b"application/problem+json", Problem, _encode_problem)
+PLAIN = ErrorShape(b"text/plain; charset=utf-8", str, _encode_plain)
+OAUTH = ErrorShape(JSON, TokenError, _encode_token_error)

@@ -11,7 +11,7 @@ from trading_intents.clock import Clock
 from trading_intents.errors import InternalError, MethodNotAllowed, NotFound, PlatformError, Unauthorized, Unavailable
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.limits import Bucket, Limits, Proxies
-from trading_intents.web.problem import answer_plain, answer_problem
+from trading_intents.web.problem import PROBLEM, ErrorShape
 from trading_intents.web.request import JSON, Answer, Receive, Request, Scope
 
 Handler = Callable[[Request], Awaitable[Answer]]
@@ -64,7 +64,7 @@ class Route:
     bucket: Bucket | None = None
     parameters: tuple[Parameter, ...] = ()
     errors: tuple[type[PlatformError], ...] = ()  # beyond those that every route of its shape has
-    plain_errors: bool = False
+    error_shape: ErrorShape = PROBLEM
     always: bool = False  # answers while the process drains
     answer_media: bytes = JSON
     body_media: bytes = JSON
@@ -119,15 +119,16 @@ class App:
             route, params = self._table.match(scope["method"], scope["raw_path"])
         except PlatformError as error:
             request = Request(scope, receive, {}, address)
-            return None, request, answer_problem(error, request.id)
+            return None, request, PROBLEM.answer(error, request.id)
         request = Request(scope, receive, params, address)
         try:
             answer = await self._serve(route, request)
         except PlatformError as error:
-            answer = self._show(route, request, error)
+            answer = route.error_shape.answer(error, request.id)
         except Exception as error:
             self._log.error("request failed", request_id=request.id, route=route.path, exc_info=error)
-            answer = self._show(route, request, InternalError("our fault; the request id finds it in the logs"))
+            fault = InternalError("our fault; the request id finds it in the logs")
+            answer = route.error_shape.answer(fault, request.id)
         return route, request, answer
 
     async def _serve(self, route: Route, request: Request) -> Answer:
@@ -151,9 +152,6 @@ class App:
         except Unauthorized:
             self._limits.spend(Bucket.FAILURES, request.address)
             raise
-
-    def _show(self, route: Route, request: Request, error: PlatformError) -> Answer:
-        return answer_plain(error) if route.plain_errors else answer_problem(error, request.id)
 
 
 class _Table:

@@ -1,0 +1,265 @@
+"""Who may call what: one line per endpoint, and the only place that decides it. Looks nothing up by itself."""
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from trading_intents.errors import EntitlementRequired, Forbidden, InvalidRequest, NotFound, Unauthorized
+from trading_intents.identity.model import (
+    ApiKeyPrincipal,
+    Caller,
+    Entitlement,
+    Permission,
+    Role,
+    Scope,
+    ServicePrincipal,
+    UserPrincipal,
+)
+from trading_intents.trading import Environment
+from trading_intents.web.request import Request
+
+
+class Refuse(Enum):
+    AS_401 = 401  # a kind of caller that the endpoint does not take
+    AS_403 = 403  # a kind that may read beside it, but not do this
+
+
+class Grant(Enum):
+    ANY = "any"  # being of this kind is enough
+
+
+ANY_ROLE = frozenset(Role)
+ADMIN = frozenset({Role.ADMIN})
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    name: str
+    meaning: str
+    key: Permission | Grant | Refuse = Refuse.AS_401
+    user: AbstractSet[Role] | Grant | Refuse = Refuse.AS_401
+    service: Scope | Grant | Refuse = Refuse.AS_401
+    entitlement: Entitlement | None = None
+    environment: Environment | None = None  # an API key must be of this one
+    names_organization: bool = True  # a service account says which by x-organization-id
+    user_needs_organization: bool = True
+    internal: bool = False  # a user's organization must be a configured internal one
+    two_credentials_status: int = 400
+    public: bool = False
+
+
+_P, _S = Permission, Scope
+_PREMIUM = Entitlement.CONTROLS_PREMIUM
+
+RULES = {
+    rule.name: rule
+    for rule in (
+        Rule("public", "anyone, without a credential", public=True),
+        Rule(
+            "outbox_health",
+            "a service account with credential:read; an admin of an internal organization",
+            user=ADMIN,
+            service=_S.CREDENTIAL_READ,
+            names_organization=False,
+            internal=True,
+            two_credentials_status=401,
+        ),
+        Rule("submit_intent", "an API key with intent:edit (on live accounts trading_live)", key=_P.INTENT_EDIT),
+        Rule(
+            "read_intents",
+            "an API key with intent:read; a user; a service account with intent:read",
+            key=_P.INTENT_READ,
+            user=ANY_ROLE,
+            service=_S.INTENT_READ,
+        ),
+        Rule(
+            "write_controls",
+            "with controls_premium: an API key with control:edit; an admin",
+            key=_P.CONTROL_EDIT,
+            user=ADMIN,
+            service=Refuse.AS_403,
+            entitlement=_PREMIUM,
+        ),
+        Rule("write_organization_control", "with controls_premium: an admin", user=ADMIN, entitlement=_PREMIUM),
+        Rule(
+            "read_controls",
+            "with controls_premium: an API key with control:read; a user; a service account with control:read",
+            key=_P.CONTROL_READ,
+            user=ANY_ROLE,
+            service=_S.CONTROL_READ,
+            entitlement=_PREMIUM,
+        ),
+        Rule(
+            "organization_by_provider",
+            "a service account; a user of that organization",
+            user=Grant.ANY,
+            service=Grant.ANY,
+            names_organization=False,
+            user_needs_organization=False,
+        ),
+        Rule("delete_current_user", "a user with an active organization", user=Grant.ANY, two_credentials_status=401),
+        Rule(
+            "write_accounts",
+            "an API key with account:edit; an admin",
+            key=_P.ACCOUNT_EDIT,
+            user=ADMIN,
+            service=Refuse.AS_403,
+        ),
+        Rule(
+            "write_credentials",
+            "an API key with credential:edit; an admin",
+            key=_P.CREDENTIAL_EDIT,
+            user=ADMIN,
+            service=Refuse.AS_403,
+        ),
+        Rule(
+            "read_accounts",
+            "an API key with account:read; a user; a service account with account:read",
+            key=_P.ACCOUNT_READ,
+            user=ANY_ROLE,
+            service=_S.ACCOUNT_READ,
+        ),
+        Rule("api_keys", "an admin", user=ADMIN),
+        Rule(
+            "paper_quotes",
+            "a paper API key with account:edit; an admin",
+            key=_P.ACCOUNT_EDIT,
+            user=ADMIN,
+            environment=Environment.PAPER,
+        ),
+        Rule(
+            "brokers",
+            "any caller with a credential",
+            key=Grant.ANY,
+            user=Grant.ANY,
+            service=Grant.ANY,
+            names_organization=False,
+            user_needs_organization=False,
+        ),
+        Rule(
+            "stream",
+            "an API key with stream:read; a user; a service account with stream:read",
+            key=_P.STREAM_READ,
+            user=ANY_ROLE,
+            service=_S.STREAM_READ,
+        ),
+    )
+}
+
+
+class Authenticator(Protocol):
+    async def by_key(self, text: str) -> Caller: ...
+
+    async def by_token(self, token: str, organization: str | None) -> Caller:
+        """`organization` is what a service account reads; a user's comes from the token."""
+        ...
+
+
+class Gate:
+    """A rule at work: what the route table calls a policy."""
+
+    def __init__(self, rule: Rule, authenticator: Authenticator, internal_organizations: AbstractSet[str]) -> None:
+        self.name, self.meaning, self.public = rule.name, rule.meaning, rule.public
+        self._rule, self._authenticator, self._internal = rule, authenticator, internal_organizations
+
+    async def identify(self, request: Request) -> None:
+        """401 and 400: who calls, and may this kind call here at all."""
+        key, bearer = self._credentials(request)
+        if key is not None:
+            caller = await self._authenticator.by_key(key)
+        elif bearer is not None:
+            caller = await self._authenticator.by_token(bearer, request.header(b"x-organization-id"))
+        else:
+            raise Unauthorized("send an API key as x-api-key, or a bearer token")
+        check_kind(self._rule, caller)
+        request.caller = caller
+        if isinstance(caller.principal, ServicePrincipal) and self._rule.names_organization:
+            _check_names_organization(self._rule, request)
+
+    def permit(self, request: Request) -> None:
+        """403: may this one. Then 404, if the organization that a service account names is none."""
+        if not self.public:
+            check_grant(self._rule, caller_of(request), self._internal)
+
+    def permit_object(self, request: Request, environment: Environment | None = None) -> None:
+        """403 for environment and entitlement, once the path's object is known to be the caller's."""
+        check_object(self._rule, caller_of(request), environment)
+
+    def _credentials(self, request: Request) -> tuple[str | None, str | None]:
+        try:
+            key, authorization = request.header(b"x-api-key"), request.header(b"authorization")
+            if key is not None and authorization is not None:
+                raise InvalidRequest("send an API key or a bearer token, not both")
+        except InvalidRequest as error:
+            if self._rule.two_credentials_status == 401:
+                raise Unauthorized(error.detail) from None
+            raise
+        if authorization is None:
+            return key, None
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer":
+            raise Unauthorized("the authorization scheme must be Bearer")
+        return None, token.strip()
+
+
+def caller_of(request: Request) -> Caller:
+    assert isinstance(request.caller, Caller)
+    return request.caller
+
+
+def check_kind(rule: Rule, caller: Caller) -> None:
+    match caller.principal:
+        case ApiKeyPrincipal():
+            taken: object = rule.key
+        case UserPrincipal():
+            taken = rule.user
+            if rule.user_needs_organization and caller.organization is None:
+                raise Unauthorized("the token carries no organization that is known here")
+        case ServicePrincipal():
+            taken = rule.service
+    if taken is Refuse.AS_401:
+        raise Unauthorized("this endpoint does not take this kind of credential")
+
+
+def check_grant(rule: Rule, caller: Caller, internal_organizations: AbstractSet[str]) -> None:
+    match caller.principal:
+        case ApiKeyPrincipal(permissions=permissions, environment=environment):
+            if rule.key is not Grant.ANY and rule.key not in permissions:
+                raise Forbidden(f"the API key lacks the permission {rule.key}")
+            if rule.environment not in (None, environment):
+                raise Forbidden(f"the API key must be of environment {rule.environment}")
+        case UserPrincipal(role=role):
+            if rule.user is not Grant.ANY and (isinstance(rule.user, Refuse) or role not in rule.user):
+                raise Forbidden("the user's role does not allow this")
+            if rule.internal and not _is_internal(caller, internal_organizations):
+                raise Forbidden("only for internal organizations")
+        case ServicePrincipal(scopes=scopes):
+            if rule.service is not Grant.ANY and rule.service not in scopes:
+                raise Forbidden("service accounts may not do this, or this one lacks the scope")
+            if rule.names_organization and caller.organization is None:
+                raise NotFound("no such organization")
+
+
+def check_object(rule: Rule, caller: Caller, environment: Environment | None) -> None:
+    if isinstance(caller.principal, ApiKeyPrincipal) and environment not in (None, caller.principal.environment):
+        raise Forbidden(f"the API key is not of environment {environment}")
+    if rule.entitlement:
+        require_entitlement(caller, rule.entitlement)
+
+
+def require_entitlement(caller: Caller, entitlement: Entitlement) -> None:
+    if caller.organization is None or entitlement not in caller.organization.entitlements:
+        raise EntitlementRequired(f"the organization needs the entitlement {entitlement}")
+
+
+def _is_internal(caller: Caller, internal_organizations: AbstractSet[str]) -> bool:
+    organization = caller.organization
+    return organization is not None and not internal_organizations.isdisjoint(
+        {str(organization.id), organization.external_id}
+    )
+
+
+def _check_names_organization(rule: Rule, request: Request) -> None:
+    if not request.header(b"x-organization-id") and not isinstance(rule.service, Refuse):
+        raise InvalidRequest("a service account names the organization it reads in x-organization-id")
