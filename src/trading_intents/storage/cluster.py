@@ -127,9 +127,10 @@ class Cluster:
                 f"set TRADING_INTENTS_POSTGRES_BIN to those of {theirs}, or move the data with pg_dump"
             )
 
-    def rotate_log(self) -> None:
+    def make_log(self) -> None:
         if self.log.exists() and self.log.stat().st_size > LOG_LIMIT_BYTES:
             self.log.rename(self.log.with_suffix(".log.1"))
+        self.log.touch(mode=0o600)
 
     def log_tail(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []

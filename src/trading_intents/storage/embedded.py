@@ -108,7 +108,6 @@ class _Supervisor:
             await self._create()
         self._cluster.make_passwords()
         self._cluster.check_version()
-        self._cluster.rotate_log()
         _end_leftovers(self._cluster.name)
         process = await self._spawn(self._cluster.postgres_command())
         try:
@@ -139,6 +138,7 @@ class _Supervisor:
 
     async def _spawn(self, command: list[str]) -> Process:
         kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+        self._cluster.make_log()
         with self._cluster.log.open("ab") as out:
             return await asyncio.create_subprocess_exec(
                 *command, stdin=DEVNULL, stdout=out, stderr=STDOUT, env=kept | {"LC_ALL": "C"}

@@ -1,0 +1,195 @@
+"""The embedded server: starts, ends with us, comes back, is shared."""
+
+import asyncio
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from tests.storage.conftest import Start, all_gone, kill_postgres, postmaster, query
+from tests.waiting import eventually, eventually_async
+from trading_intents.storage.embedded import running
+from trading_intents.telemetry import make_log
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to stop being it")
+AS_NOBODY = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all")
+WITHOUT_NAMESPACES = (sys.executable, str(Path(__file__).with_name("without_namespaces.py")))
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+async def test_rows_survive_a_clean_stop(tmp_path: Path, start: Start, loop: str) -> None:
+    folder = tmp_path / "data"
+    first = start(folder, "--loop", loop)
+    await query(first.until("url")["owner_url"], "CREATE TABLE t AS SELECT 42 AS n")
+    assert first.stop() == 0
+    assert all_gone(folder)
+    second = start(folder, "--loop", loop)
+    assert await query(second.until("url")["owner_url"], "SELECT n FROM t") == 42
+    assert second.stop() == 0
+
+
+async def test_it_is_private_durable_and_on_a_socket_only(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    starts: list[int] = []
+    async with running(folder, "", make_log("warning"), lambda: starts.append(1)) as server:
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert {modes[name] for name in modes if name.endswith((".password", ".log", ".lock"))} == {0o600}
+        assert modes["run"] == 0o700
+        assert (folder / "postgres" / "pg_hba.conf").read_text() == "local all all scram-sha-256\n"
+        settings = ("listen_addresses", "fsync", "synchronous_commit", "data_checksums", "password_encryption")
+        found = [await query(server.owner_url.reveal(), f"SHOW {name}") for name in settings]
+        assert found == ["", "on", "on", "on", "scram-sha-256"]
+        assert await query(server.url.reveal(), "SELECT rolsuper FROM pg_roles WHERE rolname = user") is False
+        with pytest.raises(asyncpg.InvalidPasswordError):
+            await query(server.url.reveal().replace(":", ":x", 2), "SELECT 1")
+    assert starts == [1]
+
+
+@needs_root
+async def test_root_can_run_it_below_a_closed_folder(data_dir: Path, start: Start) -> None:
+    data_dir.parent.chmod(0o700)
+    assert await query(start(data_dir).until("url")["url"], "SELECT 1") == 1
+    assert (data_dir / "postgres").stat().st_uid == 0
+    assert stat.S_IMODE(data_dir.parent.stat().st_mode) == 0o700
+
+
+@needs_root
+async def test_root_can_run_it_where_namespaces_are_forbidden(tmp_path: Path, start: Start) -> None:
+    if subprocess.run([*WITHOUT_NAMESPACES, "true"], check=False).returncode != 0:
+        pytest.skip("cannot forbid user namespaces here")
+    tmp_path.chmod(0o700)
+    process = start(tmp_path / "data", python=(*WITHOUT_NAMESPACES, sys.executable))
+    assert await query(process.until("url")["url"], "SELECT 1") == 1
+    assert (tmp_path / "data" / "postgres").stat().st_uid != 0
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
+    process.kill()
+    eventually(lambda: all_gone(tmp_path / "data"), 2)
+    # And back in a place that allows them, with the same files.
+    assert await query(start(tmp_path / "data").until("url")["url"], "SELECT 1") == 1
+
+
+@pytest.fixture
+def nobodys_folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp())
+    shutil.chown(folder, "nobody", "nogroup")
+    yield folder
+    shutil.rmtree(folder)
+
+
+def nobodys_python() -> list[str]:
+    """This Python as user nobody, or the system's with our packages when ours is in a closed folder."""
+    for python in (sys.executable, "/usr/bin/python3"):
+        packages = f"PYTHONPATH={':'.join(path for path in sys.path if path)}"
+        command = [*AS_NOBODY, "env", packages, python]
+        probe = "import asyncpg, uvloop, subprocess, sys; subprocess.run([sys.executable, '-c', ''], check=True)"
+        if subprocess.run([*command, "-c", probe], check=False, stderr=subprocess.DEVNULL).returncode == 0:
+            return command
+    pytest.skip("user nobody can reach no Python with our packages: put the checkout where others may read it")
+
+
+@needs_root
+async def test_an_ordinary_user_can_run_it(nobodys_folder: Path, start: Start) -> None:
+    process = start(nobodys_folder / "data", python=nobodys_python())
+    assert await query(process.until("url")["url"], "SELECT 1") == 1
+    process.kill()
+    eventually(lambda: all_gone(nobodys_folder / "data"), 2)
+
+
+async def test_a_long_path_gets_a_short_socket(data_dir: Path, start: Start) -> None:
+    deep = data_dir.parent / ("d" * 120)
+    data_dir.rename(deep)
+    url = start(deep).until("url")["url"]
+    assert await query(url, "SELECT 1") == 1
+    folder = Path(url.split("host=")[1])
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+async def test_a_killed_owner_leaves_no_process(data_dir: Path, start: Start, loop: str) -> None:
+    process = start(data_dir, "--loop", loop)
+    async with busy(process.until("url")["owner_url"]):
+        process.kill()
+        eventually(lambda: all_gone(data_dir), 2)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+async def test_killed_postgres_is_back_with_all_rows(data_dir: Path, start: Start, loop: str) -> None:
+    process = start(data_dir, "--loop", loop)
+    url = process.until("url")["owner_url"]
+    await query(url, "CREATE TABLE t AS SELECT 42 AS n")
+    async with busy(url):
+        kill_postgres(data_dir)
+        process.until("started")
+        assert await query(url, "SELECT n FROM t") == 42
+
+
+async def test_a_recycled_pid_does_not_stop_it(data_dir: Path, start: Start) -> None:
+    (data_dir / "postgres" / "postmaster.pid").write_text(f"{os.getpid()}\n")
+    assert await query(start(data_dir).until("url")["url"], "SELECT 1") == 1
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+async def test_a_second_process_joins_and_takes_over(data_dir: Path, start: Start, end: str) -> None:
+    owner = start(data_dir)
+    url = owner.until("url")["owner_url"]
+    await query(url, "CREATE TABLE t AS SELECT 42 AS n")
+    joined = start(data_dir, "--loop", "uvloop")
+    assert joined.line() == {"owner_url": url, "url": url.replace(*_login(data_dir))}  # it started nothing
+    first = postmaster(data_dir)
+    getattr(owner, end)()
+    joined.until("started")
+    assert postmaster(data_dir) != first
+    assert await query(url, "SELECT n FROM t") == 42
+    assert joined.stop() == 0
+    assert all_gone(data_dir)
+
+
+def _login(data_dir: Path) -> tuple[str, str]:
+    passwords = {name: (data_dir / f"{name}.password").read_text() for name in ("postgres", "trading_intents")}
+    return f"//postgres:{passwords['postgres']}", f"//trading_intents:{passwords['trading_intents']}"
+
+
+async def test_two_can_start_at_once_on_an_empty_folder(tmp_path: Path, start: Start) -> None:
+    both = [start(tmp_path / "data"), start(tmp_path / "data")]
+    urls = [process.until("url")["url"] for process in both]
+    assert [await query(url, "SELECT 1") for url in urls] == [1, 1]
+
+
+async def test_cancelling_a_start_leaves_no_process(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running(tmp_path / "data", "", make_log("warning")):
+            raise AssertionError("cancelled before")
+
+    task = asyncio.create_task(run())
+    await eventually_async(lambda: asyncio.sleep(0, (tmp_path / "data" / "postgres.new").exists()), 5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert all_gone(tmp_path / "data")
+
+
+class busy:  # noqa: N801 - reads as a clause
+    """A backend deep in a query, which does not notice that its postmaster is gone."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def __aenter__(self) -> None:
+        self._connection = await asyncpg.connect(self._url)
+        loop = "DO $$ BEGIN PERFORM count(*) FROM generate_series(1, 1000000000) AS a (n) WHERE a.n % 7 = 9; END $$"
+        self._query = asyncio.create_task(self._connection.execute(loop))
+        running = "SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE 'DO %' AND state = 'active'"
+        await eventually_async(lambda: query(self._url, running), 5)
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.wait([self._query])
+        assert isinstance(self._query.exception(), asyncpg.PostgresError)
+        self._connection.terminate()
