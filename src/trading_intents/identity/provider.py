@@ -1,0 +1,158 @@
+"""The embedded identity provider `local`: its signing key, its tokens, its public documents. Never stores or looks up
+a user, a secret or anything else."""
+
+import base64
+import hashlib
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from jwt import PyJWK
+from jwt.algorithms import OKPAlgorithm
+
+from trading_intents.clock import Clock
+from trading_intents.config import Settings
+from trading_intents.errors import StartupRefused
+from trading_intents.identity.model import Scope
+from trading_intents.identity.tokens import ACCESS_TOKEN_TYPES, ClaimNames, TokenRules, TokenVerifier
+from trading_intents.ids import IdMaker
+from trading_intents.secret import Secret
+from trading_intents.telemetry import Log
+
+KEY_FILE = "identity-key.pem"
+TOKEN_SECONDS = 900
+TOKEN_PATH = "/oauth/token"  # noqa: S105 - a path
+KEYS_PATH = "/.well-known/jwks.json"
+
+
+class EmbeddedProvider:
+    """Issues tokens, and is the source of the key that they verify with."""
+
+    # The issuer is IDENTITY_ISSUER, and then every token must name it. Without that setting it is the address that the
+    # issuing process is configured for, as discovery wants it, and is not compared: processes that share a data folder
+    # listen on different ports, the command line on none. The folder's own key, which signs nothing else, then says
+    # who issued a token, and the audience whom it is for.
+
+    def __init__(self, settings: Settings, key: Ed25519PrivateKey, clock: Clock, make_id: IdMaker) -> None:
+        self.issuer = settings.identity_issuer or _address(settings)
+        self._required_issuer = settings.identity_issuer or None
+        self._audience = settings.identity_audience
+        self._names = ClaimNames()
+        self._key = key
+        self._clock = clock
+        self._make_id = make_id
+        self._jwk = _published(key)
+        self._verification_key = PyJWK(self._jwk)
+
+    async def find(self, kid: str) -> PyJWK | None:
+        return self._verification_key if kid == self._jwk["kid"] else None
+
+    def verifier(self, log: Log) -> TokenVerifier:
+        rules = TokenRules(self._required_issuer, self._audience, self._names, ACCESS_TOKEN_TYPES)
+        return TokenVerifier(rules, self, self._clock, log)
+
+    def issue_user_token(self, subject: str, organization: str | None, role: str | None) -> Secret:
+        names = self._names
+        return self._issue({"sub": subject, names.kind: "user", names.organization: organization, names.role: role})
+
+    def issue_service_token(self, client_id: str, scopes: Iterable[Scope]) -> Secret:
+        names = self._names
+        granted = " ".join(sorted(scopes))
+        return self._issue(
+            {"sub": client_id, "client_id": client_id, names.kind: names.kind_service, names.scopes: granted}
+        )
+
+    def jwks(self) -> dict[str, Any]:
+        return {"keys": [self._jwk]}
+
+    def discovery(self, base_url: str) -> dict[str, Any]:
+        """RFC 8414 metadata. `base_url` is where the caller reaches us, without a slash at the end."""
+        return {
+            "issuer": self.issuer,
+            "token_endpoint": base_url + TOKEN_PATH,
+            "jwks_uri": base_url + KEYS_PATH,
+            "grant_types_supported": ["client_credentials"],
+            "response_types_supported": ["none"],  # required, though nothing here asks a user
+            "subject_types_supported": ["public"],
+            "token_endpoint_auth_methods_supported": ["client_secret_basic", "client_secret_post"],
+            "id_token_signing_alg_values_supported": ["EdDSA"],
+            "scopes_supported": list(Scope),
+        }
+
+    def _issue(self, told: dict[str, str | None]) -> Secret:
+        now = int(self._clock.now().timestamp())
+        claims = {
+            "iss": self.issuer,
+            "aud": self._audience,
+            "iat": now,
+            "exp": now + TOKEN_SECONDS,
+            "jti": str(self._make_id()),
+            **{name: value for name, value in told.items() if value is not None},
+        }
+        header = {"typ": "at+jwt", "kid": self._jwk["kid"]}
+        return Secret(jwt.encode(claims, self._key, algorithm="EdDSA", headers=header))
+
+
+def load_signing_key(data_dir: Path) -> Ed25519PrivateKey:
+    """The data folder's one key, made by whichever process asks first."""
+    path = data_dir / KEY_FILE
+    try:
+        if not path.exists():
+            _make_key_file(path)
+        return _read_key_file(path)
+    except OSError as error:
+        raise StartupRefused(f"{path}: {error.strerror}") from error
+
+
+def _make_key_file(path: Path) -> None:
+    pem = Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{KEY_FILE}.")  # mode 0600
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(pem)
+            file.flush()
+            os.fsync(file.fileno())
+        # A link, not a rename: it never replaces the key of a process that was faster.
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    finally:
+        os.unlink(draft)
+
+
+def _read_key_file(path: Path) -> Ed25519PrivateKey:
+    with path.open("rb") as file:
+        if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+            raise StartupRefused(f"{path}: others may read it; make it yours alone (chmod 600)")
+        pem = file.read()
+    try:
+        key = serialization.load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise StartupRefused(f"{path}: not an Ed25519 private key; remove it to have a new one made")
+    return key
+
+
+def _published(key: Ed25519PrivateKey) -> dict[str, Any]:
+    public = OKPAlgorithm.to_jwk(key.public_key(), as_dict=True)
+    # RFC 7638: a name that follows from the key alone, so that processes agree on it.
+    needed = json.dumps({name: public[name] for name in ("crv", "kty", "x")}, separators=(",", ":"))
+    kid = base64.urlsafe_b64encode(hashlib.sha256(needed.encode()).digest()).rstrip(b"=").decode()
+    return {**public, "kid": kid, "alg": "EdDSA", "use": "sig"}
+
+
+def _address(settings: Settings) -> str:
+    host = f"[{settings.http_host}]" if ":" in settings.http_host else settings.http_host
+    return f"http://{host}:{settings.http_port}"

@@ -1,0 +1,238 @@
+"""The embedded provider: its key file, its tokens, its documents, and who accepts them."""
+
+import json
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from tests.identity.issuer import SigningKey, encode, p256_key
+from trading_intents.config import Settings
+from trading_intents.errors import StartupRefused, Unauthorized
+from trading_intents.identity.model import ClaimsKind, Scope
+from trading_intents.identity.provider import KEY_FILE, TOKEN_SECONDS, EmbeddedProvider, load_signing_key
+from trading_intents.identity.tokens import LEEWAY_SECONDS, read_key, read_key_set
+from trading_intents.ids import id_maker
+from trading_intents.telemetry import Log
+from trading_intents.testing.fakes import ManualClock
+
+PROCESSES = 16
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Ed25519PrivateKey:
+    return load_signing_key(tmp_path)
+
+
+def make_provider(key: Ed25519PrivateKey, clock: ManualClock, settings: Settings | None = None) -> EmbeddedProvider:
+    return EmbeddedProvider(settings or Settings(), key, clock, id_maker(clock))
+
+
+@pytest.fixture
+def provider(key: Ed25519PrivateKey, clock: ManualClock) -> EmbeddedProvider:
+    return make_provider(key, clock)
+
+
+# The key file
+
+
+def test_the_key_is_made_once_and_found_again(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "data"
+    assert load_signing_key(folder).private_bytes_raw() == load_signing_key(folder).private_bytes_raw()
+    assert os.listdir(folder) == [KEY_FILE]
+
+
+def test_only_its_owner_may_read_the_key(tmp_path: Path) -> None:
+    load_signing_key(tmp_path)
+    assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
+
+
+def test_processes_that_start_together_agree_on_one_key(tmp_path: Path) -> None:
+    start = Barrier(PROCESSES)
+
+    def load(_: int) -> bytes:
+        start.wait()
+        return load_signing_key(tmp_path).private_bytes_raw()
+
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        assert len(set(pool.map(load, range(PROCESSES)))) == 1
+    assert os.listdir(tmp_path) == [KEY_FILE]
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o620])
+def test_a_key_that_others_can_reach_is_refused(tmp_path: Path, mode: int) -> None:
+    load_signing_key(tmp_path)
+    (tmp_path / KEY_FILE).chmod(mode)
+    with pytest.raises(StartupRefused, match="chmod 600"):
+        load_signing_key(tmp_path)
+
+
+OTHER_KIND = p256_key().private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", OTHER_KIND], ids=["empty", "nonsense", "another kind"])
+def test_a_file_that_is_no_such_key_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / KEY_FILE
+    path.touch(0o600)
+    path.write_bytes(content)
+    with pytest.raises(StartupRefused, match=KEY_FILE):
+        load_signing_key(tmp_path)
+    assert path.read_bytes() == content
+
+
+def test_a_data_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StartupRefused):
+        load_signing_key(tmp_path / "file")
+
+
+# Tokens
+
+
+async def test_a_user_token_says_who_and_for_which_organization(
+    provider: EmbeddedProvider, clock: ManualClock, log: Log
+) -> None:
+    claims = await provider.verifier(log).verify(provider.issue_user_token("ada", "org_acme", "admin").reveal())
+    assert (claims.kind, claims.subject) == (ClaimsKind.USER, "ada")
+    assert (claims.organization, claims.role) == ("org_acme", "admin")
+    assert (claims.expires_at - clock.now()).total_seconds() == TOKEN_SECONDS == 15 * 60
+
+
+async def test_a_user_token_may_name_no_organization(provider: EmbeddedProvider, log: Log) -> None:
+    claims = await provider.verifier(log).verify(provider.issue_user_token("ada", None, None).reveal())
+    assert (claims.organization, claims.role, claims.scopes) == (None, None, frozenset())
+
+
+@pytest.mark.parametrize("scopes", [set(), {Scope.INTENT_READ}, set(Scope)], ids=len)
+async def test_a_service_token_carries_its_scopes(provider: EmbeddedProvider, log: Log, scopes: set[Scope]) -> None:
+    claims = await provider.verifier(log).verify(provider.issue_service_token("reporter", scopes).reveal())
+    assert (claims.kind, claims.subject, set(claims.scopes)) == (ClaimsKind.SERVICE, "reporter", scopes)
+
+
+def test_a_token_is_an_access_token_as_rfc_9068_has_it(provider: EmbeddedProvider) -> None:
+    tokens = [provider.issue_service_token("reporter", [Scope.INTENT_READ]).reveal() for _ in range(2)]
+    header = jwt.get_unverified_header(tokens[0])
+    assert header == {"alg": "EdDSA", "typ": "at+jwt", "kid": provider.jwks()["keys"][0]["kid"]}
+    one, other = (jwt.decode(token, options={"verify_signature": False}) for token in tokens)
+    assert {"iss", "exp", "aud", "sub", "client_id", "iat", "jti"} <= one.keys()
+    assert one["jti"] != other["jti"]
+
+
+def test_a_made_token_is_not_shown_by_accident(provider: EmbeddedProvider) -> None:
+    assert "ey" not in f"{provider.issue_user_token('ada', None, None)}"
+
+
+async def test_a_token_expires(provider: EmbeddedProvider, clock: ManualClock, log: Log) -> None:
+    token = provider.issue_user_token("ada", None, None).reveal()
+    clock.advance(TOKEN_SECONDS + LEEWAY_SECONDS)
+    with pytest.raises(Unauthorized):
+        await provider.verifier(log).verify(token)
+
+
+@pytest.mark.parametrize("typ", ["JWT", "id_token", ""])
+async def test_only_the_type_that_we_issue_is_taken(
+    provider: EmbeddedProvider, key: Ed25519PrivateKey, log: Log, typ: str
+) -> None:
+    token = provider.issue_user_token("ada", None, None).reveal()
+    claims = jwt.decode(token, options={"verify_signature": False})
+    kid = provider.jwks()["keys"][0]["kid"]
+    signed: dict[str, str] = {
+        name: encode({"alg": "EdDSA", "kid": kid, "typ": name}, claims, SigningKey(kid, "EdDSA", key).sign)
+        for name in (typ, "at+jwt")
+    }
+    await provider.verifier(log).verify(signed["at+jwt"])
+    with pytest.raises(Unauthorized):
+        await provider.verifier(log).verify(signed[typ])
+
+
+async def test_another_folders_key_is_refused(
+    provider: EmbeddedProvider, clock: ManualClock, log: Log, tmp_path: Path
+) -> None:
+    stranger = make_provider(load_signing_key(tmp_path / "other"), clock)
+    with pytest.raises(Unauthorized):
+        await provider.verifier(log).verify(stranger.issue_user_token("ada", None, None).reveal())
+
+
+async def test_a_token_of_another_audience_is_refused(
+    provider: EmbeddedProvider, key: Ed25519PrivateKey, clock: ManualClock, log: Log
+) -> None:
+    other = make_provider(key, clock, Settings(identity_audience="staging"))
+    with pytest.raises(Unauthorized):
+        await provider.verifier(log).verify(other.issue_user_token("ada", None, None).reveal())
+
+
+# The issuer
+
+
+async def test_processes_on_other_ports_that_share_the_folder_take_each_others_tokens(
+    provider: EmbeddedProvider, key: Ed25519PrivateKey, clock: ManualClock, log: Log
+) -> None:
+    neighbour = make_provider(key, clock, Settings(http_port=9090))
+    assert neighbour.issuer != provider.issuer
+    await neighbour.verifier(log).verify(provider.issue_user_token("ada", None, None).reveal())
+
+
+async def test_an_issuer_that_is_set_is_required(key: Ed25519PrivateKey, clock: ManualClock, log: Log) -> None:
+    settings = Settings(identity_issuer="https://trading.example")
+    named, other = make_provider(key, clock, settings), make_provider(key, clock)
+    await named.verifier(log).verify(named.issue_user_token("ada", None, None).reveal())
+    with pytest.raises(Unauthorized):
+        await named.verifier(log).verify(other.issue_user_token("ada", None, None).reveal())
+
+
+@pytest.mark.parametrize(
+    ("settings", "issuer"),
+    [
+        (Settings(), "http://127.0.0.1:8080"),
+        (Settings(http_host="::1", http_port=80), "http://[::1]:80"),
+        (Settings(identity_issuer="https://trading.example"), "https://trading.example"),
+    ],
+)
+def test_the_issuer_is_the_setting_or_the_address(
+    key: Ed25519PrivateKey, clock: ManualClock, settings: Settings, issuer: str
+) -> None:
+    assert make_provider(key, clock, settings).issuer == issuer
+
+
+# Documents
+
+
+def test_the_key_set_holds_one_public_key_that_others_can_use(provider: EmbeddedProvider) -> None:
+    jwks = provider.jwks()
+    (jwk,) = jwks["keys"]
+    assert set(jwk) == {"kty", "crv", "x", "kid", "alg", "use"}
+    assert read_key(jwk) is not None
+    assert set(read_key_set(json.dumps(jwks).encode())) == {jwk["kid"]}
+
+
+def test_the_kid_is_the_thumbprint_of_rfc_8037(clock: ManualClock) -> None:
+    # The key and the thumbprint of RFC 8037, appendix A.
+    raw = bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")
+    provider = make_provider(Ed25519PrivateKey.from_private_bytes(raw), clock)
+    assert provider.jwks()["keys"][0]["kid"] == "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k"
+
+
+def test_discovery_points_to_where_the_caller_reached_us(provider: EmbeddedProvider) -> None:
+    document: dict[str, Any] = provider.discovery("http://127.0.0.1:8080")
+    assert document["issuer"] == "http://127.0.0.1:8080"
+    assert document["token_endpoint"] == "http://127.0.0.1:8080/oauth/token"
+    assert document["jwks_uri"] == "http://127.0.0.1:8080/.well-known/jwks.json"
+    assert document["grant_types_supported"] == ["client_credentials"]
+    assert document["scopes_supported"] == [str(scope) for scope in Scope]
+    json.dumps(document)
+
+
+async def test_settings_for_external_claims_do_not_change_the_embedded_tokens(
+    key: Ed25519PrivateKey, clock: ManualClock, log: Log
+) -> None:
+    provider = make_provider(key, clock, replace(Settings(), identity_claim_role="sub", identity_claim_kind="role"))
+    claims = await provider.verifier(log).verify(provider.issue_user_token("ada", "org_acme", "service").reveal())
+    assert (claims.kind, claims.role) == (ClaimsKind.USER, "service")
