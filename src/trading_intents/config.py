@@ -38,6 +38,9 @@ class Settings:
     http_host: str = _setting("127.0.0.1", "Address that REST listens on.")
     http_port: int = _setting(8080, "Port of REST. 0: any free one, told at start.")
     roles: tuple[str, ...] = _setting(ROLES, "What this process does: any of api, stream, worker, comma separated.")
+    internal_organizations: tuple[str, ...] = _setting(
+        (), "Organizations whose admins read the outbox health: ids or external ids, comma separated."
+    )
     trusted_proxies: tuple[str, ...] = _setting(
         (), "Addresses or networks whose X-Forwarded-For is believed, comma separated. Empty: nobody's."
     )

@@ -203,9 +203,12 @@ def _pick(methods: dict[str, Route], method: str) -> Route:
 
 def _decode(part: bytes) -> str:
     try:
-        return unquote_to_bytes(part).decode()
+        text = unquote_to_bytes(part).decode()
     except UnicodeDecodeError:
         raise NotFound("no such path") from None
+    if "\x00" in text:  # nothing can have that name: PostgreSQL's text holds no NUL
+        raise NotFound("no such path")
+    return text
 
 
 async def _send(answer: Answer, request: Request, send: Send, close: bool) -> None:

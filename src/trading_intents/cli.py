@@ -1,0 +1,141 @@
+"""The command line: parse, call, print. A failure that is expected is one line on standard error and exit code 1."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+import uvloop
+from rich.console import Console
+from rich.markup import escape
+
+from trading_intents import __version__, app, config, doctor, provision
+from trading_intents.config import Settings
+from trading_intents.errors import PlatformError
+from trading_intents.secret import Secret
+from trading_intents.storage.migrate import migrate as run_migrations
+from trading_intents.telemetry import Log, Metrics, make_log
+
+cli = typer.Typer(
+    help="The Trading Intents Platform. Settings are TRADING_INTENTS_* variables.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+admin = typer.Typer(help="Provision organizations, users, keys and service accounts.", no_args_is_help=True)
+cli.add_typer(admin, name="admin")
+
+
+def main() -> None:
+    cli()
+
+
+def _run(
+    work: Callable[[Settings, Log], Coroutine[Any, Any, int | None]], roles: str = "", quiet: bool = False
+) -> None:
+    environ = dict(os.environ)
+    if roles:
+        environ[config.PREFIX + "ROLES"] = roles
+    try:
+        settings = config.load(environ)
+        log = make_log("warning" if quiet and settings.log_level == "info" else settings.log_level)
+        for stranger, near in config.unknown(environ).items():
+            log.warning("unknown setting", variable=stranger, did_you_mean=near)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            code = runner.run(work(settings, log))
+    except PlatformError as error:
+        Console(stderr=True).print(f"[bold red]{escape(error.title)}:[/] {escape(error.detail)}", soft_wrap=True)
+        raise typer.Exit(1) from None
+    raise typer.Exit(code or 0)
+
+
+@cli.command()
+def serve(roles: Annotated[str, typer.Option(help="api, stream, worker; comma separated.")] = "") -> None:
+    """Start this process's roles and serve until SIGTERM or Ctrl-C."""
+
+    async def work(settings: Settings, log: Log) -> None:
+        await app.serve(settings, log, provision.prepare_demo, _greet)
+
+    _run(work, roles)
+
+
+def _greet(parts: app.Parts, url: str, demo_key: Secret | None) -> None:
+    settings = parts.settings
+    if not sys.stderr.isatty():
+        parts.log.info("serving", version=__version__, http=url, roles=list(settings.roles), pid=os.getpid())
+        return
+    place = "external database" if settings.database_url else f"embedded PostgreSQL in {settings.data_dir}"
+    out = Console(stderr=True, highlight=False)
+    out.print(f"\n[bold green]Trading Intents Platform[/] {__version__} is ready\n")
+    out.print(f"  REST    [bold]{url}[/]   (description: {url}/docs)")
+    out.print(f"  roles   {', '.join(settings.roles)}")
+    out.print(f"  data    {escape(place)}")
+    if demo_key:
+        body = json.dumps({"api_key": demo_key.reveal()})
+        out.print("\n[bold]Try it[/]: whose is the demo's API key?\n")
+        validate = f"curl -s {url}/api/v1/auth/api-key/validate -H 'content-type: application/json' -d '{body}'"
+        out.print(f"  {escape(validate)}\n", soft_wrap=True)
+    out.print("  Ctrl-C ends all of it.\n")
+
+
+@cli.command()
+def migrate() -> None:
+    """Bring the database's schema up to date."""
+
+    async def work(settings: Settings, log: Log) -> None:
+        async with app.database_urls(settings, log, Metrics()) as urls:
+            names = await run_migrations(urls.owner, urls.login, log)
+        typer.echo("\n".join(f"applied {name}" for name in names) or "nothing to do")
+
+    _run(work, quiet=True)
+
+
+@cli.command(name="doctor")
+def examine() -> None:
+    """Look for what is wrong and say what to do."""
+
+    async def work(settings: Settings, log: Log) -> int:
+        out = Console(highlight=False)
+        findings = await doctor.examine(settings, config.unknown(os.environ), log)
+        for finding in findings:
+            colour = {"ok": "green", "warning": "yellow", "wrong": "red"}[finding.state]
+            out.print(
+                f"[{colour}]{finding.state:8}[/]{escape(finding.subject):14}{escape(finding.text)}", soft_wrap=True
+            )
+        return 1 if any(finding.state == "wrong" for finding in findings) else 0
+
+    _run(work, quiet=True)
+
+
+@admin.command()
+def apply(file: Annotated[str, typer.Argument(help="A JSON document, or - for standard input.")]) -> None:
+    """Make what the document says so, and answer it with ids and new secrets. Running it again changes nothing."""
+    document = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+
+    async def work(settings: Settings, log: Log) -> None:
+        wanted = provision.read_document(document)
+        async with app.open_parts(settings, log) as parts:
+            answer = await provision.apply(parts, wanted)
+        typer.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))
+
+    _run(work, quiet=True)
+
+
+@cli.command()
+def token(
+    user: Annotated[str, typer.Option(help="The user's external id.")],
+    organization: Annotated[str, typer.Option(help="The active organization's external id; none if left out.")] = "",
+) -> None:
+    """Print a user's bearer token from the embedded identity provider."""
+
+    async def work(settings: Settings, log: Log) -> None:
+        async with app.open_parts(settings, log) as parts:
+            issued = await provision.user_token(parts, user, organization or None)
+        typer.echo(issued.reveal())
+
+    _run(work, quiet=True)

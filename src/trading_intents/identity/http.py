@@ -1,0 +1,324 @@
+"""Identity over HTTP: API keys, their validation, organizations, and the embedded provider's endpoints."""
+
+import base64
+import binascii
+from typing import Annotated, Any
+from urllib.parse import parse_qsl, unquote_plus
+
+import msgspec
+
+from trading_intents.clock import rfc3339
+from trading_intents.errors import (
+    InvalidApiKey,
+    InvalidRequest,
+    InvalidScope,
+    LimitReached,
+    Unauthorized,
+    UnsupportedGrantType,
+    ValidationFailed,
+)
+from trading_intents.identity import model
+from trading_intents.identity.access import Gate, caller_of
+from trading_intents.identity.model import Permission
+from trading_intents.identity.provider import KEYS_PATH, TOKEN_PATH, TOKEN_SECONDS, EmbeddedProvider
+from trading_intents.identity.service import ApiKeys, KeyChange, Organizations, TokenIssuer
+from trading_intents.ids import parse_id
+from trading_intents.trading import Environment
+from trading_intents.web.limits import Bucket
+from trading_intents.web.openapi import IF_MATCH, PAGE_PARAMETERS
+from trading_intents.web.paging import Listing, read_page
+from trading_intents.web.problem import OAUTH
+from trading_intents.web.request import FORM, Answer, Request, answer_json
+from trading_intents.web.routing import Route
+
+MAX_FORM_FIELDS = 20
+DISCOVERY_PATH = "/.well-known/openid-configuration"
+
+# No control characters: PostgreSQL cannot hold NUL, and a name is one line.
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
+
+
+class NewApiKey(msgspec.Struct, forbid_unknown_fields=True):
+    name: Name
+    environment: Environment
+    permissions: list[Permission]
+
+
+class ApiKeyChange(msgspec.Struct, forbid_unknown_fields=True):
+    name: Name | None = None
+    permissions: list[Permission] | None = None
+    disabled: bool | None = None
+
+
+class ApiKey(msgspec.Struct):
+    id: str
+    organization_id: str
+    name: str
+    environment: Environment
+    permissions: list[Permission]
+    disabled: bool
+    hint: str
+    last_used_at: str | None
+    created_at: str
+    updated_at: str
+    version: int
+
+
+class CreatedApiKey(ApiKey):
+    api_key: str
+
+
+class KeyToValidate(msgspec.Struct, forbid_unknown_fields=True):
+    api_key: str
+
+
+class KeyValidation(msgspec.Struct):
+    id: str
+    organization_id: str
+    environment: Environment
+    disabled: bool
+    created_at: str
+
+
+class Organization(msgspec.Struct):
+    id: str
+    external_id: str
+    name: str
+    provider: str
+    disabled: bool
+    created_at: str
+
+
+class TokenRequest(msgspec.Struct):
+    """RFC 6749 §4.4.2; the client may authenticate with HTTP Basic instead."""
+
+    grant_type: str
+    client_id: str | None = None
+    client_secret: str | None = None
+    scope: str | None = None
+
+
+class IssuedToken(msgspec.Struct):
+    access_token: str
+    token_type: str
+    expires_in: int
+    scope: str
+
+
+def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
+    async def create(request: Request) -> Answer:
+        body = request.body(NewApiKey)
+        organization_id = caller_of(request).organization_id
+        key, secret = await keys.create(
+            organization_id, body.name, body.environment, _distinct(body.permissions, "/permissions")
+        )
+        shown = CreatedApiKey(**_show_key(key), api_key=secret.reveal())
+        answer = answer_json(shown, 201, key.version)
+        answer.headers.append((b"cache-control", b"no-store"))
+        return answer
+
+    async def listing(request: Request) -> Answer:
+        organization_id = caller_of(request).organization_id
+        page = read_page(request, f"api-keys:{organization_id}")
+        rows = await keys.list(organization_id, parse_id(page.after or ""), page.limit + 1)
+        return answer_json(page.answer(rows, lambda key: str(key.id), lambda key: ApiKey(**_show_key(key))))
+
+    async def change(request: Request) -> Answer:
+        def read_change() -> KeyChange:
+            body = request.body(ApiKeyChange)
+            permissions = None if body.permissions is None else _distinct(body.permissions, "/permissions")
+            return KeyChange(body.name, permissions, body.disabled)
+
+        organization_id, key_id = caller_of(request).organization_id, parse_id(request.params["id"])
+        key = await keys.change(organization_id, key_id, read_change, request.if_match())
+        return answer_json(ApiKey(**_show_key(key)), version=key.version)
+
+    async def remove(request: Request) -> Answer:
+        organization_id = caller_of(request).organization_id
+        await keys.remove(organization_id, parse_id(request.params["id"]), request.if_match())
+        return Answer(status=204)
+
+    async def validate(request: Request) -> Answer:
+        key, disabled = await keys.validate(request.body(KeyToValidate).api_key)
+        return answer_json(
+            KeyValidation(str(key.id), str(key.organization_id), key.environment, disabled, rfc3339(key.created_at))
+        )
+
+    gate = gates["api_keys"]
+    write, read = Bucket.WRITES, Bucket.READS
+    return (
+        Route(
+            "POST",
+            "/v1/api-keys",
+            gate,
+            create,
+            "Make an API key; it is shown this once.",
+            body=NewApiKey,
+            answer=CreatedApiKey,
+            status=201,
+            bucket=write,
+            errors=(LimitReached,),
+        ),
+        Route(
+            "GET",
+            "/v1/api-keys",
+            gate,
+            listing,
+            "List the organization's API keys.",
+            answer=Listing[ApiKey],
+            bucket=read,
+            parameters=PAGE_PARAMETERS,
+        ),
+        Route(
+            "PATCH",
+            "/v1/api-keys/{id}",
+            gate,
+            change,
+            "Change an API key's name, permissions or disabled flag.",
+            body=ApiKeyChange,
+            answer=ApiKey,
+            bucket=write,
+            parameters=(IF_MATCH,),
+        ),
+        Route(
+            "DELETE",
+            "/v1/api-keys/{id}",
+            gate,
+            remove,
+            "Delete an API key.",
+            status=204,
+            bucket=write,
+            parameters=(IF_MATCH,),
+        ),
+        Route(
+            "POST",
+            "/api/v1/auth/api-key/validate",
+            gates["public"],
+            validate,
+            "Tell whose an API key is.",
+            body=KeyToValidate,
+            answer=KeyValidation,
+            bucket=read,
+            errors=(InvalidApiKey,),
+        ),
+    )
+
+
+def organization_routes(gate: Gate, organizations: Organizations) -> tuple[Route, ...]:
+    async def by_provider(request: Request) -> Answer:
+        found = await organizations.by_provider(
+            caller_of(request), request.params["provider"], request.params["provider_id"]
+        )
+        return answer_json(
+            Organization(
+                str(found.id), found.external_id, found.name, found.provider, found.disabled, rfc3339(found.created_at)
+            )
+        )
+
+    return (
+        Route(
+            "GET",
+            "/v1/organizations/by-provider/{provider}/{provider_id}",
+            gate,
+            by_provider,
+            "Find an organization by its identity provider's id.",
+            answer=Organization,
+            bucket=Bucket.READS,
+        ),
+    )
+
+
+def provider_routes(gate: Gate, provider: EmbeddedProvider, issuer: TokenIssuer) -> tuple[Route, ...]:
+    """Only while the embedded provider is the one in use."""
+
+    async def token(request: Request) -> Answer:
+        form = _read_form(await request.read_body(FORM))
+        if form.get("grant_type") is None:
+            raise InvalidRequest("grant_type is required")
+        if form["grant_type"] != "client_credentials":
+            raise UnsupportedGrantType
+        client_id, client_secret = _client(request, form)
+        access_token, scopes = await issuer.issue(client_id, client_secret, form.get("scope"))
+        shown = IssuedToken(access_token.reveal(), "Bearer", TOKEN_SECONDS, " ".join(sorted(scopes)))
+        answer = answer_json(shown)
+        answer.headers.append((b"cache-control", b"no-store"))
+        return answer
+
+    async def discovery(request: Request) -> Answer:
+        return answer_json(provider.discovery(provider.issuer))
+
+    async def keys(request: Request) -> Answer:
+        return answer_json(provider.jwks())
+
+    return (
+        Route(
+            "POST",
+            TOKEN_PATH,
+            gate,
+            token,
+            "Exchange client credentials for a bearer token.",
+            body=TokenRequest,
+            body_media=FORM,
+            answer=IssuedToken,
+            bucket=Bucket.WRITES,
+            errors=(Unauthorized, InvalidScope, UnsupportedGrantType),
+            error_shape=OAUTH,
+        ),
+        Route("GET", DISCOVERY_PATH, gate, discovery, "The embedded provider's metadata.", bucket=Bucket.READS),
+        Route("GET", KEYS_PATH, gate, keys, "The embedded provider's public keys.", bucket=Bucket.READS),
+    )
+
+
+def _show_key(key: model.ApiKey) -> dict[str, Any]:
+    return {
+        "id": str(key.id),
+        "organization_id": str(key.organization_id),
+        "name": key.name,
+        "environment": key.environment,
+        "permissions": sorted(key.permissions),
+        "disabled": key.disabled,
+        "hint": key.hint,
+        "last_used_at": key.last_used_at and rfc3339(key.last_used_at),
+        "created_at": rfc3339(key.created_at),
+        "updated_at": rfc3339(key.updated_at),
+        "version": key.version,
+    }
+
+
+def _distinct(permissions: list[Permission], pointer: str) -> frozenset[Permission]:
+    if len(set(permissions)) != len(permissions):
+        raise ValidationFailed.at(pointer, "names a permission twice")
+    return frozenset(permissions)
+
+
+def _read_form(body: bytes) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(
+            body.decode(), keep_blank_values=False, strict_parsing=True, errors="strict", max_num_fields=20
+        )
+    except ValueError:
+        raise InvalidRequest("the form cannot be read") from None
+    form = dict(pairs)
+    if len(form) != len(pairs):
+        raise InvalidRequest("a form field is given more than once")
+    return form
+
+
+def _client(request: Request, form: dict[str, str]) -> tuple[str, str]:
+    """The client's credentials, from HTTP Basic or from the form, never both (RFC 6749 §2.3)."""
+    authorization = request.header(b"authorization")
+    if authorization is None:
+        if "client_id" not in form or "client_secret" not in form:
+            raise Unauthorized("the client does not say who it is", challenge="Basic")
+        return form["client_id"], form["client_secret"]
+    if "client_secret" in form:
+        raise InvalidRequest("authenticate with HTTP Basic or in the form, not both")
+    scheme, _, encoded = authorization.partition(" ")
+    try:
+        decoded = base64.b64decode(encoded.strip(), validate=True).decode()
+    except (binascii.Error, UnicodeError):
+        decoded = ""
+    client_id, colon, client_secret = decoded.partition(":")
+    if scheme.lower() != "basic" or not colon:
+        raise Unauthorized("the authorization header is not HTTP Basic", challenge="Basic")
+    return unquote_plus(client_id), unquote_plus(client_secret)

@@ -1,0 +1,292 @@
+"""Use cases of identity: tell who calls, manage API keys, issue service tokens, look organizations up."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+from trading_intents.clock import Clock
+from trading_intents.errors import (
+    InvalidApiKey,
+    InvalidRequest,
+    InvalidScope,
+    LimitReached,
+    NotFound,
+    PlatformError,
+    Unauthorized,
+    VersionConflict,
+)
+from trading_intents.identity import store
+from trading_intents.identity.keys import digest, make_key, parse_key, same_digest
+from trading_intents.identity.model import (
+    ApiKey,
+    ApiKeyPrincipal,
+    Caller,
+    Claims,
+    ClaimsKind,
+    KeyId,
+    Organization,
+    Permission,
+    Scope,
+    ServiceAccount,
+    ServicePrincipal,
+    UserPrincipal,
+)
+from trading_intents.identity.provider import EmbeddedProvider
+from trading_intents.ids import IdMaker, OrganizationId, parse_id
+from trading_intents.secret import Secret
+from trading_intents.storage.database import Pool
+from trading_intents.storage.recent import Recent
+from trading_intents.telemetry import Log
+from trading_intents.trading import Environment
+
+MAX_AGE_SECONDS = 0.8
+MAX_RECENT = 50_000
+MAX_KEYS_PER_ORGANIZATION = 1_000
+LAST_USED_SECONDS = 5.0
+MAX_CLIENT_ID = 128
+
+
+class Verifier(Protocol):
+    async def verify(self, token: str) -> Claims: ...
+
+
+class Callers:
+    """Tells who calls. What the database says of a caller is at most 800 ms old."""
+
+    def __init__(self, pool: Pool, verifier: Verifier, provider: str, local: bool, clock: Clock) -> None:
+        self._pool, self._verifier, self._provider, self._local, self._clock = pool, verifier, provider, local, clock
+        self._keys = Recent[bytes, store.KeyRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
+        self._users = Recent[tuple[str, str | None], store.UserRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
+        self._services = Recent[str, ServiceAccount](clock, MAX_AGE_SECONDS, MAX_RECENT)
+        self._organizations = Recent[UUID, Organization](clock, MAX_AGE_SECONDS, MAX_RECENT)
+        self._used: dict[KeyId, datetime] = {}
+
+    async def by_key(self, text: str) -> Caller:
+        parsed = parse_key(text)
+        record = await self._keys.get(parsed.digest, lambda: self._read_key(parsed.digest)) if parsed else None
+        # One answer for every cause, so that a guess tells nothing.
+        if (
+            parsed is None
+            or record is None
+            or not same_digest(record.digest, parsed.digest)
+            or record.key.disabled
+            or record.organization.disabled
+        ):
+            raise Unauthorized("the API key does not verify")
+        key = record.key
+        self._used[key.id] = self._clock.now()
+        return Caller(
+            ApiKeyPrincipal(key.id, key.organization_id, key.environment, key.permissions), record.organization
+        )
+
+    async def by_token(self, token: str, organization: str | None) -> Caller:
+        claims = await self._verifier.verify(token)
+        if claims.kind is ClaimsKind.SERVICE:
+            return await self._service(claims, organization)
+        return await self._user(claims)
+
+    def forget(self) -> None:
+        """A change made by this process holds here at once."""
+        for recent in (self._keys, self._users, self._services, self._organizations):
+            recent.forget()
+
+    async def report_use(self) -> None:
+        """Write down when keys were last used; kept for the next time if the database is away."""
+        used, self._used = self._used, {}
+        if not used:
+            return
+        try:
+            async with self._pool.transaction() as tx:
+                ordered = sorted(used)
+                await store.touch_keys(tx, ordered, [used[key_id] for key_id in ordered])
+        except PlatformError:
+            self._used = used | self._used
+            raise
+
+    async def _user(self, claims: Claims) -> Caller:
+        asked = (claims.subject, claims.organization)
+        record = await self._users.get(asked, lambda: self._read_user(*asked))
+        if record is None or record.deleted or (self._local and not record.known):
+            raise Unauthorized("the user is not known")
+        if record.organization and record.organization.disabled:
+            raise Unauthorized("the organization is disabled")
+        # The embedded provider's roles are the database's, so that a change needs no new token.
+        role = record.role if self._local else claims.role
+        return Caller(UserPrincipal(claims.subject, claims.organization, role), record.organization)
+
+    async def _service(self, claims: Claims, named: str | None) -> Caller:
+        scopes = claims.scopes
+        if self._local:
+            account = await self._services.get(claims.subject, lambda: self._read_service(claims.subject))
+            if account is None or account.disabled:
+                raise Unauthorized("the service account is not known")
+            scopes &= account.scopes
+        return Caller(ServicePrincipal(claims.subject, scopes), await self._named(named) if named else None)
+
+    async def _named(self, text: str) -> Organization | None:
+        organization_id = parse_id(text)
+        if organization_id is None:
+            raise InvalidRequest("x-organization-id must be an organization's id")
+        return await self._organizations.get(organization_id, lambda: self._read_organization(organization_id))
+
+    async def _read_key(self, key_digest: bytes) -> store.KeyRecord | None:
+        async with self._pool.transaction(read_only=True) as tx:
+            return await store.find_key(tx, key_digest)
+
+    async def _read_user(self, subject: str, organization: str | None) -> store.UserRecord:
+        async with self._pool.transaction(read_only=True) as tx:
+            return await store.find_user(tx, self._provider, subject, organization)
+
+    async def _read_service(self, client_id: str) -> ServiceAccount | None:
+        async with self._pool.transaction(read_only=True) as tx:
+            found = await store.find_service_account(tx, client_id)
+            return found and found[0]
+
+    async def _read_organization(self, organization_id: UUID) -> Organization | None:
+        async with self._pool.transaction(read_only=True) as tx:
+            return await store.find_organization(tx, organization_id)
+
+
+async def keep_reporting(callers: Callers, log: Log) -> None:
+    """last_used_at without a write per request: one statement every few seconds."""
+    while True:
+        await asyncio.sleep(LAST_USED_SECONDS)
+        try:
+            await callers.report_use()
+        except PlatformError as error:
+            log.warning("last use of API keys not written", reason=error.detail)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChange:
+    """What a PATCH names; None leaves a field as it is."""
+
+    name: str | None
+    permissions: frozenset[Permission] | None
+    disabled: bool | None
+
+
+class ApiKeys:
+    def __init__(self, pool: Pool, make_id: IdMaker, callers: Callers) -> None:
+        self._pool, self._make_id, self._callers = pool, make_id, callers
+
+    async def create(
+        self,
+        organization_id: OrganizationId,
+        name: str,
+        environment: Environment,
+        permissions: Iterable[Permission],
+    ) -> tuple[ApiKey, Secret]:
+        """The key itself is known only now: what is kept is its digest."""
+        secret = make_key(environment)
+        parsed = parse_key(secret.reveal())
+        assert parsed is not None
+        async with self._pool.transaction([organization_id]) as tx:
+            await store.lock_organization(tx, organization_id)
+            if await store.count_keys(tx, organization_id) >= MAX_KEYS_PER_ORGANIZATION:
+                raise LimitReached(f"at most {MAX_KEYS_PER_ORGANIZATION} API keys an organization: delete some")
+            key = await store.insert_key(
+                tx, self._make_id(), organization_id, name, environment, permissions, parsed.digest, parsed.hint
+            )
+        return key, secret
+
+    async def list(self, organization_id: OrganizationId, after: UUID | None, limit: int) -> list[ApiKey]:
+        async with self._pool.transaction([organization_id], read_only=True) as tx:
+            return await store.list_keys(tx, organization_id, after, limit)
+
+    async def change(
+        self,
+        organization_id: OrganizationId,
+        key_id: UUID | None,
+        read_change: Callable[[], KeyChange],
+        expected: frozenset[int] | None,
+    ) -> ApiKey:
+        """The change is read only once the key is found: 404 comes before 422."""
+        async with self._pool.transaction([organization_id]) as tx:
+            key = key_id and await store.lock_key(tx, organization_id, key_id)
+            if not key:
+                raise NotFound("no such API key")
+            change = read_change()
+            _check_version(key, expected)
+            name = key.name if change.name is None else change.name
+            permissions = key.permissions if change.permissions is None else change.permissions
+            disabled = key.disabled if change.disabled is None else change.disabled
+            if (name, permissions, disabled) != (key.name, key.permissions, key.disabled):
+                key = await store.update_key(tx, key.id, name, permissions, disabled)
+        self._callers.forget()
+        return key
+
+    async def remove(
+        self, organization_id: OrganizationId, key_id: UUID | None, expected: frozenset[int] | None
+    ) -> None:
+        async with self._pool.transaction([organization_id]) as tx:
+            key = key_id and await store.lock_key(tx, organization_id, key_id)
+            if not key:
+                raise NotFound("no such API key")
+            _check_version(key, expected)
+            await store.delete_key(tx, key.id)
+        self._callers.forget()
+
+    async def validate(self, text: str) -> tuple[ApiKey, bool]:
+        """The key and whether it is disabled, by itself or with its organization."""
+        parsed = parse_key(text)
+        async with self._pool.transaction(read_only=True) as tx:
+            # Malformed keys are looked up too: unknown and malformed answer alike, also in time.
+            record = await store.find_key(tx, parsed.digest if parsed else digest(text))
+        if parsed is None or record is None or not same_digest(record.digest, parsed.digest):
+            raise InvalidApiKey
+        return record.key, record.key.disabled or record.organization.disabled
+
+
+def _check_version(key: ApiKey, expected: frozenset[int] | None) -> None:
+    if expected is not None and key.version not in expected:
+        raise VersionConflict(f"the version is {key.version}")
+
+
+class Organizations:
+    def __init__(self, pool: Pool, provider: str) -> None:
+        self._pool, self._provider = pool, provider
+
+    async def by_provider(self, caller: Caller, provider: str, external_id: str) -> Organization:
+        """Service accounts read any; users the ones they belong to."""
+        async with self._pool.transaction(read_only=True) as tx:
+            found = await store.find_organization_by_external_id(tx, provider, external_id)
+            if found is None or provider != self._provider:
+                raise NotFound("no such organization")
+            if isinstance(caller.principal, UserPrincipal):
+                active = caller.organization is not None and caller.organization.id == found.id
+                if not active and not await store.is_member(tx, provider, caller.principal.subject, found.id):
+                    raise NotFound("no such organization")
+        return found
+
+
+class TokenIssuer:
+    """Client credentials of the embedded provider (RFC 6749 §4.4)."""
+
+    def __init__(self, pool: Pool, provider: EmbeddedProvider) -> None:
+        self._pool, self._provider = pool, provider
+
+    async def issue(self, client_id: str, client_secret: str, scope: str | None) -> tuple[Secret, frozenset[Scope]]:
+        async with self._pool.transaction(read_only=True) as tx:
+            found = await store.find_service_account(tx, client_id) if _plausible(client_id) else None
+        stored = found[1] if found else bytes(32)
+        if not same_digest(stored, digest(client_secret)) or found is None or found[0].disabled:
+            raise Unauthorized("the client is not known, or its secret is another", challenge="Basic")
+        scopes = _narrow(found[0].scopes, scope)
+        return self._provider.issue_service_token(client_id, scopes), scopes
+
+
+def _plausible(client_id: str) -> bool:
+    return 0 < len(client_id) <= MAX_CLIENT_ID and "\x00" not in client_id
+
+
+def _narrow(granted: frozenset[Scope], asked: str | None) -> frozenset[Scope]:
+    if not asked:
+        return granted
+    wanted = set(asked.split())
+    if not wanted <= granted:
+        raise InvalidScope(f"the client has the scopes: {' '.join(sorted(granted)) or 'none'}")
+    return frozenset(map(Scope, wanted))

@@ -1,0 +1,329 @@
+"""The identity tables, one function per statement. Never decides: the organization is always an argument."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from trading_intents.identity.model import (
+    ApiKey,
+    Entitlement,
+    KeyId,
+    Organization,
+    Permission,
+    Role,
+    Scope,
+    ServiceAccount,
+)
+from trading_intents.ids import OrganizationId
+from trading_intents.storage.database import Row, Tx
+from trading_intents.trading import Environment
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    key: ApiKey
+    digest: bytes
+    organization: Organization
+
+
+@dataclass(frozen=True, slots=True)
+class UserRecord:
+    known: bool
+    deleted: bool
+    organization: Organization | None  # the one asked for, if it exists
+    role: Role | None  # in that organization, if a member
+
+
+async def find_key(tx: Tx, digest: bytes) -> KeyRecord | None:
+    row = await tx.fetchrow(
+        """
+        SELECT k.*, o.id AS o_id, o.provider AS o_provider, o.external_id AS o_external_id, o.name AS o_name,
+               o.entitlements AS o_entitlements, o.disabled AS o_disabled, o.created_at AS o_created_at
+        FROM api_keys k JOIN organizations o ON o.id = k.organization_id
+        WHERE k.digest = $1
+        """,
+        digest,
+    )
+    return KeyRecord(_key(row), row["digest"], _organization(row, "o_")) if row else None
+
+
+async def find_user(tx: Tx, provider: str, subject: str, organization: str | None) -> UserRecord:
+    row = await tx.fetchrow(
+        """
+        SELECT u.id AS user_id, u.deleted_at, m.role,
+               o.id AS o_id, o.provider AS o_provider, o.external_id AS o_external_id, o.name AS o_name,
+               o.entitlements AS o_entitlements, o.disabled AS o_disabled, o.created_at AS o_created_at
+        FROM (SELECT 1) AS one
+        LEFT JOIN users u ON u.provider = $1 AND u.external_id = $2
+        LEFT JOIN organizations o ON o.provider = $1 AND o.external_id = $3
+        LEFT JOIN memberships m ON m.user_id = u.id AND m.organization_id = o.id
+        """,
+        provider,
+        subject,
+        organization,
+    )
+    assert row is not None
+    return UserRecord(
+        known=row["user_id"] is not None,
+        deleted=row["deleted_at"] is not None,
+        organization=_organization(row, "o_") if row["o_id"] else None,
+        role=Role(row["role"]) if row["role"] else None,
+    )
+
+
+async def find_service_account(tx: Tx, client_id: str) -> tuple[ServiceAccount, bytes] | None:
+    row = await tx.fetchrow(
+        "SELECT client_id, scopes, disabled, digest FROM service_accounts WHERE client_id = $1", client_id
+    )
+    if row is None:
+        return None
+    return ServiceAccount(row["client_id"], frozenset(map(Scope, row["scopes"])), row["disabled"]), row["digest"]
+
+
+async def find_organization(tx: Tx, organization_id: UUID) -> Organization | None:
+    row = await tx.fetchrow("SELECT * FROM organizations WHERE id = $1", organization_id)
+    return _organization(row) if row else None
+
+
+async def find_organization_by_external_id(tx: Tx, provider: str, external_id: str) -> Organization | None:
+    row = await tx.fetchrow(
+        "SELECT * FROM organizations WHERE provider = $1 AND external_id = $2", provider, external_id
+    )
+    return _organization(row) if row else None
+
+
+async def is_member(tx: Tx, provider: str, subject: str, organization_id: OrganizationId) -> bool:
+    return bool(
+        await tx.fetchval(
+            """
+            SELECT EXISTS (
+                SELECT FROM memberships m JOIN users u ON u.id = m.user_id
+                WHERE u.provider = $1 AND u.external_id = $2 AND u.deleted_at IS NULL AND m.organization_id = $3
+            )
+            """,
+            provider,
+            subject,
+            organization_id,
+        )
+    )
+
+
+async def lock_organization(tx: Tx, organization_id: OrganizationId) -> None:
+    """Held while an organization's keys are counted and one is added."""
+    await tx.execute("SELECT FROM organizations WHERE id = $1 FOR NO KEY UPDATE", organization_id)
+
+
+async def count_keys(tx: Tx, organization_id: OrganizationId) -> int:
+    return int(await tx.fetchval("SELECT count(*) FROM api_keys WHERE organization_id = $1", organization_id))
+
+
+async def insert_key(
+    tx: Tx,
+    key_id: UUID,
+    organization_id: OrganizationId,
+    name: str,
+    environment: Environment,
+    permissions: Iterable[Permission],
+    digest: bytes,
+    hint: str,
+) -> ApiKey:
+    row = await tx.fetchrow(
+        """
+        INSERT INTO api_keys (id, organization_id, name, environment, permissions, digest, hint)
+        VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING *
+        """,
+        key_id,
+        organization_id,
+        name,
+        environment,
+        sorted(permissions),
+        digest,
+        hint,
+    )
+    assert row is not None
+    return _key(row)
+
+
+async def list_keys(tx: Tx, organization_id: OrganizationId, after: UUID | None, limit: int) -> list[ApiKey]:
+    rows = await tx.fetch(
+        """
+        SELECT * FROM api_keys WHERE organization_id = $1 AND ($2::uuid IS NULL OR id > $2) ORDER BY id LIMIT $3
+        """,
+        organization_id,
+        after,
+        limit,
+    )
+    return [_key(row) for row in rows]
+
+
+async def lock_key(tx: Tx, organization_id: OrganizationId, key_id: UUID) -> ApiKey | None:
+    row = await tx.fetchrow(
+        "SELECT * FROM api_keys WHERE organization_id = $1 AND id = $2 FOR UPDATE", organization_id, key_id
+    )
+    return _key(row) if row else None
+
+
+async def find_key_by_name(
+    tx: Tx, organization_id: OrganizationId, name: str, environment: Environment
+) -> ApiKey | None:
+    row = await tx.fetchrow(
+        """
+        SELECT * FROM api_keys WHERE organization_id = $1 AND name = $2 AND environment = $3
+        ORDER BY id LIMIT 1 FOR UPDATE
+        """,
+        organization_id,
+        name,
+        environment,
+    )
+    return _key(row) if row else None
+
+
+async def update_key(tx: Tx, key_id: KeyId, name: str, permissions: Iterable[Permission], disabled: bool) -> ApiKey:
+    row = await tx.fetchrow(
+        """
+        UPDATE api_keys
+        SET name = $2, permissions = $3, disabled = $4, version = version + 1, updated_at = clock_timestamp()
+        WHERE id = $1 RETURNING *
+        """,
+        key_id,
+        name,
+        sorted(permissions),
+        disabled,
+    )
+    assert row is not None
+    return _key(row)
+
+
+async def delete_key(tx: Tx, key_id: KeyId) -> None:
+    await tx.execute("DELETE FROM api_keys WHERE id = $1", key_id)
+
+
+async def touch_keys(tx: Tx, key_ids: Sequence[KeyId], used_at: Sequence[datetime]) -> None:
+    """Later uses only move the time forward, whichever process reports first."""
+    await tx.execute(
+        """
+        UPDATE api_keys k SET last_used_at = u.used_at
+        FROM unnest($1::uuid[], $2::timestamptz[]) AS u (id, used_at)
+        WHERE k.id = u.id AND (k.last_used_at IS NULL OR k.last_used_at < u.used_at)
+        """,
+        key_ids,
+        used_at,
+    )
+
+
+async def no_organization_exists(tx: Tx) -> bool:
+    return not await tx.fetchval("SELECT EXISTS (SELECT FROM organizations)")
+
+
+async def put_organization(
+    tx: Tx,
+    organization_id: UUID,
+    provider: str,
+    external_id: str,
+    name: str | None,
+    entitlements: Iterable[Entitlement] | None,
+    disabled: bool | None,
+) -> Organization:
+    """Insert, or change what is given (not None)."""
+    row = await tx.fetchrow(
+        """
+        INSERT INTO organizations AS o (id, provider, external_id, name, entitlements, disabled)
+        VALUES ($1, $2, $3, coalesce($4, $3), coalesce($5::text[], '{}'), coalesce($6, false))
+        ON CONFLICT (provider, external_id) DO UPDATE
+        SET name = coalesce($4, o.name), entitlements = coalesce($5::text[], o.entitlements),
+            disabled = coalesce($6, o.disabled)
+        RETURNING *
+        """,
+        organization_id,
+        provider,
+        external_id,
+        name,
+        None if entitlements is None else sorted(entitlements),
+        disabled,
+    )
+    assert row is not None
+    return _organization(row)
+
+
+async def put_user(tx: Tx, user_id: UUID, provider: str, external_id: str) -> UUID:
+    return UUID(
+        str(
+            await tx.fetchval(
+                """
+                INSERT INTO users AS u (id, provider, external_id) VALUES ($1, $2, $3)
+                ON CONFLICT (provider, external_id) DO UPDATE SET external_id = u.external_id
+                RETURNING id
+                """,
+                user_id,
+                provider,
+                external_id,
+            )
+        )
+    )
+
+
+async def put_membership(tx: Tx, user_id: UUID, organization_id: OrganizationId, role: Role | None) -> Role:
+    """A member whose role is not given stays what they are; a new one is `member`."""
+    return Role(
+        await tx.fetchval(
+            """
+            INSERT INTO memberships AS m (user_id, organization_id, role) VALUES ($1, $2, coalesce($3, 'member'))
+            ON CONFLICT (user_id, organization_id) DO UPDATE SET role = coalesce($3, m.role)
+            RETURNING role
+            """,
+            user_id,
+            organization_id,
+            role,
+        )
+    )
+
+
+async def put_service_account(
+    tx: Tx, client_id: str, digest: bytes, scopes: Iterable[Scope] | None, disabled: bool | None
+) -> tuple[ServiceAccount, bool]:
+    """Insert with this digest, or change what is given and keep the old one; tells whether it is new."""
+    row = await tx.fetchrow(
+        """
+        INSERT INTO service_accounts AS s (client_id, digest, scopes, disabled)
+        VALUES ($1, $2, coalesce($3::text[], '{}'), coalesce($4, false))
+        ON CONFLICT (client_id) DO UPDATE
+        SET scopes = coalesce($3::text[], s.scopes), disabled = coalesce($4, s.disabled)
+        RETURNING client_id, scopes, disabled, digest
+        """,
+        client_id,
+        digest,
+        None if scopes is None else sorted(scopes),
+        disabled,
+    )
+    assert row is not None
+    account = ServiceAccount(row["client_id"], frozenset(map(Scope, row["scopes"])), row["disabled"])
+    return account, row["digest"] == digest
+
+
+def _organization(row: Row, prefix: str = "") -> Organization:
+    return Organization(
+        id=OrganizationId(row[prefix + "id"]),
+        provider=row[prefix + "provider"],
+        external_id=row[prefix + "external_id"],
+        name=row[prefix + "name"],
+        entitlements=frozenset(map(Entitlement, row[prefix + "entitlements"])),
+        disabled=row[prefix + "disabled"],
+        created_at=row[prefix + "created_at"],
+    )
+
+
+def _key(row: Row) -> ApiKey:
+    return ApiKey(
+        id=KeyId(row["id"]),
+        organization_id=OrganizationId(row["organization_id"]),
+        name=row["name"],
+        environment=Environment(row["environment"]),
+        permissions=frozenset(map(Permission, row["permissions"])),
+        disabled=row["disabled"],
+        hint=row["hint"],
+        last_used_at=row["last_used_at"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        version=row["version"],
+    )

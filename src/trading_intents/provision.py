@@ -1,0 +1,207 @@
+"""What an operator sets up: the document of `admin apply`, a user's token, and the demo of an empty platform."""
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from trading_intents.app import Parts, embedded_provider
+from trading_intents.config import LOCAL_PROVIDER
+from trading_intents.errors import NotFound, StartupRefused
+from trading_intents.identity import store
+from trading_intents.identity.keys import digest, make_client_secret, make_key, parse_key
+from trading_intents.identity.model import Entitlement, Organization, Permission, Role, Scope
+from trading_intents.secret import Secret
+from trading_intents.storage.database import Tx
+from trading_intents.trading import Environment
+from trading_intents.web.body import convert, read_json
+
+DEMO = "demo"
+DEMO_FILE = "demo.json"
+ADVISORY_LOCK = 7_469_002  # one provisioning at a time, so that two cannot both make the same key
+
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
+
+
+class WantedUser(msgspec.Struct, forbid_unknown_fields=True):
+    external_id: Text
+    role: Role | None = None
+
+
+class WantedKey(msgspec.Struct, forbid_unknown_fields=True):
+    """The name and the environment say which key is meant."""
+
+    name: Text
+    environment: Environment
+    permissions: list[Permission] | None = None
+    disabled: bool | None = None
+
+
+class WantedOrganization(msgspec.Struct, forbid_unknown_fields=True):
+    external_id: Text
+    name: Text | None = None
+    entitlements: list[Entitlement] | None = None
+    disabled: bool | None = None
+    users: list[WantedUser] = []
+    api_keys: list[WantedKey] = []
+
+
+class WantedServiceAccount(msgspec.Struct, forbid_unknown_fields=True):
+    client_id: Text
+    scopes: list[Scope] | None = None
+    disabled: bool | None = None
+
+
+class Document(msgspec.Struct, forbid_unknown_fields=True):
+    """What is left out stays as it is."""
+
+    organizations: list[WantedOrganization] = []
+    service_accounts: list[WantedServiceAccount] = []
+
+
+class ProvisionedUser(msgspec.Struct):
+    id: str
+    external_id: str
+    role: Role
+
+
+class ProvisionedKey(msgspec.Struct, omit_defaults=True):
+    id: str
+    name: str
+    environment: Environment
+    permissions: list[Permission]
+    disabled: bool
+    api_key: str = ""
+
+
+class ProvisionedOrganization(msgspec.Struct):
+    id: str
+    external_id: str
+    name: str
+    entitlements: list[Entitlement]
+    disabled: bool
+    users: list[ProvisionedUser]
+    api_keys: list[ProvisionedKey]
+
+
+class ProvisionedServiceAccount(msgspec.Struct, omit_defaults=True):
+    client_id: str
+    scopes: list[Scope]
+    disabled: bool
+    client_secret: str = ""
+
+
+class Provisioned(msgspec.Struct):
+    organizations: list[ProvisionedOrganization]
+    service_accounts: list[ProvisionedServiceAccount]
+
+
+def read_document(data: bytes) -> Document:
+    return convert(read_json(data), Document)
+
+
+async def apply(parts: Parts, wanted: Document, new_keys: dict[str, Secret] | None = None) -> Provisioned:
+    """All of it in one transaction. `new_keys` are keys to use, by name, instead of making some."""
+    async with parts.database.service.transaction() as tx:
+        await tx.execute("SELECT pg_advisory_xact_lock($1)", ADVISORY_LOCK)
+        organizations = [await _organization(tx, parts, item, new_keys or {}) for item in wanted.organizations]
+        return Provisioned(organizations, [await _service_account(tx, item) for item in wanted.service_accounts])
+
+
+async def _organization(
+    tx: Tx, parts: Parts, item: WantedOrganization, new_keys: dict[str, Secret]
+) -> ProvisionedOrganization:
+    provider = parts.settings.identity_provider_name
+    made = await store.put_organization(
+        tx, parts.make_id(), provider, item.external_id, item.name, item.entitlements, item.disabled
+    )
+    return ProvisionedOrganization(
+        str(made.id),
+        made.external_id,
+        made.name,
+        sorted(made.entitlements),
+        made.disabled,
+        [await _user(tx, parts, made, user) for user in item.users],
+        [await _key(tx, parts, made, key, new_keys.get(key.name)) for key in item.api_keys],
+    )
+
+
+async def _user(tx: Tx, parts: Parts, organization: Organization, item: WantedUser) -> ProvisionedUser:
+    user_id = await store.put_user(tx, parts.make_id(), organization.provider, item.external_id)
+    role = await store.put_membership(tx, user_id, organization.id, item.role)
+    return ProvisionedUser(str(user_id), item.external_id, role)
+
+
+async def _key(
+    tx: Tx, parts: Parts, organization: Organization, item: WantedKey, secret: Secret | None
+) -> ProvisionedKey:
+    shown = ""
+    key = await store.find_key_by_name(tx, organization.id, item.name, item.environment)
+    if key is None:
+        shown = (secret or make_key(item.environment)).reveal()
+        parsed = parse_key(shown)
+        assert parsed is not None
+        key = await store.insert_key(
+            tx,
+            parts.make_id(),
+            organization.id,
+            item.name,
+            item.environment,
+            set(item.permissions or ()),
+            parsed.digest,
+            parsed.hint,
+        )
+    permissions = key.permissions if item.permissions is None else frozenset(item.permissions)
+    disabled = key.disabled if item.disabled is None else item.disabled
+    if (permissions, disabled) != (key.permissions, key.disabled):
+        key = await store.update_key(tx, key.id, key.name, permissions, disabled)
+    return ProvisionedKey(str(key.id), key.name, key.environment, sorted(key.permissions), key.disabled, shown)
+
+
+async def _service_account(tx: Tx, item: WantedServiceAccount) -> ProvisionedServiceAccount:
+    secret = make_client_secret().reveal()
+    account, new = await store.put_service_account(tx, item.client_id, digest(secret), item.scopes, item.disabled)
+    return ProvisionedServiceAccount(account.client_id, sorted(account.scopes), account.disabled, secret if new else "")
+
+
+async def user_token(parts: Parts, user: str, organization: str | None) -> Secret:
+    if parts.settings.identity_provider_name != LOCAL_PROVIDER:
+        raise StartupRefused("tokens come from the configured identity provider, not from here")
+    async with parts.database.service.transaction(read_only=True) as tx:
+        record = await store.find_user(tx, LOCAL_PROVIDER, user, organization)
+    if not record.known or record.deleted:
+        raise NotFound(f"no user {user}: `trading-intents admin apply` makes one")
+    if organization is not None and record.role is None:
+        raise NotFound(f"{user} is no member of an organization {organization}")
+    return embedded_provider(parts).issue_user_token(user, organization, record.role)
+
+
+async def prepare_demo(parts: Parts) -> Secret | None:
+    """The demo's API key. The demo is made on an empty embedded database, never on an external one."""
+    if parts.settings.database_url:
+        return None
+    async with parts.database.service.transaction(read_only=True) as tx:
+        empty = await store.no_organization_exists(tx)
+    key = _demo_key(parts.settings.data_dir / DEMO_FILE, make=empty)
+    if empty and key:
+        await apply(parts, _demo_document(), {DEMO: key})
+    return key
+
+
+def _demo_key(path: Path, make: bool) -> Secret | None:
+    """Kept in a file, because the database has only its digest; written before it is used."""
+    if not path.exists():
+        if not make:
+            return None
+        text = json.dumps({"api_key": make_key(Environment.PAPER).reveal()})
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(text)
+    return Secret(json.loads(path.read_bytes())["api_key"])
+
+
+def _demo_document() -> Document:
+    key = WantedKey(DEMO, Environment.PAPER, list(Permission))
+    users = [WantedUser(DEMO, Role.ADMIN)]
+    return Document([WantedOrganization(DEMO, "Demo", list(Entitlement), None, users, [key])])
