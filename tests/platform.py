@@ -1,0 +1,97 @@
+"""The platform as a user has it: a real `trading-intents` process, real HTTP, signals and the command line."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from trading_intents.config import PREFIX
+
+START_LIMIT_SECONDS = 60
+STOP_LIMIT_SECONDS = 20
+COMMAND = (sys.executable, "-m", "trading_intents")
+
+
+def environment(data_dir: Path, settings: Mapping[str, str]) -> dict[str, str]:
+    """Ours alone: nothing that the developer's shell happens to set."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    chosen = {"DATA_DIR": str(data_dir), "HTTP_PORT": "0"} | dict(settings)
+    return clean | {PREFIX + name: value for name, value in chosen.items()}
+
+
+@dataclass
+class Platform:
+    process: subprocess.Popen[str]
+    url: str
+    client: httpx.Client
+    environ: dict[str, str]
+    logs: list[str] = field(default_factory=list)
+
+    def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """One command of `trading-intents`, with the same settings."""
+        return run_command(self.environ, *arguments, stdin=stdin)
+
+    def apply(self, document: dict[str, Any]) -> dict[str, Any]:
+        done = self.run("admin", "apply", "-", stdin=json.dumps(document))
+        assert done.returncode == 0, done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    def token(self, user: str, organization: str = "") -> str:
+        chosen = ("--organization", organization) if organization else ()
+        done = self.run("token", "--user", user, *chosen)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_LIMIT_SECONDS)
+
+
+def run_command(environ: Mapping[str, str], *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments], input=stdin, env=dict(environ), capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@contextlib.contextmanager
+def serving(data_dir: Path, **settings: str) -> Iterator[Platform]:
+    """`trading-intents serve` until the block ends; its log lines are gathered."""
+    environ = environment(data_dir, settings)
+    logs: list[str] = []
+    process = subprocess.Popen([*COMMAND, "serve"], env=environ, stderr=subprocess.PIPE, text=True)
+    try:
+        url = _await_url(process, logs)
+        with httpx.Client(base_url=url, timeout=10) as client:
+            yield Platform(process, url, client, environ, logs)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(STOP_LIMIT_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise
+
+
+def _await_url(process: subprocess.Popen[str], logs: list[str]) -> str:
+    """The address from the `serving` line; later lines are gathered by a thread until the process ends."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        logs.append(line)
+        if line.startswith("{") and json.loads(line).get("event") == "serving":
+            stderr = process.stderr
+            threading.Thread(target=lambda: logs.extend(stderr), daemon=True).start()
+            return str(json.loads(line)["http"])
+    process.wait()
+    raise AssertionError("the platform did not start:\n" + "".join(logs))
