@@ -2,14 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
 import asyncpg
 
-from trading_intents.errors import OutcomeUnknown, StartupRefused, Unavailable
+from trading_intents.errors import OutcomeUnknown, PlatformError, StartupRefused, Unavailable
 from trading_intents.secret import Secret
 from trading_intents.telemetry import Log, Metrics
 
@@ -21,21 +21,29 @@ BEGIN_LIMIT_SECONDS = 0.9
 COMMAND_LIMIT_SECONDS = 2.5
 ROLLBACK_LIMIT_SECONDS = 1.0
 HEALTH_LIMIT_SECONDS = 1.0
+KNOCK_PAUSE_SECONDS = 0.1
 CLOSE_LIMIT_SECONDS = 5.0
 
 Row = Mapping[str, Any]
 Isolation = Literal["read committed", "repeatable read", "serializable"]
 
 _LOST = (
-    OSError,  # TimeoutError is one
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
+    TimeoutError,
     asyncpg.PostgresConnectionError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
 )
-_AWAY = (*_LOST, asyncpg.InsufficientResourcesError)
+# Lost only if the connection is closed: they also tell of a wrong number or type of arguments.
+_LOST_IF_CLOSED = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+_CANNOT_CONNECT = (*_LOST, *_LOST_IF_CLOSED, asyncpg.InsufficientResourcesError)
+_REFUSED = (
+    asyncpg.ClientConfigurationError,
+    asyncpg.InvalidAuthorizationSpecificationError,  # a wrong password is one
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.InvalidParameterValueError,  # SET ROLE to one that does not exist
+    asyncpg.InsufficientPrivilegeError,
+)
 
 
 class Tx(Protocol):
@@ -60,6 +68,7 @@ class Pool:
     def __init__(self, pool: Any, role: str, metrics: Metrics) -> None:
         self._pool = pool
         self._in_use = metrics.pool_in_use.labels(role)
+        self._away_until_seconds = 0.0
 
     @contextlib.asynccontextmanager
     async def transaction(
@@ -71,13 +80,11 @@ class Pool:
         the very moment of the commit.
         """
         async with self._connection() as connection:
-            with _away_is_unavailable():
-                await connection.execute(_begin(organizations, read_only, isolation), timeout=BEGIN_LIMIT_SECONDS)
+            await _begin(connection, organizations, read_only, isolation)
             try:
-                with _lost_is_unavailable(connection):
-                    yield connection
-            except BaseException:
-                await _rollback(connection)
+                yield connection
+            except BaseException as error:
+                await _rollback(connection, error)
                 raise
             await _commit(connection, read_only)
 
@@ -85,24 +92,39 @@ class Pool:
         """Whether the database answers, within HEALTH_LIMIT_SECONDS."""
         try:
             async with asyncio.timeout(HEALTH_LIMIT_SECONDS), self._connection() as connection:
-                return bool(await connection.fetchval("SELECT 1") == 1)
-        except (Unavailable, *_AWAY):
+                try:
+                    return bool(await connection.fetchval("SELECT 1") == 1)
+                except BaseException:
+                    _discard(connection)
+                    raise
+        except (PlatformError, asyncpg.PostgresError, *_LOST_IF_CLOSED):
             return False
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
-        with _away_is_unavailable():
-            connection = await self._pool.acquire(timeout=ACQUIRE_LIMIT_SECONDS)
+        connection = await self._acquire()
         self._in_use.inc()
         try:
             yield connection
-        except _LOST:
-            connection.terminate()
-            raise
         finally:
             self._in_use.dec()
-            with contextlib.suppress(*_LOST):
+            try:
                 await self._pool.release(connection, timeout=ROLLBACK_LIMIT_SECONDS)
+            except _CANNOT_CONNECT:
+                # Lost after its work was done: what the caller was going to hear still holds.
+                _discard(connection)
+
+    async def _acquire(self) -> Any:
+        now = asyncio.get_running_loop().time
+        if now() < self._away_until_seconds:
+            raise Unavailable("the database is away")
+        try:
+            return await self._pool.acquire(timeout=ACQUIRE_LIMIT_SECONDS)
+        except _CANNOT_CONNECT as error:
+            if not isinstance(error, (TimeoutError, asyncpg.InsufficientResourcesError)):
+                # A crowd that knocks without pause keeps a recovering server from its work.
+                self._away_until_seconds = now() + KNOCK_PAUSE_SECONDS
+            raise Unavailable("the database is away") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +149,24 @@ async def open_pool(url: Secret, role: str, size: int, metrics: Metrics) -> Asyn
     async def become_role(connection: Any) -> None:
         await _become(connection, role)
 
-    with _away_is_unavailable(), _refused_login_is_refused_start():
-        pool = await asyncpg.create_pool(
+    try:
+        pool = asyncpg.create_pool(
             url.reveal(),
-            min_size=1,
+            min_size=0,
             max_size=size,
             timeout=ACQUIRE_LIMIT_SECONDS,
             command_timeout=COMMAND_LIMIT_SECONDS,
             init=become_role,
             reset=_keep_as_it_is,
         )
+        await pool
+        await pool.release(await pool.acquire(timeout=ACQUIRE_LIMIT_SECONDS))
+    except _REFUSED as error:
+        raise StartupRefused(
+            f"the database refuses us ({error}): check TRADING_INTENTS_DATABASE_URL, migrate"
+        ) from error
+    except _CANNOT_CONNECT as error:
+        raise Unavailable("the database is away") from error
     try:
         yield Pool(pool, role, metrics)
     finally:
@@ -169,87 +199,78 @@ async def _keep_as_it_is(connection: Any) -> None:
 
 
 async def _close(pool: Any) -> None:
-    try:
+    # Whatever goes wrong, the pool terminates its connections itself.
+    with contextlib.suppress(*_CANNOT_CONNECT):
         await asyncio.wait_for(pool.close(), CLOSE_LIMIT_SECONDS)
-    except BaseException as error:
-        pool.terminate()
-        if not isinstance(error, _LOST):
-            raise
 
 
-def _begin(organizations: Sequence[UUID], read_only: bool, isolation: Isolation) -> str:
-    # One round trip. UUIDs can hold nothing but hexadecimal digits and dashes.
-    ids = ",".join(str(UUID(int=organization.int)) for organization in organizations)
-    access = "READ ONLY" if read_only else "READ WRITE"
-    return (
-        f"BEGIN ISOLATION LEVEL {isolation} {access};"
+async def _begin(connection: Any, organizations: Sequence[UUID], read_only: bool, isolation: Isolation) -> None:
+    # One round trip. The hex of a UUID needs no quoting.
+    ids = ",".join(organization.hex for organization in organizations)
+    begin = (
+        f"BEGIN ISOLATION LEVEL {isolation} {'READ ONLY' if read_only else 'READ WRITE'};"
         f"SELECT set_config('trading_intents.organizations', '{{{ids}}}', true)"
     )
+    try:
+        await connection.execute(begin, timeout=BEGIN_LIMIT_SECONDS)
+    except BaseException as error:
+        _discard(connection)
+        if isinstance(error, (asyncpg.PostgresError, *_LOST_IF_CLOSED)):
+            # Whatever the server says, it takes no transactions: it may have become a standby.
+            raise Unavailable("the database is away") from error
+        raise
+
+
+async def _rollback(connection: Any, cause: BaseException) -> None:
+    if _is_lost(connection, cause) or isinstance(cause, asyncpg.InsufficientResourcesError):
+        _discard(connection)
+        raise Unavailable("the database went away") from cause
+    try:
+        await _to_the_end(connection, "ROLLBACK", ROLLBACK_LIMIT_SECONDS)
+    except Exception:
+        _discard(connection)
 
 
 async def _commit(connection: Any, read_only: bool) -> None:
-    if connection.is_closed():
+    if _is_closed(connection):
         raise Unavailable("the database went away")
-    commit = asyncio.ensure_future(connection.execute("COMMIT"))
     try:
-        tag = await asyncio.shield(commit)
-    except asyncio.CancelledError:
-        # The caller is gone, the commit is on its way: the connection is free again when it is through.
-        await asyncio.wait([commit])
-        if commit.exception() is not None:
-            connection.terminate()
-        raise
-    except _LOST as error:
-        connection.terminate()
-        if read_only:
-            raise Unavailable("the database went away") from error
-        raise OutcomeUnknown from error
+        tag = await _to_the_end(connection, "COMMIT", COMMAND_LIMIT_SECONDS)
+    except Exception as error:
+        if not _is_lost(connection, error):
+            raise
+        _discard(connection)
+        raise (Unavailable("the database went away") if read_only else OutcomeUnknown()) from error
     if tag != "COMMIT":
         raise AssertionError("a failed statement's error was swallowed inside a transaction, which then rolled back")
 
 
-async def _rollback(connection: Any) -> None:
-    """Shielded and bounded; a connection that does not come back clean is never used again."""
-    if connection.is_closed():
-        return
-    rollback = asyncio.ensure_future(connection.execute("ROLLBACK", timeout=ROLLBACK_LIMIT_SECONDS))
+async def _to_the_end(connection: Any, command: str, limit_seconds: float) -> str:
+    """A caller that is cancelled waits for the command; if it does not even do that, the connection is not reused."""
+    task: asyncio.Task[str] = asyncio.ensure_future(connection.execute(command, timeout=limit_seconds))
     try:
-        await asyncio.shield(rollback)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
-        connection.terminate()
-        await asyncio.wait([rollback])
+        try:
+            await asyncio.wait([task])
+        finally:
+            if not task.done() or task.exception() is not None:
+                _discard(connection)
+                await asyncio.gather(task, return_exceptions=True)
         raise
-    except Exception:
+
+
+def _is_lost(connection: Any, error: BaseException) -> bool:
+    return isinstance(error, _LOST) or (isinstance(error, _LOST_IF_CLOSED) and _is_closed(connection))
+
+
+def _is_closed(connection: Any) -> bool:
+    try:
+        return bool(connection.is_closed())
+    except asyncpg.InterfaceError:  # the pool has taken it back
+        return True
+
+
+def _discard(connection: Any) -> None:
+    with contextlib.suppress(asyncpg.InterfaceError):  # the pool has taken it back
         connection.terminate()
-
-
-@contextlib.contextmanager
-def _away_is_unavailable() -> Iterator[None]:
-    try:
-        yield
-    except _AWAY as error:
-        raise Unavailable("the database is away") from error
-
-
-@contextlib.contextmanager
-def _lost_is_unavailable(connection: Any) -> Iterator[None]:
-    try:
-        yield
-    except _AWAY as error:
-        if isinstance(error, TimeoutError):
-            connection.terminate()
-        raise Unavailable("the database went away") from error
-
-
-@contextlib.contextmanager
-def _refused_login_is_refused_start() -> Iterator[None]:
-    try:
-        yield
-    except (
-        asyncpg.InvalidAuthorizationSpecificationError,
-        asyncpg.InvalidCatalogNameError,
-        asyncpg.InsufficientPrivilegeError,
-        asyncpg.UndefinedObjectError,
-        asyncpg.InvalidParameterValueError,
-    ) as error:
-        raise StartupRefused(f"the database refuses us: {error}; run `trading-intents migrate`") from error

@@ -1,0 +1,310 @@
+"""Pools and transactions: what they see, what they refuse, and what a caller is told when the link is lost."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+
+from tests.conftest import Urls
+from tests.storage.conftest import query
+from tests.storage.proxy import Link, linked
+from trading_intents.errors import OutcomeUnknown, StartupRefused, Unavailable
+from trading_intents.secret import Secret
+from trading_intents.storage.database import Database, Pool, open_database, open_pool
+from trading_intents.telemetry import Metrics, make_log
+
+TENANT_TABLE = """
+    CREATE TABLE things (organization_id uuid NOT NULL, name text NOT NULL);
+    CREATE INDEX ON things (organization_id);
+    ALTER TABLE things ENABLE ROW LEVEL SECURITY;
+    ALTER TABLE things FORCE ROW LEVEL SECURITY;
+    CREATE POLICY service ON things TO ti_service
+        USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
+    GRANT SELECT, INSERT ON things TO ti_service;
+    CREATE TABLE notes (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED);
+    GRANT SELECT, INSERT ON notes TO ti_service;
+"""
+A, B, C = UUID(int=1), UUID(int=2), UUID(int=3)
+
+
+@pytest.fixture(autouse=True)
+async def tables(owner_url: Secret) -> None:
+    connection = await asyncpg.connect(owner_url.reveal())
+    await connection.execute(f"SET ROLE ti_owner; {TENANT_TABLE}")
+    await connection.close()
+
+
+@pytest.fixture
+async def linked_pool(urls: Urls, tmp_path: Path, metrics: Metrics) -> AsyncIterator[tuple[Link, Pool]]:
+    """A pool of one connection, over a link that can be cut."""
+    async with linked(urls.login, tmp_path) as (link, url), open_pool(url, "ti_service", 1, metrics) as pool:
+        yield link, pool
+
+
+async def notes(urls: Urls) -> int:
+    return int(await query(urls.owner.reveal(), "SELECT count(*) FROM notes"))
+
+
+async def test_a_transaction_sees_its_organizations_only(database: Database) -> None:
+    for organization in (A, B, C):
+        async with database.service.transaction([organization]) as tx:
+            await tx.execute("INSERT INTO things VALUES ($1, 'x')", organization)
+    seen = {}
+    for organizations in ((), (A,), (A, C), (uuid4(),)):
+        async with database.service.transaction(organizations, read_only=True) as tx:
+            rows = await tx.fetch("SELECT organization_id FROM things ORDER BY 1")
+            seen[organizations] = [row["organization_id"] for row in rows]
+    assert list(seen.values()) == [[], [A], [A, C], []]
+
+
+async def test_a_row_of_another_organization_cannot_be_written(database: Database) -> None:
+    with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
+        async with database.service.transaction([A]) as tx:
+            await tx.execute("INSERT INTO things VALUES ($1, 'x')", B)
+
+
+async def test_the_policy_is_computed_once_and_can_use_an_index(database: Database) -> None:
+    async with database.service.transaction([A]) as tx:
+        await tx.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
+        plan = "\n".join(row[0] for row in await tx.fetch("EXPLAIN SELECT * FROM things"))  # type: ignore[index]
+    assert "InitPlan" in plan
+    assert "Index Cond: (organization_id = ANY" in plan
+
+
+async def test_each_pool_acts_as_its_role(database: Database) -> None:
+    async with database.service.transaction() as one, database.worker.transaction() as two:
+        users = [await tx.fetchval("SELECT current_user::text") for tx in (one, two)]
+    assert users == ["ti_service", "ti_worker"]
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+async def test_a_transaction_has_the_isolation_it_asked_for(database: Database, isolation: str) -> None:
+    async with database.service.transaction(isolation=isolation) as tx:  # type: ignore[arg-type]
+        assert await tx.fetchval("SHOW transaction_isolation") == isolation
+
+
+async def test_a_read_only_transaction_writes_nothing(database: Database) -> None:
+    with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
+        async with database.service.transaction(read_only=True) as tx:
+            await tx.execute("INSERT INTO notes VALUES (1)")
+
+
+async def test_an_error_rolls_back_and_arrives_unchanged(urls: Urls, linked_pool: tuple[Link, Pool]) -> None:
+    _, pool = linked_pool
+    pids = set()
+    for wrong, error in (
+        ("SELECT nonsense", asyncpg.UndefinedColumnError),
+        ("SELECT $1::int", asyncpg.InterfaceError),  # an argument is missing: ours to mend, nobody is away
+    ):
+        with pytest.raises(error):
+            async with pool.transaction() as tx:
+                pids.add(await tx.fetchval("SELECT pg_backend_pid()"))
+                await tx.execute("INSERT INTO notes VALUES (1)")
+                await tx.fetch(wrong)
+    with pytest.raises(FileNotFoundError):
+        async with pool.transaction() as tx:
+            pids.add(await tx.fetchval("SELECT pg_backend_pid()"))
+            raise FileNotFoundError
+    assert await notes(urls) == 0
+    assert len(pids) == 1
+
+
+async def test_an_error_at_commit_that_the_server_tells_is_certain(urls: Urls, database: Database) -> None:
+    with pytest.raises(asyncpg.UniqueViolationError):
+        async with database.service.transaction() as tx:
+            await tx.execute("INSERT INTO notes VALUES (1), (1)")
+    assert await notes(urls) == 0
+
+
+async def test_a_swallowed_error_is_not_taken_for_a_commit(database: Database) -> None:
+    with pytest.raises(AssertionError, match="swallowed"):
+        async with database.service.transaction() as tx:
+            await asyncio.gather(tx.fetch("SELECT nonsense"), return_exceptions=True)
+
+
+async def test_a_transaction_is_two_round_trips_and_its_statements(linked_pool: tuple[Link, Pool]) -> None:
+    link, pool = linked_pool
+    link.queries.clear()
+    for organization in (A, B):
+        async with pool.transaction([organization]):
+            pass
+    assert [query[:5] for query in link.queries] == [b"BEGIN", b"COMMI", b"BEGIN", b"COMMI"]
+
+
+async def test_a_killed_backend_makes_unavailable_and_nothing_is_written(urls: Urls, database: Database) -> None:
+    for doing in ("SELECT 1", "SELECT pg_sleep(60)"):
+        with pytest.raises(Unavailable):
+            async with database.service.transaction() as tx:
+                await tx.execute("INSERT INTO notes VALUES (1)")
+                pid = await tx.fetchval("SELECT pg_backend_pid()")
+                await query(urls.owner.reveal(), f"SELECT pg_terminate_backend({pid}, 5000)")
+                await tx.execute(doing)
+    assert await notes(urls) == 0
+    assert await database.service.healthy()
+
+
+async def test_a_link_lost_before_commit_is_sent_is_certain(urls: Urls, database: Database) -> None:
+    with pytest.raises(Unavailable):
+        async with database.service.transaction() as tx:
+            await tx.execute("INSERT INTO notes VALUES (1)")
+            pid = await tx.fetchval("SELECT pg_backend_pid()")
+            await query(urls.owner.reveal(), f"SELECT pg_terminate_backend({pid}, 5000)")
+            with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)):
+                await tx.execute("SELECT 1")
+    assert await notes(urls) == 0
+
+
+async def test_a_link_cut_at_commit_leaves_the_outcome_unknown(urls: Urls, linked_pool: tuple[Link, Pool]) -> None:
+    link, pool = linked_pool
+    for cut, n in (("cut_before", 1), ("cut_after", 2)):
+        setattr(link, cut, b"COMMIT")
+        with pytest.raises(OutcomeUnknown):
+            async with pool.transaction() as tx:
+                await tx.execute("INSERT INTO notes VALUES ($1)", n)
+        with pytest.raises(Unavailable):
+            async with pool.transaction(read_only=True):
+                pass
+        setattr(link, cut, b"\0never")
+    async with pool.transaction() as tx:
+        assert [row["n"] for row in await tx.fetch("SELECT n FROM notes")] == [2]
+
+
+async def test_a_stalled_link_is_given_up_in_time(linked_pool: tuple[Link, Pool]) -> None:
+    link, pool = linked_pool
+    link.open.clear()
+    for attempt in (transact, never_healthy):
+        before = time.monotonic()
+        await attempt(pool)
+        assert time.monotonic() - before < 3
+    link.open.set()
+    assert await pool.healthy()
+
+
+async def transact(pool: Pool) -> None:
+    with pytest.raises(Unavailable):
+        async with pool.transaction():
+            pass
+
+
+async def never_healthy(pool: Pool) -> None:
+    assert not await pool.healthy()
+
+
+async def test_an_exhausted_pool_is_unavailable_and_counted(linked_pool: tuple[Link, Pool], metrics: Metrics) -> None:
+    _, pool = linked_pool
+    async with pool.transaction():
+        assert in_use(metrics) == 1
+        before = time.monotonic()
+        await transact(pool)
+        assert time.monotonic() - before < 3
+    assert in_use(metrics) == 0
+    assert await pool.healthy()
+
+
+def in_use(metrics: Metrics) -> float | None:
+    return metrics.registry.get_sample_value("ti_database_connections_in_use", {"role": "ti_service"})
+
+
+async def test_cancelled_callers_leave_nothing_and_free_the_pool(
+    urls: Urls, database: Database, metrics: Metrics
+) -> None:
+    async def insert(inserted: asyncio.Event) -> None:
+        async with database.service.transaction() as tx:
+            await tx.execute("INSERT INTO notes VALUES (1)")
+            inserted.set()
+            await tx.execute("SELECT pg_sleep(60)")
+
+    for _ in range(20):
+        events = [asyncio.Event() for _ in range(5)]
+        tasks = [asyncio.create_task(insert(event)) for event in events]
+        await asyncio.gather(*(event.wait() for event in events))
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(result) for result in results} == {asyncio.CancelledError}
+    assert await notes(urls) == 0
+    assert in_use(metrics) == 0
+    assert await database.service.healthy()
+
+
+async def test_a_cancelled_caller_does_not_cancel_its_commit(urls: Urls, linked_pool: tuple[Link, Pool]) -> None:
+    link, pool = linked_pool
+
+    async def insert() -> None:
+        async with pool.transaction() as tx:
+            await tx.execute("INSERT INTO notes VALUES (1)")
+
+    link.hold_at = b"COMMIT"
+    task = asyncio.create_task(insert())
+    await link.held.wait()
+    task.cancel()
+    link.hold_at = b"\0never"
+    link.open.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await notes(urls) == 1
+    assert await pool.healthy()
+
+
+async def test_a_caller_cancelled_twice_gives_the_connection_up(linked_pool: tuple[Link, Pool]) -> None:
+    link, pool = linked_pool
+    link.hold_at = b"COMMIT"
+    task = asyncio.create_task(enter_and_leave(pool))
+    await link.held.wait()
+    task.cancel()
+    await asyncio.wait([task], timeout=0.01)
+    task.cancel()
+    await asyncio.wait([task], timeout=1)
+    assert task.cancelled()
+    link.hold_at = b"\0never"
+    link.open.set()
+    assert await pool.healthy()
+
+
+async def enter_and_leave(pool: Pool) -> None:
+    async with pool.transaction():
+        pass
+
+
+@pytest.mark.parametrize("role", ["postgres", "ti_owner", "ti_bypass"])
+async def test_a_role_that_sees_everything_is_refused(urls: Urls, metrics: Metrics, role: str) -> None:
+    await query(urls.owner.reveal(), "DROP ROLE IF EXISTS ti_bypass")
+    await query(urls.owner.reveal(), "CREATE ROLE ti_bypass BYPASSRLS")
+    with pytest.raises(StartupRefused, match=role):
+        async with open_pool(urls.owner, role, 1, metrics):
+            pass
+
+
+async def test_a_forgetful_server_is_refused(urls: Urls, metrics: Metrics) -> None:
+    name = await query(urls.owner.reveal(), "SELECT current_database()")
+    await query(urls.owner.reveal(), f"ALTER DATABASE {name} SET synchronous_commit = off")
+    with pytest.raises(StartupRefused, match="synchronous_commit"):
+        async with open_database(urls.login, 1, make_log("warning"), metrics):
+            pass
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda url: url.replace("@/", "x@/"),
+        lambda url: url.replace("?", "_gone?"),
+        lambda url: url.replace("postgresql:", "mysql:"),
+    ],
+    ids=["password", "database", "scheme"],
+)
+async def test_a_wrong_url_is_refused(urls: Urls, metrics: Metrics, spoil: Callable[[str], str]) -> None:
+    with pytest.raises(StartupRefused, match="DATABASE_URL"):
+        async with open_database(Secret(spoil(urls.login.reveal())), 1, make_log("warning"), metrics):
+            pass
+
+
+async def test_an_absent_server_is_unavailable(urls: Urls, metrics: Metrics, tmp_path: Path) -> None:
+    with pytest.raises(Unavailable):
+        async with open_database(
+            Secret(urls.login.reveal().split("host=")[0] + f"host={tmp_path}"), 1, make_log("warning"), metrics
+        ):
+            pass

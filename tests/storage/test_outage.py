@@ -1,0 +1,126 @@
+"""The database goes away and comes back under load: nothing confirmed is lost, and everyone is told in time."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.storage.conftest import ServerProcess, Start, kill_postgres, query
+from tests.waiting import eventually_async
+from trading_intents.errors import OutcomeUnknown, Unavailable
+from trading_intents.secret import Secret
+from trading_intents.storage.database import Database, open_database
+from trading_intents.storage.migrate import migrate
+from trading_intents.telemetry import Metrics, make_log
+
+KILLS = 20
+ROUNDS = 3
+WRITERS = 4
+COMMITS_BETWEEN_KILLS = 50
+CLIENT_PAUSE_SECONDS = 0.01
+ANSWER_LIMIT_SECONDS = 3
+RETURN_LIMIT_SECONDS = 5
+
+
+@dataclass
+class Outcomes:
+    confirmed: set[int] = field(default_factory=set)
+    refused: set[int] = field(default_factory=set)
+    unknown: set[int] = field(default_factory=set)
+    slowest_seconds: float = 0.0
+
+
+async def prepared(process: ServerProcess) -> tuple[Secret, Secret]:
+    said = process.until("url")
+    owner, login = Secret(said["owner_url"]), Secret(said["url"])
+    await migrate(owner, login, make_log("warning"))
+    await query(owner.reveal(), "CREATE TABLE IF NOT EXISTS t (n integer PRIMARY KEY)")
+    await query(owner.reveal(), "GRANT SELECT, INSERT ON t TO ti_service")
+    return owner, login
+
+
+async def write(database: Database, n: int, outcomes: Outcomes) -> None:
+    before = time.monotonic()
+    try:
+        async with database.service.transaction() as tx:
+            await tx.execute("INSERT INTO t VALUES ($1)", n)
+        outcomes.confirmed.add(n)
+    except Unavailable:
+        outcomes.refused.add(n)
+    except OutcomeUnknown:
+        outcomes.unknown.add(n)
+    outcomes.slowest_seconds = max(outcomes.slowest_seconds, time.monotonic() - before)
+
+
+async def keep_writing(database: Database, numbers: Iterator[int], outcomes: Outcomes) -> None:
+    while True:
+        refused = len(outcomes.refused)
+        await write(database, next(numbers), outcomes)
+        if len(outcomes.refused) > refused:
+            await asyncio.sleep(CLIENT_PAUSE_SECONDS)
+
+
+async def keep_reading(database: Database, outcomes: Outcomes) -> None:
+    """What was confirmed before a read is in it."""
+    while True:
+        expected = set(outcomes.confirmed)
+        try:
+            async with database.service.transaction(read_only=True) as tx:
+                assert {row["n"] for row in await tx.fetch("SELECT n FROM t")} >= expected
+        except Unavailable:
+            await asyncio.sleep(CLIENT_PAUSE_SECONDS)
+
+
+async def more_confirmed(outcomes: Outcomes, count: int) -> float:
+    goal = len(outcomes.confirmed) + count
+
+    async def reached() -> bool:
+        return len(outcomes.confirmed) >= goal
+
+    return await eventually_async(reached, RETURN_LIMIT_SECONDS)
+
+
+async def test_twenty_kills_under_load_lose_nothing(data_dir: Path, start: Start) -> None:
+    owner, login = await prepared(start(data_dir, "--loop", "uvloop"))
+    outcomes, numbers = Outcomes(), itertools.count()
+    async with open_database(login, WRITERS + 1, make_log("warning"), Metrics()) as database:
+        tasks = [asyncio.create_task(keep_writing(database, numbers, outcomes)) for _ in range(WRITERS)]
+        tasks.append(asyncio.create_task(keep_reading(database, outcomes)))
+        for _ in range(KILLS):
+            await more_confirmed(outcomes, COMMITS_BETWEEN_KILLS)
+            kill_postgres(data_dir)
+        await more_confirmed(outcomes, COMMITS_BETWEEN_KILLS)
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(result) for result in results} == {asyncio.CancelledError}
+    rows = set(await query(owner.reveal(), "SELECT array_agg(n) FROM t"))
+    assert outcomes.confirmed <= rows
+    assert not outcomes.refused & rows
+    assert outcomes.refused
+    assert outcomes.slowest_seconds < ANSWER_LIMIT_SECONDS
+
+
+async def test_a_stopped_server_is_unavailable_until_it_is_back(data_dir: Path, start: Start) -> None:
+    process = start(data_dir)
+    _, login = await prepared(process)
+    async with open_database(login, 2, make_log("warning"), Metrics()) as database:
+        for n in range(ROUNDS):
+            async with database.service.transaction() as tx:
+                await tx.execute("INSERT INTO t VALUES ($1)", n)
+            assert process.stop() == 0
+            before = time.monotonic()
+            with pytest.raises(Unavailable):
+                async with database.service.transaction():
+                    pass
+            assert not await database.service.healthy()
+            assert time.monotonic() - before < ANSWER_LIMIT_SECONDS
+            process = start(data_dir)
+            process.until("url")
+            await eventually_async(database.service.healthy, RETURN_LIMIT_SECONDS)
+        async with database.service.transaction() as tx:
+            assert await tx.fetchval("SELECT count(*) FROM t") == ROUNDS
