@@ -94,6 +94,13 @@ def test_another_spelling_is_no_key(text: str) -> None:
     assert parse_key(text) is None
 
 
+@pytest.mark.parametrize(
+    "text", ["tip_paper_0123456789ABCDEFGHIJKLMNOPQRSTU1iFRTI", "tip_paper_0123456789ABCDEFGHIJKLMNOPQRSTUVW1PKD5F"]
+)
+def test_a_right_checksum_does_not_excuse_a_wrong_length(text: str) -> None:
+    assert parse_key(text) is None
+
+
 @pytest.mark.timeout(2)
 @pytest.mark.parametrize("filler", ["a", "tip_", "tip_paper_", "\u0660", "\x00", "\ud800"], ids=ascii)
 def test_a_megabyte_is_refused_a_thousand_times_a_second(filler: str) -> None:
