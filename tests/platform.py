@@ -69,8 +69,11 @@ def serving(data_dir: Path, **settings: str) -> Iterator[Platform]:
     environ = environment(data_dir, settings)
     logs: list[str] = []
     process = subprocess.Popen([*COMMAND, "serve"], env=environ, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    gathering = threading.Thread(target=logs.extend, args=(process.stderr,), daemon=True)
     try:
         url = _await_url(process, logs)
+        gathering.start()
         with httpx.Client(base_url=url, timeout=10) as client:
             yield Platform(process, url, client, environ, logs)
     finally:
@@ -82,16 +85,17 @@ def serving(data_dir: Path, **settings: str) -> Iterator[Platform]:
                 process.kill()
                 process.wait()
                 raise
+        if gathering.ident:
+            gathering.join()
+        process.stderr.close()
 
 
 def _await_url(process: subprocess.Popen[str], logs: list[str]) -> str:
-    """The address from the `serving` line; later lines are gathered by a thread until the process ends."""
+    """The address from the `serving` line."""
     assert process.stderr is not None
     for line in process.stderr:
         logs.append(line)
         if line.startswith("{") and json.loads(line).get("event") == "serving":
-            stderr = process.stderr
-            threading.Thread(target=lambda: logs.extend(stderr), daemon=True).start()
             return str(json.loads(line)["http"])
     process.wait()
     raise AssertionError("the platform did not start:\n" + "".join(logs))

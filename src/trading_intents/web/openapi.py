@@ -53,6 +53,7 @@ def _operation(route: Route, shapes: dict[Any, Any]) -> dict[str, Any]:
         "parameters": [_parameter(p) for p in (*_path_parameters(route), *route.parameters)],
         "responses": _responses(route, shapes),
         "security": [] if route.policy.public else _SECURITY,
+        "x-policy": route.policy.name,
     }
     if route.body is not None:
         content = {route.body_media.decode(): {"schema": shapes[route.body]}}

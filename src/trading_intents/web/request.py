@@ -74,7 +74,7 @@ class Request:
             return None
         if len(values) > 1:
             raise InvalidRequest(f"the header {name.decode()} is sent more than once")
-        return values[0].decode("latin-1").strip()
+        return values[0].decode("latin-1").strip(" \t")
 
     def _header_values(self, name: bytes) -> list[bytes]:
         return [value for key, value in self.scope["headers"] if key == name]

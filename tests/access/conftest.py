@@ -1,0 +1,141 @@
+"""One platform with two tenants, an internal organization, and every kind of caller."""
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.conftest import TEMPLATE, Urls
+from tests.platform import Platform, serving
+from trading_intents.identity.model import Entitlement, Permission, Scope
+
+Headers = dict[str, str]
+EVERY_PERMISSION, EVERY_SCOPE = list(Permission), list(Scope)
+PLENTY = {f"RATE_LIMIT_{kind}": "100000/100000" for kind in ("SUBMITS", "CANCELS", "WRITES", "READS", "FAILURES")}
+
+
+def key(name: str, environment: str = "paper", permissions: list[Permission] | None = None) -> dict[str, Any]:
+    return {"name": name, "environment": environment, "permissions": permissions or []}
+
+
+DOCUMENT: dict[str, Any] = {
+    "organizations": [
+        {
+            "external_id": "org_acme",
+            "name": "Acme",
+            "entitlements": list(Entitlement),
+            "users": [{"external_id": f"acme-{role}", "role": role} for role in ("admin", "member", "read_only")],
+            "api_keys": [
+                key("all", "paper", EVERY_PERMISSION),
+                key("live", "live", EVERY_PERMISSION),
+                key("none"),
+                key("disabled", "paper", EVERY_PERMISSION) | {"disabled": True},
+            ],
+        },
+        {
+            "external_id": "org_other",
+            "name": "Other",
+            "users": [{"external_id": "other-admin", "role": "admin"}],
+            "api_keys": [key("all", "paper", EVERY_PERMISSION)],
+        },
+        {
+            "external_id": "org_closed",
+            "disabled": True,
+            "users": [{"external_id": "closed-admin", "role": "admin"}],
+            "api_keys": [key("all", "paper", EVERY_PERMISSION)],
+        },
+        {"external_id": "org_internal", "users": [{"external_id": "internal-admin", "role": "admin"}]},
+    ],
+    "service_accounts": [{"client_id": "reader", "scopes": EVERY_SCOPE}, {"client_id": "nobody", "scopes": []}],
+}
+
+
+@dataclass
+class World:
+    platform: Platform
+    answer: dict[str, Any]
+    callers: dict[str, Headers]
+
+    @property
+    def client(self) -> Any:
+        return self.platform.client
+
+    def organization(self, external_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = next(o for o in self.answer["organizations"] if o["external_id"] == external_id)
+        return found
+
+    def api_key(self, external_id: str, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = next(k for k in self.organization(external_id)["api_keys"] if k["name"] == name)
+        return found
+
+    def service_token(self, client_id: str) -> str:
+        account = next(a for a in self.answer["service_accounts"] if a["client_id"] == client_id)
+        answer = self.client.post(
+            "/oauth/token", data={"grant_type": "client_credentials"}, auth=(client_id, account["client_secret"])
+        )
+        assert answer.status_code == 200, answer.text
+        token: str = answer.json()["access_token"]
+        return token
+
+
+@pytest.fixture(scope="session")
+def world_database(postgres: Urls) -> Iterator[Urls]:
+    """As `urls`, for a whole session."""
+    name = f"w_{uuid.uuid4().hex}"
+
+    async def execute(statement: str) -> None:
+        connection = await asyncpg.connect(postgres.owner.reveal())
+        await connection.execute(statement)
+        await connection.close()
+
+    asyncio.run(execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}"))
+    yield postgres.of(name)
+    asyncio.run(execute(f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@pytest.fixture(scope="session")
+def world(world_database: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    settings = PLENTY | {
+        "DATABASE_URL": world_database.login.reveal(),
+        "DATABASE_OWNER_URL": world_database.owner.reveal(),
+        "INTERNAL_ORGANIZATIONS": "org_internal",
+    }
+    with serving(tmp_path_factory.mktemp("world"), **settings) as platform:
+        made = World(platform, platform.apply(DOCUMENT), {})
+        made.callers = _callers(made)
+        yield made
+
+
+def _callers(world: World) -> dict[str, Headers]:
+    def with_key(organization: str, name: str) -> Headers:
+        return {"x-api-key": world.api_key(organization, name)["api_key"]}
+
+    def bearer(token: str) -> Headers:
+        return {"authorization": f"Bearer {token}"}
+
+    acme = {"x-organization-id": world.organization("org_acme")["id"]}
+    reader, admin = bearer(world.service_token("reader")), bearer(world.platform.token("acme-admin", "org_acme"))
+    return {
+        "none": {},
+        "both": with_key("org_acme", "all") | admin,
+        "key_all": with_key("org_acme", "all"),
+        "key_live": with_key("org_acme", "live"),
+        "key_none": with_key("org_acme", "none"),
+        "key_disabled": with_key("org_acme", "disabled"),
+        "key_closed": with_key("org_closed", "all"),
+        "admin": admin,
+        "member": bearer(world.platform.token("acme-member", "org_acme")),
+        "read_only": bearer(world.platform.token("acme-read_only", "org_acme")),
+        "no_org": bearer(world.platform.token("acme-admin")),
+        "closed_admin": bearer(world.platform.token("closed-admin", "org_closed")),
+        "internal_admin": bearer(world.platform.token("internal-admin", "org_internal")),
+        "service_all": reader | acme,
+        "service_none": bearer(world.service_token("nobody")) | acme,
+        "service_unnamed": reader,
+        "other_key": with_key("org_other", "all"),
+        "other_admin": bearer(world.platform.token("other-admin", "org_other")),
+    }

@@ -1,0 +1,203 @@
+"""API keys over HTTP: made, shown once, listed, changed, deleted, validated; never another tenant's."""
+
+import datetime
+import re
+import uuid
+from typing import Any
+
+import pytest
+
+from tests.access.conftest import World
+from tests.waiting import eventually
+
+URL = "/v1/api-keys"
+VALIDATE = "/api/v1/auth/api-key/validate"
+STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+
+
+def make(world: World, caller: str = "admin", **changes: Any) -> Any:
+    body = {"name": "bot", "environment": "paper", "permissions": ["intent:read"]} | changes
+    return world.client.post(URL, json=body, headers=world.callers[caller])
+
+
+def test_a_key_is_shown_once_and_works(world: World) -> None:
+    answer = make(world)
+    made = answer.json()
+    assert (answer.status_code, answer.headers["etag"], answer.headers["cache-control"]) == (201, '"1"', "no-store")
+    assert re.fullmatch(r"tip_paper_[0-9A-Za-z]{38}", made["api_key"])
+    assert set(made) == {
+        *("id", "organization_id", "name", "environment", "permissions", "disabled", "hint"),
+        *("last_used_at", "created_at", "updated_at", "version", "api_key"),
+    }
+    assert made["organization_id"] == world.organization("org_acme")["id"]
+    assert (made["hint"], made["version"], made["disabled"]) == (made["api_key"][-4:], 1, False)
+    assert STAMP.fullmatch(made["created_at"])
+    assert uuid.UUID(made["id"]).version == 7
+    validated = world.client.post(VALIDATE, json={"api_key": made["api_key"]})
+    assert validated.status_code == 200
+    assert validated.json() == {
+        "id": made["id"],
+        "organization_id": made["organization_id"],
+        "environment": "paper",
+        "disabled": False,
+        "created_at": made["created_at"],
+    }
+    page = world.client.get(URL, headers=world.callers["admin"], params={"limit": 100})
+    assert made["api_key"] not in page.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"name": ""}, "/name"),
+        ({"name": "x" * 129}, "/name"),
+        ({"name": "a\x00b"}, "/name"),
+        ({"name": "a\nb"}, "/name"),
+        ({"name": 1}, "/name"),
+        ({"environment": "PAPER"}, "/environment"),
+        ({"environment": None}, "/environment"),
+        ({"permissions": ["intent:write"]}, "/permissions/0"),
+        ({"permissions": "intent:read"}, "/permissions"),
+        ({"permissions": ["intent:read", "intent:read"]}, "/permissions"),
+        ({"organization_id": str(uuid.uuid4())}, "/organization_id"),
+        ({"version": 7}, "/version"),
+    ],
+)
+def test_a_bad_key_is_refused_at_its_field(world: World, changes: dict[str, Any], pointer: str) -> None:
+    answer = make(world, **changes)
+    assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed")
+    assert [e["pointer"] for e in answer.json()["errors"]] == [pointer]
+
+
+def test_a_list_shows_the_own_organizations_keys_page_by_page(world: World) -> None:
+    mine = [make(world, "other_admin").json()["id"] for _ in range(3)]
+    seen, query = [], {"limit": "2"}
+    while True:
+        page = world.client.get(URL, headers=world.callers["other_admin"], params=query).json()
+        assert {k["organization_id"] for k in page["data"]} == {world.organization("org_other")["id"]}
+        seen += [k["id"] for k in page["data"]]
+        if page["next_cursor"] is None:
+            break
+        query["next_cursor"] = page["next_cursor"]
+    assert seen == sorted(seen)
+    assert set(mine) <= set(seen)
+    assert len(set(seen)) == len(seen)
+
+
+def test_a_cursor_of_another_tenant_is_invalid(world: World) -> None:
+    cursor = world.client.get(URL, headers=world.callers["admin"], params={"limit": 1}).json()["next_cursor"]
+    answer = world.client.get(URL, headers=world.callers["other_admin"], params={"next_cursor": cursor})
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_cursor")
+
+
+def test_a_change_grows_the_version_and_can_be_conditional(world: World) -> None:
+    made, admin = make(world).json(), world.callers["admin"]
+    url = f"{URL}/{made['id']}"
+    changed = world.client.patch(url, json={"name": "renamed"}, headers=admin)
+    assert (changed.status_code, changed.headers["etag"]) == (200, '"2"')
+    assert (changed.json()["name"], changed.json()["version"]) == ("renamed", 2)
+    assert changed.json()["permissions"] == ["intent:read"]
+    assert "api_key" not in changed.json()
+    stale = world.client.patch(url, json={"name": "again"}, headers=admin | {"if-match": '"1"'})
+    assert (stale.status_code, stale.json()["code"]) == (412, "version_conflict")
+    same = world.client.patch(url, json={}, headers=admin | {"if-match": '"2"'})
+    assert (same.status_code, same.json()["version"]) == (200, 2)
+    assert world.client.delete(url, headers=admin | {"if-match": '"1"'}).status_code == 412
+    assert world.client.delete(url, headers=admin | {"if-match": '"2"'}).status_code == 204
+    assert world.client.delete(url, headers=admin).status_code == 404
+
+
+@pytest.mark.parametrize("spelling", ["{0}", "{{{0}}}", "urn:uuid:{0}", "{1}", "{2}", "nonsense", "%00", "{0}%0A"])
+def test_a_key_of_another_tenant_or_spelling_is_not_found(world: World, spelling: str) -> None:
+    made = make(world, "other_admin").json()["id"]
+    path = f"{URL}/" + spelling.format(made, made.replace("-", ""), made.upper())
+    for answer in (
+        world.client.patch(path, json={"disabled": True}, headers=world.callers["admin"]),
+        world.client.delete(path, headers=world.callers["admin"]),
+    ):
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+def test_404_comes_before_422_and_422_before_412(world: World) -> None:
+    admin = world.callers["admin"]
+    assert world.client.patch(f"{URL}/{uuid.uuid4()}", json={"x": 1}, headers=admin).status_code == 404
+    url = f"{URL}/{make(world).json()['id']}"
+    assert world.client.patch(url, json={"x": 1}, headers=admin | {"if-match": '"9"'}).status_code == 422
+
+
+@pytest.mark.parametrize("change", [{"disabled": True}, None])
+def test_a_disabled_or_deleted_key_is_refused_at_once_by_this_process(
+    world: World, change: dict[str, Any] | None
+) -> None:
+    made = make(world).json()
+    mine = {"x-api-key": made["api_key"]}
+    assert world.client.get("/v1/organizations/by-provider/local/x", headers=mine).status_code == 401  # of this kind
+    url, admin = f"{URL}/{made['id']}", world.callers["admin"]
+    if change is None:
+        assert world.client.delete(url, headers=admin).status_code == 204
+        assert world.client.post(VALIDATE, json={"api_key": made["api_key"]}).status_code == 401
+    else:
+        assert world.client.patch(url, json=change, headers=admin).status_code == 200
+        assert world.client.post(VALIDATE, json={"api_key": made["api_key"]}).json()["disabled"] is True
+
+
+def test_a_key_of_a_disabled_organization_validates_as_disabled(world: World) -> None:
+    text = world.api_key("org_closed", "all")["api_key"]
+    assert world.client.post(VALIDATE, json={"api_key": text}).json()["disabled"] is True
+
+
+def spoil(text: str, at: int) -> str:
+    return text[:at] + ("a" if text[at] != "a" else "b") + text[at + 1 :]
+
+
+def test_unknown_and_malformed_keys_answer_alike(world: World) -> None:
+    good = world.api_key("org_acme", "all")["api_key"]
+    bad = [spoil(good, 20), spoil(good, -1), good[:-1], good + " ", good.swapcase(), good + "x", "", "x" * 5000, "\x00"]
+    answers = [world.client.post(VALIDATE, json={"api_key": text}) for text in bad]
+    assert {a.status_code for a in answers} == {401}
+    assert {(a.json()["code"], a.json()["detail"], a.headers["www-authenticate"]) for a in answers} == {
+        ("invalid_api_key", "Not an API key", 'Bearer realm="trading-intents"')
+    }
+
+
+@pytest.mark.parametrize("body", [{}, {"api_key": 1}, {"api_key": None}, {"api_key": "x", "more": 1}, []])
+def test_a_validation_without_a_key_is_422(world: World, body: Any) -> None:
+    assert world.client.post(VALIDATE, json=body).status_code == 422
+
+
+@pytest.mark.parametrize("spelling", ["{0}x", "{1}", "{2}", "Bearer {0}", "{0},{0}", "{0}\xa0", ""])
+def test_a_key_in_another_spelling_does_not_authenticate(world: World, spelling: str) -> None:
+    good = world.api_key("org_acme", "all")["api_key"]
+    text = spelling.format(good, good.upper(), good[:-1])
+    answer = world.client.get(URL, headers={b"x-api-key": text.encode("latin-1")})
+    assert (answer.status_code, answer.json()["detail"]) == (401, "the API key does not verify")
+
+
+def test_a_key_in_the_query_string_is_not_looked_at(world: World) -> None:
+    good = world.api_key("org_acme", "all")["api_key"]
+    assert world.client.get(URL, params={"x-api-key": good, "api_key": good}).status_code == 401
+
+
+def test_the_last_use_is_written_down_later(world: World) -> None:
+    made = make(world).json()
+    world.client.get(URL, headers={"x-api-key": made["api_key"]})
+    before = datetime.datetime.now(datetime.UTC)
+
+    def used() -> bool:
+        rows = list(_all_keys(world))
+        row = next(k for k in rows if k["id"] == made["id"])
+        return row["last_used_at"] is not None and row["version"] == 1
+
+    eventually(used, 8)
+    row = next(k for k in _all_keys(world) if k["id"] == made["id"])
+    assert abs((datetime.datetime.fromisoformat(row["last_used_at"]) - before).total_seconds()) < 5
+
+
+def _all_keys(world: World) -> Any:
+    query: dict[str, Any] = {"limit": 100}
+    while True:
+        page = world.client.get(URL, headers=world.callers["admin"], params=query).json()
+        yield from page["data"]
+        if page["next_cursor"] is None:
+            return
+        query["next_cursor"] = page["next_cursor"]
