@@ -1,8 +1,9 @@
 """Pools and transactions: what they see, what they refuse, and what a caller is told when the link is lost."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -14,7 +15,7 @@ from tests.storage.conftest import query
 from tests.storage.proxy import Link, linked
 from trading_intents.errors import OutcomeUnknown, StartupRefused, Unavailable
 from trading_intents.secret import Secret
-from trading_intents.storage.database import Database, Pool, open_database, open_pool
+from trading_intents.storage.database import Database, Pool, Tx, open_database, open_pool
 from trading_intents.telemetry import Metrics, make_log
 
 TENANT_TABLE = """
@@ -95,20 +96,23 @@ async def test_a_read_only_transaction_writes_nothing(database: Database) -> Non
 
 async def test_an_error_rolls_back_and_arrives_unchanged(urls: Urls, linked_pool: tuple[Link, Pool]) -> None:
     _, pool = linked_pool
-    pids = set()
-    for wrong, error in (
-        ("SELECT nonsense", asyncpg.UndefinedColumnError),
-        ("SELECT $1::int", asyncpg.InterfaceError),  # an argument is missing: ours to mend, nobody is away
-    ):
-        with pytest.raises(error):
-            async with pool.transaction() as tx:
-                pids.add(await tx.fetchval("SELECT pg_backend_pid()"))
-                await tx.execute("INSERT INTO notes VALUES (1)")
-                await tx.fetch(wrong)
-    with pytest.raises(FileNotFoundError):
+    pids: set[int] = set()
+
+    async def fail(act: Callable[[Tx], Awaitable[object]]) -> None:
         async with pool.transaction() as tx:
             pids.add(await tx.fetchval("SELECT pg_backend_pid()"))
-            raise FileNotFoundError
+            await tx.execute("INSERT INTO notes VALUES (1)")
+            await act(tx)
+
+    async def look_for_a_file(tx: Tx) -> None:
+        raise FileNotFoundError
+
+    with pytest.raises(asyncpg.UndefinedColumnError):
+        await fail(lambda tx: tx.fetch("SELECT nonsense"))
+    with pytest.raises(asyncpg.InterfaceError):  # an argument is missing: ours to mend, nobody is away
+        await fail(lambda tx: tx.fetch("SELECT $1::int"))
+    with pytest.raises(FileNotFoundError):
+        await fail(look_for_a_file)
     assert await notes(urls) == 0
     assert len(pids) == 1
 
@@ -135,27 +139,22 @@ async def test_a_transaction_is_two_round_trips_and_its_statements(linked_pool: 
     assert [query[:5] for query in link.queries] == [b"BEGIN", b"COMMI", b"BEGIN", b"COMMI"]
 
 
-async def test_a_killed_backend_makes_unavailable_and_nothing_is_written(urls: Urls, database: Database) -> None:
-    for doing in ("SELECT 1", "SELECT pg_sleep(60)"):
-        with pytest.raises(Unavailable):
-            async with database.service.transaction() as tx:
-                await tx.execute("INSERT INTO notes VALUES (1)")
-                pid = await tx.fetchval("SELECT pg_backend_pid()")
-                await query(urls.owner.reveal(), f"SELECT pg_terminate_backend({pid}, 5000)")
-                await tx.execute(doing)
+async def insert_and_lose_the_backend(urls: Urls, pool: Pool, then: str) -> None:
+    async with pool.transaction() as tx:
+        await tx.execute("INSERT INTO notes VALUES (1)")
+        pid = await tx.fetchval("SELECT pg_backend_pid()")
+        await query(urls.owner.reveal(), f"SELECT pg_terminate_backend({pid}, 5000)")
+        swallow = then == "swallow"
+        with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)) if swallow else contextlib.nullcontext():
+            await tx.execute("SELECT 1" if swallow else then)
+
+
+@pytest.mark.parametrize("then", ["SELECT 1", "SELECT pg_sleep(60)", "swallow"])
+async def test_a_backend_lost_before_the_commit_is_certain(urls: Urls, database: Database, then: str) -> None:
+    with pytest.raises(Unavailable):
+        await insert_and_lose_the_backend(urls, database.service, then)
     assert await notes(urls) == 0
     assert await database.service.healthy()
-
-
-async def test_a_link_lost_before_commit_is_sent_is_certain(urls: Urls, database: Database) -> None:
-    with pytest.raises(Unavailable):
-        async with database.service.transaction() as tx:
-            await tx.execute("INSERT INTO notes VALUES (1)")
-            pid = await tx.fetchval("SELECT pg_backend_pid()")
-            await query(urls.owner.reveal(), f"SELECT pg_terminate_backend({pid}, 5000)")
-            with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)):
-                await tx.execute("SELECT 1")
-    assert await notes(urls) == 0
 
 
 async def test_a_link_cut_at_commit_leaves_the_outcome_unknown(urls: Urls, linked_pool: tuple[Link, Pool]) -> None:

@@ -27,7 +27,7 @@ CLOSE_LIMIT_SECONDS = 5.0
 Row = Mapping[str, Any]
 Isolation = Literal["read committed", "repeatable read", "serializable"]
 
-_LOST = (
+LOST = (
     TimeoutError,
     asyncpg.PostgresConnectionError,
     asyncpg.AdminShutdownError,
@@ -36,8 +36,8 @@ _LOST = (
 )
 # Lost only if the connection is closed: they also tell of a wrong number or type of arguments.
 _LOST_IF_CLOSED = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-_CANNOT_CONNECT = (*_LOST, *_LOST_IF_CLOSED, asyncpg.InsufficientResourcesError)
-_REFUSED = (
+CANNOT_CONNECT = (*LOST, *_LOST_IF_CLOSED, asyncpg.InsufficientResourcesError)
+REFUSED = (
     asyncpg.ClientConfigurationError,
     asyncpg.InvalidAuthorizationSpecificationError,  # a wrong password is one
     asyncpg.InvalidCatalogNameError,
@@ -110,7 +110,7 @@ class Pool:
             self._in_use.dec()
             try:
                 await self._pool.release(connection, timeout=ROLLBACK_LIMIT_SECONDS)
-            except _CANNOT_CONNECT:
+            except CANNOT_CONNECT:
                 # Lost after its work was done: what the caller was going to hear still holds.
                 _discard(connection)
 
@@ -120,7 +120,7 @@ class Pool:
             raise Unavailable("the database is away")
         try:
             return await self._pool.acquire(timeout=ACQUIRE_LIMIT_SECONDS)
-        except _CANNOT_CONNECT as error:
+        except CANNOT_CONNECT as error:
             if not isinstance(error, (TimeoutError, asyncpg.InsufficientResourcesError)):
                 # A crowd that knocks without pause keeps a recovering server from its work.
                 self._away_until_seconds = now() + KNOCK_PAUSE_SECONDS
@@ -161,11 +161,11 @@ async def open_pool(url: Secret, role: str, size: int, metrics: Metrics) -> Asyn
         )
         await pool
         await pool.release(await pool.acquire(timeout=ACQUIRE_LIMIT_SECONDS))
-    except _REFUSED as error:
+    except REFUSED as error:
         raise StartupRefused(
             f"the database refuses us ({error}): check TRADING_INTENTS_DATABASE_URL, migrate"
         ) from error
-    except _CANNOT_CONNECT as error:
+    except CANNOT_CONNECT as error:
         raise Unavailable("the database is away") from error
     try:
         yield Pool(pool, role, metrics)
@@ -200,7 +200,7 @@ async def _keep_as_it_is(connection: Any) -> None:
 
 async def _close(pool: Any) -> None:
     # Whatever goes wrong, the pool terminates its connections itself.
-    with contextlib.suppress(*_CANNOT_CONNECT):
+    with contextlib.suppress(*CANNOT_CONNECT):
         await asyncio.wait_for(pool.close(), CLOSE_LIMIT_SECONDS)
 
 
@@ -261,7 +261,7 @@ async def _to_the_end(connection: Any, command: str, limit_seconds: float) -> st
 
 
 def _is_lost(connection: Any, error: BaseException) -> bool:
-    return isinstance(error, _LOST) or (isinstance(error, _LOST_IF_CLOSED) and _is_closed(connection))
+    return isinstance(error, LOST) or (isinstance(error, _LOST_IF_CLOSED) and _is_closed(connection))
 
 
 def _is_closed(connection: Any) -> bool:

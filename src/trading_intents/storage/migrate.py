@@ -12,7 +12,7 @@ import asyncpg
 
 from trading_intents.errors import StartupRefused, Unavailable
 from trading_intents.secret import Secret
-from trading_intents.storage.database import OWNER_ROLE, SERVICE_ROLE, WORKER_ROLE, Row
+from trading_intents.storage.database import CANNOT_CONNECT, LOST, OWNER_ROLE, REFUSED, SERVICE_ROLE, WORKER_ROLE, Row
 from trading_intents.telemetry import Log
 
 FOLDER = Path(__file__).with_name("migrations")
@@ -22,6 +22,7 @@ STATEMENT_LIMIT_SECONDS = 300
 LOCK_LIMIT_SECONDS = 5
 PREPARE_ATTEMPTS = 5
 ADVISORY_LOCK = 7_469_001
+TABLE = ("public", "schema_migrations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ async def migrate(owner_url: Secret, login_url: Secret, log: Log, folder: Path =
     async with _connected(login_url) as login:
         login_name = await login.fetchval("SELECT session_user::text")
     async with _connected(owner_url) as owner:
-        await _prepare(owner, login_name)
+        await _prepare(owner, login_name, migrating=bool(await _missing(owner, files)))
         while await _missing(owner, files):
             name = await _apply_next(owner, files)
             if name:
@@ -86,7 +87,8 @@ async def _missing(connection: Any, files: Sequence[Migration]) -> Sequence[Migr
 
 
 async def _applied(connection: Any) -> Sequence[Row]:
-    if await connection.fetchval("SELECT to_regclass('public.schema_migrations') IS NULL"):
+    # Not to_regclass: it answers from a cache that waiting for the advisory lock does not refresh.
+    if not await connection.fetchval("SELECT count(*) FROM pg_tables WHERE (schemaname, tablename) = ($1, $2)", *TABLE):
         return ()
     rows: list[Row] = await connection.fetch("SELECT version, sha256 FROM public.schema_migrations ORDER BY version")
     return rows
@@ -94,82 +96,73 @@ async def _applied(connection: Any) -> Sequence[Row]:
 
 async def _apply_next(owner: Any, files: Sequence[Migration]) -> str:
     """One file in one transaction. Empty when another process was faster."""
-    try:
-        async with owner.transaction():
-            await owner.execute(f"SET LOCAL statement_timeout = '{TURN_LIMIT_SECONDS}s'")
-            await owner.execute(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")
-            todo = await _missing(owner, files)
-            if not todo:
-                return ""
-            await owner.execute(
-                f"SET LOCAL ROLE {OWNER_ROLE}; SET LOCAL search_path = public;"
-                f"SET LOCAL statement_timeout = '{STATEMENT_LIMIT_SECONDS}s';"
-                f"SET LOCAL lock_timeout = '{LOCK_LIMIT_SECONDS}s'"
-            )
-            await owner.execute(todo[0].text)
-            await owner.execute(
-                "INSERT INTO public.schema_migrations (version, name, sha256) VALUES ($1, $2, $3)",
-                todo[0].version,
-                todo[0].name,
-                todo[0].sha256,
-            )
-            return todo[0].name
-    except asyncpg.InsufficientPrivilegeError as error:
-        raise StartupRefused(
-            f"the schema is behind and this login may not change it ({error}): "
-            "run `trading-intents migrate` with TRADING_INTENTS_DATABASE_OWNER_URL set to one that may"
-        ) from error
+    async with owner.transaction():
+        await owner.execute(f"SET LOCAL statement_timeout = '{TURN_LIMIT_SECONDS}s'")
+        await owner.execute(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")
+        todo = await _missing(owner, files)
+        if not todo:
+            return ""
+        await owner.execute(
+            f"SET LOCAL ROLE {OWNER_ROLE}; SET LOCAL search_path = public;"
+            f"SET LOCAL statement_timeout = '{STATEMENT_LIMIT_SECONDS}s';"
+            f"SET LOCAL lock_timeout = '{LOCK_LIMIT_SECONDS}s'"
+        )
+        await owner.execute(todo[0].text)
+        await owner.execute(
+            "INSERT INTO public.schema_migrations (version, name, sha256) VALUES ($1, $2, $3)",
+            todo[0].version,
+            todo[0].name,
+            todo[0].sha256,
+        )
+        return todo[0].name
 
 
-async def _prepare(owner: Any, login: str) -> None:
+async def _prepare(owner: Any, login: str, migrating: bool) -> None:
     """Roles belong to the whole server: another database's migration may be making them in this moment."""
     for attempt in range(1, PREPARE_ATTEMPTS + 1):
-        statements = await _unprepared(owner, login)
+        statements = await _unprepared(owner, login, migrating)
         try:
             for statement in statements:
                 await owner.execute(statement)
             return
         except asyncpg.InsufficientPrivilegeError as error:
             sql = "\n".join(f"{statement};" for statement in statements)
-            raise StartupRefused(
-                f"the owner login may not make the roles ({error}): let an administrator run\n{sql}"
-            ) from error
+            raise StartupRefused(f"{_may_not(error)}, or let an administrator run in this database\n{sql}") from error
         except (asyncpg.DuplicateObjectError, asyncpg.UniqueViolationError, asyncpg.InternalServerError):
             if attempt == PREPARE_ATTEMPTS:
                 raise
 
 
-async def _unprepared(owner: Any, login: str) -> list[str]:
+async def _unprepared(owner: Any, login: str, migrating: bool) -> list[str]:
     """The statements that are still needed, so that a login without rights can start when none is."""
     rows = await owner.fetch(
         """
-        WITH statements (step, needed, statement) AS (
-            SELECT 1, NOT EXISTS (SELECT FROM pg_roles WHERE rolname = role), format('CREATE ROLE %s NOLOGIN', role)
-            FROM unnest($2::text[]) AS role
+        WITH roles (role, member) AS (
+            VALUES ($1, session_user::text), ($2, $4), ($3, $4)
+        ),
+        statements (step, needed, statement) AS (
+            SELECT 1, r.oid IS NULL, format('CREATE ROLE %I NOLOGIN', role)
+            FROM roles LEFT JOIN pg_roles r ON r.rolname = role
             UNION ALL
-            SELECT 2, NOT coalesce(pg_has_role(member, r.oid, kind), false), format('GRANT %I TO %I', role, member)
-            FROM (
-                SELECT role, session_user::text AS member FROM unnest($2::text[]) AS role
-                UNION
-                SELECT role, $1 FROM unnest($2::text[]) AS role WHERE role <> $3
-            ) AS wanted
-            LEFT JOIN pg_roles r ON r.rolname = role
+            SELECT 2, NOT coalesce(pg_has_role(member, r.oid, kind), false) AND (role <> $1 OR $5),
+                   format('GRANT %I TO %I', role, member)
+            FROM roles LEFT JOIN pg_roles r ON r.rolname = role
             CROSS JOIN (
                 SELECT CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END
             ) AS word (kind)
             UNION ALL
             SELECT 3, NOT coalesce(has_schema_privilege(r.oid, 'public', privilege), false),
                    format('GRANT %s ON SCHEMA public TO %I', privilege, role)
-            FROM (
-                SELECT role, 'USAGE' AS privilege FROM unnest($2::text[]) AS role UNION ALL SELECT $3, 'CREATE'
-            ) AS wanted
+            FROM (SELECT role, 'USAGE' FROM roles UNION ALL SELECT $1, 'CREATE') AS rights (role, privilege)
             LEFT JOIN pg_roles r ON r.rolname = role
         )
         SELECT statement FROM statements WHERE needed ORDER BY step, statement
         """,
-        login,
-        [OWNER_ROLE, SERVICE_ROLE, WORKER_ROLE],
         OWNER_ROLE,
+        SERVICE_ROLE,
+        WORKER_ROLE,
+        login,
+        migrating,
     )
     return [row["statement"] for row in rows]
 
@@ -178,11 +171,22 @@ async def _unprepared(owner: Any, login: str) -> list[str]:
 async def _connected(url: Secret) -> AsyncIterator[Any]:
     try:
         connection = await asyncpg.connect(url.reveal(), timeout=CONNECT_LIMIT_SECONDS)
-    except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
-        raise StartupRefused(f"the database refuses us: {error}") from error
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise Unavailable(f"the database is away: {error}") from error
+    except REFUSED as error:
+        raise StartupRefused(f"the database refuses us ({error}): check TRADING_INTENTS_DATABASE_URL") from error
+    except CANNOT_CONNECT as error:
+        raise Unavailable("the database is away") from error
     try:
         yield connection
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise StartupRefused(_may_not(error)) from error
+    except LOST as error:
+        raise Unavailable("the database went away") from error
     finally:
         await connection.close(timeout=CONNECT_LIMIT_SECONDS)
+
+
+def _may_not(error: asyncpg.InsufficientPrivilegeError) -> str:
+    return (
+        f"this login may not do what is needed ({error}): "
+        "run `trading-intents migrate` with TRADING_INTENTS_DATABASE_OWNER_URL set to one that may"
+    )

@@ -1,0 +1,196 @@
+"""Migrations: applied once, in order, by whoever may; refused when history does not fit."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from io import StringIO
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from tests.conftest import Urls
+from tests.storage.catalog import describe, unprotected_tables
+from trading_intents.errors import StartupRefused, Unavailable
+from trading_intents.secret import Secret
+from trading_intents.storage.database import open_database
+from trading_intents.storage.migrate import FOLDER, migrate, pending, read_files
+from trading_intents.telemetry import Metrics, make_log
+
+LOG = make_log("error")
+SCHEMA = FOLDER.with_name("schema.sql")
+# A caller is looked up here before the organization is known.
+IDENTITY_TABLES = {"memberships", "api_keys"}
+
+
+@pytest.fixture
+async def empty(postgres: Urls) -> AsyncIterator[Urls]:
+    """A database that nothing was done to."""
+    name = f"t_{uuid.uuid4().hex}"
+    server = await asyncpg.connect(postgres.owner.reveal())
+    await server.execute(f"CREATE DATABASE {name}")
+    yield postgres.of(name)
+    await server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    await server.close()
+
+
+@pytest.fixture
+async def weak(postgres: Urls) -> AsyncIterator[str]:
+    """A login that owns nothing and may make nothing."""
+    name = f"l_{uuid.uuid4().hex}"
+    server = await asyncpg.connect(postgres.owner.reveal())
+    await server.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'x'")
+    yield name
+    await server.execute(f"DROP ROLE {name}")
+    await server.close()
+
+
+@pytest.fixture
+async def owner(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(urls.owner.reveal())
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """Three migrations of our own after the real first one."""
+    for path in sorted(FOLDER.glob("0001_*.sql")):
+        (tmp_path / path.name).write_text(path.read_text())
+    for version in (2, 3):
+        (tmp_path / f"000{version}_step.sql").write_text(f"CREATE TABLE step{version} (n bigint);")
+    return tmp_path
+
+
+def as_login(url: Secret, name: str) -> Secret:
+    return Secret(f"postgresql://{name}:x@/" + url.reveal().split("@/")[1])
+
+
+async def test_the_migrations_add_up_to_the_schema(empty: Urls, owner: asyncpg.Connection, tmp_path: Path) -> None:
+    await migrate(empty.owner, empty.login, LOG, tmp_path)  # the roles only
+    other = await asyncpg.connect(empty.owner.reveal())
+    await other.execute(f"SET ROLE ti_owner; {SCHEMA.read_text()}; RESET ROLE")
+    truth = await describe(other)
+    await other.close()
+    migrated = await describe(owner)
+    assert sorted(truth - migrated) == []
+    assert sorted(migrated - truth) == []
+
+
+async def test_tenant_tables_force_row_level_security(owner: asyncpg.Connection) -> None:
+    assert set(await unprotected_tables(owner)) <= IDENTITY_TABLES
+    await owner.execute("CREATE TABLE forgotten (organization_id uuid)")
+    assert "forgotten" in await unprotected_tables(owner)
+    await owner.execute("ALTER TABLE forgotten ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY")
+    assert "forgotten" not in await unprotected_tables(owner)
+
+
+async def test_nothing_is_public(owner: asyncpg.Connection) -> None:
+    await owner.execute("SET ROLE ti_owner; CREATE FUNCTION f() RETURNS int RETURN 1; CREATE TABLE t (n int)")
+    for privilege in (
+        "has_function_privilege('ti_service', 'f()', 'EXECUTE')",
+        "has_table_privilege('ti_service', 't', 'SELECT')",
+    ):
+        assert await owner.fetchval(f"SELECT {privilege}") is False
+
+
+async def test_each_file_is_applied_once(empty: Urls, files: Path) -> None:
+    assert await pending(empty.login, files) == ["0001_foundation.sql", "0002_step.sql", "0003_step.sql"]
+    assert await migrate(empty.owner, empty.login, LOG, files) == names_of(files)
+    assert await migrate(empty.owner, empty.login, LOG, files) == []
+    assert await pending(empty.login, files) == []
+    (files / "0004_step.sql").write_text("CREATE TABLE step4 (n bigint);")
+    assert await migrate(empty.owner, empty.login, LOG, files) == ["0004_step.sql"]
+
+
+def names_of(files: Path) -> list[str]:
+    return [file.name for file in read_files(files)]
+
+
+async def test_many_processes_may_migrate_at_once(empty: Urls, files: Path) -> None:
+    results = await asyncio.gather(*(migrate(empty.owner, empty.login, LOG, files) for _ in range(5)))
+    assert sorted(name for result in results for name in result) == names_of(files)
+
+
+async def test_a_failing_file_leaves_nothing_of_itself(empty: Urls, files: Path) -> None:
+    (files / "0003_step.sql").write_text("CREATE TABLE step3 (n bigint); SELECT nonsense;")
+    with pytest.raises(asyncpg.UndefinedColumnError):
+        await migrate(empty.owner, empty.login, LOG, files)
+    assert await pending(empty.login, files) == ["0003_step.sql"]
+    (files / "0003_step.sql").write_text("CREATE TABLE step3 (n bigint);")
+    assert await migrate(empty.owner, empty.login, LOG, files) == ["0003_step.sql"]
+
+
+async def test_a_changed_file_is_refused_by_name(empty: Urls, files: Path) -> None:
+    await migrate(empty.owner, empty.login, LOG, files)
+    (files / "0002_step.sql").write_text("CREATE TABLE other (n bigint);")
+    with pytest.raises(StartupRefused, match=r"0002_step\.sql was changed"):
+        await migrate(empty.owner, empty.login, LOG, files)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"), [("0005_late.sql", "gap"), ("0003_double.sql", "double"), ("4.sql", "name it")]
+)
+async def test_a_wrong_number_is_refused(files: Path, wrong: str, reason: str) -> None:
+    (files / wrong).write_text("SELECT 1;")
+    with pytest.raises(StartupRefused, match=reason):
+        read_files(files)
+
+
+async def test_a_gap_in_the_database_is_refused(empty: Urls, files: Path) -> None:
+    await migrate(empty.owner, empty.login, LOG, files)
+    connection = await asyncpg.connect(empty.owner.reveal())
+    await connection.execute("DELETE FROM schema_migrations WHERE version = 2")
+    await connection.close()
+    with pytest.raises(StartupRefused, match=r"lacks migration 0002_step\.sql"):
+        await migrate(empty.owner, empty.login, LOG, files)
+
+
+async def test_a_newer_database_is_taken_with_a_warning(empty: Urls, files: Path) -> None:
+    await migrate(empty.owner, empty.login, LOG, files)
+    (files / "0003_step.sql").unlink()
+    out = StringIO()
+    assert await migrate(empty.owner, empty.login, make_log("warning", out), files) == []
+    assert "database_is_newer" in out.getvalue()
+
+
+async def test_a_login_without_rights_starts_when_nothing_is_pending(
+    urls: Urls, owner: asyncpg.Connection, weak: str
+) -> None:
+    await owner.execute(f"GRANT ti_service, ti_worker TO {weak}")
+    login = as_login(urls.login, weak)
+    assert await pending(login) == []
+    assert await migrate(login, login, LOG) == []
+    async with open_database(login, 1, LOG, Metrics()) as database:
+        assert await database.worker.healthy()
+
+
+async def test_a_login_without_rights_is_told_how_to_migrate(urls: Urls, weak: str, files: Path) -> None:
+    login = as_login(urls.login, weak)
+    with pytest.raises(StartupRefused, match=r"`trading-intents migrate` with TRADING_INTENTS_DATABASE_OWNER_URL"):
+        await pending(login)
+    with pytest.raises(StartupRefused, match=f"GRANT ti_service TO {weak};"):
+        await migrate(urls.login, login, LOG)
+
+
+async def test_pending_files_need_an_owner(empty: Urls, files: Path) -> None:
+    with pytest.raises(
+        StartupRefused, match=r"OWNER_URL.*\nGRANT ti_owner TO trading_intents;\nGRANT CREATE ON SCHEMA"
+    ):
+        await migrate(empty.login, empty.login, LOG, files)
+
+
+async def test_a_login_that_may_make_roles_needs_no_superuser(empty: Urls, weak: str) -> None:
+    name = empty.owner.reveal().split("@/")[1].split("?")[0]
+    connection = await asyncpg.connect(empty.owner.reveal())
+    await connection.execute(f"ALTER ROLE {weak} CREATEROLE; ALTER DATABASE {name} OWNER TO {weak}")
+    await connection.execute(f"GRANT ti_owner, ti_service, ti_worker TO {weak} WITH ADMIN OPTION")
+    login = as_login(empty.login, weak)
+    assert await migrate(login, login, LOG)
+    await connection.execute(f"ALTER DATABASE {name} OWNER TO postgres; DROP OWNED BY {weak}")
+    await connection.close()
+
+
+async def test_an_absent_server_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable):
+        await pending(Secret(f"postgresql://a:b@/c?host={tmp_path}"))
