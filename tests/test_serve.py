@@ -1,0 +1,233 @@
+"""`trading-intents serve` from start to end, as whoever runs it sees it."""
+
+import contextlib
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.conftest import Urls
+from tests.platform import COMMAND, STOP_LIMIT_SECONDS, Platform, environment, run_command, serving
+from tests.storage.conftest import all_gone
+from tests.waiting import eventually
+from trading_intents.app import DRAIN_SECONDS, STOPPED_AT_ONCE
+
+pytest_plugins = ("tests.warm",)
+
+WARM_START_SECONDS = 3
+ORPHAN_SECONDS = 2
+TAKE_OVER_SECONDS = 5
+VALIDATE = "/api/v1/auth/api-key/validate"
+
+
+def demo_key(data_dir: Path) -> str:
+    key: str = json.loads((data_dir / "demo.json").read_text())["api_key"]
+    return key
+
+
+def answers(platform: Platform, path: str, status: int) -> bool:
+    return platform.client.get(path).status_code == status
+
+
+class HalfSent:
+    """A request to validate a key whose body is on its way while the platform already works on it."""
+
+    def __init__(self, platform: Platform, key: str) -> None:
+        self._body = json.dumps({"api_key": key}).encode()
+        address = httpx.URL(platform.url)
+        self._socket = socket.create_connection((address.host, address.port or 80), timeout=STOP_LIMIT_SECONDS)
+        head = (
+            f"POST {VALIDATE} HTTP/1.1\r\nhost: platform\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(self._body)}\r\nexpect: 100-continue\r\n\r\n"
+        )
+        self._socket.sendall(head.encode())
+        # The platform asks for the body only once it has taken the request.
+        assert self._socket.recv(1024).startswith(b"HTTP/1.1 100 ")
+        self._socket.sendall(self._body[:10])
+
+    def finish(self) -> tuple[bytes, bytes]:
+        """Send the rest; the answer's head and body, read until the platform closes the connection."""
+        self._socket.sendall(self._body[10:])
+        answer = b"".join(iter(lambda: self._socket.recv(65536), b""))
+        head, _, body = answer.partition(b"\r\n\r\n")
+        return head, body
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        yield holder.getsockname()[1]
+
+
+def test_the_first_start_makes_everything_and_the_second_is_quick(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with serving(folder) as first:
+        assert first.client.get("/readyz").json() == {"status": "ready"}
+        key = demo_key(folder)
+        made = first.client.post(VALIDATE, json={"api_key": key}).json()
+    launched = time.monotonic()
+    with serving(folder) as second:
+        assert second.client.get("/readyz").status_code == 200
+        assert time.monotonic() - launched < WARM_START_SECONDS
+        assert demo_key(folder) == key
+        assert second.client.post(VALIDATE, json={"api_key": key}).json() == made
+    assert folder.stat().st_mode & 0o077 == 0
+    assert (folder / "demo.json").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=str)
+def test_a_signal_ends_everything(warm: Path, number: signal.Signals) -> None:
+    with serving(warm) as platform:
+        assert not all_gone(warm)
+        platform.process.send_signal(number)
+        assert platform.process.wait(STOP_LIMIT_SECONDS) == 0
+    assert all_gone(warm)
+
+
+def test_a_kill_leaves_no_postgresql_behind(warm: Path) -> None:
+    with serving(warm) as platform:
+        platform.process.kill()
+        platform.process.wait(STOP_LIMIT_SECONDS)
+        eventually(lambda: all_gone(warm), ORPHAN_SECONDS)
+
+
+def test_a_second_process_joins_and_takes_over(warm: Path) -> None:
+    with serving(warm) as first, serving(warm) as second:
+        assert "ti_embedded_postgres_starts_total 0.0" in second.client.get("/metrics").text
+        first.process.kill()
+        first.process.wait(STOP_LIMIT_SECONDS)
+
+        def taken_over() -> bool:
+            answer = second.client.post(VALIDATE, json={"api_key": demo_key(warm)})
+            assert answer.status_code in (200, 503)
+            started = "ti_embedded_postgres_starts_total 1.0" in second.client.get("/metrics").text
+            return started and answer.status_code == 200
+
+        eventually(taken_over, TAKE_OVER_SECONDS)
+        assert second.client.get("/readyz").status_code == 200
+        assert second.stop() == 0
+    assert all_gone(warm)
+
+
+def test_a_taken_port_is_refused_in_one_line_that_names_the_setting(tmp_path: Path, taken_port: int) -> None:
+    done = run_command(environment(tmp_path / "data", {"HTTP_PORT": str(taken_port)}), "serve")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert f"port {taken_port} (Address already in use)" in done.stderr
+    assert "TRADING_INTENTS_HTTP_PORT" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_unknown_setting_is_warned_of_with_the_nearest_one(tmp_path: Path, taken_port: int) -> None:
+    settings = {"HTTP_PORT": str(taken_port), "LOG_LEVLE": "debug"}
+    done = run_command(environment(tmp_path / "data", settings), "serve")
+    line = json.loads(done.stderr.splitlines()[0])
+    assert (line["level"], line["event"]) == ("warning", "unknown setting")
+    assert line["variable"] == "TRADING_INTENTS_LOG_LEVLE"
+    assert line["did_you_mean"] == "TRADING_INTENTS_LOG_LEVEL"
+
+
+def test_a_drain_finishes_what_was_begun_and_takes_nothing_new(warm: Path) -> None:
+    key = demo_key(warm)
+    with serving(warm) as platform, contextlib.closing(HalfSent(platform, key)) as half_sent:
+        platform.process.send_signal(signal.SIGTERM)
+        eventually(lambda: answers(platform, "/readyz", 503), DRAIN_SECONDS)
+        refused = platform.client.post(VALIDATE, json={"api_key": key})
+        assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert answers(platform, "/healthz", 200)
+        head, body = half_sent.finish()
+        assert head.startswith(b"HTTP/1.1 200 ")
+        assert json.loads(body)["environment"] == "paper"
+        assert platform.process.wait(STOP_LIMIT_SECONDS) == 0
+    events = [json.loads(line)["event"] for line in platform.logs]
+    assert events[-2:] == ["draining", "stopped"]
+    assert all_gone(warm)
+
+
+def test_a_second_signal_stops_at_once(warm: Path) -> None:
+    with serving(warm) as platform, contextlib.closing(HalfSent(platform, demo_key(warm))):
+        platform.process.send_signal(signal.SIGTERM)
+        eventually(lambda: answers(platform, "/readyz", 503), DRAIN_SECONDS)
+        platform.process.send_signal(signal.SIGTERM)
+        # The half-sent request would hold the drain for all of its time.
+        assert platform.process.wait(DRAIN_SECONDS / 2) == STOPPED_AT_ONCE
+        eventually(lambda: all_gone(warm), ORPHAN_SECONDS)
+
+
+def test_a_worker_tells_of_itself_but_serves_no_api(warm: Path) -> None:
+    with serving(warm, ROLES="worker") as worker:
+        own = {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"}
+        assert {path: worker.client.get(path).status_code for path in own} == dict.fromkeys(own, 200)
+        assert worker.client.get("/openapi.json").json()["paths"].keys() == own
+        for method, path in (("GET", "/v1/api-keys"), ("POST", VALIDATE), ("POST", "/oauth/token")):
+            assert worker.client.request(method, path).json()["code"] == "not_found"
+
+
+def test_every_log_line_is_one_json_object(warm: Path) -> None:
+    with serving(warm, LOG_LEVEL="debug") as platform:
+        assert platform.stop() == 0
+    lines = [json.loads(line) for line in platform.logs]
+    assert [line["event"] for line in lines if line["event"] in ("serving", "draining", "stopped")] == [
+        "serving",
+        "draining",
+        "stopped",
+    ]
+    assert all(line["timestamp"].endswith("Z") and line["level"] for line in lines)
+
+
+def test_a_person_at_a_terminal_is_shown_where_it_is_and_what_to_try(warm: Path) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "serve"],
+        env=environment(warm, {}) | {"TERM": "xterm-256color"},
+        # Without this Ctrl-C would reach nobody: a terminal's keys signal the session that it controls.
+        preexec_fn=lambda: os.login_tty(theirs),
+        pass_fds=[theirs],
+    )
+    os.close(theirs)
+    with process, open(ours, "rb+", buffering=0) as terminal:
+        shown = read_until(terminal.fileno(), "Ctrl-C ends all of it.")
+        url = re.search(r"REST +(http://127\.0\.0\.1:\d+) ", shown)
+        curl = re.search(r"^ +(curl .*)$", shown, re.MULTILINE)
+        assert url, shown
+        assert curl, shown
+        assert httpx.get(url[1] + "/readyz").status_code == 200
+        assert '{"' not in shown.replace(curl[1], "")
+        pasted = subprocess.run(curl[1], shell=True, capture_output=True, text=True, check=True, timeout=10)
+        assert json.loads(pasted.stdout)["disabled"] is False
+        terminal.write(b"\x03")
+        assert process.wait(STOP_LIMIT_SECONDS) == 0
+    assert all_gone(warm)
+
+
+def read_until(file: int, goal: str) -> str:
+    """What a terminal shows up to the goal, without its colours."""
+    shown = b""
+    while goal.encode() not in shown:
+        shown += os.read(file, 65536)
+    return re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).replace("\r\n", "\n")
+
+
+def test_an_external_database_gets_no_demo_and_no_server(tmp_path: Path, urls: Urls) -> None:
+    folder = tmp_path / "data"
+    with serving(folder, DATABASE_URL=urls.login.reveal(), DATABASE_OWNER_URL=urls.owner.reveal()) as platform:
+        assert platform.client.get("/readyz").status_code == 200
+        done = platform.run("token", "--user", "demo", "--organization", "demo")
+        assert done.returncode == 1
+        assert "no user demo" in done.stderr
+        assert {path.name for path in folder.iterdir()} == {"identity-key.pem"}
