@@ -1,0 +1,105 @@
+"""An external issuer by configuration, through the same verifier: a loopback one with its own keys."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.access.conftest import PLENTY, Headers
+from tests.access.oidc_provider import running_provider
+from tests.conftest import Urls
+from tests.identity.issuer import Issuer, encode, p256_key
+from tests.platform import Platform, serving
+from trading_intents.clock import SystemClock
+
+URL = "/v1/organizations/by-provider/acme-id"
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[Issuer]:
+    with Issuer(SystemClock(), p256_key()) as issuer:
+        yield issuer
+
+
+@pytest.fixture
+def platform(issuer: Issuer, urls: Urls, tmp_path: Any) -> Iterator[Platform]:
+    settings = PLENTY | {
+        "DATABASE_URL": urls.login.reveal(),
+        "DATABASE_OWNER_URL": urls.owner.reveal(),
+        "IDENTITY_PROVIDER_NAME": "acme-id",
+        "IDENTITY_ISSUER": issuer.url,
+        "IDENTITY_JWKS_URL": issuer.jwks_url,
+        "IDENTITY_CLAIM_ORGANIZATION": "https://acme.example/org",
+        "IDENTITY_CLAIM_ROLE": "acme.role",
+    }
+    with serving(tmp_path, **settings) as platform:
+        platform.apply({"organizations": [{"external_id": "o1"}, {"external_id": "o2"}]})
+        yield platform
+
+
+def bearer(issuer: Issuer, **claims: Any) -> Headers:
+    return {"authorization": f"Bearer {issuer.token(issuer.claims(**claims))}"}
+
+
+def user(issuer: Issuer, role: str | None = "admin", organization: str | None = "o1") -> Headers:
+    told = {"https://acme.example/org": organization, "acme": {"role": role}, "organization": None, "role": None}
+    return bearer(issuer, **told)
+
+
+def test_users_and_service_accounts_of_an_external_issuer(platform: Platform, issuer: Issuer) -> None:
+    client = platform.client
+
+    def status(path: str, headers: Headers) -> int:
+        return client.get(path, headers=headers).status_code
+
+    assert status("/v1/api-keys", user(issuer)) == 200
+    assert status("/v1/api-keys", user(issuer, "member")) == 403
+    assert status("/v1/api-keys", user(issuer, "emperor")) == 403
+    assert status("/v1/api-keys", user(issuer, None)) == 403
+    assert status("/v1/api-keys", user(issuer, organization="unknown")) == 401
+    assert status("/v1/api-keys", user(issuer, organization=None)) == 401
+    assert status(f"{URL}/o1", user(issuer)) == 200
+    assert status(f"{URL}/o2", user(issuer)) == 404
+    service = bearer(issuer, kind="service", scope="intent:read", organization=None, role=None)
+    assert status(f"{URL}/o2", service) == 200
+    assert status("/v1/organizations/by-provider/local/o2", service) == 404
+
+
+def test_the_embedded_provider_is_not_there(platform: Platform) -> None:
+    assert platform.client.post("/oauth/token").status_code == 404
+    assert platform.client.get("/.well-known/jwks.json").status_code == 404
+    assert platform.run("token", "--user", "ada").returncode == 1
+
+
+def test_a_thousand_unknown_kids_cause_two_fetches_at_most(platform: Platform, issuer: Issuer) -> None:
+    before = issuer.fetches
+    header = {"alg": "ES256", "typ": "JWT"}
+    for n in range(1000):
+        token = encode(header | {"kid": f"../../{n}?url=http://127.0.0.1/x'--"}, issuer.claims(), issuer.keys[0].sign)
+        assert platform.client.get("/v1/api-keys", headers={"authorization": f"Bearer {token}"}).status_code == 401
+    assert issuer.fetches - before <= 2
+    assert set(issuer.paths) == {"/jwks"}
+
+
+def test_the_openid_provider_of_npm_is_understood(urls: Urls, tmp_path: Any) -> None:
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("needs Node.js and npm: apt-get install nodejs npm")
+    found = subprocess.run(["npm", "ls", "-g", "--parseable", "oidc-provider"], capture_output=True, text=True)
+    if not found.stdout.strip():
+        pytest.skip("needs oidc-provider: npm install -g oidc-provider")
+    folder = found.stdout.strip().splitlines()[0]
+    with running_provider(folder, tmp_path) as provider:
+        settings = {
+            "DATABASE_URL": urls.login.reveal(),
+            "DATABASE_OWNER_URL": urls.owner.reveal(),
+            "IDENTITY_PROVIDER_NAME": "acme-id",
+            "IDENTITY_ISSUER": provider.issuer,
+            "IDENTITY_JWKS_URL": f"{provider.issuer}/jwks",
+            "IDENTITY_CLAIM_SCOPES": "scope",
+        }
+        with serving(tmp_path / "data", **settings) as platform:
+            platform.apply({"organizations": [{"external_id": "o1"}]})
+            headers = {"authorization": f"Bearer {provider.client_token()}"}
+            assert platform.client.get(f"{URL}/o1", headers=headers).status_code == 200

@@ -1,0 +1,62 @@
+"""Guessing keys is limited by address; a real key still works elsewhere, and here once Retry-After has passed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.conftest import Urls
+from tests.platform import Platform, serving
+from tests.waiting import eventually
+from trading_intents.identity.keys import make_key
+from trading_intents.trading import Environment
+
+VALIDATE = "/api/v1/auth/api-key/validate"
+
+
+@pytest.fixture
+def platform(urls: Urls, tmp_path: Path) -> Iterator[Platform]:
+    settings = {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()}
+    with serving(tmp_path, RATE_LIMIT_READS="20/400", RATE_LIMIT_FAILURES="20/400", **settings) as platform:
+        yield platform
+
+
+def made_key(platform: Platform) -> str:
+    document = {"external_id": "o1", "api_keys": [{"name": "bot", "environment": "paper"}]}
+    answer = platform.apply({"organizations": [document]})
+    key: str = answer["organizations"][0]["api_keys"][0]["api_key"]
+    return key
+
+
+def client_from(platform: Platform, address: str) -> httpx.Client:
+    return httpx.Client(base_url=platform.url, transport=httpx.HTTPTransport(local_address=address))
+
+
+@pytest.mark.parametrize(("how", "guesses"), [("validation", 10_000), ("header", 2_000)])
+def test_ten_thousand_guesses_are_limited(platform: Platform, how: str, guesses: int) -> None:
+    real = made_key(platform)
+
+    def ask(client: httpx.Client, key: str) -> httpx.Response:
+        if how == "validation":
+            return client.post(VALIDATE, json={"api_key": key})
+        return client.get("/v1/api-keys", headers={"x-api-key": key})
+
+    with client_from(platform, "127.0.0.2") as here, client_from(platform, "127.0.0.3") as elsewhere:
+        answers = [ask(here, make_key(Environment.PAPER).reveal()) for _ in range(guesses)]
+        statuses = [answer.status_code for answer in answers]
+        assert set(statuses) == {401, 429}
+        assert statuses[:400] == [401] * 400
+        assert statuses.count(401) < guesses / 5 + 400
+        assert _known(ask(elsewhere, real))
+        last = ask(here, real)
+        while last.status_code != 429:
+            last = ask(here, make_key(Environment.PAPER).reveal())
+        assert last.headers["ratelimit-policy"].endswith(";q=400;w=20")
+        assert int(last.headers["retry-after"]) == 1
+        eventually(lambda: _known(ask(here, real)), int(last.headers["retry-after"]))
+
+
+def _known(answer: httpx.Response) -> bool:
+    """A validation answers 200; at an endpoint for users a real key is refused for its kind."""
+    return answer.status_code == 200 or "this kind" in answer.json()["detail"]
