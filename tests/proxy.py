@@ -1,0 +1,143 @@
+"""A TCP link to PostgreSQL's socket that can fail: refuse, reset, stall, cut after some bytes. Has its own thread."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+from trading_intents.secret import Secret
+
+CHUNK_BYTES = 65536
+CALL_LIMIT_SECONDS = 5
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class FaultProxy:
+    """Works until told otherwise; each fault replaces the one before it."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self._loop = asyncio.new_event_loop()
+        self._links: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._resetting = False
+        self._budget: int | None = None
+        self._open = asyncio.Event()
+        self._open.set()
+        # Bound but never listening: the port stays ours while every connection is refused.
+        self._holder = socket.socket()
+        self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self._holder.bind(("127.0.0.1", 0))
+        self.port: int = self._holder.getsockname()[1]
+
+    def work(self) -> None:
+        self._call(self._set())
+
+    def refuse(self) -> None:
+        """Nobody listens; links that were there are reset."""
+        self._call(self._set(listening=False))
+
+    def reset(self) -> None:
+        """Every link is reset, new ones as soon as they are made."""
+        self._call(self._set(resetting=True))
+
+    def stall(self) -> None:
+        """Nothing passes any more, and nothing is closed."""
+        self._call(self._set(stalled=True))
+
+    def cut_after(self, answer_bytes: int) -> None:
+        """Every link is reset once so many more bytes of answers have passed, all links taken together."""
+        self._call(self._set(budget=answer_bytes))
+
+    async def _set(
+        self, listening: bool = True, resetting: bool = False, stalled: bool = False, budget: int | None = None
+    ) -> None:
+        self._resetting, self._budget = resetting, budget
+        if stalled:
+            self._open.clear()
+        else:
+            self._open.set()
+        if resetting or not listening:
+            await self._end_links()
+        if listening and self._server is None:
+            self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, reuse_port=True)
+        elif not listening and self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        link = asyncio.current_task()
+        assert link is not None
+        self._links.add(link)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+        upstream: asyncio.StreamWriter | None = None
+        try:
+            if not self._resetting:
+                answers, upstream = await asyncio.open_unix_connection(self._target)
+                ways = {asyncio.create_task(w) for w in (self._ask(reader, upstream), self._answer(answers, writer))}
+                try:
+                    await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for way in ways:
+                        way.cancel()
+                    await asyncio.gather(*ways, return_exceptions=True)
+        except (OSError, asyncio.CancelledError):
+            pass  # the target is away, or the link is being ended
+        finally:
+            for end in (writer, upstream):
+                if end is not None:
+                    end.transport.abort()
+            self._links.discard(link)
+
+    async def _ask(self, client: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
+        while data := await client.read(CHUNK_BYTES):
+            await self._open.wait()
+            server.write(data)
+            await server.drain()
+
+    async def _answer(self, server: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        while data := await server.read(CHUNK_BYTES):
+            await self._open.wait()
+            if self._budget is not None:
+                data = data[: self._budget]
+                self._budget -= len(data)
+            client.write(data)
+            await client.drain()
+            if self._budget == 0:
+                return
+
+    async def _end_links(self) -> None:
+        links = list(self._links)
+        for link in links:
+            link.cancel()
+        await asyncio.gather(*links, return_exceptions=True)
+
+    def _call(self, step: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(step, self._loop).result(CALL_LIMIT_SECONDS)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        thread.start()
+        self.work()
+        try:
+            yield
+        finally:
+            self.refuse()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            thread.join(CALL_LIMIT_SECONDS)
+            self._loop.close()
+            self._holder.close()
+
+
+@contextlib.contextmanager
+def proxied(url: Secret) -> Iterator[tuple[FaultProxy, Secret]]:
+    """A proxy before an embedded server's URL, and the URL that goes through it."""
+    login, _, folder = url.reveal().partition("?host=")
+    proxy = FaultProxy(Path(folder, ".s.PGSQL.5432"))
+    with proxy.running():
+        yield proxy, Secret(login.replace("@/", f"@127.0.0.1:{proxy.port}/") + "?sslmode=disable")
