@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from trading_intents import __version__, app, config, doctor, provision
 from trading_intents.config import Settings
-from trading_intents.errors import PlatformError
+from trading_intents.errors import InvalidRequest, PlatformError
 from trading_intents.secret import Secret
 from trading_intents.storage.migrate import migrate as run_migrations
 from trading_intents.telemetry import Log, Metrics, make_log
@@ -115,15 +115,21 @@ def examine() -> None:
 @admin.command()
 def apply(file: Annotated[str, typer.Argument(help="A JSON document, or - for standard input.")]) -> None:
     """Make what the document says so, and answer it with ids and new secrets. Running it again changes nothing."""
-    document = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
 
     async def work(settings: Settings, log: Log) -> None:
-        wanted = provision.read_document(document)
+        wanted = provision.read_document(_read(file))
         async with app.open_parts(settings, log) as parts:
             answer = await provision.apply(parts, wanted)
         typer.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))
 
     _run(work, quiet=True)
+
+
+def _read(file: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise InvalidRequest(f"{file}: {error.strerror}") from None
 
 
 @cli.command()

@@ -1,0 +1,226 @@
+"""The command line, as an operator types it: what it prints, what it changes, how it fails."""
+
+import json
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.platform import Platform, environment, run_command, serving
+from trading_intents.cli import cli
+
+MARKER = "s3cret-marker"
+COMMANDS = [(), ("serve",), ("migrate",), ("doctor",), ("admin",), ("admin", "apply"), ("token",)]
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    with serving(tmp_path_factory.mktemp("cli") / "data") as platform:
+        yield platform
+
+
+def invoke(platform: Platform, *arguments: str, stdin: str = "") -> Result:
+    """A command within this process: a fifth of the time, for what is refused early."""
+    return CliRunner().invoke(cli, arguments, input=stdin, env=platform.environ)
+
+
+def lines_of(text: str) -> dict[str, str]:
+    """What doctor says of each subject, its state first."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        state, subject, rest = re.split(r" +", line, maxsplit=2)
+        found[subject] = f"{found.get(subject, '')}{state}: {rest}\n"
+    return found
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself(command: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(cli, [*command, "--help"])
+    assert done.exit_code == 0
+    assert " ".join(("Usage:", "root", *command)) in re.sub(r"\s+", " ", done.output)
+    assert re.search(r"[A-Z][^│╭╰]+\.\s", done.output.split("Usage:")[1])
+
+
+def test_no_command_shows_the_help_and_an_unknown_one_is_refused() -> None:
+    assert "Usage:" in CliRunner().invoke(cli, []).output
+    assert CliRunner().invoke(cli, ["sevre"]).exit_code == 2
+
+
+def test_migrate_applies_once_and_doctor_then_finds_all_well(tmp_path: Path) -> None:
+    environ = environment(tmp_path / "data", {})
+    before = lines_of(run_command(environ, "doctor").stdout)
+    assert "does not exist yet" in before["files"]
+    assert not (tmp_path / "data").exists()
+    first = run_command(environ, "migrate")
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.splitlines()[0] == "applied 0001_foundation.sql"
+    assert all(line.startswith("applied ") for line in first.stdout.splitlines())
+    second = run_command(environ, "migrate")
+    assert (second.returncode, second.stdout, second.stderr) == (0, "nothing to do\n", "")
+    healthy = run_command(environ, "doctor")
+    assert healthy.returncode == 0
+    assert {line.split()[0] for line in healthy.stdout.splitlines()} == {"ok"}
+    assert lines_of(healthy.stdout).keys() == {"settings", "files", "disk", "port", "database", "clock", "schema"}
+
+
+def test_doctor_names_a_key_file_that_others_can_read(platform: Platform) -> None:
+    file = Path(platform.environ["TRADING_INTENTS_DATA_DIR"], "identity-key.pem")
+    file.chmod(0o644)
+    try:
+        done = platform.run("doctor")
+        refused = invoke(platform, "token", "--user", "demo")
+    finally:
+        file.chmod(0o600)
+    assert done.returncode == 1
+    assert lines_of(done.stdout)["files"].startswith("wrong: ")
+    assert f"chmod go-rwx {file}" in done.stdout
+    assert refused.exit_code == 1
+    assert "chmod 600" in refused.stderr
+
+
+def test_doctor_warns_of_a_taken_port_and_of_settings_that_mean_nothing(platform: Platform) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = str(holder.getsockname()[1])
+        changed = {"TRADING_INTENTS_HTTP_PORT": port, "TRADING_INTENTS_HTTP_HOTS": "::1"}
+        done = run_command(platform.environ | changed, "doctor")
+    said = lines_of(done.stdout)
+    assert done.returncode == 0
+    assert said["port"].startswith(f"warning: cannot listen on 127.0.0.1 port {port}")
+    assert said["settings"].startswith("warning: TRADING_INTENTS_HTTP_HOTS means nothing; did you mean")
+
+
+def test_doctor_says_that_a_database_cannot_be_reached(tmp_path: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound, but nobody listens
+        url = f"postgresql://user:{MARKER}@127.0.0.1:{closed.getsockname()[1]}/db"
+        done = run_command(environment(tmp_path / "data", {"DATABASE_URL": url}), "doctor")
+    assert done.returncode == 1
+    assert lines_of(done.stdout)["database"].startswith("wrong: the database is away")
+    assert MARKER not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+DOCUMENT: dict[str, Any] = {
+    "organizations": [
+        {
+            "external_id": "org_acme",
+            "name": "Acme",
+            "entitlements": ["trading_live", "controls_premium"],
+            "users": [{"external_id": "ada", "role": "admin"}, {"external_id": "bob"}],
+            "api_keys": [{"name": "bot", "environment": "paper", "permissions": ["intent:read", "intent:edit"]}],
+        }
+    ],
+    "service_accounts": [{"client_id": "reporter", "scopes": ["intent:read"]}],
+}
+
+
+def secrets_of(answer: dict[str, Any]) -> list[str]:
+    keys = [key for organization in answer["organizations"] for key in organization["api_keys"]]
+    return [
+        item[name]
+        for name in ("api_key", "client_secret")
+        for item in keys + answer["service_accounts"]
+        if name in item
+    ]
+
+
+def without_secrets(answer: dict[str, Any]) -> dict[str, Any]:
+    text = json.dumps(answer)
+    for secret in secrets_of(answer):
+        text = re.sub(rf', "(api_key|client_secret)": "{secret}"', "", text)
+    stripped: dict[str, Any] = json.loads(text)
+    return stripped
+
+
+def test_apply_makes_what_the_document_says_once(platform: Platform) -> None:
+    first = platform.apply(DOCUMENT)
+    (made,) = first["organizations"]
+    assert (made["external_id"], made["name"], made["disabled"]) == ("org_acme", "Acme", False)
+    assert [(user["external_id"], user["role"]) for user in made["users"]] == [("ada", "admin"), ("bob", "member")]
+    key, client_secret = secrets_of(first)
+    validated = platform.client.post("/api/v1/auth/api-key/validate", json={"api_key": key}).json()
+    assert (validated["id"], validated["organization_id"]) == (made["api_keys"][0]["id"], made["id"])
+    form = {"grant_type": "client_credentials", "client_id": "reporter", "client_secret": client_secret}
+    assert platform.client.post("/oauth/token", data=form).status_code == 200
+
+    again = platform.apply(DOCUMENT)
+    assert secrets_of(again) == []
+    assert again == without_secrets(first)
+
+    only_named = {
+        "organizations": [
+            {"external_id": "org_acme", "disabled": True, "api_keys": [{"name": "bot", "environment": "paper"}]}
+        ],
+        "service_accounts": [{"client_id": "reporter", "disabled": True}],
+    }
+    changed = platform.apply(only_named)
+    (still,) = changed["organizations"]
+    assert still["disabled"] is True
+    assert (still["name"], still["entitlements"]) == (made["name"], made["entitlements"])
+    assert still["api_keys"] == without_secrets(first)["organizations"][0]["api_keys"]
+    assert changed["service_accounts"] == [{"client_id": "reporter", "scopes": ["intent:read"], "disabled": True}]
+    assert platform.client.post("/api/v1/auth/api-key/validate", json={"api_key": key}).json()["disabled"] is True
+    assert platform.client.post("/oauth/token", data=form).json()["error"] == "invalid_client"
+
+
+BAD_DOCUMENTS = [
+    ('{"organizations": [{"external_id": "org_bad"}, {"external_id": "x", "colour": 1}]}', "/organizations/1/colour"),
+    ('{"organizations": [{"external_id": "org_bad", "external_id": "y"}]}', "a key is repeated"),
+    (
+        '{"organizations": [{"external_id": "org_bad", "api_keys": '
+        '[{"name": "k", "environment": "paper", "permissions": ["intent:read", "all"]}]}]}',
+        "/organizations/0/api_keys/0/permissions/1",
+    ),
+    (
+        '{"organizations": [{"external_id": "org_bad", "users": [{"external_id": "u", "role": "boss"}]}]}',
+        "/users/0/role",
+    ),
+    ('{"organizations": [{"external_id": "org_bad"}', "not JSON"),
+]
+
+
+@pytest.mark.parametrize(("document", "said"), BAD_DOCUMENTS)
+def test_a_document_with_a_mistake_is_refused_and_names_it(platform: Platform, document: str, said: str) -> None:
+    done = invoke(platform, "admin", "apply", "-", stdin=document)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_nothing_of_a_refused_document_is_written(platform: Platform) -> None:
+    document = {
+        "organizations": [{"external_id": "org_bad", "users": [{"external_id": "eve"}]}],
+        "service_accounts": [{"client_id": "looker\u0000"}],
+    }
+    done = platform.run("admin", "apply", "-", stdin=json.dumps(document))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "/service_accounts/0/client_id" in done.stderr
+    assert "no user eve" in invoke(platform, "token", "--user", "eve").stderr
+
+
+def test_apply_reads_a_file_and_refuses_one_that_is_not_there(platform: Platform, tmp_path: Path) -> None:
+    file = tmp_path / "document.json"
+    file.write_text("{}")
+    done = platform.run("admin", "apply", str(file))
+    assert json.loads(done.stdout) == {"organizations": [], "service_accounts": []}
+    for unreadable in (tmp_path / "none.json", tmp_path):
+        refused = invoke(platform, "admin", "apply", str(unreadable))
+        assert refused.exit_code == 1
+        assert f"{unreadable}: " in refused.stderr
+
+
+def test_a_token_is_for_a_known_user_and_a_members_organization(platform: Platform) -> None:
+    bearer = {"authorization": f"Bearer {platform.token('demo', 'demo')}"}
+    assert platform.client.get("/v1/api-keys", headers=bearer).status_code == 200
+    stranger = invoke(platform, "token", "--user", "nobody")
+    assert (stranger.exit_code, stranger.stdout) == (1, "")
+    assert "no user nobody" in stranger.stderr
+    outsider = invoke(platform, "token", "--user", "demo", "--organization", "elsewhere")
+    assert (outsider.exit_code, outsider.stdout) == (1, "")
+    assert "demo is no member of an organization elsewhere" in outsider.stderr
