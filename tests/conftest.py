@@ -1,6 +1,7 @@
 """Shared by the whole suite: one embedded server, and a fresh migrated database for each test that asks for one."""
 
 import json
+import shutil
 import subprocess
 import sys
 import uuid
@@ -16,7 +17,7 @@ from trading_intents.storage.database import Database, open_database
 from trading_intents.telemetry import Metrics, make_log
 
 TEMPLATE = "ti_template"
-START_LIMIT_SECONDS = 30
+STOP_LIMIT_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,8 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Urls]:
         lines = [json.loads(process.stdout.readline()) for _ in range(2)]
         yield Urls(Secret(lines[1]["owner_url"]), Secret(lines[1]["url"]))
         process.stdin.close()
-        process.wait(START_LIMIT_SECONDS)
+        process.wait(STOP_LIMIT_SECONDS)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -43,6 +43,13 @@ class ServerProcess:
             said = self.line()
         return said
 
+    def complaint(self, event: str) -> str:
+        """The next line of its log with this event; waits for it."""
+        text = _pipe(self._process.stderr).readline()
+        while text and event not in text:
+            text = _pipe(self._process.stderr).readline()
+        return text
+
     def stop(self) -> int:
         _pipe(self._process.stdin).close()
         return self._process.wait(STOP_LIMIT_SECONDS)
@@ -113,17 +120,19 @@ def start() -> Iterator[Start]:
 
 
 @pytest.fixture(scope="session")
-def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A stopped server's folder."""
     folder = tmp_path_factory.mktemp("made") / "data"
     process = ServerProcess(folder)
     process.until("url")
     assert process.stop() == 0
     process.close()
-    return folder
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture
-def data_dir(made_once: Path, tmp_path: Path) -> Path:
-    """A folder of a server that was started before: saves each test an initdb."""
-    return Path(shutil.copytree(made_once, tmp_path / "data", copy_function=shutil.copy))
+def data_dir(made_once: Path, tmp_path: Path) -> Iterator[Path]:
+    """A folder of a server that was started before: saves each test an initdb. Name it before `start`."""
+    yield Path(shutil.copytree(made_once, tmp_path / "data", copy_function=shutil.copy))
+    shutil.rmtree(tmp_path, ignore_errors=True)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -103,13 +104,17 @@ async def test_an_ordinary_user_can_run_it(nobodys_folder: Path, start: Start) -
     eventually(lambda: all_gone(nobodys_folder / "data"), 2)
 
 
-async def test_a_long_path_gets_a_short_socket(data_dir: Path, start: Start) -> None:
-    deep = data_dir.parent / ("d" * 120)
-    data_dir.rename(deep)
-    url = start(deep).until("url")["url"]
+@pytest.mark.parametrize("name", ["d" * 120, "a, b&c:%20é"])
+async def test_a_long_or_odd_path_gets_a_short_plain_socket(data_dir: Path, start: Start, name: str) -> None:
+    moved = data_dir.rename(data_dir.parent / name)
+    process = start(moved)
+    url = process.until("url")["url"]
     assert await query(url, "SELECT 1") == 1
     folder = Path(url.split("host=")[1])
+    assert folder.parent == Path("/tmp")
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert process.stop() == 0
+    folder.rmdir()
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
@@ -169,11 +174,34 @@ async def test_cancelling_a_start_leaves_no_process(tmp_path: Path) -> None:
             raise AssertionError("cancelled before")
 
     task = asyncio.create_task(run())
-    await eventually_async(lambda: asyncio.sleep(0, (tmp_path / "data" / "postgres.new").exists()), 5)
+    await eventually_async(lambda: asyncio.sleep(0, initdb_is_at_work(tmp_path / "data")), 5)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert all_gone(tmp_path / "data")
+
+
+def initdb_is_at_work(data_dir: Path) -> bool:
+    return any(data_dir.glob("postgres.new-*/PG_VERSION"))
+
+
+async def test_an_initdb_that_was_killed_is_begun_again(tmp_path: Path, start: Start) -> None:
+    killed = start(tmp_path / "data")
+    eventually(lambda: initdb_is_at_work(tmp_path / "data"), 5)
+    killed.kill()
+    assert await query(start(tmp_path / "data").until("url")["url"], "SELECT 1") == 1
+    assert not initdb_is_at_work(tmp_path / "data")
+
+
+async def test_vanished_data_are_not_replaced_by_an_empty_database(data_dir: Path, start: Start) -> None:
+    process = start(data_dir)
+    process.until("url")
+    (data_dir / "postgres").rename(data_dir / "elsewhere")
+    os.kill(int((data_dir / "elsewhere" / "postmaster.pid").read_text().split("\n", 1)[0]), signal.SIGKILL)
+    assert "postgres_not_started" in process.complaint("postgres_not_started")
+    assert not (data_dir / "postgres").exists()
+    (data_dir / "elsewhere").rename(data_dir / "postgres")
+    process.until("started")
 
 
 class busy:  # noqa: N801 - reads as a clause

@@ -1,21 +1,22 @@
 """An embedded cluster on disk: its binaries, folders, passwords and command lines. Starts and stops nothing."""
 
-import contextlib
-import hashlib
 import importlib.util
 import os
+import re
 import secrets
+import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 from trading_intents.errors import StartupRefused
 from trading_intents.secret import Secret
 
 OWNER, LOGIN, DATABASE = "postgres", "trading_intents", "trading_intents"
+PORT = "5432"  # only a part of the socket's name
 SOCKET_PATH_LIMIT_BYTES = 107
 LOG_LIMIT_BYTES = 10_000_000
 LOG_TAIL_LINES = 5
@@ -42,17 +43,14 @@ SETTINGS = {
 class Cluster:
     home: Path
     """DATA_DIR, absolute."""
+    name: str
+    """Shown in every process title of this cluster, and of no other on the machine."""
     binaries: Path
     sockets: Path
 
     @property
     def data(self) -> Path:
         return self.home / "postgres"
-
-    @property
-    def unfinished(self) -> Path:
-        """Where initdb works: it becomes `data` in one step, so a crash never leaves half a cluster."""
-        return self.home / "postgres.new"
 
     @property
     def lock(self) -> Path:
@@ -63,14 +61,9 @@ class Cluster:
     def log(self) -> Path:
         return self.home / "postgres.log"
 
-    @property
-    def name(self) -> str:
-        """Shown in every process title of this cluster."""
-        return "ti-" + _digest(self.home)
-
     def url(self, login: str, database: str) -> Secret:
         password = self.password_file(login).read_text().strip()
-        return Secret(f"postgresql://{login}:{password}@/{database}?host={quote(str(self.sockets))}")
+        return Secret(f"postgresql://{login}:{password}@/{database}?port={PORT}&host={self.sockets}")
 
     def password_file(self, login: str) -> Path:
         return self.home / f"{login}.password"
@@ -78,18 +71,26 @@ class Cluster:
     def make_passwords(self) -> None:
         for login in (OWNER, LOGIN):
             file = self.password_file(login)
-            if self.data.exists() and not file.exists():
+            if file.exists():
+                continue
+            if self.data.exists():
                 raise StartupRefused(f"{file} is missing but {self.data} is there: restore both from the same backup")
-            with contextlib.suppress(FileExistsError):
-                descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                os.write(descriptor, secrets.token_hex(24).encode())
-                os.close(descriptor)
+            descriptor, name = tempfile.mkstemp(dir=self.home)  # mode 0600, and never seen half written
+            os.write(descriptor, secrets.token_hex(24).encode())
+            os.close(descriptor)
+            Path(name).rename(file)
 
-    def initdb_command(self) -> list[str]:
+    def new_folder(self) -> Path:
+        """Where initdb works: it becomes `data` in one step, so a crash never leaves half a cluster."""
+        for left_by_a_crash in self.home.glob("postgres.new-*"):
+            shutil.rmtree(left_by_a_crash, ignore_errors=True)
+        return Path(tempfile.mkdtemp(prefix="postgres.new-", dir=self.home))
+
+    def initdb_command(self, folder: Path) -> list[str]:
         return self._launch(
-            self.unfinished,
+            folder,
             "initdb",
-            f"--pgdata={self.unfinished}",
+            f"--pgdata={folder}",
             f"--username={OWNER}",
             f"--pwfile={self.password_file(OWNER)}",
             "--encoding=UTF8",
@@ -99,7 +100,7 @@ class Cluster:
         )
 
     def postgres_command(self) -> list[str]:
-        settings = SETTINGS | {"unix_socket_directories": str(self.sockets), "cluster_name": self.name}
+        settings = SETTINGS | {"unix_socket_directories": str(self.sockets), "port": PORT, "cluster_name": self.name}
         return self._launch(
             self.data, "postgres", "-D", str(self.data), *(f"--{name}={value}" for name, value in settings.items())
         )
@@ -110,16 +111,19 @@ class Cluster:
         python = [sys.executable, "-I", "-S", str(launcher)]
         return [*python, str(os.getpid()), str(alive), str(folder), str(self.binaries / program), *arguments]
 
-    def adopt(self) -> None:
+    def adopt(self, folder: Path) -> None:
         """Make what initdb left the cluster, for good, open to passwords on the socket and nothing else."""
-        (self.unfinished / "pg_hba.conf").write_text("local all all scram-sha-256\n")
-        self.unfinished.rename(self.data)
+        (folder / "pg_hba.conf").write_text("local all all scram-sha-256\n")
+        folder.rename(self.data)
         home = os.open(self.home, os.O_RDONLY)
         os.fsync(home)
         os.close(home)
 
     def check_version(self) -> None:
-        ours = _output(str(self.binaries / "postgres"), "--version").split()[-1].split(".")[0]
+        try:
+            ours = _output(str(self.binaries / "postgres"), "--version").split()[2].split(".")[0]
+        except (OSError, subprocess.SubprocessError, IndexError) as error:
+            raise StartupRefused(f"{self.binaries}/postgres cannot be run ({error}): install it again") from error
         theirs = (self.data / "PG_VERSION").read_text().strip()
         if ours != theirs:
             raise StartupRefused(
@@ -142,12 +146,14 @@ def open_cluster(data_dir: Path, postgres_bin: str) -> Cluster:
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         (home / "postgres.lock").touch(mode=0o600)
-        sockets = _socket_folder(home)
+        found = home.stat()
+        name = f"ti-{found.st_dev:x}-{found.st_ino:x}"
+        sockets = _socket_folder(home, name)
     except OSError as error:
         raise StartupRefused(
             f"{home} cannot be used ({error.strerror}): make it writable, or set TRADING_INTENTS_DATA_DIR"
         ) from error
-    return Cluster(home, find_binaries(postgres_bin), sockets)
+    return Cluster(home, name, find_binaries(postgres_bin), sockets)
 
 
 def find_binaries(postgres_bin: str) -> Path:
@@ -172,19 +178,18 @@ def _complete(folder: Path, source: str) -> Path:
     return folder
 
 
-def _socket_folder(home: Path) -> Path:
+def _socket_folder(home: Path, name: str) -> Path:
     folder = home / "run"
-    if len(os.fsencode(folder / ".s.PGSQL.5432.lock")) > SOCKET_PATH_LIMIT_BYTES:
-        folder = SHORT_FOLDER / f"trading-intents-{_digest(home)}"
+    # PostgreSQL and its clients read commas, spaces and the like in such a path as something else.
+    plain = re.fullmatch(r"[\w/.+-]+", str(folder), re.ASCII)
+    if not plain or len(os.fsencode(folder / f".s.PGSQL.{PORT}.lock")) > SOCKET_PATH_LIMIT_BYTES:
+        folder = SHORT_FOLDER / name
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != 0o700:
+    ours = found.st_uid in (os.geteuid(), home.stat().st_uid)
+    if not stat.S_ISDIR(found.st_mode) or not ours or stat.S_IMODE(found.st_mode) != 0o700:
         raise StartupRefused(f"{folder} must be a folder of ours with mode 0700: remove it")
     return folder
-
-
-def _digest(home: Path) -> str:
-    return hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
 
 
 def _output(*command: str) -> str:

@@ -11,6 +11,7 @@ import asyncpg
 
 from trading_intents.errors import OutcomeUnknown, PlatformError, StartupRefused, Unavailable
 from trading_intents.secret import Secret
+from trading_intents.storage.connections import Connections
 from trading_intents.telemetry import Log, Metrics
 
 OWNER_ROLE, SERVICE_ROLE, WORKER_ROLE = "ti_owner", "ti_service", "ti_worker"
@@ -22,7 +23,6 @@ COMMAND_LIMIT_SECONDS = 2.5
 ROLLBACK_LIMIT_SECONDS = 1.0
 HEALTH_LIMIT_SECONDS = 1.0
 KNOCK_PAUSE_SECONDS = 0.1
-CLOSE_LIMIT_SECONDS = 5.0
 
 Row = Mapping[str, Any]
 Isolation = Literal["read committed", "repeatable read", "serializable"]
@@ -35,8 +35,8 @@ LOST = (
     asyncpg.CannotConnectNowError,
 )
 # Lost only if the connection is closed: they also tell of a wrong number or type of arguments.
-_LOST_IF_CLOSED = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-CANNOT_CONNECT = (*LOST, *_LOST_IF_CLOSED, asyncpg.InsufficientResourcesError)
+LOST_IF_CLOSED = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+CANNOT_CONNECT = (*LOST, *LOST_IF_CLOSED, asyncpg.InsufficientResourcesError)
 REFUSED = (
     asyncpg.ClientConfigurationError,
     asyncpg.InvalidAuthorizationSpecificationError,  # a wrong password is one
@@ -65,8 +65,8 @@ class Tx(Protocol):
 class Pool:
     """Connections that act as one database role."""
 
-    def __init__(self, pool: Any, role: str, metrics: Metrics) -> None:
-        self._pool = pool
+    def __init__(self, connections: Connections, role: str, metrics: Metrics) -> None:
+        self._connections = connections
         self._in_use = metrics.pool_in_use.labels(role)
         self._away_until_seconds = 0.0
 
@@ -79,7 +79,8 @@ class Pool:
         Raises Unavailable when the database is away and nothing was recorded, OutcomeUnknown when it went away in
         the very moment of the commit.
         """
-        async with self._connection() as connection:
+        connection = await self._take()
+        try:
             await _begin(connection, organizations, read_only, isolation)
             try:
                 yield connection
@@ -87,44 +88,41 @@ class Pool:
                 await _rollback(connection, error)
                 raise
             await _commit(connection, read_only)
+        finally:
+            self._give_back(connection)
 
     async def healthy(self) -> bool:
         """Whether the database answers, within HEALTH_LIMIT_SECONDS."""
         try:
-            async with asyncio.timeout(HEALTH_LIMIT_SECONDS), self._connection() as connection:
+            async with asyncio.timeout(HEALTH_LIMIT_SECONDS):
+                connection = await self._take()
                 try:
                     return bool(await connection.fetchval("SELECT 1") == 1)
                 except BaseException:
-                    _discard(connection)
+                    connection.terminate()
                     raise
-        except (PlatformError, asyncpg.PostgresError, *_LOST_IF_CLOSED):
+                finally:
+                    self._give_back(connection)
+        except (PlatformError, asyncpg.PostgresError, *LOST_IF_CLOSED):
             return False
 
-    @contextlib.asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Any]:
-        connection = await self._acquire()
-        self._in_use.inc()
-        try:
-            yield connection
-        finally:
-            self._in_use.dec()
-            try:
-                await self._pool.release(connection, timeout=ROLLBACK_LIMIT_SECONDS)
-            except CANNOT_CONNECT:
-                # Lost after its work was done: what the caller was going to hear still holds.
-                _discard(connection)
-
-    async def _acquire(self) -> Any:
+    async def _take(self) -> Any:
         now = asyncio.get_running_loop().time
         if now() < self._away_until_seconds:
             raise Unavailable("the database is away")
         try:
-            return await self._pool.acquire(timeout=ACQUIRE_LIMIT_SECONDS)
+            connection = await self._connections.take(ACQUIRE_LIMIT_SECONDS)
         except CANNOT_CONNECT as error:
             if not isinstance(error, (TimeoutError, asyncpg.InsufficientResourcesError)):
                 # A crowd that knocks without pause keeps a recovering server from its work.
                 self._away_until_seconds = now() + KNOCK_PAUSE_SECONDS
             raise Unavailable("the database is away") from error
+        self._in_use.inc()
+        return connection
+
+    def _give_back(self, connection: Any) -> None:
+        self._in_use.dec()
+        self._connections.give_back(connection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,21 +144,20 @@ async def open_database(url: Secret, pool_size: int, log: Log, metrics: Metrics)
 
 @contextlib.asynccontextmanager
 async def open_pool(url: Secret, role: str, size: int, metrics: Metrics) -> AsyncIterator[Pool]:
-    async def become_role(connection: Any) -> None:
-        await _become(connection, role)
-
-    try:
-        pool = asyncpg.create_pool(
-            url.reveal(),
-            min_size=0,
-            max_size=size,
-            timeout=ACQUIRE_LIMIT_SECONDS,
-            command_timeout=COMMAND_LIMIT_SECONDS,
-            init=become_role,
-            reset=_keep_as_it_is,
+    async def connect() -> Any:
+        connection = await asyncpg.connect(
+            url.reveal(), timeout=ACQUIRE_LIMIT_SECONDS, command_timeout=COMMAND_LIMIT_SECONDS
         )
-        await pool
-        await pool.release(await pool.acquire(timeout=ACQUIRE_LIMIT_SECONDS))
+        try:
+            await _become(connection, role)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    connections = Connections(connect, size)
+    try:
+        connections.give_back(await connections.take(ACQUIRE_LIMIT_SECONDS))
     except REFUSED as error:
         raise StartupRefused(
             f"the database refuses us ({error}): check TRADING_INTENTS_DATABASE_URL, migrate"
@@ -168,9 +165,9 @@ async def open_pool(url: Secret, role: str, size: int, metrics: Metrics) -> Asyn
     except CANNOT_CONNECT as error:
         raise Unavailable("the database is away") from error
     try:
-        yield Pool(pool, role, metrics)
+        yield Pool(connections, role, metrics)
     finally:
-        await _close(pool)
+        await connections.close()
 
 
 async def _become(connection: Any, role: str) -> None:
@@ -194,16 +191,6 @@ async def _become(connection: Any, role: str) -> None:
             raise StartupRefused(f"the database has {setting} off and could forget what it confirmed: turn it on")
 
 
-async def _keep_as_it_is(connection: Any) -> None:
-    """All state is local to a transaction, so a release needs no round trip."""
-
-
-async def _close(pool: Any) -> None:
-    # Whatever goes wrong, the pool terminates its connections itself.
-    with contextlib.suppress(*CANNOT_CONNECT):
-        await asyncio.wait_for(pool.close(), CLOSE_LIMIT_SECONDS)
-
-
 async def _begin(connection: Any, organizations: Sequence[UUID], read_only: bool, isolation: Isolation) -> None:
     # One round trip. The hex of a UUID needs no quoting.
     ids = ",".join(organization.hex for organization in organizations)
@@ -214,8 +201,8 @@ async def _begin(connection: Any, organizations: Sequence[UUID], read_only: bool
     try:
         await connection.execute(begin, timeout=BEGIN_LIMIT_SECONDS)
     except BaseException as error:
-        _discard(connection)
-        if isinstance(error, (asyncpg.PostgresError, *_LOST_IF_CLOSED)):
+        connection.terminate()
+        if isinstance(error, (asyncpg.PostgresError, *LOST_IF_CLOSED)):
             # Whatever the server says, it takes no transactions: it may have become a standby.
             raise Unavailable("the database is away") from error
         raise
@@ -223,23 +210,23 @@ async def _begin(connection: Any, organizations: Sequence[UUID], read_only: bool
 
 async def _rollback(connection: Any, cause: BaseException) -> None:
     if _is_lost(connection, cause) or isinstance(cause, asyncpg.InsufficientResourcesError):
-        _discard(connection)
+        connection.terminate()
         raise Unavailable("the database went away") from cause
     try:
         await _to_the_end(connection, "ROLLBACK", ROLLBACK_LIMIT_SECONDS)
     except Exception:
-        _discard(connection)
+        connection.terminate()
 
 
 async def _commit(connection: Any, read_only: bool) -> None:
-    if _is_closed(connection):
+    if connection.is_closed():
         raise Unavailable("the database went away")
     try:
         tag = await _to_the_end(connection, "COMMIT", COMMAND_LIMIT_SECONDS)
     except Exception as error:
         if not _is_lost(connection, error):
             raise
-        _discard(connection)
+        connection.terminate()
         raise (Unavailable("the database went away") if read_only else OutcomeUnknown()) from error
     if tag != "COMMIT":
         raise AssertionError("a failed statement's error was swallowed inside a transaction, which then rolled back")
@@ -255,22 +242,10 @@ async def _to_the_end(connection: Any, command: str, limit_seconds: float) -> st
             await asyncio.wait([task])
         finally:
             if not task.done() or task.exception() is not None:
-                _discard(connection)
+                connection.terminate()
                 await asyncio.gather(task, return_exceptions=True)
         raise
 
 
 def _is_lost(connection: Any, error: BaseException) -> bool:
-    return isinstance(error, LOST) or (isinstance(error, _LOST_IF_CLOSED) and _is_closed(connection))
-
-
-def _is_closed(connection: Any) -> bool:
-    try:
-        return bool(connection.is_closed())
-    except asyncpg.InterfaceError:  # the pool has taken it back
-        return True
-
-
-def _discard(connection: Any) -> None:
-    with contextlib.suppress(asyncpg.InterfaceError):  # the pool has taken it back
-        connection.terminate()
+    return isinstance(error, LOST) or (isinstance(error, LOST_IF_CLOSED) and connection.is_closed())

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import shutil
 import signal
 import threading
 from asyncio.subprocess import DEVNULL, STDOUT, Process
@@ -52,7 +51,7 @@ async def running(
         yield Server(cluster.url(OWNER, DATABASE), cluster.url(LOGIN, DATABASE))
     finally:
         keeping.cancel()
-        await asyncio.wait([keeping])
+        await asyncio.gather(keeping, return_exceptions=True)
 
 
 async def _first(keeping: asyncio.Task[None], ready: asyncio.Task[None]) -> None:
@@ -90,22 +89,28 @@ class _Supervisor:
             while not _locked(lock.fileno()):  # noqa: ASYNC110 - the kernel tells nobody that a lock is free
                 await asyncio.sleep(TAKEOVER_POLL_SECONDS)
             self._owner = True
-            failures = 0
+            pause = RESTART_PAUSE_SECONDS
             while True:
-                try:
-                    await self._run()
-                    failures = 0
-                except StartupRefused as error:
-                    if not self._ready.is_set():
-                        raise
-                    failures += 1
-                    self._log.error("postgres_not_started", reason=error.detail)
-                await asyncio.sleep(min(RESTART_PAUSE_SECONDS * 2**failures, RESTART_PAUSE_LIMIT_SECONDS))
+                began = await self._attempt()
+                pause = RESTART_PAUSE_SECONDS if began else min(2 * pause, RESTART_PAUSE_LIMIT_SECONDS)
+                await asyncio.sleep(pause)
+
+    async def _attempt(self) -> bool:
+        """One life of PostgreSQL; whether it began. Only before our first one is a failure the end of us."""
+        try:
+            await self._run()
+        except (StartupRefused, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            if self._ready.is_set():
+                self._log.error("postgres_not_started", reason=str(error))
+                return False
+            if isinstance(error, StartupRefused):
+                raise
+            raise self._refusal(f"PostgreSQL does not start ({error})") from error
+        return True
 
     async def _run(self) -> None:
-        """One life of PostgreSQL, from its start to its end."""
-        if not self._cluster.data.exists():
-            await self._create()
+        if not self._ready.is_set() and not self._cluster.data.exists():
+            await self._create()  # never later: data that vanished are not replaced by none
         self._cluster.make_passwords()
         self._cluster.check_version()
         _end_leftovers(self._cluster.name)
@@ -122,10 +127,9 @@ class _Supervisor:
             await _stop(process)
 
     async def _create(self) -> None:
-        shutil.rmtree(self._cluster.unfinished, ignore_errors=True)
         self._cluster.make_passwords()
-        self._cluster.unfinished.mkdir(mode=0o700)
-        process = await self._spawn(self._cluster.initdb_command())
+        folder = self._cluster.new_folder()
+        process = await self._spawn(self._cluster.initdb_command(folder))
         try:
             status = await asyncio.wait_for(process.wait(), INITDB_LIMIT_SECONDS)
         except TimeoutError:
@@ -134,7 +138,7 @@ class _Supervisor:
             await _stop(process)
         if status != 0:
             raise self._refusal("initdb failed")
-        self._cluster.adopt()
+        self._cluster.adopt(folder)
 
     async def _spawn(self, command: list[str]) -> Process:
         kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
