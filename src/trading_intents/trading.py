@@ -6,3 +6,36 @@ from enum import StrEnum
 class Environment(StrEnum):
     PAPER = "paper"
     LIVE = "live"
+
+
+class OrderKind(StrEnum):
+    """As the one key of an intent's spec names it."""
+
+    MARKET = "Market"
+    LIMIT = "Limit"
+    STOP = "Stop"
+    STOP_LIMIT = "StopLimit"
+
+
+class TimeInForce(StrEnum):
+    DAY = "DAY"
+    GOOD_TILL_CANCEL = "GOOD_TILL_CANCEL"
+    IMMEDIATE_OR_CANCEL = "IMMEDIATE_OR_CANCEL"
+    FILL_OR_KILL = "FILL_OR_KILL"
+    AT_OPEN = "AT_OPEN"
+    AT_CLOSE = "AT_CLOSE"
+    EXT = "EXT"
+
+
+class RouteStrategy(StrEnum):
+    SMART = "SMART"
+    AMEX = "AMEX"
+    ARCA = "ARCA"
+    BATS = "BATS"
+    BATY = "BATY"
+    EDGA = "EDGA"
+    EDGX = "EDGX"
+    NSDQ = "NSDQ"
+    NYSE = "NYSE"
+    IEX = "IEX"
+    MEMX = "MEMX"

@@ -39,25 +39,32 @@ CREATE TABLE organizations (
 GRANT SELECT, INSERT, UPDATE ON organizations TO ti_service;
 GRANT SELECT ON organizations TO ti_worker;
 
+-- A deletion is recorded first (deleting_at), done at the provider, then told once (deleted_at, with its event).
+-- The row stays, so that tokens stay refused; tokens_after refuses the old ones of a user who is set up again.
 CREATE TABLE users (
     id uuid PRIMARY KEY,
     provider text NOT NULL,
     external_id text NOT NULL,
+    deleting_at timestamptz,
+    deleting_organization_id uuid,
     deleted_at timestamptz,
+    tokens_after timestamptz,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     UNIQUE (provider, external_id)
 );
+CREATE INDEX users_being_deleted ON users (deleting_at) WHERE deleting_at IS NOT NULL AND deleted_at IS NULL;
 GRANT SELECT, INSERT, UPDATE ON users TO ti_service;
-GRANT SELECT ON users TO ti_worker;
+GRANT SELECT, UPDATE ON users TO ti_worker;
 
 CREATE TABLE memberships (
     user_id uuid NOT NULL REFERENCES users,
     organization_id uuid NOT NULL REFERENCES organizations,
     role text NOT NULL CHECK (role IN ('admin', 'member', 'read_only')),
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (user_id, organization_id)
 );
 GRANT SELECT, INSERT, UPDATE, DELETE ON memberships TO ti_service;
-GRANT SELECT ON memberships TO ti_worker;
+GRANT SELECT, DELETE ON memberships TO ti_worker;
 
 CREATE TABLE api_keys (
     id uuid PRIMARY KEY,
