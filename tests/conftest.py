@@ -38,6 +38,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Urls]:
         assert process.stdin is not None
         assert process.stdout is not None
         lines = [json.loads(process.stdout.readline()) for _ in range(2)]
+        assert "url" in lines[1], lines
         yield Urls(Secret(lines[1]["owner_url"]), Secret(lines[1]["url"]))
         process.stdin.close()
         process.wait(STOP_LIMIT_SECONDS)

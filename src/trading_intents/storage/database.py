@@ -38,11 +38,15 @@ LOST = (
 LOST_IF_CLOSED = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 CANNOT_CONNECT = (*LOST, *LOST_IF_CLOSED, asyncpg.InsufficientResourcesError)
 REFUSED = (
-    asyncpg.ClientConfigurationError,
     asyncpg.InvalidAuthorizationSpecificationError,  # a wrong password is one
     asyncpg.InvalidCatalogNameError,
     asyncpg.InvalidParameterValueError,  # SET ROLE to one that does not exist
     asyncpg.InsufficientPrivilegeError,
+)
+# Said instead of the driver's text, which can quote a piece of the password.
+UNREADABLE_URL = (
+    "the database URL cannot be read: write postgresql://login:password@host:port/database, "
+    "with %-codes for any of :/?#[]@ in the password"
 )
 
 
@@ -158,6 +162,8 @@ async def open_pool(url: Secret, role: str, size: int, metrics: Metrics) -> Asyn
     connections = Connections(connect, size)
     try:
         connections.give_back(await connections.take(ACQUIRE_LIMIT_SECONDS))
+    except ValueError:
+        raise StartupRefused(UNREADABLE_URL) from None
     except REFUSED as error:
         raise StartupRefused(
             f"the database refuses us ({error}): check TRADING_INTENTS_DATABASE_URL, migrate"

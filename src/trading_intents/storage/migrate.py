@@ -12,7 +12,16 @@ import asyncpg
 
 from trading_intents.errors import StartupRefused, Unavailable
 from trading_intents.secret import Secret
-from trading_intents.storage.database import CANNOT_CONNECT, LOST, OWNER_ROLE, REFUSED, SERVICE_ROLE, WORKER_ROLE, Row
+from trading_intents.storage.database import (
+    CANNOT_CONNECT,
+    LOST,
+    OWNER_ROLE,
+    REFUSED,
+    SERVICE_ROLE,
+    UNREADABLE_URL,
+    WORKER_ROLE,
+    Row,
+)
 from trading_intents.telemetry import Log
 
 FOLDER = Path(__file__).with_name("migrations")
@@ -171,6 +180,8 @@ async def _unprepared(owner: Any, login: str, migrating: bool) -> list[str]:
 async def _connected(url: Secret) -> AsyncIterator[Any]:
     try:
         connection = await asyncpg.connect(url.reveal(), timeout=CONNECT_LIMIT_SECONDS)
+    except ValueError:
+        raise StartupRefused(UNREADABLE_URL) from None
     except REFUSED as error:
         raise StartupRefused(f"the database refuses us ({error}): check TRADING_INTENTS_DATABASE_URL") from error
     except CANNOT_CONNECT as error:
