@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,8 @@ from trading_intents.secret import Secret
 PREFIX = "TRADING_INTENTS_"
 ROLES = ("api", "stream", "worker")
 LOCAL_PROVIDER = "local"
+# No part starts with a dot: `..` would lead out of the prefix.
+VAULT_PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ def _setting(default: Any, meaning: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    data_dir: Path = _setting(Path(".data"), "Folder of the embedded PostgreSQL, its passwords and the signing key.")
+    data_dir: Path = _setting(Path(".data"), "Folder of the embedded PostgreSQL, its passwords and our keys.")
     database_url: Secret = _setting(Secret(""), "PostgreSQL to use (15 or later). Empty: the embedded one.")
     database_owner_url: Secret = _setting(Secret(""), "Login that may migrate. Empty: as DATABASE_URL.")
     database_pool_size: int = _setting(10, "Connections of each database role a process may hold, 1 to 100.")
@@ -66,6 +69,21 @@ class Settings:
     identity_claim_scopes: str = _setting("scope", "Its claim for scopes, likewise: a text with spaces, or an array.")
     identity_claim_kind: str = _setting("kind", "Its claim that tells service accounts from users, likewise.")
     identity_kind_service: str = _setting("service", "The value of that claim that means a service account.")
+    vault_key_file: str = _setting(
+        "", "The embedded vault's master keys, made at first start. Empty: vault-keys.json in DATA_DIR."
+    )
+    vault_master_keys: Secret = _setting(
+        Secret(""), "Those keys themselves, in place of the file: 1:KEY,2:KEY, 32 bytes each in base64. The last seals."
+    )
+    vault_url: str = _setting("", "OpenBao or HashiCorp Vault: https, or http on loopback. Empty: the embedded vault.")
+    vault_token: Secret = _setting(Secret(""), "Its token.")
+    vault_token_file: str = _setting("", "File of its token, read for each request, in place of VAULT_TOKEN.")
+    vault_mount: str = _setting("secret", "Its KV version 2 engine's mount.")
+    vault_prefix: str = _setting("trading-intents", "Path in that engine under which everything is kept.")
+    vault_namespace: str = _setting("", "Its namespace. Empty: none.")
+    vault_ca_file: str = _setting(
+        "", "PEM file of the authorities that may have signed its certificate. Empty: the usual ones."
+    )
     log_level: str = _setting("info", "debug, info, warning or error.")
 
 
@@ -133,6 +151,7 @@ def _check(settings: Settings) -> None:
     if not 1 <= settings.database_pool_size <= 100:
         raise StartupRefused(f"{PREFIX}DATABASE_POOL_SIZE: 1 to 100")
     _check_identity(settings)
+    _check_vault(settings)
     if settings.log_level not in ("debug", "info", "warning", "error"):
         raise StartupRefused(f"{PREFIX}LOG_LEVEL: debug, info, warning or error")
 
@@ -148,6 +167,27 @@ def _check_identity(settings: Settings) -> None:
     for name in ("identity_issuer", "identity_jwks_url"):
         if not local and not getattr(settings, name):
             raise StartupRefused(f"{PREFIX}{name.upper()}: needed with an external identity provider")
+
+
+def _check_vault(settings: Settings) -> None:
+    embedded = not settings.vault_url
+    if embedded and settings.vault_key_file and settings.vault_master_keys:
+        raise StartupRefused(f"{PREFIX}VAULT_MASTER_KEYS: not together with {PREFIX}VAULT_KEY_FILE")
+    for name in ("vault_token", "vault_token_file", "vault_namespace", "vault_ca_file"):
+        if embedded and getattr(settings, name):
+            raise StartupRefused(f"{PREFIX}{name.upper()}: only with {PREFIX}VAULT_URL")
+    if embedded:
+        return
+    for name in ("vault_key_file", "vault_master_keys"):
+        if getattr(settings, name):
+            raise StartupRefused(f"{PREFIX}{name.upper()}: not with {PREFIX}VAULT_URL")
+    if not _is_safe_url(settings.vault_url) or set(settings.vault_url) & set("?#@"):
+        raise StartupRefused(f"{PREFIX}VAULT_URL: a plain https URL, or http on a loopback address")
+    if bool(settings.vault_token) == bool(settings.vault_token_file):
+        raise StartupRefused(f"{PREFIX}VAULT_TOKEN: needed with {PREFIX}VAULT_URL, or VAULT_TOKEN_FILE, not both")
+    for name in ("vault_mount", "vault_prefix", "vault_namespace"):
+        if not VAULT_PATH.fullmatch(getattr(settings, name) or "none"):
+            raise StartupRefused(f"{PREFIX}{name.upper()}: parts of A-Z a-z 0-9 . _ - with / between them")
 
 
 def _is_safe_url(text: str) -> bool:

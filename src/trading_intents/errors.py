@@ -13,7 +13,7 @@ PlatformError
 ├── UnsupportedMediaType 415
 ├── ValidationFailed 422
 ├── RateLimited 429
-├── InternalError 500
+├── InternalError, SecretUnreadable 500
 ├── Unavailable 503
 ├── OutcomeUnknown 503
 └── StartupRefused        (never on the wire: the process says it and ends)
@@ -127,6 +127,16 @@ class RateLimited(PlatformError):
 
 class InternalError(PlatformError):
     pass
+
+
+class SecretUnreadable(PlatformError):
+    """A sealed secret does not open. `reason` is for the log: the caller learns only that it is our fault."""
+
+    status, code, title = 500, "secret_unreadable", "A stored secret cannot be read"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self.reason = reason
 
 
 class Unavailable(PlatformError):

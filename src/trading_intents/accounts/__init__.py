@@ -1,0 +1,1 @@
+"""Trading accounts, their broker credentials, and the vault that keeps the secrets."""

@@ -1,0 +1,250 @@
+"""The master keys of the embedded vault: a file that processes share, or the environment. Never shows a key, and
+never drops one that a secret may still need."""
+
+import base64
+import contextlib
+import fcntl
+import os
+import secrets
+import stat
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from trading_intents.clock import Clock
+from trading_intents.config import PREFIX
+from trading_intents.errors import LimitReached, StartupRefused, Unavailable
+from trading_intents.secret import Secret
+from trading_intents.telemetry import Log
+
+KEY_BYTES = 32
+LARGEST_VERSION = 2**32 - 1
+MOST_KEYS = 100
+LARGEST_FILE = 64 * 1024
+LOCK_TRIES, LOCK_PAUSE_SECONDS = 500, 0.01
+# A seal made with the old key just before the new one came is stored by then.
+RETIRE_AFTER_SECONDS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class MasterKey:
+    version: int
+    key: bytes = field(repr=False)
+    made_at: int = 0  # seconds since 1970
+
+
+class MasterKeys(Protocol):
+    def newest(self) -> MasterKey:
+        """The one that seals."""
+        ...
+
+    def find(self, version: int) -> MasterKey | None: ...
+
+    def versions(self) -> tuple[int, ...]:
+        """Ascending."""
+        ...
+
+    def add(self) -> int: ...
+
+    def retire(self, version: int) -> bool: ...
+
+
+class EnvironmentKeys:
+    """VAULT_MASTER_KEYS, as `1:base64,2:base64`: fixed for the life of the process."""
+
+    def __init__(self, text: Secret) -> None:
+        variable = f"{PREFIX}VAULT_MASTER_KEYS"
+        keys = [_read_key(part) for part in text.reveal().split(",")]
+        self._keys = _by_version((key for key in keys if key), variable)
+        if len(self._keys) != len(keys):
+            raise StartupRefused(f"{variable}: must look like 1:KEY,2:KEY; each KEY is 32 bytes in base64")
+
+    def newest(self) -> MasterKey:
+        return self._keys[max(self._keys)]
+
+    def find(self, version: int) -> MasterKey | None:
+        return self._keys.get(version)
+
+    def versions(self) -> tuple[int, ...]:
+        return tuple(sorted(self._keys))
+
+    def add(self) -> int:
+        raise StartupRefused(f"{PREFIX}VAULT_MASTER_KEYS: holds the keys, so add the new one there")
+
+    def retire(self, version: int) -> bool:
+        return False
+
+
+class KeyFile:
+    """Keys in a file of mode 0600. Every process sees at once what another one added."""
+
+    def __init__(self, path: Path, clock: Clock, log: Log) -> None:
+        self._path = path
+        self._clock = clock
+        self._log = log
+        try:
+            if not path.exists():
+                _make_file(path, MasterKey(1, secrets.token_bytes(KEY_BYTES), self._now()))
+            self._keys, self._stamp = _read_file(path)
+        except OSError as error:
+            raise StartupRefused(f"{path}: {error.strerror}") from None
+
+    def newest(self) -> MasterKey:
+        # Not from memory: a seal under a key that another process has replaced could outlive that key.
+        self._refresh()
+        return self._keys[max(self._keys)]
+
+    def find(self, version: int) -> MasterKey | None:
+        if version not in self._keys:
+            self._refresh()
+        return self._keys.get(version)
+
+    def versions(self) -> tuple[int, ...]:
+        self._refresh()
+        return tuple(sorted(self._keys))
+
+    def add(self) -> int:
+        """Make a new newest key and tell its version. Waits for a lock: not for the event loop."""
+        with self._changing() as keys:
+            if len(keys) >= MOST_KEYS:
+                raise LimitReached("there are as many master keys as there may be: retire some")
+            version = max(keys) + 1
+            keys[version] = MasterKey(version, secrets.token_bytes(KEY_BYTES), self._now())
+        return version
+
+    def retire(self, version: int) -> bool:
+        """Drop a key that no row uses; False while it must stay. Waits for a lock: not for the event loop."""
+        with self._changing() as keys:
+            newest = keys[max(keys)]
+            if version == newest.version or self._now() < newest.made_at + RETIRE_AFTER_SECONDS:
+                return False
+            keys.pop(version, None)
+        return True
+
+    def _now(self) -> int:
+        return int(self._clock.now().timestamp())
+
+    def _refresh(self) -> None:
+        try:
+            if _stamp_of(os.stat(self._path)) != self._stamp:
+                self._keys, self._stamp = _read_file(self._path)
+        except (OSError, StartupRefused) as error:
+            self._log.error("vault_keys_unreadable", path=str(self._path), error=str(error))
+            raise Unavailable("the vault's keys cannot be read") from None
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[dict[int, MasterKey]]:
+        """The keys as they are now, to be changed in place; written when the block ends well."""
+        try:
+            path = self._path.resolve()  # so that a link to the file stays one
+            with _locked(path):
+                before, _ = _read_file(path)
+                keys = dict(before)
+                yield keys
+                if keys != before:
+                    with _draft(path, keys.values()) as draft:
+                        owner = path.stat()
+                        os.chown(draft, owner.st_uid, owner.st_gid)  # root may rotate for the service's user
+                        os.replace(draft, path)
+                    _sync_folder(path)
+        except OSError as error:
+            raise StartupRefused(f"{self._path}: {error.strerror}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    keys: tuple[MasterKey, ...]
+
+
+def _read_key(part: str) -> MasterKey | None:
+    version, _, encoded = part.strip().partition(":")
+    try:
+        key = base64.b64decode(encoded, validate=True)
+    except ValueError:
+        return None
+    if not version.isascii() or not version.isdigit() or len(version) > len(str(LARGEST_VERSION)):
+        return None
+    return MasterKey(int(version), key)
+
+
+def _by_version(keys: Iterable[MasterKey], place: str) -> dict[int, MasterKey]:
+    """Keys from outside, checked; a refusal names versions only."""
+    found: dict[int, MasterKey] = {}
+    for key in keys:
+        if not 1 <= key.version <= LARGEST_VERSION or len(key.key) != KEY_BYTES:
+            raise StartupRefused(f"{place}: key {key.version} must be 32 bytes, its version 1 to {LARGEST_VERSION}")
+        if key.version in found:
+            raise StartupRefused(f"{place}: key {key.version} is there twice")
+        found[key.version] = key
+    return found
+
+
+def _read_file(path: Path) -> tuple[dict[int, MasterKey], tuple[int, ...]]:
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        if stat.S_IMODE(status.st_mode) & 0o077:
+            raise StartupRefused(f"{path}: others may read it; make it yours alone (chmod 600)")
+        content = file.read(LARGEST_FILE)
+    try:
+        stored = msgspec.json.decode(content, type=_Stored).keys
+    except ValueError:
+        stored = ()
+    keys = _by_version(stored, str(path))
+    if not keys:
+        raise StartupRefused(f"{path}: holds no master keys; have it back from a backup, as secrets need them")
+    return keys, _stamp_of(status)
+
+
+def _stamp_of(status: os.stat_result) -> tuple[int, ...]:
+    """Differs for every content, as each is a file of its own that took the other's place."""
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _make_file(path: Path, first: MasterKey) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # A link, not a rename: it never replaces the keys of a process that was faster.
+    with _draft(path, [first]) as draft, contextlib.suppress(FileExistsError):
+        os.link(draft, path)
+    _sync_folder(path)
+
+
+@contextlib.contextmanager
+def _draft(path: Path, keys: Iterable[MasterKey]) -> Iterator[str]:
+    """A file with these keys, next to `path` until the block ends."""
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(_Stored(tuple(keys))))
+            file.flush()
+            os.fsync(file.fileno())
+        yield draft
+    finally:
+        Path(draft).unlink(missing_ok=True)
+
+
+def _sync_folder(path: Path) -> None:
+    """Without it a power cut could take a key whose secrets the database has already kept."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Alone among those who change the keys. A file of its own: the keys' file is replaced, and a lock with it."""
+    with open(f"{path}.lock", "ab") as file:
+        for _ in range(LOCK_TRIES):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            time.sleep(LOCK_PAUSE_SECONDS)
+        else:
+            raise StartupRefused(f"{path}.lock: another process has been changing the keys for too long")
+        yield

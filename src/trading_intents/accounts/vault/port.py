@@ -1,0 +1,51 @@
+"""What a vault is: it seals a credential's secrets into bytes that the database keeps. Never tells a secret in an
+error, and never opens one for another row than the one it was sealed for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from trading_intents.errors import ValidationFailed
+from trading_intents.secret import Secret
+
+LARGEST_FIELDS = 128 * 1024  # encoded; more than a request's body can hold
+
+
+@dataclass(frozen=True, slots=True)
+class SecretRef:
+    """The row that a sealed secret is bound to."""
+
+    organization_id: UUID
+    account_id: UUID
+    credential_id: UUID
+
+
+class Vault(Protocol):
+    """SecretUnreadable: these bytes will not open. Unavailable: try again."""
+
+    async def seal(self, ref: SecretRef, secrets: Mapping[str, Secret]) -> bytes: ...
+
+    async def open(self, ref: SecretRef, sealed: bytes) -> dict[str, Secret]: ...
+
+    async def forget(self, ref: SecretRef, sealed: bytes) -> None:
+        """Once no row holds `sealed` any more. May be repeated."""
+        ...
+
+
+def encode_fields(secrets: Mapping[str, Secret]) -> bytes:
+    """Canonical JSON."""
+    try:
+        fields = msgspec.json.encode({name: secret.reveal() for name, secret in secrets.items()}, order="sorted")
+    except UnicodeEncodeError:
+        fields = None  # and not raised from here: that error holds the text
+    if fields is None or len(fields) > LARGEST_FIELDS:
+        raise ValidationFailed.at("/secrets", "too large, or not Unicode text")
+    return fields
+
+
+def decode_fields(fields: bytes) -> dict[str, Secret]:
+    """ValueError when they are none."""
+    return {name: Secret(text) for name, text in msgspec.json.decode(fields, type=dict[str, str]).items()}
