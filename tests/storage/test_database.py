@@ -15,7 +15,7 @@ from tests.storage.conftest import query
 from tests.storage.proxy import Link, linked
 from trading_intents.errors import OutcomeUnknown, StartupRefused, Unavailable
 from trading_intents.secret import Secret
-from trading_intents.storage.database import Database, Pool, Tx, open_database, open_pool
+from trading_intents.storage.database import Database, Isolation, Pool, Tx, open_database, open_pool
 from trading_intents.storage.migrate import pending
 from trading_intents.telemetry import Metrics, make_log
 
@@ -72,7 +72,7 @@ async def test_a_row_of_another_organization_cannot_be_written(database: Databas
 async def test_the_policy_is_computed_once_and_can_use_an_index(database: Database) -> None:
     async with database.service.transaction([A]) as tx:
         await tx.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
-        plan = "\n".join(row[0] for row in await tx.fetch("EXPLAIN SELECT * FROM things"))  # type: ignore[index]
+        plan = "\n".join(row["QUERY PLAN"] for row in await tx.fetch("EXPLAIN SELECT * FROM things"))
     assert "InitPlan" in plan
     assert "Index Cond: (organization_id = ANY" in plan
 
@@ -84,8 +84,8 @@ async def test_each_pool_acts_as_its_role(database: Database) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
-async def test_a_transaction_has_the_isolation_it_asked_for(database: Database, isolation: str) -> None:
-    async with database.service.transaction(isolation=isolation) as tx:  # type: ignore[arg-type]
+async def test_a_transaction_has_the_isolation_it_asked_for(database: Database, isolation: Isolation) -> None:
+    async with database.service.transaction(isolation=isolation) as tx:
         assert await tx.fetchval("SHOW transaction_isolation") == isolation
 
 

@@ -131,7 +131,7 @@ class Cluster:
                 f"set TRADING_INTENTS_POSTGRES_BIN to those of {theirs}, or move the data with pg_dump"
             )
 
-    def make_log(self) -> None:
+    def rotate_log(self) -> None:
         if self.log.exists() and self.log.stat().st_size > LOG_LIMIT_BYTES:
             self.log.rename(self.log.with_suffix(".log.1"))
         self.log.touch(mode=0o600)

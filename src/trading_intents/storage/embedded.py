@@ -142,7 +142,7 @@ class _Supervisor:
 
     async def _spawn(self, command: list[str]) -> Process:
         kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
-        self._cluster.make_log()
+        self._cluster.rotate_log()
         with self._cluster.log.open("ab") as out:
             return await asyncio.create_subprocess_exec(
                 *command, stdin=DEVNULL, stdout=out, stderr=STDOUT, env=kept | {"LC_ALL": "C"}
