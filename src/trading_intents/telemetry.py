@@ -53,3 +53,24 @@ class Metrics:
             ("role",),
             registry=self.registry,
         )
+        self.outbox_rows = Counter(
+            "ti_outbox_rows_total",
+            "Outbox attempts that ended, by what became of the row: completed, retried or failed.",
+            ("queue", "event_type", "ended"),
+            registry=self.registry,
+        )
+        self.outbox_handler_seconds = Histogram(
+            "ti_outbox_handler_seconds", "Time in an outbox handler.", ("queue", "event_type"), registry=self.registry
+        )
+        self.outbox_backlog = Gauge(
+            "ti_outbox_backlog_rows",
+            "Outbox rows that are pending, processing or failed.",
+            ("queue", "status"),
+            registry=self.registry,
+        )
+        self.outbox_oldest_pending = Gauge(
+            "ti_outbox_oldest_pending_seconds", "Age of the oldest pending row.", ("queue",), registry=self.registry
+        )
+        self.outbox_oldest_claim = Gauge(
+            "ti_outbox_oldest_claim_seconds", "Age of the oldest claim.", ("queue",), registry=self.registry
+        )

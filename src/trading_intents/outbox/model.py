@@ -1,0 +1,143 @@
+"""The outbox row: its types, what a handler may answer, and the moves it can make. No I/O, no clock."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from trading_intents.ids import OrganizationId
+from trading_intents.storage.database import Tx
+
+CLAIM_SECONDS = 5  # an older claim means that no worker is running
+HANDLER_SECONDS = 4  # counted from the claim, so that a live worker's claim never looks dead
+BACKOFF_SECONDS = (1, 2, 4, 8, 16, 30)  # after the first, second, … attempt; the last one repeats
+MAX_ERROR_CHARACTERS = 500
+
+
+class Queue(StrEnum):
+    ACCOUNTS = "accounts"
+    INTENTS = "intents"
+    USERS = "users"
+
+
+class Status(StrEnum):
+    PENDING = "pending"
+    PROCESSING = "processing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class EventType(StrEnum):
+    """Of the accounts queue, which is the one that the health report covers."""
+
+    ACCOUNT_CREATED = "account.created"
+    ACCOUNT_UPDATED = "account.updated"
+    ACCOUNT_DELETED = "account.deleted"
+    CREDENTIAL_CREATED = "credential.created"
+    CREDENTIAL_UPDATED = "credential.updated"
+    CREDENTIAL_DELETED = "credential.deleted"
+
+
+class Move(StrEnum):
+    PUT = "put"
+    CLAIM = "claim"
+    COMPLETE = "complete"
+    RETRY = "retry"
+    RELEASE = "release"
+    SWEEP = "sweep"
+    PRUNE = "prune"
+    OPERATOR_RETRY = "operator retry"
+    OPERATOR_DROP = "operator drop"
+
+
+# None is "no row": before it is put, and after it is pruned or archived. docs/states.md says when each one happens.
+MOVES: frozenset[tuple[Status | None, Move, Status | None]] = frozenset(
+    {
+        (None, Move.PUT, Status.PENDING),
+        (Status.PENDING, Move.CLAIM, Status.PROCESSING),
+        (Status.PROCESSING, Move.CLAIM, Status.PROCESSING),
+        (Status.PROCESSING, Move.COMPLETE, Status.COMPLETED),
+        (Status.PROCESSING, Move.RETRY, Status.PENDING),
+        (Status.PROCESSING, Move.RETRY, Status.FAILED),
+        (Status.PROCESSING, Move.RELEASE, Status.PENDING),
+        (Status.PENDING, Move.SWEEP, Status.FAILED),
+        (Status.PROCESSING, Move.SWEEP, Status.FAILED),
+        (Status.COMPLETED, Move.PRUNE, None),
+        (Status.FAILED, Move.OPERATOR_RETRY, None),
+        (Status.FAILED, Move.OPERATOR_DROP, None),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NewRow:
+    """`payload` holds ids and versions only: never a secret. `lane` is for the intents queue: the account."""
+
+    queue: Queue
+    event_type: str
+    organization_id: OrganizationId
+    order_key: UUID
+    payload: Mapping[str, Any]
+    lane: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedRow:
+    """Ours until the claim is older than CLAIM_SECONDS; `token` proves it in every later write."""
+
+    id: int
+    queue: Queue
+    event_type: str
+    organization_id: OrganizationId
+    order_key: UUID
+    lane: UUID | None
+    payload: dict[str, Any]
+    attempts: int  # this one included
+    created_at: datetime
+    token: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Handled. `write` runs in the transaction that completes the row, business rows first; it may run again."""
+
+    write: Callable[[Tx], Awaitable[None]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Try again after the back-off, or after so many seconds; on the last attempt the row fails instead.
+
+    `reason` is kept and shown to operators: never a secret, never what another party sent.
+    """
+
+    reason: str
+    after_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Not started: the attempt is given back."""
+
+    after_seconds: float = 1.0
+
+
+Outcome = Done | Retry | Release
+Handler = Callable[[ClaimedRow], Awaitable[Outcome]]
+
+
+def backoff_seconds(attempts: int) -> int:
+    assert attempts >= 1
+    return BACKOFF_SECONDS[min(attempts, len(BACKOFF_SECONDS)) - 1]
+
+
+def scrub(text: str) -> str:
+    """One line of bounded length; PostgreSQL's text holds no NUL."""
+    return "".join(c if c.isprintable() else " " for c in text)[:MAX_ERROR_CHARACTERS]
+
+
+def channel(queue: Queue) -> str:
+    """The signal that says: this queue has a new row."""
+    return f"outbox_{queue}"

@@ -1,0 +1,255 @@
+"""The outbox table: one function per statement. Every time in it is the database's, never this process's.
+
+Each write after a claim names the claim's token and does nothing if the row has another one by now.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import msgspec
+
+from trading_intents.ids import OrganizationId
+from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, NewRow, Queue, Status, backoff_seconds, scrub
+from trading_intents.storage.database import Row, Tx
+
+SWEEP_ROWS = 1_000
+PRUNE_ROWS = 1_000
+
+# Without MATERIALIZED a planner with stale statistics runs the CTE once for every row it joins, and over-claims.
+# The sub-select makes the clock one value for the statement, which an index can use.
+_CLAIM = """
+    WITH candidates AS MATERIALIZED (
+        SELECT id FROM outbox AS candidate
+        WHERE queue = $1
+          AND event_type = ANY ($2)
+          AND attempts < $3
+          AND {lane}
+          AND status IN ('pending', 'processing')
+          AND (
+            (status = 'pending' AND due_at <= (SELECT clock_timestamp()))
+            OR (status = 'processing' AND claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $4))
+          )
+          AND NOT EXISTS (
+            SELECT FROM outbox AS earlier
+            WHERE earlier.order_key = candidate.order_key
+              AND earlier.queue = $1
+              AND earlier.id < candidate.id
+              AND earlier.status IN ('pending', 'processing')
+          )
+        ORDER BY id
+        LIMIT $5
+        FOR UPDATE SKIP LOCKED
+    )
+    UPDATE outbox
+    SET status = 'processing', attempts = attempts + 1,
+        claimed_at = clock_timestamp(), claim_token = gen_random_uuid()
+    WHERE id = ANY (ARRAY(SELECT id FROM candidates))
+    RETURNING id, queue, event_type, organization_id, order_key, lane, payload, attempts, created_at, claim_token
+"""
+CLAIM = _CLAIM.format(lane="lane IS NULL")
+CLAIM_IN_LANES = _CLAIM.format(lane="lane = ANY ($6)")
+
+
+@dataclass(frozen=True, slots=True)
+class Setback:
+    """An attempt that came to nothing: why, and when the next one is due (None: by the back-off)."""
+
+    row: ClaimedRow
+    reason: str
+    after_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What is not completed: rows by status, and the ages of the oldest; 0 when there is none."""
+
+    counts: dict[Status, int]
+    oldest_pending_seconds: float
+    oldest_claim_seconds: float
+
+
+async def put(tx: Tx, rows: Sequence[NewRow]) -> None:
+    """In the transaction that they speak of, in this order; tell the workers once it has committed."""
+    await tx.execute(
+        """
+        INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload)
+        SELECT queue, event_type, organization_id, order_key, lane, payload::jsonb
+        FROM unnest($1::text[], $2::text[], $3::uuid[], $4::uuid[], $5::uuid[], $6::text[])
+             WITH ORDINALITY AS new (queue, event_type, organization_id, order_key, lane, payload, position)
+        ORDER BY position
+        """,
+        [row.queue for row in rows],
+        [row.event_type for row in rows],
+        [row.organization_id for row in rows],
+        [row.order_key for row in rows],
+        [row.lane for row in rows],
+        [msgspec.json.encode(row.payload).decode() for row in rows],
+    )
+
+
+async def claim(
+    tx: Tx,
+    queue: Queue,
+    event_types: Collection[str],
+    limit: int,
+    attempt_limit: int,
+    lanes: Sequence[UUID] | None = None,
+) -> list[ClaimedRow]:
+    """At most `limit` rows, oldest first. Rows with a lane are claimed only by whoever names it."""
+    arguments = (queue, list(event_types), attempt_limit, CLAIM_SECONDS, limit)
+    if lanes is None:
+        rows = await tx.fetch(CLAIM, *arguments)
+    else:
+        rows = await tx.fetch(CLAIM_IN_LANES, *arguments, lanes)
+    return sorted(map(_claimed, rows), key=lambda row: row.id)
+
+
+async def complete(tx: Tx, claims: Sequence[ClaimedRow]) -> set[UUID]:
+    """Gives the tokens that still held."""
+    rows = await tx.fetch(
+        """
+        UPDATE outbox
+        SET status = 'completed', finished_at = clock_timestamp(), claimed_at = NULL, claim_token = NULL,
+            last_error = NULL
+        FROM unnest($1::bigint[], $2::uuid[]) AS held (id, token)
+        WHERE outbox.id = held.id AND claim_token = held.token AND status = 'processing'
+        RETURNING held.token
+        """,
+        *_ids_and_tokens(claims),
+    )
+    return {row["token"] for row in rows}
+
+
+async def retry(tx: Tx, setbacks: Sequence[Setback], attempt_limit: int) -> dict[UUID, Status]:
+    """Pending again, or failed at the attempt limit. Gives the tokens that still held and what became of each."""
+    ordered = sorted(setbacks, key=lambda setback: setback.row.id)
+    rows = await tx.fetch(
+        """
+        UPDATE outbox
+        SET status = CASE WHEN attempts < $5 THEN 'pending' ELSE 'failed' END,
+            due_at = clock_timestamp() + make_interval(secs => after_seconds),
+            finished_at = CASE WHEN attempts < $5 THEN NULL ELSE clock_timestamp() END,
+            claimed_at = NULL, claim_token = NULL, last_error = reason
+        FROM unnest($1::bigint[], $2::uuid[], $3::float8[], $4::text[]) AS held (id, token, after_seconds, reason)
+        WHERE outbox.id = held.id AND claim_token = held.token AND status = 'processing'
+        RETURNING held.token, outbox.status
+        """,
+        *_ids_and_tokens([setback.row for setback in ordered]),
+        [_delay_seconds(setback) for setback in ordered],
+        [scrub(setback.reason) for setback in ordered],
+        attempt_limit,
+    )
+    return {row["token"]: Status(row["status"]) for row in rows}
+
+
+async def release(tx: Tx, claims: Sequence[ClaimedRow], after_seconds: float) -> set[UUID]:
+    """Claims that were not started: pending again, the attempt given back. Gives the tokens that still held."""
+    rows = await tx.fetch(
+        """
+        UPDATE outbox
+        SET status = 'pending', attempts = attempts - 1, claimed_at = NULL, claim_token = NULL,
+            due_at = clock_timestamp() + make_interval(secs => $3)
+        FROM unnest($1::bigint[], $2::uuid[]) AS held (id, token)
+        WHERE outbox.id = held.id AND claim_token = held.token AND status = 'processing'
+        RETURNING held.token
+        """,
+        *_ids_and_tokens(claims),
+        after_seconds,
+    )
+    return {row["token"] for row in rows}
+
+
+async def sweep(tx: Tx, queue: Queue, attempt_limit: int) -> list[str]:
+    """Fail rows at the attempt limit that wait, or whose worker is gone. Gives their event types."""
+    rows = await tx.fetch(
+        """
+        WITH used_up AS MATERIALIZED (
+            SELECT id FROM outbox
+            WHERE queue = $1 AND status IN ('pending', 'processing') AND attempts >= $2
+              AND (status = 'pending' OR claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $3))
+            ORDER BY id
+            LIMIT $4
+            FOR UPDATE SKIP LOCKED
+        )
+        UPDATE outbox
+        SET status = 'failed', finished_at = clock_timestamp(), claimed_at = NULL, claim_token = NULL,
+            last_error = coalesce(last_error, 'the worker of the last attempt went away')
+        WHERE id = ANY (ARRAY(SELECT id FROM used_up))
+        RETURNING event_type
+        """,
+        queue,
+        attempt_limit,
+        CLAIM_SECONDS,
+        SWEEP_ROWS,
+    )
+    return [row["event_type"] for row in rows]
+
+
+async def prune(tx: Tx, queue: Queue, keep_seconds: float) -> int:
+    """Remove rows completed longer ago than that, PRUNE_ROWS at most; gives how many."""
+    removed: int = await tx.fetchval(
+        """
+        WITH old AS MATERIALIZED (
+            SELECT id FROM outbox
+            WHERE queue = $1 AND status = 'completed'
+              AND finished_at < (SELECT clock_timestamp()) - make_interval(secs => $2)
+            ORDER BY finished_at
+            LIMIT $3
+        ), removed AS (
+            DELETE FROM outbox WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
+        )
+        SELECT count(*) FROM removed
+        """,
+        queue,
+        keep_seconds,
+        PRUNE_ROWS,
+    )
+    return removed
+
+
+async def measure(tx: Tx, queue: Queue) -> Backlog:
+    """Completed rows are not counted: there can be millions of them."""
+    rows = await tx.fetch(
+        """
+        SELECT status, count(*) AS count,
+               extract(epoch FROM clock_timestamp() - min(created_at))::float8 AS oldest_seconds,
+               extract(epoch FROM clock_timestamp() - min(claimed_at))::float8 AS oldest_claim_seconds
+        FROM outbox WHERE queue = $1 AND status IN ('pending', 'processing') GROUP BY status
+        UNION ALL
+        SELECT 'failed', count(*), 0, NULL FROM outbox WHERE queue = $1 AND status = 'failed'
+        """,
+        queue,
+    )
+    by_status = {Status(row["status"]): row for row in rows}
+    pending, processing = by_status.get(Status.PENDING), by_status.get(Status.PROCESSING)
+    return Backlog(
+        {status: row["count"] for status, row in by_status.items()},
+        max(0.0, pending["oldest_seconds"]) if pending else 0.0,
+        max(0.0, processing["oldest_claim_seconds"]) if processing else 0.0,
+    )
+
+
+def _claimed(row: Row) -> ClaimedRow:
+    return ClaimedRow(
+        id=row["id"],
+        queue=Queue(row["queue"]),
+        event_type=row["event_type"],
+        organization_id=OrganizationId(row["organization_id"]),
+        order_key=row["order_key"],
+        lane=row["lane"],
+        payload=msgspec.json.decode(row["payload"]),
+        attempts=row["attempts"],
+        created_at=row["created_at"],
+        token=row["claim_token"],
+    )
+
+
+def _ids_and_tokens(claims: Sequence[ClaimedRow]) -> tuple[list[int], list[UUID]]:
+    # In id order, as every statement takes its locks.
+    ordered = sorted(claims, key=lambda row: row.id)
+    return [row.id for row in ordered], [row.token for row in ordered]
+
+
+def _delay_seconds(setback: Setback) -> float:
+    return backoff_seconds(setback.row.attempts) if setback.after_seconds is None else setback.after_seconds

@@ -1,0 +1,117 @@
+"""Writes down how claims ended, all that are waiting in one transaction. Never runs a handler."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from uuid import UUID
+
+from trading_intents.clock import Clock
+from trading_intents.errors import PlatformError
+from trading_intents.outbox import queue as outbox
+from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, Done, Outcome, Release, Retry, Status
+from trading_intents.storage.database import Pool, Tx
+from trading_intents.telemetry import Log, Metrics
+
+PAUSE_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A claim and this process's monotonic time from before it: its age is never underestimated."""
+
+    row: ClaimedRow
+    since_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    held: Held
+    outcome: Outcome
+    settled: asyncio.Future[None]
+
+
+class Settler:
+    """Natural group commit: while one batch is written the next one gathers."""
+
+    def __init__(self, pool: Pool, attempt_limit: int, clock: Clock, metrics: Metrics, log: Log) -> None:
+        self._pool, self._attempt_limit, self._clock = pool, attempt_limit, clock
+        self._metrics, self._log = metrics, log
+        self._waiting: list[_Ending] = []
+        self._arrived = asyncio.Event()
+
+    async def settle(self, held: Held, outcome: Outcome) -> None:
+        """Returns once it is written, or once the claim is void. Bounded by the claims that a worker may hold."""
+        ending = _Ending(held, outcome, asyncio.get_running_loop().create_future())
+        self._waiting.append(ending)
+        self._arrived.set()
+        await ending.settled
+
+    async def run(self) -> None:
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            batch, self._waiting = self._waiting, []
+            await self._write(batch)
+            for ending in batch:
+                if not ending.settled.done():
+                    ending.settled.set_result(None)
+
+    async def _write(self, batch: list[_Ending]) -> None:
+        """Tries again for as long as the claims can still be ours; after that other workers have the rows."""
+        while batch:
+            try:
+                async with self._pool.transaction() as tx:
+                    endings = await self._settle_all(tx, batch)
+            except Exception as error:
+                self._log.warning("outbox results not written", rows=len(batch), reason=reason_of(error))
+                await asyncio.sleep(PAUSE_SECONDS)
+                batch = [e for e in batch if self._clock.monotonic() - e.held.since_seconds < CLAIM_SECONDS]
+            else:
+                self._count(batch, endings)
+                return
+
+    async def _settle_all(self, tx: Tx, batch: list[_Ending]) -> dict[UUID, Status]:
+        """What became of each token; those that are missing were not ours any more."""
+        done = [e.held.row for e in batch if isinstance(e.outcome, Done)]
+        setbacks = [
+            outbox.Setback(e.held.row, e.outcome.reason, e.outcome.after_seconds)
+            for e in batch
+            if isinstance(e.outcome, Retry)
+        ]
+        result: dict[UUID, Status] = {}
+        if done:
+            result |= dict.fromkeys(await outbox.complete(tx, done), Status.COMPLETED)
+        if setbacks:
+            result |= await outbox.retry(tx, setbacks, self._attempt_limit)
+        for after_seconds, rows in _by_delay(batch):
+            result |= dict.fromkeys(await outbox.release(tx, rows, after_seconds), Status.PENDING)
+        return result
+
+    def _count(self, batch: list[_Ending], endings: dict[UUID, Status]) -> None:
+        for ending in batch:
+            row = ending.held.row
+            status = endings.get(row.token)
+            if status is None:
+                self._log.warning("outbox claim was void", queue=row.queue, event_type=row.event_type, row=row.id)
+            elif not isinstance(ending.outcome, Release):
+                self._metrics.outbox_rows.labels(row.queue, row.event_type, _ENDED[status]).inc()
+                if status is Status.FAILED:
+                    self._log.error("outbox row failed", queue=row.queue, event_type=row.event_type, row=row.id)
+
+
+_ENDED = {Status.COMPLETED: "completed", Status.PENDING: "retried", Status.FAILED: "failed"}
+
+
+def _by_delay(batch: Iterable[_Ending]) -> list[tuple[float, list[ClaimedRow]]]:
+    grouped: dict[float, list[ClaimedRow]] = {}
+    for ending in batch:
+        if isinstance(ending.outcome, Release):
+            grouped.setdefault(ending.outcome.after_seconds, []).append(ending.held.row)
+    return list(grouped.items())
+
+
+def reason_of(error: Exception) -> str:
+    """What may be kept of an error: our own words, or another's name only, as its text can hold anything."""
+    if isinstance(error, PlatformError):
+        return f"{error.code}: {error.detail}"
+    return type(error).__name__

@@ -1,0 +1,62 @@
+"""What a queue needs beside its claims: fail what is used up, remove what is long done, tell how full it is."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from trading_intents.outbox import queue as outbox
+from trading_intents.outbox.model import Queue, Status
+from trading_intents.outbox.settling import reason_of
+from trading_intents.storage.database import Pool
+from trading_intents.telemetry import Log, Metrics
+
+SWEEP_SECONDS = 1.0
+PRUNE_SECONDS = 60.0
+MEASURE_SECONDS = 5.0
+HOUR_SECONDS = 3600
+KEEP_SECONDS = {
+    Queue.ACCOUNTS: 7 * 24 * HOUR_SECONDS,
+    Queue.INTENTS: HOUR_SECONDS,
+    Queue.USERS: 7 * 24 * HOUR_SECONDS,
+}
+
+
+async def keep_up(queue: Queue, pool: Pool, attempt_limit: int, metrics: Metrics, log: Log) -> None:
+    """Until cancelled."""
+
+    async def sweep() -> None:
+        async with pool.transaction() as tx:
+            failed = await outbox.sweep(tx, queue, attempt_limit)
+        for event_type in failed:
+            log.error("outbox row failed", queue=queue, event_type=event_type)
+            metrics.outbox_rows.labels(queue, event_type, "failed").inc()
+
+    async def prune() -> None:
+        removed = outbox.PRUNE_ROWS
+        while removed == outbox.PRUNE_ROWS:
+            async with pool.transaction() as tx:
+                removed = await outbox.prune(tx, queue, KEEP_SECONDS[queue])
+
+    async def measure() -> None:
+        async with pool.transaction(read_only=True) as tx:
+            backlog = await outbox.measure(tx, queue)
+        for status in (Status.PENDING, Status.PROCESSING, Status.FAILED):
+            metrics.outbox_backlog.labels(queue, status).set(backlog.counts.get(status, 0))
+        metrics.outbox_oldest_pending.labels(queue).set(backlog.oldest_pending_seconds)
+        metrics.outbox_oldest_claim.labels(queue).set(backlog.oldest_claim_seconds)
+
+    async with asyncio.TaskGroup() as group:
+        for name, seconds, work in (
+            ("sweep", SWEEP_SECONDS, sweep),
+            ("prune", PRUNE_SECONDS, prune),
+            ("measure", MEASURE_SECONDS, measure),
+        ):
+            group.create_task(_repeat(name, seconds, work, queue, log))
+
+
+async def _repeat(name: str, seconds: float, work: Callable[[], Awaitable[None]], queue: Queue, log: Log) -> None:
+    while True:
+        try:
+            await work()
+        except Exception as error:
+            log.warning("outbox upkeep failed", queue=queue, work=name, reason=reason_of(error))
+        await asyncio.sleep(seconds)

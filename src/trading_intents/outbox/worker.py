@@ -1,0 +1,177 @@
+"""Claims rows of one queue and runs their handlers, each at most HANDLER_SECONDS. Never ends for a database away."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from trading_intents.clock import Clock
+from trading_intents.outbox import queue as outbox
+from trading_intents.outbox.model import (
+    CLAIM_SECONDS,
+    HANDLER_SECONDS,
+    ClaimedRow,
+    Done,
+    Handler,
+    Outcome,
+    Queue,
+    Release,
+    Retry,
+)
+from trading_intents.outbox.settling import Held, Settler, reason_of
+from trading_intents.outbox.upkeep import keep_up
+from trading_intents.storage.database import Pool
+from trading_intents.telemetry import Log, Metrics
+
+SLOTS = 100
+POLL_SECONDS = 1.0
+# A claim that is already older when its handler would start is given back: a paused process that wakes up has them.
+START_SECONDS = 2.0
+PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0)
+
+
+class _ClaimLost(Exception):
+    """The row is another worker's by now; rolls the handler's writes back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shop:
+    """What every worker of a process is built from."""
+
+    pool: Pool
+    attempt_limit: int
+    clock: Clock
+    metrics: Metrics
+    log: Log
+
+
+class Worker:
+    """`lanes` gives the lanes to claim in; without it rows that have none are claimed."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        handlers: Mapping[str, Handler],
+        shop: Shop,
+        slots: int = SLOTS,
+        lanes: Callable[[], Sequence[UUID]] | None = None,
+    ) -> None:
+        self._queue, self._handlers, self._shop, self._slots, self._lanes = queue, handlers, shop, slots, lanes
+        self._settler = Settler(shop.pool, shop.attempt_limit, shop.clock, shop.metrics, shop.log)
+        self._running: set[asyncio.Task[None]] = set()
+        self._woken = asyncio.Event()
+        self._stopping = False
+        self._background: list[asyncio.Task[None]] = []
+        self._claiming: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        shop = self._shop
+        upkeep = keep_up(self._queue, shop.pool, shop.attempt_limit, shop.metrics, shop.log)
+        self._background = [asyncio.create_task(self._settler.run()), asyncio.create_task(upkeep)]
+        self._claiming = asyncio.create_task(self._claim_until_stopped())
+
+    def wake(self) -> None:
+        """There may be a row to claim."""
+        self._woken.set()
+
+    async def stop(self, limit_seconds: float) -> None:
+        """Claim no more, give back what was not started, wait for the handlers that run; then end them."""
+        self._stopping = True
+        self.wake()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_seconds):
+                if self._claiming:
+                    await asyncio.shield(self._claiming)
+                while self._running:
+                    await asyncio.wait(self._running)
+        tasks = [*self._running, *self._background, *([self._claiming] if self._claiming else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _claim_until_stopped(self) -> None:
+        failures = 0
+        while not self._stopping:
+            self._woken.clear()
+            try:
+                await self._claim()
+                failures = 0
+            except Exception as error:
+                self._shop.log.warning("outbox not claimed", queue=self._queue, reason=reason_of(error))
+                await asyncio.sleep(PAUSES_SECONDS[min(failures, len(PAUSES_SECONDS) - 1)])
+                failures += 1
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._woken.wait()
+
+    async def _claim(self) -> None:
+        free = self._slots - len(self._running)
+        lanes = None if self._lanes is None else self._lanes()
+        if not free or not self._handlers or lanes == []:
+            return
+        before_seconds = self._shop.clock.monotonic()
+        async with self._shop.pool.transaction() as tx:
+            rows = await outbox.claim(tx, self._queue, self._handlers, free, self._shop.attempt_limit, lanes)
+        for row in rows:
+            task = asyncio.create_task(self._handle(Held(row, before_seconds)))
+            self._running.add(task)
+            task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        # A free slot, and maybe the end of what a later row of the same order key waited for.
+        self._running.discard(task)
+        self._woken.set()
+        if not task.cancelled() and (error := task.exception()):
+            self._shop.log.error("outbox row not settled", queue=self._queue, exc_info=error)
+
+    async def _handle(self, held: Held) -> None:
+        if self._stopping or self._age_seconds(held) > START_SECONDS:
+            await self._settler.settle(held, Release(after_seconds=0))
+            return
+        outcome: Outcome | None = await self._run(held)
+        if isinstance(outcome, Done) and outcome.write:
+            outcome = await self._write(held, outcome)
+        if outcome:
+            await self._settler.settle(held, outcome)
+
+    async def _run(self, held: Held) -> Outcome:
+        row, started_seconds = held.row, self._shop.clock.monotonic()
+        try:
+            async with asyncio.timeout(HANDLER_SECONDS - self._age_seconds(held)):
+                return await self._handlers[row.event_type](row)
+        except TimeoutError:
+            return Retry(f"not done within {HANDLER_SECONDS} s")
+        except Exception as error:
+            return self._setback(row, error)
+        finally:
+            spent_seconds = self._shop.clock.monotonic() - started_seconds
+            self._shop.metrics.outbox_handler_seconds.labels(row.queue, row.event_type).observe(spent_seconds)
+
+    async def _write(self, held: Held, done: Done) -> Outcome | None:
+        """The handler's writes, then the completion that must hit the row, as one transaction."""
+        row = held.row
+        assert done.write is not None
+        try:
+            async with asyncio.timeout(CLAIM_SECONDS - self._age_seconds(held)):
+                async with self._shop.pool.transaction([row.organization_id]) as tx:
+                    await done.write(tx)
+                    if not await outbox.complete(tx, [row]):
+                        raise _ClaimLost
+        except _ClaimLost:
+            self._shop.log.warning("outbox claim was lost", queue=row.queue, event_type=row.event_type, row=row.id)
+            return None
+        except Exception as error:
+            return self._setback(row, error)
+        self._shop.metrics.outbox_rows.labels(row.queue, row.event_type, "completed").inc()
+        return None
+
+    def _setback(self, row: ClaimedRow, error: Exception) -> Retry:
+        self._shop.log.warning(
+            "outbox handler failed", queue=row.queue, event_type=row.event_type, row=row.id, exc_info=error
+        )
+        return Retry(reason_of(error))
+
+    def _age_seconds(self, held: Held) -> float:
+        return self._shop.clock.monotonic() - held.since_seconds

@@ -1,0 +1,115 @@
+"""Wake-ups between processes: one connection that listens and notifies. A hint that can be lost, never the record."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import asyncpg
+
+from trading_intents.secret import Secret
+from trading_intents.telemetry import Log
+
+CONNECT_LIMIT_SECONDS = 2.0
+COMMAND_LIMIT_SECONDS = 2.0
+CLOSE_LIMIT_SECONDS = 1.0
+CHECK_SECONDS = 10.0  # a link that died silently is found after this long
+PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0)
+
+Callback = Callable[[], None]
+
+
+class Signals:
+    """`notify` is for after a commit: inside a busy transaction NOTIFY takes a lock on the whole database."""
+
+    def __init__(self, url: Secret, log: Log) -> None:
+        self._url, self._log = url, log
+        self._callbacks: dict[str, list[Callback]] = {}
+        self._waiting: set[str] = set()
+        self._stirred = asyncio.Event()
+
+    def subscribe(self, channel: str, callback: Callback) -> None:
+        """Called after a `notify` here or elsewhere, and whenever one may have been missed."""
+        self._callbacks.setdefault(channel, []).append(callback)
+        self._stirred.set()
+
+    def notify(self, channel: str) -> None:
+        """This process's subscribers at once; the others soon, many calls as one."""
+        self._call(channel)
+        self._waiting.add(channel)
+        self._stirred.set()
+
+    async def run(self) -> None:
+        """Until cancelled; connects again and again."""
+        failures = 0
+        while True:
+            try:
+                connection = await asyncpg.connect(
+                    self._url.reveal(), timeout=CONNECT_LIMIT_SECONDS, command_timeout=COMMAND_LIMIT_SECONDS
+                )
+                failures = 0
+                await self._use(connection)
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                self._log.warning("signals lost", reason=type(error).__name__)
+            await asyncio.sleep(PAUSES_SECONDS[min(failures, len(PAUSES_SECONDS) - 1)])
+            failures += 1
+
+    async def _use(self, connection: Any) -> None:
+        try:
+            connection.add_termination_listener(lambda _: self._stirred.set())
+            own_pid = connection.get_server_pid()
+
+            def heard(_: Any, pid: int, channel: str, __: object) -> None:
+                if pid != own_pid:  # `notify` has called ours
+                    self._call(channel)
+
+            listening: set[str] = set()
+            while not connection.is_closed():
+                self._stirred.clear()
+                for channel in self._callbacks.keys() - listening:
+                    await connection.add_listener(channel, heard)
+                    listening.add(channel)
+                    self._call(channel)
+                await self._send(connection)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(CHECK_SECONDS):
+                        await self._stirred.wait()
+                        continue
+                await connection.execute("SELECT 1")
+        finally:
+            await self._end(connection)
+
+    async def _send(self, connection: Any) -> None:
+        channels, self._waiting = self._waiting, set()
+        if not channels:
+            return
+        try:
+            await connection.execute("SELECT pg_notify(channel, '') FROM unnest($1::text[]) AS channel", list(channels))
+        except BaseException:
+            self._waiting |= channels
+            raise
+
+    async def _end(self, connection: Any) -> None:
+        """What was notified in the last moment still leaves, if it can."""
+        try:
+            async with asyncio.timeout(CLOSE_LIMIT_SECONDS):
+                await self._send(connection)
+                await connection.close()
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            connection.terminate()
+
+    def _call(self, channel: str) -> None:
+        for callback in self._callbacks.get(channel, ()):
+            callback()
+
+
+@contextlib.asynccontextmanager
+async def open_signals(url: Secret, log: Log) -> AsyncIterator[Signals]:
+    """Waits for no connection: what is notified before there is one leaves when there is."""
+    signals = Signals(url, log)
+    running = asyncio.create_task(signals.run())
+    try:
+        yield signals
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
