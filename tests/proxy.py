@@ -8,6 +8,7 @@ import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from trading_intents.secret import Secret
 
@@ -137,7 +138,9 @@ class FaultProxy:
 @contextlib.contextmanager
 def proxied(url: Secret) -> Iterator[tuple[FaultProxy, Secret]]:
     """A proxy before an embedded server's URL, and the URL that goes through it."""
-    login, _, folder = url.reveal().partition("?host=")
+    direct = urlsplit(url.reveal())
+    (folder,) = parse_qs(direct.query)["host"]
     proxy = FaultProxy(Path(folder, ".s.PGSQL.5432"))
     with proxy.running():
-        yield proxy, Secret(login.replace("@/", f"@127.0.0.1:{proxy.port}/") + "?sslmode=disable")
+        through = direct._replace(netloc=f"{direct.netloc}127.0.0.1:{proxy.port}", query="sslmode=disable")
+        yield proxy, Secret(through.geturl())
