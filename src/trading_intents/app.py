@@ -4,24 +4,43 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 
 from trading_intents import __version__
+from trading_intents.accounts.credentials import Credentials
+from trading_intents.accounts.http import account_routes, broker_routes, credential_routes
+from trading_intents.accounts.jobs import account_handlers
+from trading_intents.accounts.service import Accounts
+from trading_intents.accounts.vault import Vault, open_vault
+from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Clock, SystemClock
 from trading_intents.config import LOCAL_PROVIDER, Settings
+from trading_intents.errors import PlatformError
 from trading_intents.identity.access import RULES, Gate
-from trading_intents.identity.http import key_routes, organization_routes, provider_routes
+from trading_intents.identity.http import key_routes, organization_routes, provider_routes, user_routes
 from trading_intents.identity.provider import EmbeddedProvider, load_signing_key
 from trading_intents.identity.service import ApiKeys, Callers, Organizations, TokenIssuer, keep_reporting
 from trading_intents.identity.tokens import TokenVerifier, external_verifier
+from trading_intents.identity.users import (
+    LocalDirectory,
+    RemoteDirectory,
+    UserDirectory,
+    Users,
+    keep_resuming,
+    user_handlers,
+)
 from trading_intents.ids import IdMaker, id_maker
+from trading_intents.outbox.model import Handler, Queue, channel
+from trading_intents.outbox.worker import Shop, Worker
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database, open_database
 from trading_intents.storage.embedded import running
 from trading_intents.storage.migrate import migrate
+from trading_intents.storage.signals import Signals, open_signals
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.limits import Limits, Proxies, rates
 from trading_intents.web.operations import description_routes, operations_routes
@@ -44,6 +63,8 @@ class Parts:
 
     settings: Settings
     database: Database
+    signals: Signals
+    client: httpx.AsyncClient
     metrics: Metrics
     log: Log
     clock: Clock
@@ -65,50 +86,58 @@ async def database_urls(settings: Settings, log: Log, metrics: Metrics) -> Async
 async def open_parts(settings: Settings, log: Log) -> AsyncIterator[Parts]:
     """A migrated database and the rest, for `serve` and for every command."""
     metrics, clock = Metrics(), SystemClock()
-    async with database_urls(settings, log, metrics) as urls:
+    async with contextlib.AsyncExitStack() as stack:
+        urls = await stack.enter_async_context(database_urls(settings, log, metrics))
         await migrate(urls.owner, urls.login, log)
-        async with open_database(urls.login, settings.database_pool_size, log, metrics) as database:
-            yield Parts(settings, database, metrics, log, clock, id_maker(clock))
+        database = await stack.enter_async_context(open_database(urls.login, settings.database_pool_size, log, metrics))
+        signals = await stack.enter_async_context(open_signals(settings.database_listen_url or urls.login, log))
+        client = await stack.enter_async_context(httpx.AsyncClient())
+        yield Parts(settings, database, signals, client, metrics, log, clock, id_maker(clock))
 
 
 def embedded_provider(parts: Parts) -> EmbeddedProvider:
     return EmbeddedProvider(parts.settings, load_signing_key(parts.settings.data_dir), parts.clock, parts.make_id)
 
 
-@contextlib.asynccontextmanager
-async def build_routes(parts: Parts, missing: Callable[[], str]) -> AsyncIterator[tuple[Route, ...]]:
-    """The one route table; what its features do in the background runs while the block does."""
-    settings, pool = parts.settings, parts.database.service
-    local = settings.identity_provider_name == LOCAL_PROVIDER
-    async with contextlib.AsyncExitStack() as stack:
-        provider = embedded_provider(parts) if local else None
-        verifier: TokenVerifier
-        if provider:
-            verifier = provider.verifier(parts.log)
-        else:
-            client = await stack.enter_async_context(httpx.AsyncClient())
-            verifier = external_verifier(settings, client, parts.clock, parts.log)
-        callers = Callers(pool, verifier, settings.identity_provider_name, local, parts.clock)
-        internal = frozenset(settings.internal_organizations)
-        gates = {name: Gate(rule, callers, internal) for name, rule in RULES.items()}
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What the features give to a process, and what of it runs depends on the process's roles."""
 
-        async def lacking() -> str:
-            return missing() or ("" if await pool.healthy() else "the database is away")
+    callers: Callers
+    gates: Mapping[str, Gate]
+    routes: tuple[Route, ...]
+    handlers: Mapping[Queue, Mapping[str, Handler]]
+    resume_deletions: Callable[[], Coroutine[Any, Any, None]]
 
-        routes = operations_routes(gates["public"], lacking, parts.metrics.registry)
-        if "api" in settings.roles:
-            routes += key_routes(gates, ApiKeys(pool, parts.make_id, callers))
-            organizations = Organizations(pool, settings.identity_provider_name)
-            routes += organization_routes(gates["organization_by_provider"], organizations)
-            if provider:
-                routes += provider_routes(gates["public"], provider, TokenIssuer(pool, provider))
-        reporting = asyncio.create_task(keep_reporting(callers, parts.log))
-        try:
-            yield routes + description_routes(gates["public"], routes, __version__)
-        finally:
-            reporting.cancel()
-            await asyncio.wait([reporting])
-            await callers.report_use()
+
+def build_features(parts: Parts, vault: Vault) -> Features:
+    settings, pool, worker = parts.settings, parts.database.service, parts.database.worker
+    name, make_id, signals = settings.identity_provider_name, parts.make_id, parts.signals
+    provider = embedded_provider(parts) if name == LOCAL_PROVIDER else None
+    if provider:
+        verifier: TokenVerifier = provider.verifier(parts.log)
+        directory: UserDirectory = LocalDirectory()
+    else:
+        verifier = external_verifier(settings, parts.client, parts.clock, parts.log)
+        directory = RemoteDirectory(parts.client, settings.identity_users_url)
+    callers = Callers(pool, verifier, name, provider is not None, parts.clock)
+    internal = frozenset(settings.internal_organizations)
+    gates = {rule.name: Gate(rule, callers, internal) for rule in RULES.values()}
+
+    brokers = Registry()
+    accounts = Accounts(pool, make_id, brokers, signals)
+    credentials = Credentials(pool, make_id, brokers, signals, vault)
+    routes = (
+        *key_routes(gates, ApiKeys(pool, make_id, callers)),
+        *organization_routes(gates["organization_by_provider"], Organizations(pool, name)),
+        *user_routes(gates["delete_current_user"], Users(pool, name, directory, make_id, signals, callers)),
+        *(provider_routes(gates["public"], provider, TokenIssuer(pool, provider)) if provider else ()),
+        *account_routes(gates["read_accounts"], gates["write_accounts"], accounts),
+        *credential_routes(gates["read_accounts"], gates["write_credentials"], accounts, credentials),
+        *broker_routes(gates["brokers"], brokers),
+    )
+    handlers = {Queue.ACCOUNTS: account_handlers(worker, brokers, vault), Queue.USERS: user_handlers()}
+    return Features(callers, gates, routes, handlers, lambda: keep_resuming(worker, directory, name, parts.log))
 
 
 async def serve(
@@ -122,24 +151,63 @@ async def serve(
     `prepare` runs before the first request is served and may give the demo's key; `greet` is told the address.
     """
     stop = _stop_signal()
-    listener = bind(settings.http_host, settings.http_port)
-    app: App | None = None
-
-    def missing() -> str:
-        return "this process is shutting down" if app and app.draining else ""
-
-    with contextlib.closing(listener):
-        async with open_parts(settings, log) as parts, build_routes(parts, missing) as routes:
-            limits = Limits(rates(settings), parts.clock, parts.metrics.rate_limited)
-            app = App(routes, limits, Proxies(settings.trusted_proxies), parts.clock, parts.metrics, log)
+    with contextlib.closing(bind(settings.http_host, settings.http_port)) as listener:
+        async with open_parts(settings, log) as parts, open_vault(settings, parts.clock, log) as vault:
+            features = build_features(parts, vault)
+            app = build_app(parts, features)
             demo_key = await prepare(parts)
-            async with serving(app, listener):
+            async with serving(app, listener), working(parts, features) as workers:
                 greet(parts, _url(settings.http_host, listener.getsockname()[1]), demo_key)
                 await stop.wait()
                 log.info("draining")
-                if not await app.drain(DRAIN_SECONDS):
+                drained, *_ = await asyncio.gather(
+                    app.drain(DRAIN_SECONDS), *(worker.stop(DRAIN_SECONDS) for worker in workers)
+                )
+                if not drained:
                     log.warning("requests were still running after the drain", seconds=DRAIN_SECONDS)
     log.info("stopped")
+
+
+def build_app(parts: Parts, features: Features) -> App:
+    """The one route table, less what is not of this process's roles."""
+    settings, public = parts.settings, features.gates["public"]
+
+    async def missing() -> str:
+        if app.draining:
+            return "this process is shutting down"
+        return "" if await parts.database.service.healthy() else "the database is away"
+
+    routes = operations_routes(public, missing, parts.metrics.registry)
+    if "api" in settings.roles:
+        routes += features.routes
+    routes += description_routes(public, routes, __version__)
+    limits = Limits(rates(settings), parts.clock, parts.metrics.rate_limited)
+    app = App(routes, limits, Proxies(settings.trusted_proxies), parts.clock, parts.metrics, parts.log)
+    return app
+
+
+@contextlib.asynccontextmanager
+async def working(parts: Parts, features: Features) -> AsyncIterator[list[Worker]]:
+    """What runs beside the requests while the block does."""
+    background = [asyncio.create_task(keep_reporting(features.callers, parts.log))]
+    workers: list[Worker] = []
+    if "worker" in parts.settings.roles:
+        background.append(asyncio.create_task(features.resume_deletions()))
+        shop = Shop(parts.database.worker, parts.settings.outbox_attempt_limit, parts.clock, parts.metrics, parts.log)
+        workers = [Worker(queue, handlers, shop) for queue, handlers in features.handlers.items()]
+        for queue, worker in zip(features.handlers, workers, strict=True):
+            parts.signals.subscribe(channel(queue), worker.wake)
+            worker.start()
+    try:
+        yield workers
+    finally:
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        for worker in workers:
+            await worker.stop(0)
+        with contextlib.suppress(PlatformError):
+            await features.callers.report_use()
 
 
 def _stop_signal() -> asyncio.Event:

@@ -7,7 +7,7 @@ PlatformError
 ├── NotFound 404
 ├── MethodNotAllowed 405
 ├── RequestTimeout 408
-├── LimitReached 409
+├── AccountClosed, LimitReached 409
 ├── VersionConflict 412
 ├── PayloadTooLarge 413
 ├── UnsupportedMediaType 415
@@ -95,6 +95,10 @@ class MethodNotAllowed(PlatformError):
 
 class RequestTimeout(PlatformError):
     status, code, title = 408, "request_timeout", "The request did not arrive in time"
+
+
+class AccountClosed(PlatformError):
+    status, code, title = 409, "account_closed", "The account is closed"
 
 
 class LimitReached(PlatformError):

@@ -22,12 +22,13 @@ from trading_intents.identity.access import Gate, caller_of
 from trading_intents.identity.model import Permission
 from trading_intents.identity.provider import KEYS_PATH, TOKEN_PATH, TOKEN_SECONDS, EmbeddedProvider
 from trading_intents.identity.service import ApiKeys, KeyChange, Organizations, TokenIssuer
+from trading_intents.identity.users import Users
 from trading_intents.ids import parse_id
 from trading_intents.trading import Environment
 from trading_intents.web.limits import Bucket
 from trading_intents.web.openapi import IF_MATCH, PAGE_PARAMETERS
 from trading_intents.web.paging import Listing, read_page
-from trading_intents.web.problem import OAUTH
+from trading_intents.web.problem import OAUTH, PLAIN
 from trading_intents.web.request import FORM, Answer, Request, answer_json
 from trading_intents.web.routing import Route
 
@@ -224,6 +225,25 @@ def organization_routes(gate: Gate, organizations: Organizations) -> tuple[Route
             "Find an organization by its identity provider's id.",
             answer=Organization,
             bucket=Bucket.READS,
+        ),
+    )
+
+
+def user_routes(gate: Gate, users: Users) -> tuple[Route, ...]:
+    async def delete_current(request: Request) -> Answer:
+        await users.delete_current(caller_of(request))
+        return Answer(status=204)
+
+    return (
+        Route(
+            "DELETE",
+            "/v1/users/me",
+            gate,
+            delete_current,
+            "Delete the calling user for good, here and at the identity provider.",
+            status=204,
+            bucket=Bucket.WRITES,
+            error_shape=PLAIN,
         ),
     )
 

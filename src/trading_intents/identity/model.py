@@ -98,6 +98,7 @@ class Claims:
     organization: str | None
     role: str | None
     scopes: frozenset[Scope]  # empty for a user
+    issued_at: datetime  # 1970 when the token does not say
     expires_at: datetime
     issuer: str
 

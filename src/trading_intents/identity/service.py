@@ -111,6 +111,8 @@ class Callers:
         record = await self._users.get(asked, lambda: self._read_user(*asked))
         if record is None or record.deleted or (self._local and not record.known):
             raise Unauthorized("the user is not known")
+        if record.tokens_after is not None and claims.issued_at <= record.tokens_after:
+            raise Unauthorized("the token is from before the user's deletion")
         if record.organization and record.organization.disabled:
             raise Unauthorized("the organization is disabled")
         # The embedded provider's roles are the database's, so that a change needs no new token.

@@ -31,6 +31,7 @@ class KeyRecord:
 class UserRecord:
     known: bool
     deleted: bool
+    tokens_after: datetime | None  # older tokens are from before a deletion
     organization: Organization | None  # the one asked for, if it exists
     role: Role | None  # in that organization, if a member
 
@@ -51,7 +52,7 @@ async def find_key(tx: Tx, digest: bytes) -> KeyRecord | None:
 async def find_user(tx: Tx, provider: str, subject: str, organization: str | None) -> UserRecord:
     row = await tx.fetchrow(
         """
-        SELECT u.id AS user_id, u.deleted_at, m.role,
+        SELECT u.id AS user_id, u.deleting_at, u.tokens_after, m.role,
                o.id AS o_id, o.provider AS o_provider, o.external_id AS o_external_id, o.name AS o_name,
                o.entitlements AS o_entitlements, o.disabled AS o_disabled, o.created_at AS o_created_at
         FROM (SELECT 1) AS one
@@ -66,7 +67,8 @@ async def find_user(tx: Tx, provider: str, subject: str, organization: str | Non
     assert row is not None
     return UserRecord(
         known=row["user_id"] is not None,
-        deleted=row["deleted_at"] is not None,
+        deleted=row["deleting_at"] is not None,
+        tokens_after=row["tokens_after"],
         organization=_organization(row, "o_") if row["o_id"] else None,
         role=Role(row["role"]) if row["role"] else None,
     )
@@ -99,7 +101,7 @@ async def is_member(tx: Tx, provider: str, subject: str, organization_id: Organi
             """
             SELECT EXISTS (
                 SELECT FROM memberships m JOIN users u ON u.id = m.user_id
-                WHERE u.provider = $1 AND u.external_id = $2 AND u.deleted_at IS NULL AND m.organization_id = $3
+                WHERE u.provider = $1 AND u.external_id = $2 AND u.deleting_at IS NULL AND m.organization_id = $3
             )
             """,
             provider,
@@ -247,19 +249,85 @@ async def put_organization(
 
 
 async def put_user(tx: Tx, user_id: UUID, provider: str, external_id: str) -> UUID:
-    return UUID(
-        str(
-            await tx.fetchval(
-                """
-                INSERT INTO users AS u (id, provider, external_id) VALUES ($1, $2, $3)
-                ON CONFLICT (provider, external_id) DO UPDATE SET external_id = u.external_id
-                RETURNING id
-                """,
-                user_id,
-                provider,
-                external_id,
-            )
-        )
+    """Insert, or find; a deleted user begins anew, and their old tokens stay refused."""
+    row = await tx.fetchrow(
+        """
+        INSERT INTO users AS u (id, provider, external_id) VALUES ($1, $2, $3)
+        ON CONFLICT (provider, external_id) DO UPDATE
+        SET deleting_at = CASE WHEN u.deleted_at IS NULL THEN u.deleting_at END,
+            tokens_after = CASE WHEN u.deleted_at IS NULL THEN u.tokens_after ELSE clock_timestamp() END,
+            deleted_at = NULL
+        RETURNING id
+        """,
+        user_id,
+        provider,
+        external_id,
+    )
+    assert row is not None
+    return UUID(str(row["id"]))
+
+
+async def record_deletion(
+    tx: Tx, user_id: UUID, provider: str, external_id: str, organization_id: OrganizationId
+) -> UUID:
+    """From this commit on the user's tokens are refused. A user whom only the provider knew gets a row."""
+    row = await tx.fetchrow(
+        """
+        INSERT INTO users AS u (id, provider, external_id, deleting_at, deleting_organization_id)
+        VALUES ($1, $2, $3, clock_timestamp(), $4)
+        ON CONFLICT (provider, external_id) DO UPDATE
+        SET deleting_at = coalesce(u.deleting_at, clock_timestamp()),
+            deleting_organization_id = coalesce(u.deleting_organization_id, $4)
+        RETURNING id
+        """,
+        user_id,
+        provider,
+        external_id,
+        organization_id,
+    )
+    assert row is not None
+    return UUID(str(row["id"]))
+
+
+async def list_unfinished_deletions(tx: Tx, provider: str, limit: int) -> list[tuple[UUID, str, OrganizationId]]:
+    rows = await tx.fetch(
+        """
+        SELECT id, external_id, deleting_organization_id FROM users
+        WHERE deleting_at < clock_timestamp() - interval '5 seconds' AND deleted_at IS NULL AND provider = $1
+        ORDER BY deleting_at LIMIT $2
+        """,
+        provider,
+        limit,
+    )
+    return [(row["id"], row["external_id"], OrganizationId(row["deleting_organization_id"])) for row in rows]
+
+
+async def mark_deleted(tx: Tx, user_id: UUID) -> tuple[datetime, list[UUID]] | None:
+    """When, and from which organizations; None if it was marked before. So the event is told once."""
+    row = await tx.fetchrow(
+        """
+        UPDATE users u SET deleted_at = clock_timestamp()
+        WHERE id = $1 AND deleting_at IS NOT NULL AND deleted_at IS NULL
+        RETURNING deleted_at, array(
+            SELECT organization_id FROM memberships m WHERE m.user_id = u.id
+            UNION SELECT u.deleting_organization_id
+            ORDER BY 1
+        ) AS organization_ids
+        """,
+        user_id,
+    )
+    return (row["deleted_at"], row["organization_ids"]) if row else None
+
+
+async def delete_memberships_of_deleted(tx: Tx, user_id: UUID) -> None:
+    """Those from before the deletion: a user who was set up again meanwhile keeps the new ones."""
+    await tx.execute(
+        """
+        DELETE FROM memberships m USING users u
+        WHERE u.id = $1 AND m.user_id = u.id
+          AND m.created_at < coalesce(u.tokens_after, u.deleted_at, '-infinity')
+        """,
+        user_id,
     )
 
 
@@ -269,7 +337,8 @@ async def put_membership(tx: Tx, user_id: UUID, organization_id: OrganizationId,
         await tx.fetchval(
             """
             INSERT INTO memberships AS m (user_id, organization_id, role) VALUES ($1, $2, coalesce($3, 'member'))
-            ON CONFLICT (user_id, organization_id) DO UPDATE SET role = coalesce($3, m.role)
+            ON CONFLICT (user_id, organization_id) DO UPDATE
+            SET role = coalesce($3, m.role), created_at = clock_timestamp()
             RETURNING role
             """,
             user_id,

@@ -155,6 +155,7 @@ def _read_claims(payload: dict[str, Any], rules: TokenRules, now: float) -> Clai
         organization=_text(payload, names.organization),
         role=_text(payload, names.role),
         scopes=_read_scopes(payload, names.scopes) if kind is ClaimsKind.SERVICE else frozenset(),
+        issued_at=datetime.fromtimestamp(_second(payload.get("iat", 0), "iat"), UTC),
         expires_at=_read_expiry(payload, now),
         issuer=issuer,
     )

@@ -8,6 +8,7 @@ CREATE TABLE organizations (
     name text NOT NULL,
     entitlements text[] NOT NULL DEFAULT '{}' CHECK (entitlements <@ ARRAY['controls_premium', 'trading_live']),
     disabled boolean NOT NULL DEFAULT false,
+    fingerprint_key uuid NOT NULL DEFAULT gen_random_uuid(),
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     UNIQUE (provider, external_id)
 );

@@ -1,0 +1,167 @@
+"""Use cases of broker credentials: their secrets go to the vault, and never to an answer, a log or an event."""
+
+import hashlib
+import hmac
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+import msgspec
+
+from trading_intents.accounts import store
+from trading_intents.accounts.model import Account, Credential
+from trading_intents.accounts.service import Expected, check_open, check_version, lock
+from trading_intents.accounts.vault import SecretRef, Vault
+from trading_intents.brokers.registry import Registry
+from trading_intents.errors import LimitReached, NotFound, OutcomeUnknown, PlatformError, ValidationFailed
+from trading_intents.ids import IdMaker, OrganizationId
+from trading_intents.outbox.model import EventType, NewRow, Queue, channel
+from trading_intents.outbox.queue import put
+from trading_intents.secret import Secret
+from trading_intents.storage.database import Pool, Tx
+from trading_intents.storage.signals import Signals
+
+FINGERPRINT_CHARACTERS = 16
+
+Secrets = Mapping[str, Secret]
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialChange:
+    """What a PATCH names; None leaves a field as it is."""
+
+    label: str | None  # an empty text removes it
+    secrets: Secrets | None
+
+
+class Credentials:
+    def __init__(self, pool: Pool, make_id: IdMaker, brokers: Registry, signals: Signals, vault: Vault) -> None:
+        self._pool, self._make_id, self._brokers, self._signals = pool, make_id, brokers, signals
+        self._vault = vault
+
+    async def create(self, account: Account, label: str | None, given: Secrets) -> Credential:
+        fields = self._check_fields(account, given)
+        _check_free(account)
+        ref = SecretRef(account.organization_id, account.id, self._make_id())
+
+        async def write(tx: Tx, sealed: bytes) -> Credential:
+            current = await lock(tx, account.organization_id, account.id, _check_free)
+            fingerprint = await _fingerprint(tx, account.organization_id, given)
+            made = await store.insert_credential(tx, ref.credential_id, current, label or None, fields, fingerprint)
+            await store.insert_sealed(tx, self._make_id(), made, sealed)
+            await store.mark_credential(tx, current.id, has_credential=True)
+            await _tell(tx, EventType.CREDENTIAL_CREATED, made)
+            return made
+
+        return await self._seal_and(ref, given, write)
+
+    async def list(self, account: Account) -> list[Credential]:
+        async with self._pool.transaction([account.organization_id], read_only=True) as tx:
+            return await store.list_credentials(tx, account.id)
+
+    async def change(
+        self,
+        account: Account,
+        credential_id: UUID | None,
+        read_change: Callable[[], CredentialChange],
+        expected: Expected,
+    ) -> Credential:
+        """Rotate the secrets, rename, or both."""
+        if credential_id is None or all(c.id != credential_id for c in await self.list(account)):
+            raise NotFound("no such credential")
+        change = read_change()
+        given, label = change.secrets, change.label
+        fields = None if given is None else self._check_fields(account, given)
+        ref = SecretRef(account.organization_id, account.id, credential_id)
+
+        async def write(tx: Tx, sealed: bytes | None) -> Credential:
+            old = await _lock_credential(tx, account.organization_id, account.id, credential_id, expected)
+            new_label = old.label if label is None else label or None
+            if sealed is None and new_label == old.label:
+                return old
+            fingerprint = await _fingerprint(tx, account.organization_id, given) if given else old.fingerprint
+            made = await store.update_credential(tx, old.id, new_label, fields or old.fields, fingerprint)
+            if sealed is not None:
+                await store.discard_sealed(tx, made.id)
+                await store.insert_sealed(tx, self._make_id(), made, sealed)
+            await _tell(tx, EventType.CREDENTIAL_UPDATED, made)
+            return made
+
+        if given is not None:
+            return await self._seal_and(ref, given, write)
+        async with self._pool.transaction([account.organization_id]) as tx:
+            made = await write(tx, None)
+        self._signals.notify(channel(Queue.ACCOUNTS))
+        return made
+
+    async def remove(self, account: Account, credential_id: UUID | None, expected: Expected) -> None:
+        async with self._pool.transaction([account.organization_id]) as tx:
+            old = await _lock_credential(tx, account.organization_id, account.id, credential_id, expected)
+            await store.discard_sealed(tx, old.id)
+            await store.delete_credential(tx, old.id)
+            await store.mark_credential(tx, old.account_id, has_credential=False)
+            await _tell(tx, EventType.CREDENTIAL_DELETED, old)
+        self._signals.notify(channel(Queue.ACCOUNTS))
+
+    async def _seal_and(
+        self, ref: SecretRef, given: Secrets, write: Callable[[Tx, bytes], Awaitable[Credential]]
+    ) -> Credential:
+        """The vault first, then the row: no network call inside a transaction, and no row without its secret."""
+        sealed = await self._vault.seal(ref, given)
+        try:
+            async with self._pool.transaction([ref.organization_id]) as tx:
+                made = await write(tx, sealed)
+        except OutcomeUnknown:
+            raise  # it may be in use
+        except PlatformError:
+            await self._vault.forget(ref, sealed)
+            raise
+        self._signals.notify(channel(Queue.ACCOUNTS))
+        return made
+
+    def _check_fields(self, account: Account, given: Secrets) -> tuple[str, ...]:
+        manifest = self._brokers.find(account.broker)
+        wanted = manifest.credential_fields if manifest else ()
+        if not wanted:
+            raise ValidationFailed.at("/secrets", f"the broker {account.broker} takes no credential")
+        for name in given:
+            if name not in wanted:
+                raise ValidationFailed.at(f"/secrets/{name}", f"the broker {account.broker} has no such field")
+        for name in wanted:
+            if name not in given:
+                raise ValidationFailed.at(f"/secrets/{name}", "required")
+        return wanted
+
+
+def _check_free(account: Account) -> None:
+    check_open(account)
+    if account.has_credential:
+        raise LimitReached("the account has its credential: rotate it with PATCH")
+
+
+async def _lock_credential(
+    tx: Tx, organization_id: OrganizationId, account_id: UUID, credential_id: UUID | None, expected: Expected
+) -> Credential:
+    account = await lock(tx, organization_id, account_id, lambda account: None)
+    credential = credential_id and await store.lock_credential(tx, account.id, credential_id)
+    if not credential:
+        raise NotFound("no such credential")
+    check_open(account)
+    check_version(credential.version, expected)
+    return credential
+
+
+async def _fingerprint(tx: Tx, organization_id: OrganizationId, given: Secrets) -> str:
+    """Equal for equal secrets of one organization; keyed, so that who sees it cannot test a guess."""
+    key = await store.fingerprint_key(tx, organization_id)
+    text = msgspec.json.encode({name: given[name].reveal() for name in sorted(given)})
+    return hmac.new(key.bytes, text, hashlib.sha256).hexdigest()[:FINGERPRINT_CHARACTERS]
+
+
+async def _tell(tx: Tx, event: EventType, credential: Credential) -> None:
+    payload = {
+        "account_id": str(credential.account_id),
+        "credential_id": str(credential.id),
+        "version": credential.version,
+    }
+    await put(tx, [NewRow(Queue.ACCOUNTS, event, credential.organization_id, credential.account_id, payload)])

@@ -1,0 +1,360 @@
+"""Accounts, credentials and brokers over HTTP: parse, call one use case, render. Never shows a secret."""
+
+from typing import Annotated
+
+import msgspec
+
+from trading_intents.accounts import model
+from trading_intents.accounts.credentials import CredentialChange, Credentials
+from trading_intents.accounts.model import Account, AccountChange, Connection
+from trading_intents.accounts.service import Accounts
+from trading_intents.brokers.registry import Registry
+from trading_intents.clock import rfc3339
+from trading_intents.errors import AccountClosed, LimitReached, ValidationFailed
+from trading_intents.identity.access import Gate, caller_of
+from trading_intents.identity.model import ApiKeyPrincipal
+from trading_intents.ids import parse_id
+from trading_intents.secret import Secret
+from trading_intents.trading import Environment, OrderKind, RouteStrategy, TimeInForce
+from trading_intents.web.limits import Bucket
+from trading_intents.web.openapi import IF_MATCH, PAGE_PARAMETERS
+from trading_intents.web.paging import Listing, read_page
+from trading_intents.web.request import Answer, Request, answer_json
+from trading_intents.web.routing import Route
+
+MAX_SECRET_BYTES = 8 * 1024
+
+# No control characters: PostgreSQL cannot hold NUL, and a name is one line.
+_LINE = r"^[^\x00-\x1f\x7f]*$"
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=_LINE)]
+Text = Annotated[str, msgspec.Meta(max_length=128, pattern=_LINE)]
+
+
+class NewAccount(msgspec.Struct, forbid_unknown_fields=True):
+    name: Name
+    broker: Name
+    environment: Environment
+    external_account_id: Text | None = None
+
+
+class ChangedAccount(msgspec.Struct, forbid_unknown_fields=True):
+    """An empty external_account_id removes it; null or left out leaves a field as it is."""
+
+    name: Name | None = None
+    external_account_id: Text | None = None
+    disabled: bool | None = None
+
+
+class TradingAccount(msgspec.Struct):
+    id: str
+    organization_id: str
+    name: str
+    broker: str
+    environment: Environment
+    external_account_id: str | None
+    disabled: bool
+    connection: Connection
+    created_at: str
+    updated_at: str
+    closed_at: str | None
+    version: int
+
+
+class NewCredential(msgspec.Struct, forbid_unknown_fields=True):
+    """`secrets` holds exactly the fields that the broker's manifest lists."""
+
+    secrets: dict[str, str]
+    label: Text | None = None
+
+
+class ChangedCredential(msgspec.Struct, forbid_unknown_fields=True):
+    """New secrets rotate the credential; an empty label removes it."""
+
+    secrets: dict[str, str] | None = None
+    label: Text | None = None
+
+
+class Credential(msgspec.Struct):
+    id: str
+    account_id: str
+    organization_id: str
+    broker: str
+    label: str | None
+    fields: list[str]
+    fingerprint: str
+    created_at: str
+    updated_at: str
+    version: int
+
+
+class Broker(msgspec.Struct):
+    name: str
+    environments: list[Environment]
+    order_kinds: list[OrderKind]
+    times_in_force: list[TimeInForce]
+    times_in_force_by_kind: dict[OrderKind, list[TimeInForce]]
+    routes: list[RouteStrategy]
+    native_replace: bool
+    credential_fields: list[str]
+
+
+def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, ...]:
+    def show(account: Account) -> TradingAccount:
+        return _show_account(account, accounts.connection(account))
+
+    async def create(request: Request) -> Answer:
+        body = request.body(NewAccount)
+        write.permit_object(request, body.environment)
+        account = await accounts.create(
+            caller_of(request).organization_id,
+            body.name,
+            body.broker,
+            body.environment,
+            body.external_account_id or None,
+        )
+        return answer_json(show(account), 201, account.version)
+
+    async def listing(request: Request) -> Answer:
+        caller = caller_of(request)
+        principal = caller.principal
+        environment = principal.environment if isinstance(principal, ApiKeyPrincipal) else None
+        page = read_page(request, f"accounts:{caller.organization_id}:{environment}")
+        rows = await accounts.list(caller.organization_id, environment, parse_id(page.after or ""), page.limit + 1)
+        return answer_json(page.answer(rows, lambda account: str(account.id), show))
+
+    async def inspect(request: Request) -> Answer:
+        account = await _find(request, read, accounts)
+        return answer_json(show(account), version=account.version)
+
+    async def change(request: Request) -> Answer:
+        def read_change() -> AccountChange:
+            body = request.body(ChangedAccount)
+            return AccountChange(body.name, body.external_account_id, body.disabled)
+
+        account = await accounts.change(
+            caller_of(request).organization_id,
+            parse_id(request.params["account_id"]),
+            lambda account: write.permit_object(request, account.environment),
+            read_change,
+            request.if_match(),
+        )
+        return answer_json(show(account), version=account.version)
+
+    async def close(request: Request) -> Answer:
+        await accounts.close(
+            caller_of(request).organization_id,
+            parse_id(request.params["account_id"]),
+            lambda account: write.permit_object(request, account.environment),
+            request.if_match(),
+        )
+        return Answer(status=204)
+
+    one, many = "/v1/accounts/{account_id}", "/v1/accounts"
+    reads, writes = Bucket.READS, Bucket.WRITES
+    return (
+        Route(
+            "POST",
+            many,
+            write,
+            create,
+            "Create a trading account.",
+            body=NewAccount,
+            answer=TradingAccount,
+            status=201,
+            bucket=writes,
+            errors=(LimitReached,),
+        ),
+        Route(
+            "GET",
+            many,
+            read,
+            listing,
+            "List the organization's accounts; an API key sees its own environment's.",
+            answer=Listing[TradingAccount],
+            bucket=reads,
+            parameters=PAGE_PARAMETERS,
+        ),
+        Route("GET", one, read, inspect, "Read an account.", answer=TradingAccount, bucket=reads),
+        Route(
+            "PATCH",
+            one,
+            write,
+            change,
+            "Change an account's name, external id or disabled flag.",
+            body=ChangedAccount,
+            answer=TradingAccount,
+            bucket=writes,
+            parameters=(IF_MATCH,),
+            errors=(AccountClosed,),
+        ),
+        Route(
+            "DELETE",
+            one,
+            write,
+            close,
+            "Close an account for good; it and its history stay readable.",
+            status=204,
+            bucket=writes,
+            parameters=(IF_MATCH,),
+            errors=(AccountClosed,),
+        ),
+    )
+
+
+def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: Credentials) -> tuple[Route, ...]:
+    async def create(request: Request) -> Answer:
+        account = await _find(request, write, accounts)
+        body = request.body(NewCredential)
+        made = await credentials.create(account, body.label, _secrets(body.secrets))
+        return answer_json(_show_credential(made), 201, made.version)
+
+    async def listing(request: Request) -> Answer:
+        account = await _find(request, read, accounts)
+        page = read_page(request, f"credentials:{account.id}")
+        rows = [c for c in await credentials.list(account) if str(c.id) > (page.after or "")]
+        return answer_json(page.answer(rows, lambda c: str(c.id), _show_credential))
+
+    async def change(request: Request) -> Answer:
+        def read_change() -> CredentialChange:
+            body = request.body(ChangedCredential)
+            return CredentialChange(body.label, None if body.secrets is None else _secrets(body.secrets))
+
+        account = await _find(request, write, accounts)
+        credential_id = parse_id(request.params["credential_id"])
+        made = await credentials.change(account, credential_id, read_change, request.if_match())
+        return answer_json(_show_credential(made), version=made.version)
+
+    async def remove(request: Request) -> Answer:
+        account = await _find(request, write, accounts)
+        await credentials.remove(account, parse_id(request.params["credential_id"]), request.if_match())
+        return Answer(status=204)
+
+    many = "/v1/accounts/{account_id}/credentials"
+    one = many + "/{credential_id}"
+    reads, writes = Bucket.READS, Bucket.WRITES
+    return (
+        Route(
+            "POST",
+            many,
+            write,
+            create,
+            "Store the account's broker credential.",
+            body=NewCredential,
+            answer=Credential,
+            status=201,
+            bucket=writes,
+            errors=(AccountClosed, LimitReached),
+        ),
+        Route(
+            "GET",
+            many,
+            read,
+            listing,
+            "List the account's credential, without its secrets.",
+            answer=Listing[Credential],
+            bucket=reads,
+            parameters=PAGE_PARAMETERS,
+        ),
+        Route(
+            "PATCH",
+            one,
+            write,
+            change,
+            "Rotate a credential's secrets, or change its label.",
+            body=ChangedCredential,
+            answer=Credential,
+            bucket=writes,
+            parameters=(IF_MATCH,),
+            errors=(AccountClosed,),
+        ),
+        Route(
+            "DELETE",
+            one,
+            write,
+            remove,
+            "Delete a credential and its secrets.",
+            status=204,
+            bucket=writes,
+            parameters=(IF_MATCH,),
+            errors=(AccountClosed,),
+        ),
+    )
+
+
+def broker_routes(gate: Gate, brokers: Registry) -> tuple[Route, ...]:
+    shown = [
+        Broker(
+            manifest.name,
+            list(manifest.environments),
+            list(manifest.times_in_force),
+            [time for time in TimeInForce if any(time in times for times in manifest.times_in_force.values())],
+            {kind: list(times) for kind, times in manifest.times_in_force.items()},
+            list(manifest.routes),
+            manifest.native_replace,
+            list(manifest.credential_fields),
+        )
+        for manifest in brokers.all()
+    ]
+
+    async def listing(request: Request) -> Answer:
+        page = read_page(request, "brokers")
+        rows = [broker for broker in shown if broker.name > (page.after or "")]
+        return answer_json(page.answer(rows, lambda broker: broker.name, lambda broker: broker))
+
+    return (
+        Route(
+            "GET",
+            "/v1/brokers",
+            gate,
+            listing,
+            "List the brokers and what each can do.",
+            answer=Listing[Broker],
+            bucket=Bucket.READS,
+            parameters=PAGE_PARAMETERS,
+        ),
+    )
+
+
+async def _find(request: Request, gate: Gate, accounts: Accounts) -> Account:
+    account = await accounts.find(caller_of(request).organization_id, parse_id(request.params["account_id"]))
+    gate.permit_object(request, account.environment)
+    return account
+
+
+def _secrets(given: dict[str, str]) -> dict[str, Secret]:
+    for name, text in given.items():
+        if not text or len(text.encode("utf-8", "surrogatepass")) > MAX_SECRET_BYTES:
+            raise ValidationFailed.at(f"/secrets/{name}", f"must be 1 to {MAX_SECRET_BYTES} bytes")
+    return {name: Secret(text) for name, text in given.items()}
+
+
+def _show_account(account: Account, connection: Connection) -> TradingAccount:
+    return TradingAccount(
+        id=str(account.id),
+        organization_id=str(account.organization_id),
+        name=account.name,
+        broker=account.broker,
+        environment=account.environment,
+        external_account_id=account.external_account_id,
+        disabled=account.disabled,
+        connection=connection,
+        created_at=rfc3339(account.created_at),
+        updated_at=rfc3339(account.updated_at),
+        closed_at=rfc3339(account.closed_at) if account.closed_at else None,
+        version=account.version,
+    )
+
+
+def _show_credential(credential: model.Credential) -> Credential:
+    return Credential(
+        id=str(credential.id),
+        account_id=str(credential.account_id),
+        organization_id=str(credential.organization_id),
+        broker=credential.broker,
+        label=credential.label,
+        fields=list(credential.fields),
+        fingerprint=credential.fingerprint,
+        created_at=rfc3339(credential.created_at),
+        updated_at=rfc3339(credential.updated_at),
+        version=credential.version,
+    )

@@ -1,0 +1,28 @@
+"""What follows a change of an account or credential: its link is told, and the vault forgets replaced secrets."""
+
+from trading_intents.accounts import store
+from trading_intents.accounts.vault import SecretRef, Vault
+from trading_intents.brokers.registry import Registry
+from trading_intents.outbox.model import ClaimedRow, Done, EventType, Handler
+from trading_intents.storage.database import Pool, Tx
+
+
+def account_handlers(worker: Pool, brokers: Registry, vault: Vault) -> dict[str, Handler]:
+    """One handler for all six: it looks at the account as it is now, so that a repeat or a delay does no harm."""
+    needing_credential = [manifest.name for manifest in brokers.all() if manifest.credential_fields]
+
+    async def follow(row: ClaimedRow) -> Done:
+        account_id = row.order_key
+        async with worker.transaction(read_only=True) as tx:
+            discarded = await store.list_discarded(tx, account_id)
+        for item in discarded:
+            ref = SecretRef(item["organization_id"], item["account_id"], item["credential_id"])
+            await vault.forget(ref, item["sealed"])
+
+        async def write(tx: Tx) -> None:
+            await store.want_link(tx, account_id, needing_credential)
+            await store.delete_discarded(tx, [item["id"] for item in discarded])
+
+        return Done(write)
+
+    return dict.fromkeys(EventType, follow)

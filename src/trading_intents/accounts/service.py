@@ -1,0 +1,147 @@
+"""Use cases of accounts. Each change and its event are one transaction."""
+
+from collections.abc import Callable
+from uuid import UUID
+
+from trading_intents.accounts import store
+from trading_intents.accounts.model import Account, AccountChange, Connection, changed, shown_connection
+from trading_intents.brokers.registry import Registry
+from trading_intents.errors import AccountClosed, LimitReached, NotFound, ValidationFailed, VersionConflict
+from trading_intents.identity.store import lock_organization
+from trading_intents.ids import IdMaker, OrganizationId
+from trading_intents.outbox.model import EventType, NewRow, Queue, channel
+from trading_intents.outbox.queue import put
+from trading_intents.storage.database import Pool, Tx
+from trading_intents.storage.signals import Signals
+from trading_intents.trading import Environment
+
+MAX_ACCOUNTS_PER_ORGANIZATION = 10_000
+
+Expected = frozenset[int] | None  # the versions that If-Match accepts
+Check = Callable[[Account], None]  # 403 for environment, once the account is found
+
+
+class Accounts:
+    def __init__(self, pool: Pool, make_id: IdMaker, brokers: Registry, signals: Signals) -> None:
+        self._pool, self._make_id, self._brokers, self._signals = pool, make_id, brokers, signals
+
+    async def create(
+        self,
+        organization_id: OrganizationId,
+        name: str,
+        broker: str,
+        environment: Environment,
+        external_account_id: str | None,
+    ) -> Account:
+        check_broker(self._brokers, broker, environment)
+        async with self._pool.transaction([organization_id]) as tx:
+            account = await insert(tx, self._make_id(), organization_id, name, broker, environment, external_account_id)
+        self._signals.notify(channel(Queue.ACCOUNTS))
+        return account
+
+    async def find(self, organization_id: OrganizationId, account_id: UUID | None) -> Account:
+        async with self._pool.transaction([organization_id], read_only=True) as tx:
+            account = account_id and await store.find_account(tx, organization_id, account_id)
+        if not account:
+            raise NotFound("no such account")
+        return account
+
+    async def list(
+        self, organization_id: OrganizationId, environment: Environment | None, after: UUID | None, limit: int
+    ) -> list[Account]:
+        async with self._pool.transaction([organization_id], read_only=True) as tx:
+            return await store.list_accounts(tx, organization_id, environment, after, limit)
+
+    async def change(
+        self,
+        organization_id: OrganizationId,
+        account_id: UUID | None,
+        check: Check,
+        read_change: Callable[[], AccountChange],
+        expected: Expected,
+    ) -> Account:
+        async with self._pool.transaction([organization_id]) as tx:
+            account = await lock(tx, organization_id, account_id, check)
+            change = read_change()
+            check_open(account)
+            check_version(account.version, expected)
+            account = await apply_change(tx, account, change)
+        self._signals.notify(channel(Queue.ACCOUNTS))
+        return account
+
+    async def close(
+        self, organization_id: OrganizationId, account_id: UUID | None, check: Check, expected: Expected
+    ) -> None:
+        """For good: the account and its history stay readable."""
+        async with self._pool.transaction([organization_id]) as tx:
+            account = await lock(tx, organization_id, account_id, check)
+            check_open(account)
+            check_version(account.version, expected)
+            await tell(tx, EventType.ACCOUNT_DELETED, await store.close_account(tx, account.id))
+        self._signals.notify(channel(Queue.ACCOUNTS))
+
+    def connection(self, account: Account) -> Connection:
+        return shown_connection(account, self._brokers.find(account.broker))
+
+
+def check_broker(brokers: Registry, broker: str, environment: Environment) -> None:
+    manifest = brokers.find(broker)
+    if manifest is None:
+        known = ", ".join(m.name for m in brokers.all())
+        raise ValidationFailed.at("/broker", f"no such broker; there are: {known}")
+    if environment not in manifest.environments:
+        raise ValidationFailed.at("/environment", f"the broker {broker} has no environment {environment}")
+
+
+def check_open(account: Account) -> None:
+    if account.closed_at is not None:
+        raise AccountClosed("the account is closed for good")
+
+
+def check_version(version: int, expected: Expected) -> None:
+    if expected is not None and version not in expected:
+        raise VersionConflict(f"the version is {version}")
+
+
+async def insert(
+    tx: Tx,
+    account_id: UUID,
+    organization_id: OrganizationId,
+    name: str,
+    broker: str,
+    environment: Environment,
+    external_account_id: str | None,
+) -> Account:
+    """The account and its event."""
+    await lock_organization(tx, organization_id)
+    if await store.count_accounts(tx, organization_id) >= MAX_ACCOUNTS_PER_ORGANIZATION:
+        raise LimitReached(f"at most {MAX_ACCOUNTS_PER_ORGANIZATION} accounts an organization")
+    account = await store.insert_account(
+        tx, account_id, organization_id, name, broker, environment, external_account_id
+    )
+    await tell(tx, EventType.ACCOUNT_CREATED, account)
+    return account
+
+
+async def lock(tx: Tx, organization_id: OrganizationId, account_id: UUID | None, check: Check) -> Account:
+    """404, then 403 for the environment."""
+    account = account_id and await store.lock_account(tx, organization_id, account_id)
+    if not account:
+        raise NotFound("no such account")
+    check(account)
+    return account
+
+
+async def apply_change(tx: Tx, account: Account, change: AccountChange) -> Account:
+    """The changed account and its event; nothing if nothing changes."""
+    name, external_account_id, disabled = changed(account, change)
+    if (name, external_account_id, disabled) == (account.name, account.external_account_id, account.disabled):
+        return account
+    account = await store.update_account(tx, account.id, name, external_account_id, disabled)
+    await tell(tx, EventType.ACCOUNT_UPDATED, account)
+    return account
+
+
+async def tell(tx: Tx, event: EventType, account: Account) -> None:
+    payload = {"account_id": str(account.id), "version": account.version}
+    await put(tx, [NewRow(Queue.ACCOUNTS, event, account.organization_id, account.id, payload)])

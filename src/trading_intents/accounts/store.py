@@ -1,0 +1,266 @@
+"""Accounts, credentials and discarded secrets, one function per statement. Never decides."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from trading_intents.accounts.model import Account, AccountId, Connection, Credential, CredentialId
+from trading_intents.ids import OrganizationId
+from trading_intents.storage.database import Row, Tx
+from trading_intents.trading import Environment
+
+
+async def fingerprint_key(tx: Tx, organization_id: OrganizationId) -> UUID:
+    return UUID(str(await tx.fetchval("SELECT fingerprint_key FROM organizations WHERE id = $1", organization_id)))
+
+
+async def count_accounts(tx: Tx, organization_id: OrganizationId) -> int:
+    return int(await tx.fetchval("SELECT count(*) FROM accounts WHERE organization_id = $1", organization_id))
+
+
+async def insert_account(
+    tx: Tx,
+    account_id: UUID,
+    organization_id: OrganizationId,
+    name: str,
+    broker: str,
+    environment: Environment,
+    external_account_id: str | None,
+) -> Account:
+    row = await tx.fetchrow(
+        """
+        INSERT INTO accounts (id, organization_id, name, broker, environment, external_account_id)
+        VALUES ($1, $2, $3, $4, $5, $6) RETURNING *
+        """,
+        account_id,
+        organization_id,
+        name,
+        broker,
+        environment,
+        external_account_id,
+    )
+    assert row is not None
+    return _account(row)
+
+
+async def find_account(tx: Tx, organization_id: OrganizationId, account_id: UUID) -> Account | None:
+    row = await tx.fetchrow(
+        "SELECT * FROM accounts WHERE organization_id = $1 AND id = $2", organization_id, account_id
+    )
+    return _account(row) if row else None
+
+
+async def lock_account(tx: Tx, organization_id: OrganizationId, account_id: UUID) -> Account | None:
+    row = await tx.fetchrow(
+        "SELECT * FROM accounts WHERE organization_id = $1 AND id = $2 FOR NO KEY UPDATE",
+        organization_id,
+        account_id,
+    )
+    return _account(row) if row else None
+
+
+async def find_account_by_name(
+    tx: Tx, organization_id: OrganizationId, name: str, broker: str, environment: Environment
+) -> Account | None:
+    row = await tx.fetchrow(
+        """
+        SELECT * FROM accounts
+        WHERE organization_id = $1 AND name = $2 AND broker = $3 AND environment = $4 AND closed_at IS NULL
+        ORDER BY id LIMIT 1 FOR NO KEY UPDATE
+        """,
+        organization_id,
+        name,
+        broker,
+        environment,
+    )
+    return _account(row) if row else None
+
+
+async def list_accounts(
+    tx: Tx, organization_id: OrganizationId, environment: Environment | None, after: UUID | None, limit: int
+) -> list[Account]:
+    rows = await tx.fetch(
+        """
+        SELECT * FROM accounts
+        WHERE organization_id = $1 AND ($2::text IS NULL OR environment = $2) AND ($3::uuid IS NULL OR id > $3)
+        ORDER BY id LIMIT $4
+        """,
+        organization_id,
+        environment,
+        after,
+        limit,
+    )
+    return [_account(row) for row in rows]
+
+
+async def update_account(
+    tx: Tx, account_id: AccountId, name: str, external_account_id: str | None, disabled: bool
+) -> Account:
+    row = await tx.fetchrow(
+        """
+        UPDATE accounts SET name = $2, external_account_id = $3, disabled = $4,
+            version = version + 1, updated_at = clock_timestamp()
+        WHERE id = $1 RETURNING *
+        """,
+        account_id,
+        name,
+        external_account_id,
+        disabled,
+    )
+    assert row is not None
+    return _account(row)
+
+
+async def close_account(tx: Tx, account_id: AccountId) -> Account:
+    row = await tx.fetchrow(
+        """
+        UPDATE accounts SET closed_at = clock_timestamp(), version = version + 1, updated_at = clock_timestamp()
+        WHERE id = $1 RETURNING *
+        """,
+        account_id,
+    )
+    assert row is not None
+    return _account(row)
+
+
+async def want_link(tx: Tx, account_id: UUID, needing_credential: Sequence[str]) -> None:
+    """Tell the execution side, from the account as it is now, to open, refresh or close the link."""
+    await tx.execute(
+        """
+        UPDATE accounts
+        SET link_generation = link_generation + 1,
+            link_wanted = closed_at IS NULL AND (has_credential OR broker <> ALL ($2::text[]))
+        WHERE id = $1
+        """,
+        account_id,
+        needing_credential,
+    )
+
+
+async def mark_credential(tx: Tx, account_id: AccountId, has_credential: bool) -> None:
+    """Kept on the account too, where every submitted intent looks."""
+    await tx.execute("UPDATE accounts SET has_credential = $2 WHERE id = $1", account_id, has_credential)
+
+
+async def insert_credential(
+    tx: Tx, credential_id: UUID, account: Account, label: str | None, fields: Sequence[str], fingerprint: str
+) -> Credential:
+    row = await tx.fetchrow(
+        """
+        INSERT INTO credentials (id, organization_id, account_id, broker, label, fields, fingerprint)
+        VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING *
+        """,
+        credential_id,
+        account.organization_id,
+        account.id,
+        account.broker,
+        label,
+        fields,
+        fingerprint,
+    )
+    assert row is not None
+    return _credential(row)
+
+
+async def list_credentials(tx: Tx, account_id: AccountId) -> list[Credential]:
+    rows = await tx.fetch("SELECT * FROM credentials WHERE account_id = $1 ORDER BY id", account_id)
+    return [_credential(row) for row in rows]
+
+
+async def lock_credential(tx: Tx, account_id: AccountId, credential_id: UUID) -> Credential | None:
+    row = await tx.fetchrow(
+        "SELECT * FROM credentials WHERE account_id = $1 AND id = $2 FOR UPDATE", account_id, credential_id
+    )
+    return _credential(row) if row else None
+
+
+async def update_credential(
+    tx: Tx, credential_id: CredentialId, label: str | None, fields: Sequence[str], fingerprint: str
+) -> Credential:
+    row = await tx.fetchrow(
+        """
+        UPDATE credentials SET label = $2, fields = $3, fingerprint = $4,
+            version = version + 1, updated_at = clock_timestamp()
+        WHERE id = $1 RETURNING *
+        """,
+        credential_id,
+        label,
+        fields,
+        fingerprint,
+    )
+    assert row is not None
+    return _credential(row)
+
+
+async def delete_credential(tx: Tx, credential_id: CredentialId) -> None:
+    await tx.execute("DELETE FROM credentials WHERE id = $1", credential_id)
+
+
+async def insert_sealed(tx: Tx, sealed_id: UUID, credential: Credential, sealed: bytes) -> None:
+    await tx.execute(
+        """
+        INSERT INTO sealed_secrets (id, organization_id, account_id, credential_id, sealed)
+        VALUES ($1, $2, $3, $4, $5)
+        """,
+        sealed_id,
+        credential.organization_id,
+        credential.account_id,
+        credential.id,
+        sealed,
+    )
+
+
+async def discard_sealed(tx: Tx, credential_id: CredentialId) -> None:
+    await tx.execute(
+        "UPDATE sealed_secrets SET discarded = true WHERE credential_id = $1 AND NOT discarded", credential_id
+    )
+
+
+async def list_discarded(tx: Tx, account_id: UUID) -> list[Row]:
+    return await tx.fetch("SELECT * FROM sealed_secrets WHERE account_id = $1 AND discarded", account_id)
+
+
+async def delete_discarded(tx: Tx, sealed_ids: Sequence[UUID]) -> None:
+    await tx.execute("DELETE FROM sealed_secrets WHERE id = ANY ($1::uuid[]) AND discarded", sealed_ids)
+
+
+async def list_sealed(tx: Tx, after: UUID | None, limit: int) -> list[Row]:
+    return await tx.fetch(
+        "SELECT * FROM sealed_secrets WHERE $1::uuid IS NULL OR id > $1 ORDER BY id LIMIT $2", after, limit
+    )
+
+
+async def rewrap_sealed(tx: Tx, sealed_id: UUID, sealed: bytes) -> None:
+    await tx.execute("UPDATE sealed_secrets SET sealed = $2 WHERE id = $1", sealed_id, sealed)
+
+
+def _account(row: Row) -> Account:
+    return Account(
+        id=AccountId(row["id"]),
+        organization_id=OrganizationId(row["organization_id"]),
+        name=row["name"],
+        broker=row["broker"],
+        environment=Environment(row["environment"]),
+        external_account_id=row["external_account_id"],
+        disabled=row["disabled"],
+        connection=Connection(row["connection"]),
+        has_credential=row["has_credential"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        closed_at=row["closed_at"],
+        version=row["version"],
+    )
+
+
+def _credential(row: Row) -> Credential:
+    return Credential(
+        id=CredentialId(row["id"]),
+        account_id=AccountId(row["account_id"]),
+        organization_id=OrganizationId(row["organization_id"]),
+        broker=row["broker"],
+        label=row["label"],
+        fields=tuple(row["fields"]),
+        fingerprint=row["fingerprint"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        version=row["version"],
+    )

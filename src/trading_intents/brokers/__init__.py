@@ -1,0 +1,1 @@
+"""Broker integrations. Independent of each other, and of every feature that uses them."""

@@ -1,0 +1,114 @@
+"""A user's deletion: recorded, done at the provider, then told once. Every step can be repeated after a crash."""
+
+import asyncio
+from typing import Protocol
+from urllib.parse import quote
+from uuid import UUID
+
+import httpx
+
+from trading_intents.clock import rfc3339
+from trading_intents.errors import PlatformError, Unavailable
+from trading_intents.identity import store
+from trading_intents.identity.model import Caller, UserPrincipal
+from trading_intents.identity.service import Callers
+from trading_intents.ids import IdMaker, OrganizationId
+from trading_intents.outbox.model import ClaimedRow, Done, Handler, NewRow, Queue, channel
+from trading_intents.outbox.queue import put
+from trading_intents.storage.database import Pool, Tx
+from trading_intents.storage.signals import Signals
+from trading_intents.telemetry import Log
+
+USER_DELETED = "user.deleted"
+PROVIDER_SECONDS = 3.0
+RESUME_SECONDS = 2.0
+MAX_RESUMED = 100
+
+
+class UserDirectory(Protocol):
+    async def delete(self, subject: str) -> None:
+        """The user is gone when this returns; Unavailable when that is not known."""
+        ...
+
+
+class LocalDirectory:
+    """The embedded provider's users are the database's: the recorded deletion is the deletion."""
+
+    async def delete(self, subject: str) -> None: ...
+
+
+class RemoteDirectory:
+    """An external provider's: DELETE {IDENTITY_USERS_URL}/{subject}, where 404 means done."""
+
+    def __init__(self, client: httpx.AsyncClient, url: str) -> None:
+        self._client, self._url = client, url.rstrip("/")
+
+    async def delete(self, subject: str) -> None:
+        if not self._url:
+            raise Unavailable("user deletion is not configured: TRADING_INTENTS_IDENTITY_USERS_URL")
+        try:
+            async with asyncio.timeout(PROVIDER_SECONDS):
+                answer = await self._client.delete(f"{self._url}/{quote(subject, safe='')}", follow_redirects=False)
+        except (httpx.HTTPError, TimeoutError):
+            raise Unavailable("the identity provider is away; the deletion is recorded and goes on") from None
+        if not answer.is_success and answer.status_code not in (404, 410):
+            raise Unavailable("the identity provider refuses; the deletion is recorded and goes on")
+
+
+class Users:
+    def __init__(
+        self, pool: Pool, provider: str, directory: UserDirectory, make_id: IdMaker, signals: Signals, callers: Callers
+    ) -> None:
+        self._pool, self._provider, self._directory = pool, provider, directory
+        self._make_id, self._signals, self._callers = make_id, signals, callers
+
+    async def delete_current(self, caller: Caller) -> None:
+        assert isinstance(caller.principal, UserPrincipal)
+        async with self._pool.transaction([caller.organization_id]) as tx:
+            user_id = await store.record_deletion(
+                tx, self._make_id(), self._provider, caller.principal.subject, caller.organization_id
+            )
+        self._callers.forget()
+        await finish(self._pool, self._directory, user_id, caller.principal.subject, caller.organization_id)
+        self._signals.notify(channel(Queue.USERS))
+
+
+async def finish(
+    pool: Pool, directory: UserDirectory, user_id: UUID, subject: str, organization_id: OrganizationId
+) -> None:
+    """From the recorded deletion to its one event."""
+    await directory.delete(subject)
+    async with pool.transaction([organization_id]) as tx:
+        told = await store.mark_deleted(tx, user_id)
+        if told is None:
+            return  # another process was faster
+        deleted_at, organization_ids = told
+        payload = {
+            "subject": subject,
+            "organization_ids": [str(found) for found in organization_ids],
+            "deleted_at": rfc3339(deleted_at),
+        }
+        await put(tx, [NewRow(Queue.USERS, USER_DELETED, organization_id, user_id, payload)])
+
+
+async def keep_resuming(pool: Pool, directory: UserDirectory, provider: str, log: Log) -> None:
+    """Deletions whose process died, or whose provider was away."""
+    while True:
+        await asyncio.sleep(RESUME_SECONDS)
+        try:
+            async with pool.transaction(read_only=True) as tx:
+                found = await store.list_unfinished_deletions(tx, provider, MAX_RESUMED)
+            for user_id, subject, organization_id in found:
+                await finish(pool, directory, user_id, subject, organization_id)
+        except PlatformError as error:
+            log.warning("user deletion not finished yet", reason=error.detail)
+
+
+def user_handlers() -> dict[str, Handler]:
+    async def forget_person(row: ClaimedRow) -> Done:
+        async def write(tx: Tx) -> None:
+            await store.delete_memberships_of_deleted(tx, row.order_key)
+
+        return Done(write)
+
+    return {USER_DELETED: forget_person}

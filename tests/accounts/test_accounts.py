@@ -1,0 +1,183 @@
+"""Trading accounts from outside: created, listed, read, changed, closed; never another tenant's or environment's."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from tests.access.conftest import World
+from tests.access.test_api_keys import STAMP
+
+URL = "/v1/accounts"
+
+
+def make(world: World, caller: str = "admin", **changes: Any) -> Any:
+    body = {"name": "sim", "broker": "paper", "environment": "paper"} | changes
+    return world.client.post(URL, json=body, headers=world.callers[caller])
+
+
+def made(world: World, caller: str = "admin", **changes: Any) -> dict[str, Any]:
+    answer = make(world, caller, **changes)
+    assert answer.status_code == 201, answer.text
+    account: dict[str, Any] = answer.json()
+    return account
+
+
+def test_an_account_is_created_and_read(world: World) -> None:
+    answer = make(world, external_account_id="X-1")
+    account = answer.json()
+    assert (answer.status_code, answer.headers["etag"]) == (201, '"1"')
+    stamps = {name: account.pop(name) for name in ("created_at", "updated_at")}
+    assert all(STAMP.fullmatch(stamp) for stamp in stamps.values())
+    account_id = account.pop("id")
+    assert uuid.UUID(account_id).version == 7
+    assert account == {
+        "organization_id": world.organization("org_acme")["id"],
+        "name": "sim",
+        "broker": "paper",
+        "environment": "paper",
+        "external_account_id": "X-1",
+        "disabled": False,
+        "connection": account["connection"],
+        "closed_at": None,
+        "version": 1,
+    }
+    assert account["connection"] in ("connected", "connecting", "disconnected")
+    for caller in ("admin", "member", "read_only", "key_all", "service_all"):
+        read = world.client.get(f"{URL}/{account_id}", headers=world.callers[caller])
+        assert (read.status_code, read.headers["etag"]) == (200, '"1"')
+        assert read.json()["id"] == account_id
+
+
+def test_a_broker_that_needs_a_credential_says_that_it_is_missing(world: World) -> None:
+    assert made(world, broker="alpaca")["connection"] == "credential_missing"
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"name": ""}, "/name"),
+        ({"name": "x" * 129}, "/name"),
+        ({"name": None}, "/name"),
+        ({"name": "a\x00"}, "/name"),
+        ({"broker": "nobody"}, "/broker"),
+        ({"broker": "PAPER"}, "/broker"),
+        ({"environment": "demo"}, "/environment"),
+        ({"environment": "live"}, "/environment"),
+        ({"external_account_id": "x" * 129}, "/external_account_id"),
+        ({"external_account_id": 5}, "/external_account_id"),
+        ({"disabled": True}, "/disabled"),
+        ({"organization_id": "x"}, "/organization_id"),
+        ({"id": str(uuid.uuid4())}, "/id"),
+        ({"version": 9}, "/version"),
+    ],
+)
+def test_a_bad_account_is_refused_at_its_field(world: World, changes: dict[str, Any], pointer: str) -> None:
+    answer = make(world, **changes)
+    assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed")
+    assert [e["pointer"] for e in answer.json()["errors"]] == [pointer]
+
+
+def test_a_key_acts_on_its_own_environment_only(world: World) -> None:
+    live, paper = made(world, broker="alpaca", environment="live"), made(world)
+    assert make(world, "key_all", broker="alpaca", environment="live").status_code == 403
+    assert make(world, "key_live", broker="alpaca", environment="live").status_code == 201
+    for caller, own, other in (("key_all", paper, live), ("key_live", live, paper)):
+        headers = world.callers[caller]
+        assert world.client.get(f"{URL}/{own['id']}", headers=headers).status_code == 200
+        for method, body in (("GET", None), ("PATCH", {"nonsense": 1}), ("DELETE", None)):
+            answer = world.client.request(method, f"{URL}/{other['id']}", headers=headers, json=body)
+            assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+        shown = world.client.get(URL, headers=headers, params={"limit": 100}).json()["data"]
+        assert {account["environment"] for account in shown} == {own["environment"]}
+
+
+def test_a_list_is_ascending_and_complete(world: World) -> None:
+    mine = [made(world, "other_admin")["id"] for _ in range(5)]
+    seen, query = [], {"limit": "2"}
+    while True:
+        page = world.client.get(URL, headers=world.callers["other_admin"], params=query).json()
+        seen += [account["id"] for account in page["data"]]
+        if page["next_cursor"] is None:
+            break
+        query["next_cursor"] = page["next_cursor"]
+    assert seen == sorted(set(seen))
+    assert [s for s in seen if s in mine] == mine
+    other = world.client.get(URL, headers=world.callers["admin"], params={"next_cursor": query["next_cursor"]})
+    assert (other.status_code, other.json()["code"]) == (400, "invalid_cursor")
+
+
+def test_a_change_names_what_it_changes(world: World) -> None:
+    account, admin = made(world, external_account_id="X"), world.callers["admin"]
+    url = f"{URL}/{account['id']}"
+
+    def patch(body: dict[str, Any], **headers: str) -> Any:
+        return world.client.patch(url, json=body, headers=admin | headers)
+
+    renamed = patch({"name": "new"})
+    assert (renamed.status_code, renamed.headers["etag"], renamed.json()["version"]) == (200, '"2"', 2)
+    assert (renamed.json()["name"], renamed.json()["external_account_id"]) == ("new", "X")
+    assert patch({}).json()["version"] == 2
+    assert patch({"name": None, "external_account_id": None, "disabled": None}).json()["version"] == 2
+    assert patch({"disabled": False}).json()["version"] == 2
+    assert patch({"disabled": True}).json()["disabled"] is True
+    assert patch({"external_account_id": ""}).json()["external_account_id"] is None
+    stale = patch({"name": "x"}, **{"if-match": '"1"'})
+    assert (stale.status_code, stale.json()["code"]) == (412, "version_conflict")
+    assert patch({"name": "x"}, **{"if-match": '"4"'}).json()["version"] == 5
+    assert patch({"broker": "alpaca"}).status_code == 422
+
+
+def test_closing_is_for_good(world: World) -> None:
+    account, admin = made(world), world.callers["admin"]
+    url = f"{URL}/{account['id']}"
+    assert world.client.delete(url, headers=admin | {"if-match": '"7"'}).status_code == 412
+    assert world.client.delete(url, headers=admin).status_code == 204
+    closed = world.client.get(url, headers=admin).json()
+    assert STAMP.fullmatch(closed["closed_at"])
+    assert (closed["version"], closed["connection"]) == (2, "disconnected")
+    for answer in (
+        world.client.patch(url, json={"name": "x"}, headers=admin),
+        world.client.delete(url, headers=admin),
+        world.client.post(f"{url}/credentials", json={"secrets": {}}, headers=admin),
+    ):
+        assert (answer.status_code, answer.json()["code"]) in ((409, "account_closed"), (422, "validation_failed"))
+    assert world.client.delete(url, headers=admin).json()["code"] == "account_closed"
+    assert account["id"] in [
+        a["id"] for a in world.client.get(URL, headers=admin, params={"limit": 100}).json()["data"]
+    ]
+
+
+@pytest.mark.parametrize("spelling", ["{0}", "{{{0}}}", "urn:uuid:{0}", "{1}", "{2}", "nonsense", "{0}%0A", "%00"])
+def test_another_tenants_account_or_spelling_is_not_found(world: World, spelling: str) -> None:
+    account_id = made(world, "other_admin")["id"]
+    path = f"{URL}/" + spelling.format(account_id, account_id.replace("-", ""), account_id.upper())
+    unknown = f"{URL}/{uuid.uuid4()}"
+    for method, tail, body in (
+        ("GET", "", None),
+        ("PATCH", "", {"nonsense": 1}),
+        ("DELETE", "", None),
+        ("GET", "/credentials", None),
+        ("POST", "/credentials", {"nonsense": 1}),
+        ("PATCH", f"/credentials/{uuid.uuid4()}", {"nonsense": 1}),
+        ("DELETE", f"/credentials/{uuid.uuid4()}", None),
+    ):
+        theirs = world.client.request(method, path + tail, headers=world.callers["admin"], json=body)
+        nobodys = world.client.request(method, unknown + tail, headers=world.callers["admin"], json=body)
+        assert theirs.status_code == 404
+        assert theirs.json() | {"request_id": ""} == nobodys.json() | {"request_id": ""}
+
+
+def test_brokers_are_described(world: World) -> None:
+    for caller in ("key_none", "read_only", "no_org", "service_unnamed"):
+        answer = world.client.get("/v1/brokers", headers=world.callers[caller])
+        assert answer.status_code == 200
+    shown = {broker["name"]: broker for broker in answer.json()["data"]}
+    assert answer.json()["next_cursor"] is None
+    paper, alpaca = shown["paper"], shown["alpaca"]
+    assert (paper["environments"], paper["credential_fields"]) == (["paper"], [])
+    assert paper["order_kinds"] == ["Market", "Limit", "Stop", "StopLimit"]
+    assert paper["times_in_force"] == ["DAY", "GOOD_TILL_CANCEL", "IMMEDIATE_OR_CANCEL", "FILL_OR_KILL"]
+    assert alpaca["environments"] == ["paper", "live"]
+    assert alpaca["credential_fields"] == ["api_key_id", "api_secret"]
+    assert paper["routes"] == ["SMART"]
