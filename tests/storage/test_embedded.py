@@ -25,13 +25,12 @@ WITHOUT_NAMESPACES = (sys.executable, str(Path(__file__).with_name("without_name
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-async def test_rows_survive_a_clean_stop(tmp_path: Path, start: Start, loop: str) -> None:
-    folder = tmp_path / "data"
-    first = start(folder, "--loop", loop)
+async def test_rows_survive_a_clean_stop(data_dir: Path, start: Start, loop: str) -> None:
+    first = start(data_dir, "--loop", loop)
     await query(first.until("url")["owner_url"], "CREATE TABLE t AS SELECT 42 AS n")
     assert first.stop() == 0
-    assert all_gone(folder)
-    second = start(folder, "--loop", loop)
+    assert all_gone(data_dir)
+    second = start(data_dir, "--loop", loop)
     assert await query(second.until("url")["owner_url"], "SELECT n FROM t") == 42
     assert second.stop() == 0
 
@@ -163,7 +162,7 @@ def _login(data_dir: Path) -> tuple[str, str]:
 
 
 async def test_two_can_start_at_once_on_an_empty_folder(tmp_path: Path, start: Start) -> None:
-    both = [start(tmp_path / "data"), start(tmp_path / "data")]
+    both = [start(tmp_path / "data", "--loop", loop) for loop in ("asyncio", "uvloop")]
     urls = [process.until("url")["url"] for process in both]
     assert [await query(url, "SELECT 1") for url in urls] == [1, 1]
 
