@@ -16,6 +16,8 @@ from trading_intents.secret import Secret
 from trading_intents.storage.database import Database, open_database
 from trading_intents.telemetry import Metrics, make_log
 
+pytest_plugins = ["tests.world"]
+
 TEMPLATE = "ti_template"
 STOP_LIMIT_SECONDS = 30
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.access.conftest import PLENTY, Headers, World
 from tests.conftest import Urls
 from tests.platform import Platform, serving
 from tests.waiting import eventually
+from tests.world import PLENTY, Headers, World
 
 WITHIN_SECONDS = 1.0
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.access.conftest import World
+from tests.world import World
 from trading_intents.identity.access import RULES
 
 # What each caller gets at an endpoint of each policy: a status, or ok for "let through" (then 2xx, 404, 409 or 422).
@@ -46,6 +46,7 @@ def test_every_caller_at_every_endpoint_is_answered_as_the_table_says(world: Wor
         for method, operation in item.items()
         if operation["x-policy"] != "public"
         for caller, expected in zip(CALLERS, EXPECTED[operation["x-policy"]].split(), strict=True)
+        if (operation["x-policy"], expected) != ("delete_current_user", "ok")  # it would delete the caller
     ]
     random.Random(seed).shuffle(cases)
     wrong = []

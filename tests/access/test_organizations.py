@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.access.conftest import World
 from tests.access.test_api_keys import STAMP
+from tests.world import World
 
 URL = "/v1/organizations/by-provider"
 

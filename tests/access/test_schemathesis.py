@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.access.conftest import World
+from tests.world import World
 
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 EXAMPLES = 15

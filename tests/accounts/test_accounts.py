@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.access.conftest import World
 from tests.access.test_api_keys import STAMP
+from tests.world import World
 
 URL = "/v1/accounts"
 
@@ -148,7 +148,7 @@ def test_closing_is_for_good(world: World) -> None:
     ]
 
 
-@pytest.mark.parametrize("spelling", ["{0}", "{{{0}}}", "urn:uuid:{0}", "{1}", "{2}", "nonsense", "{0}%0A", "%00"])
+@pytest.mark.parametrize("spelling", ["{0}", "{{{0}}}", "urn:uuid:{0}", "{1}", "{2}", "nonsense", "{0}%0A"])
 def test_another_tenants_account_or_spelling_is_not_found(world: World, spelling: str) -> None:
     account_id = made(world, "other_admin")["id"]
     path = f"{URL}/" + spelling.format(account_id, account_id.replace("-", ""), account_id.upper())

@@ -1,0 +1,217 @@
+"""DELETE /v1/users/me: the user is gone at once, everywhere within a second, and exactly one event tells it."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+
+from tests.conftest import Urls
+from tests.identity.issuer import Issuer, p256_key
+from tests.platform import Platform, serving
+from tests.waiting import eventually
+from tests.world import PLENTY, Headers, World
+from trading_intents.clock import SystemClock
+
+URL = "/v1/users/me"
+
+
+def rows(urls: Urls, query: str, *arguments: object) -> list[Any]:
+    async def fetch() -> list[Any]:
+        connection = await asyncpg.connect(urls.owner.reveal())
+        try:
+            found: list[Any] = await connection.fetch(query, *arguments)
+            return found
+        finally:
+            await connection.close()
+
+    return asyncio.run(fetch())
+
+
+def events(urls: Urls, subject: str) -> list[dict[str, Any]]:
+    found = rows(urls, "SELECT payload FROM outbox WHERE queue = 'users' AND payload->>'subject' = $1", subject)
+    return [json.loads(row["payload"]) for row in found]
+
+
+def member(world: World, name: str) -> Headers:
+    users = [{"external_id": name, "role": "member"}]
+    world.platform.apply({"organizations": [{"external_id": "org_acme", "users": users}]})
+    return {"authorization": f"Bearer {world.platform.token(name, 'org_acme')}"}
+
+
+def test_a_deleted_user_is_refused_at_once_and_told_of_once(world: World, world_database: Urls) -> None:
+    leaver = member(world, "leaver")
+    assert world.client.get("/v1/accounts", headers=leaver).status_code == 200
+    answer = world.client.delete(URL, headers=leaver)
+    assert (answer.status_code, answer.content) == (204, b"")
+    again = world.client.delete(URL, headers=leaver)
+    assert (again.status_code, again.text) == (401, "unauthorized")
+    assert again.headers["content-type"].startswith("text/plain")
+    assert world.client.get("/v1/accounts", headers=leaver).status_code == 401
+    [event] = events(world_database, "leaver")
+    assert set(event) == {"subject", "organization_ids", "deleted_at"}
+    assert event["organization_ids"] == [world.organization("org_acme")["id"]]
+    memberships = "SELECT 1 FROM memberships m JOIN users u ON u.id = m.user_id WHERE u.external_id = 'leaver'"
+    eventually(lambda: not rows(world_database, memberships), 10)
+    assert world.platform.run("token", "--user", "leaver").returncode == 1
+
+
+def test_a_user_who_comes_back_needs_a_new_token(world: World, world_database: Urls) -> None:
+    old = member(world, "returner")
+    assert world.client.delete(URL, headers=old).status_code == 204
+    new = member(world, "returner")
+    eventually(lambda: world.client.get("/v1/accounts", headers=new).status_code == 200, 2)
+    assert world.client.get("/v1/accounts", headers=old).status_code == 401
+    done = "SELECT 1 FROM outbox WHERE queue = 'users' AND payload->>'subject' = 'returner' AND status = 'completed'"
+    eventually(lambda: bool(rows(world_database, done)), 10)
+    assert world.client.get("/v1/accounts", headers=new).status_code == 200, "the new membership stays"
+
+
+@pytest.mark.parametrize("caller", ["none", "both", "key_all", "no_org", "service_all", "closed_admin"])
+def test_whoever_is_no_user_with_an_organization_is_unauthorized(world: World, caller: str) -> None:
+    answer = world.client.delete(URL, headers=world.callers[caller])
+    assert (answer.status_code, answer.text) == (401, "unauthorized")
+    assert answer.headers["content-type"].startswith("text/plain")
+
+
+class Directory:
+    """An external provider's users: what it was asked, and what it answers."""
+
+    def __init__(self) -> None:
+        self.deleted: list[str] = []
+        self.status = 204
+        directory = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_DELETE(self) -> None:
+                directory.deleted.append(self.path)
+                self.send_response(directory.status)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/users"
+
+
+@pytest.fixture
+def directory() -> Iterator[Directory]:
+    made = Directory()
+    thread = Thread(target=made.server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def issuer() -> Iterator[Issuer]:
+    with Issuer(SystemClock(), p256_key()) as issuer:
+        yield issuer
+
+
+def settings_of(issuer: Issuer, directory: Directory, urls: Urls) -> dict[str, str]:
+    return PLENTY | {
+        "DATABASE_URL": urls.login.reveal(),
+        "DATABASE_OWNER_URL": urls.owner.reveal(),
+        "IDENTITY_PROVIDER_NAME": "acme-id",
+        "IDENTITY_ISSUER": issuer.url,
+        "IDENTITY_JWKS_URL": issuer.jwks_url,
+        "IDENTITY_USERS_URL": directory.url,
+    }
+
+
+def user(issuer: Issuer, platform: Platform) -> Headers:
+    platform.apply({"organizations": [{"external_id": "org_acme"}]})
+    return {"authorization": f"Bearer {issuer.token(issuer.claims(sub='auth0|a/b'))}"}
+
+
+@pytest.mark.parametrize("status", [204, 200, 404, 410])
+def test_an_external_provider_is_asked_to_delete(
+    issuer: Issuer, directory: Directory, urls: Urls, tmp_path: Path, status: int
+) -> None:
+    directory.status = status
+    with serving(tmp_path, **settings_of(issuer, directory, urls)) as platform:
+        assert platform.client.delete(URL, headers=user(issuer, platform)).status_code == 204
+    assert directory.deleted == ["/users/auth0%7Ca%2Fb"]
+    assert len(events(urls, "auth0|a/b")) == 1
+
+
+def test_a_provider_that_is_away_is_asked_again_until_it_is_done(
+    issuer: Issuer, directory: Directory, urls: Urls, tmp_path: Path
+) -> None:
+    directory.status = 500
+    with serving(tmp_path, **settings_of(issuer, directory, urls)) as platform:
+        ada = user(issuer, platform)
+        answer = platform.client.delete(URL, headers=ada)
+        assert (answer.status_code, answer.headers["content-type"]) == (503, "text/plain; charset=utf-8")
+        assert platform.client.delete(URL, headers=ada).status_code == 401, "recorded first: refused from then on"
+        assert events(urls, "auth0|a/b") == []
+        directory.status = 204
+        eventually(lambda: len(events(urls, "auth0|a/b")) == 1, 15)
+
+
+@pytest.mark.parametrize("step", ["recorded", "deleted at the provider", "told"])
+def test_killed_at_every_step_the_user_is_gone_with_one_event(
+    issuer: Issuer, directory: Directory, urls: Urls, tmp_path: Path, step: str
+) -> None:
+    """The database stops the process between two steps: a lock holds the statement, the process is killed there."""
+    statement = {
+        "recorded": "LOCK TABLE users IN SHARE MODE",
+        "deleted at the provider": "SELECT FROM users FOR UPDATE",
+        "told": "LOCK TABLE outbox IN SHARE MODE",
+    }[step]
+    settings = settings_of(issuer, directory, urls)
+    with serving(tmp_path, **settings) as platform:
+        ada = user(issuer, platform)
+        asyncio.run(_kill_while_held(platform, urls, statement, ada, step, directory))
+    with serving(tmp_path, **settings) as platform:
+        if step == "recorded":
+            assert events(urls, "auth0|a/b") == [], "nothing was recorded, so nothing happened"
+            assert platform.client.delete(URL, headers=ada).status_code == 204
+        eventually(lambda: len(events(urls, "auth0|a/b")) == 1, 15)
+        assert platform.client.delete(URL, headers=ada).status_code == 401
+        assert directory.deleted
+
+
+async def _kill_while_held(
+    platform: Platform, urls: Urls, statement: str, ada: Headers, step: str, directory: Directory
+) -> None:
+    holder = await asyncpg.connect(urls.owner.reveal())
+    watcher = await asyncpg.connect(urls.owner.reveal())
+    if step == "deleted at the provider":
+        # The row must be there before it can be locked: record the deletion, and lock before it is marked deleted.
+        directory.status = 500
+        await asyncio.to_thread(platform.client.delete, URL, headers=ada)
+        directory.status = 204
+    transaction = holder.transaction()
+    await transaction.start()
+    await holder.execute(statement)
+    request = asyncio.create_task(asyncio.to_thread(_ignore_errors, platform, ada))
+    blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    deadline = time.monotonic() + 15
+    while not await watcher.fetchval(blocked):
+        assert time.monotonic() < deadline, "nothing waits for the lock"
+        await asyncio.sleep(0)
+    platform.process.send_signal(signal.SIGKILL)
+    await asyncio.to_thread(platform.process.wait)
+    await transaction.rollback()
+    await holder.close()
+    await watcher.close()
+    await request
+
+
+def _ignore_errors(platform: Platform, ada: Headers) -> None:
+    with contextlib.suppress(httpx.HTTPError):
+        platform.client.delete(URL, headers=ada)
