@@ -1,0 +1,129 @@
+"""The documents name what exists, all of it and nothing else, and their links lead somewhere."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import typer
+
+from tests.platform import Platform, serving
+from trading_intents import config
+from trading_intents.cli import cli
+from trading_intents.config import Rate, Settings
+from trading_intents.secret import Secret
+from trading_intents.telemetry import Metrics
+from trading_intents.web.openapi import wire_errors
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+MOST_DECISION_LINES = 40
+
+
+def section(document: str, title: str) -> str:
+    text = (ROOT / document).read_text()
+    found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found, f"{document} has no section {title}"
+    return found[1]
+
+
+def rows(text: str, first: str) -> list[list[str]]:
+    """The cells of the tables' rows whose first cell matches."""
+    cells = [[cell.strip() for cell in line[1:].split("|")] for line in text.splitlines() if line[:1] == "|"]
+    return [row for row in cells if re.fullmatch(first, row[0])]
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    with serving(tmp_path_factory.mktemp("docs") / "data") as platform:
+        yield platform
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    found = rows(section("docs/operating.md", "Settings"), r"`[A-Z_]+`")
+    documented = {row[0].strip("`"): row[1].strip("`") for row in found}
+    assert documented == {f.name.upper(): shown(f.default) for f in fields(Settings)}
+    assert len(found) == len(config.names())
+
+
+def shown(default: object) -> str:
+    match default:
+        case Rate(per_second, burst):
+            return f"{per_second}/{burst}"
+        case tuple():
+            return ",".join(default)
+        case Secret():
+            return default.reveal()
+        case _:
+            return str(default)
+
+
+def test_every_metric_is_documented() -> None:
+    collected = {m.name + ("_total" if m.type == "counter" else "") for m in Metrics().registry.collect()}
+    found = rows(section("docs/operating.md", "Metrics"), r"`ti_\w+`")
+    assert {row[0].strip("`") for row in found} == collected
+
+
+def test_every_command_is_documented() -> None:
+    found = rows(section("docs/operating.md", "Commands"), r"`trading-intents .*`")
+    assert {row[0].strip("`") for row in found} == set(commands_of(typer.main.get_command(cli), "trading-intents"))
+
+
+def commands_of(command: object, name: str) -> Iterator[str]:
+    children = getattr(command, "commands", None)
+    if children is None:
+        yield name
+        return
+    for child_name, child in children.items():
+        yield from commands_of(child, f"{name} {child_name}")
+
+
+def test_every_route_is_documented_with_an_example(platform: Platform) -> None:
+    paths = platform.client.get("/openapi.json").json()["paths"]
+    served = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    text = (ROOT / "docs/api.md").read_text()
+    parts = re.split(r"^### `(.*)`$", text, flags=re.MULTILINE)
+    documented = dict(zip(parts[1::2], parts[2::2], strict=True))
+    assert documented.keys() == served
+    for route, told in documented.items():
+        path = route.split()[1].partition("{")[0]
+        assert f"127.0.0.1:8080{path}" in told, f"{route} has no example"
+
+
+def test_every_path_named_in_the_api_document_is_served(platform: Platform) -> None:
+    paths = platform.client.get("/openapi.json").json()["paths"]
+    known = [re.compile(re.sub(r"{\w+}", r"[^/]+", path) + r"\Z") for path in paths]
+    for named in re.findall(r"127\.0\.0\.1:8080(/[^\s?\"']*)", (ROOT / "docs/api.md").read_text()):
+        assert any(pattern.match(named) for pattern in known), named
+
+
+def test_every_error_that_can_be_answered_is_documented() -> None:
+    found = [(int(row[0]), row[1].strip("`")) for row in rows(section("docs/api.md", "Errors"), r"\d{3}")]
+    assert set(found) == {(error.status, error.code) for error in wire_errors()}
+    assert [status for status, _ in found] == sorted(status for status, _ in found)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_leads_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = (document.parent / path).resolve() if path else document
+        assert file.exists(), target
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+            assert anchor in [re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles], target
+
+
+@pytest.mark.parametrize("decision", DECISIONS, ids=lambda path: path.stem)
+def test_a_decision_is_short_and_says_why(decision: Path) -> None:
+    text = decision.read_text()
+    assert len(text.splitlines()) <= MOST_DECISION_LINES
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == ["Context", "Decision", "Consequences"]
+
+
+def test_decisions_are_numbered_without_a_gap() -> None:
+    assert [path.name[:5] for path in DECISIONS] == [f"{n:04}-" for n in range(1, len(DECISIONS) + 1)]

@@ -1,0 +1,72 @@
+"""What the documents tell people to paste works, in the order in which they read it."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.platform import Platform, serving
+from trading_intents.config import PREFIX
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTED = "127.0.0.1:8080"
+RUN_SECONDS = 30
+
+
+def blocks_of(document: str) -> list[str]:
+    return re.findall(r"^```sh\n(.*?)^```$", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
+
+
+def commands_of(document: str) -> str:
+    """All blocks as one script, since a reader has one shell; `make` lines have a test of their own."""
+    lines = "".join(blocks_of(document)).splitlines()
+    return "\n".join(line for line in lines if not line.startswith("make "))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Looks like a checkout in which `make run` was typed."""
+    folder = tmp_path_factory.mktemp("checkout")
+    (folder / ".venv").symlink_to(sys.prefix)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def platform(folder: Path) -> Iterator[Platform]:
+    with serving(folder / ".data") as platform:
+        yield platform
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/api.md"])
+def test_what_a_document_tells_to_paste_works(document: str, folder: Path, platform: Platform) -> None:
+    script = commands_of(document).replace(DOCUMENTED, httpx.URL(platform.url).netloc.decode())
+    assert "curl -s " in script
+    # A reader sees an error answer; a script must be told to mind it.
+    strict = script.replace("curl -s ", "curl -sS --fail-with-body ")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-x", "-c", strict],
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "wrong " not in done.stdout
+
+
+def test_what_the_documents_tell_to_make_can_be_made() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    told: set[str] = set()
+    for document in ROOT.glob("*.md"):
+        text = document.read_text()
+        told |= set(re.findall(r"^make ([a-z]+)", text, re.MULTILINE)) | set(re.findall(r"`make ([a-z]+)", text))
+    assert {"run", "test"} <= told
+    assert told <= targets
