@@ -189,9 +189,9 @@ def _read_file(path: Path) -> tuple[dict[int, MasterKey], tuple[int, ...]]:
         status = os.fstat(file.fileno())
         if stat.S_IMODE(status.st_mode) & 0o077:
             raise StartupRefused(f"{path}: others may read it; make it yours alone (chmod 600)")
-        content = file.read(LARGEST_FILE)
+        content = file.read(LARGEST_FILE + 1)
     try:
-        stored = msgspec.json.decode(content, type=_Stored).keys
+        stored = msgspec.json.decode(content, type=_Stored).keys if len(content) <= LARGEST_FILE else ()
     except ValueError:
         stored = ()
     keys = _by_version(stored, str(path))
