@@ -1,6 +1,7 @@
 """The outbox table: one function per statement. Every time in it is the database's, never this process's.
 
-Each write after a claim names the claim's token and does nothing if the row has another one by now.
+What works on many rows is for a transaction with fresh plans: the table can grow a thousandfold in a minute.
+Each write after a claim names its token and does nothing if that is not the row's: only processing rows have one.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,8 +17,9 @@ from trading_intents.storage.database import Row, Tx
 SWEEP_ROWS = 1_000
 PRUNE_ROWS = 1_000
 
-# Without MATERIALIZED a planner with stale statistics runs the CTE once for every row it joins, and over-claims.
-# The sub-select makes the clock one value for the statement, which an index can use.
+# A planner with stale statistics must not be able to spoil this. Without MATERIALIZED it runs the CTE once for every
+# row it joins, and over-claims; without OFFSET 0 it compares every row with every other. The clock in a sub-select is
+# one value for the statement, which an index can use.
 _CLAIM = """
     WITH candidates AS MATERIALIZED (
         SELECT id FROM outbox AS candidate
@@ -36,6 +38,7 @@ _CLAIM = """
               AND earlier.queue = $1
               AND earlier.id < candidate.id
               AND earlier.status IN ('pending', 'processing')
+            OFFSET 0
           )
         ORDER BY id
         LIMIT $5
@@ -44,8 +47,9 @@ _CLAIM = """
     UPDATE outbox
     SET status = 'processing', attempts = attempts + 1,
         claimed_at = clock_timestamp(), claim_token = gen_random_uuid()
-    WHERE id = ANY (ARRAY(SELECT id FROM candidates))
-    RETURNING id, queue, event_type, organization_id, order_key, lane, payload, attempts, created_at, claim_token
+    FROM candidates
+    WHERE outbox.id = candidates.id
+    RETURNING outbox.id, queue, event_type, organization_id, order_key, lane, payload, attempts, created_at, claim_token
 """
 CLAIM = _CLAIM.format(lane="lane IS NULL")
 CLAIM_IN_LANES = _CLAIM.format(lane="lane = ANY ($6)")
@@ -105,6 +109,21 @@ async def claim(
     return sorted(map(_claimed, rows), key=lambda row: row.id)
 
 
+async def complete_one(tx: Tx, row: ClaimedRow) -> bool:
+    """Whether the claim still held; if not, the caller rolls back what it wrote for the row."""
+    tag = await tx.execute(
+        """
+        UPDATE outbox
+        SET status = 'completed', finished_at = clock_timestamp(), claimed_at = NULL, claim_token = NULL,
+            last_error = NULL
+        WHERE id = $1 AND claim_token = $2
+        """,
+        row.id,
+        row.token,
+    )
+    return tag == "UPDATE 1"
+
+
 async def complete(tx: Tx, claims: Sequence[ClaimedRow]) -> set[UUID]:
     """Gives the tokens that still held."""
     rows = await tx.fetch(
@@ -113,7 +132,7 @@ async def complete(tx: Tx, claims: Sequence[ClaimedRow]) -> set[UUID]:
         SET status = 'completed', finished_at = clock_timestamp(), claimed_at = NULL, claim_token = NULL,
             last_error = NULL
         FROM unnest($1::bigint[], $2::uuid[]) AS held (id, token)
-        WHERE outbox.id = held.id AND claim_token = held.token AND status = 'processing'
+        WHERE outbox.id = held.id AND claim_token = held.token
         RETURNING held.token
         """,
         *_ids_and_tokens(claims),
@@ -132,7 +151,7 @@ async def retry(tx: Tx, setbacks: Sequence[Setback], attempt_limit: int) -> dict
             finished_at = CASE WHEN attempts < $5 THEN NULL ELSE clock_timestamp() END,
             claimed_at = NULL, claim_token = NULL, last_error = reason
         FROM unnest($1::bigint[], $2::uuid[], $3::float8[], $4::text[]) AS held (id, token, after_seconds, reason)
-        WHERE outbox.id = held.id AND claim_token = held.token AND status = 'processing'
+        WHERE outbox.id = held.id AND claim_token = held.token
         RETURNING held.token, outbox.status
         """,
         *_ids_and_tokens([setback.row for setback in ordered]),
@@ -151,7 +170,7 @@ async def release(tx: Tx, claims: Sequence[ClaimedRow], after_seconds: float) ->
         SET status = 'pending', attempts = attempts - 1, claimed_at = NULL, claim_token = NULL,
             due_at = clock_timestamp() + make_interval(secs => $3)
         FROM unnest($1::bigint[], $2::uuid[]) AS held (id, token)
-        WHERE outbox.id = held.id AND claim_token = held.token AND status = 'processing'
+        WHERE outbox.id = held.id AND claim_token = held.token
         RETURNING held.token
         """,
         *_ids_and_tokens(claims),
@@ -175,7 +194,8 @@ async def sweep(tx: Tx, queue: Queue, attempt_limit: int) -> list[str]:
         UPDATE outbox
         SET status = 'failed', finished_at = clock_timestamp(), claimed_at = NULL, claim_token = NULL,
             last_error = coalesce(last_error, 'the worker of the last attempt went away')
-        WHERE id = ANY (ARRAY(SELECT id FROM used_up))
+        FROM used_up
+        WHERE outbox.id = used_up.id
         RETURNING event_type
         """,
         queue,
@@ -197,7 +217,7 @@ async def prune(tx: Tx, queue: Queue, keep_seconds: float) -> int:
             ORDER BY finished_at
             LIMIT $3
         ), removed AS (
-            DELETE FROM outbox WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
+            DELETE FROM outbox USING old WHERE outbox.id = old.id RETURNING outbox.id
         )
         SELECT count(*) FROM removed
         """,

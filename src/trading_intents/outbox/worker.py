@@ -112,7 +112,7 @@ class Worker:
         if not free or not self._handlers or lanes == []:
             return
         before_seconds = self._shop.clock.monotonic()
-        async with self._shop.pool.transaction() as tx:
+        async with self._shop.pool.transaction(fresh_plans=True) as tx:
             rows = await outbox.claim(tx, self._queue, self._handlers, free, self._shop.attempt_limit, lanes)
         for row in rows:
             task = asyncio.create_task(self._handle(Held(row, before_seconds)))
@@ -157,7 +157,7 @@ class Worker:
             async with asyncio.timeout(CLAIM_SECONDS - self._age_seconds(held)):
                 async with self._shop.pool.transaction([row.organization_id]) as tx:
                     await done.write(tx)
-                    if not await outbox.complete(tx, [row]):
+                    if not await outbox.complete_one(tx, row):
                         raise _ClaimLost
         except _ClaimLost:
             self._shop.log.warning("outbox claim was lost", queue=row.queue, event_type=row.event_type, row=row.id)

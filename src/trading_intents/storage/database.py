@@ -76,16 +76,24 @@ class Pool:
 
     @contextlib.asynccontextmanager
     async def transaction(
-        self, organizations: Sequence[UUID] = (), *, read_only: bool = False, isolation: Isolation = "read committed"
+        self,
+        organizations: Sequence[UUID] = (),
+        *,
+        read_only: bool = False,
+        isolation: Isolation = "read committed",
+        fresh_plans: bool = False,
     ) -> AsyncIterator[Tx]:
         """Commits at the end, rolls back on an error. Sees the tenant rows of these organizations only.
+
+        With `fresh_plans` each statement is planned for its tables as they are now: for a table that can grow a
+        thousandfold before the server notices that a plan from its small days no longer fits.
 
         Raises Unavailable when the database is away and nothing was recorded, OutcomeUnknown when it went away in
         the very moment of the commit.
         """
         connection = await self._take()
         try:
-            await _begin(connection, organizations, read_only, isolation)
+            await _begin(connection, organizations, read_only, isolation, fresh_plans)
             try:
                 yield connection
             except BaseException as error:
@@ -197,12 +205,15 @@ async def _become(connection: Any, role: str) -> None:
             raise StartupRefused(f"the database has {setting} off and could forget what it confirmed: turn it on")
 
 
-async def _begin(connection: Any, organizations: Sequence[UUID], read_only: bool, isolation: Isolation) -> None:
+async def _begin(
+    connection: Any, organizations: Sequence[UUID], read_only: bool, isolation: Isolation, fresh_plans: bool
+) -> None:
     # One round trip. The hex of a UUID needs no quoting.
     ids = ",".join(organization.hex for organization in organizations)
     begin = (
         f"BEGIN ISOLATION LEVEL {isolation} {'READ ONLY' if read_only else 'READ WRITE'};"
         f"SELECT set_config('trading_intents.organizations', '{{{ids}}}', true)"
+        f"{';SET LOCAL plan_cache_mode = force_custom_plan' if fresh_plans else ''}"
     )
     try:
         await connection.execute(begin, timeout=BEGIN_LIMIT_SECONDS)

@@ -48,9 +48,8 @@ USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
 CREATE POLICY worker_reads ON outbox FOR SELECT TO ti_worker USING (true);
 CREATE POLICY worker_puts ON outbox FOR INSERT TO ti_worker WITH CHECK (true);
 -- A final state is never left, whatever a statement says; only finished rows are removed.
-CREATE POLICY worker_moves ON outbox FOR UPDATE TO ti_worker
-USING (status IN ('pending', 'processing')) WITH CHECK (true);
-CREATE POLICY worker_removes ON outbox FOR DELETE TO ti_worker USING (status IN ('completed', 'failed'));
+CREATE POLICY worker_moves ON outbox FOR UPDATE TO ti_worker USING (finished_at IS NULL) WITH CHECK (true);
+CREATE POLICY worker_removes ON outbox FOR DELETE TO ti_worker USING (finished_at IS NOT NULL);
 -- Forced row-level security holds for the owner too, as which the health report runs.
 CREATE POLICY owner_reports ON outbox FOR SELECT TO ti_owner USING (queue = 'accounts');
 
