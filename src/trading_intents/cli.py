@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from trading_intents import __version__, app, config, doctor, provision
+from trading_intents.accounts.rotation import rotate
+from trading_intents.accounts.vault import embedded_vault
 from trading_intents.config import Settings
 from trading_intents.errors import InvalidRequest, PlatformError
 from trading_intents.secret import Secret
@@ -29,6 +31,8 @@ cli = typer.Typer(
 )
 admin = typer.Typer(help="Provision organizations, users, keys and service accounts.", no_args_is_help=True)
 cli.add_typer(admin, name="admin")
+vault = typer.Typer(help="The embedded vault's master keys.", no_args_is_help=True)
+cli.add_typer(vault, name="vault")
 
 
 def main() -> None:
@@ -143,5 +147,27 @@ def token(
         async with app.open_parts(settings, log) as parts:
             issued = await provision.user_token(parts, user, organization or None)
         typer.echo(issued.reveal())
+
+    _run(work, quiet=True)
+
+
+@vault.command(name="rotate")
+def rotate_vault(
+    retire: Annotated[bool, typer.Option(help="Add no key; drop those that no secret needs any more.")] = False,
+) -> None:
+    """Make a new master key and re-wrap every secret under it, while the service runs."""
+
+    async def work(settings: Settings, log: Log) -> None:
+        async with app.open_parts(settings, log) as parts:
+            keys = embedded_vault(settings, parts.clock, log)
+            # Keys from the environment are the operator's to add and drop.
+            add = not retire and not settings.vault_master_keys
+            with Console(stderr=True).status("re-wrapping ...") as status:
+                done = await rotate(
+                    parts.database.worker, keys, add, retire, lambda count: status.update(f"re-wrapped {count}")
+                )
+        typer.echo(f"master key {done.newest}; {done.rewrapped} secrets re-wrapped")
+        if done.retired:
+            typer.echo(f"retired {', '.join(map(str, done.retired))}")
 
     _run(work, quiet=True)

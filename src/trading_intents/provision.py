@@ -7,14 +7,19 @@ from typing import Annotated
 
 import msgspec
 
+from trading_intents.accounts.model import AccountChange
+from trading_intents.accounts.service import apply_change, check_broker, insert
+from trading_intents.accounts.store import find_account_by_name
 from trading_intents.app import Parts, embedded_provider
+from trading_intents.brokers.registry import Registry
 from trading_intents.config import LOCAL_PROVIDER
 from trading_intents.errors import NotFound, StartupRefused
 from trading_intents.identity import store
 from trading_intents.identity.keys import digest, make_client_secret, make_key, parse_key
 from trading_intents.identity.model import Entitlement, Organization, Permission, Role, Scope
+from trading_intents.outbox.model import Queue, channel
 from trading_intents.secret import Secret
-from trading_intents.storage.database import Tx
+from trading_intents.storage.database import Tx, show_organizations
 from trading_intents.trading import Environment
 from trading_intents.web.body import convert, read_json
 
@@ -39,12 +44,23 @@ class WantedKey(msgspec.Struct, forbid_unknown_fields=True):
     disabled: bool | None = None
 
 
+class WantedAccount(msgspec.Struct, forbid_unknown_fields=True):
+    """The name, the broker and the environment say which open account is meant."""
+
+    name: Text
+    broker: Text
+    environment: Environment
+    external_account_id: Text | None = None
+    disabled: bool | None = None
+
+
 class WantedOrganization(msgspec.Struct, forbid_unknown_fields=True):
     external_id: Text
     name: Text | None = None
     entitlements: list[Entitlement] | None = None
     disabled: bool | None = None
     users: list[WantedUser] = []
+    accounts: list[WantedAccount] = []
     api_keys: list[WantedKey] = []
 
 
@@ -76,6 +92,15 @@ class ProvisionedKey(msgspec.Struct, omit_defaults=True):
     api_key: str = ""
 
 
+class ProvisionedAccount(msgspec.Struct):
+    id: str
+    name: str
+    broker: str
+    environment: Environment
+    external_account_id: str | None
+    disabled: bool
+
+
 class ProvisionedOrganization(msgspec.Struct):
     id: str
     external_id: str
@@ -83,6 +108,7 @@ class ProvisionedOrganization(msgspec.Struct):
     entitlements: list[Entitlement]
     disabled: bool
     users: list[ProvisionedUser]
+    accounts: list[ProvisionedAccount]
     api_keys: list[ProvisionedKey]
 
 
@@ -107,7 +133,9 @@ async def apply(parts: Parts, wanted: Document, new_keys: dict[str, Secret] | No
     async with parts.database.service.transaction() as tx:
         await tx.execute("SELECT pg_advisory_xact_lock($1)", ADVISORY_LOCK)
         organizations = [await _organization(tx, parts, item, new_keys or {}) for item in wanted.organizations]
-        return Provisioned(organizations, [await _service_account(tx, item) for item in wanted.service_accounts])
+        answer = Provisioned(organizations, [await _service_account(tx, item) for item in wanted.service_accounts])
+    parts.signals.notify(channel(Queue.ACCOUNTS))
+    return answer
 
 
 async def _organization(
@@ -124,6 +152,7 @@ async def _organization(
         sorted(made.entitlements),
         made.disabled,
         [await _user(tx, parts, made, user) for user in item.users],
+        [await _account(tx, parts, made, account) for account in item.accounts],
         [await _key(tx, parts, made, key, new_keys.get(key.name)) for key in item.api_keys],
     )
 
@@ -132,6 +161,31 @@ async def _user(tx: Tx, parts: Parts, organization: Organization, item: WantedUs
     user_id = await store.put_user(tx, parts.make_id(), organization.provider, item.external_id)
     role = await store.put_membership(tx, user_id, organization.id, item.role)
     return ProvisionedUser(str(user_id), item.external_id, role)
+
+
+async def _account(tx: Tx, parts: Parts, organization: Organization, item: WantedAccount) -> ProvisionedAccount:
+    await show_organizations(tx, [organization.id])
+    account = await find_account_by_name(tx, organization.id, item.name, item.broker, item.environment)
+    if account is None:
+        check_broker(Registry(), item.broker, item.environment)
+        account = await insert(
+            tx,
+            parts.make_id(),
+            organization.id,
+            item.name,
+            item.broker,
+            item.environment,
+            item.external_account_id,
+        )
+    account = await apply_change(tx, account, AccountChange(None, item.external_account_id, item.disabled))
+    return ProvisionedAccount(
+        str(account.id),
+        account.name,
+        account.broker,
+        account.environment,
+        account.external_account_id,
+        account.disabled,
+    )
 
 
 async def _key(
@@ -204,4 +258,5 @@ def _demo_key(path: Path, make: bool) -> Secret | None:
 def _demo_document() -> Document:
     key = WantedKey(DEMO, Environment.PAPER, list(Permission))
     users = [WantedUser(DEMO, Role.ADMIN)]
-    return Document([WantedOrganization(DEMO, "Demo", list(Entitlement), None, users, [key])])
+    account = WantedAccount("sim", "paper", Environment.PAPER)
+    return Document([WantedOrganization(DEMO, "Demo", list(Entitlement), None, users, [account], [key])])

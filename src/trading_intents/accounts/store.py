@@ -223,9 +223,9 @@ async def delete_discarded(tx: Tx, sealed_ids: Sequence[UUID]) -> None:
     await tx.execute("DELETE FROM sealed_secrets WHERE id = ANY ($1::uuid[]) AND discarded", sealed_ids)
 
 
-async def list_sealed(tx: Tx, after: UUID | None, limit: int) -> list[Row]:
+async def lock_sealed(tx: Tx, after: UUID | None, limit: int) -> list[Row]:
     return await tx.fetch(
-        "SELECT * FROM sealed_secrets WHERE $1::uuid IS NULL OR id > $1 ORDER BY id LIMIT $2", after, limit
+        "SELECT * FROM sealed_secrets WHERE $1::uuid IS NULL OR id > $1 ORDER BY id LIMIT $2 FOR UPDATE", after, limit
     )
 
 

@@ -205,6 +205,12 @@ async def _become(connection: Any, role: str) -> None:
             raise StartupRefused(f"the database has {setting} off and could forget what it confirmed: turn it on")
 
 
+async def show_organizations(tx: Tx, organizations: Sequence[UUID]) -> None:
+    """From here on the transaction sees the tenant rows of these: for one that makes the organization itself."""
+    ids = ",".join(organization.hex for organization in organizations)
+    await tx.execute("SELECT set_config('trading_intents.organizations', $1, true)", f"{{{ids}}}")
+
+
 async def _begin(
     connection: Any, organizations: Sequence[UUID], read_only: bool, isolation: Isolation, fresh_plans: bool
 ) -> None:

@@ -1,0 +1,120 @@
+"""Row-level security on every tenant table, found by asking the catalog which tables those are."""
+
+from uuid import UUID, uuid4
+
+import asyncpg
+
+from trading_intents.secret import Secret
+from trading_intents.storage.database import Database
+
+IDENTITY_TABLES = {"api_keys", "memberships"}  # looked up before the organization is known; every query names it
+TENANT_TABLES = """
+    SELECT c.oid::regclass::text AS name, c.relrowsecurity AND c.relforcerowsecurity AS forced,
+           has_table_privilege('ti_service', c.oid, 'SELECT')
+               OR has_any_column_privilege('ti_service', c.oid, 'SELECT') AS readable
+    FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'organization_id'
+    WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p')
+    ORDER BY 1
+"""
+
+
+async def tenant_tables(owner_url: Secret) -> dict[str, bool]:
+    """Each tenant table that is not of identity, and whether the service may read any of it."""
+    connection = await asyncpg.connect(owner_url.reveal())
+    try:
+        rows = [row for row in await connection.fetch(TENANT_TABLES) if row["name"] not in IDENTITY_TABLES]
+    finally:
+        await connection.close()
+    assert [row["name"] for row in rows if not row["forced"]] == [], "row-level security must be on and forced"
+    return {row["name"]: row["readable"] for row in rows}
+
+
+async def fill(owner_url: Secret, organizations: list[UUID]) -> None:
+    """Two rows in every table for each organization."""
+    connection = await asyncpg.connect(owner_url.reveal())
+    for organization in organizations:
+        await connection.execute(
+            "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'local', $2, 'x')",
+            organization,
+            str(organization),
+        )
+        for _ in range(2):
+            account, credential = uuid4(), uuid4()
+            await connection.execute(
+                "INSERT INTO accounts (id, organization_id, name, broker, environment)"
+                " VALUES ($1, $2, 'a', 'paper', 'paper')",
+                account,
+                organization,
+            )
+            await connection.execute(
+                "INSERT INTO credentials (id, organization_id, account_id, broker, fields, fingerprint)"
+                " VALUES ($1, $2, $3, 'alpaca', '{}', 'f')",
+                credential,
+                organization,
+                account,
+            )
+            await connection.execute(
+                "INSERT INTO sealed_secrets (id, organization_id, account_id, credential_id, sealed)"
+                " VALUES ($1, $2, $3, $4, 'x')",
+                uuid4(),
+                organization,
+                account,
+                credential,
+            )
+            await connection.execute(
+                "INSERT INTO outbox (queue, event_type, organization_id, order_key, payload)"
+                " VALUES ('accounts', 'account.created', $1, $2, '{}')",
+                organization,
+                account,
+            )
+    await connection.close()
+
+
+async def test_every_tenant_table_shows_the_set_organizations_rows_only(database: Database, owner_url: Secret) -> None:
+    mine, other = uuid4(), uuid4()
+    tables = await tenant_tables(owner_url)
+    assert {"accounts", "credentials", "sealed_secrets", "outbox"} <= set(tables)
+    await fill(owner_url, [mine, other])
+    for table, readable in tables.items():
+        if not readable:
+            continue
+        async with database.service.transaction([mine]) as tx:
+            found = await tx.fetch(f"SELECT organization_id FROM {table}")
+        assert {row["organization_id"] for row in found} == {mine}, table
+        assert len(found) == 2, table
+        async with database.service.transaction() as tx:
+            assert await tx.fetch(f"SELECT organization_id FROM {table}") == [], table
+        async with database.service.transaction([mine, other]) as tx:
+            assert len(await tx.fetch(f"SELECT organization_id FROM {table}")) == 4, table
+
+
+async def test_the_service_cannot_write_for_another_organization(database: Database, owner_url: Secret) -> None:
+    mine, other = uuid4(), uuid4()
+    await fill(owner_url, [mine, other])
+    async with database.service.transaction([mine]) as tx:
+        assert await tx.execute("UPDATE accounts SET name = 'stolen'") == "UPDATE 2"
+        assert await tx.execute("DELETE FROM credentials") == "DELETE 2"
+    refused = False
+    try:
+        async with database.service.transaction([mine]) as tx:
+            await tx.execute(
+                "INSERT INTO accounts (id, organization_id, name, broker, environment)"
+                " VALUES ($1, $2, 'a', 'paper', 'paper')",
+                uuid4(),
+                other,
+            )
+    except asyncpg.InsufficientPrivilegeError:
+        refused = True
+    assert refused
+
+
+async def test_the_service_cannot_read_a_sealed_secret(database: Database, owner_url: Secret) -> None:
+    mine = uuid4()
+    await fill(owner_url, [mine])
+    refused = False
+    try:
+        async with database.service.transaction([mine]) as tx:
+            await tx.fetch("SELECT sealed FROM sealed_secrets")
+    except asyncpg.InsufficientPrivilegeError:
+        refused = True
+    assert refused

@@ -1,0 +1,90 @@
+"""What operators do with accounts and vault keys on the command line, while the service runs."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from tests.accounts.test_credentials import SECRETS
+from tests.conftest import Urls
+from tests.platform import Platform, serving
+from tests.waiting import eventually
+
+KEY = {"name": "bot", "environment": "paper", "permissions": ["account:read", "account:edit", "credential:edit"]}
+ACCOUNT = {"name": "sim", "broker": "alpaca", "environment": "paper"}
+DOCUMENT: dict[str, Any] = {"organizations": [{"external_id": "o1", "accounts": [ACCOUNT], "api_keys": [KEY]}]}
+
+
+def fetch(urls: Urls, query: str) -> list[Any]:
+    async def run() -> list[Any]:
+        connection = await asyncpg.connect(urls.owner.reveal())
+        try:
+            rows: list[Any] = await connection.fetch(query)
+            return rows
+        finally:
+            await connection.close()
+
+    return asyncio.run(run())
+
+
+def settings_of(urls: Urls) -> dict[str, str]:
+    return {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()}
+
+
+def test_apply_makes_accounts_once_and_changes_what_it_names(urls: Urls, tmp_path: Path) -> None:
+    with serving(tmp_path, **settings_of(urls)) as platform:
+        first = platform.apply(DOCUMENT)["organizations"][0]
+        again = platform.apply(DOCUMENT)["organizations"][0]
+        assert first["accounts"] == again["accounts"]
+        assert first["accounts"][0] | {"id": ""} == ACCOUNT | {"id": "", "external_account_id": None, "disabled": False}
+        changed = ACCOUNT | {"disabled": True, "external_account_id": "X"}
+        answer = platform.apply({"organizations": [{"external_id": "o1", "accounts": [changed]}]})
+        assert answer["organizations"][0]["accounts"] == [changed | {"id": first["accounts"][0]["id"]}]
+        events = "SELECT event_type FROM outbox WHERE queue = 'accounts' ORDER BY id"
+        assert [row["event_type"] for row in fetch(urls, events)] == ["account.created", "account.updated"]
+        wanted = "SELECT 1 FROM accounts WHERE link_generation = 2 AND NOT link_wanted"
+        eventually(lambda: bool(fetch(urls, wanted)), 10)
+        bad = {"organizations": [{"external_id": "o2", "accounts": [ACCOUNT | {"broker": "nobody"}]}]}
+        refused = platform.run("admin", "apply", "-", stdin=json.dumps(bad))
+        assert (refused.returncode, "/broker" in refused.stderr) == (1, True)
+        assert not fetch(urls, "SELECT 1 FROM organizations WHERE external_id = 'o2'"), "all of it or nothing"
+
+
+def test_vault_keys_are_rotated_while_the_service_runs(urls: Urls, tmp_path: Path) -> None:
+    with serving(tmp_path, **settings_of(urls)) as platform:
+        made = platform.apply(DOCUMENT)["organizations"][0]
+        headers = {"x-api-key": made["api_keys"][0]["api_key"]}
+        url = f"/v1/accounts/{made['accounts'][0]['id']}/credentials"
+        stored = platform.client.post(url, json={"secrets": SECRETS}, headers=headers)
+        assert stored.status_code == 201
+        before = sealed(urls)
+        done = platform.run("vault", "rotate")
+        assert (done.returncode, done.stdout.strip()) == (0, "master key 2; 1 secrets re-wrapped")
+        after = sealed(urls)
+        assert before != after
+        assert before[-32:] == after[-32:], "only the data key is wrapped anew"
+        rotated = platform.client.patch(
+            f"{url}/{stored.json()['id']}", json={"secrets": SECRETS | {"api_secret": "new"}}, headers=headers
+        )
+        assert rotated.status_code == 200, "the running service seals with the new key"
+        assert platform.run("vault", "rotate").stdout.startswith("master key 3; ")
+        assert platform.run("vault", "rotate", "--retire").returncode == 0
+
+
+def sealed(urls: Urls) -> bytes:
+    found: bytes = fetch(urls, "SELECT sealed FROM sealed_secrets WHERE NOT discarded")[0]["sealed"]
+    return found
+
+
+def test_the_demo_has_a_paper_account(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as platform:
+        accounts = platform.client.get("/v1/accounts", headers={"x-api-key": demo_key(platform)}).json()["data"]
+        assert [(a["name"], a["broker"], a["environment"]) for a in accounts] == [("sim", "paper", "paper")]
+
+
+def demo_key(platform: Platform) -> str:
+    path = Path(platform.environ["TRADING_INTENTS_DATA_DIR"]) / "demo.json"
+    key: str = json.loads(path.read_bytes())["api_key"]
+    return key
