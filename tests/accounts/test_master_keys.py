@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import dataclasses
+import fcntl
 import json
 import multiprocessing
 import os
@@ -15,7 +16,14 @@ from uuid import uuid4
 import pytest
 
 from tests.accounts.test_vault import MARKER, ONE, ROW, SECRETS, TWO, environment_vault, make_vault, told, unreadable
-from trading_intents.accounts.vault import KEY_FILE, EmbeddedVault, SecretRef, embedded_vault, open_vault
+from trading_intents.accounts.vault import (
+    KEY_FILE,
+    EmbeddedVault,
+    SecretRef,
+    embedded_vault,
+    master_keys,
+    open_vault,
+)
 from trading_intents.accounts.vault.envelope import FIELDS_AT
 from trading_intents.accounts.vault.master_keys import MOST_KEYS, RETIRE_AFTER_SECONDS
 from trading_intents.clock import SystemClock
@@ -209,7 +217,22 @@ def test_rotations_at_the_same_time_lose_no_key(tmp_path: Path) -> None:
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(rotate, range(threads)))
     assert make_vault(tmp_path).key_versions() == tuple(range(1, rotations * threads + 2))
-    assert sorted(os.listdir(tmp_path)) == [KEY_FILE, f"{KEY_FILE}.lock"]
+    assert os.listdir(tmp_path) == [KEY_FILE]
+
+
+async def test_a_rotation_that_hangs_stops_no_other_for_ever(
+    vault: EmbeddedVault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(master_keys, "LOCK_TRIES", 3)
+    hanging = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(hanging, fcntl.LOCK_EX)
+        with pytest.raises(StartupRefused, match="too long"):
+            await vault.add_master_key()
+        assert await vault.open(ROW, await vault.seal(ROW, SECRETS)) == SECRETS
+    finally:
+        os.close(hanging)
+    assert await vault.add_master_key() == 2
 
 
 # Several processes: each one starts its own vault at the same moment.

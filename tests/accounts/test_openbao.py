@@ -280,6 +280,7 @@ async def test_what_another_vault_sealed_is_not_even_asked_for(sealed: bytes) ->
         async with opened(at(server)) as vault:
             with pytest.raises(SecretUnreadable):
                 await vault.open(ROW, sealed)
+            await vault.forget(ROW, sealed)
         assert server.requests == []
 
 

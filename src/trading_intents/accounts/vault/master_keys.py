@@ -148,8 +148,8 @@ class KeyFile:
                 yield keys
                 if keys != before:
                     with _draft(path, keys.values()) as draft:
-                        owner = path.stat()
-                        os.chown(draft, owner.st_uid, owner.st_gid)  # root may rotate for the service's user
+                        if os.geteuid() == 0:  # rotating for the service's user, who must be able to read it
+                            os.chown(draft, path.stat().st_uid, path.stat().st_gid)
                         os.replace(draft, path)
                     _sync_folder(path)
         except OSError as error:
@@ -229,22 +229,28 @@ def _draft(path: Path, keys: Iterable[MasterKey]) -> Iterator[str]:
 
 def _sync_folder(path: Path) -> None:
     """Without it a power cut could take a key whose secrets the database has already kept."""
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
+    with _folder_of(path) as folder:
         os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Alone among those who change the keys. A file of its own: the keys' file is replaced, and a lock with it."""
-    with open(f"{path}.lock", "ab") as file:
+    """Alone among those who change the keys. The folder is locked: the file is replaced, and a lock on it with it."""
+    with _folder_of(path) as folder:
         for _ in range(LOCK_TRIES):
             with contextlib.suppress(BlockingIOError):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             time.sleep(LOCK_PAUSE_SECONDS)
         else:
-            raise StartupRefused(f"{path}.lock: another process has been changing the keys for too long")
+            raise StartupRefused(f"{path}: another process has been changing it for too long")
         yield
+
+
+@contextlib.contextmanager
+def _folder_of(path: Path) -> Iterator[int]:
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        yield folder
+    finally:
+        os.close(folder)

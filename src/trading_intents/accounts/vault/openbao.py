@@ -58,6 +58,8 @@ class OpenBaoVault:
         return fields
 
     async def forget(self, ref: SecretRef, sealed: bytes) -> None:
+        if not _is_ours(sealed):
+            return  # from before the settings named this vault
         status, answer = await self._ask("DELETE", "metadata", ref, sealed)
         if status not in (200, 204) and not _is_absent(status, answer):
             self._refuse("forget", status, answer)
@@ -65,7 +67,7 @@ class OpenBaoVault:
     async def _ask(
         self, method: str, part: str, ref: SecretRef, sealed: bytes, body: bytes | None = None
     ) -> tuple[int, bytes]:
-        if len(sealed) != 1 + NAME_BYTES or sealed[0] != FORMAT:
+        if not _is_ours(sealed):
             raise SecretUnreadable("not sealed by this kind of vault")
         row = f"{ref.organization_id}/{ref.account_id}/{ref.credential_id}"
         url = f"{self._engine}/{part}/{self._prefix}/{row}/{sealed[1:].hex()}"
@@ -126,6 +128,10 @@ class _Read(msgspec.Struct):
 
 class _Errors(msgspec.Struct):
     errors: list[str] = []
+
+
+def _is_ours(sealed: bytes) -> bool:
+    return len(sealed) == 1 + NAME_BYTES and sealed[0] == FORMAT
 
 
 def _read_fields(answer: bytes) -> dict[str, Secret] | None:
