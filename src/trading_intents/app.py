@@ -34,6 +34,7 @@ from trading_intents.identity.users import (
     user_handlers,
 )
 from trading_intents.ids import IdMaker, id_maker
+from trading_intents.outbox.http import outbox_routes
 from trading_intents.outbox.model import Handler, Queue, channel
 from trading_intents.outbox.worker import Shop, Worker
 from trading_intents.secret import Secret
@@ -135,6 +136,7 @@ def build_features(parts: Parts, vault: Vault) -> Features:
         *account_routes(gates["read_accounts"], gates["write_accounts"], accounts),
         *credential_routes(gates["read_accounts"], gates["write_credentials"], accounts, credentials),
         *broker_routes(gates["brokers"], brokers),
+        *outbox_routes(gates["outbox_health"], pool),
     )
     handlers = {Queue.ACCOUNTS: account_handlers(worker, brokers, vault), Queue.USERS: user_handlers()}
     return Features(callers, gates, routes, handlers, lambda: keep_resuming(worker, directory, name, parts.log))

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import pwd
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -17,8 +18,11 @@ from rich.markup import escape
 from trading_intents import __version__, app, config, doctor, provision
 from trading_intents.accounts.rotation import rotate
 from trading_intents.accounts.vault import embedded_vault
+from trading_intents.clock import rfc3339
 from trading_intents.config import Settings
 from trading_intents.errors import InvalidRequest, PlatformError
+from trading_intents.outbox import operators
+from trading_intents.outbox.model import Queue, Status, channel
 from trading_intents.secret import Secret
 from trading_intents.storage.migrate import migrate as run_migrations
 from trading_intents.telemetry import Log, Metrics, make_log
@@ -33,6 +37,8 @@ admin = typer.Typer(help="Provision organizations, users, keys and service accou
 cli.add_typer(admin, name="admin")
 vault = typer.Typer(help="The embedded vault's master keys.", no_args_is_help=True)
 cli.add_typer(vault, name="vault")
+outbox = typer.Typer(help="Look at the outbox and settle its failed rows; each is archived.", no_args_is_help=True)
+cli.add_typer(outbox, name="outbox")
 
 
 def main() -> None:
@@ -171,3 +177,60 @@ def rotate_vault(
             typer.echo(f"retired {', '.join(map(str, done.retired))}")
 
     _run(work, quiet=True)
+
+
+Ids = Annotated[list[int], typer.Argument(help="Ids of failed rows, as `outbox list` shows them.")]
+Reason = Annotated[str, typer.Option(help="Why, for the archive.")]
+
+
+@outbox.command(name="list")
+def list_outbox(
+    queue: Annotated[list[Queue] | None, typer.Option(help="Only these queues.")] = None,
+    status: Annotated[list[Status] | None, typer.Option(help="Only these statuses; without it failed.")] = None,
+    limit: Annotated[int, typer.Option(help="Rows at most.", min=1, max=operators.MAX_LISTED)] = 100,
+) -> None:
+    """Show rows, oldest first: id, queue, status, event type, attempts, when queued, organization, last error."""
+
+    async def work(settings: Settings, log: Log) -> None:
+        async with app.open_parts(settings, log) as parts, parts.database.worker.transaction(read_only=True) as tx:
+            rows = await operators.list_rows(tx, queue or list(Queue), status or [Status.FAILED], limit)
+        for row in rows:
+            cells = (row.id, row.queue, row.status, row.event_type, row.attempts, rfc3339(row.created_at))
+            typer.echo("\t".join(map(str, (*cells, row.organization_id, row.last_error or ""))))
+
+    _run(work, quiet=True)
+
+
+@outbox.command(name="retry")
+def retry_outbox(ids: Ids, reason: Reason) -> None:
+    """Put failed rows in again, all or none, and archive the old ones."""
+
+    async def work(settings: Settings, log: Log) -> None:
+        async with app.open_parts(settings, log) as parts:
+            made = await operators.retry(parts.database.worker, ids, _operator(), reason)
+            for queue in {queue for queue, _ in made.values()}:
+                parts.signals.notify(channel(queue))
+        for old, (_, new) in made.items():
+            typer.echo(f"{old} again as {new}")
+
+    _run(work, quiet=True)
+
+
+@outbox.command(name="drop")
+def drop_outbox(ids: Ids, reason: Reason) -> None:
+    """Archive failed rows, all or none, without handling them."""
+
+    async def work(settings: Settings, log: Log) -> None:
+        async with app.open_parts(settings, log) as parts:
+            await operators.drop(parts.database.worker, ids, _operator(), reason)
+        typer.echo(f"dropped {' '.join(map(str, ids))}")
+
+    _run(work, quiet=True)
+
+
+def _operator() -> str:
+    """The operating system's word, not the environment's."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"

@@ -115,7 +115,7 @@ def errors_of(route: Route) -> list[type[PlatformError]]:
 def _by_status(route: Route) -> dict[int, list[str]]:
     grouped: dict[int, list[str]] = {}
     for error in errors_of(route):
-        grouped.setdefault(error.status, []).append(error.code)
+        grouped.setdefault(route.error_shape.status_of(error), []).append(error.code)
     return grouped
 
 

@@ -1,12 +1,12 @@
 """How an error looks on the wire: RFC 9457 problem+json; plain text or RFC 6749 where another document says so."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
-from trading_intents.errors import PlatformError
+from trading_intents.errors import PlatformError, Unavailable
 from trading_intents.web.request import JSON, Answer
 
 
@@ -39,10 +39,14 @@ class ErrorShape:
     media: bytes
     kind: Any  # the msgspec type of the body
     encode: Callable[[PlatformError, str], bytes]
+    unavailable_status: int = Unavailable.status
 
     def answer(self, error: PlatformError, request_id: str) -> Answer:
         headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
-        return Answer(self.encode(error, request_id), error.status, self.media, headers)
+        return Answer(self.encode(error, request_id), self.status_of(type(error)), self.media, headers)
+
+    def status_of(self, error: type[PlatformError]) -> int:
+        return self.unavailable_status if error.status == Unavailable.status else error.status
 
 
 def _encode_problem(error: PlatformError, request_id: str) -> bytes:
@@ -65,4 +69,5 @@ def _encode_token_error(error: PlatformError, request_id: str) -> bytes:
 TOKEN_ERROR_CODES = ("invalid_scope", "unsupported_grant_type")
 PROBLEM = ErrorShape(b"application/problem+json", Problem, _encode_problem)
 PLAIN = ErrorShape(b"text/plain; charset=utf-8", str, _encode_plain)
+PLAIN_500 = replace(PLAIN, unavailable_status=500)  # the specification's outbox health knows no 503
 OAUTH = ErrorShape(JSON, TokenError, _encode_token_error)

@@ -1,0 +1,84 @@
+"""GET /v1/accounts/outbox/health. Must never show an organization, an account, a payload or an error's text."""
+
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+
+from trading_intents.clock import rfc3339
+from trading_intents.outbox.health import Health, read_health
+from trading_intents.outbox.model import EventType, Status
+from trading_intents.storage.database import Pool
+from trading_intents.web.limits import Bucket
+from trading_intents.web.problem import PLAIN_500
+from trading_intents.web.request import Answer, Request, answer_json
+from trading_intents.web.routing import Policy, Route
+
+Int32 = Annotated[int, msgspec.Meta(extra_json_schema={"format": "int32"})]
+Int64 = Annotated[int, msgspec.Meta(extra_json_schema={"format": "int64"})]
+Moment = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
+
+
+class OutboxHealthEntry(msgspec.Struct):
+    status: Status
+    event_type: EventType
+    count: Int64
+    oldest_created_at: Moment
+    max_attempts: Int32
+    oldest_claimed_at: Moment | None = None
+
+
+class OutboxHealthResponse(msgspec.Struct):
+    entries: list[OutboxHealthEntry]
+    pending: Int64
+    processing: Int64
+    failed: Int64
+    completed: Int64
+    oldest_claim_at: Moment | None = None
+    oldest_failed_at: Moment | None = None
+    oldest_pending_at: Moment | None = None
+
+
+def outbox_routes(policy: Policy, pool: Pool) -> tuple[Route, ...]:
+    async def health(request: Request) -> Answer:
+        return answer_json(_show(await read_health(pool)))
+
+    return (
+        Route(
+            "GET",
+            "/v1/accounts/outbox/health",
+            policy,
+            health,
+            "How the accounts queue is doing, across all organizations.",
+            answer=OutboxHealthResponse,
+            bucket=Bucket.READS,
+            error_shape=PLAIN_500,
+        ),
+    )
+
+
+def _show(health: Health) -> OutboxHealthResponse:
+    return OutboxHealthResponse(
+        entries=[
+            OutboxHealthEntry(
+                entry.status,
+                entry.event_type,
+                entry.count,
+                rfc3339(entry.oldest_created_at),
+                entry.max_attempts,
+                _show_moment(entry.oldest_claimed_at),
+            )
+            for entry in health.entries
+        ],
+        pending=health.count(Status.PENDING),
+        processing=health.count(Status.PROCESSING),
+        failed=health.count(Status.FAILED),
+        completed=health.count(Status.COMPLETED),
+        oldest_claim_at=_show_moment(health.oldest_claim_at),
+        oldest_failed_at=_show_moment(health.oldest_created_at(Status.FAILED)),
+        oldest_pending_at=_show_moment(health.oldest_created_at(Status.PENDING)),
+    )
+
+
+def _show_moment(moment: datetime | None) -> str | None:
+    return rfc3339(moment) if moment else None
