@@ -54,6 +54,21 @@ async def test_the_keys_are_made_once_and_found_again(tmp_path: Path) -> None:
     assert os.listdir(folder) == [KEY_FILE]
 
 
+def test_processes_that_start_together_agree_on_one_key(tmp_path: Path) -> None:
+    starters = 16
+    start = Barrier(starters)
+
+    def make(_: int) -> bytes:
+        start.wait()
+        return asyncio.run(make_vault(tmp_path).seal(ROW, SECRETS))
+
+    with ThreadPoolExecutor(starters) as pool:
+        sealed = list(pool.map(make, range(starters)))
+    vault = make_vault(tmp_path)
+    assert [asyncio.run(vault.open(ROW, value)) for value in sealed] == [SECRETS] * starters
+    assert os.listdir(tmp_path) == [KEY_FILE]
+
+
 async def test_only_the_owner_may_read_the_keys(vault: EmbeddedVault, tmp_path: Path) -> None:
     for _ in range(2):
         assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600

@@ -151,8 +151,9 @@ async def test_a_wrong_setting_is_not_taken_for_a_lost_secret(
         assert await right.open(ROW, sealed) == SECRETS
 
 
-async def test_an_engine_at_another_mount_is_found(settings: Settings, bao: Bao) -> None:
+async def test_a_strict_engine_at_another_mount_is_served(bao: Bao) -> None:
     bao.call("POST", "sys/mounts/team/kv", {"type": "kv", "options": {"version": "2"}})
+    bao.call("POST", "team/kv/config", {"cas_required": True})
     token = bao.make_token('path "team/kv/*" { capabilities = ["create", "read", "delete"] }')
     async with opened(
         Settings(vault_url=f"{bao.url}/", vault_token=Secret(token), vault_mount="team/kv", vault_prefix="a/b")

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trading_intents.accounts.vault import KEY_FILE, EmbeddedVault, SecretRef, embedded_vault
-from trading_intents.accounts.vault.envelope import FIELDS_AT, HEADER
+from trading_intents.accounts.vault.envelope import FIELDS_AT, HEADER, _wrap
 from trading_intents.accounts.vault.master_keys import EnvironmentKeys
 from trading_intents.config import Settings
 from trading_intents.errors import PlatformError, SecretUnreadable, Unavailable, ValidationFailed
@@ -105,6 +105,13 @@ async def test_every_other_length_is_noticed(vault: EmbeddedVault) -> None:
 async def test_halves_of_two_sealed_values_do_not_fit(vault: EmbeddedVault) -> None:
     one, other = [await vault.seal(ROW, SECRETS) for _ in range(2)]
     await unreadable(vault, ROW, one[:FIELDS_AT] + other[FIELDS_AT:])
+
+
+async def test_even_with_its_data_key_the_payload_stays_with_its_row(vault: EmbeddedVault) -> None:
+    other = dataclasses.replace(ROW, account_id=uuid4())
+    sealed = await vault.seal(ROW, SECRETS)
+    moved_key = _wrap(vault._keys.newest(), other, vault._unwrap(ROW, sealed))
+    await unreadable(vault, other, moved_key + sealed[FIELDS_AT:])
 
 
 async def test_the_key_version_is_part_of_what_is_sealed() -> None:

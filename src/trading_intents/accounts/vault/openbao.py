@@ -41,7 +41,7 @@ class OpenBaoVault:
 
     async def seal(self, ref: SecretRef, secrets: Mapping[str, Secret]) -> bytes:
         sealed = bytes([FORMAT]) + random.token_bytes(NAME_BYTES)
-        # cas 0: only ever made, so that a policy need not let us change a secret.
+        # cas 0: made, never replaced. An engine can demand that it is said.
         body = msgspec.json.encode({"data": msgspec.Raw(encode_fields(secrets)), "options": {"cas": 0}})
         status, answer = await self._ask("POST", "data", ref, sealed, body)
         if status not in (200, 204):
