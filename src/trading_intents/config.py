@@ -77,7 +77,8 @@ class Settings:
         "", "The embedded vault's master keys, made at first start. Empty: vault-keys.json in DATA_DIR."
     )
     vault_master_keys: Secret = _setting(
-        Secret(""), "Those keys themselves, in place of the file: 1:KEY,2:KEY, 32 bytes each in base64. The highest seals."
+        Secret(""),
+        "Those keys themselves, in place of the file: 1:KEY,2:KEY, 32 bytes each in base64. The highest seals.",
     )
     vault_url: str = _setting("", "OpenBao or HashiCorp Vault: https, or http on loopback. Empty: the embedded vault.")
     vault_token: Secret = _setting(Secret(""), "Its token.")
