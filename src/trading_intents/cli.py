@@ -173,6 +173,8 @@ def rotate_vault(
                     parts.database.worker, keys, add, retire, lambda count: status.update(f"re-wrapped {count}")
                 )
         typer.echo(f"master key {done.newest}; {done.rewrapped} secrets re-wrapped")
+        for credential_id in done.unreadable:
+            typer.echo(f"credential {credential_id} does not open: store its secrets anew")
         if done.retired:
             typer.echo(f"retired {', '.join(map(str, done.retired))}")
 

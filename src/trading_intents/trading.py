@@ -17,6 +17,12 @@ class OrderKind(StrEnum):
     STOP_LIMIT = "StopLimit"
 
 
+class OrderSide(StrEnum):
+    BUY = "BUY"
+    SELL = "SELL"
+    SELL_SHORT = "SELL_SHORT"
+
+
 class TimeInForce(StrEnum):
     DAY = "DAY"
     GOOD_TILL_CANCEL = "GOOD_TILL_CANCEL"

@@ -1,5 +1,6 @@
 """Use cases of broker credentials: their secrets go to the vault, and never to an answer, a log or an event."""
 
+import contextlib
 import hashlib
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
@@ -114,7 +115,8 @@ class Credentials:
         except OutcomeUnknown:
             raise  # it may be in use
         except PlatformError:
-            await self._vault.forget(ref, sealed)
+            with contextlib.suppress(PlatformError):  # the first error is the one to tell
+                await self._vault.forget(ref, sealed)
             raise
         self._signals.notify(channel(Queue.ACCOUNTS))
         return made

@@ -1,11 +1,12 @@
 """Re-wraps every sealed secret under the newest master key, page by page, while the service runs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from trading_intents.accounts import store
 from trading_intents.accounts.vault import EmbeddedVault, SecretRef
+from trading_intents.errors import SecretUnreadable
 from trading_intents.storage.database import Pool
 
 PAGE = 100
@@ -15,7 +16,16 @@ PAGE = 100
 class Rotation:
     newest: int
     rewrapped: int
+    unreadable: tuple[UUID, ...]  # credentials whose secret does not open; their keys are never retired
     retired: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    rewrapped: int
+    unreadable: list[UUID]
+    versions: set[int]  # that its rows need now
+    last: UUID | None  # where to go on; None at the end
 
 
 async def rotate(
@@ -23,29 +33,35 @@ async def rotate(
 ) -> Rotation:
     """`add` makes a new master key first; `retire` drops those that no row needs any more."""
     newest = await vault.add_master_key() if add else max(vault.key_versions())
-    rewrapped, after, used = 0, None, {newest}
+    rewrapped, unreadable, used, after = 0, list[UUID](), {newest}, None
     while True:
-        page, after, versions = await _rewrap_page(worker, vault, after)
-        rewrapped += page
-        used |= versions
+        page = await _rewrap_page(worker, vault, after)
+        rewrapped += page.rewrapped
+        unreadable += page.unreadable
+        used |= page.versions
         on_progress(rewrapped)
+        after = page.last
         if after is None:
             break
     unused = sorted(set(vault.key_versions()) - used) if retire else []
-    retired = tuple([version for version in unused if await vault.retire(version)])
-    return Rotation(newest, rewrapped, retired)
+    retired = [version for version in unused if await vault.retire(version)]
+    return Rotation(newest, rewrapped, tuple(unreadable), tuple(retired))
 
 
-async def _rewrap_page(worker: Pool, vault: EmbeddedVault, after: UUID | None) -> tuple[int, UUID | None, set[int]]:
-    """How many changed, where to go on, and which key versions the page's rows have now."""
-    changed, versions = 0, set[int]()
+async def _rewrap_page(worker: Pool, vault: EmbeddedVault, after: UUID | None) -> _Page:
+    page = _Page(0, [], set(), None)
+    changed = 0
     async with worker.transaction() as tx:
         rows = await store.lock_sealed(tx, after, PAGE)
         for row in rows:
             ref = SecretRef(row["organization_id"], row["account_id"], row["credential_id"])
-            sealed = await vault.rewrap(ref, row["sealed"])
-            versions.add(vault.key_version(sealed))
+            sealed = row["sealed"]
+            try:
+                sealed = await vault.rewrap(ref, sealed)
+            except SecretUnreadable:
+                page.unreadable.append(ref.credential_id)
+            page.versions.add(vault.key_version(sealed))
             if sealed != row["sealed"]:
                 await store.rewrap_sealed(tx, row["id"], sealed)
                 changed += 1
-    return changed, rows[-1]["id"] if len(rows) == PAGE else None, versions
+    return replace(page, rewrapped=changed, last=rows[-1]["id"] if len(rows) == PAGE else None)
