@@ -1,6 +1,17 @@
 """The trading vocabulary that every feature speaks. Pure values: no I/O, no clock, no rules of one feature."""
 
+import re
 from enum import StrEnum
+from typing import NewType
+
+Symbol = NewType("Symbol", str)
+
+_SYMBOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9./:_-]{0,31}\Z")
+
+
+def parse_symbol(text: str) -> Symbol | None:
+    """The symbol in its one spelling, upper case; None if it is none. Only ASCII is folded."""
+    return Symbol(text.upper()) if _SYMBOL.match(text) else None
 
 
 class Environment(StrEnum):

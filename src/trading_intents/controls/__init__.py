@@ -1,0 +1,1 @@
+"""What stops an organization, an account or a symbol from trading."""

@@ -1,0 +1,224 @@
+"""Controls in the database, one function per statement. Never decides."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from trading_intents.accounts.model import AccountId
+from trading_intents.controls.model import Controls, ManualControl, Switch, SymbolControl, TimeControl, TimeRule
+from trading_intents.ids import OrganizationId
+from trading_intents.storage.database import Row, Tx
+from trading_intents.trading import Symbol
+
+
+async def read_many(tx: Tx, account_ids: Sequence[UUID], symbols: Sequence[str]) -> list[Controls]:
+    """What applies to each pair, in their order. The accounts are ones that the transaction can see."""
+    rows = await tx.fetch(
+        """
+        SELECT a.organization_id, a.id AS account_id,
+            o.manually_disabled AS organization_disabled, o.manual_reason AS organization_reason,
+            c.manually_disabled AS account_disabled, c.manual_reason AS account_reason,
+            s.manually_disabled AS symbol_disabled, s.manual_reason AS symbol_reason,
+            t.version AS time_version, t.trading_start, t.trading_end, t.stale_order_millis, t.timezone
+        FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS asked (account_id, symbol, place)
+        LEFT JOIN accounts a ON a.id = asked.account_id
+        LEFT JOIN organization_controls o ON o.organization_id = a.organization_id
+        LEFT JOIN account_controls c ON c.account_id = asked.account_id
+        LEFT JOIN symbol_controls s ON s.account_id = asked.account_id AND s.symbol = asked.symbol
+        LEFT JOIN symbol_times t ON t.account_id = asked.account_id AND t.symbol = asked.symbol
+        ORDER BY asked.place
+        """,
+        account_ids,
+        symbols,
+    )
+    return [_controls(row) for row in rows]
+
+
+async def read_one(tx: Tx, account_id: UUID, symbol: Symbol | None) -> Controls:
+    """As `read_many`; without a symbol those of the organization and the account."""
+    return (await read_many(tx, [account_id], [symbol or ""]))[0]
+
+
+async def read_clock(tx: Tx) -> datetime:
+    now: datetime = await tx.fetchval("SELECT clock_timestamp()")
+    return now
+
+
+async def find_organization_control(tx: Tx, organization_id: OrganizationId) -> ManualControl | None:
+    row = await tx.fetchrow("SELECT * FROM organization_controls WHERE organization_id = $1", organization_id)
+    return _manual(row) if row else None
+
+
+async def put_organization_control(tx: Tx, organization_id: OrganizationId, switch: Switch) -> ManualControl:
+    row = await tx.fetchrow(
+        """
+        INSERT INTO organization_controls AS c (organization_id, manually_disabled, manual_reason)
+        VALUES ($1, $2, $3)
+        ON CONFLICT (organization_id) DO UPDATE
+        SET manually_disabled = $2, manual_reason = $3, version = c.version + 1, updated_at = clock_timestamp()
+        RETURNING *
+        """,
+        organization_id,
+        switch.disabled,
+        switch.reason,
+    )
+    assert row is not None
+    return _manual(row)
+
+
+async def find_account_control(tx: Tx, account_id: AccountId) -> ManualControl | None:
+    row = await tx.fetchrow("SELECT * FROM account_controls WHERE account_id = $1", account_id)
+    return _manual(row) if row else None
+
+
+async def put_account_control(
+    tx: Tx, organization_id: OrganizationId, account_id: AccountId, switch: Switch
+) -> ManualControl:
+    row = await tx.fetchrow(
+        """
+        INSERT INTO account_controls AS c (organization_id, account_id, manually_disabled, manual_reason)
+        VALUES ($1, $2, $3, $4)
+        ON CONFLICT (account_id) DO UPDATE
+        SET manually_disabled = $3, manual_reason = $4, version = c.version + 1, updated_at = clock_timestamp()
+        RETURNING *
+        """,
+        organization_id,
+        account_id,
+        switch.disabled,
+        switch.reason,
+    )
+    assert row is not None
+    return _manual(row)
+
+
+async def find_symbol_control(tx: Tx, account_id: AccountId, symbol: Symbol) -> SymbolControl:
+    """With neither record when nothing was set."""
+    manual = await tx.fetchrow(
+        "SELECT * FROM symbol_controls WHERE account_id = $1 AND symbol = $2", account_id, symbol
+    )
+    time = await tx.fetchrow("SELECT * FROM symbol_times WHERE account_id = $1 AND symbol = $2", account_id, symbol)
+    return SymbolControl(symbol, _manual(manual) if manual else None, _time(time) if time else None)
+
+
+async def put_symbol_manual(
+    tx: Tx, organization_id: OrganizationId, account_id: AccountId, symbol: Symbol, switch: Switch
+) -> ManualControl:
+    row = await tx.fetchrow(
+        """
+        INSERT INTO symbol_controls AS c (organization_id, account_id, symbol, manually_disabled, manual_reason)
+        VALUES ($1, $2, $3, $4, $5)
+        ON CONFLICT (account_id, symbol) DO UPDATE
+        SET manually_disabled = $4, manual_reason = $5, version = c.version + 1, updated_at = clock_timestamp()
+        RETURNING *
+        """,
+        organization_id,
+        account_id,
+        symbol,
+        switch.disabled,
+        switch.reason,
+    )
+    assert row is not None
+    return _manual(row)
+
+
+async def put_symbol_time(
+    tx: Tx, organization_id: OrganizationId, account_id: AccountId, symbol: Symbol, rule: TimeRule
+) -> TimeControl:
+    row = await tx.fetchrow(
+        """
+        INSERT INTO symbol_times AS t (
+            organization_id, account_id, symbol, trading_start, trading_end, stale_order_millis, timezone
+        )
+        VALUES ($1, $2, $3, $4, $5, $6, $7)
+        ON CONFLICT (account_id, symbol) DO UPDATE
+        SET trading_start = $4, trading_end = $5, stale_order_millis = $6, timezone = $7,
+            version = t.version + 1, updated_at = clock_timestamp()
+        RETURNING *
+        """,
+        organization_id,
+        account_id,
+        symbol,
+        *rule,
+    )
+    assert row is not None
+    return _time(row)
+
+
+async def delete_symbol_control(tx: Tx, account_id: AccountId, symbol: Symbol) -> None:
+    await tx.execute(
+        """
+        WITH manual AS (DELETE FROM symbol_controls WHERE account_id = $1 AND symbol = $2)
+        DELETE FROM symbol_times WHERE account_id = $1 AND symbol = $2
+        """,
+        account_id,
+        symbol,
+    )
+
+
+async def count_symbols(tx: Tx, account_id: AccountId) -> int:
+    """Those with either record."""
+    return int(
+        await tx.fetchval(
+            """
+            SELECT count(*) FROM (
+                SELECT symbol FROM symbol_controls WHERE account_id = $1
+                UNION SELECT symbol FROM symbol_times WHERE account_id = $1
+            ) AS controlled
+            """,
+            account_id,
+        )
+    )
+
+
+async def list_symbol_controls(tx: Tx, account_id: AccountId, after: str, limit: int) -> list[SymbolControl]:
+    # The first rows of the two together are among the first rows of each.
+    rows = await tx.fetch(
+        """
+        SELECT coalesce(c.symbol, t.symbol) AS symbol, t.trading_start, t.trading_end, t.stale_order_millis, t.timezone,
+            t.created_at AS time_created_at, t.updated_at AS time_updated_at, t.version AS time_version,
+            c.manually_disabled, c.manual_reason, c.created_at, c.updated_at, c.version
+        FROM (
+            SELECT * FROM symbol_controls WHERE account_id = $1 AND symbol > $2 ORDER BY symbol LIMIT $3
+        ) c FULL JOIN (
+            SELECT * FROM symbol_times WHERE account_id = $1 AND symbol > $2 ORDER BY symbol LIMIT $3
+        ) t ON t.symbol = c.symbol
+        ORDER BY 1 LIMIT $3
+        """,
+        account_id,
+        after,
+        limit,
+    )
+    return [
+        SymbolControl(
+            Symbol(row["symbol"]),
+            _manual(row) if row["version"] else None,
+            _time(row, "time_") if row["time_version"] else None,
+        )
+        for row in rows
+    ]
+
+
+def _controls(row: Row) -> Controls:
+    assert row["account_id"] is not None, "an account that the transaction cannot see"
+    organization, account, symbol = row["organization_disabled"], row["account_disabled"], row["symbol_disabled"]
+    return Controls(
+        row["organization_id"],
+        row["account_id"],
+        None if organization is None else Switch(organization, row["organization_reason"]),
+        None if account is None else Switch(account, row["account_reason"]),
+        None if symbol is None else Switch(symbol, row["symbol_reason"]),
+        None if row["time_version"] is None else _rule(row),
+    )
+
+
+def _rule(row: Row) -> TimeRule:
+    return TimeRule(row["trading_start"], row["trading_end"], row["stale_order_millis"], row["timezone"])
+
+
+def _manual(row: Row) -> ManualControl:
+    switch = Switch(row["manually_disabled"], row["manual_reason"])
+    return ManualControl(switch, row["created_at"], row["updated_at"], row["version"])
+
+
+def _time(row: Row, prefix: str = "") -> TimeControl:
+    return TimeControl(_rule(row), row[f"{prefix}created_at"], row[f"{prefix}updated_at"], row[f"{prefix}version"])
