@@ -1,6 +1,5 @@
 """The outbox table: one function per statement. Every time in it is the database's, never this process's.
 
-What works on many rows is for a transaction with fresh plans: the table can grow a thousandfold in a minute.
 Each write after a claim names its token and does nothing if that is not the row's: only processing rows have one.
 """
 
@@ -17,9 +16,10 @@ from trading_intents.storage.database import Row, Tx
 SWEEP_ROWS = 1_000
 PRUNE_ROWS = 1_000
 
-# A planner with stale statistics must not be able to spoil this. Without MATERIALIZED it runs the CTE once for every
-# row it joins, and over-claims; without OFFSET 0 it compares every row with every other. The clock in a sub-select is
-# one value for the statement, which an index can use.
+# For a transaction with fresh plans, as all that works on many rows: the table can grow a thousandfold in a minute. Nor
+# may stale statistics spoil it. Without MATERIALIZED the CTE may run once for every row it is joined with, and
+# over-claim; without OFFSET 0 every row may be compared with every other. The clock in a sub-select is one value for
+# the statement, which an index can use.
 _CLAIM = """
     WITH candidates AS MATERIALIZED (
         SELECT id FROM outbox AS candidate

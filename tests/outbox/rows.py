@@ -1,0 +1,76 @@
+"""Rows to put, and a look behind the platform's back: what is in the table, and times moved without waiting."""
+
+import uuid
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from trading_intents.ids import OrganizationId
+from trading_intents.outbox.model import ClaimedRow, EventType, NewRow, Queue
+from trading_intents.outbox.queue import claim, put
+from trading_intents.storage.database import Pool
+
+LIMIT = 10
+TYPES = list(EventType)
+
+
+def new_row(
+    event_type: str = EventType.ACCOUNT_CREATED,
+    queue: Queue = Queue.ACCOUNTS,
+    order_key: UUID | None = None,
+    lane: UUID | None = None,
+    organization_id: UUID | None = None,
+) -> NewRow:
+    organization = OrganizationId(organization_id or uuid.uuid4())
+    return NewRow(queue, event_type, organization, order_key or uuid.uuid4(), {"version": 1}, lane)
+
+
+async def put_rows(pool: Pool, *rows: NewRow) -> None:
+    async with pool.transaction([row.organization_id for row in rows]) as tx:
+        await put(tx, rows)
+
+
+async def claim_rows(
+    pool: Pool,
+    limit: int = 100,
+    queue: Queue = Queue.ACCOUNTS,
+    types: list[str] | None = None,
+    lanes: list[UUID] | None = None,
+    attempt_limit: int = LIMIT,
+) -> list[ClaimedRow]:
+    async with pool.transaction(fresh_plans=True) as tx:
+        return await claim(tx, queue, types or [*TYPES, "user.deleted", "intent"], limit, attempt_limit, lanes)
+
+
+class Table:
+    """The outbox as a superuser sees it."""
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self.connection = connection
+
+    async def rows(self) -> list[dict[str, Any]]:
+        """By id."""
+        return [dict(row) for row in await self.connection.fetch("SELECT * FROM outbox ORDER BY id")]
+
+    async def row(self, row_id: int) -> dict[str, Any]:
+        return dict(await self.connection.fetchrow("SELECT * FROM outbox WHERE id = $1", row_id))
+
+    async def statuses(self) -> list[str]:
+        return [row["status"] for row in await self.rows()]
+
+    async def count(self, status: str) -> int:
+        found: int = await self.connection.fetchval("SELECT count(*) FROM outbox WHERE status = $1", status)
+        return found
+
+    async def age_claims(self, seconds: float) -> None:
+        await self.connection.execute(
+            "UPDATE outbox SET claimed_at = clock_timestamp() - make_interval(secs => $1) WHERE status = 'processing'",
+            seconds,
+        )
+
+    async def make_due(self) -> None:
+        await self.connection.execute("UPDATE outbox SET due_at = clock_timestamp() WHERE status = 'pending'")
+
+    async def set(self, row_id: int, assignments: str) -> None:
+        await self.connection.execute(f"UPDATE outbox SET {assignments} WHERE id = $1", row_id)

@@ -1,0 +1,184 @@
+"""What a claim takes and what it leaves: due, in order, with a handler, in its lane, no more than asked for."""
+
+import contextlib
+import re
+import uuid
+
+import pytest
+
+from tests.outbox.rows import LIMIT, Table, claim_rows, new_row, put_rows
+from trading_intents.outbox.model import EventType, Queue
+from trading_intents.outbox.queue import CLAIM, CLAIM_IN_LANES, claim, complete, put
+from trading_intents.storage.database import Database, Pool
+
+FINISHED_ROWS = 1_000_000
+PARTIAL = {"outbox_unfinished", "outbox_unfinished_lanes", "outbox_order"}
+
+
+async def test_rows_are_put_in_their_order_and_claimed_oldest_first(pool: Pool) -> None:
+    rows = [new_row(order_key=uuid.UUID(int=n)) for n in range(300, 0, -1)]
+    await put_rows(pool, *rows)
+    claimed = await claim_rows(pool, 200) + await claim_rows(pool, 200)
+    assert [row.order_key for row in claimed] == [row.order_key for row in rows]
+    first = claimed[0]
+    assert (first.queue, first.event_type, first.payload, first.attempts) == (
+        Queue.ACCOUNTS,
+        EventType.ACCOUNT_CREATED,
+        {"version": 1},
+        1,
+    )
+    assert first.organization_id == rows[0].organization_id
+    assert len({row.token for row in claimed}) == 300
+
+
+async def test_a_row_exists_only_if_its_transaction_commits(pool: Pool, table: Table) -> None:
+    with contextlib.suppress(ZeroDivisionError):
+        async with pool.transaction() as tx:
+            await put(tx, [new_row()])
+            raise ZeroDivisionError
+    assert await table.rows() == []
+
+
+async def test_a_claim_is_written_with_the_databases_time(pool: Pool, table: Table) -> None:
+    await put_rows(pool, new_row())
+    before = await table.connection.fetchval("SELECT clock_timestamp()")
+    [claimed] = await claim_rows(pool)
+    after = await table.connection.fetchval("SELECT clock_timestamp()")
+    row = await table.row(claimed.id)
+    assert (row["status"], row["attempts"], row["claim_token"]) == ("processing", 1, claimed.token)
+    assert before < row["claimed_at"] < after
+
+
+async def test_what_is_not_due_has_no_handler_or_is_of_another_queue_is_left(pool: Pool, table: Table) -> None:
+    await put_rows(pool, new_row(), new_row(EventType.CREDENTIAL_CREATED), new_row("user.deleted", Queue.USERS))
+    [late, _, _] = await table.rows()
+    await table.set(late["id"], "due_at = clock_timestamp() + interval '1 minute'")
+    assert await claim_rows(pool, types=[EventType.ACCOUNT_CREATED]) == []
+    await table.set(late["id"], "due_at = clock_timestamp()")
+    assert [row.id for row in await claim_rows(pool, types=[EventType.ACCOUNT_CREATED])] == [late["id"]]
+
+
+async def test_a_row_with_a_lane_is_claimed_only_by_who_names_it(pool: Pool) -> None:
+    lanes = [uuid.uuid4() for _ in range(3)]
+    await put_rows(pool, *(new_row("intent", Queue.INTENTS, lane=lane) for lane in lanes for _ in range(2)))
+    assert await claim_rows(pool, queue=Queue.INTENTS) == []
+    assert await claim_rows(pool, queue=Queue.INTENTS, lanes=[uuid.uuid4()]) == []
+    claimed = await claim_rows(pool, 3, queue=Queue.INTENTS, lanes=lanes[:2])
+    assert [row.lane for row in claimed] == [lanes[0], lanes[0], lanes[1]]
+
+
+@pytest.mark.parametrize(("age_seconds", "taken"), [(4.9, False), (5.1, True)])
+async def test_a_claim_is_taken_back_after_five_seconds(
+    pool: Pool, table: Table, age_seconds: float, taken: bool
+) -> None:
+    await put_rows(pool, new_row())
+    [first] = await claim_rows(pool)
+    while True:
+        await table.age_claims(age_seconds)
+        second = await claim_rows(pool)
+        age = await table.connection.fetchval(
+            "SELECT extract(epoch FROM clock_timestamp() - claimed_at)::float8 FROM outbox"
+        )
+        if taken or age < 5:  # else the machine was so slow that the claim grew old meanwhile
+            break
+    assert [(row.id, row.attempts) for row in second] == ([(first.id, 2)] if taken else [])
+    assert all(row.token != first.token for row in second)
+
+
+async def test_rows_of_one_order_key_wait_for_each_other_and_for_nobody_else(pool: Pool, table: Table) -> None:
+    one, other = uuid.uuid4(), uuid.uuid4()
+    await put_rows(pool, *(new_row(order_key=key) for key in (one, one, other, one)))
+    ids = [row["id"] for row in await table.rows()]
+    first = await claim_rows(pool)
+    assert [row.id for row in first] == [ids[0], ids[2]]
+    assert await claim_rows(pool) == []
+    await table.set(ids[0], "status = 'pending', claimed_at = NULL, claim_token = NULL, due_at = 'infinity'")
+    assert await claim_rows(pool) == []  # the first waits for its next attempt, and the others for it
+    await table.set(ids[0], "status = 'failed', finished_at = now()")
+    assert [row.id for row in await claim_rows(pool)] == [ids[1]]
+
+
+async def test_an_order_key_counts_within_its_queue(pool: Pool) -> None:
+    shared = uuid.uuid4()
+    await put_rows(pool, new_row(order_key=shared), new_row("user.deleted", Queue.USERS, shared))
+    assert len(await claim_rows(pool, queue=Queue.USERS)) == 1
+
+
+async def test_a_row_at_the_attempt_limit_is_never_claimed(pool: Pool, table: Table) -> None:
+    await put_rows(pool, new_row())
+    for attempt in range(1, LIMIT + 1):
+        [row] = await claim_rows(pool)
+        assert row.attempts == attempt
+        await table.age_claims(6)
+    assert await claim_rows(pool) == []
+
+
+async def test_two_claims_at_once_share_the_rows(pool: Pool) -> None:
+    await put_rows(pool, *(new_row() for _ in range(30)))
+    async with pool.transaction() as one, pool.transaction() as other:
+        first = await claim(one, Queue.ACCOUNTS, [EventType.ACCOUNT_CREATED], 20, LIMIT)
+        second = await claim(other, Queue.ACCOUNTS, [EventType.ACCOUNT_CREATED], 20, LIMIT)
+    assert (len(first), len(second)) == (20, 10)
+    assert {row.id for row in first}.isdisjoint({row.id for row in second})
+
+
+@pytest.mark.parametrize("limit", [1, 5, 20])
+@pytest.mark.parametrize("known_rows", [0, 1, 5_000])
+async def test_a_claim_takes_no_more_than_asked_whatever_the_statistics_say(
+    pool: Pool, table: Table, limit: int, known_rows: int
+) -> None:
+    await table.connection.execute("ALTER TABLE outbox SET (autovacuum_enabled = false)")
+    await fill(table, known_rows)
+    await table.connection.execute("ANALYZE outbox; TRUNCATE outbox")
+    await put_rows(pool, *(new_row() for _ in range(100)))
+    for fresh_plans in (True, False):
+        for _ in range(7):  # a cached plan comes with the sixth
+            async with pool.transaction(fresh_plans=fresh_plans) as tx:
+                claimed = await claim(tx, Queue.ACCOUNTS, [EventType.ACCOUNT_CREATED], limit, LIMIT)
+                assert len(claimed) == limit
+                await complete(tx, claimed)
+            await put_rows(pool, *(new_row() for _ in range(limit)))
+
+
+async def fill(table: Table, count: int) -> None:
+    """Completed rows, in all queues alike."""
+    await table.connection.execute(
+        """
+        INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload, status, attempts, finished_at)
+        SELECT (ARRAY['accounts', 'intents', 'users'])[1 + n % 3], 'account.created', id, id,
+               CASE WHEN n % 3 = 1 THEN id END, '{}', 'completed', 1, now()
+        FROM generate_series(1, $1::int) AS n CROSS JOIN LATERAL (SELECT md5(n::text)::uuid AS id) AS made
+        """,
+        count,
+    )
+
+
+async def test_the_claim_reads_only_partial_indexes_of_a_table_with_a_million_finished_rows(
+    database: Database, table: Table
+) -> None:
+    await table.connection.execute("ALTER TABLE outbox SET UNLOGGED")  # a third faster
+    await fill(table, FINISHED_ROWS)
+    await put_rows(database.worker, *(new_row() for _ in range(20)))
+    lane = uuid.uuid4()
+    await put_rows(database.worker, *(new_row("intent", Queue.INTENTS, lane=lane) for _ in range(20)))
+    for statistics in ("SELECT 1", "ANALYZE outbox"):
+        await table.connection.execute(statistics)
+        for mode in ("force_custom_plan", "force_generic_plan"):
+            plain = await plan(table, mode, CLAIM, f"'accounts', '{{account.created}}', {LIMIT}, 5, 20")
+            lanes = await plan(table, mode, CLAIM_IN_LANES, f"'intents', '{{intent}}', {LIMIT}, 5, 20, '{{{lane}}}'")
+            for text in (plain, lanes):
+                assert "Seq Scan" not in text
+                [used] = re.findall(r"using (\w+) on outbox candidate", text)
+                assert used in PARTIAL
+                assert "using outbox_order on outbox earlier" in text
+                assert "using outbox_pkey on outbox " in text
+
+
+async def plan(table: Table, mode: str, statement: str, arguments: str) -> str:
+    types = ["text", "text[]", "bigint", "float8", "bigint", "uuid[]"][: 5 if statement == CLAIM else 6]
+    connection = table.connection
+    await connection.execute(f"SET plan_cache_mode = {mode}; SET ROLE ti_worker")
+    await connection.execute(f"PREPARE claim ({', '.join(types)}) AS {statement}")
+    lines = await connection.fetch(f"EXPLAIN EXECUTE claim ({arguments})")
+    await connection.execute("DEALLOCATE claim; RESET ROLE")
+    return "\n".join(line[0] for line in lines)
