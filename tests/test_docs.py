@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 import typer
 
-from tests.platform import Platform, serving
+from tests.platform import Platform
 from trading_intents import config
 from trading_intents.cli import cli
 from trading_intents.config import Rate, Settings
 from trading_intents.secret import Secret
 from trading_intents.telemetry import Metrics
 from trading_intents.web.openapi import wire_errors
+
+pytest_plugins = ("tests.warm",)
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -33,12 +35,6 @@ def rows(text: str, first: str) -> list[list[str]]:
     """The cells of the tables' rows whose first cell matches."""
     cells = [[cell.strip() for cell in line[1:].split("|")] for line in text.splitlines() if line[:1] == "|"]
     return [row for row in cells if re.fullmatch(first, row[0])]
-
-
-@pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    with serving(tmp_path_factory.mktemp("docs") / "data") as platform:
-        yield platform
 
 
 def test_every_setting_is_documented_with_its_default() -> None:
@@ -103,6 +99,13 @@ def test_every_error_that_can_be_answered_is_documented() -> None:
     found = [(int(row[0]), row[1].strip("`")) for row in rows(section("docs/api.md", "Errors"), r"\d{3}")]
     assert set(found) == {(error.status, error.code) for error in wire_errors()}
     assert [status for status, _ in found] == sorted(status for status, _ in found)
+
+
+def test_every_part_of_the_package_is_on_the_map() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    parts = [path for path in (ROOT / "src" / "trading_intents").iterdir() if not path.name.startswith("_")]
+    names = [f"{path.name}/" if path.is_dir() else path.name for path in parts if path.suffix != ".typed"]
+    assert [name for name in names if f"`{name}" not in text] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

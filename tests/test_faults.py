@@ -26,6 +26,7 @@ WRITES_BETWEEN_KILLS = 15  # all of them together stay below an organization's l
 WRITERS = 4
 ANSWER_SECONDS = 3
 RETURN_SECONDS = 5
+PAUSE_SECONDS = 0.02  # less than Retry-After asks for, but enough to leave the machine to what it recovers
 NO_LIMIT = "1000000/1000000"
 UNLIMITED = {"RATE_LIMIT_WRITES": NO_LIMIT, "RATE_LIMIT_READS": NO_LIMIT, "RATE_LIMIT_FAILURES": NO_LIMIT}
 
@@ -53,6 +54,7 @@ class Load:
         self.statuses.add(answer.status_code)
         if answer.status_code == 503:
             assert int(answer.headers["retry-after"]) >= 1
+            await asyncio.sleep(PAUSE_SECONDS)
         return answer
 
     async def write(self, admin: dict[str, str], names: Iterator[str]) -> None:

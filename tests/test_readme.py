@@ -4,14 +4,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.platform import Platform, serving
+from tests.platform import Platform
 from trading_intents.config import PREFIX
+
+pytest_plugins = ("tests.warm",)
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTED = "127.0.0.1:8080"
@@ -29,17 +30,11 @@ def commands_of(document: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(platform: Platform) -> Path:
     """Looks like a checkout in which `make run` was typed."""
-    folder = tmp_path_factory.mktemp("checkout")
+    folder = Path(platform.environ[f"{PREFIX}DATA_DIR"]).parent
     (folder / ".venv").symlink_to(sys.prefix)
     return folder
-
-
-@pytest.fixture(scope="module")
-def platform(folder: Path) -> Iterator[Platform]:
-    with serving(folder / ".data") as platform:
-        yield platform
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/api.md"])

@@ -14,12 +14,14 @@ from pathlib import Path
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
 from tests.conftest import Urls
 from tests.platform import COMMAND, STOP_LIMIT_SECONDS, Platform, environment, run_command, serving
 from tests.storage.conftest import all_gone
 from tests.waiting import eventually
 from trading_intents.app import DRAIN_SECONDS, STOPPED_AT_ONCE
+from trading_intents.cli import cli
 
 pytest_plugins = ("tests.warm",)
 
@@ -73,29 +75,29 @@ def taken_port() -> Iterator[int]:
         yield holder.getsockname()[1]
 
 
-def test_the_first_start_makes_everything_and_the_second_is_quick(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    with serving(folder) as first:
-        assert first.client.get("/readyz").json() == {"status": "ready"}
-        key = demo_key(folder)
-        made = first.client.post(VALIDATE, json={"api_key": key}).json()
+def test_the_first_start_makes_what_the_second_finds_quickly(warm_original: Path, warm: Path) -> None:
+    for private in (warm_original, warm_original / "demo.json"):
+        assert private.stat().st_mode & 0o077 == 0
     launched = time.monotonic()
-    with serving(folder) as second:
+    with serving(warm) as second:
         assert second.client.get("/readyz").status_code == 200
         assert time.monotonic() - launched < WARM_START_SECONDS
-        assert demo_key(folder) == key
-        assert second.client.post(VALIDATE, json={"api_key": key}).json() == made
-    assert folder.stat().st_mode & 0o077 == 0
-    assert (folder / "demo.json").stat().st_mode & 0o077 == 0
+        assert demo_key(warm) == demo_key(warm_original)
+        validated = second.client.post(VALIDATE, json={"api_key": demo_key(warm)}).json()
+        assert (validated["environment"], validated["disabled"]) == ("paper", False)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=str)
-def test_a_signal_ends_everything(warm: Path, number: signal.Signals) -> None:
-    with serving(warm) as platform:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_signal_ends_everything_and_every_log_line_is_json(warm: Path, number: signal.Signals) -> None:
+    with serving(warm, LOG_LEVEL="debug") as platform:
         assert not all_gone(warm)
         platform.process.send_signal(number)
         assert platform.process.wait(STOP_LIMIT_SECONDS) == 0
     assert all_gone(warm)
+    lines = [json.loads(line) for line in platform.logs]
+    assert all(line["timestamp"].endswith("Z") and line["level"] for line in lines)
+    told = [line["event"] for line in lines if line["event"] in ("serving", "draining", "stopped")]
+    assert told == ["serving", "draining", "stopped"]
 
 
 def test_a_kill_leaves_no_postgresql_behind(warm: Path) -> None:
@@ -134,7 +136,7 @@ def test_a_taken_port_is_refused_in_one_line_that_names_the_setting(tmp_path: Pa
 
 def test_an_unknown_setting_is_warned_of_with_the_nearest_one(tmp_path: Path, taken_port: int) -> None:
     settings = {"HTTP_PORT": str(taken_port), "LOG_LEVLE": "debug"}
-    done = run_command(environment(tmp_path / "data", settings), "serve")
+    done = CliRunner().invoke(cli, ["serve"], env=environment(tmp_path / "data", settings))
     line = json.loads(done.stderr.splitlines()[0])
     assert (line["level"], line["event"]) == ("warning", "unknown setting")
     assert line["variable"] == "TRADING_INTENTS_LOG_LEVLE"
@@ -178,18 +180,6 @@ def test_a_worker_tells_of_itself_but_serves_no_api(warm: Path) -> None:
             assert worker.client.request(method, path).json()["code"] == "not_found"
 
 
-def test_every_log_line_is_one_json_object(warm: Path) -> None:
-    with serving(warm, LOG_LEVEL="debug") as platform:
-        assert platform.stop() == 0
-    lines = [json.loads(line) for line in platform.logs]
-    assert [line["event"] for line in lines if line["event"] in ("serving", "draining", "stopped")] == [
-        "serving",
-        "draining",
-        "stopped",
-    ]
-    assert all(line["timestamp"].endswith("Z") and line["level"] for line in lines)
-
-
 def test_a_person_at_a_terminal_is_shown_where_it_is_and_what_to_try(warm: Path) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -230,4 +220,4 @@ def test_an_external_database_gets_no_demo_and_no_server(tmp_path: Path, urls: U
         done = platform.run("token", "--user", "demo", "--organization", "demo")
         assert done.returncode == 1
         assert "no user demo" in done.stderr
-        assert {path.name for path in folder.iterdir()} == {"identity-key.pem"}
+        assert not {"postgres", "postgres.lock", "demo.json"} & {path.name for path in folder.iterdir()}

@@ -1,18 +1,20 @@
-"""Data folders of a platform that was started before: a test that copies one is spared an initdb."""
+"""Platforms for tests that need not see a first start: folders that were started before, and one that is shared."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.platform import serving
+from tests.platform import Platform, serving
 
 
 @pytest.fixture(scope="session")
 def warm_original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Started and stopped once; never used, only copied."""
+    """Started for the first time and stopped; never used, only copied."""
     folder = tmp_path_factory.mktemp("warm") / "data"
     with serving(folder) as platform:
+        assert platform.client.get("/readyz").json() == {"status": "ready"}
         assert platform.stop() == 0
     return folder
 
@@ -20,3 +22,11 @@ def warm_original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def warm(warm_original: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(warm_original, tmp_path / "data", copy_function=shutil.copy))
+
+
+@pytest.fixture(scope="session")
+def platform(warm_original: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """One for all who leave it as they found it, but for what they add. Its folder is named as in a checkout."""
+    folder = shutil.copytree(warm_original, tmp_path_factory.mktemp("checkout") / ".data", copy_function=shutil.copy)
+    with serving(Path(folder)) as platform:
+        yield platform
