@@ -30,8 +30,8 @@ bench: $(VENV)/dev.stamp ## measure the performance bars
 chaos: $(VENV)/dev.stamp ## run the long fault tests
 	@$(BIN)/python -m pytest -m chaos --timeout 1800 tests
 
-proto: $(VENV)/dev.stamp ## generate the gRPC code (none yet)
-	@echo "no proto files yet"
+proto: $(VENV)/dev.stamp ## generate the gRPC code from proto/
+	@$(BIN)/python -m grpc_tools.protoc -Itrading_intents/stream=proto --python_out=src --pyi_out=src --grpc_python_out=src trading_intents/stream/trading.proto
 
 lock: ## pin the dependencies again (needs uv)
 	$(LOCK) pyproject.toml -o requirements.lock

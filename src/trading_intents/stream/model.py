@@ -1,0 +1,204 @@
+"""An event on its way into the log, as the bytes that subscribers get. Pure: no I/O, no clock."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from trading_intents.ids import OrganizationId
+from trading_intents.stream import trading_pb2
+from trading_intents.trading import Environment
+
+
+class EventType(IntEnum):
+    """The kinds that are kept, numbered as on the wire."""
+
+    BROKER_ORDER = 1
+    BROKER_POSITION = 2
+    BROKER_TRADE = 3
+    INTENT_ACTION = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`payload` is a serialized TradingEvent without its cursor, which only the log can give."""
+
+    organization_id: OrganizationId
+    account_id: UUID
+    environment: Environment
+    kind: EventType
+    symbol: str
+    payload: bytes
+
+
+# Every intent makes two messages, so these two are written by hand, in 10 µs where the generated classes take 23 (a
+# property test holds them to those). A message is put together as text, one character a byte, which is what Python does
+# fastest. A field is its tag, number << 3 | 2 for what has a length and number << 3 for a number, then its value.
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SHORT = 128
+_ID_LENGTH = 36  # "$" as a byte
+
+
+def _number(value: int) -> str:
+    """A varint: seven bits a byte, the lowest first, the top bit set in all but the last."""
+    text = ""
+    while value > 127:
+        text += chr(value & 127 | 128)
+        value >>= 7
+    return text + chr(value)
+
+
+_LENGTH = tuple(_number(length) for length in range(_SHORT))
+
+
+def _text(value: str) -> str:
+    if not value.isascii():
+        value = value.encode().decode("latin-1")
+    length = len(value)
+    return _LENGTH[length] + value if length < _SHORT else _number(length) + value
+
+
+@lru_cache(maxsize=64)  # a pure function: the messages of a batch share their moments
+def _moment(at: datetime) -> str:
+    since = at - _EPOCH
+    fields = f"\x08{_number(since.days * 86_400 + since.seconds)}\x10{_number(since.microseconds * 1000)}"
+    return _LENGTH[len(fields)] + fields
+
+
+def _event(tag: str, body: str) -> bytes:
+    return f"{tag}{_number(len(body))}{body}".encode("latin-1")
+
+
+def _names(number: int, enum: Any) -> Mapping[str, str]:
+    """The whole field for each value of an enum, by the name that REST gives it."""
+    values = enum.DESCRIPTOR.values
+    prefix = values[0].name.removesuffix("UNSPECIFIED")
+    return {value.name.removeprefix(prefix): _number(number << 3) + _number(value.number) for value in values}
+
+
+_ACTION_TYPE = _names(5, trading_pb2.IntentActionType)
+_ACTION_SIDE = _names(7, trading_pb2.OrderSide)
+_ACTION_ORDER_TYPE = _names(8, trading_pb2.OrderType)
+_ACTION_VENUE = _names(11, trading_pb2.OrderVenue)
+_ACTION_TIME_IN_FORCE = _names(12, trading_pb2.TimeInForce)
+_ACTION_PRINCIPAL = _names(15, trading_pb2.IntentPrincipalType)
+
+
+def intent_action_payload(
+    *,
+    intent_id: str,
+    organization_id: str,
+    account_id: str,
+    seq: int,
+    action_type: str,
+    symbol: str,
+    order_side: str,
+    order_type: str,
+    limit_price: str | None,
+    stop_price: str | None,
+    order_venue: str,
+    time_in_force: str | None,
+    quantity: str,
+    client_reference_id: str | None,
+    principal_type: str,
+    received_at: datetime,
+    created_at: datetime,
+) -> bytes:
+    assert len(intent_id) == len(organization_id) == len(account_id) == _ID_LENGTH
+    assert f"{symbol}{quantity}".isascii()
+    return _event(
+        "\x3a",
+        f"\x0a${intent_id}"
+        f"\x12${organization_id}"
+        f"\x1a${account_id}"
+        f"\x20{_number(seq)}"
+        f"{_ACTION_TYPE[action_type]}"
+        f"\x32{_LENGTH[len(symbol)]}{symbol}"
+        f"{_ACTION_SIDE[order_side]}"
+        f"{_ACTION_ORDER_TYPE[order_type]}"
+        f"{'' if limit_price is None else chr(0x4A) + _text(limit_price)}"
+        f"{'' if stop_price is None else chr(0x52) + _text(stop_price)}"
+        f"{_ACTION_VENUE[order_venue]}"
+        f"{'' if time_in_force is None else _ACTION_TIME_IN_FORCE[time_in_force]}"
+        f"\x6a{_LENGTH[len(quantity)]}{quantity}"
+        f"{'' if client_reference_id is None else chr(0x72) + _text(client_reference_id)}"
+        f"{_ACTION_PRINCIPAL[principal_type]}"
+        f"\x82\x01{_moment(received_at)}"
+        f"\x8a\x01{_moment(created_at)}",
+    )
+
+
+_ORDER_STATE = _names(8, trading_pb2.OrderState)
+_ORDER_STATUS = _names(9, trading_pb2.OrderStatus)
+_ORDER_TYPE = _names(10, trading_pb2.OrderType)
+_ORDER_SIDE = _names(11, trading_pb2.OrderSide)
+_ORDER_VENUE = _names(15, trading_pb2.OrderVenue)
+_ORDER_TIME_IN_FORCE = _names(18, trading_pb2.TimeInForce)
+
+
+def broker_order_payload(
+    *,
+    order_id: str,
+    intent_id: str,
+    command_seq: int,
+    external_order_id: str | None,
+    account_id: str,
+    broker: str,
+    symbol: str,
+    order_state: str,
+    order_status: str,
+    order_type: str,
+    order_side: str,
+    limit_price: str | None,
+    stop_price: str | None,
+    average_price: str | None,
+    order_venue: str,
+    quantity: str,
+    filled_quantity: str,
+    time_in_force: str,
+    received_at: datetime,
+    organization_id: str,
+    client_reference_id: str | None,
+    broker_sent_at: datetime | None,
+    reason: str | None,
+    flags: Sequence[str],
+    version: int,
+) -> bytes:
+    assert len(order_id) == len(intent_id) == len(organization_id) == len(account_id) == _ID_LENGTH
+    assert f"{symbol}{quantity}{filled_quantity}{broker}".isascii()
+    return _event(
+        "\x22",
+        f"\x0a${order_id}"
+        f"\x12${intent_id}"
+        f"\x18{_number(command_seq)}"
+        f"{'' if external_order_id is None else chr(0x22) + _text(external_order_id)}"
+        f"\x2a${account_id}"
+        f"\x32{_LENGTH[len(broker)]}{broker}"
+        f"\x3a{_LENGTH[len(symbol)]}{symbol}"
+        f"{_ORDER_STATE[order_state]}"
+        f"{_ORDER_STATUS[order_status]}"
+        f"{_ORDER_TYPE[order_type]}"
+        f"{_ORDER_SIDE[order_side]}"
+        f"{'' if limit_price is None else chr(0x62) + _text(limit_price)}"
+        f"{'' if stop_price is None else chr(0x6A) + _text(stop_price)}"
+        f"{'' if average_price is None else chr(0x72) + _text(average_price)}"
+        f"{_ORDER_VENUE[order_venue]}"
+        f"\x82\x01{_LENGTH[len(quantity)]}{quantity}"
+        f"\x8a\x01{_LENGTH[len(filled_quantity)]}{filled_quantity}"
+        f"{_ORDER_TIME_IN_FORCE[time_in_force]}"
+        f"\x9a\x01{_moment(received_at)}"
+        f"\xa2\x01${organization_id}"
+        f"{'' if client_reference_id is None else chr(0xAA) + chr(1) + _text(client_reference_id)}"
+        f"{'' if broker_sent_at is None else chr(0xB2) + chr(1) + _moment(broker_sent_at)}"
+        f"{'' if reason is None else chr(0xC2) + chr(1) + _text(reason)}"
+        f"{''.join(chr(0xCA) + chr(1) + _text(flag) for flag in flags) if flags else ''}"
+        f"\xd0\x01{_number(version)}",
+    )
+
+
+def cursor_field(cursor: str) -> bytes:
+    """Appended to a payload it is the TradingEvent with its cursor: messages concatenate."""
+    return f"\x7a{_text(cursor)}".encode("latin-1")
