@@ -48,7 +48,11 @@ DOCUMENT: dict[str, Any] = {
             "users": [{"external_id": "closed-admin", "role": "admin"}],
             "api_keys": [key("all", "paper", EVERY_PERMISSION)],
         },
-        {"external_id": "org_internal", "users": [{"external_id": "internal-admin", "role": "admin"}]},
+        {
+            "external_id": "org_internal",
+            "entitlements": ["controls_premium"],
+            "users": [{"external_id": "internal-admin", "role": "admin"}],
+        },
     ],
     "service_accounts": [{"client_id": "reader", "scopes": EVERY_SCOPE}, {"client_id": "nobody", "scopes": []}],
 }

@@ -19,6 +19,9 @@ from trading_intents.accounts.vault import Vault, open_vault
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Clock, SystemClock
 from trading_intents.config import LOCAL_PROVIDER, Settings
+from trading_intents.controls.http import switch_routes, symbol_routes
+from trading_intents.controls.service import Switchboard
+from trading_intents.controls.zones import read_zones
 from trading_intents.errors import PlatformError
 from trading_intents.identity.access import RULES, Gate
 from trading_intents.identity.http import key_routes, organization_routes, provider_routes, user_routes
@@ -128,6 +131,7 @@ def build_features(parts: Parts, vault: Vault) -> Features:
     brokers = Registry()
     accounts = Accounts(pool, make_id, brokers, signals)
     credentials = Credentials(pool, make_id, brokers, signals, vault)
+    controls, read_controls, write_controls = Switchboard(pool), gates["read_controls"], gates["write_controls"]
     routes = (
         *key_routes(gates, ApiKeys(pool, make_id, callers)),
         *organization_routes(gates["organization_by_provider"], Organizations(pool, name)),
@@ -137,6 +141,8 @@ def build_features(parts: Parts, vault: Vault) -> Features:
         *credential_routes(gates["read_accounts"], gates["write_credentials"], accounts, credentials),
         *broker_routes(gates["brokers"], brokers),
         *outbox_routes(gates["outbox_health"], pool),
+        *switch_routes(read_controls, write_controls, gates["write_organization_control"], controls),
+        *symbol_routes(read_controls, write_controls, controls, read_zones()),
     )
     handlers = {Queue.ACCOUNTS: account_handlers(worker, brokers, vault), Queue.USERS: user_handlers()}
     return Features(callers, gates, routes, handlers, lambda: keep_resuming(worker, directory, name, parts.log))

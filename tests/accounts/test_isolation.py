@@ -30,13 +30,16 @@ async def tenant_tables(owner_url: Secret) -> dict[str, bool]:
 
 
 async def fill(owner_url: Secret, organizations: list[UUID]) -> None:
-    """Two rows in every table for each organization."""
+    """Two rows in every table for each organization, where it can have two."""
     connection = await asyncpg.connect(owner_url.reveal())
     for organization in organizations:
         await connection.execute(
             "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'local', $2, 'x')",
             organization,
             str(organization),
+        )
+        await connection.execute(
+            "INSERT INTO organization_controls (organization_id, manually_disabled) VALUES ($1, true)", organization
         )
         for _ in range(2):
             account, credential = uuid4(), uuid4()
@@ -67,7 +70,18 @@ async def fill(owner_url: Secret, organizations: list[UUID]) -> None:
                 organization,
                 account,
             )
+            await fill_controls(connection, organization, account)
     await connection.close()
+
+
+async def fill_controls(connection: asyncpg.Connection, organization: UUID, account: UUID) -> None:
+    for statement in (
+        "INSERT INTO account_controls (organization_id, account_id, manually_disabled) VALUES ($1, $2, true)",
+        "INSERT INTO symbol_controls (organization_id, account_id, symbol, manually_disabled)"
+        " VALUES ($1, $2, 'A', true)",
+        "INSERT INTO symbol_times (organization_id, account_id, symbol) VALUES ($1, $2, 'A')",
+    ):
+        await connection.execute(statement, organization, account)
 
 
 async def test_every_tenant_table_shows_the_set_organizations_rows_only(database: Database, owner_url: Secret) -> None:
@@ -81,11 +95,12 @@ async def test_every_tenant_table_shows_the_set_organizations_rows_only(database
         async with database.service.transaction([mine]) as tx:
             found = await tx.fetch(f"SELECT organization_id FROM {table}")
         assert {row["organization_id"] for row in found} == {mine}, table
-        assert len(found) == 2, table
+        each = 1 if table == "organization_controls" else 2
+        assert len(found) == each, table
         async with database.service.transaction() as tx:
             assert await tx.fetch(f"SELECT organization_id FROM {table}") == [], table
         async with database.service.transaction([mine, other]) as tx:
-            assert len(await tx.fetch(f"SELECT organization_id FROM {table}")) == 4, table
+            assert len(await tx.fetch(f"SELECT organization_id FROM {table}")) == 2 * each, table
 
 
 async def test_the_service_cannot_write_for_another_organization(database: Database, owner_url: Secret) -> None:
@@ -93,7 +108,8 @@ async def test_the_service_cannot_write_for_another_organization(database: Datab
     await fill(owner_url, [mine, other])
     async with database.service.transaction([mine]) as tx:
         assert await tx.execute("UPDATE accounts SET name = 'stolen'") == "UPDATE 2"
-        assert await tx.execute("DELETE FROM credentials") == "DELETE 2"
+        for table in ("credentials", "account_controls", "symbol_controls", "symbol_times"):
+            assert await tx.execute(f"DELETE FROM {table}") == "DELETE 2"
     refused = False
     try:
         async with database.service.transaction([mine]) as tx:

@@ -91,7 +91,7 @@ class SymbolControl:
 
     @property
     def version(self) -> int:
-        """Of the pair: grows by one whenever one of the two does, and is 0 when there is neither."""
+        """Of the pair: it grows by one whenever one of the two does."""
         return sum(record.version for record in (self.manual, self.time) if record)
 
 

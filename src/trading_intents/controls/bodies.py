@@ -1,0 +1,223 @@
+"""What controls look like on the wire, both ways. Never judges, never asks the database."""
+
+from collections.abc import Set as AbstractSet
+from datetime import time
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from trading_intents.clock import rfc3339
+from trading_intents.controls.model import (
+    ManualControl,
+    Switch,
+    SymbolControl,
+    TimeChange,
+    TimeControl,
+    TimeField,
+    TimeRule,
+    Triggered,
+)
+from trading_intents.errors import ValidationFailed
+from trading_intents.ids import ID_PATTERN
+from trading_intents.trading import Symbol
+
+MAX_REASON_CHARACTERS = 500
+MAX_STALE_ORDER_MILLIS = 7 * 24 * 60 * 60 * 1000
+_TIME_CHARACTERS = len("HH:MM:SS")
+_TIME_PATTERN = r"^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]$"
+
+# Line breaks are fine in a reason; NUL is what PostgreSQL cannot hold.
+ReasonText = Annotated[str, msgspec.Meta(max_length=MAX_REASON_CHARACTERS, pattern=r"^[^\x00]*$")]
+# The length is there because Python's $ also matches before a last line break.
+TimeOfDay = Annotated[str, msgspec.Meta(pattern=_TIME_PATTERN, max_length=_TIME_CHARACTERS)]
+Millis = Annotated[int, msgspec.Meta(ge=1, le=MAX_STALE_ORDER_MILLIS)]
+# Checked by hand: msgspec does not say which item of a list is wrong.
+Names = Annotated[
+    list[Any],
+    msgspec.Meta(extra_json_schema={"items": {"enum": list(TimeField)}, "uniqueItems": True}),
+]
+
+
+class ManualSwitch(msgspec.Struct, forbid_unknown_fields=True):
+    """A manual_reason that is left out, null or empty is cleared."""
+
+    manually_disabled: bool
+    manual_reason: ReasonText | None = None
+
+
+class ChangedTime(msgspec.Struct, forbid_unknown_fields=True):
+    """Null or left out leaves a field as it is; `clear` names those to remove."""
+
+    trading_start: TimeOfDay | None = None
+    trading_end: TimeOfDay | None = None
+    stale_order_millis: Millis | None = None
+    timezone: str | None = None
+    clear: Names | None = None
+
+
+class ControlQuestion(msgspec.Struct, forbid_unknown_fields=True):
+    """Without a symbol only the organization and the account are looked at."""
+
+    account_id: Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
+    symbol: str | None = None
+
+
+class OrganizationControl(msgspec.Struct, kw_only=True):
+    organization_id: str
+    manually_disabled: bool
+    manual_reason: str | UnsetType = UNSET
+    created_at: str
+    updated_at: str
+    version: int
+
+
+class AccountControl(msgspec.Struct, kw_only=True):
+    account_id: str
+    organization_id: str
+    manually_disabled: bool
+    manual_reason: str | UnsetType = UNSET
+    created_at: str
+    updated_at: str
+    version: int
+
+
+class SymbolManualControl(msgspec.Struct, kw_only=True):
+    account_id: str
+    organization_id: str
+    symbol: str
+    manually_disabled: bool
+    manual_reason: str | UnsetType = UNSET
+    created_at: str
+    updated_at: str
+    version: int
+
+
+class SymbolTimeControl(msgspec.Struct, kw_only=True):
+    account_id: str
+    organization_id: str
+    symbol: str
+    trading_start: str | UnsetType = UNSET
+    trading_end: str | UnsetType = UNSET
+    timezone: str | UnsetType = UNSET
+    stale_order_millis: int | None
+    created_at: str
+    updated_at: str
+    version: int
+
+
+class SymbolControls(msgspec.Struct):
+    manual: SymbolManualControl | None
+    time: SymbolTimeControl | None
+
+
+class ListedSymbol(msgspec.Struct):
+    symbol: str
+    manual: SymbolManualControl | None
+    time: SymbolTimeControl | None
+
+
+class Evaluation(msgspec.Struct):
+    allowed: bool
+    triggered: list[Triggered]
+
+
+def read_switch(body: ManualSwitch) -> Switch:
+    return Switch(body.manually_disabled, body.manual_reason or None)
+
+
+def read_time_change(body: ChangedTime, zones: AbstractSet[str]) -> TimeChange:
+    if body.timezone is not None and body.timezone not in zones:
+        raise ValidationFailed.at("/timezone", "not an IANA time zone, such as America/New_York")
+    rule = TimeRule(
+        None if body.trading_start is None else time.fromisoformat(body.trading_start),
+        None if body.trading_end is None else time.fromisoformat(body.trading_end),
+        body.stale_order_millis,
+        body.timezone,
+    )
+    return TimeChange(rule, _read_clear(body.clear or [], rule))
+
+
+def _read_clear(names: list[Any], rule: TimeRule) -> frozenset[TimeField]:
+    found: set[TimeField] = set()
+    for place, name in enumerate(names):
+        pointer = f"/clear/{place}"
+        if name not in list(TimeField):
+            raise ValidationFailed.at(pointer, f"not one of {', '.join(TimeField)}")
+        if name in found:
+            raise ValidationFailed.at(pointer, "named twice")
+        if getattr(rule, name) is not None:
+            raise ValidationFailed.at(pointer, f"{name} is both set and cleared")
+        found.add(TimeField(name))
+    return frozenset(found)
+
+
+class Owner(NamedTuple):
+    """Whose the shown records are."""
+
+    organization_id: str
+    account_id: str
+
+
+def show_organization(organization_id: str, control: ManualControl) -> OrganizationControl:
+    return OrganizationControl(
+        organization_id=organization_id,
+        manually_disabled=control.switch.disabled,
+        manual_reason=_set(control.switch.reason),
+        created_at=rfc3339(control.created_at),
+        updated_at=rfc3339(control.updated_at),
+        version=control.version,
+    )
+
+
+def show_account(owner: Owner, control: ManualControl) -> AccountControl:
+    return AccountControl(
+        account_id=owner.account_id,
+        organization_id=owner.organization_id,
+        manually_disabled=control.switch.disabled,
+        manual_reason=_set(control.switch.reason),
+        created_at=rfc3339(control.created_at),
+        updated_at=rfc3339(control.updated_at),
+        version=control.version,
+    )
+
+
+def show_manual(owner: Owner, symbol: Symbol, control: ManualControl) -> SymbolManualControl:
+    return SymbolManualControl(
+        account_id=owner.account_id,
+        organization_id=owner.organization_id,
+        symbol=symbol,
+        manually_disabled=control.switch.disabled,
+        manual_reason=_set(control.switch.reason),
+        created_at=rfc3339(control.created_at),
+        updated_at=rfc3339(control.updated_at),
+        version=control.version,
+    )
+
+
+def show_time(owner: Owner, symbol: Symbol, control: TimeControl) -> SymbolTimeControl:
+    rule = control.rule
+    return SymbolTimeControl(
+        account_id=owner.account_id,
+        organization_id=owner.organization_id,
+        symbol=symbol,
+        trading_start=UNSET if rule.trading_start is None else rule.trading_start.isoformat(),
+        trading_end=UNSET if rule.trading_end is None else rule.trading_end.isoformat(),
+        timezone=_set(rule.timezone),
+        stale_order_millis=rule.stale_order_millis,
+        created_at=rfc3339(control.created_at),
+        updated_at=rfc3339(control.updated_at),
+        version=control.version,
+    )
+
+
+def show_symbol(owner: Owner, control: SymbolControl) -> SymbolControls:
+    return SymbolControls(
+        show_manual(owner, control.symbol, control.manual) if control.manual else None,
+        show_time(owner, control.symbol, control.time) if control.time else None,
+    )
+
+
+def _set(value: str | None) -> str | UnsetType:
+    """Left out of the answer when there is none."""
+    return UNSET if value is None else value

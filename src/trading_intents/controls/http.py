@@ -1,0 +1,242 @@
+"""Controls over HTTP: parse, call one use case, render. Never judges."""
+
+from collections.abc import Set as AbstractSet
+
+from trading_intents.controls.bodies import (
+    AccountControl,
+    ChangedTime,
+    ControlQuestion,
+    Evaluation,
+    ListedSymbol,
+    ManualSwitch,
+    OrganizationControl,
+    Owner,
+    SymbolControls,
+    SymbolManualControl,
+    SymbolTimeControl,
+    read_switch,
+    read_time_change,
+    show_account,
+    show_manual,
+    show_organization,
+    show_symbol,
+    show_time,
+)
+from trading_intents.controls.model import Switch, SymbolControl, TimeChange
+from trading_intents.controls.service import Switchboard, Target
+from trading_intents.errors import AccountClosed, InvalidCursor, LimitReached, NotFound, ValidationFailed
+from trading_intents.identity.access import Gate, caller_of
+from trading_intents.ids import parse_id
+from trading_intents.trading import Symbol, parse_symbol
+from trading_intents.web.limits import Bucket
+from trading_intents.web.openapi import IF_MATCH, PAGE_PARAMETERS
+from trading_intents.web.paging import Listing, read_page
+from trading_intents.web.request import Answer, Request, answer_json
+from trading_intents.web.routing import Route
+
+NOT_A_SYMBOL = "a symbol is 1 to 32 of A-Z 0-9 . / : _ - and starts with a letter or digit"
+
+
+def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: Switchboard) -> tuple[Route, ...]:
+    async def read_organization(request: Request) -> Answer:
+        read.permit_object(request)
+        organization_id = caller_of(request).organization_id
+        control = await controls.find_organization(organization_id)
+        return answer_json(show_organization(str(organization_id), control), version=control.version)
+
+    async def put_organization(request: Request) -> Answer:
+        write_organization.permit_object(request)
+        organization_id, switch = caller_of(request).organization_id, read_switch(request.body(ManualSwitch))
+        control = await controls.put_organization(organization_id, switch, request.if_match())
+        return answer_json(show_organization(str(organization_id), control), version=control.version)
+
+    async def read_account(request: Request) -> Answer:
+        control = await controls.find_account(_target(request, read))
+        return answer_json(show_account(_owner(request), control), version=control.version)
+
+    async def put_account(request: Request) -> Answer:
+        def read_body() -> Switch:
+            return read_switch(request.body(ManualSwitch))
+
+        control = await controls.put_account(_target(request, write), read_body, request.if_match())
+        return answer_json(show_account(_owner(request), control), version=control.version)
+
+    async def evaluate(request: Request) -> Answer:
+        read.permit_object(request)
+        body = request.body(ControlQuestion)
+        target = _target(request, read, body.account_id)
+        if target.account_id is None:
+            raise ValidationFailed.at("/account_id", "not an id")
+        symbol = None if body.symbol is None else parse_symbol(body.symbol)
+        if body.symbol is not None and symbol is None:
+            raise ValidationFailed.at("/symbol", NOT_A_SYMBOL)
+        triggered = await controls.evaluate(target, symbol)
+        return answer_json(Evaluation(not triggered, list(triggered)))
+
+    organization, account = "/v1/controls/organization", "/v1/controls/accounts/{account_id}"
+    reads, writes = Bucket.READS, Bucket.WRITES
+    return (
+        Route(
+            "GET",
+            organization,
+            read,
+            read_organization,
+            "Read the organization's switch.",
+            answer=OrganizationControl,
+            bucket=reads,
+            errors=(NotFound,),
+        ),
+        Route(
+            "PUT",
+            organization,
+            write_organization,
+            put_organization,
+            "Set the organization's switch.",
+            body=ManualSwitch,
+            answer=OrganizationControl,
+            bucket=writes,
+            parameters=(IF_MATCH,),
+        ),
+        Route("GET", account, read, read_account, "Read an account's switch.", answer=AccountControl, bucket=reads),
+        Route(
+            "PUT",
+            account,
+            write,
+            put_account,
+            "Set an account's switch.",
+            body=ManualSwitch,
+            answer=AccountControl,
+            bucket=writes,
+            parameters=(IF_MATCH,),
+            errors=(AccountClosed,),
+        ),
+        Route(
+            "POST",
+            "/v1/controls/evaluate",
+            read,
+            evaluate,
+            "Ask whether the controls let an account, or a symbol on it, trade now, and which do not.",
+            body=ControlQuestion,
+            answer=Evaluation,
+            bucket=reads,
+            errors=(NotFound,),
+        ),
+    )
+
+
+def symbol_routes(read: Gate, write: Gate, controls: Switchboard, zones: AbstractSet[str]) -> tuple[Route, ...]:
+    async def listing(request: Request) -> Answer:
+        owner = _owner(request)
+        page = read_page(request, f"symbol_controls:{owner.organization_id}:{owner.account_id}")
+        if page.after is not None and parse_symbol(page.after) != page.after:
+            raise InvalidCursor
+
+        def show(control: SymbolControl) -> ListedSymbol:
+            both = show_symbol(owner, control)
+            return ListedSymbol(control.symbol, both.manual, both.time)
+
+        rows = await controls.list_symbols(_target(request, read), page.after or "", page.limit + 1)
+        return answer_json(page.answer(rows, lambda control: control.symbol, show))
+
+    async def inspect(request: Request) -> Answer:
+        control = await controls.find_symbol(_target(request, read), lambda: _symbol(request))
+        return answer_json(show_symbol(_owner(request), control), version=control.version)
+
+    async def put(request: Request) -> Answer:
+        def read_body() -> tuple[Symbol, Switch]:
+            return _symbol(request), read_switch(request.body(ManualSwitch))
+
+        control = await controls.put_symbol(_target(request, write), read_body, request.if_match())
+        return answer_json(show_manual(_owner(request), _symbol(request), control), version=control.version)
+
+    async def change_time(request: Request) -> Answer:
+        def read_body() -> tuple[Symbol, TimeChange]:
+            return _symbol(request), read_time_change(request.body(ChangedTime), zones)
+
+        control = await controls.change_time(_target(request, write), read_body, request.if_match())
+        return answer_json(show_time(_owner(request), _symbol(request), control), version=control.version)
+
+    async def remove(request: Request) -> Answer:
+        await controls.remove_symbol(_target(request, write), lambda: _symbol(request), request.if_match())
+        return Answer(status=204)
+
+    many = "/v1/controls/accounts/{account_id}/symbols"
+    one = many + "/{symbol}"
+    reads, writes = Bucket.READS, Bucket.WRITES
+    return (
+        Route(
+            "GET",
+            many,
+            read,
+            listing,
+            "List the account's symbols that have a control.",
+            answer=Listing[ListedSymbol],
+            bucket=reads,
+            parameters=PAGE_PARAMETERS,
+        ),
+        Route(
+            "GET",
+            one,
+            read,
+            inspect,
+            "Read a symbol's controls.",
+            answer=SymbolControls,
+            bucket=reads,
+            errors=(ValidationFailed,),
+        ),
+        Route(
+            "PUT",
+            one,
+            write,
+            put,
+            "Create or replace a symbol's manual control.",
+            body=ManualSwitch,
+            answer=SymbolManualControl,
+            bucket=writes,
+            parameters=(IF_MATCH,),
+            errors=(AccountClosed, LimitReached),
+        ),
+        Route(
+            "DELETE",
+            one,
+            write,
+            remove,
+            "Remove both controls of a symbol.",
+            status=204,
+            bucket=writes,
+            parameters=(IF_MATCH,),
+            errors=(AccountClosed, ValidationFailed),
+        ),
+        Route(
+            "PATCH",
+            one + "/time",
+            write,
+            change_time,
+            "Create or change a symbol's time control.",
+            body=ChangedTime,
+            answer=SymbolTimeControl,
+            bucket=writes,
+            parameters=(IF_MATCH,),
+            errors=(AccountClosed, LimitReached),
+        ),
+    )
+
+
+def _target(request: Request, gate: Gate, account_id: str | None = None) -> Target:
+    return Target(
+        caller_of(request).organization_id,
+        parse_id(request.params["account_id"] if account_id is None else account_id),
+        lambda account: gate.permit_object(request, account.environment),
+    )
+
+
+def _owner(request: Request) -> Owner:
+    return Owner(str(caller_of(request).organization_id), request.params["account_id"])
+
+
+def _symbol(request: Request) -> Symbol:
+    """Not an id, so one that nothing can have is a broken rule, not an unknown one."""
+    symbol = parse_symbol(request.params["symbol"])
+    if symbol is None:
+        raise ValidationFailed.at("", NOT_A_SYMBOL)
+    return symbol

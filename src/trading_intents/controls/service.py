@@ -1,0 +1,171 @@
+"""Use cases of controls. A change is committed before it is answered, so whatever arrives later is judged by it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import UUID
+
+from trading_intents.accounts.model import Account
+from trading_intents.accounts.service import Check, Expected, check_open, check_version, lock
+from trading_intents.accounts.store import find_account
+from trading_intents.controls import store
+from trading_intents.controls.model import (
+    ManualControl,
+    Switch,
+    SymbolControl,
+    TimeChange,
+    TimeControl,
+    TimeRule,
+    Triggered,
+    changed,
+    evaluate,
+)
+from trading_intents.errors import LimitReached, NotFound, VersionConflict
+from trading_intents.identity.store import lock_organization
+from trading_intents.ids import OrganizationId
+from trading_intents.storage.database import Pool, Tx
+from trading_intents.trading import Symbol
+
+MAX_SYMBOLS_PER_ACCOUNT = 10_000
+
+# Callbacks, since what they refuse (422) is refused only once the account is known to be the caller's (404, 403).
+ReadSymbol = Callable[[], Symbol]
+ReadSwitch = Callable[[], Switch]
+ReadSymbolSwitch = Callable[[], tuple[Symbol, Switch]]
+ReadTimeChange = Callable[[], tuple[Symbol, TimeChange]]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The account that a caller names, not yet known to be the organization's or of the caller's environment."""
+
+    organization_id: OrganizationId
+    account_id: UUID | None
+    check: Check
+
+
+class Switchboard:
+    """Switches and windows of an organization, its accounts and their symbols."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def find_organization(self, organization_id: OrganizationId) -> ManualControl:
+        async with self._pool.transaction([organization_id], read_only=True) as tx:
+            control = await store.find_organization_control(tx, organization_id)
+        return _there(control)
+
+    async def put_organization(
+        self, organization_id: OrganizationId, switch: Switch, expected: Expected
+    ) -> ManualControl:
+        async with self._pool.transaction([organization_id]) as tx:
+            await lock_organization(tx, organization_id)
+            control = await store.find_organization_control(tx, organization_id)
+            _check_version(control, expected)
+            if control and control.switch == switch:
+                return control
+            return await store.put_organization_control(tx, organization_id, switch)
+
+    async def find_account(self, target: Target) -> ManualControl:
+        async with self._pool.transaction([target.organization_id], read_only=True) as tx:
+            account = await _find(tx, target)
+            return _there(await store.find_account_control(tx, account.id))
+
+    async def put_account(self, target: Target, read: ReadSwitch, expected: Expected) -> ManualControl:
+        async with self._pool.transaction([target.organization_id]) as tx:
+            account = await _lock(tx, target)
+            switch = read()
+            check_open(account)
+            control = await store.find_account_control(tx, account.id)
+            _check_version(control, expected)
+            if control and control.switch == switch:
+                return control
+            return await store.put_account_control(tx, account.organization_id, account.id, switch)
+
+    async def list_symbols(self, target: Target, after: str, limit: int) -> list[SymbolControl]:
+        async with self._pool.transaction([target.organization_id], read_only=True) as tx:
+            account = await _find(tx, target)
+            return await store.list_symbol_controls(tx, account.id, after, limit)
+
+    async def find_symbol(self, target: Target, read: ReadSymbol) -> SymbolControl:
+        async with self._pool.transaction([target.organization_id], read_only=True) as tx:
+            account = await _find(tx, target)
+            return _either(await store.find_symbol_control(tx, account.id, read()))
+
+    async def put_symbol(self, target: Target, read: ReadSymbolSwitch, expected: Expected) -> ManualControl:
+        async with self._pool.transaction([target.organization_id]) as tx:
+            account = await _lock(tx, target)
+            symbol, switch = read()
+            check_open(account)
+            present = await store.find_symbol_control(tx, account.id, symbol)
+            _check_version(present.manual, expected)
+            if present.manual and present.manual.switch == switch:
+                return present.manual
+            await _check_room(tx, present, account)
+            return await store.put_symbol_manual(tx, account.organization_id, account.id, symbol, switch)
+
+    async def change_time(self, target: Target, read: ReadTimeChange, expected: Expected) -> TimeControl:
+        async with self._pool.transaction([target.organization_id]) as tx:
+            account = await _lock(tx, target)
+            symbol, change = read()
+            present = await store.find_symbol_control(tx, account.id, symbol)
+            rule = changed(present.time.rule if present.time else TimeRule(), change)
+            check_open(account)
+            _check_version(present.time, expected)
+            if present.time and present.time.rule == rule:
+                return present.time
+            await _check_room(tx, present, account)
+            return await store.put_symbol_time(tx, account.organization_id, account.id, symbol, rule)
+
+    async def remove_symbol(self, target: Target, read: ReadSymbol, expected: Expected) -> None:
+        async with self._pool.transaction([target.organization_id]) as tx:
+            account = await _lock(tx, target)
+            control = _either(await store.find_symbol_control(tx, account.id, read()))
+            check_open(account)
+            check_version(control.version, expected)
+            await store.delete_symbol_control(tx, account.id, control.symbol)
+
+    async def evaluate(self, target: Target, symbol: Symbol | None) -> tuple[Triggered, ...]:
+        """By the database's clock, as an intent is."""
+        async with self._pool.transaction([target.organization_id], read_only=True) as tx:
+            account = await _find(tx, target)
+            controls, now = await store.read_one(tx, account.id, symbol), await store.read_clock(tx)
+        return evaluate(controls, symbol, now)
+
+
+def _there(control: ManualControl | None) -> ManualControl:
+    if control is None:
+        raise NotFound("no such control")
+    return control
+
+
+def _either(control: SymbolControl) -> SymbolControl:
+    if not (control.manual or control.time):
+        raise NotFound("no such control")
+    return control
+
+
+async def _find(tx: Tx, target: Target) -> Account:
+    account = target.account_id and await find_account(tx, target.organization_id, target.account_id)
+    if not account:
+        raise NotFound("no such account")
+    target.check(account)
+    return account
+
+
+async def _lock(tx: Tx, target: Target) -> Account:
+    return await lock(tx, target.organization_id, target.account_id, target.check)
+
+
+def _check_version(control: ManualControl | TimeControl | None, expected: Expected) -> None:
+    if control:
+        check_version(control.version, expected)
+    elif expected is not None:
+        raise VersionConflict("there is none yet")
+
+
+async def _check_room(tx: Tx, present: SymbolControl, account: Account) -> None:
+    """Counted under the account's lock, so that two at once cannot both be the last."""
+    if present.manual or present.time:
+        return
+    if await store.count_symbols(tx, account.id) >= MAX_SYMBOLS_PER_ACCOUNT:
+        raise LimitReached(f"at most {MAX_SYMBOLS_PER_ACCOUNT} symbols with controls an account")
