@@ -1,0 +1,144 @@
+"""The event log: appended to by whoever makes something happen, read by those who follow. Never changed."""
+
+import base64
+import binascii
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from trading_intents.errors import InvalidCursor
+from trading_intents.ids import OrganizationId
+from trading_intents.storage.database import Tx
+from trading_intents.stream.model import Event, EventType
+from trading_intents.trading import Environment
+
+KEEP_DAYS = 7
+DAYS_AHEAD = 3
+KEEP_LIMIT_SECONDS = 30.0
+CURSOR_CHARACTERS = 32
+MAX_SEQ = 2**63 - 1
+
+
+async def append(tx: Tx, events: Sequence[Event]) -> Mapping[OrganizationId, int]:
+    """In this order, as the transaction's last statement: it holds the organizations' heads until the commit.
+
+    Gives each organization's new head, which is the seq of its last event here; the ones before it count down.
+    """
+    left = Counter(event.organization_id for event in events)
+    # In id order, as everywhere: two transactions never wait for each other.
+    organizations = sorted(left)
+    counts = [left[organization] for organization in organizations]
+    below_head = []
+    for event in events:
+        left[event.organization_id] -= 1
+        below_head.append(left[event.organization_id])
+    rows = await tx.fetch(
+        """
+        WITH heads AS (
+            INSERT INTO stream_heads AS head (organization_id, seq)
+            SELECT organization_id, count FROM unnest($1::uuid[], $2::bigint[]) AS new (organization_id, count)
+            ON CONFLICT (organization_id) DO UPDATE SET seq = head.seq + excluded.seq
+            RETURNING organization_id, seq
+        ),
+        appended AS (
+            INSERT INTO stream_events (organization_id, seq, account_id, environment, kind, symbol, payload)
+            SELECT organization_id, heads.seq - below_head, account_id, environment, kind, symbol, payload
+            FROM unnest($3::uuid[], $4::bigint[], $5::uuid[], $6::text[], $7::smallint[], $8::text[], $9::bytea[])
+                 AS new (organization_id, below_head, account_id, environment, kind, symbol, payload)
+            JOIN heads USING (organization_id)
+        )
+        SELECT organization_id, seq FROM heads
+        """,
+        organizations,
+        counts,
+        [event.organization_id for event in events],
+        below_head,
+        [event.account_id for event in events],
+        [event.environment for event in events],
+        [event.kind for event in events],
+        [event.symbol for event in events],
+        [event.payload for event in events],
+    )
+    return {OrganizationId(row["organization_id"]): row["seq"] for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedEvent:
+    """`payload` lacks its cursor: `payload + cursor_field(make_cursor(epoch, seq))` is the whole message."""
+
+    seq: int
+    account_id: UUID
+    environment: Environment
+    kind: EventType
+    symbol: str
+    payload: bytes
+
+
+async def read_after(tx: Tx, organization_id: OrganizationId, seq: int, limit: int) -> list[LoggedEvent]:
+    """What follows that seq, without a gap; none at all, or a first one that is not seq + 1, when it is kept no longer.
+
+    For the worker's role: the service only appends.
+    """
+    rows = await tx.fetch(
+        """
+        SELECT seq, account_id, environment, kind, symbol, payload FROM stream_events
+        WHERE organization_id = $1 AND seq > $2
+        ORDER BY seq
+        LIMIT $3
+        """,
+        organization_id,
+        seq,
+        limit,
+    )
+    return [
+        LoggedEvent(number, account_id, Environment(environment), EventType(kind), symbol, payload)
+        for number, account_id, environment, kind, symbol, payload in (row.values() for row in rows)
+    ]
+
+
+async def head(tx: Tx, organization_id: OrganizationId) -> int:
+    """The organization's last seq; 0 before its first event."""
+    seq: int | None = await tx.fetchval("SELECT seq FROM stream_heads WHERE organization_id = $1", organization_id)
+    return seq or 0
+
+
+async def read_epoch(tx: Tx) -> UUID:
+    """Changes when a backup is restored, and never else."""
+    epoch: UUID = await tx.fetchval("SELECT epoch FROM stream_epoch")
+    return epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A place in the log. One from another epoch than the log's leads nowhere: its events are forgotten."""
+
+    epoch: UUID
+    seq: int
+
+
+def make_cursor(epoch: UUID, seq: int) -> str:
+    return base64.urlsafe_b64encode(epoch.bytes + seq.to_bytes(8)).decode()
+
+
+def open_cursor(text: str) -> Cursor:
+    """Raises InvalidCursor for what we never made."""
+    if len(text) != CURSOR_CHARACTERS:
+        raise InvalidCursor
+    try:
+        raw = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True)
+    except (binascii.Error, UnicodeError):
+        raise InvalidCursor from None
+    seq = int.from_bytes(raw[16:])
+    if seq > MAX_SEQ:
+        raise InvalidCursor
+    return Cursor(UUID(bytes=raw[:16]), seq)
+
+
+async def keep_partitions(tx: Tx) -> bool:
+    """Makes the coming days' partitions, drops those kept long enough. False: something was left to the next call."""
+    row = await tx.fetchrow(
+        "SELECT late FROM stream_keep_partitions($1, $2)", DAYS_AHEAD, KEEP_DAYS, timeout=KEEP_LIMIT_SECONDS
+    )
+    assert row is not None
+    return not row["late"]
