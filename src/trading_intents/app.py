@@ -37,6 +37,9 @@ from trading_intents.identity.users import (
     user_handlers,
 )
 from trading_intents.ids import IdMaker, id_maker
+from trading_intents.intents.http import intent_routes, submit_route
+from trading_intents.intents.service import Intents
+from trading_intents.intents.writer import Writer
 from trading_intents.outbox.http import outbox_routes
 from trading_intents.outbox.model import Handler, Queue, channel
 from trading_intents.outbox.worker import Shop, Worker
@@ -109,8 +112,10 @@ class Features:
 
     callers: Callers
     gates: Mapping[str, Gate]
+    limits: Limits
     routes: tuple[Route, ...]
     handlers: Mapping[Queue, Mapping[str, Handler]]
+    writer: Writer
     resume_deletions: Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -131,6 +136,8 @@ def build_features(parts: Parts, vault: Vault) -> Features:
     brokers = Registry()
     accounts = Accounts(pool, make_id, brokers, signals)
     credentials = Credentials(pool, make_id, brokers, signals, vault)
+    limits = Limits(rates(settings), parts.clock, parts.metrics.rate_limited)
+    writer = Writer(pool, brokers, make_id, signals, parts.clock, parts.metrics, parts.log)
     controls, read_controls, write_controls = Switchboard(pool), gates["read_controls"], gates["write_controls"]
     routes = (
         *key_routes(gates, ApiKeys(pool, make_id, callers)),
@@ -143,9 +150,19 @@ def build_features(parts: Parts, vault: Vault) -> Features:
         *outbox_routes(gates["outbox_health"], pool),
         *switch_routes(read_controls, write_controls, gates["write_organization_control"], controls),
         *symbol_routes(read_controls, write_controls, controls, read_zones()),
+        submit_route(gates["submit_intent"], accounts, writer, limits),
+        *intent_routes(gates["read_intents"], accounts, Intents(pool)),
     )
     handlers = {Queue.ACCOUNTS: account_handlers(worker, brokers, vault), Queue.USERS: user_handlers()}
-    return Features(callers, gates, routes, handlers, lambda: keep_resuming(worker, directory, name, parts.log))
+    return Features(
+        callers,
+        gates,
+        limits,
+        routes,
+        handlers,
+        writer,
+        lambda: keep_resuming(worker, directory, name, parts.log),
+    )
 
 
 async def serve(
@@ -189,8 +206,7 @@ def build_app(parts: Parts, features: Features) -> App:
     if "api" in settings.roles:
         routes += features.routes
     routes += description_routes(public, routes, __version__)
-    limits = Limits(rates(settings), parts.clock, parts.metrics.rate_limited)
-    app = App(routes, limits, Proxies(settings.trusted_proxies), parts.clock, parts.metrics, parts.log)
+    app = App(routes, features.limits, Proxies(settings.trusted_proxies), parts.clock, parts.metrics, parts.log)
     return app
 
 
@@ -198,6 +214,8 @@ def build_app(parts: Parts, features: Features) -> App:
 async def working(parts: Parts, features: Features) -> AsyncIterator[list[Worker]]:
     """What runs beside the requests while the block does."""
     background = [asyncio.create_task(keep_reporting(features.callers, parts.log))]
+    if "api" in parts.settings.roles:
+        background.append(asyncio.create_task(features.writer.run()))
     workers: list[Worker] = []
     if "worker" in parts.settings.roles:
         background.append(asyncio.create_task(features.resume_deletions()))

@@ -7,7 +7,8 @@ PlatformError
 ├── NotFound 404
 ├── MethodNotAllowed 405
 ├── RequestTimeout 408
-├── AccountClosed, LimitReached 409
+├── AccountClosed, AccountDisabled, CancelPending, ControlRejected, CredentialMissing, IdempotencyConflict,
+│   IntentClosed, LimitReached, OpenOrders, ReplacePending 409
 ├── VersionConflict 412
 ├── PayloadTooLarge 413
 ├── UnsupportedMediaType 415
@@ -99,6 +100,44 @@ class RequestTimeout(PlatformError):
 
 class AccountClosed(PlatformError):
     status, code, title = 409, "account_closed", "The account is closed"
+
+
+class AccountDisabled(PlatformError):
+    status, code, title = 409, "account_disabled", "The account is disabled"
+
+
+class CancelPending(PlatformError):
+    status, code, title = 409, "cancel_pending", "A CANCEL is not answered yet"
+
+
+class ControlRejected(PlatformError):
+    """`triggered` is answered with it: every control that says no."""
+
+    status, code, title = 409, "control_rejected", "The controls refuse this"
+
+    def __init__(self, triggered: Sequence[object] = (), reasons: Sequence[str] = ()) -> None:
+        super().__init__("a control refuses this: see `triggered`")
+        self.triggered, self.reasons = tuple(triggered), tuple(reasons)
+
+
+class CredentialMissing(PlatformError):
+    status, code, title = 409, "credential_missing", "The account has no credential"
+
+
+class IdempotencyConflict(PlatformError):
+    status, code, title = 409, "idempotency_conflict", "The Idempotency-Key was used with another body"
+
+
+class IntentClosed(PlatformError):
+    status, code, title = 409, "intent_closed", "The intent's order is finished"
+
+
+class OpenOrders(PlatformError):
+    status, code, title = 409, "open_orders", "The account has open orders"
+
+
+class ReplacePending(PlatformError):
+    status, code, title = 409, "replace_pending", "A REPLACE is not answered yet"
 
 
 class LimitReached(PlatformError):

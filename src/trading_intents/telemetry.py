@@ -74,3 +74,21 @@ class Metrics:
         self.outbox_oldest_claim = Gauge(
             "ti_outbox_oldest_claim_seconds", "Age of the oldest claim.", ("queue",), registry=self.registry
         )
+        self.writer_batch_size = Histogram(
+            "ti_writer_batch_size",
+            "Commands decided in one transaction.",
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256),
+            registry=self.registry,
+        )
+        self.writer_wait_seconds = Histogram(
+            "ti_writer_wait_seconds", "Time a command waited for its batch.", registry=self.registry
+        )
+        self.writer_decide_seconds = Histogram(
+            "ti_writer_decide_seconds", "Time to lock, read, decide and append a batch.", registry=self.registry
+        )
+        self.writer_commit_seconds = Histogram(
+            "ti_writer_commit_seconds", "Time of a batch's commit.", registry=self.registry
+        )
+        self.intents_refused = Counter(
+            "ti_intents_refused_total", "Commands refused, by error code.", ("code",), registry=self.registry
+        )

@@ -1,6 +1,7 @@
 """The trading vocabulary that every feature speaks. Pure values: no I/O, no clock, no rules of one feature."""
 
 import re
+from decimal import Decimal
 from enum import StrEnum
 from typing import NewType
 
@@ -12,6 +13,12 @@ _SYMBOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9./:_-]{0,31}\Z")
 def parse_symbol(text: str) -> Symbol | None:
     """The symbol in its one spelling, upper case; None if it is none. Only ASCII is folded."""
     return Symbol(text.upper()) if _SYMBOL.match(text) else None
+
+
+def amount_text(amount: Decimal) -> str:
+    """As amounts leave the platform: plain digits, trailing zeros trimmed."""
+    text = format(amount, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 class Environment(StrEnum):
@@ -26,6 +33,16 @@ class OrderKind(StrEnum):
     LIMIT = "Limit"
     STOP = "Stop"
     STOP_LIMIT = "StopLimit"
+
+
+# As records and orders name the kinds.
+ORDER_TYPES = {
+    OrderKind.MARKET: "MARKET",
+    OrderKind.LIMIT: "LIMIT",
+    OrderKind.STOP: "STOP",
+    OrderKind.STOP_LIMIT: "STOP_LIMIT",
+}
+ORDER_KINDS = {name: kind for kind, name in ORDER_TYPES.items()}
 
 
 class OrderSide(StrEnum):

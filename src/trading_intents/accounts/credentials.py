@@ -11,7 +11,7 @@ import msgspec
 
 from trading_intents.accounts import store
 from trading_intents.accounts.model import Account, Credential
-from trading_intents.accounts.service import Expected, check_open, check_version, lock
+from trading_intents.accounts.service import Expected, check_no_open_orders, check_open, check_version, lock
 from trading_intents.accounts.vault import SecretRef, Vault
 from trading_intents.brokers.registry import Registry
 from trading_intents.errors import LimitReached, NotFound, OutcomeUnknown, PlatformError, ValidationFailed
@@ -98,6 +98,7 @@ class Credentials:
     async def remove(self, account: Account, credential_id: UUID | None, expected: Expected) -> None:
         async with self._pool.transaction([account.organization_id]) as tx:
             old = await _lock_credential(tx, account.organization_id, account.id, credential_id, expected)
+            await check_no_open_orders(tx, account)
             await store.discard_sealed(tx, old.id)
             await store.delete_credential(tx, old.id)
             await store.mark_credential(tx, old.account_id, has_credential=False)

@@ -10,7 +10,7 @@ from trading_intents.accounts.model import Account, AccountChange, Connection
 from trading_intents.accounts.service import Accounts
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import rfc3339
-from trading_intents.errors import AccountClosed, LimitReached, ValidationFailed
+from trading_intents.errors import AccountClosed, LimitReached, OpenOrders, ValidationFailed
 from trading_intents.identity.access import Gate, caller_of
 from trading_intents.identity.model import ApiKeyPrincipal
 from trading_intents.ids import parse_id
@@ -196,7 +196,7 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
             status=204,
             bucket=writes,
             parameters=(IF_MATCH,),
-            errors=(AccountClosed,),
+            errors=(AccountClosed, OpenOrders),
         ),
     )
 
@@ -276,7 +276,7 @@ def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: 
             status=204,
             bucket=writes,
             parameters=(IF_MATCH,),
-            errors=(AccountClosed,),
+            errors=(AccountClosed, OpenOrders),
         ),
     )
 

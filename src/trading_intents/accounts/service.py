@@ -6,7 +6,7 @@ from uuid import UUID
 from trading_intents.accounts import store
 from trading_intents.accounts.model import Account, AccountChange, Connection, changed, shown_connection
 from trading_intents.brokers.registry import Registry
-from trading_intents.errors import AccountClosed, LimitReached, NotFound, ValidationFailed, VersionConflict
+from trading_intents.errors import AccountClosed, LimitReached, NotFound, OpenOrders, ValidationFailed, VersionConflict
 from trading_intents.identity.store import lock_organization
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.outbox.model import EventType, NewRow, Queue, channel
@@ -77,6 +77,7 @@ class Accounts:
             account = await lock(tx, organization_id, account_id, check)
             check_open(account)
             check_version(account.version, expected)
+            await check_no_open_orders(tx, account)
             await tell(tx, EventType.ACCOUNT_DELETED, await store.close_account(tx, account.id))
         self._signals.notify(channel(Queue.ACCOUNTS))
 
@@ -96,6 +97,11 @@ def check_broker(brokers: Registry, broker: str, environment: Environment) -> No
 def check_open(account: Account) -> None:
     if account.closed_at is not None:
         raise AccountClosed("the account is closed for good")
+
+
+async def check_no_open_orders(tx: Tx, account: Account) -> None:
+    if await store.has_open_orders(tx, account.id):
+        raise OpenOrders("the account has open orders: cancel them first")
 
 
 def check_version(version: int, expected: Expected) -> None:

@@ -28,8 +28,13 @@ async def insert_account(
 ) -> Account:
     row = await tx.fetchrow(
         """
-        INSERT INTO accounts (id, organization_id, name, broker, environment, external_account_id)
-        VALUES ($1, $2, $3, $4, $5, $6) RETURNING *
+        WITH account AS (
+            INSERT INTO accounts (id, organization_id, name, broker, environment, external_account_id)
+            VALUES ($1, $2, $3, $4, $5, $6) RETURNING *
+        ), head AS (
+            INSERT INTO account_heads (account_id, organization_id) SELECT id, organization_id FROM account
+        )
+        SELECT * FROM account
         """,
         account_id,
         organization_id,
@@ -108,6 +113,22 @@ async def update_account(
     )
     assert row is not None
     return _account(row)
+
+
+async def has_open_orders(tx: Tx, account_id: AccountId) -> bool:
+    """Asked under the head's lock, which every new order takes: none can come after the answer."""
+    await tx.execute("SELECT FROM account_heads WHERE account_id = $1 FOR UPDATE", account_id)
+    return bool(
+        await tx.fetchval(
+            """
+            SELECT EXISTS (
+                SELECT FROM orders
+                WHERE account_id = $1 AND order_status NOT IN ('FILLED', 'CANCELLED', 'EXPIRED', 'REJECTED')
+            )
+            """,
+            account_id,
+        )
+    )
 
 
 async def close_account(tx: Tx, account_id: AccountId) -> Account:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from trading_intents.errors import PlatformError, Unavailable
+from trading_intents.errors import ControlRejected, PlatformError, Unavailable
 from trading_intents.web.request import JSON, Answer
 
 
@@ -25,6 +25,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
     code: str
     request_id: str
     errors: list[FieldProblem] = []
+    triggered: list[Any] = []  # with control_rejected: every control that says no
 
 
 class TokenError(msgspec.Struct):
@@ -51,8 +52,11 @@ class ErrorShape:
 
 def _encode_problem(error: PlatformError, request_id: str) -> bytes:
     fields = [FieldProblem(e.pointer, e.detail) for e in error.errors]
-    kind = f"/docs#{error.code}"
-    return msgspec.json.encode(Problem(kind, error.title, error.status, error.detail, error.code, request_id, fields))
+    triggered = list(error.triggered) if isinstance(error, ControlRejected) else []
+    problem = Problem(
+        f"/docs#{error.code}", error.title, error.status, error.detail, error.code, request_id, fields, triggered
+    )
+    return msgspec.json.encode(problem)
 
 
 def _encode_plain(error: PlatformError, request_id: str) -> bytes:

@@ -55,7 +55,7 @@ def answer_json(value: Any, status: int = 200, version: int | None = None) -> An
 
 
 class Request:
-    __slots__ = ("_query", "_receive", "_tree", "address", "caller", "headers_out", "id", "params", "scope")
+    __slots__ = ("_query", "_receive", "address", "caller", "headers_out", "id", "params", "scope", "tree")
 
     def __init__(self, scope: Scope, receive: Receive, params: dict[str, str], address: str) -> None:
         self.scope, self._receive, self.params, self.address = scope, receive, params, address
@@ -64,7 +64,7 @@ class Request:
         self.id = given[0].decode() if usable else secrets.token_hex(12)
         self.caller: Caller | None = None
         self.headers_out: list[tuple[bytes, bytes]] = [(b"x-request-id", self.id.encode())]
-        self._tree: Any = None
+        self.tree: Any = None  # the body as plain values, once it was read
         self._query: dict[str, str] | None = None
 
     def header(self, name: bytes) -> str | None:
@@ -132,10 +132,10 @@ class Request:
 
     async def read_json(self) -> None:
         """Phase one: the body can be read. Its rules are checked by `body`, after the 403s and 404s."""
-        self._tree = read_json(await self.read_body(JSON))
+        self.tree = read_json(await self.read_body(JSON))
 
     def body(self, kind: type[T]) -> T:
-        return convert(self._tree, kind)
+        return convert(self.tree, kind)
 
     def if_match(self) -> frozenset[int] | None:
         """The versions that a conditional write accepts; None when it is not conditional."""

@@ -1,0 +1,256 @@
+"""Measures accepted intents a second over HTTP against pgbench doing the specification's minimal transaction.
+
+Run it alone on the machine: `python bench/submit.py`. Exit code 1 when a bar is missed.
+"""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+from rich.console import Console
+from rich.table import Table
+
+from trading_intents.storage.cluster import DATABASE, OWNER, Cluster, open_cluster
+
+ROUNDS = 3
+SECONDS = 4.0
+ACCOUNTS = 64
+CONNECTIONS = (1, 16, 64, 256)
+MOST_REQUESTS_A_SECOND = 15_000
+YARDSTICK_CLIENTS = 32
+TICKS = os.sysconf("SC_CLK_TCK")
+PLENTY = {f"TRADING_INTENTS_RATE_LIMIT_{kind}": "1000000/1000000" for kind in ("SUBMITS", "WRITES", "READS")}
+
+# The specification's minimal transaction, whatever more ours does.
+TABLES = """
+    CREATE SCHEMA yardstick;
+    CREATE TABLE yardstick.accounts (id int PRIMARY KEY, organization_id uuid, disabled boolean);
+    CREATE TABLE yardstick.controls (account_id int, symbol text, disabled boolean, PRIMARY KEY (account_id, symbol));
+    CREATE TABLE yardstick.actions (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, account_id int, record text,
+                                    created_at timestamptz DEFAULT now());
+    CREATE TABLE yardstick.outbox (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, account_id int, payload jsonb,
+                                   status text DEFAULT 'pending', created_at timestamptz DEFAULT now());
+    INSERT INTO yardstick.accounts SELECT n, gen_random_uuid(), false FROM generate_series(1, 64) n;
+    INSERT INTO yardstick.controls SELECT n, 'AAPL', false FROM generate_series(1, 64) n;
+"""
+RECORD = json.dumps({"record": "x" * 420})
+STATEMENTS = f"""\\set account random(1, 64)
+BEGIN;
+SELECT organization_id, disabled FROM yardstick.accounts WHERE id = :account;
+SELECT disabled FROM yardstick.controls WHERE account_id = :account AND symbol = 'AAPL';
+INSERT INTO yardstick.actions (account_id, record) VALUES (:account, '{RECORD}');
+INSERT INTO yardstick.outbox (account_id, payload) VALUES (:account, '{{"seq": 1}}');
+COMMIT;
+"""
+ONE_STATEMENT = f"""\\set account random(1, 64)
+WITH a AS (SELECT id FROM yardstick.accounts WHERE id = :account),
+     c AS (SELECT disabled FROM yardstick.controls WHERE account_id = :account AND symbol = 'AAPL'),
+     i AS (INSERT INTO yardstick.actions (account_id, record) SELECT id, '{RECORD}' FROM a)
+INSERT INTO yardstick.outbox (account_id, payload) SELECT id, '{{"seq": 1}}' FROM a;
+"""
+
+
+class Bench:
+    def __init__(self, folder: Path, url: str, pid: int) -> None:
+        self.folder, self.url, self.pid = folder, url, pid
+        self.cluster: Cluster = open_cluster(folder / "data", "")
+        self._batch = 0
+
+    def pgbench(self, script: str, clients: int, seconds: float = SECONDS) -> dict[str, float]:
+        path = self.folder / "script.sql"
+        path.write_text(script)
+        done = self._run(
+            "pgbench", "-n", "-M", "prepared", "-c", str(clients), "-j", "2", "-T", f"{seconds:.0f}", "-f", str(path)
+        )
+        return {
+            "per_second": float(re.search(r"tps = ([\d.]+)", done)[1]),  # type: ignore[index]  # pgbench's format
+            "p50_ms": float(re.search(r"latency average = ([\d.]+)", done)[1]),  # type: ignore[index]  # likewise
+        }
+
+    def psql(self, text: str) -> None:
+        self._run("psql", "-q", "-v", "ON_ERROR_STOP=1", "-c", text)
+
+    def _run(self, program: str, *arguments: str) -> str:
+        url = self.cluster.url(OWNER, DATABASE).reveal()
+        command = [str(self.cluster.binaries / program), *arguments, url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def post(self, headers: dict[str, str], accounts: list[str], connections: int) -> dict[str, Any]:
+        self._batch += 1
+        path = self.folder / "requests.jsonl"
+        with path.open("w") as out:
+            for number in range(int(MOST_REQUESTS_A_SECOND * SECONDS)):
+                out.write(json.dumps(self._request(headers, random.choice(accounts), number)) + "\n")
+        parts = urlsplit(self.url)
+        before = self._cpu()
+        command = [sys.executable, str(Path(__file__).with_name("load.py")), str(parts.hostname), str(parts.port)]
+        done = subprocess.run(
+            [*command, str(connections), str(SECONDS), str(path)], capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        result: dict[str, Any] = json.loads(done.stdout)
+        assert set(result["statuses"]) == {"202"}, result
+        count = sum(result["statuses"].values())
+        after = self._cpu()
+        result["service_us"], result["postgres_us"] = (
+            (b - a) / count * 1e6 for a, b in zip(before, after, strict=True)
+        )
+        return result
+
+    def _request(self, headers: dict[str, str], account: str, number: int) -> dict[str, Any]:
+        spec = {"Limit": {"quantity": str(number % 900 + 1), "limit_price": f"{100 + number % 97}.25"}}
+        payload = {"symbol": "AAPL", "order_side": "BUY", "spec": spec}
+        body = {"command": {"type": "CREATE", "payload": payload}, "client_reference_id": f"{self._batch}-{number}"}
+        return {"path": f"/v1/accounts/{account}/intents", "headers": headers, "body": json.dumps(body)}
+
+    def _cpu(self) -> tuple[float, float]:
+        """Seconds of the service and of all of PostgreSQL so far."""
+        postmaster = int((self.folder / "data" / "postgres" / "postmaster.pid").read_text().split()[0])
+        children = [pid for pid in _pids() if _stat(pid)[1] == postmaster]
+        # What ended meanwhile is in the postmaster's own count of its children.
+        return _stat(self.pid)[0], sum(_stat(pid)[0] for pid in children) + _stat(postmaster, with_dead=True)[0]
+
+
+def _pids() -> Iterator[int]:
+    return (int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit())
+
+
+def _stat(pid: int, with_dead: bool = False) -> tuple[float, int]:
+    """CPU seconds and the parent's pid; nothing of a process that just ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0, 0
+    ticks = int(fields[11]) + int(fields[12]) + (int(fields[13]) + int(fields[14]) if with_dead else 0)
+    return ticks / TICKS, int(fields[1])
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Bench]:
+    environ = (
+        os.environ
+        | PLENTY
+        | {
+            "TRADING_INTENTS_DATA_DIR": str(folder / "data"),
+            "TRADING_INTENTS_HTTP_PORT": "0",
+            "TRADING_INTENTS_ROLES": "api",
+        }
+    )
+    command = [sys.executable, "-m", "trading_intents", "serve"]
+    process = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        url = next(json.loads(line)["http"] for line in process.stderr if '"serving"' in line)
+        yield Bench(folder, url, process.pid)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
+def provision(bench: Bench) -> tuple[dict[str, str], list[str]]:
+    key = json.loads((bench.folder / "data" / "demo.json").read_bytes())["api_key"]
+    headers = {"x-api-key": key}
+    with httpx.Client(base_url=bench.url, headers=headers) as client:
+        made = [
+            client.post("/v1/accounts", json={"name": f"a{n}", "broker": "paper", "environment": "paper"}).json()["id"]
+            for n in range(ACCOUNTS)
+        ]
+        for account in made:
+            control = f"/v1/controls/accounts/{account}/symbols/AAPL"
+            client.put(control, json={"manually_disabled": False}).raise_for_status()
+    return headers, made
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="ti-bench-") as name, serving(Path(name)) as bench:
+        bench.psql(TABLES)
+        headers, accounts = provision(bench)
+        yardstick, alone, one = [], [], []
+        posts: dict[int, list[dict[str, Any]]] = {n: [] for n in CONNECTIONS}
+        for _ in range(ROUNDS):
+            yardstick.append(bench.pgbench(STATEMENTS, YARDSTICK_CLIENTS))
+            one.append(bench.pgbench(ONE_STATEMENT, YARDSTICK_CLIENTS))
+            alone.append(bench.pgbench(STATEMENTS, 1))
+            for connections in CONNECTIONS:
+                posts[connections].append(bench.post(headers, accounts, connections))
+    return report(yardstick, one, alone, posts)
+
+
+def best(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    return max(rounds, key=lambda r: r["per_second"])
+
+
+def report(
+    yardstick: list[dict[str, float]],
+    one: list[dict[str, float]],
+    alone: list[dict[str, float]],
+    posts: dict[int, list[dict[str, Any]]],
+) -> int:
+    out, base = Console(), best(yardstick)["per_second"]
+    raw = Table("work", "per second", "ratio", "p50 ms", "p99 ms", "service µs", "postgres µs")
+    raw.add_row(
+        "pgbench, statements, 32 clients", f"{base:.0f}", "1.00", f"{best(yardstick)['p50_ms']:.2f}", "", "", ""
+    )
+    raw.add_row(
+        "pgbench, one statement",
+        f"{best(one)['per_second']:.0f}",
+        f"{best(one)['per_second'] / base:.2f}",
+        "",
+        "",
+        "",
+        "",
+    )
+    raw.add_row(
+        "pgbench, statements, 1 client",
+        f"{best(alone)['per_second']:.0f}",
+        "",
+        f"{best(alone)['p50_ms']:.2f}",
+        "",
+        "",
+        "",
+    )
+    for connections, rounds in posts.items():
+        top = best(rounds)
+        raw.add_row(
+            f"POST intents, {connections} connections",
+            f"{top['per_second']:.0f}",
+            f"{top['per_second'] / base:.2f}",
+            f"{top['p50_ms']:.2f}",
+            f"{top['p99_ms']:.2f}",
+            f"{top['service_us']:.0f}",
+            f"{top['postgres_us']:.0f}",
+        )
+    out.print(raw)
+    at_64 = best(posts[64])
+    bars = [
+        ("accepted/s at 64 connections", at_64["per_second"] / base, 1.25, 4.0, True),
+        ("accepted/s at 256 connections", best(posts[256])["per_second"] / base, 1.5, 5.0, True),
+        ("service CPU µs at 64", at_64["service_us"], 150, 60, False),
+        ("postgres CPU µs at 64", at_64["postgres_us"], 120, 40, False),
+        ("p50 alone / pgbench alone", min(r["p50_ms"] for r in posts[1]) / best(alone)["p50_ms"], 4.0, 1.5, False),
+    ]
+    table = Table("bar", "measured", "bar", "goal", "met")
+    missed = 0
+    for name, value, bar, goal, higher in bars:
+        met = value >= bar if higher else value <= bar
+        missed += not met
+        table.add_row(name, f"{value:.2f}", f"{bar}", f"{goal}", "yes" if met else "NO")
+    out.print(table)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

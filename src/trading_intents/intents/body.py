@@ -1,0 +1,175 @@
+"""The body of a submit: its shape, its amounts and texts, each refusal at its field. Knows no account and no order."""
+
+import re
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+
+from trading_intents.errors import PlatformError, ValidationFailed
+from trading_intents.ids import ID_PATTERN, parse_id
+from trading_intents.intents.model import Cancel, Command, Create, Replace, Spec
+from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, TimeInForce, parse_symbol
+from trading_intents.web.body import convert
+
+MAX_REFERENCE_CHARACTERS = 64
+# Matched before anything is made a number: int(Decimal("1e1000000")) runs for a minute.
+_AMOUNT_PATTERN = r"^(0|[1-9]\d{0,17})(\.\d{1,18})?$"
+_AMOUNT = re.compile(_AMOUNT_PATTERN.replace("$", r"\Z"), re.ASCII)
+_AMOUNT_FIELDS = frozenset({"quantity", "limit_price", "stop_price"})
+_NAMES = {
+    OrderKind.MARKET: "market",
+    OrderKind.LIMIT: "limit",
+    OrderKind.STOP: "stop",
+    OrderKind.STOP_LIMIT: "stop_limit",
+}
+_KINDS = tuple(_NAMES.items())
+_PAYLOAD, _SPEC = "/command/payload", "/command/payload/spec"
+
+Amount = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": _AMOUNT_PATTERN})]
+Id = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": ID_PATTERN})]
+
+
+class MarketSpec(msgspec.Struct, forbid_unknown_fields=True):
+    quantity: Amount
+    time_in_force: TimeInForce | None = None
+
+
+class LimitSpec(msgspec.Struct, forbid_unknown_fields=True):
+    quantity: Amount
+    limit_price: Amount
+    time_in_force: TimeInForce | None = None
+
+
+class StopSpec(msgspec.Struct, forbid_unknown_fields=True):
+    quantity: Amount
+    stop_price: Amount
+    time_in_force: TimeInForce | None = None
+
+
+class StopLimitSpec(msgspec.Struct, forbid_unknown_fields=True):
+    quantity: Amount
+    stop_price: Amount
+    limit_price: Amount
+    time_in_force: TimeInForce | None = None
+
+
+class SpecBody(msgspec.Struct, forbid_unknown_fields=True, rename="pascal"):
+    """Exactly one key, which names the order kind."""
+
+    market: MarketSpec | msgspec.UnsetType = msgspec.UNSET
+    limit: LimitSpec | msgspec.UnsetType = msgspec.UNSET
+    stop: StopSpec | msgspec.UnsetType = msgspec.UNSET
+    stop_limit: StopLimitSpec | msgspec.UnsetType = msgspec.UNSET
+
+
+class CreatePayload(msgspec.Struct, forbid_unknown_fields=True):
+    symbol: str
+    order_side: OrderSide
+    spec: SpecBody
+    route_strategy: RouteStrategy | None = None
+
+
+class ReplacePayload(msgspec.Struct, forbid_unknown_fields=True):
+    ref_intent_id: Id
+    spec: SpecBody
+
+
+class CancelPayload(msgspec.Struct, forbid_unknown_fields=True):
+    ref_intent_id: Id
+
+
+class CreateCommand(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="CREATE"):
+    payload: CreatePayload
+
+
+class ReplaceCommand(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="REPLACE"):
+    payload: ReplacePayload
+
+
+class CancelCommand(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="CANCEL"):
+    payload: CancelPayload
+
+
+class Submit(msgspec.Struct, forbid_unknown_fields=True):
+    command: CreateCommand | ReplaceCommand | CancelCommand
+    client_reference_id: str | None = None
+
+
+def read_command(tree: Any) -> tuple[Command, str | None]:
+    """The command and its client reference, or ValidationFailed."""
+    try:
+        body = convert(tree, Submit)
+    except ValidationFailed as error:
+        raise _say_why(error) from None
+    return _command(body.command), _reference(body.client_reference_id)
+
+
+def _command(command: CreateCommand | ReplaceCommand | CancelCommand) -> Command:
+    payload = command.payload
+    if isinstance(payload, CreatePayload):
+        symbol = parse_symbol(payload.symbol)
+        if symbol is None:
+            raise ValidationFailed.at(f"{_PAYLOAD}/symbol", "1 to 32 of A-Z 0-9 . / : _ -, first a letter or digit")
+        route = payload.route_strategy or RouteStrategy.SMART
+        return Create(symbol, payload.order_side, route, _spec(payload.spec))
+    reference = _id(payload.ref_intent_id)
+    if isinstance(payload, ReplacePayload):
+        return Replace(reference, _spec(payload.spec))
+    return Cancel(reference)
+
+
+def _spec(body: SpecBody) -> Spec:
+    kinds = [kind for kind, name in _KINDS if getattr(body, name) is not msgspec.UNSET]
+    if len(kinds) != 1:
+        raise ValidationFailed.at(_SPEC, "must have exactly one key: Market, Limit, Stop or StopLimit")
+    kind = kinds[0]
+    place = f"{_SPEC}/{kind}"
+    limit_price = stop_price = None
+    spec: Any = getattr(body, _NAMES[kind])
+    quantity = _amount(spec.quantity, f"{place}/quantity")
+    if kind in (OrderKind.LIMIT, OrderKind.STOP_LIMIT):
+        limit_price = _amount(spec.limit_price, f"{place}/limit_price")
+    if kind in (OrderKind.STOP, OrderKind.STOP_LIMIT):
+        stop_price = _amount(spec.stop_price, f"{place}/stop_price")
+    return Spec(kind, quantity, limit_price, stop_price, spec.time_in_force)
+
+
+def _amount(text: str, pointer: str) -> str:
+    """Trailing zeros trimmed, so that equal amounts are equal texts."""
+    if not _AMOUNT.match(text):
+        raise ValidationFailed.at(pointer, 'must be a decimal such as "10.5": up to 18 digits, up to 18 decimals')
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    if text == "0":
+        raise ValidationFailed.at(pointer, "must be greater than zero")
+    return text
+
+
+def _id(text: str) -> UUID:
+    found = parse_id(text)
+    if found is None:
+        raise ValidationFailed.at(f"{_PAYLOAD}/ref_intent_id", "must be an id: a lower-case UUID with dashes")
+    return found
+
+
+def _reference(text: str | None) -> str | None:
+    if text is None:
+        return None
+    # No control characters, so that the record's plain encoding is its canonical one.
+    if len(text) > MAX_REFERENCE_CHARACTERS or any(c < " " or c == "\x7f" for c in text):
+        raise ValidationFailed.at(
+            "/client_reference_id", f"up to {MAX_REFERENCE_CHARACTERS} characters, none of them a control character"
+        )
+    return text
+
+
+def _say_why(error: ValidationFailed) -> PlatformError:
+    """Who sends a JSON number as an amount learns why it is not taken."""
+    pointer, detail = error.errors[0].pointer, error.errors[0].detail
+    if pointer.rpartition("/")[2] in _AMOUNT_FIELDS and detail in (
+        "Expected `str`, got `int`",
+        "Expected `str`, got `float`",
+    ):
+        return ValidationFailed.at(pointer, "amounts are decimal strings: a JSON number may lose digits on its way")
+    return error

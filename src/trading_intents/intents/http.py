@@ -1,0 +1,201 @@
+"""Intents over HTTP: submit, list, latest, history. The log's records are answered as they were hashed."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+
+from trading_intents.accounts.model import Account
+from trading_intents.accounts.service import Accounts
+from trading_intents.errors import (
+    AccountClosed,
+    AccountDisabled,
+    CancelPending,
+    ControlRejected,
+    CredentialMissing,
+    EntitlementRequired,
+    IdempotencyConflict,
+    IntentClosed,
+    InvalidCursor,
+    InvalidRequest,
+    OutcomeUnknown,
+    RateLimited,
+    ReplacePending,
+    ValidationFailed,
+)
+from trading_intents.identity.access import Gate, caller_of, require_entitlement
+from trading_intents.identity.model import ApiKeyPrincipal, Entitlement
+from trading_intents.ids import parse_id
+from trading_intents.intents.body import Submit, read_command
+from trading_intents.intents.model import Cancel, Submission
+from trading_intents.intents.record import Record, with_hash
+from trading_intents.intents.service import Intents
+from trading_intents.intents.writer import Writer
+from trading_intents.storage.database import Row
+from trading_intents.trading import Environment
+from trading_intents.web.limits import Bucket, Limits
+from trading_intents.web.openapi import PAGE_PARAMETERS
+from trading_intents.web.paging import Page, make_cursor, read_page
+from trading_intents.web.request import Answer, Request
+from trading_intents.web.routing import Parameter, Route
+
+MAX_KEY_CHARACTERS = 128
+IDEMPOTENCY_KEY = Parameter(
+    "idempotency-key",
+    "The same key and body give the first answer again; another body is refused.",
+    {"type": "string", "minLength": 1, "maxLength": MAX_KEY_CHARACTERS},
+    where="header",
+)
+
+
+class Submitted(msgspec.Struct):
+    intent_id: str
+    seq: int
+
+
+class ActionRecord(Record):
+    hash: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class ActionListing(msgspec.Struct):
+    data: list[ActionRecord]
+    next_cursor: str | None
+
+
+def submit_route(gate: Gate, accounts: Accounts, writer: Writer, limits: Limits) -> Route:
+    async def submit(request: Request) -> Answer:
+        caller, account_id = caller_of(request), parse_id(request.params["account_id"])
+        principal = caller.principal
+        assert isinstance(principal, ApiKeyPrincipal)
+        key = _idempotency_key(request)
+        try:
+            command, reference = read_command(request.tree)
+            if account_id is None:
+                raise ValidationFailed
+        except ValidationFailed:
+            # 404 and 403 come before 422. The writer asks the same in its transaction for a body that holds.
+            request.headers_out += limits.take(Bucket.SUBMITS, caller.limit_key)
+            account = await accounts.find(caller.organization_id, account_id)
+            gate.permit_object(request, account.environment)
+            if account.environment is Environment.LIVE and not _says_cancel(request):
+                require_entitlement(caller, Entitlement.TRADING_LIVE)
+            raise
+        bucket = Bucket.CANCELS if isinstance(command, Cancel) else Bucket.SUBMITS
+        request.headers_out += limits.take(bucket, caller.limit_key)
+        digest = _digest(request) if key else None
+        receipt = await writer.submit(
+            Submission(account_id, caller.organization_id, principal.key_id, command, reference, key, digest)
+        )
+        answer = Answer(b'{"intent_id":"%s","seq":%d}' % (str(receipt.intent_id).encode(), receipt.seq), 202)
+        if receipt.replayed:
+            answer.headers.append((b"idempotent-replayed", b"true"))
+        return answer
+
+    return Route(
+        "POST",
+        "/v1/accounts/{account_id}/intents",
+        gate,
+        submit,
+        "Submit a CREATE, REPLACE or CANCEL.",
+        body=Submit,
+        answer=Submitted,
+        status=202,
+        parameters=(IDEMPOTENCY_KEY,),
+        errors=(
+            AccountClosed,
+            AccountDisabled,
+            CancelPending,
+            ControlRejected,
+            CredentialMissing,
+            EntitlementRequired,
+            IdempotencyConflict,
+            IntentClosed,
+            OutcomeUnknown,
+            RateLimited,
+            ReplacePending,
+        ),
+    )
+
+
+def intent_routes(gate: Gate, accounts: Accounts, intents: Intents) -> tuple[Route, ...]:
+    async def find(request: Request) -> Account:
+        account = await accounts.find(caller_of(request).organization_id, parse_id(request.params["account_id"]))
+        gate.permit_object(request, account.environment)
+        return account
+
+    async def listing(request: Request) -> Answer:
+        account = await find(request)
+        page = read_page(request, f"actions:{account.id}")
+        return _answer_page(page, await intents.list(account, _after(page), page.limit + 1))
+
+    async def latest(request: Request) -> Answer:
+        row = await intents.latest(await find(request), parse_id(request.params["intent_id"]))
+        return Answer(_show(row).encode())
+
+    async def history(request: Request) -> Answer:
+        account, intent_id = await find(request), parse_id(request.params["intent_id"])
+        page = read_page(request, f"actions:{account.id}:{intent_id}")
+        return _answer_page(page, await intents.history(account, intent_id, _after(page), page.limit + 1))
+
+    many, reads = "/v1/accounts/{account_id}/intents", Bucket.READS
+    one = many + "/{intent_id}"
+    return (
+        Route(
+            "GET",
+            many,
+            gate,
+            listing,
+            "List the account's action records, ascending.",
+            answer=ActionListing,
+            bucket=reads,
+            parameters=PAGE_PARAMETERS,
+        ),
+        Route("GET", one, gate, latest, "The latest action of an intent.", answer=ActionRecord, bucket=reads),
+        Route(
+            "GET",
+            one + "/actions",
+            gate,
+            history,
+            "The actions of an intent, ascending.",
+            answer=ActionListing,
+            bucket=reads,
+            parameters=PAGE_PARAMETERS,
+        ),
+    )
+
+
+def _idempotency_key(request: Request) -> str | None:
+    key = request.header(b"idempotency-key")
+    if key is not None and not (1 <= len(key) <= MAX_KEY_CHARACTERS and key.isascii() and key.isprintable()):
+        raise InvalidRequest(f"Idempotency-Key must be 1 to {MAX_KEY_CHARACTERS} printable ASCII characters")
+    return key
+
+
+def _digest(request: Request) -> bytes:
+    """Of what the body says, not of its spaces and the order of its keys."""
+    return hashlib.sha256(msgspec.json.encode(request.tree, order="sorted")).digest()
+
+
+def _says_cancel(request: Request) -> bool:
+    command = request.tree.get("command") if isinstance(request.tree, dict) else None
+    return isinstance(command, dict) and command.get("type") == "CANCEL"
+
+
+def _after(page: Page) -> int:
+    if page.after is None:
+        return 0
+    if not (page.after.isascii() and page.after.isdigit() and len(page.after) <= 18):
+        raise InvalidCursor
+    return int(page.after)
+
+
+def _show(row: Row) -> str:
+    return with_hash(row["record"], row["hash"])
+
+
+def _answer_page(page: Page, rows: Sequence[Row]) -> Answer:
+    shown = rows[: page.limit]
+    more = len(rows) > page.limit
+    cursor = f'"{make_cursor(page.list_name, str(shown[-1]["seq"]))}"' if more else "null"
+    return Answer(f'{{"data":[{",".join(map(_show, shown))}],"next_cursor":{cursor}}}'.encode())

@@ -1,0 +1,277 @@
+"""Commands, the state they meet, and the pure rule between them: decide(). No I/O, no clock."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import assert_never
+from uuid import UUID
+
+from trading_intents.brokers.registry import Manifest
+from trading_intents.controls.model import Controls, evaluate
+from trading_intents.errors import (
+    AccountClosed,
+    AccountDisabled,
+    CancelPending,
+    ControlRejected,
+    CredentialMissing,
+    EntitlementRequired,
+    Forbidden,
+    IdempotencyConflict,
+    IntentClosed,
+    NotFound,
+    PlatformError,
+    ReplacePending,
+    Unauthorized,
+    Unavailable,
+    ValidationFailed,
+)
+from trading_intents.identity.model import Entitlement, KeyId, Permission
+from trading_intents.ids import OrganizationId
+from trading_intents.trading import Environment, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
+
+FINAL_STATUSES = frozenset({"FILLED", "CANCELLED", "EXPIRED", "REJECTED"})
+
+
+class ActionType(StrEnum):
+    CREATE = "CREATE"
+    REPLACE = "REPLACE"
+    CANCEL = "CANCEL"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """An order kind with its amounts, as trimmed decimal texts."""
+
+    kind: OrderKind
+    quantity: str
+    limit_price: str | None
+    stop_price: str | None
+    time_in_force: TimeInForce | None  # None: DAY in a CREATE, as the order has it in a REPLACE
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    symbol: Symbol
+    side: OrderSide
+    route: RouteStrategy
+    spec: Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    ref_intent_id: UUID
+    spec: Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    ref_intent_id: UUID
+
+
+Command = Create | Replace | Cancel
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A command, who sends it, and for which account."""
+
+    account_id: UUID
+    organization_id: OrganizationId
+    key_id: KeyId
+    command: Command
+    client_reference_id: str | None
+    idempotency_key: str | None
+    body_digest: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyState:
+    organization_id: OrganizationId
+    environment: Environment
+    permissions: frozenset[Permission]
+    entitlements: frozenset[Entitlement]
+    disabled: bool  # by itself or with its organization
+
+
+@dataclass(frozen=True, slots=True)
+class AccountState:
+    organization_id: OrganizationId
+    environment: Environment
+    broker: str
+    disabled: bool
+    closed: bool
+    has_credential: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OrderState:
+    """The order that a REPLACE or CANCEL names, as the broker last confirmed it."""
+
+    account_id: UUID
+    symbol: Symbol
+    side: OrderSide
+    route: RouteStrategy
+    spec: Spec
+    client_reference_id: str | None
+    status: str
+    cancel_requested: bool
+    replace_pending: bool
+    version: int
+    command_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What the same Idempotency-Key was answered before."""
+
+    body_digest: bytes
+    intent_id: UUID
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a command meets, read in its transaction. None: there is none that this caller may know of."""
+
+    key: KeyState | None
+    account: AccountState | None
+    manifest: Manifest | None
+    order: OrderState | None
+    earlier: Earlier | None
+    controls: Controls
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What to append. A CANCEL repeats the order that it cancels."""
+
+    action_type: ActionType
+    symbol: Symbol
+    side: OrderSide
+    route: RouteStrategy
+    spec: Spec
+    client_reference_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    intent_id: UUID
+    seq: int
+
+
+Decision = Accepted | Replayed | PlatformError
+
+
+def decide(submission: Submission, state: State, now: datetime) -> Decision:
+    """An action, an earlier answer, or a refusal. The checks run in the order that the API documents."""
+    try:
+        account = _check_caller(submission.command, state)
+        _check_broker(submission.command, state)
+        accepted = _compose(submission, state)
+        if state.earlier:
+            if state.earlier.body_digest != submission.body_digest:
+                raise IdempotencyConflict("the Idempotency-Key was used with another body")
+            return Replayed(state.earlier.intent_id, state.earlier.seq)
+        _check_account(submission.command, account, state.manifest)
+        _check_order(submission.command, state.order)
+        if not isinstance(submission.command, Cancel):
+            triggered = evaluate(state.controls, accepted.symbol, now)
+            if triggered:
+                raise ControlRejected(triggered, [item.reason for item in triggered])
+    except PlatformError as refusal:
+        return refusal
+    return accepted
+
+
+def _check_caller(command: Command, state: State) -> AccountState:
+    key, account = state.key, state.account
+    if key is None or key.disabled:
+        raise Unauthorized("the API key does not verify")
+    if Permission.INTENT_EDIT not in key.permissions:
+        raise Forbidden(f"the API key lacks the permission {Permission.INTENT_EDIT}")
+    if account is None or account.organization_id != key.organization_id:
+        raise NotFound("no such account")
+    if key.environment != account.environment:
+        raise Forbidden(f"the API key is not of environment {account.environment}")
+    # A CANCEL lowers risk: it is never refused for a plan.
+    needs_plan = account.environment is Environment.LIVE and not isinstance(command, Cancel)
+    if needs_plan and Entitlement.TRADING_LIVE not in key.entitlements:
+        raise EntitlementRequired(f"the organization needs the entitlement {Entitlement.TRADING_LIVE}")
+    return account
+
+
+def _check_broker(command: Command, state: State) -> None:
+    """What the account's broker does not offer."""
+    manifest = state.manifest
+    if isinstance(command, Cancel):
+        return
+    if manifest is None:
+        raise Unavailable("the account's broker integration is not installed here")
+    if isinstance(command, Replace) and not manifest.native_replace:
+        raise ValidationFailed.at("/command/type", f"the broker {manifest.name} cannot replace an order")
+    if isinstance(command, Create) and command.route not in manifest.routes:
+        raise ValidationFailed.at("/command/payload/route_strategy", f"the broker {manifest.name} cannot route there")
+    kind, time_in_force = command.spec.kind, command.spec.time_in_force
+    offered = manifest.times_in_force.get(kind)
+    if offered is None:
+        raise ValidationFailed.at(f"/command/payload/spec/{kind}", f"the broker {manifest.name} has no such order kind")
+    if (time_in_force or TimeInForce.DAY) not in offered and (time_in_force or isinstance(command, Create)):
+        raise ValidationFailed.at(
+            f"/command/payload/spec/{kind}/time_in_force", f"the broker {manifest.name} offers: {', '.join(offered)}"
+        )
+
+
+def _compose(submission: Submission, state: State) -> Accepted:
+    command, order = submission.command, state.order
+    if isinstance(command, Create):
+        spec = command.spec
+        if spec.time_in_force is None:
+            spec = _with_time(spec, TimeInForce.DAY)
+        return Accepted(
+            ActionType.CREATE, command.symbol, command.side, command.route, spec, submission.client_reference_id
+        )
+    if order is None or order.account_id != submission.account_id:
+        raise NotFound("no such intent: /command/payload/ref_intent_id")
+    reference = submission.client_reference_id or order.client_reference_id
+    if isinstance(command, Cancel):
+        return Accepted(ActionType.CANCEL, order.symbol, order.side, order.route, order.spec, reference)
+    if command.spec.kind is not order.spec.kind:
+        raise ValidationFailed.at("/command/payload/spec", f"must be {order.spec.kind}, as the order is")
+    assert order.spec.time_in_force is not None
+    spec = command.spec
+    if spec.time_in_force is None:
+        spec = _with_time(spec, order.spec.time_in_force)
+    return Accepted(ActionType.REPLACE, order.symbol, order.side, order.route, spec, reference)
+
+
+def _with_time(spec: Spec, time_in_force: TimeInForce) -> Spec:
+    return Spec(spec.kind, spec.quantity, spec.limit_price, spec.stop_price, time_in_force)
+
+
+def _check_account(command: Command, account: AccountState, manifest: Manifest | None) -> None:
+    if account.closed:
+        raise AccountClosed("the account is closed for good")
+    if isinstance(command, Cancel):
+        return
+    if account.disabled:
+        raise AccountDisabled("the account is disabled: it takes CANCELs only")
+    if manifest and manifest.credential_fields and not account.has_credential:
+        raise CredentialMissing("the account's broker needs a credential: store one first")
+
+
+def _check_order(command: Command, order: OrderState | None) -> None:
+    match command:
+        case Create():
+            return
+        case Replace() | Cancel():
+            assert order is not None
+            if order.status in FINAL_STATUSES:
+                raise IntentClosed(f"the order is {order.status}")
+            if isinstance(command, Cancel):
+                return
+            if order.cancel_requested:
+                raise CancelPending("a CANCEL of this intent is not answered yet")
+            if order.replace_pending:
+                raise ReplacePending("a REPLACE of this intent is not answered yet")
+        case _:
+            assert_never(command)

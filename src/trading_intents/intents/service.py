@@ -1,0 +1,33 @@
+"""Use cases of intents: submit through the writer, and read the log."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from trading_intents.accounts.model import Account
+from trading_intents.errors import NotFound
+from trading_intents.intents import store
+from trading_intents.storage.database import Pool, Row
+
+
+class Intents:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def list(self, account: Account, after: int, limit: int) -> Sequence[Row]:
+        async with self._pool.transaction([account.organization_id], read_only=True) as tx:
+            return await store.list_actions(tx, account.id, after, limit)
+
+    async def latest(self, account: Account, intent_id: UUID | None) -> Row:
+        async with self._pool.transaction([account.organization_id], read_only=True) as tx:
+            row = await store.latest_action(tx, account.id, intent_id) if intent_id else None
+        if row is None:
+            raise NotFound("no such intent")
+        return row
+
+    async def history(self, account: Account, intent_id: UUID | None, after: int, limit: int) -> Sequence[Row]:
+        async with self._pool.transaction([account.organization_id], read_only=True) as tx:
+            rows = await store.list_actions_of_intent(tx, account.id, intent_id, after, limit) if intent_id else []
+            known = bool(rows) or (intent_id and await store.latest_action(tx, account.id, intent_id))
+        if not known:
+            raise NotFound("no such intent")
+        return rows

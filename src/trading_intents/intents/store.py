@@ -1,0 +1,242 @@
+"""The intents' tables: what a batch locks, reads and appends, and the reads of the log. Never decides."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+from trading_intents.storage.database import Row, Tx
+
+LOCK_WAIT = "1s"
+
+
+async def lock_heads(tx: Tx, account_ids: Sequence[UUID], wait: bool) -> list[Row]:
+    """In id order, as everyone locks. Without `wait`, those that another process holds are left out."""
+    if wait:
+        await tx.execute(f"SET LOCAL lock_timeout = '{LOCK_WAIT}'")
+        return await tx.fetch(
+            """
+            SELECT account_id, seq, hash FROM account_heads
+            WHERE account_id = ANY ($1::uuid[]) ORDER BY account_id FOR UPDATE
+            """,
+            account_ids,
+        )
+    return await tx.fetch(
+        """
+        SELECT account_id, seq, hash FROM account_heads
+        WHERE account_id = ANY ($1::uuid[]) ORDER BY account_id FOR UPDATE SKIP LOCKED
+        """,
+        account_ids,
+    )
+
+
+async def read_accounts(tx: Tx, account_ids: Sequence[UUID]) -> list[Row]:
+    """Also the time, read under the heads' locks, and the transaction's id, which settles a lost commit."""
+    return await tx.fetch(
+        """
+        SELECT id, organization_id, environment, broker, disabled, closed_at IS NOT NULL AS closed, has_credential,
+               (SELECT clock_timestamp()) AS now, pg_current_xact_id()::text AS transaction_id
+        FROM accounts WHERE id = ANY ($1::uuid[])
+        """,
+        account_ids,
+    )
+
+
+async def read_keys(tx: Tx, key_ids: Sequence[UUID]) -> list[Row]:
+    return await tx.fetch(
+        """
+        SELECT k.id, k.organization_id, k.environment, k.permissions, o.entitlements,
+               k.disabled OR o.disabled AS disabled
+        FROM api_keys k JOIN organizations o ON o.id = k.organization_id
+        WHERE k.id = ANY ($1::uuid[])
+        """,
+        key_ids,
+    )
+
+
+async def read_earlier(tx: Tx, account_ids: Sequence[UUID], keys: Sequence[str]) -> list[Row]:
+    return await tx.fetch(
+        """
+        SELECT a.account_id, a.idempotency_key, a.body_digest, a.intent_id, a.seq
+        FROM unnest($1::uuid[], $2::text[]) AS wanted (account_id, idempotency_key)
+        JOIN actions a ON a.account_id = wanted.account_id AND a.idempotency_key = wanted.idempotency_key
+        """,
+        account_ids,
+        keys,
+    )
+
+
+async def lock_orders(tx: Tx, order_ids: Sequence[UUID]) -> list[Row]:
+    return await tx.fetch(
+        "SELECT * FROM orders WHERE order_id = ANY ($1::uuid[]) ORDER BY order_id FOR UPDATE", order_ids
+    )
+
+
+@dataclass(slots=True)
+class Batch:
+    """Columns of what one transaction appends, filled row by row."""
+
+    account_ids: list[UUID] = field(default_factory=list)
+    seqs: list[int] = field(default_factory=list)
+    intent_ids: list[UUID] = field(default_factory=list)
+    action_ids: list[UUID] = field(default_factory=list)
+    organization_ids: list[UUID] = field(default_factory=list)
+    action_types: list[str] = field(default_factory=list)
+    idempotency_keys: list[str | None] = field(default_factory=list)
+    body_digests: list[bytes | None] = field(default_factory=list)
+    records: list[str] = field(default_factory=list)
+    hashes: list[str] = field(default_factory=list)
+    orders: list[tuple[object, ...]] = field(default_factory=list)  # in the order of ORDER_COLUMNS
+    heads: dict[UUID, tuple[int, str]] = field(default_factory=dict)
+    changed_orders: dict[UUID, tuple[str, int | None, bool, int]] = field(default_factory=dict)
+    cancelled_intents: list[UUID] = field(default_factory=list)
+
+
+async def append(tx: Tx, batch: Batch, now: datetime) -> None:
+    """Actions, their PENDING_NEW orders, their outbox rows and the heads, as one statement."""
+    orders = list(zip(*batch.orders, strict=True)) if batch.orders else [()] * 15
+    heads = batch.heads
+    await tx.execute(
+        """
+        WITH new AS MATERIALIZED (
+            SELECT * FROM unnest(
+                $1::uuid[], $2::bigint[], $3::uuid[], $4::uuid[], $5::uuid[], $6::text[], $7::text[], $8::bytea[],
+                $9::text[], $10::text[]
+            ) WITH ORDINALITY AS new (
+                account_id, seq, intent_id, action_id, organization_id, action_type, idempotency_key, body_digest,
+                record, hash, position
+            )
+        ), appended AS (
+            INSERT INTO actions (account_id, seq, intent_id, action_id, organization_id, action_type,
+                                 idempotency_key, body_digest, created_at, record, hash)
+            SELECT account_id, seq, intent_id, action_id, organization_id, action_type,
+                   idempotency_key, body_digest, $11, record, hash
+            FROM new
+        ), queued AS (
+            INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload)
+            SELECT 'intents', 'intent.' || lower(action_type), organization_id, intent_id, account_id,
+                   jsonb_build_object('seq', seq)
+            FROM new ORDER BY position
+        ), ordered AS (
+            INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq, command_seq,
+                                symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
+                                stop_price, client_reference_id, received_at, created_at, updated_at)
+            SELECT order_id, account_id, organization_id, environment, broker, seq, seq,
+                   symbol, order_type, order_side, time_in_force, route_strategy, quantity::numeric,
+                   limit_price::numeric, stop_price::numeric, client_reference_id, $11, $11, $11
+            FROM unnest(
+                $12::uuid[], $13::uuid[], $14::uuid[], $15::text[], $16::text[], $17::bigint[], $18::text[],
+                $19::text[], $20::text[], $21::text[], $22::text[], $23::text[], $24::text[], $25::text[], $26::text[]
+            ) AS new (
+                order_id, account_id, organization_id, environment, broker, seq, symbol,
+                order_type, order_side, time_in_force, route_strategy, quantity, limit_price, stop_price,
+                client_reference_id
+            )
+        )
+        UPDATE account_heads h SET seq = moved.seq, hash = moved.hash
+        FROM unnest($27::uuid[], $28::bigint[], $29::text[]) AS moved (account_id, seq, hash)
+        WHERE h.account_id = moved.account_id
+        """,
+        batch.account_ids,
+        batch.seqs,
+        batch.intent_ids,
+        batch.action_ids,
+        batch.organization_ids,
+        batch.action_types,
+        batch.idempotency_keys,
+        batch.body_digests,
+        batch.records,
+        batch.hashes,
+        now,
+        *orders,
+        list(heads),
+        [seq for seq, _ in heads.values()],
+        [digest for _, digest in heads.values()],
+    )
+
+
+async def mark_orders(tx: Tx, batch: Batch, now: datetime) -> None:
+    """The pending command of the orders that REPLACEs and CANCELs name."""
+    changed = batch.changed_orders
+    await tx.execute(
+        """
+        UPDATE orders o
+        SET order_status = c.order_status, pending_replace_seq = c.pending_replace_seq,
+            cancel_requested = c.cancel_requested, version = c.version, updated_at = $6
+        FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::boolean[], $5::bigint[])
+             AS c (order_id, order_status, pending_replace_seq, cancel_requested, version)
+        WHERE o.order_id = c.order_id
+        """,
+        list(changed),
+        [change[0] for change in changed.values()],
+        [change[1] for change in changed.values()],
+        [change[2] for change in changed.values()],
+        [change[3] for change in changed.values()],
+        now,
+    )
+
+
+async def hurry(tx: Tx, intent_ids: Sequence[UUID]) -> None:
+    """A cancelled intent's waiting rows are due now: its unsent CREATE is to be settled, not waited for."""
+    await tx.execute(
+        """
+        UPDATE outbox SET due_at = clock_timestamp()
+        WHERE queue = 'intents' AND order_key = ANY ($1::uuid[]) AND status = 'pending'
+          AND due_at > (SELECT clock_timestamp())
+        """,
+        intent_ids,
+    )
+
+
+async def insert_refusals(tx: Tx, rows: Sequence[tuple[object, ...]], now: datetime) -> None:
+    """Each: id, organization, account, action type, symbol, reasons (comma separated), principal."""
+    columns = list(zip(*rows, strict=True))
+    await tx.execute(
+        """
+        INSERT INTO refusals (id, organization_id, account_id, action_type, symbol, reasons, principal_id, created_at)
+        SELECT id, organization_id, account_id, action_type, symbol, string_to_array(reasons, ','), principal_id, $8
+        FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[])
+             AS new (id, organization_id, account_id, action_type, symbol, reasons, principal_id)
+        """,
+        *columns,
+        now,
+    )
+
+
+async def transaction_status(tx: Tx, transaction_id: str) -> str | None:
+    """committed, aborted, in progress; None when it is too long ago to know."""
+    status: str | None = await tx.fetchval("SELECT pg_xact_status($1::text::xid8)", transaction_id)
+    return status
+
+
+async def list_actions(tx: Tx, account_id: UUID, after: int, limit: int) -> list[Row]:
+    return await tx.fetch(
+        "SELECT seq, record, hash FROM actions WHERE account_id = $1 AND seq > $2 ORDER BY seq LIMIT $3",
+        account_id,
+        after,
+        limit,
+    )
+
+
+async def list_actions_of_intent(tx: Tx, account_id: UUID, intent_id: UUID, after: int, limit: int) -> list[Row]:
+    return await tx.fetch(
+        """
+        SELECT seq, record, hash FROM actions
+        WHERE intent_id = $2 AND account_id = $1 AND seq > $3 ORDER BY seq LIMIT $4
+        """,
+        account_id,
+        intent_id,
+        after,
+        limit,
+    )
+
+
+async def latest_action(tx: Tx, account_id: UUID, intent_id: UUID) -> Row | None:
+    return await tx.fetchrow(
+        """
+        SELECT seq, record, hash FROM actions
+        WHERE intent_id = $2 AND account_id = $1 ORDER BY seq DESC LIMIT 1
+        """,
+        account_id,
+        intent_id,
+    )
