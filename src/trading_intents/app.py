@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -177,12 +177,13 @@ async def serve(
     """
     stop = _stop_signal()
     with contextlib.closing(bind(settings.http_host, settings.http_port)) as listener:
+        settings = replace(settings, http_port=listener.getsockname()[1])  # 0 asks for any: from here on it is known
         async with open_parts(settings, log) as parts, open_vault(settings, parts.clock, log) as vault:
             features = build_features(parts, vault)
             app = build_app(parts, features)
             demo_key = await prepare(parts)
             async with serving(app, listener), working(parts, features) as workers:
-                greet(parts, _url(settings.http_host, listener.getsockname()[1]), demo_key)
+                greet(parts, _url(settings.http_host, settings.http_port), demo_key)
                 await stop.wait()
                 log.info("draining")
                 drained, *_ = await asyncio.gather(

@@ -116,9 +116,11 @@ def load(environ: Mapping[str, str]) -> Settings:
 
 def unknown(environ: Mapping[str, str]) -> dict[str, str]:
     """Variables with our prefix that mean nothing, each with the nearest one that does (or an empty text)."""
-    known = names()
-    strangers = sorted(v for v in environ if v.startswith(PREFIX) and v not in known)
-    return {v: next(iter(difflib.get_close_matches(v, known, 1)), "") for v in strangers}
+    # Compared without the prefix, which would make any two look alike.
+    known = [variable.removeprefix(PREFIX) for variable in names()]
+    strangers = sorted(v.removeprefix(PREFIX) for v in environ if v.startswith(PREFIX) and v not in names())
+    near = {stranger: next(iter(difflib.get_close_matches(stranger, known, 1)), "") for stranger in strangers}
+    return {PREFIX + stranger: match and PREFIX + match for stranger, match in near.items()}
 
 
 def _parse(text: str, default: Any) -> Any:

@@ -13,7 +13,7 @@ from trading_intents.accounts.store import find_account_by_name
 from trading_intents.app import Parts, embedded_provider
 from trading_intents.brokers.registry import Registry
 from trading_intents.config import LOCAL_PROVIDER
-from trading_intents.errors import NotFound, StartupRefused
+from trading_intents.errors import NotFound, StartupRefused, ValidationFailed
 from trading_intents.identity import store
 from trading_intents.identity.keys import digest, make_client_secret, make_key, parse_key
 from trading_intents.identity.model import Entitlement, Organization, Permission, Role, Scope
@@ -132,14 +132,17 @@ async def apply(parts: Parts, wanted: Document, new_keys: dict[str, Secret] | No
     """All of it in one transaction. `new_keys` are keys to use, by name, instead of making some."""
     async with parts.database.service.transaction() as tx:
         await tx.execute("SELECT pg_advisory_xact_lock($1)", ADVISORY_LOCK)
-        organizations = [await _organization(tx, parts, item, new_keys or {}) for item in wanted.organizations]
+        organizations = [
+            await _organization(tx, parts, item, new_keys or {}, number)
+            for number, item in enumerate(wanted.organizations)
+        ]
         answer = Provisioned(organizations, [await _service_account(tx, item) for item in wanted.service_accounts])
     parts.signals.notify(channel(Queue.ACCOUNTS))
     return answer
 
 
 async def _organization(
-    tx: Tx, parts: Parts, item: WantedOrganization, new_keys: dict[str, Secret]
+    tx: Tx, parts: Parts, item: WantedOrganization, new_keys: dict[str, Secret], number: int
 ) -> ProvisionedOrganization:
     provider = parts.settings.identity_provider_name
     made = await store.put_organization(
@@ -152,7 +155,10 @@ async def _organization(
         sorted(made.entitlements),
         made.disabled,
         [await _user(tx, parts, made, user) for user in item.users],
-        [await _account(tx, parts, made, account) for account in item.accounts],
+        [
+            await _account(tx, parts, made, account, f"/organizations/{number}/accounts/{n}")
+            for n, account in enumerate(item.accounts)
+        ],
         [await _key(tx, parts, made, key, new_keys.get(key.name)) for key in item.api_keys],
     )
 
@@ -163,11 +169,20 @@ async def _user(tx: Tx, parts: Parts, organization: Organization, item: WantedUs
     return ProvisionedUser(str(user_id), item.external_id, role)
 
 
-async def _account(tx: Tx, parts: Parts, organization: Organization, item: WantedAccount) -> ProvisionedAccount:
+def _check_broker(item: WantedAccount, place: str) -> None:
+    try:
+        check_broker(Registry(), item.broker, item.environment)
+    except ValidationFailed as error:
+        raise ValidationFailed.at(place + error.errors[0].pointer, error.errors[0].detail) from None
+
+
+async def _account(
+    tx: Tx, parts: Parts, organization: Organization, item: WantedAccount, place: str
+) -> ProvisionedAccount:
     await show_organizations(tx, [organization.id])
     account = await find_account_by_name(tx, organization.id, item.name, item.broker, item.environment)
     if account is None:
-        check_broker(Registry(), item.broker, item.environment)
+        _check_broker(item, place)
         account = await insert(
             tx,
             parts.make_id(),

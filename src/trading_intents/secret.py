@@ -22,7 +22,11 @@ class Secret:
         return bool(self._text)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and hmac.compare_digest(self._text.encode(), other._text.encode())
+        return isinstance(other, Secret) and hmac.compare_digest(_bytes(self), _bytes(other))
 
     def __hash__(self) -> int:
         return hash((Secret, self._text))
+
+
+def _bytes(secret: Secret) -> bytes:
+    return secret.reveal().encode("utf-8", "surrogatepass")

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tests.web.conftest import Order, Site
 
+from tests.web.conftest import Order, Site
 from trading_intents.errors import InvalidJson, ValidationFailed
 from trading_intents.web.body import MAX_DEPTH, convert, read_json
 

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.web.conftest import Site
 
+from tests.web.conftest import Site
 from trading_intents.config import Rate
 from trading_intents.errors import RateLimited, StartupRefused
 from trading_intents.telemetry import Metrics

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.web.conftest import ROWS, Site
 
+from tests.web.conftest import ROWS, Site
 from trading_intents.errors import InvalidCursor
 from trading_intents.web.paging import make_cursor, open_cursor
 

@@ -4,8 +4,8 @@ import asyncio
 import re
 
 import pytest
-from tests.web.conftest import Anyone, Site
 
+from tests.web.conftest import Anyone, Site
 from trading_intents.web.request import Answer, Request
 from trading_intents.web.routing import Route
 from trading_intents.web.server import bind

@@ -96,6 +96,8 @@ def errors_of(route: Route) -> list[type[PlatformError]]:
     found: list[type[PlatformError]] = [errors.InternalError, *route.errors]
     if not route.always:
         found.append(errors.Unavailable)
+    if route.method != "GET":
+        found.append(errors.OutcomeUnknown)
     if not route.policy.public:
         found += [errors.Unauthorized, errors.Forbidden, errors.InvalidRequest, errors.RateLimited]
     if route.bucket:
