@@ -104,7 +104,9 @@ async def claim_p99_seconds(database: Database) -> float:
 async def put_rows(pool: Pool, count: int) -> None:
     for start in range(0, count, PUT_ROWS):
         rows = [
-            NewRow(Queue.ACCOUNTS, EventType.ACCOUNT_CREATED, OrganizationId(uuid.uuid4()), uuid.uuid4(), {"version": 1})
+            NewRow(
+                Queue.ACCOUNTS, EventType.ACCOUNT_CREATED, OrganizationId(uuid.uuid4()), uuid.uuid4(), {"version": 1}
+            )
             for _ in range(min(PUT_ROWS, count - start))
         ]
         async with pool.transaction() as tx:
@@ -129,9 +131,9 @@ def report(rate: float, empty_seconds: float, full_seconds: float) -> int:
         ("claim to complete, no-op handler, one worker", f"{rate:,.0f} rows/s", "≥ 2,000", "5,000", rate >= 2_000),
         (
             f"claim p99 with {FINISHED_ROWS:,} completed rows",
-            f"{full_seconds * 1000:.2f} ms = {ratio:.2f} × {empty_seconds * 1000:.2f} ms empty",
-            "≤ 2 ×",
-            "1.2 ×",
+            f"{full_seconds * 1000:.2f} ms = {ratio:.2f} times {empty_seconds * 1000:.2f} ms empty",
+            "≤ 2 times",
+            "1.2 times",
             ratio <= 2,
         ),
     )
