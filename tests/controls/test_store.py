@@ -1,0 +1,170 @@
+"""Controls in the database: one statement for many, by primary keys alone; what the tables refuse by themselves."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import time
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+
+from trading_intents.accounts.model import AccountId
+from trading_intents.controls import store
+from trading_intents.controls.model import Controls, Switch, TimeRule
+from trading_intents.ids import OrganizationId
+from trading_intents.secret import Secret
+from trading_intents.storage.database import Database, Row, Tx
+from trading_intents.trading import Symbol
+
+ACCOUNTS, SYMBOLS_EACH = 60, 200
+
+
+@dataclass
+class Tenant:
+    connection: asyncpg.Connection
+    organization: OrganizationId
+    accounts: list[AccountId]
+
+
+@pytest.fixture
+async def tenant(owner_url: Secret) -> AsyncIterator[Tenant]:
+    """An organization with three accounts."""
+    connection = await asyncpg.connect(owner_url.reveal())
+    tenant = Tenant(connection, OrganizationId(uuid4()), [])
+    await connection.execute(
+        "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'local', 'x', 'x')",
+        tenant.organization,
+    )
+    await add_accounts(tenant, 3)
+    yield tenant
+    await connection.close()
+
+
+async def add_accounts(tenant: Tenant, count: int) -> None:
+    made = [AccountId(uuid4()) for _ in range(count)]
+    await tenant.connection.execute(
+        "INSERT INTO accounts (id, organization_id, name, broker, environment)"
+        " SELECT id, $2, 'a', 'paper', 'paper' FROM unnest($1::uuid[]) AS id",
+        made,
+        tenant.organization,
+    )
+    tenant.accounts += made
+
+
+async def test_many_are_read_in_the_order_asked(database: Database, tenant: Tenant) -> None:
+    organization, (one, two, three) = tenant.organization, tenant.accounts
+    off, rule = Switch(True, "why"), TimeRule(time(9, 30), None, 500, "Europe/Berlin")
+    async with database.service.transaction([organization]) as tx:
+        await store.put_account_control(tx, organization, two, off)
+        await store.put_symbol_manual(tx, organization, one, Symbol("AAPL"), Switch(False))
+        await store.put_symbol_time(tx, organization, one, Symbol("AAPL"), rule)
+        await store.put_symbol_time(tx, organization, two, Symbol("MSFT"), TimeRule())
+    asked = [(two, "MSFT"), (one, "AAPL"), (three, "AAPL"), (one, "AAPL"), (one, "MSFT"), (two, "AAPL")]
+    expected = [
+        Controls(organization, two, account=off, time=TimeRule()),
+        Controls(organization, one, symbol=Switch(False), time=rule),
+        Controls(organization, three),
+        Controls(organization, one, symbol=Switch(False), time=rule),
+        Controls(organization, one),
+        Controls(organization, two, account=off),
+    ]
+    async with database.service.transaction([organization]) as tx:
+        assert await store.read_many(tx, [a for a, _ in asked], [s for _, s in asked]) == expected
+        assert await store.read_many(tx, [], []) == []
+        assert await store.read_one(tx, one, Symbol("AAPL")) == expected[1]
+        assert await store.read_one(tx, two, None) == Controls(organization, two, account=off)
+        await store.put_organization_control(tx, organization, off)
+        assert {c.organization for c in await store.read_many(tx, [one, two], ["A", "B"])} == {off}
+    async with database.worker.transaction() as tx:
+        assert (await store.read_many(tx, [one], ["AAPL"]))[0].time == rule
+
+
+async def test_another_organizations_account_is_not_read(database: Database, tenant: Tenant) -> None:
+    async with database.service.transaction([uuid4()]) as tx:
+        with pytest.raises(AssertionError, match="cannot see"):
+            await store.read_many(tx, [tenant.accounts[0]], ["AAPL"])
+
+
+class Explaining:
+    """A transaction that plans a query instead of running it."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx, self.plan = tx, ""
+
+    async def fetch(self, query: str, *args: object, timeout: float | None = None) -> list[Row]:
+        self.plan = "\n".join(row["QUERY PLAN"] for row in await self._tx.fetch(f"EXPLAIN {query}", *args))
+        return []
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+async def test_reading_many_looks_up_primary_keys_only(database: Database, tenant: Tenant, mode: str) -> None:
+    await add_accounts(tenant, ACCOUNTS)
+    await tenant.connection.execute(
+        """
+        INSERT INTO organizations (id, provider, external_id, name)
+            SELECT gen_random_uuid(), 'local', 'o' || n, 'x' FROM generate_series(1, 5000) n;
+        INSERT INTO organization_controls (organization_id, manually_disabled) SELECT id, false FROM organizations;
+        INSERT INTO accounts (id, organization_id, name, broker, environment)
+            SELECT gen_random_uuid(), id, 'a', 'paper', 'paper' FROM organizations;
+        INSERT INTO account_controls (organization_id, account_id, manually_disabled)
+            SELECT organization_id, id, false FROM accounts;
+        """
+    )
+    for table, column, value in (
+        ("symbol_controls", "manually_disabled", "false"),
+        ("symbol_times", "timezone", "null"),
+    ):
+        await tenant.connection.execute(
+            f"INSERT INTO {table} (organization_id, account_id, symbol, {column})"
+            f" SELECT $1, a, 'S' || n, {value} FROM unnest($2::uuid[]) a, generate_series(1, $3) n",
+            tenant.organization,
+            tenant.accounts,
+            SYMBOLS_EACH,
+        )
+    await tenant.connection.execute("ANALYZE")
+    async with database.service.transaction([tenant.organization]) as tx:
+        await tx.execute(f"SET LOCAL plan_cache_mode = {mode}")
+        explaining = Explaining(tx)
+        asked: list[UUID] = [tenant.accounts[n % ACCOUNTS] for n in range(64)]
+        await store.read_many(explaining, asked, ["S7"] * len(asked))  # type: ignore[arg-type] # it only fetches
+    for table in ("accounts", "organization_controls", "account_controls", "symbol_controls", "symbol_times"):
+        assert f"{table}_pkey" in explaining.plan, explaining.plan
+    assert "Seq Scan" not in explaining.plan
+    assert "Hash" not in explaining.plan
+
+
+SYMBOL_ROW = "INSERT INTO {} (organization_id, account_id, symbol, {}) VALUES ($1, $2, {})"
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "values"),
+    [
+        ("symbol_controls", "manually_disabled", "'aapl', true"),
+        ("symbol_controls", "manually_disabled", "'', true"),
+        ("symbol_controls", "manually_disabled", "'.A', true"),
+        ("symbol_controls", "manually_disabled", "E'A\\n', true"),
+        ("symbol_controls", "manually_disabled", "repeat('A', 33), true"),
+        ("symbol_controls", "manually_disabled, manual_reason", "'A', true, repeat('x', 501)"),
+        ("symbol_controls", "manually_disabled, version", "'A', true, 0"),
+        ("symbol_times", "trading_start", "'a', '09:30'"),
+        ("symbol_times", "trading_start", "'A', '24:00:00'"),
+        ("symbol_times", "trading_end", "'A', '24:00:00'"),
+        ("symbol_times", "trading_start, trading_end", "'A', '09:30', '09:30'"),
+        ("symbol_times", "stale_order_millis", "'A', 0"),
+        ("symbol_times", "stale_order_millis", "'A', 604800001"),
+        ("symbol_times", "timezone", "'A', ''"),
+    ],
+)
+async def test_the_tables_refuse_what_breaks_a_rule(tenant: Tenant, table: str, column: str, values: str) -> None:
+    with pytest.raises(asyncpg.CheckViolationError):
+        await tenant.connection.execute(
+            SYMBOL_ROW.format(table, column, values), tenant.organization, tenant.accounts[0]
+        )
+
+
+async def test_the_worker_reads_controls_and_never_writes_them(database: Database, tenant: Tenant) -> None:
+    for table in ("organization_controls", "account_controls", "symbol_controls", "symbol_times"):
+        for statement in (f"DELETE FROM {table}", f"UPDATE {table} SET version = 9"):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                async with database.worker.transaction() as tx:
+                    await tx.execute(statement)
