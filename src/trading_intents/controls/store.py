@@ -14,15 +14,14 @@ from trading_intents.trading import Symbol
 async def read_many(tx: Tx, account_ids: Sequence[UUID], symbols: Sequence[str]) -> list[Controls]:
     """What applies to each pair, in their order. The accounts are ones that the transaction can see."""
     # LATERAL with LIMIT allows only look-ups by key: joined plainly, the planner trusts the row-level policies to leave
-    # few rows and reads whole tables for them.
+    # few rows and reads whole tables for them. The inner SELECTs hide how many are asked for: seeing it, the server
+    # would plan anew each time, which takes longer than the reading.
     rows = await tx.fetch(
         """
-        SELECT a.organization_id, a.id AS account_id,
-            o.manually_disabled AS organization_disabled, o.manual_reason AS organization_reason,
-            c.manually_disabled AS account_disabled, c.manual_reason AS account_reason,
-            s.manually_disabled AS symbol_disabled, s.manual_reason AS symbol_reason,
-            t.version AS time_version, t.trading_start, t.trading_end, t.stale_order_millis, t.timezone
-        FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS asked (account_id, symbol, place)
+        SELECT a.organization_id, a.id, o.manually_disabled, o.manual_reason, c.manually_disabled, c.manual_reason,
+            s.manually_disabled, s.manual_reason,
+            t.version, t.trading_start, t.trading_end, t.stale_order_millis, t.timezone
+        FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[])) WITH ORDINALITY AS asked (account_id, symbol, place)
         LEFT JOIN LATERAL (SELECT * FROM accounts WHERE id = asked.account_id LIMIT 1) a ON true
         LEFT JOIN LATERAL (
             SELECT * FROM organization_controls WHERE organization_id = a.organization_id LIMIT 1
@@ -207,15 +206,18 @@ async def list_symbol_controls(tx: Tx, account_id: AccountId, after: str, limit:
 
 
 def _controls(row: Row) -> Controls:
-    assert row["account_id"] is not None, "an account that the transaction cannot see"
-    organization, account, symbol = row["organization_disabled"], row["account_disabled"], row["symbol_disabled"]
+    # Unpacked at once: thirteen look-ups by name take three times as long.
+    organization_id, account_id, off_1, why_1, off_2, why_2, off_3, why_3, version, start, end, stale, zone = (
+        row.values()
+    )
+    assert account_id is not None, "an account that the transaction cannot see"
     return Controls(
-        row["organization_id"],
-        row["account_id"],
-        None if organization is None else Switch(organization, row["organization_reason"]),
-        None if account is None else Switch(account, row["account_reason"]),
-        None if symbol is None else Switch(symbol, row["symbol_reason"]),
-        None if row["time_version"] is None else _rule(row),
+        organization_id,
+        account_id,
+        None if off_1 is None else Switch(off_1, why_1),
+        None if off_2 is None else Switch(off_2, why_2),
+        None if off_3 is None else Switch(off_3, why_3),
+        None if version is None else TimeRule(start, end, stale, zone),
     )
 
 
