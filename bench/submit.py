@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -154,10 +155,11 @@ def serving(folder: Path) -> Iterator[Bench]:
     assert process.stderr is not None
     try:
         url = next(json.loads(line)["http"] for line in process.stderr if '"serving"' in line)
+        threading.Thread(target=sys.stderr.writelines, args=(process.stderr,), daemon=True).start()
         yield Bench(folder, url, process.pid)
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.wait(60)
 
 
 def provision(bench: Bench) -> tuple[dict[str, str], list[str]]:

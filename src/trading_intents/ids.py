@@ -1,7 +1,7 @@
 """Identifiers: UUIDv7, lower case with dashes, made here and nowhere else."""
 
+import os
 import re
-import secrets
 from collections.abc import Callable
 from typing import NewType
 from uuid import UUID
@@ -21,8 +21,8 @@ def id_maker(clock: Clock) -> IdMaker:
 
     def make() -> UUID:
         millis = int(clock.now().timestamp() * 1000) & 0xFFFF_FFFF_FFFF
-        chance = secrets.randbits(74)
-        return UUID(int=millis << 80 | 0x7 << 76 | (chance >> 62) << 64 | 0b10 << 62 | chance & 0x3FFF_FFFF_FFFF_FFFF)
+        chance = int.from_bytes(os.urandom(10), "big")
+        return UUID(int=millis << 80 | 0x7 << 76 | chance >> 68 << 64 | 0b10 << 62 | chance & 0x3FFF_FFFF_FFFF_FFFF)
 
     return make
 

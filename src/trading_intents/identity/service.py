@@ -22,7 +22,6 @@ from trading_intents.identity import store
 from trading_intents.identity.keys import digest, make_key, parse_key, same_digest
 from trading_intents.identity.model import (
     ApiKey,
-    ApiKeyPrincipal,
     Caller,
     Claims,
     ClaimsKind,
@@ -76,11 +75,8 @@ class Callers:
             or record.organization.disabled
         ):
             raise Unauthorized("the API key does not verify")
-        key = record.key
-        self._used[key.id] = self._clock.now()
-        return Caller(
-            ApiKeyPrincipal(key.id, key.organization_id, key.environment, key.permissions), record.organization
-        )
+        self._used[record.key.id] = self._clock.now()
+        return record.caller
 
     async def by_token(self, token: str, organization: str | None) -> Caller:
         claims = await self._verifier.verify(token)

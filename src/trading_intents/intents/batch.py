@@ -1,9 +1,10 @@
 """One transaction of the write path: lock, read, decide each command in order, append. The caller commits."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
-from uuid import UUID, uuid4
+from typing import NamedTuple
+from uuid import UUID
 
 from trading_intents.accounts.model import AccountId
 from trading_intents.brokers.registry import Registry
@@ -56,8 +57,7 @@ from trading_intents.trading import (
 PRINCIPAL_TYPE = "API_KEY"
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(NamedTuple):
     intent_id: UUID
     seq: int
     replayed: bool = False
@@ -212,7 +212,6 @@ class _Work:
         batch.account_ids.append(account_id)
         batch.seqs.append(seq)
         batch.intent_ids.append(intent_id)
-        batch.action_ids.append(uuid4())
         batch.organization_ids.append(account.organization_id)
         batch.action_types.append(accepted.action_type)
         batch.idempotency_keys.append(submission.idempotency_key)
@@ -293,8 +292,7 @@ class _Work:
         if earlier and is_cancel:
             replace_seq = earlier[1]
         status = "PENDING_CANCEL" if is_cancel else "PENDING_REPLACE"
-        new = replace(
-            old,
+        new = old._replace(
             status=status,
             cancel_requested=is_cancel or old.cancel_requested,
             replace_pending=replace_seq is not None,

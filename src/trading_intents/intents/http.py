@@ -1,4 +1,4 @@
-"""Intents over HTTP: submit, list, latest, history. The log's records are answered as they were hashed."""
+"""Intents over HTTP: submit, list, stats, latest, history. The log's records are answered as they were hashed."""
 
 import hashlib
 from collections.abc import Sequence
@@ -31,13 +31,14 @@ from trading_intents.intents.body import Submit, read_command
 from trading_intents.intents.model import Cancel, Submission
 from trading_intents.intents.record import Record, with_hash
 from trading_intents.intents.service import Intents
+from trading_intents.intents.stats.model import Stats, Window
 from trading_intents.intents.writer import Writer
 from trading_intents.storage.database import Row
 from trading_intents.trading import Environment
 from trading_intents.web.limits import Bucket, Limits
 from trading_intents.web.openapi import PAGE_PARAMETERS
 from trading_intents.web.paging import Page, make_cursor, read_page
-from trading_intents.web.request import Answer, Request
+from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import Parameter, Route
 
 MAX_KEY_CHARACTERS = 128
@@ -46,6 +47,11 @@ IDEMPOTENCY_KEY = Parameter(
     "The same key and body give the first answer again; another body is refused.",
     {"type": "string", "minLength": 1, "maxLength": MAX_KEY_CHARACTERS},
     where="header",
+)
+TIME_WINDOW = Parameter(
+    "time_window",
+    "How far back to count; last_month is 30 days.",
+    {"type": "string", "enum": list(Window), "default": Window.LAST_DAY},
 )
 
 
@@ -129,6 +135,10 @@ def intent_routes(gate: Gate, accounts: Accounts, intents: Intents) -> tuple[Rou
         page = read_page(request, f"actions:{account.id}")
         return _answer_page(page, await intents.list(account, _after(page), page.limit + 1))
 
+    async def stats(request: Request) -> Answer:
+        account = await find(request)
+        return answer_json(await intents.stats(account, _window(request)))
+
     async def latest(request: Request) -> Answer:
         row = await intents.latest(await find(request), parse_id(request.params["intent_id"]))
         return Answer(_show(row).encode())
@@ -150,6 +160,17 @@ def intent_routes(gate: Gate, accounts: Accounts, intents: Intents) -> tuple[Rou
             answer=ActionListing,
             bucket=reads,
             parameters=PAGE_PARAMETERS,
+        ),
+        Route(
+            "GET",
+            many + "/stats",
+            gate,
+            stats,
+            "Counts of the account's actions, intents, refusals and fills in a window of time.",
+            answer=Stats,
+            bucket=reads,
+            parameters=(TIME_WINDOW,),
+            errors=(ValidationFailed,),
         ),
         Route("GET", one, gate, latest, "The latest action of an intent.", answer=ActionRecord, bucket=reads),
         Route(
@@ -180,6 +201,14 @@ def _digest(request: Request) -> bytes:
 def _says_cancel(request: Request) -> bool:
     command = request.tree.get("command") if isinstance(request.tree, dict) else None
     return isinstance(command, dict) and command.get("type") == "CANCEL"
+
+
+def _window(request: Request) -> Window:
+    text = request.query.get("time_window", Window.LAST_DAY)
+    try:
+        return Window(text)
+    except ValueError:
+        raise ValidationFailed.at("", f"time_window must be one of {', '.join(Window)}") from None
 
 
 def _after(page: Page) -> int:

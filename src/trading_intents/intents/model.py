@@ -1,9 +1,8 @@
 """Commands, the state they meet, and the pure rule between them: decide(). No I/O, no clock."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import assert_never
+from typing import NamedTuple, assert_never
 from uuid import UUID
 
 from trading_intents.brokers.registry import Manifest
@@ -38,8 +37,8 @@ class ActionType(StrEnum):
     CANCEL = "CANCEL"
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+# Tuples, not dataclasses: every submitted intent makes these, and a tuple is made in a third of the time.
+class Spec(NamedTuple):
     """An order kind with its amounts, as trimmed decimal texts."""
 
     kind: OrderKind
@@ -49,30 +48,26 @@ class Spec:
     time_in_force: TimeInForce | None  # None: DAY in a CREATE, as the order has it in a REPLACE
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
+class Create(NamedTuple):
     symbol: Symbol
     side: OrderSide
     route: RouteStrategy
     spec: Spec
 
 
-@dataclass(frozen=True, slots=True)
-class Replace:
+class Replace(NamedTuple):
     ref_intent_id: UUID
     spec: Spec
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(NamedTuple):
     ref_intent_id: UUID
 
 
 Command = Create | Replace | Cancel
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(NamedTuple):
     """A command, who sends it, and for which account."""
 
     account_id: UUID
@@ -84,8 +79,7 @@ class Submission:
     body_digest: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class KeyState:
+class KeyState(NamedTuple):
     organization_id: OrganizationId
     environment: Environment
     permissions: frozenset[Permission]
@@ -93,8 +87,7 @@ class KeyState:
     disabled: bool  # by itself or with its organization
 
 
-@dataclass(frozen=True, slots=True)
-class AccountState:
+class AccountState(NamedTuple):
     organization_id: OrganizationId
     environment: Environment
     broker: str
@@ -103,8 +96,7 @@ class AccountState:
     has_credential: bool
 
 
-@dataclass(frozen=True, slots=True)
-class OrderState:
+class OrderState(NamedTuple):
     """The order that a REPLACE or CANCEL names, as the broker last confirmed it."""
 
     account_id: UUID
@@ -120,8 +112,7 @@ class OrderState:
     command_seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class Earlier:
+class Earlier(NamedTuple):
     """What the same Idempotency-Key was answered before."""
 
     body_digest: bytes
@@ -129,8 +120,7 @@ class Earlier:
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """What a command meets, read in its transaction. None: there is none that this caller may know of."""
 
     key: KeyState | None
@@ -141,8 +131,7 @@ class State:
     controls: Controls
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(NamedTuple):
     """What to append. A CANCEL repeats the order that it cancels."""
 
     action_type: ActionType
@@ -153,8 +142,7 @@ class Accepted:
     client_reference_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
+class Replayed(NamedTuple):
     intent_id: UUID
     seq: int
 
@@ -245,7 +233,7 @@ def _compose(submission: Submission, state: State) -> Accepted:
 
 
 def _with_time(spec: Spec, time_in_force: TimeInForce) -> Spec:
-    return Spec(spec.kind, spec.quantity, spec.limit_price, spec.stop_price, time_in_force)
+    return spec._replace(time_in_force=time_in_force)
 
 
 def _check_account(command: Command, account: AccountState, manifest: Manifest | None) -> None:

@@ -1,4 +1,4 @@
-"""Use cases of intents: submit through the writer, and read the log."""
+"""Use cases of intents: read the log, and count what is in it."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -6,6 +6,8 @@ from uuid import UUID
 from trading_intents.accounts.model import Account
 from trading_intents.errors import NotFound
 from trading_intents.intents import store
+from trading_intents.intents.stats import buckets
+from trading_intents.intents.stats.model import Stats, Window
 from trading_intents.storage.database import Pool, Row
 
 
@@ -16,6 +18,12 @@ class Intents:
     async def list(self, account: Account, after: int, limit: int) -> Sequence[Row]:
         async with self._pool.transaction([account.organization_id], read_only=True) as tx:
             return await store.list_actions(tx, account.id, after, limit)
+
+    async def stats(self, account: Account, window: Window) -> Stats:
+        async with self._pool.transaction(
+            [account.organization_id], read_only=True, isolation="repeatable read"
+        ) as tx:
+            return await buckets.read(tx, account.id, window)
 
     async def latest(self, account: Account, intent_id: UUID | None) -> Row:
         async with self._pool.transaction([account.organization_id], read_only=True) as tx:

@@ -79,7 +79,6 @@ class Batch:
     account_ids: list[UUID] = field(default_factory=list)
     seqs: list[int] = field(default_factory=list)
     intent_ids: list[UUID] = field(default_factory=list)
-    action_ids: list[UUID] = field(default_factory=list)
     organization_ids: list[UUID] = field(default_factory=list)
     action_types: list[str] = field(default_factory=list)
     idempotency_keys: list[str | None] = field(default_factory=list)
@@ -100,17 +99,17 @@ async def append(tx: Tx, batch: Batch, now: datetime) -> None:
         """
         WITH new AS MATERIALIZED (
             SELECT * FROM unnest(
-                $1::uuid[], $2::bigint[], $3::uuid[], $4::uuid[], $5::uuid[], $6::text[], $7::text[], $8::bytea[],
-                $9::text[], $10::text[]
+                $1::uuid[], $2::bigint[], $3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::bytea[],
+                $8::text[], $9::text[]
             ) WITH ORDINALITY AS new (
-                account_id, seq, intent_id, action_id, organization_id, action_type, idempotency_key, body_digest,
+                account_id, seq, intent_id, organization_id, action_type, idempotency_key, body_digest,
                 record, hash, position
             )
         ), appended AS (
-            INSERT INTO actions (account_id, seq, intent_id, action_id, organization_id, action_type,
+            INSERT INTO actions (account_id, seq, intent_id, organization_id, action_type,
                                  idempotency_key, body_digest, created_at, record, hash)
-            SELECT account_id, seq, intent_id, action_id, organization_id, action_type,
-                   idempotency_key, body_digest, $11, record, hash
+            SELECT account_id, seq, intent_id, organization_id, action_type,
+                   idempotency_key, body_digest, $10, record, hash
             FROM new
         ), queued AS (
             INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload)
@@ -123,10 +122,10 @@ async def append(tx: Tx, batch: Batch, now: datetime) -> None:
                                 stop_price, client_reference_id, received_at, created_at, updated_at)
             SELECT order_id, account_id, organization_id, environment, broker, seq, seq,
                    symbol, order_type, order_side, time_in_force, route_strategy, quantity::numeric,
-                   limit_price::numeric, stop_price::numeric, client_reference_id, $11, $11, $11
+                   limit_price::numeric, stop_price::numeric, client_reference_id, $10, $10, $10
             FROM unnest(
-                $12::uuid[], $13::uuid[], $14::uuid[], $15::text[], $16::text[], $17::bigint[], $18::text[],
-                $19::text[], $20::text[], $21::text[], $22::text[], $23::text[], $24::text[], $25::text[], $26::text[]
+                $11::uuid[], $12::uuid[], $13::uuid[], $14::text[], $15::text[], $16::bigint[], $17::text[],
+                $18::text[], $19::text[], $20::text[], $21::text[], $22::text[], $23::text[], $24::text[], $25::text[]
             ) AS new (
                 order_id, account_id, organization_id, environment, broker, seq, symbol,
                 order_type, order_side, time_in_force, route_strategy, quantity, limit_price, stop_price,
@@ -134,13 +133,12 @@ async def append(tx: Tx, batch: Batch, now: datetime) -> None:
             )
         )
         UPDATE account_heads h SET seq = moved.seq, hash = moved.hash
-        FROM unnest($27::uuid[], $28::bigint[], $29::text[]) AS moved (account_id, seq, hash)
+        FROM unnest($26::uuid[], $27::bigint[], $28::text[]) AS moved (account_id, seq, hash)
         WHERE h.account_id = moved.account_id
         """,
         batch.account_ids,
         batch.seqs,
         batch.intent_ids,
-        batch.action_ids,
         batch.organization_ids,
         batch.action_types,
         batch.idempotency_keys,

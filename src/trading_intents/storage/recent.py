@@ -23,6 +23,8 @@ class Recent(Generic[K, V]):
         if entry is None or now - entry[0] > self._max_age_seconds:
             entry = (now, asyncio.ensure_future(_run(read)))
             self._keep(key, entry)
+        if entry[1].done():
+            return entry[1].result()
         # Shielded: a caller that goes away must not cancel the read for the others.
         return await asyncio.shield(entry[1])
 

@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -23,44 +22,61 @@ MAX_SEQ = 2**63 - 1
 async def append(tx: Tx, events: Sequence[Event]) -> Mapping[OrganizationId, int]:
     """In this order, as the transaction's last statement: it holds the organizations' heads until the commit.
 
-    Gives each organization's new head, which is the seq of its last event here; the ones before it count down.
+    Gives each organization's new head, which is the seq of its last event here; those before it count down.
     """
-    left = Counter(event.organization_id for event in events)
-    # In id order, as everywhere: two transactions never wait for each other.
-    organizations = sorted(left)
-    counts = [left[organization] for organization in organizations]
-    below_head = []
-    for event in events:
-        left[event.organization_id] -= 1
-        below_head.append(left[event.organization_id])
+    counts, accounts, places = _place(events)
     rows = await tx.fetch(
         """
         WITH heads AS (
             INSERT INTO stream_heads AS head (organization_id, seq)
             SELECT organization_id, count FROM unnest($1::uuid[], $2::bigint[]) AS new (organization_id, count)
+            ORDER BY organization_id  -- as everywhere, so that two transactions never wait for each other
             ON CONFLICT (organization_id) DO UPDATE SET seq = head.seq + excluded.seq
             RETURNING organization_id, seq
         ),
         appended AS (
             INSERT INTO stream_events (organization_id, seq, account_id, environment, kind, symbol, payload)
-            SELECT organization_id, heads.seq - below_head, account_id, environment, kind, symbol, payload
-            FROM unnest($3::uuid[], $4::bigint[], $5::uuid[], $6::text[], $7::smallint[], $8::text[], $9::bytea[])
-                 AS new (organization_id, below_head, account_id, environment, kind, symbol, payload)
+            SELECT organization_id, heads.seq - (place >> 8 & 4294967295), account_id, environment, place & 255,
+                   symbol, payload
+            FROM unnest($6::bigint[], $7::text[], $8::bytea[]) AS new (place, symbol, payload)
+            JOIN unnest($3::uuid[], $4::uuid[], $5::text[])
+                 WITH ORDINALITY AS account (organization_id, account_id, environment, number) ON number = place >> 40
             JOIN heads USING (organization_id)
         )
         SELECT organization_id, seq FROM heads
         """,
-        organizations,
-        counts,
-        [event.organization_id for event in events],
-        below_head,
-        [event.account_id for event in events],
-        [event.environment for event in events],
-        [event.kind for event in events],
+        list(counts),
+        list(counts.values()),
+        [first.organization_id for first in accounts],
+        [first.account_id for first in accounts],
+        [first.environment for first in accounts],
+        places,
         [event.symbol for event in events],
         [event.payload for event in events],
     )
     return {OrganizationId(row["organization_id"]): row["seq"] for row in rows}
+
+
+def _place(events: Sequence[Event]) -> tuple[dict[OrganizationId, int], list[Event], list[int]]:
+    """How many each organization gets, an event of each account, and each event's place as one number.
+
+    The number is its account's (from 1) << 40, how far its seq is below the new head << 8, and its kind. With it an
+    event is three values to encode instead of seven, which halves the cost of a batch.
+    """
+    counts: dict[OrganizationId, int] = {}
+    numbers: dict[UUID, int] = {}
+    accounts: list[Event] = []
+    places: list[int] = []
+    for event in reversed(events):
+        number = numbers.get(event.account_id)
+        if number is None:
+            accounts.append(event)
+            number = numbers[event.account_id] = len(accounts)
+        below = counts.get(event.organization_id, 0)
+        counts[event.organization_id] = below + 1
+        places.append(number << 40 | below << 8 | event.kind)
+    places.reverse()
+    return counts, accounts, places
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,10 @@
 """An event on its way into the log, as the bytes that subscribers get. Pure: no I/O, no clock."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from trading_intents.ids import OrganizationId
@@ -22,8 +21,7 @@ class EventType(IntEnum):
     INTENT_ACTION = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """`payload` is a serialized TradingEvent without its cursor, which only the log can give."""
 
     organization_id: OrganizationId

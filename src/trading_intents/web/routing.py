@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import unquote_to_bytes
 
+from prometheus_client import Counter, Histogram
+
 from trading_intents.clock import Clock
 from trading_intents.errors import InternalError, MethodNotAllowed, NotFound, PlatformError, Unauthorized, Unavailable
 from trading_intents.telemetry import Log, Metrics
@@ -84,6 +86,8 @@ class App:
         self.routes = tuple(routes)
         self._table = _Table(self.routes)
         self._limits, self._proxies, self._clock, self._metrics, self._log = limits, proxies, clock, metrics, log
+        # Looking a metric's child up costs more than counting.
+        self._measures: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._in_flight = 0
         self._idle = asyncio.Event()
         self.draining = False
@@ -109,9 +113,15 @@ class App:
             self._in_flight -= 1
             if self.draining and not self._in_flight:
                 self._idle.set()
-        label = route.path if route else "none"
-        self._metrics.http_requests.labels(label, answer.status).inc()
-        self._metrics.http_seconds.labels(label).observe(self._clock.monotonic() - started)
+        self._measure(route.path if route else "none", answer.status, self._clock.monotonic() - started)
+
+    def _measure(self, path: str, status: int, seconds: float) -> None:
+        found = self._measures.get((path, status))
+        if found is None:
+            found = (self._metrics.http_requests.labels(path, status), self._metrics.http_seconds.labels(path))
+            self._measures[path, status] = found
+        found[0].inc()
+        found[1].observe(seconds)
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[Route | None, Request, Answer]:
         address = self._proxies.address(scope)

@@ -21,7 +21,7 @@ CREATE TABLE actions (
     account_id uuid NOT NULL,
     seq bigint NOT NULL CHECK (seq > 0),
     intent_id uuid NOT NULL,
-    action_id uuid NOT NULL,
+    action_id uuid NOT NULL DEFAULT gen_random_uuid(),
     organization_id uuid NOT NULL,
     action_type text NOT NULL CHECK (action_type IN ('CREATE', 'REPLACE', 'CANCEL')),
     idempotency_key text CHECK (char_length(idempotency_key) BETWEEN 1 AND 128),

@@ -1,0 +1,153 @@
+"""The buckets' table: added to by whoever makes something happen, read for a window. Never decides."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from decimal import Decimal
+from uuid import UUID
+
+from trading_intents.intents.stats.model import (
+    KEEP_SECONDS,
+    OPEN,
+    ORIGIN,
+    WIDTHS_SECONDS,
+    WINDOWS_SECONDS,
+    Entry,
+    Measure,
+    Stats,
+    Window,
+    begin,
+    cover,
+    summarize,
+)
+from trading_intents.storage.database import Tx
+
+TAIL_PAGE_ACTIONS = 10_000
+PRUNE_ROWS = 5_000
+
+Counted = Sequence[tuple[str, str, Decimal]]  # measure, key, amount
+
+
+async def read(tx: Tx, account_id: UUID, window: Window) -> Stats:
+    """In one snapshot (REPEATABLE READ): the buckets, and what of the log they do not count yet."""
+    row = await tx.fetchrow(
+        # The clock is read after the snapshot is taken: nothing in it is later.
+        """
+        SELECT coalesce((SELECT rolled_seq FROM stats_heads WHERE account_id = $1), 0) AS rolled_seq,
+               clock_timestamp() AS now
+        """,
+        account_id,
+    )
+    assert row is not None
+    start = begin(window, row["now"])
+    totals: dict[tuple[str, str], Decimal] = {}
+    for counted in (
+        await _read_buckets(tx, account_id, cover(start, WINDOWS_SECONDS[window][1])),
+        await _read_tail(tx, account_id, row["rolled_seq"], start),
+        await _read_open(tx, account_id, start),
+    ):
+        for measure, key, amount in counted:
+            totals[measure, key] = totals.get((measure, key), Decimal()) + amount
+    return summarize(window, start, row["now"], totals)
+
+
+async def _read_buckets(tx: Tx, account_id: UUID, ranges: Sequence[tuple[int, datetime, datetime]]) -> Counted:
+    widths, firsts, ends = zip(*ranges, strict=True)
+    rows = await tx.fetch(
+        """
+        SELECT b.measure, b.key, sum(b.amount)
+        FROM unnest($2::bigint[], $3::timestamptz[], $4::timestamptz[]) AS r (width_seconds, first, past)
+        CROSS JOIN LATERAL (
+            SELECT measure, key, amount FROM stats_buckets
+            WHERE account_id = $1 AND width_seconds = r.width_seconds AND start >= r.first AND start < r.past
+        ) AS b
+        GROUP BY b.measure, b.key
+        """,
+        account_id,
+        widths,
+        firsts,
+        ends,
+    )
+    return [tuple(row.values()) for row in rows]
+
+
+async def _read_tail(tx: Tx, account_id: UUID, rolled_seq: int, start: datetime) -> Counted:
+    """Page by page: one as a rule, and never a statement without end when no worker ran for long."""
+    counted: list[tuple[str, str, Decimal]] = []
+    last_seq: int | None = rolled_seq
+    while last_seq is not None:
+        rows = await tx.fetch(
+            """
+            WITH page AS MATERIALIZED (
+                SELECT seq, action_type, record, created_at FROM actions
+                WHERE account_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
+            )
+            SELECT action_type, record::json ->> 'symbol' AS symbol, count(*) FILTER (WHERE created_at >= $4) AS amount,
+                   (SELECT max(seq) FROM page HAVING count(*) = $3) AS last_seq
+            FROM page GROUP BY action_type, symbol
+            """,
+            account_id,
+            last_seq,
+            TAIL_PAGE_ACTIONS,
+            start,
+        )
+        for row in rows:
+            amount = Decimal(row["amount"])
+            counted += [(Measure.ACTION, row["action_type"], amount), (Measure.SYMBOL, row["symbol"], amount)]
+        last_seq = rows[0]["last_seq"] if rows else None
+    return counted
+
+
+async def _read_open(tx: Tx, account_id: UUID, start: datetime) -> Counted:
+    rows = await tx.fetch(
+        """
+        SELECT order_status, count(*) AS amount FROM orders
+        WHERE account_id = $1 AND created_at >= $2
+          AND order_status NOT IN ('FILLED', 'CANCELLED', 'EXPIRED', 'REJECTED')
+        GROUP BY order_status
+        """,
+        account_id,
+        start,
+    )
+    return [(OPEN, row["order_status"], Decimal(row["amount"])) for row in rows]
+
+
+async def add(tx: Tx, entries: Sequence[Entry]) -> None:
+    """Locks after the outbox's rows and before the streams' heads. Any order will do: the statement sorts them."""
+    await tx.execute(
+        """
+        INSERT INTO stats_buckets AS b (account_id, width_seconds, start, measure, key, organization_id, amount)
+        SELECT account_id, width, date_bin(make_interval(secs => width), at, $8) AS start, measure, key,
+               organization_id, sum(amount)
+        FROM unnest($1::uuid[], $2::uuid[], $3::timestamptz[], $4::text[], $5::text[], $6::numeric[])
+             AS new (account_id, organization_id, at, measure, key, amount)
+        CROSS JOIN unnest($7::bigint[]) AS width
+        GROUP BY account_id, width, start, measure, key, organization_id
+        ORDER BY account_id, width, start, measure, key
+        ON CONFLICT (account_id, width_seconds, start, measure, key) DO UPDATE SET amount = b.amount + excluded.amount
+        """,
+        [entry.account_id for entry in entries],
+        [entry.organization_id for entry in entries],
+        [entry.at for entry in entries],
+        [entry.measure for entry in entries],
+        [entry.key for entry in entries],
+        [entry.amount for entry in entries],
+        WIDTHS_SECONDS,
+        ORIGIN,
+    )
+
+
+async def prune(tx: Tx, width_seconds: int) -> int:
+    """Removes at most PRUNE_ROWS buckets that no window reaches any more; gives their number."""
+    removed = await tx.execute(
+        """
+        DELETE FROM stats_buckets WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM stats_buckets
+            WHERE width_seconds = $1 AND start < (SELECT clock_timestamp()) - make_interval(secs => $2)
+            ORDER BY start LIMIT $3
+        ))
+        """,
+        width_seconds,
+        KEEP_SECONDS[width_seconds],
+        PRUNE_ROWS,
+    )
+    return int(removed.removeprefix("DELETE "))

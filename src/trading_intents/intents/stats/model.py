@@ -1,0 +1,195 @@
+"""What is counted, the buckets of a window, and the answer made of them. Pure: no I/O, no clock."""
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from uuid import UUID
+
+import msgspec
+
+from trading_intents.clock import rfc3339
+from trading_intents.intents.model import ActionType
+from trading_intents.trading import amount_text
+
+MINUTE, TEN_MINUTES, HOUR, DAY = 60, 600, 3600, 86_400
+# Each divides the next. A window is read as the narrow buckets of its first hours and the wide ones of the rest.
+WIDTHS_SECONDS = (MINUTE, TEN_MINUTES, HOUR, DAY)
+# Beyond the longest window that reads the width, and its rounding.
+KEEP_SECONDS = {MINUTE: 2 * DAY, TEN_MINUTES: 2 * DAY, HOUR: 32 * DAY, DAY: 32 * DAY}
+ORIGIN = datetime(2000, 1, 1, tzinfo=UTC)
+NEVER = datetime(9999, 1, 1, tzinfo=UTC)
+
+TOP_SYMBOLS = 10
+# Upper edges of the latency histogram; what took longer counts as the last.
+ACK_EDGES_MILLIS = (
+    *(1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700),
+    *(1_000, 1_500, 2_000, 3_000, 5_000, 7_000, 10_000, 15_000, 30_000, 60_000),
+)
+OPEN = "open"  # counted live, beside the measures
+EVERY_REASON = ""  # a refusal can have several reasons, so their sum is not its count
+
+
+class Measure(StrEnum):
+    """What is counted, under which key, at which time. Whoever makes it happen adds it in the same transaction."""
+
+    ACTION = "action"  # action type; created
+    SYMBOL = "symbol"  # actions by symbol; created
+    REFUSED = "refused"  # reason, or EVERY_REASON; refused
+    FINISHED = "finished"  # final order status; when the intent was created. -1 when an order leaves it again
+    FILLED_QUANTITY = "filled_quantity"  # symbol; filled
+    FILLED_NOTIONAL = "filled_notional"  # likewise
+    ACK_MILLIS = "ack_millis"  # see ack_key; acknowledged
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    account_id: UUID
+    organization_id: UUID
+    at: datetime
+    measure: Measure
+    key: str
+    amount: Decimal = Decimal(1)
+
+
+def ack_key(millis: int) -> str:
+    place = bisect_left(ACK_EDGES_MILLIS, millis)
+    return str(ACK_EDGES_MILLIS[min(place, len(ACK_EDGES_MILLIS) - 1)])
+
+
+class Window(StrEnum):
+    LAST_HOUR = "last_hour"
+    LAST_DAY = "last_day"
+    LAST_WEEK = "last_week"
+    LAST_MONTH = "last_month"
+
+
+# How long, and to what `from` is rounded down.
+WINDOWS_SECONDS = {
+    Window.LAST_HOUR: (HOUR, MINUTE),
+    Window.LAST_DAY: (DAY, MINUTE),
+    Window.LAST_WEEK: (7 * DAY, HOUR),
+    Window.LAST_MONTH: (30 * DAY, HOUR),
+}
+
+
+class ActionCounts(msgspec.Struct):
+    total: int
+    CREATE: int
+    REPLACE: int
+    CANCEL: int
+
+
+class IntentCounts(msgspec.Struct):
+    """By present order status."""
+
+    total: int
+    PENDING_NEW: int
+    NEW: int
+    PARTIALLY_FILLED: int
+    PENDING_REPLACE: int
+    PENDING_CANCEL: int
+    UNKNOWN: int
+    FILLED: int
+    CANCELLED: int
+    EXPIRED: int
+    REJECTED: int
+
+
+class SymbolActions(msgspec.Struct):
+    symbol: str
+    actions: int
+
+
+class Refused(msgspec.Struct):
+    total: int
+    by_reason: dict[str, int]
+
+
+class SymbolFilled(msgspec.Struct):
+    symbol: str
+    quantity: str
+    notional: str
+
+
+class Latency(msgspec.Struct):
+    p50: int | None
+    p99: int | None
+
+
+class Stats(msgspec.Struct):
+    time_window: Window
+    start: str = msgspec.field(name="from")
+    to: str
+    actions: ActionCounts
+    intents: IntentCounts
+    symbols: list[SymbolActions]
+    refused: Refused
+    filled: list[SymbolFilled]
+    broker_ack_latency_ms: Latency
+
+
+Totals = Mapping[tuple[str, str], Decimal]  # by measure and key
+
+
+def begin(window: Window, now: datetime) -> datetime:
+    length_seconds, unit_seconds = WINDOWS_SECONDS[window]
+    return _floor(now - timedelta(seconds=length_seconds), unit_seconds)
+
+
+def cover(start: datetime, unit_seconds: int) -> list[tuple[int, datetime, datetime]]:
+    """The buckets that hold everything since `start`, ever wider: width, first, and past the last."""
+    ranges = []
+    widths = [width for width in WIDTHS_SECONDS if width >= unit_seconds]
+    for width, wider in zip(widths, [*widths[1:], None], strict=True):
+        end = _floor(start + timedelta(seconds=wider - 1), wider) if wider else NEVER
+        if end > start:
+            ranges.append((width, start, end))
+        start = end
+    return ranges
+
+
+def _floor(moment: datetime, width_seconds: int) -> datetime:
+    width = timedelta(seconds=width_seconds)
+    return ORIGIN + (moment - ORIGIN) // width * width
+
+
+def summarize(window: Window, start: datetime, now: datetime, totals: Totals) -> Stats:
+    def of(measure: str) -> dict[str, int]:
+        return {key: int(amount) for (name, key), amount in totals.items() if name == measure and amount}
+
+    actions, refused = of(Measure.ACTION), of(Measure.REFUSED)
+    by_type = {kind.value: actions.get(kind, 0) for kind in ActionType}
+    by_status = of(OPEN) | of(Measure.FINISHED)
+    ranked = sorted(of(Measure.SYMBOL).items(), key=lambda item: (-item[1], item[0]))[:TOP_SYMBOLS]
+    return Stats(
+        window,
+        rfc3339(start),
+        rfc3339(now),
+        ActionCounts(sum(by_type.values()), **by_type),
+        IntentCounts(by_type[ActionType.CREATE], *(by_status.get(status, 0) for status in IntentCounts.__struct_fields__[1:])),
+        [SymbolActions(symbol, amount) for symbol, amount in ranked],
+        Refused(refused.pop(EVERY_REASON, 0), dict(sorted(refused.items()))),
+        [_filled(symbol, totals) for symbol, _ in ranked],
+        Latency(*(_quantile(of(Measure.ACK_MILLIS), percent) for percent in (50, 99))),
+    )
+
+
+def _filled(symbol: str, totals: Totals) -> SymbolFilled:
+    quantity, notional = (
+        amount_text(totals.get((measure, symbol), Decimal()))
+        for measure in (Measure.FILLED_QUANTITY, Measure.FILLED_NOTIONAL)
+    )
+    return SymbolFilled(symbol, quantity, notional)
+
+
+def _quantile(counts: Mapping[str, int], percent: int) -> int | None:
+    """The upper edge of the histogram's bucket that it is in."""
+    wanted, seen = sum(counts.values()) * percent, 0
+    for edge in sorted(map(int, counts)):
+        seen += counts[str(edge)] * 100
+        if seen >= wanted:
+            return edge
+    return None

@@ -1,0 +1,93 @@
+"""Follows the log: counts new actions in the buckets, each exactly once. Changes no action."""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from trading_intents.intents.stats.model import ORIGIN, WIDTHS_SECONDS
+from trading_intents.storage.database import Tx
+
+ROUND_ACCOUNTS = 100
+ROUND_ACTIONS_EACH = 2_000
+
+
+async def roll_up(tx: Tx) -> int:
+    """Counts what is new of ROUND_ACCOUNTS accounts at most; gives the number of actions.
+
+    The heads move in the same transaction, under their locks: every action is counted exactly once, whoever dies when.
+    What another process is counting is left to it.
+    """
+    heads = await _lock_heads(tx)
+    return await _count_actions(tx, heads) if heads else 0
+
+
+async def _lock_heads(tx: Tx) -> Mapping[UUID, int]:
+    """Of accounts that are behind."""
+    behind = await tx.fetch(
+        """
+        SELECT account_id, h.organization_id
+        FROM account_heads h LEFT JOIN stats_heads s USING (account_id)
+        WHERE h.seq > coalesce(s.rolled_seq, 0)
+        LIMIT $1
+        """,
+        ROUND_ACCOUNTS,
+    )
+    if not behind:
+        return {}
+    account_ids = [row["account_id"] for row in behind]
+    await tx.execute(
+        """
+        INSERT INTO stats_heads (account_id, organization_id)
+        SELECT * FROM unnest($1::uuid[], $2::uuid[]) AS new (account_id, organization_id) ORDER BY account_id
+        ON CONFLICT DO NOTHING
+        """,
+        account_ids,
+        [row["organization_id"] for row in behind],
+    )
+    rows = await tx.fetch(
+        """
+        SELECT account_id, rolled_seq FROM stats_heads
+        WHERE account_id = ANY ($1::uuid[]) ORDER BY account_id FOR UPDATE SKIP LOCKED
+        """,
+        account_ids,
+    )
+    return {row["account_id"]: row["rolled_seq"] for row in rows}
+
+
+async def _count_actions(tx: Tx, heads: Mapping[UUID, int]) -> int:
+    rows = await tx.fetch(
+        """
+        WITH fresh AS MATERIALIZED (
+            SELECT a.account_id, a.organization_id, a.seq, a.action_type, a.record::json ->> 'symbol' AS symbol,
+                   date_bin('1 minute', a.created_at, $5) AS minute
+            FROM unnest($1::uuid[], $2::bigint[]) AS head (account_id, rolled_seq)
+            CROSS JOIN LATERAL (
+                SELECT * FROM actions
+                WHERE account_id = head.account_id AND seq > head.rolled_seq ORDER BY seq LIMIT $3
+            ) AS a
+        ), counted AS (
+            INSERT INTO stats_buckets AS b (account_id, width_seconds, start, measure, key, organization_id, amount)
+            SELECT account_id, width, date_bin(make_interval(secs => width), minute, $5) AS start, measure, key,
+                   organization_id, sum(amount)
+            FROM (
+                SELECT account_id, organization_id, minute, action_type, symbol, count(*) AS amount
+                FROM fresh GROUP BY account_id, organization_id, minute, action_type, symbol
+            ) AS new
+            CROSS JOIN LATERAL (VALUES ('action', action_type), ('symbol', symbol)) AS what (measure, key)
+            CROSS JOIN unnest($4::bigint[]) AS width
+            GROUP BY account_id, width, start, measure, key, organization_id
+            ORDER BY account_id, width, start, measure, key
+            ON CONFLICT (account_id, width_seconds, start, measure, key)
+            DO UPDATE SET amount = b.amount + excluded.amount
+        )
+        UPDATE stats_heads s SET rolled_seq = done.seq
+        FROM (SELECT account_id, max(seq) AS seq, count(*) AS amount FROM fresh GROUP BY account_id) AS done
+        WHERE s.account_id = done.account_id
+        RETURNING done.amount
+        """,
+        list(heads),
+        list(heads.values()),
+        ROUND_ACTIONS_EACH,
+        WIDTHS_SECONDS,
+        ORIGIN,
+    )
+    return sum(row["amount"] for row in rows)
