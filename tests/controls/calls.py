@@ -1,0 +1,55 @@
+"""Controls as a caller asks for them."""
+
+from typing import Any
+
+from tests.accounts.test_accounts import made
+from tests.world import World
+
+URL = "/v1/controls"
+
+
+class Desk:
+    """One caller, and one account of theirs."""
+
+    def __init__(self, world: World, caller: str = "admin", **account: Any) -> None:
+        self.world, self.headers = world, world.callers[caller]
+        self.account = made(world, caller, **account)["id"]
+
+    def call(self, method: str, tail: str, body: Any = None, caller: str | None = None, **headers: str) -> Any:
+        """At a path below the account's controls; header names are written with underscores."""
+        sent = self.world.callers[caller] if caller else self.headers
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.world.client.request(
+            method, f"{URL}/accounts/{self.account}{tail}", json=body, headers=sent | named
+        )
+
+    def put(self, symbol: str, reason: str | None = None, *, disabled: bool = True, **headers: str) -> Any:
+        body = {"manually_disabled": disabled} | ({} if reason is None else {"manual_reason": reason})
+        return self.call("PUT", f"/symbols/{symbol}", body, **headers)
+
+    def patch(self, symbol: str, body: Any, **headers: str) -> Any:
+        return self.call("PATCH", f"/symbols/{symbol}/time", body, **headers)
+
+    def get(self, tail: str, **headers: str) -> Any:
+        return self.call("GET", tail, **headers)
+
+    def evaluate(self, symbol: str | None = None, caller: str | None = None) -> Any:
+        body = {"account_id": self.account} | ({} if symbol is None else {"symbol": symbol})
+        headers = self.world.callers[caller] if caller else self.headers
+        return self.world.client.post(f"{URL}/evaluate", json=body, headers=headers)
+
+    def reasons(self, symbol: str | None = None) -> list[str]:
+        answer = self.evaluate(symbol)
+        assert answer.status_code == 200, answer.text
+        reasons = [told["reason"] for told in answer.json()["triggered"]]
+        assert answer.json()["allowed"] is (reasons == [])
+        return reasons
+
+
+def code(answer: Any) -> tuple[int, str]:
+    return answer.status_code, answer.json()["code"]
+
+
+def pointers(answer: Any) -> list[str]:
+    assert code(answer) == (422, "validation_failed"), answer.text
+    return [error["pointer"] for error in answer.json()["errors"]]
