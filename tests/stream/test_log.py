@@ -1,0 +1,275 @@
+"""The event log: dense seqs in commit order, no tenant in another's, and cursors that fit only their log."""
+
+import asyncio
+import base64
+import random
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+
+from tests.stream.conftest import event
+from trading_intents.errors import InvalidCursor
+from trading_intents.ids import OrganizationId
+from trading_intents.secret import Secret
+from trading_intents.storage.database import Database, Row, Tx, open_database
+from trading_intents.stream.log import (
+    Cursor,
+    append,
+    head,
+    keep_partitions,
+    make_cursor,
+    open_cursor,
+    read_after,
+    read_epoch,
+)
+from trading_intents.stream.model import Event, EventType
+from trading_intents.telemetry import Metrics, make_log
+from trading_intents.trading import Environment
+
+WRITERS, TRANSACTIONS, PAGE = 8, 40, 50
+EPOCH = UUID(int=7)
+
+
+async def test_events_are_numbered_in_their_order_for_each_organization(
+    database: Database, organizations: list[OrganizationId]
+) -> None:
+    one, other, quiet, _ = organizations
+    async with database.service.transaction(organizations) as tx:
+        assert await append(tx, [event(one, b"a"), event(other, b"b"), event(one, b"c")]) == {one: 2, other: 1}
+        assert await append(tx, [event(one, b"d")]) == {one: 3}
+    async with database.worker.transaction() as tx:
+        assert await payloads(tx, one) == [(1, b"a"), (2, b"c"), (3, b"d")]
+        assert await payloads(tx, other) == [(1, b"b")]
+        assert [await head(tx, organization) for organization in (one, other, quiet)] == [3, 1, 0]
+
+
+async def payloads(tx: Tx, organization_id: OrganizationId) -> list[tuple[int, bytes]]:
+    return [(logged.seq, logged.payload) for logged in await read_after(tx, organization_id, 0, PAGE)]
+
+
+async def test_a_reader_can_tell_that_events_are_kept_no_longer(
+    database: Database, organizations: list[OrganizationId], owner: asyncpg.Connection
+) -> None:
+    one = organizations[0]
+    async with database.worker.transaction() as tx:
+        await append(tx, [event(one) for _ in range(10)])
+    await owner.execute("DELETE FROM stream_events WHERE seq <= 5")
+    async with database.worker.transaction() as tx:
+        assert [e.seq for e in await read_after(tx, one, 3, 4)] == [6, 7]
+        assert [e.seq for e in await read_after(tx, one, 5, 4)] == [6, 7, 8, 9]
+        assert (await read_after(tx, one, 0, 4), await head(tx, one)) == ([], 10)
+
+
+async def test_an_event_is_read_as_it_was_appended(database: Database, organizations: list[OrganizationId]) -> None:
+    events = [
+        Event(organizations[0], uuid4(), environment, kind, f"S{kind}", bytes([kind]) * 300)
+        for environment in Environment
+        for kind in EventType
+    ]
+    async with database.worker.transaction() as tx:
+        await append(tx, events)
+        found = await read_after(tx, organizations[0], 0, PAGE)
+    assert [(e.account_id, e.environment, e.kind, e.symbol, e.payload) for e in found] == [
+        (e.account_id, e.environment, e.kind, e.symbol, e.payload) for e in events
+    ]
+    assert [e.seq for e in found] == list(range(1, len(events) + 1))
+
+
+async def test_what_is_rolled_back_leaves_no_gap(database: Database, organizations: list[OrganizationId]) -> None:
+    one = organizations[0]
+    with pytest.raises(asyncpg.DivisionByZeroError):
+        async with database.service.transaction([one]) as tx:
+            await tx.fetchval("SELECT 1 / $1::bigint", (await append(tx, [event(one)]))[one] - 1)
+    async with database.service.transaction([one]) as tx:
+        assert await append(tx, [event(one)]) == {one: 1}
+
+
+async def test_a_page_ends_at_its_limit_and_goes_on_after_a_seq(
+    database: Database, organizations: list[OrganizationId]
+) -> None:
+    one = organizations[0]
+    async with database.worker.transaction() as tx:
+        await append(tx, [event(one) for _ in range(10)])
+        assert [e.seq for e in await read_after(tx, one, 3, 4)] == [4, 5, 6, 7]
+        assert await read_after(tx, one, 10, 4) == []
+
+
+async def test_followers_see_every_event_of_many_writers_in_order(
+    database_url: Secret, organizations: list[OrganizationId], metrics: Metrics
+) -> None:
+    written = dict.fromkeys(organizations, 0)
+    seen: dict[OrganizationId, list[bytes]] = {organization: [] for organization in organizations}
+    done = asyncio.Event()
+
+    async def write(writer: int, database: Database) -> None:
+        chance = random.Random(writer)
+        for number in range(TRANSACTIONS):
+            chosen = chance.choices(organizations, k=chance.randint(1, 6))
+            async with database.service.transaction(organizations) as tx:
+                await append(tx, [event(organization, f"{writer} {number}".encode()) for organization in chosen])
+            for organization in chosen:
+                written[organization] += 1
+
+    async def follow(organization: OrganizationId, database: Database) -> None:
+        last = 0
+        while True:
+            finished = done.is_set()
+            async with database.worker.transaction(read_only=True) as tx:
+                events = await read_after(tx, organization, last, PAGE)
+            assert [e.seq for e in events] == list(range(last + 1, last + len(events) + 1))
+            seen[organization] += [e.payload for e in events]
+            last += len(events)
+            if finished and not events:
+                return
+
+    async with open_database(database_url, WRITERS, make_log("warning"), metrics) as database:
+        followers = [asyncio.ensure_future(follow(organization, database)) for organization in organizations]
+        await asyncio.gather(*(write(writer, database) for writer in range(WRITERS)), upkeep(database))
+        done.set()
+        await asyncio.gather(*followers)
+    assert {organization: len(found) for organization, found in seen.items()} == written
+    for found in seen.values():
+        for writer in range(WRITERS):
+            numbers = [int(p.split()[1]) for p in found if p.split()[0] == str(writer).encode()]
+            assert numbers == sorted(numbers)
+
+
+async def upkeep(database: Database) -> None:
+    """Runs among them all, and need not succeed."""
+    async with database.worker.transaction() as tx:
+        await keep_partitions(tx)
+
+
+async def test_the_service_appends_for_its_organizations_only(
+    database: Database, organizations: list[OrganizationId]
+) -> None:
+    one, other, *_ = organizations
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        async with database.service.transaction([one]) as tx:
+            await append(tx, [event(one), event(other)])
+    async with database.worker.transaction() as tx:
+        await append(tx, [event(one), event(other)])
+    async with database.service.transaction([one]) as tx:
+        assert [await head(tx, organization) for organization in (one, other)] == [1, 0]
+        assert await tx.fetchval("SELECT count(*) FROM stream_heads") == 1
+    async with database.service.transaction() as tx:
+        assert await tx.fetchval("SELECT count(*) FROM stream_heads") == 0
+
+
+@pytest.mark.parametrize(
+    ("role", "statement"),
+    [
+        ("service", "SELECT FROM stream_events"),
+        ("service", "SELECT FROM stream_events_default"),
+        ("service", "INSERT INTO stream_events_default SELECT"),
+        ("service", "UPDATE stream_events SET symbol = 'X'"),
+        ("service", "DELETE FROM stream_events"),
+        ("service", "DELETE FROM stream_heads"),
+        ("service", "TRUNCATE stream_events"),
+        ("worker", "SELECT FROM stream_events_default"),
+        ("worker", "UPDATE stream_events SET symbol = 'X'"),
+        ("worker", "DELETE FROM stream_events"),
+        ("worker", "DELETE FROM stream_heads"),
+        ("worker", "UPDATE stream_epoch SET epoch = gen_random_uuid()"),
+    ],
+)
+async def test_nobody_changes_the_log_or_goes_around_it(database: Database, role: str, statement: str) -> None:
+    pool = database.service if role == "service" else database.worker
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        async with pool.transaction() as tx:
+            await tx.execute(statement)
+
+
+async def test_the_owner_sees_no_tenants_events(
+    database: Database, organizations: list[OrganizationId], owner: asyncpg.Connection
+) -> None:
+    async with database.worker.transaction() as tx:
+        await append(tx, [event(organizations[0])])
+    await owner.execute("SET ROLE ti_owner")
+    assert await owner.fetchval("SELECT count(*) FROM stream_events") == 0
+    assert await owner.fetchval("SELECT count(*) FROM stream_heads") == 0
+
+
+async def test_the_epoch_is_one_and_stays(database: Database) -> None:
+    async with database.worker.transaction() as tx:
+        epoch = await read_epoch(tx)
+        assert epoch == await read_epoch(tx)
+        assert epoch.version == 4
+
+
+@pytest.mark.parametrize("seq", [0, 1, 2**63 - 1])
+def test_a_cursor_comes_back_as_it_went(seq: int) -> None:
+    cursor = make_cursor(EPOCH, seq)
+    assert len(cursor) <= 64
+    assert open_cursor(cursor) == Cursor(EPOCH, seq)
+
+
+GOOD = make_cursor(EPOCH, 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "1",
+        GOOD[:-1],
+        GOOD + "A",
+        GOOD[:-4] + "AA==",
+        " " + GOOD[1:],
+        GOOD[:-1] + "+",
+        GOOD[:-1] + "é",
+        GOOD[:-1] + "\ud800",
+        "A" * 10_000,
+        base64.urlsafe_b64encode(EPOCH.bytes + b"\xff" * 8).decode(),
+    ],
+)
+def test_what_is_no_cursor_is_refused(text: str) -> None:
+    with pytest.raises(InvalidCursor):
+        open_cursor(text)
+
+
+class Explaining:
+    """Answers a query with nothing and keeps its plan."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+        self.plan = ""
+
+    async def fetch(self, query: str, *args: Any) -> list[Row]:
+        self.plan = "\n".join(row["QUERY PLAN"] for row in await self._tx.fetch(f"EXPLAIN {query}", *args))
+        return []
+
+
+@pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
+@pytest.mark.parametrize("analyzed", [False, True])
+async def test_a_reader_finds_its_place_by_the_index_in_every_partition(
+    database: Database, organizations: list[OrganizationId], owner: asyncpg.Connection, mode: str, analyzed: bool
+) -> None:
+    for day in range(9):
+        await owner.execute(
+            f"""
+            CREATE TABLE stream_events_2020010{day} PARTITION OF stream_events
+            FOR VALUES FROM ('2020-01-{day + 1:02} 00:00+00') TO ('2020-01-{day + 2:02} 00:00+00')
+            """
+        )
+    await owner.execute(
+        """
+        INSERT INTO stream_events
+        SELECT id, n, id, 'paper', 1, 'S', 'x', '2020-01-01 00:00+00'::timestamptz + make_interval(secs => n * 75)
+        FROM unnest($1::uuid[]) AS id, generate_series(1, 10000) AS n
+        """,
+        organizations,
+    )
+    if analyzed:
+        await owner.execute("ANALYZE stream_events")
+    async with database.worker.transaction() as tx:
+        await tx.execute(f"SET LOCAL plan_cache_mode = {mode}")
+        explaining = Explaining(tx)
+        await read_after(explaining, organizations[1], 9_000, 500)  # type: ignore[arg-type] # it only fetches
+        assert explaining.plan.count("_pkey") >= 9, explaining.plan
+        assert "Seq Scan on stream_events_2020" not in explaining.plan
+        found = await read_after(tx, organizations[1], 1_000, 500)
+        assert await read_after(tx, organizations[1], 2**63 - 1, 500) == []
+    assert [e.seq for e in found] == list(range(1_001, 1_501))

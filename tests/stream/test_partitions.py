@@ -1,0 +1,164 @@
+"""Upkeep of the log's days: made ahead, dropped when old, and never in the way of an append."""
+
+import asyncio
+
+import asyncpg
+import pytest
+
+from tests.stream.conftest import event
+from trading_intents.ids import OrganizationId
+from trading_intents.storage.database import Database
+from trading_intents.stream.log import DAYS_AHEAD, KEEP_DAYS, append, keep_partitions, read_after
+
+ADD_PARTITION = """
+    CREATE FUNCTION add_partition(days integer) RETURNS text LANGUAGE plpgsql AS $$
+    DECLARE
+        day date := (clock_timestamp() AT TIME ZONE 'UTC')::date + days;
+        name text := 'stream_events_' || to_char(day, 'YYYYMMDD');
+    BEGIN
+        EXECUTE format('CREATE TABLE %I PARTITION OF stream_events FOR VALUES FROM (%L) TO (%L)',
+                       name, day::timestamp AT TIME ZONE 'UTC', (day + 1)::timestamp AT TIME ZONE 'UTC');
+        EXECUTE format('ALTER TABLE %I OWNER TO ti_owner', name);
+        RETURN name;
+    END
+    $$
+"""
+
+
+async def keep(database: Database) -> bool:
+    async with database.worker.transaction() as tx:
+        return await keep_partitions(tx)
+
+
+async def days(owner: asyncpg.Connection) -> set[int]:
+    """The days that have a partition, counted from today."""
+    rows = await owner.fetch(
+        """
+        SELECT to_date(right(relname, 8), 'YYYYMMDD') - (clock_timestamp() AT TIME ZONE 'UTC')::date AS day
+        FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
+        WHERE inhparent = 'stream_events'::regclass AND relname <> 'stream_events_default'
+        """
+    )
+    return {row["day"] for row in rows}
+
+
+async def put(owner: asyncpg.Connection, organization: OrganizationId, seq: int, days: float) -> None:
+    """An event of so many days from now."""
+    await owner.execute(
+        """
+        INSERT INTO stream_events VALUES ($1, $2, $1, 'paper', 1, 'S', 'x', clock_timestamp() + $3 * interval '1 day')
+        """,
+        organization,
+        seq,
+        days,
+    )
+
+
+async def kept(owner: asyncpg.Connection) -> list[int]:
+    return [row["seq"] for row in await owner.fetch("SELECT seq FROM stream_events ORDER BY seq")]
+
+
+async def test_today_and_the_days_ahead_get_partitions(
+    database: Database, organizations: list[OrganizationId], owner: asyncpg.Connection
+) -> None:
+    assert await keep(database)
+    assert await days(owner) == set(range(DAYS_AHEAD + 1))
+    assert await keep(database)
+    assert await days(owner) == set(range(DAYS_AHEAD + 1))
+    async with database.service.transaction(organizations) as tx:
+        await append(tx, [event(organizations[0])])
+    for day in range(DAYS_AHEAD + 1):
+        await put(owner, organizations[0], 2 + day, day)
+    assert await owner.fetchval("SELECT count(*) FROM stream_events_default") == 0
+
+
+async def test_a_partition_is_locked_and_indexed_like_the_first(database: Database, owner: asyncpg.Connection) -> None:
+    await keep(database)
+    rows = await owner.fetch(
+        """
+        SELECT c.relname, c.relrowsecurity AND c.relforcerowsecurity AS forced, c.relacl, c.relowner::regrole::text,
+               (SELECT count(*) FROM pg_policy WHERE polrelid = c.oid) AS policies,
+               (SELECT count(*) FROM pg_constraint WHERE conrelid = c.oid AND contype IN ('c', 'p')) AS constraints
+        FROM pg_inherits JOIN pg_class AS c ON c.oid = inhrelid
+        WHERE inhparent = 'stream_events'::regclass AND c.relname <> 'stream_events_default'
+        """
+    )
+    assert {tuple(row.values())[1:] for row in rows} == {(True, None, "ti_owner", 0, 4)}
+
+
+async def test_events_come_and_are_read_while_upkeep_is_late(
+    database: Database, organizations: list[OrganizationId], owner: asyncpg.Connection
+) -> None:
+    one = organizations[0]
+    async with database.service.transaction([one]) as tx:
+        await append(tx, [event(one)])
+    assert await owner.fetchval("SELECT count(*) FROM stream_events_default") == 1
+    assert await keep(database)
+    # Today's stay where they are, the next days have their own again.
+    assert await days(owner) == set(range(1, DAYS_AHEAD + 1))
+    async with database.service.transaction([one]) as tx:
+        await append(tx, [event(one)])
+    await put(owner, one, 3, 1)
+    async with database.worker.transaction() as tx:
+        assert [e.seq for e in await read_after(tx, one, 0, 10)] == [1, 2, 3]
+
+
+async def test_events_are_dropped_after_seven_days_and_not_before(
+    database: Database, organizations: list[OrganizationId], owner: asyncpg.Connection
+) -> None:
+    await owner.execute(ADD_PARTITION)
+    for seq, day in enumerate((-KEEP_DAYS - 2, -KEEP_DAYS - 1, -KEEP_DAYS, -1), 1):
+        await owner.execute("SELECT add_partition($1)", day)
+        await put(owner, organizations[0], seq, day)
+    assert await keep(database)
+    assert await days(owner) == {-KEEP_DAYS, *range(-1, DAYS_AHEAD + 1)}
+    assert await kept(owner) == [3, 4]
+
+
+async def test_the_default_partition_is_emptied_after_seven_days_too(
+    database: Database, organizations: list[OrganizationId], owner: asyncpg.Connection
+) -> None:
+    for seq, day in enumerate((-KEEP_DAYS - 1, -KEEP_DAYS, -1, 0), 1):
+        await put(owner, organizations[0], seq, day)
+    assert await keep(database)
+    assert await kept(owner) == [2, 3, 4]
+
+
+async def test_upkeep_gives_way_to_those_who_read_and_append(
+    database: Database, organizations: list[OrganizationId], owner: asyncpg.Connection
+) -> None:
+    await owner.execute(ADD_PARTITION)
+    await owner.execute("SELECT add_partition($1)", -KEEP_DAYS - 1)
+    async with owner.transaction():
+        await owner.execute("LOCK TABLE ONLY stream_events IN ROW EXCLUSIVE MODE")
+        assert not await keep(database)
+        # What it could not drop did not keep it from making the coming days.
+        assert await days(owner) == {-KEEP_DAYS - 1, *range(DAYS_AHEAD + 1)}
+    assert await keep(database)
+    assert await days(owner) == set(range(DAYS_AHEAD + 1))
+
+
+async def test_a_busy_default_partition_puts_off_the_coming_days(database: Database, owner: asyncpg.Connection) -> None:
+    async with owner.transaction():
+        await owner.execute("LOCK TABLE stream_events_default IN ROW EXCLUSIVE MODE")
+        assert not await keep(database)
+        assert await days(owner) == set()
+    assert await keep(database)
+
+
+async def test_many_processes_may_keep_them_at_once(database: Database, owner: asyncpg.Connection) -> None:
+    assert all(await asyncio.gather(*(keep(database) for _ in range(5))))
+    assert await days(owner) == set(range(DAYS_AHEAD + 1))
+
+
+async def test_the_service_may_make_partitions_at_its_start(database: Database, owner: asyncpg.Connection) -> None:
+    async with database.service.transaction() as tx:
+        assert await keep_partitions(tx)
+    assert await days(owner) == set(range(DAYS_AHEAD + 1))
+
+
+@pytest.mark.parametrize(("ahead", "keep_days"), [(0, 6), (0, 0), (-1, 7), (31, 7)])
+async def test_nobody_can_have_events_dropped_early(database: Database, ahead: int, keep_days: int) -> None:
+    with pytest.raises(asyncpg.RaiseError):
+        async with database.worker.transaction() as tx:
+            await tx.execute("SELECT stream_keep_partitions($1, $2)", ahead, keep_days)
