@@ -11,6 +11,7 @@ from trading_intents.telemetry import Metrics
 from trading_intents.testing.fakes import ManualClock
 from trading_intents.web import limits as limits_module
 from trading_intents.web.limits import Bucket, Limits, Proxies
+from trading_intents.web.request import Incoming
 
 ADA, BOB = {"x-name": "ada"}, {"x-name": "bob"}
 
@@ -96,8 +97,9 @@ def test_memory_is_bounded_and_a_spent_bucket_is_kept(monkeypatch: pytest.Monkey
     ],
 )
 def test_only_a_trusted_proxy_may_name_the_address(peer: str, forwarded: bytes, address: str) -> None:
-    scope = {"client": (peer, 1), "headers": [(b"x-forwarded-for", forwarded)] if forwarded else []}
-    assert Proxies(("10.0.0.0/8",)).address(scope) == address
+    headers = [(b"x-forwarded-for", forwarded)] if forwarded else []
+    incoming = Incoming("GET", b"/", b"", headers, b"", peer, keep_alive=True)
+    assert Proxies(("10.0.0.0/8",)).address(incoming) == address
 
 
 def test_a_bad_network_is_refused_at_start() -> None:

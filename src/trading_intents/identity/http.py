@@ -252,7 +252,7 @@ def provider_routes(gate: Gate, provider: EmbeddedProvider, issuer: TokenIssuer)
     """Only while the embedded provider is the one in use."""
 
     async def token(request: Request) -> Answer:
-        form = _read_form(await request.read_body(FORM))
+        form = _read_form(request.read_body(FORM))
         if form.get("grant_type") is None:
             raise InvalidRequest("grant_type is required")
         if form["grant_type"] != "client_credentials":

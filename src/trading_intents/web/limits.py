@@ -10,7 +10,7 @@ from prometheus_client import Counter
 from trading_intents.clock import Clock
 from trading_intents.config import Rate, Settings
 from trading_intents.errors import RateLimited, StartupRefused
-from trading_intents.web.request import Scope
+from trading_intents.web.request import Incoming
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -115,11 +115,11 @@ class Proxies:
         except ValueError as error:
             raise StartupRefused(f"TRADING_INTENTS_TRUSTED_PROXIES: {error}") from None
 
-    def address(self, scope: Scope) -> str:
-        peer: str = (scope.get("client") or ("unknown", 0))[0]
+    def address(self, incoming: Incoming) -> str:
+        peer = incoming.peer
         if not self._trusted or not self._trusts(peer):
             return peer
-        forwarded = b",".join(value for name, value in scope["headers"] if name == b"x-forwarded-for")
+        forwarded = b",".join(value for name, value in incoming.headers if name == b"x-forwarded-for")
         # From the right: each trusted hop vouches for the one before it; the first untrusted one is the caller.
         for hop in reversed(forwarded.decode("latin-1").split(",")):
             candidate = hop.strip()

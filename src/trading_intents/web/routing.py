@@ -14,10 +14,9 @@ from trading_intents.errors import InternalError, MethodNotAllowed, NotFound, Pl
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.limits import Bucket, Limits, Proxies
 from trading_intents.web.problem import PROBLEM, ErrorShape
-from trading_intents.web.request import JSON, Answer, Receive, Request, Scope
+from trading_intents.web.request import JSON, Answer, Incoming, Request
 
 Handler = Callable[[Request], Awaitable[Answer]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class Policy(Protocol):
@@ -78,7 +77,7 @@ class Route:
 
 
 class App:
-    """The ASGI application over a route table."""
+    """The application over a route table."""
 
     def __init__(
         self, routes: Iterable[Route], limits: Limits, proxies: Proxies, clock: Clock, metrics: Metrics, log: Log
@@ -102,18 +101,19 @@ class App:
                 await self._idle.wait()
         return not self._in_flight
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        assert scope["type"] == "http"
+    async def handle(self, incoming: Incoming) -> Answer:
+        """Every request gets an answer: what goes wrong is one too."""
         started = self._clock.monotonic()
         self._in_flight += 1
         try:
-            route, request, answer = await self._answer(scope, receive)
-            await _send(answer, request, send, close=self.draining)
+            route, request, answer = await self._answer(incoming)
         finally:
             self._in_flight -= 1
             if self.draining and not self._in_flight:
                 self._idle.set()
+        answer.headers += request.headers_out
         self._measure(route.path if route else "none", answer.status, self._clock.monotonic() - started)
+        return answer
 
     def _measure(self, path: str, status: int, seconds: float) -> None:
         found = self._measures.get((path, status))
@@ -123,14 +123,14 @@ class App:
         found[0].inc()
         found[1].observe(seconds)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> tuple[Route | None, Request, Answer]:
-        address = self._proxies.address(scope)
+    async def _answer(self, incoming: Incoming) -> tuple[Route | None, Request, Answer]:
+        address = self._proxies.address(incoming)
         try:
-            route, params = self._table.match(scope["method"], scope["raw_path"])
+            route, params = self._table.match(incoming.method, incoming.raw_path)
         except PlatformError as error:
-            request = Request(scope, receive, {}, address)
+            request = Request(incoming, {}, address)
             return None, request, PROBLEM.answer(error, request.id)
-        request = Request(scope, receive, params, address)
+        request = Request(incoming, params, address)
         try:
             answer = await self._serve(route, request)
         except PlatformError as error:
@@ -149,7 +149,7 @@ class App:
             caller = request.caller.limit_key if request.caller else f"address:{request.address}"
             request.headers_out += self._limits.take(route.bucket, caller)
         if route.body is not None and route.body_media is JSON:
-            await request.read_json()
+            request.read_json()
         route.policy.permit(request)
         return await route.handle(request)
 
@@ -191,11 +191,10 @@ class _Table:
         methods[route.method] = route
 
     def match(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
-        path = raw_path.partition(b"?")[0]
-        methods = self._literal.get(path)
+        methods = self._literal.get(raw_path)
         if methods is not None:
             return _pick(methods, method), {}
-        parts = path.split(b"/")
+        parts = raw_path.split(b"/")
         for shape, names, candidates in self._by_length.get(len(parts), ()):
             if all(want is None or want == part for want, part in zip(shape, parts, strict=True)):
                 values = [_decode(part) for want, part in zip(shape, parts, strict=True) if want is None]
@@ -219,13 +218,3 @@ def _decode(part: bytes) -> str:
     if "\x00" in text:  # nothing can have that name: PostgreSQL's text holds no NUL
         raise NotFound("no such path")
     return text
-
-
-async def _send(answer: Answer, request: Request, send: Send, close: bool) -> None:
-    headers = [*request.headers_out, *answer.headers]
-    if answer.status != 204:
-        headers += [(b"content-type", answer.content_type), (b"content-length", b"%d" % len(answer.body))]
-    if close:
-        headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})

@@ -1,21 +1,35 @@
-"""Runs an App on uvicorn's HTTP protocol: bind first, serve, close. Owns no signals: the composition root does."""
+"""HTTP/1.1 on httptools: bind, parse, hand whole requests to an App, write each answer at once, close.
+
+Knows no route. Owns no signals: the composition root does.
+"""
 
 import asyncio
 import contextlib
 import socket
+from collections import deque
 from collections.abc import AsyncIterator
 from email.utils import formatdate
+from http import HTTPStatus
+from typing import cast
 
-import uvicorn
-from uvicorn.server import ServerState
+import httptools
 
-from trading_intents.errors import StartupRefused
+from trading_intents.errors import InvalidRequest, PlatformError, RequestTimeout, StartupRefused, Unavailable
+from trading_intents.web.body import MAX_BODY_BYTES
+from trading_intents.web.problem import PROBLEM
+from trading_intents.web.request import Answer, Incoming
 from trading_intents.web.routing import App
 
 BACKLOG = 2048
 MAX_CONNECTIONS = 10_000
+MAX_HEAD_BYTES = 32 * 1024
+MAX_PIPELINED = 16
+REQUEST_SECONDS = 10  # from a request's first byte to its last
 KEEP_ALIVE_SECONDS = 75
-CLOSE_SECONDS = 1
+CLOSE_SECONDS = 1.0
+
+_REASONS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -37,54 +51,173 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+class _Server:
+    """What the connections of one listener share."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.connections: set[_Connection] = set()
+        self.date = b""
+
+    async def tick(self) -> None:
+        """Once a second: the date header, and connections that are too slow or idle for too long."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self.date = b"date: " + formatdate(usegmt=True).encode() + b"\r\n"
+            for connection in list(self.connections):
+                connection.check(loop.time())
+            await asyncio.sleep(1)
+
+    async def close(self) -> None:
+        tasks = [task for connection in list(self.connections) if (task := connection.finish())]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
+            for task in late:
+                task.cancel()
+
+
+class _Connection(asyncio.Protocol):
+    """Requests of one client, answered one after the other."""
+
+    def __init__(self, server: _Server) -> None:
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._waiting: deque[Incoming] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._begun_at: float | None = None
+        self._idle_since = self._loop.time()
+        self._last = False  # no request after the ones that wait
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._peer = str((transport.get_extra_info("peername") or ("unknown",))[0])
+        self._server.connections.add(self)
+        if len(self._server.connections) > MAX_CONNECTIONS:
+            self._refuse(Unavailable("too many connections"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.connections.discard(self)
+
+    def pause_writing(self) -> None:
+        """The client does not read its answers: take no more requests from it."""
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        if self._last:
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(InvalidRequest("this server speaks HTTP/1.1 only"))
+        except httptools.HttpParserError:
+            self._refuse(InvalidRequest("not an HTTP/1.1 request"))
+
+    # httptools calls these while it is fed.
+
+    def on_message_begin(self) -> None:
+        self._begun_at = self._loop.time()
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._head_bytes = 0
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        self._count_head(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
+        self._count_head(len(name) + len(value))
+
+    def _count_head(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES:
+            raise httptools.HttpParserError("the head is too large")
+
+    def on_headers_complete(self) -> None:
+        if (b"expect", b"100-continue") in self._headers and not self._task and not self._waiting:
+            self._transport.write(_CONTINUE)
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        if self._body_bytes <= MAX_BODY_BYTES:  # more is refused later, once it is known who calls
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        self._begun_at = None
+        path, _, query = self._url.partition(b"?")
+        body = b"".join(self._body) if self._body_bytes <= MAX_BODY_BYTES else None
+        keep = self._parser.should_keep_alive()
+        method = self._parser.get_method().decode("ascii")
+        self._waiting.append(Incoming(method, path, query, self._headers, body, self._peer, keep))
+        if self._task is None:
+            self._task = self._loop.create_task(self._answer_all())
+        elif len(self._waiting) >= MAX_PIPELINED:
+            self._transport.pause_reading()
+
+    async def _answer_all(self) -> None:
+        try:
+            while self._waiting and not self._transport.is_closing():
+                incoming = self._waiting.popleft()
+                answer = await self._server.app.handle(incoming)
+                close = not incoming.keep_alive or self._server.app.draining or (self._last and not self._waiting)
+                self._write(answer, incoming.method, close)
+                if close:
+                    self._last = True
+                    self._transport.close()
+        finally:
+            self._task = None
+            self._idle_since = self._loop.time()
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def _write(self, answer: Answer, method: str, close: bool) -> None:
+        parts = [_REASONS[answer.status], self._server.date]
+        for name, value in answer.headers:
+            parts += (name, b": ", value, b"\r\n")
+        if answer.status != 204:
+            parts += (b"content-type: ", answer.content_type, b"\r\ncontent-length: %d\r\n" % len(answer.body))
+        parts.append(b"connection: close\r\n\r\n" if close else b"\r\n")
+        if method != "HEAD" and answer.status != 204:
+            parts.append(answer.body)
+        self._transport.write(b"".join(parts))
+
+    def _refuse(self, error: PlatformError) -> None:
+        """What cannot be read as a request: after the answers that are under way, one more and the end."""
+        self._last = True
+        self._begun_at = None
+        if self._task is None:
+            self._write(PROBLEM.answer(error, ""), "GET", close=True)
+            self._transport.close()
+
+    def check(self, now: float) -> None:
+        if self._begun_at is not None and now - self._begun_at > REQUEST_SECONDS:
+            self._refuse(RequestTimeout(f"the request did not arrive within {REQUEST_SECONDS} s"))
+        elif self._task is None and self._begun_at is None and now - self._idle_since > KEEP_ALIVE_SECONDS:
+            self._transport.close()
+
+    def finish(self) -> asyncio.Task[None] | None:
+        """No more requests; the task that still answers, if there is one."""
+        self._last = True
+        if self._task is None:
+            self._transport.close()
+        return self._task
+
+
 @contextlib.asynccontextmanager
 async def serving(app: App, listener: socket.socket) -> AsyncIterator[None]:
-    """Serve `app` while the block runs, then close every connection.
-
-    uvicorn.Server is not used: it takes the signals, and it polls where we can wait.
-    """
-    config = _config(app)
-    state = ServerState()
-    server = await asyncio.get_running_loop().create_server(
-        lambda: config.http_protocol_class(config=config, server_state=state, app_state={}),  # type: ignore[call-arg]  # uvicorn types it as a bare asyncio.Protocol
-        sock=listener,
-        backlog=BACKLOG,
-    )
-    dates = asyncio.create_task(_keep_date(state))
+    """Serve `app` while the block runs, then close every connection."""
+    shared = _Server(app)
+    ticking = asyncio.create_task(shared.tick())
+    server = await asyncio.get_running_loop().create_server(lambda: _Connection(shared), sock=listener, backlog=BACKLOG)
     try:
         yield
     finally:
-        dates.cancel()
+        ticking.cancel()
         server.close()
-        await _close(state)
-
-
-def _config(app: App) -> uvicorn.Config:
-    config = uvicorn.Config(
-        app,
-        http="httptools",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        limit_concurrency=MAX_CONNECTIONS,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-    )
-    config.load()
-    return config
-
-
-async def _keep_date(state: ServerState) -> None:
-    while True:
-        state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
-        await asyncio.sleep(1)
-
-
-async def _close(state: ServerState) -> None:
-    for connection in list(state.connections):
-        connection.shutdown()
-    if state.tasks:
-        _, late = await asyncio.wait(state.tasks, timeout=CLOSE_SECONDS)
-        for task in late:
-            task.cancel()
+        await shared.close()
