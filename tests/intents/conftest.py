@@ -1,0 +1,59 @@
+"""Desks on the session's platform, a second process beside it, and an organization without any plan."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Urls
+from tests.intents.desk import Desk, Tables, open_desk
+from tests.platform import Platform, serving
+from tests.world import EVERY_PERMISSION, PLENTY, World, key
+
+Opener = Callable[..., Desk]
+PLAIN = {
+    "external_id": "org_plain",
+    "users": [{"external_id": "plain-admin", "role": "admin"}],
+    "api_keys": [key("paper", "paper", EVERY_PERMISSION), key("live", "live", EVERY_PERMISSION)],
+}
+
+
+@pytest.fixture(scope="session")
+def tables(world_database: Urls) -> Iterator[Tables]:
+    opened = Tables(world_database.owner)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="session")
+def opener(world: World, tables: Tables) -> Opener:
+    """Opens desks: `caller` trades on what `admin` makes, the rest is the account's."""
+
+    def opened(**changes: str) -> Desk:
+        return open_desk(world, tables, **changes)
+
+    return opened
+
+
+@pytest.fixture
+def desk(opener: Opener) -> Desk:
+    return opener()
+
+
+@pytest.fixture(scope="session")
+def plain(world: World) -> World:
+    """The world, with an organization that has no entitlement."""
+    made = world.platform.apply({"organizations": [PLAIN]})["organizations"][0]
+    keys = {api_key["name"]: {"x-api-key": api_key["api_key"]} for api_key in made["api_keys"]}
+    admin = {"authorization": f"Bearer {world.platform.token('plain-admin', 'org_plain')}"}
+    world.callers |= {"plain_key": keys["paper"], "plain_live": keys["live"], "plain_admin": admin}
+    return world
+
+
+@pytest.fixture(scope="session")
+def second(world: World, world_database: Urls) -> Iterator[Platform]:
+    """Another API process on the same database."""
+    data_dir = Path(world.platform.environ["TRADING_INTENTS_DATA_DIR"])
+    urls = {"DATABASE_URL": world_database.login.reveal(), "DATABASE_OWNER_URL": world_database.owner.reveal()}
+    with serving(data_dir, **urls, **PLENTY, ROLES="api") as platform:
+        yield platform

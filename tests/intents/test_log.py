@@ -1,0 +1,264 @@
+"""The account's log: dense, chained, append-only, and read page by page without a gap."""
+
+import hashlib
+import json
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import asyncpg
+import pytest
+
+from tests.intents.conftest import Opener
+from tests.intents.desk import Body, Desk, cancel, create, limit, replace, stop_limit
+from tests.platform import Platform
+from tests.world import World
+
+WRITERS, READERS = 8, 3
+ACTIONS = 5_000
+PAUSE_SECONDS = 0.02  # at the end of the log: leaves the machine to the writers
+ESCAPES = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r", 34: '\\"', 92: "\\\\"}
+
+
+def canonical(value: Any) -> str:
+    """RFC 8785 by its text, and by nothing that the platform uses."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        points = map(ord, value)
+        return '"' + "".join(ESCAPES.get(p) or (f"\\u{p:04x}" if p < 32 else chr(p)) for p in points) + '"'
+    assert isinstance(value, dict)
+    names = sorted(value, key=lambda name: name.encode("utf-16-be"))
+    return "{" + ",".join(f"{canonical(name)}:{canonical(value[name])}" for name in names) + "}"
+
+
+def check_chain(records: list[Body]) -> None:
+    """Dense from 1, and every hash follows from the one before it."""
+    previous = "0" * 64
+    for seq, record in enumerate(records, 1):
+        assert record["seq"] == seq
+        said = {name: value for name, value in record.items() if name != "hash"}
+        previous = hashlib.sha256(f"{previous}\n{canonical(said)}".encode()).hexdigest()
+        assert record["hash"] == previous, f"seq {seq}"
+
+
+def test_every_hash_follows_from_the_one_before_it(desk: Desk) -> None:
+    intent = desk.accepted(create(stop_limit()))["intent_id"]
+    odd = 'ü"\\/\U0001f600\u2028\ufeff\x80'
+    for body in (
+        create(limit("0.000000000000000001", "999999999999999999.999999999999999999")),
+        create(symbol="btc/usd", order_side="SELL_SHORT") | {"client_reference_id": odd},
+        replace(intent, stop_limit("11")),
+        cancel(intent),
+        cancel(intent) | {"client_reference_id": odd},
+    ):
+        desk.accepted(body)
+    records = desk.actions()
+    assert len(records) == 6
+    check_chain(records)
+    assert desk.get().text.count(odd.replace("\\", "\\\\").replace('"', '\\"')) == 2, "as text, not as escapes"
+
+
+def test_a_log_of_one_account_knows_nothing_of_another(desk: Desk, opener: Opener) -> None:
+    other = opener()
+    for each in (desk, other, desk, desk, other):
+        each.accepted(create())
+    check_chain(desk.actions())
+    check_chain(other.actions())
+    assert {record["account_id"] for record in desk.actions()} == {desk.account["id"]}
+
+
+def test_times_never_run_backwards_in_the_log(desk: Desk) -> None:
+    for _ in range(5):
+        desk.accepted(create())
+    stamps = [record["created_at"] for record in desk.actions()]
+    assert stamps == sorted(set(stamps))
+
+
+def test_pages_are_ascending_complete_and_bound_to_their_list(desk: Desk, opener: Opener) -> None:
+    intents = [desk.accepted(create(limit()))["intent_id"] for _ in range(3)]
+    for intent in intents:
+        desk.accepted(cancel(intent))
+    desk.accepted(cancel(intents[0]))
+    whole = desk.get().json()
+    assert (set(whole), whole["next_cursor"], len(whole["data"])) == ({"data", "next_cursor"}, None, 7)
+    assert desk.actions(page=2) == desk.actions(page=7) == desk.actions(page=1) == whole["data"]
+    first = desk.get(limit=2).json()
+    assert [record["seq"] for record in first["data"]] == [1, 2]
+    cursor = first["next_cursor"]
+    history = desk.get(f"/{intents[0]}/actions", limit=2).json()
+    for wrong in (
+        opener().get(next_cursor=cursor),
+        desk.get(f"/{intents[0]}/actions", next_cursor=cursor),
+        desk.get(next_cursor=history["next_cursor"]),
+        desk.get(f"/{intents[1]}/actions", next_cursor=history["next_cursor"]),
+    ):
+        assert (wrong.status_code, wrong.json()["code"]) == (400, "invalid_cursor")
+
+
+@pytest.mark.parametrize("cursor", ["x", "AAAA", "a" * 300, "é", "%00", "1", "-1", "{cursor}A", "{cursor}="])
+def test_a_bad_cursor_cannot_be_read(desk: Desk, cursor: str) -> None:
+    intent = desk.accepted(create(limit()))["intent_id"]
+    desk.accepted(cancel(intent))
+    own = desk.get(limit=1).json()["next_cursor"]
+    for tail in ("", f"/{intent}/actions"):
+        answer = desk.get(tail, next_cursor=cursor.format(cursor=own))
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_cursor")
+
+
+@pytest.mark.parametrize("limit_text", ["x", "-1", "1.5", "", "\u0661"])
+def test_a_bad_limit_cannot_be_read(desk: Desk, limit_text: str) -> None:
+    for tail in ("", f"/{desk.accepted(create())['intent_id']}/actions"):
+        assert desk.get(tail, limit=limit_text).status_code == 400
+
+
+def test_a_limit_is_clamped_and_fifty_by_default(desk: Desk) -> None:
+    for _ in range(102):
+        desk.submit(create())
+    sizes = {text: len(desk.get(limit=text).json()["data"]) for text in ("0", "1", "99", "100", "101", "9" * 30)}
+    assert sizes == {"0": 1, "1": 1, "99": 99, "100": 100, "101": 100, "9" * 30: 100}
+    assert len(desk.get().json()["data"]) == 50
+
+
+def test_an_intents_history_and_latest_are_its_own(desk: Desk, opener: Opener) -> None:
+    intent = desk.accepted(create(limit()))["intent_id"]
+    other = desk.accepted(create())["intent_id"]
+    desk.accepted(replace(intent, limit("11")))
+    desk.accepted(cancel(intent))
+    history = desk.get(f"/{intent}/actions").json()
+    assert [record["action_type"] for record in history["data"]] == ["CREATE", "REPLACE", "CANCEL"]
+    assert [record["seq"] for record in history["data"]] == [1, 3, 4]
+    assert history["data"] == [record for record in desk.actions() if record["intent_id"] == intent]
+    assert desk.get(f"/{intent}").json() == history["data"][-1]
+    assert desk.get(f"/{other}").json()["seq"] == 2
+    page = desk.get(f"/{intent}/actions", limit=2).json()
+    rest = desk.get(f"/{intent}/actions", limit=2, next_cursor=page["next_cursor"]).json()
+    assert (page["data"] + rest["data"], rest["next_cursor"]) == (history["data"], None)
+    beside = opener()
+    for tail in (f"/{intent}", f"/{intent}/actions", f"/{uuid.uuid4()}", f"/{uuid.uuid4()}/actions"):
+        assert beside.get(tail).status_code == 404
+
+
+@pytest.mark.parametrize("spelling", ["{{{0}}}", "urn:uuid:{0}", "{1}", "{2}", "nonsense", "{0}%0A"])
+def test_another_spelling_of_an_intent_is_not_found(desk: Desk, spelling: str) -> None:
+    intent = desk.accepted(create())["intent_id"]
+    tail = "/" + spelling.format(intent, intent.replace("-", ""), intent.upper())
+    assert [desk.get(tail).status_code, desk.get(f"{tail}/actions").status_code] == [404, 404]
+
+
+def test_every_reader_of_the_organization_sees_the_same_bytes(world: World, desk: Desk) -> None:
+    intent = desk.accepted(create())["intent_id"]
+    for tail in ("", f"/{intent}", f"/{intent}/actions"):
+        answers = {
+            desk.client.get(desk.url + tail, headers=world.callers[caller]).content
+            for caller in ("key_all", "admin", "member", "read_only", "service_all")
+        }
+        assert len(answers) == 1
+        assert json.loads(answers.pop())
+    other = world.callers["other_admin"]
+    assert desk.client.get(desk.url, headers=other).status_code == 404
+
+
+def test_an_empty_log_is_an_empty_list(desk: Desk) -> None:
+    assert desk.get().json() == {"data": [], "next_cursor": None}
+
+
+@pytest.mark.parametrize("role", ["ti_service", "ti_worker", None])
+@pytest.mark.parametrize("statement", ["UPDATE actions SET hash = hash", "DELETE FROM actions", "TRUNCATE actions"])
+def test_nobody_changes_the_log(desk: Desk, role: str | None, statement: str) -> None:
+    """The service's roles have no right to, and behind that stands a trigger, for the superuser too."""
+    desk.accepted(create())
+    before = desk.actions()
+    desk.tables.execute(f"SET ROLE {role}" if role else "RESET ROLE")
+    try:
+        organization = f"{{{desk.account['organization_id']}}}"
+        desk.tables.execute("SELECT set_config('trading_intents.organizations', $1, false)", organization)
+        with pytest.raises(asyncpg.InsufficientPrivilegeError if role else asyncpg.RaiseError):
+            desk.tables.execute(statement)
+    finally:
+        desk.tables.execute("RESET ROLE")
+    assert desk.actions() == before
+
+
+def test_the_database_itself_keeps_seqs_and_keys_unique(desk: Desk) -> None:
+    desk.accepted(create(), idempotency_key="k")
+    copy = """
+        INSERT INTO actions SELECT account_id, $1, intent_id, gen_random_uuid(), organization_id, action_type,
+            $2, CASE WHEN $2::text IS NULL THEN NULL ELSE body_digest END, created_at, record, hash
+        FROM actions WHERE account_id = $3::text::uuid
+    """
+    for seq, idempotency_key in ((1, None), (2, "k")):
+        with pytest.raises(asyncpg.UniqueViolationError):
+            desk.tables.execute(copy, seq, idempotency_key, desk.account["id"])
+    with pytest.raises(asyncpg.CheckViolationError):
+        desk.tables.execute(copy, 0, None, desk.account["id"])
+
+
+class Line:
+    """One keep-alive connection, for what asks thousands of times."""
+
+    def __init__(self, url: str, desk: Desk) -> None:
+        address = urlsplit(url)
+        self._connection = HTTPConnection(str(address.hostname), address.port, timeout=30)
+        self._path, self._headers = desk.url, desk.headers | {"content-type": "application/json"}
+
+    def submit(self, body: Body) -> tuple[int, Body]:
+        self._connection.request("POST", self._path, json.dumps(body), self._headers)
+        answer = self._connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+    def page(self, cursor: str | None) -> Body:
+        query = urlencode({"limit": 100} | ({"next_cursor": cursor} if cursor else {}))
+        self._connection.request("GET", f"{self._path}?{query}", headers=self._headers)
+        page: Body = json.loads(self._connection.getresponse().read())
+        return page
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def write(line: Line, count: int) -> list[tuple[int, str]]:
+    made = []
+    for number in range(count):
+        status, said = line.submit(create(limit(str(number + 1))))
+        assert status == 202, said
+        made.append((said["seq"], said["intent_id"]))
+    line.close()
+    return made
+
+
+def follow(line: Line, over: threading.Event) -> list[tuple[int, str]]:
+    """By cursor alone. A last page has none, so it is asked for again, and what was seen of it is passed over."""
+    cursor, seen, of_page = None, list[tuple[int, str]](), 0
+    while True:
+        was_over = over.is_set()
+        page = line.page(cursor)
+        seen += [(record["seq"], record["intent_id"]) for record in page["data"][of_page:]]
+        of_page = len(page["data"])
+        if page["next_cursor"]:
+            cursor, of_page = page["next_cursor"], 0
+        elif was_over:
+            line.close()
+            return seen
+        else:
+            over.wait(PAUSE_SECONDS)
+
+
+def test_readers_miss_nothing_and_see_nothing_twice_while_eight_write(desk: Desk, second: Platform) -> None:
+    urls, over = (str(desk.client.base_url), second.url), threading.Event()
+    with ThreadPoolExecutor(WRITERS + READERS) as threads:
+        reading = [threads.submit(follow, Line(urls[n % 2], desk), over) for n in range(READERS)]
+        writing = [threads.submit(write, Line(urls[n % 2], desk), ACTIONS // WRITERS) for n in range(WRITERS)]
+        try:
+            made = sorted(pair for task in writing for pair in task.result())
+        finally:
+            over.set()
+        assert [seq for seq, _ in made] == list(range(1, ACTIONS + 1))
+        for task in reading:
+            assert task.result() == made
+    check_chain(desk.actions())
