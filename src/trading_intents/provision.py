@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 
@@ -21,24 +20,22 @@ from trading_intents.outbox.model import Queue, channel
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Tx, show_organizations
 from trading_intents.trading import Environment
-from trading_intents.web.body import convert, read_json
+from trading_intents.web.body import Name, convert, read_json
 
 DEMO = "demo"
 DEMO_FILE = "demo.json"
 ADVISORY_LOCK = 7_469_002  # one provisioning at a time, so that two cannot both make the same key
 
-Text = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
-
 
 class WantedUser(msgspec.Struct, forbid_unknown_fields=True):
-    external_id: Text
+    external_id: Name
     role: Role | None = None
 
 
 class WantedKey(msgspec.Struct, forbid_unknown_fields=True):
     """The name and the environment say which key is meant."""
 
-    name: Text
+    name: Name
     environment: Environment
     permissions: list[Permission] | None = None
     disabled: bool | None = None
@@ -47,16 +44,16 @@ class WantedKey(msgspec.Struct, forbid_unknown_fields=True):
 class WantedAccount(msgspec.Struct, forbid_unknown_fields=True):
     """The name, the broker and the environment say which open account is meant."""
 
-    name: Text
-    broker: Text
+    name: Name
+    broker: Name
     environment: Environment
-    external_account_id: Text | None = None
+    external_account_id: Name | None = None
     disabled: bool | None = None
 
 
 class WantedOrganization(msgspec.Struct, forbid_unknown_fields=True):
-    external_id: Text
-    name: Text | None = None
+    external_id: Name
+    name: Name | None = None
     entitlements: list[Entitlement] | None = None
     disabled: bool | None = None
     users: list[WantedUser] = []
@@ -65,7 +62,7 @@ class WantedOrganization(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class WantedServiceAccount(msgspec.Struct, forbid_unknown_fields=True):
-    client_id: Text
+    client_id: Name
     scopes: list[Scope] | None = None
     disabled: bool | None = None
 

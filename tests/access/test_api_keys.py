@@ -53,6 +53,7 @@ def test_a_key_is_shown_once_and_works(world: World) -> None:
         ({"name": "x" * 129}, "/name"),
         ({"name": "a\x00b"}, "/name"),
         ({"name": "a\nb"}, "/name"),
+        ({"name": "a\n"}, "/name"),
         ({"name": 1}, "/name"),
         ({"environment": "PAPER"}, "/environment"),
         ({"environment": None}, "/environment"),

@@ -60,6 +60,7 @@ def test_a_broker_that_needs_a_credential_says_that_it_is_missing(world: World) 
         ({"name": "x" * 129}, "/name"),
         ({"name": None}, "/name"),
         ({"name": "a\x00"}, "/name"),
+        ({"name": "a\n"}, "/name"),
         ({"broker": "nobody"}, "/broker"),
         ({"broker": "PAPER"}, "/broker"),
         ({"environment": "demo"}, "/environment"),

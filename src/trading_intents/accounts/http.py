@@ -1,7 +1,5 @@
 """Accounts, credentials and brokers over HTTP: parse, call one use case, render. Never shows a secret."""
 
-from typing import Annotated
-
 import msgspec
 
 from trading_intents.accounts import model
@@ -16,6 +14,7 @@ from trading_intents.identity.model import ApiKeyPrincipal
 from trading_intents.ids import parse_id
 from trading_intents.secret import Secret
 from trading_intents.trading import Environment, OrderKind, RouteStrategy, TimeInForce
+from trading_intents.web.body import Name, Text
 from trading_intents.web.limits import Bucket
 from trading_intents.web.openapi import IF_MATCH, PAGE_PARAMETERS
 from trading_intents.web.paging import Listing, read_page
@@ -23,11 +22,6 @@ from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import Route
 
 MAX_SECRET_BYTES = 8 * 1024
-
-# No control characters: PostgreSQL cannot hold NUL, and a name is one line.
-_LINE = r"^[^\x00-\x1f\x7f]*$"
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=_LINE)]
-Text = Annotated[str, msgspec.Meta(max_length=128, pattern=_LINE)]
 
 
 class NewAccount(msgspec.Struct, forbid_unknown_fields=True):

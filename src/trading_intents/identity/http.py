@@ -2,7 +2,7 @@
 
 import base64
 import binascii
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import parse_qsl, unquote_plus
 
 import msgspec
@@ -25,6 +25,7 @@ from trading_intents.identity.service import ApiKeys, KeyChange, Organizations, 
 from trading_intents.identity.users import Users
 from trading_intents.ids import parse_id
 from trading_intents.trading import Environment
+from trading_intents.web.body import Name
 from trading_intents.web.limits import Bucket
 from trading_intents.web.openapi import IF_MATCH, PAGE_PARAMETERS
 from trading_intents.web.paging import Listing, read_page
@@ -34,9 +35,6 @@ from trading_intents.web.routing import Route
 
 MAX_FORM_FIELDS = 20
 DISCOVERY_PATH = "/.well-known/openid-configuration"
-
-# No control characters: PostgreSQL cannot hold NUL, and a name is one line.
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
 class NewApiKey(msgspec.Struct, forbid_unknown_fields=True):

@@ -1,7 +1,7 @@
 """Strict JSON: what cannot be read is 400, what breaks a rule is 422 and names its field. Never guesses."""
 
 import re
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -11,6 +11,12 @@ T = TypeVar("T")
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_DEPTH = 16
+MAX_TEXT_CHARACTERS = 128
+
+# One line: no control characters (PostgreSQL cannot hold NUL). Python's $ alone would let a last line break pass.
+_LINE = r"^[^\x00-\x1f\x7f]*$(?!\n)"
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=_LINE)]
+Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARACTERS, pattern=_LINE)]
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _KEY = re.compile(rb'"([^"]*)"\s*:')

@@ -112,7 +112,7 @@ class _Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._refuse(InvalidRequest("this server speaks HTTP/1.1 only"))
+            self._last = True  # the request is answered as it is; what follows is not HTTP/1.1
         except httptools.HttpParserError:
             self._refuse(InvalidRequest("not an HTTP/1.1 request"))
 

@@ -1,0 +1,159 @@
+"""The HTTP connection itself, byte by byte over a real socket: what a well-behaved client never sends, too."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.web.conftest import Site
+from trading_intents.web import server as server_module
+
+GET = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@contextlib.asynccontextmanager
+async def connected(site: Site) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+async def read_answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in head[1:] if line)
+    return int(head[0].split()[1]), headers, await reader.readexactly(int(headers.get("content-length", 0)))
+
+
+async def exchange(site: Site, data: bytes) -> tuple[int, dict[str, str], bytes]:
+    async with connected(site) as (reader, writer):
+        writer.write(data)
+        return await read_answer(reader)
+
+
+async def test_a_connection_serves_many_requests(site: Site) -> None:
+    async with connected(site) as (reader, writer):
+        for _ in range(3):
+            writer.write(GET)
+            status, headers, body = await read_answer(reader)
+            assert (status, json.loads(body)) == (200, {"status": "alive"})
+            assert headers["date"].endswith("GMT")
+            assert "connection" not in headers
+
+
+async def test_pipelined_requests_are_answered_in_their_order(site: Site) -> None:
+    paths = [f"/v1/things/S{n}/time" for n in range(40)]
+    async with connected(site) as (reader, writer):
+        writer.write(b"".join(f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode() for path in paths))
+        answers = [json.loads((await read_answer(reader))[2])["text"] for _ in paths]
+    assert answers == [f"S{n}" for n in range(40)]
+
+
+async def test_a_request_may_come_byte_by_byte(site: Site) -> None:
+    async with connected(site) as (reader, writer):
+        for byte in GET:
+            writer.write(bytes([byte]))
+            await writer.drain()
+        assert (await read_answer(reader))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "head", [b"GET /healthz HTTP/1.0\r\n\r\n", b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n"]
+)
+async def test_who_wants_the_connection_closed_gets_it_closed(site: Site, head: bytes) -> None:
+    async with connected(site) as (reader, writer):
+        writer.write(head)
+        status, headers, _ = await read_answer(reader)
+        assert (status, headers["connection"]) == (200, "close")
+        assert await reader.read() == b""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: abc\r\n\r\n",
+        b"GET / HTTP/1.1\r\nbad header\r\n\r\n",
+        b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"".join(b"x-%d: y\r\n" % n for n in range(9000)) + b"\r\n",
+        b"POST /v1/orders HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    ],
+)
+async def test_what_is_no_http_gets_400_and_the_end(site: Site, data: bytes) -> None:
+    async with connected(site) as (reader, writer):
+        writer.write(data)
+        status, headers, body = await read_answer(reader)
+        assert (status, json.loads(body)["code"]) == (400, "invalid_request")
+        assert headers["connection"] == "close"
+        with contextlib.suppress(ConnectionResetError):  # if more was on its way than we cared to read
+            assert await reader.read() == b""
+    assert (await site.client.get("/healthz")).status_code == 200
+
+
+async def test_an_upgrade_is_not_taken_and_the_request_answered(site: Site) -> None:
+    head = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+    status, headers, _ = await exchange(site, head)
+    assert (status, headers["connection"]) == (200, "close")
+
+
+async def test_a_chunked_body_is_read(site: Site) -> None:
+    head = b"PUT /v1/orders HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    status, _, body = await exchange(site, head + b'4\r\n{"sy\r\nb\r\nmbol":"A" }\r\n0\r\n\r\n')
+    assert (status, json.loads(body)["symbol"]) == (200, "A")
+
+
+async def test_who_expects_100_continue_is_told_to_go_on(site: Site) -> None:
+    head = b"PUT /v1/orders HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    async with connected(site) as (reader, writer):
+        writer.write(head + b"content-length: 14\r\nexpect: 100-continue\r\n\r\n")
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b'{"symbol":"A"}')
+        assert (await read_answer(reader))[0] == 200
+
+
+async def test_a_204_has_no_body_and_head_has_only_the_length(site: Site) -> None:
+    async with connected(site) as (reader, writer):
+        writer.write(b"HEAD /healthz HTTP/1.1\r\nhost: x\r\n\r\n" + GET)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        assert "content-length: 18" in head
+        assert (await read_answer(reader))[0] == 200
+
+
+async def test_a_request_that_does_not_arrive_in_time_is_408(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "REQUEST_SECONDS", 0)
+    status, headers, body = await exchange(site, b"PUT /v1/orders HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n")
+    assert (status, json.loads(body)["code"], headers["connection"]) == (408, "request_timeout", "close")
+
+
+async def test_an_idle_connection_is_closed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connected(site) as (reader, writer):
+        writer.write(GET)
+        await read_answer(reader)
+        monkeypatch.setattr(server_module, "KEEP_ALIVE_SECONDS", 0)
+        assert await reader.read() == b""
+
+
+async def test_one_connection_too_many_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connected(site) as (reader, writer):
+        writer.write(GET)
+        await read_answer(reader)
+        monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 1)
+        async with connected(site) as (refused, _):
+            status, headers, body = await read_answer(refused)
+            assert (status, json.loads(body)["code"], headers["retry-after"]) == (503, "unavailable", "1")
+        monkeypatch.undo()
+        writer.write(GET)
+        assert (await read_answer(reader))[0] == 200
+
+
+async def test_a_client_that_goes_away_disturbs_nobody(site: Site) -> None:
+    async with connected(site) as (_, writer):
+        writer.write(b"GET /v1/slow HTTP/1.1\r\nhost: x\r\n\r\n")
+        await site.entered.wait()
+    site.leave.set()
+    assert (await site.client.get("/healthz")).status_code == 200
