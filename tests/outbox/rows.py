@@ -70,7 +70,10 @@ class Table:
         )
 
     async def make_due(self) -> None:
-        await self.connection.execute("UPDATE outbox SET due_at = clock_timestamp() WHERE status = 'pending'")
+        """What waits for its next attempt."""
+        await self.connection.execute(
+            "UPDATE outbox SET due_at = clock_timestamp() WHERE status = 'pending' AND attempts > 0"
+        )
 
     async def set(self, row_id: int, assignments: str) -> None:
         await self.connection.execute(f"UPDATE outbox SET {assignments} WHERE id = $1", row_id)
