@@ -233,7 +233,8 @@ def _compose(submission: Submission, state: State) -> Accepted:
 
 
 def _with_time(spec: Spec, time_in_force: TimeInForce) -> Spec:
-    return spec._replace(time_in_force=time_in_force)
+    # Not _replace, which takes ten times as long.
+    return Spec(spec.kind, spec.quantity, spec.limit_price, spec.stop_price, time_in_force)
 
 
 def _check_account(command: Command, account: AccountState, manifest: Manifest | None) -> None:
