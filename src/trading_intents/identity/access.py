@@ -169,7 +169,8 @@ class Gate:
         if key is not None:
             caller = await self._authenticator.by_key(key)
         elif bearer is not None:
-            caller = await self._authenticator.by_token(bearer, request.header(b"x-organization-id"))
+            named = request.header(b"x-organization-id") if self._rule.names_organization else None
+            caller = await self._authenticator.by_token(bearer, named)
         else:
             raise Unauthorized("send an API key as x-api-key, or a bearer token")
         check_kind(self._rule, caller)
