@@ -1,0 +1,282 @@
+"""decide(): a pure rule. By table in the order of its checks, and for any state that can be made up."""
+
+from datetime import UTC, datetime, time
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trading_intents.accounts.model import AccountId
+from trading_intents.brokers.registry import ALPACA, PAPER, Manifest
+from trading_intents.controls.model import Controls, Switch, TimeRule, evaluate
+from trading_intents.errors import PlatformError
+from trading_intents.identity.model import Entitlement, KeyId, Permission
+from trading_intents.ids import OrganizationId
+from trading_intents.intents.model import (
+    FINAL_STATUSES,
+    Accepted,
+    AccountState,
+    ActionType,
+    Cancel,
+    Create,
+    Earlier,
+    KeyState,
+    OrderState,
+    Replace,
+    Replayed,
+    Spec,
+    State,
+    Submission,
+    decide,
+)
+from trading_intents.trading import Environment, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
+
+NOW = datetime(2026, 1, 5, 15, 0, tzinfo=UTC)
+MINE, OTHER = OrganizationId(uuid4()), OrganizationId(uuid4())
+ACCOUNT, INTENT, KEY = uuid4(), uuid4(), KeyId(uuid4())
+OPEN_STATUSES = ("PENDING_NEW", "NEW", "PARTIALLY_FILLED", "PENDING_REPLACE", "PENDING_CANCEL", "UNKNOWN")
+AAPL = Symbol("AAPL")
+LIMIT = Spec(OrderKind.LIMIT, "10", "187.5", None, None)
+KEPT = LIMIT._replace(time_in_force=TimeInForce.GOOD_TILL_CANCEL)
+CREATE = Create(AAPL, OrderSide.BUY, RouteStrategy.SMART, LIMIT)
+REPLACE, CANCEL = Replace(INTENT, LIMIT), Cancel(INTENT)
+NONE_SET = Controls(MINE, AccountId(ACCOUNT))
+WITHOUT_REPLACE = Manifest("slow", PAPER.environments, PAPER.times_in_force, PAPER.routes, False, ())
+
+
+def submission(command: Any, **changes: Any) -> Submission:
+    return Submission(ACCOUNT, MINE, KEY, command, None, None, None)._replace(**changes)
+
+
+def key(**changes: Any) -> KeyState:
+    made = KeyState(MINE, Environment.PAPER, frozenset({Permission.INTENT_EDIT}), frozenset(), False)
+    return made._replace(**changes)
+
+
+def account(**changes: Any) -> AccountState:
+    return AccountState(MINE, Environment.PAPER, "paper", False, False, False)._replace(**changes)
+
+
+def order(**changes: Any) -> OrderState:
+    made = OrderState(
+        ACCOUNT, AAPL, OrderSide.SELL, RouteStrategy.SMART, KEPT, "mine", "NEW", False, False, 1, command_seq=1
+    )
+    return made._replace(**changes)
+
+
+def state(**changes: Any) -> State:
+    return State(key(), account(), PAPER, order(), None, NONE_SET)._replace(**changes)
+
+
+LIVE = {"key": key(environment=Environment.LIVE), "account": account(environment=Environment.LIVE, broker="alpaca")}
+OFF = NONE_SET._replace(account=Switch(True))
+NEVER = {"earlier": Earlier(b"other", INTENT, 1)}
+ALL = (CREATE, REPLACE, CANCEL)
+RISKY = (CREATE, REPLACE)
+UNOFFERED = LIMIT._replace(time_in_force=TimeInForce.EXT)
+
+# Each row is wrong in its own way and in every way below it too, so the order of the checks shows.
+ORDER: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
+    ("unauthorized", ALL, {"key": None}),
+    ("unauthorized", ALL, {"key": key(disabled=True, permissions=frozenset())}),
+    ("forbidden", ALL, {"key": key(permissions=frozenset({Permission.INTENT_READ})), "account": None}),
+    ("not_found", ALL, {"account": None, "manifest": None}),
+    ("not_found", ALL, {"account": account(organization_id=OTHER, environment=Environment.LIVE)}),
+    ("forbidden", ALL, {"account": account(environment=Environment.LIVE)}),
+    ("entitlement_required", RISKY, LIVE | {"manifest": None, "order": None}),
+    ("unavailable", RISKY, {"manifest": None, "order": None}),
+    ("validation_failed", (REPLACE,), {"manifest": WITHOUT_REPLACE, "order": None}),
+    ("validation_failed", (Replace(INTENT, UNOFFERED), CREATE._replace(spec=UNOFFERED)), {"order": None}),
+    ("validation_failed", (CREATE._replace(route=RouteStrategy.NYSE),), NEVER),
+    ("not_found", (REPLACE, CANCEL), {"order": None} | NEVER),
+    ("not_found", (REPLACE, CANCEL), {"order": order(account_id=uuid4())} | NEVER),
+    ("validation_failed", (Replace(INTENT, LIMIT._replace(kind=OrderKind.MARKET, limit_price=None)),), NEVER),
+    ("idempotency_conflict", ALL, NEVER | {"account": account(closed=True, disabled=True)}),
+    ("account_closed", ALL, {"account": account(closed=True, disabled=True)}),
+    ("account_disabled", RISKY, {"account": account(disabled=True, broker="alpaca"), "manifest": ALPACA}),
+    ("credential_missing", RISKY, {"manifest": ALPACA, "order": order(status="FILLED"), "controls": OFF}),
+    ("intent_closed", (REPLACE, CANCEL), {"order": order(status="FILLED", cancel_requested=True), "controls": OFF}),
+    ("cancel_pending", (REPLACE,), {"order": order(cancel_requested=True, replace_pending=True), "controls": OFF}),
+    ("replace_pending", (REPLACE,), {"order": order(replace_pending=True), "controls": OFF}),
+    ("control_rejected", RISKY, {"controls": OFF}),
+)
+
+
+@pytest.mark.parametrize(("code", "commands", "changes"), ORDER)
+def test_the_first_thing_that_is_wrong_is_told(code: str, commands: tuple[Any, ...], changes: dict[str, Any]) -> None:
+    for command in commands:
+        refusal = decide(submission(command, idempotency_key="k", body_digest=b"mine"), state(**changes), NOW)
+        assert isinstance(refusal, PlatformError), command
+        assert refusal.code == code, command
+
+
+def test_a_create_is_completed_by_its_defaults() -> None:
+    made = decide(submission(CREATE, client_reference_id="r"), state(order=None), NOW)
+    spec = LIMIT._replace(time_in_force=TimeInForce.DAY)
+    assert made == Accepted(ActionType.CREATE, AAPL, OrderSide.BUY, RouteStrategy.SMART, spec, "r")
+
+
+def test_a_replace_is_completed_by_the_order() -> None:
+    spec = LIMIT._replace(quantity="11")
+    made = decide(submission(Replace(INTENT, spec)), state(), NOW)
+    kept = spec._replace(time_in_force=TimeInForce.GOOD_TILL_CANCEL)
+    assert made == Accepted(ActionType.REPLACE, AAPL, OrderSide.SELL, RouteStrategy.SMART, kept, "mine")
+
+
+def test_a_cancel_repeats_the_order() -> None:
+    made = decide(submission(CANCEL), state(), NOW)
+    assert made == Accepted(ActionType.CANCEL, AAPL, OrderSide.SELL, RouteStrategy.SMART, KEPT, "mine")
+
+
+def test_a_cancel_needs_no_broker_plan_credential_or_control() -> None:
+    bare = {"manifest": None, "controls": OFF} | LIVE | {"account": LIVE["account"]._replace(disabled=True)}  # type: ignore[attr-defined]  # an account
+    assert isinstance(decide(submission(CANCEL), state(**bare), NOW), Accepted)
+
+
+def test_an_earlier_answer_is_given_again_whatever_has_happened_since() -> None:
+    earlier = Earlier(b"mine", INTENT, 7)
+    gone = {"earlier": earlier, "controls": OFF, "account": account(closed=True, disabled=True)}
+    for command in ALL:
+        made = decide(
+            submission(command, idempotency_key="k", body_digest=b"mine"),
+            state(**gone, order=order(status="FILLED")),
+            NOW,
+        )
+        assert made == Replayed(INTENT, 7)
+
+
+uuids = st.sampled_from([ACCOUNT, INTENT, UUID(int=0)])
+organizations = st.sampled_from([MINE, OTHER])
+amounts = st.sampled_from(["1", "0.5", "999999999999999999.999999999999999999"])
+times = st.none() | st.sampled_from(TimeInForce)
+
+
+@st.composite
+def specs(draw: st.DrawFn, timed: bool = False) -> Spec:
+    kind = draw(st.sampled_from(OrderKind))
+    has_limit, has_stop = (
+        kind in (OrderKind.LIMIT, OrderKind.STOP_LIMIT),
+        kind in (OrderKind.STOP, OrderKind.STOP_LIMIT),
+    )
+    time_in_force = draw(st.sampled_from(TimeInForce) if timed else times)
+    return Spec(
+        kind, draw(amounts), draw(amounts) if has_limit else None, draw(amounts) if has_stop else None, time_in_force
+    )
+
+
+symbols = st.sampled_from([AAPL, Symbol("BTC/USD")])
+sides, routes = st.sampled_from(OrderSide), st.sampled_from(RouteStrategy)
+commands = st.one_of(
+    st.builds(Create, symbols, sides, routes, specs()), st.builds(Replace, uuids, specs()), st.builds(Cancel, uuids)
+)
+switches = st.none() | st.builds(Switch, st.booleans(), st.none() | st.text(max_size=5))
+rules = st.none() | st.builds(
+    TimeRule,
+    st.none() | st.times(),
+    st.none() | st.times(),
+    st.none(),
+    st.none() | st.sampled_from(["UTC", "No/Where"]),
+)
+states = st.builds(
+    State,
+    st.none()
+    | st.builds(
+        KeyState,
+        organizations,
+        st.sampled_from(Environment),
+        st.frozensets(st.sampled_from(Permission)),
+        st.frozensets(st.sampled_from(Entitlement)),
+        st.booleans(),
+    ),
+    st.none()
+    | st.builds(
+        AccountState,
+        organizations,
+        st.sampled_from(Environment),
+        st.sampled_from(["paper", "alpaca"]),
+        st.booleans(),
+        st.booleans(),
+        st.booleans(),
+    ),
+    st.none() | st.sampled_from([PAPER, ALPACA, WITHOUT_REPLACE]),
+    st.none()
+    | st.builds(
+        OrderState,
+        uuids,
+        symbols,
+        sides,
+        routes,
+        specs(timed=True),
+        st.none() | st.text(max_size=5),
+        st.sampled_from([*OPEN_STATUSES, *FINAL_STATUSES]),
+        st.booleans(),
+        st.booleans(),
+        st.integers(1, 9),
+        st.integers(1, 9),
+    ),
+    st.none() | st.builds(Earlier, st.sampled_from([b"mine", b"other"]), uuids, st.integers(1, 9)),
+    st.builds(Controls, organizations, st.just(AccountId(ACCOUNT)), switches, switches, switches, rules),
+)
+
+
+@settings(max_examples=1_000, deadline=None)
+@given(commands, states)
+def test_every_state_gives_one_answer_and_it_is_a_safe_one(command: Any, met: State) -> None:
+    asked = submission(
+        command, idempotency_key="k" if met.earlier else None, body_digest=b"mine" if met.earlier else None
+    )
+    made = decide(asked, met, NOW)
+    assert made is not None
+    assert sum(isinstance(made, kind) for kind in (Accepted, Replayed, PlatformError)) == 1
+    if isinstance(made, PlatformError):
+        assert 400 <= made.status < 500 or made.code == "unavailable"
+        return
+    assert met.key is not None
+    assert met.account is not None
+    assert not met.key.disabled
+    assert met.key.organization_id == met.account.organization_id
+    assert met.key.environment == met.account.environment
+    if isinstance(made, Replayed):
+        assert met.earlier is not None
+        assert (made.intent_id, made.seq, met.earlier.body_digest) == (met.earlier.intent_id, met.earlier.seq, b"mine")
+        return
+    assert met.earlier is None
+    assert not met.account.closed
+    assert made.spec.time_in_force is not None
+    if not isinstance(command, Create):
+        assert met.order is not None
+        assert (met.order.account_id, made.symbol, made.side) == (ACCOUNT, met.order.symbol, met.order.side)
+        assert met.order.status in OPEN_STATUSES
+        assert made.spec.kind is met.order.spec.kind
+    if not isinstance(command, Cancel):
+        assert not met.account.disabled
+        assert not evaluate(met.controls, made.symbol, NOW)
+        if met.account.environment is Environment.LIVE:
+            assert Entitlement.TRADING_LIVE in met.key.entitlements
+    assert decide(asked, met, NOW) == made, "the same question has the same answer"
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    states, st.sampled_from(OPEN_STATUSES), st.booleans(), st.booleans(), st.frozensets(st.sampled_from(Entitlement))
+)
+def test_a_cancel_of_an_open_order_is_always_taken(
+    met: State, status: str, cancelled: bool, replaced: bool, plan: frozenset[Entitlement]
+) -> None:
+    """By a key that may; whatever the controls, the plan, the broker or the account's switch say."""
+    kept = met.account._replace(organization_id=MINE, closed=False) if met.account else account()
+    allowed = key(environment=kept.environment, entitlements=plan)
+    open_order = order(status=status, cancel_requested=cancelled, replace_pending=replaced)
+    made = decide(submission(CANCEL), met._replace(key=allowed, account=kept, order=open_order, earlier=None), NOW)
+    assert isinstance(made, Accepted)
+    assert made.spec == open_order.spec
+
+
+def test_a_window_is_judged_at_the_moment_that_is_given() -> None:
+    window = NONE_SET._replace(time=TimeRule(time(9), time(15)))
+    assert isinstance(decide(submission(CREATE), state(controls=window), NOW.replace(hour=14, minute=59)), Accepted)
+    refused = decide(submission(CREATE), state(controls=window), NOW)
+    assert isinstance(refused, PlatformError)
+    assert refused.code == "control_rejected"
