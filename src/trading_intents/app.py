@@ -39,6 +39,7 @@ from trading_intents.identity.users import (
 from trading_intents.ids import IdMaker, id_maker
 from trading_intents.intents.http import intent_routes, submit_route
 from trading_intents.intents.service import Intents
+from trading_intents.intents.upkeep import keep_up
 from trading_intents.intents.writer import Writer
 from trading_intents.outbox.http import outbox_routes
 from trading_intents.outbox.model import Handler, Queue, channel
@@ -220,6 +221,7 @@ async def working(parts: Parts, features: Features) -> AsyncIterator[list[Worker
     workers: list[Worker] = []
     if "worker" in parts.settings.roles:
         background.append(asyncio.create_task(features.resume_deletions()))
+        background.append(asyncio.create_task(keep_up(parts.database.worker, parts.clock, parts.metrics, parts.log)))
         shop = Shop(parts.database.worker, parts.settings.outbox_attempt_limit, parts.clock, parts.metrics, parts.log)
         workers = [Worker(queue, handlers, shop) for queue, handlers in features.handlers.items()]
         for queue, worker in zip(features.handlers, workers, strict=True):

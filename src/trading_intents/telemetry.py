@@ -92,3 +92,8 @@ class Metrics:
         self.intents_refused = Counter(
             "ti_intents_refused_total", "Commands refused, by error code.", ("code",), registry=self.registry
         )
+        self.stats_rolled_at = Gauge(
+            "ti_stats_rolled_timestamp_seconds",
+            "When this process last found the stats' buckets level with the log, as Unix time.",
+            registry=self.registry,
+        )

@@ -40,6 +40,8 @@ from trading_intents.intents.record import (
     maybe_text,
     new_order_payload,
 )
+from trading_intents.intents.stats import buckets
+from trading_intents.intents.stats.model import EVERY_REASON, Entry, Measure
 from trading_intents.storage.database import Row, Tx
 from trading_intents.stream import log as stream_log
 from trading_intents.stream.model import Event, EventType
@@ -66,7 +68,7 @@ class Receipt(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Settled:
     outcomes: list[Receipt | PlatformError | None]  # None: its account is locked elsewhere
-    appended: bool
+    appended: store.Place | None  # one of the actions, which proves that the commit happened; None: there is none
     transaction_id: str | None
 
 
@@ -77,7 +79,7 @@ async def run_batch(
     heads = {row["account_id"]: (row["seq"], row["hash"]) for row in await store.lock_heads(tx, account_ids, wait)}
     accounts = await store.read_accounts(tx, account_ids)
     if not accounts:
-        return Settled([NotFound("no such account")] * len(submissions), appended=False, transaction_id=None)
+        return Settled([NotFound("no such account")] * len(submissions), appended=None, transaction_id=None)
     ready = [s for s in submissions if s.account_id in heads]
     scene = await _read(tx, ready, accounts, heads, brokers)
     known = {row["id"] for row in accounts}
@@ -89,7 +91,7 @@ async def run_batch(
         else:
             outcomes.append(None)
     await work.write(tx)
-    return Settled(outcomes, bool(work.batch.seqs), accounts[0]["transaction_id"])
+    return Settled(outcomes, work.batch.last(), accounts[0]["transaction_id"])
 
 
 @dataclass(slots=True)
@@ -171,6 +173,7 @@ class _Work:
         self._created_at = rfc3339(scene.now)
         self.batch = store.Batch()
         self._refusals: list[tuple[object, ...]] = []
+        self._counts: list[Entry] = []
         self._events: list[Event] = []
 
     def settle(self, submission: Submission) -> Receipt | PlatformError:
@@ -195,6 +198,8 @@ class _Work:
             await store.append(tx, batch, now)
         if batch.cancelled_intents:
             await store.hurry(tx, batch.cancelled_intents)
+        if self._counts:
+            await buckets.add(tx, self._counts)
         if self._events:
             await stream_log.append(tx, self._events)
 
@@ -313,6 +318,10 @@ class _Work:
         self._refusals.append(
             (self._make_id(), organization_id, submission.account_id, action_type, symbol, reasons, key_id)
         )
+        self._counts += [
+            Entry(submission.account_id, organization_id, self._scene.now, Measure.REFUSED, reason)
+            for reason in (EVERY_REASON, *rejected.reasons)
+        ]
 
 
 def _account(row: Row) -> AccountState:

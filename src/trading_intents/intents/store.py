@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 from trading_intents.storage.database import Row, Tx
 
 LOCK_WAIT = "1s"
+PRUNE_ROWS = 5_000
 
 
 async def lock_heads(tx: Tx, account_ids: Sequence[UUID], wait: bool) -> list[Row]:
@@ -72,6 +74,14 @@ async def lock_orders(tx: Tx, order_ids: Sequence[UUID]) -> list[Row]:
     )
 
 
+class Place(NamedTuple):
+    """Where an action stands in its account's log. No two have the same hash."""
+
+    account_id: UUID
+    seq: int
+    hash: str
+
+
 @dataclass(slots=True)
 class Batch:
     """Columns of what one transaction appends, filled row by row."""
@@ -89,6 +99,9 @@ class Batch:
     heads: dict[UUID, tuple[int, str]] = field(default_factory=dict)
     changed_orders: dict[UUID, tuple[str, int | None, bool, int]] = field(default_factory=dict)
     cancelled_intents: list[UUID] = field(default_factory=list)
+
+    def last(self) -> Place | None:
+        return Place(self.account_ids[-1], self.seqs[-1], self.hashes[-1]) if self.seqs else None
 
 
 async def append(tx: Tx, batch: Batch, now: datetime) -> None:
@@ -207,6 +220,14 @@ async def transaction_status(tx: Tx, transaction_id: str) -> str | None:
     return status
 
 
+async def is_recorded(tx: Tx, place: Place) -> bool:
+    return bool(
+        await tx.fetchval(
+            "SELECT EXISTS (SELECT FROM actions WHERE account_id = $1 AND seq = $2 AND hash = $3)", *place
+        )
+    )
+
+
 async def list_actions(tx: Tx, account_id: UUID, after: int, limit: int) -> list[Row]:
     return await tx.fetch(
         "SELECT seq, record, hash FROM actions WHERE account_id = $1 AND seq > $2 ORDER BY seq LIMIT $3",
@@ -238,3 +259,21 @@ async def latest_action(tx: Tx, account_id: UUID, intent_id: UUID) -> Row | None
         account_id,
         intent_id,
     )
+
+
+async def prune_refusals(tx: Tx, keep_days: int) -> bool:
+    """Removes the oldest, PRUNE_ROWS at most. True: there may be more."""
+    removed: int = await tx.fetchval(
+        """
+        WITH old AS MATERIALIZED (
+            SELECT id FROM refusals WHERE created_at < (SELECT clock_timestamp()) - make_interval(days => $1)
+            ORDER BY created_at LIMIT $2
+        ), removed AS (
+            DELETE FROM refusals USING old WHERE refusals.id = old.id RETURNING refusals.id
+        )
+        SELECT count(*) FROM removed
+        """,
+        keep_days,
+        PRUNE_ROWS,
+    )
+    return removed == PRUNE_ROWS

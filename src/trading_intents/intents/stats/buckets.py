@@ -136,18 +136,26 @@ async def add(tx: Tx, entries: Sequence[Entry]) -> None:
     )
 
 
-async def prune(tx: Tx, width_seconds: int) -> int:
-    """Removes at most PRUNE_ROWS buckets that no window reaches any more; gives their number."""
-    removed = await tx.execute(
+async def prune(tx: Tx) -> bool:
+    """Removes buckets that no window reaches any more, PRUNE_ROWS at most of each width. True: there may be more."""
+    removed: int = await tx.fetchval(
         """
-        DELETE FROM stats_buckets WHERE ctid = ANY (ARRAY(
-            SELECT ctid FROM stats_buckets
-            WHERE width_seconds = $1 AND start < (SELECT clock_timestamp()) - make_interval(secs => $2)
-            ORDER BY start LIMIT $3
-        ))
+        WITH old AS MATERIALIZED (
+            SELECT b.ctid AS place, b.width_seconds
+            FROM unnest($1::bigint[], $2::bigint[]) AS kept (width_seconds, seconds)
+            CROSS JOIN LATERAL (
+                SELECT ctid, width_seconds FROM stats_buckets
+                WHERE width_seconds = kept.width_seconds
+                  AND start < (SELECT clock_timestamp()) - make_interval(secs => kept.seconds)
+                ORDER BY start LIMIT $3
+            ) AS b
+        ), removed AS (
+            DELETE FROM stats_buckets USING old WHERE stats_buckets.ctid = old.place RETURNING old.width_seconds
+        )
+        SELECT coalesce(max(count), 0) FROM (SELECT count(*) FROM removed GROUP BY width_seconds) AS counts (count)
         """,
-        width_seconds,
-        KEEP_SECONDS[width_seconds],
+        list(KEEP_SECONDS),
+        list(KEEP_SECONDS.values()),
         PRUNE_ROWS,
     )
-    return int(removed.removeprefix("DELETE "))
+    return removed == PRUNE_ROWS

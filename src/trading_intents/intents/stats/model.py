@@ -169,7 +169,9 @@ def summarize(window: Window, start: datetime, now: datetime, totals: Totals) ->
         rfc3339(start),
         rfc3339(now),
         ActionCounts(sum(by_type.values()), **by_type),
-        IntentCounts(by_type[ActionType.CREATE], *(by_status.get(status, 0) for status in IntentCounts.__struct_fields__[1:])),
+        IntentCounts(
+            by_type[ActionType.CREATE], *(by_status.get(status, 0) for status in IntentCounts.__struct_fields__[1:])
+        ),
         [SymbolActions(symbol, amount) for symbol, amount in ranked],
         Refused(refused.pop(EVERY_REASON, 0), dict(sorted(refused.items()))),
         [_filled(symbol, totals) for symbol, _ in ranked],

@@ -10,24 +10,25 @@ ROUND_ACCOUNTS = 100
 ROUND_ACTIONS_EACH = 2_000
 
 
-async def roll_up(tx: Tx) -> int:
-    """Counts what is new of ROUND_ACCOUNTS accounts at most; gives the number of actions.
+async def roll_up(tx: Tx) -> bool:
+    """Counts what is new, up to ROUND_ACTIONS_EACH actions of ROUND_ACCOUNTS accounts. True: there may be more.
 
     The heads move in the same transaction, under their locks: every action is counted exactly once, whoever dies when.
     What another process is counting is left to it.
     """
     heads = await _lock_heads(tx)
-    return await _count_actions(tx, heads) if heads else 0
+    most = await _count_actions(tx, heads) if heads else 0
+    return most == ROUND_ACTIONS_EACH or len(heads) == ROUND_ACCOUNTS
 
 
 async def _lock_heads(tx: Tx) -> Mapping[UUID, int]:
-    """Of accounts that are behind."""
+    """Of the accounts that are most behind."""
     behind = await tx.fetch(
         """
         SELECT account_id, h.organization_id
         FROM account_heads h LEFT JOIN stats_heads s USING (account_id)
         WHERE h.seq > coalesce(s.rolled_seq, 0)
-        LIMIT $1
+        ORDER BY h.seq - coalesce(s.rolled_seq, 0) DESC LIMIT $1
         """,
         ROUND_ACCOUNTS,
     )
@@ -54,6 +55,7 @@ async def _lock_heads(tx: Tx) -> Mapping[UUID, int]:
 
 
 async def _count_actions(tx: Tx, heads: Mapping[UUID, int]) -> int:
+    """Gives the most that one account had."""
     rows = await tx.fetch(
         """
         WITH fresh AS MATERIALIZED (
@@ -90,4 +92,4 @@ async def _count_actions(tx: Tx, heads: Mapping[UUID, int]) -> int:
         WIDTHS_SECONDS,
         ORIGIN,
     )
-    return sum(row["amount"] for row in rows)
+    return max((row["amount"] for row in rows), default=0)

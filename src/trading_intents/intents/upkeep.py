@@ -1,0 +1,58 @@
+"""What the intents' tables need beside the requests: counts that follow the log, room for events, old rows removed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from trading_intents.clock import Clock
+from trading_intents.intents import store
+from trading_intents.intents.stats import buckets, rollup
+from trading_intents.outbox.settling import reason_of
+from trading_intents.storage.database import Pool
+from trading_intents.stream.log import keep_partitions
+from trading_intents.telemetry import Log, Metrics
+
+ROLL_SECONDS = 1.0
+# Finding the accounts that are behind reads all heads: with very many of them it is done less often.
+ROLL_SHARE = 20
+PRUNE_SECONDS = 600.0
+PARTITIONS_SECONDS = 3600.0
+RETRY_SECONDS = 5.0
+KEEP_REFUSALS_DAYS = 30
+
+
+async def keep_up(pool: Pool, clock: Clock, metrics: Metrics, log: Log) -> None:
+    """Until cancelled."""
+
+    async def roll() -> float:
+        started_seconds = clock.monotonic()
+        async with pool.transaction(fresh_plans=True) as tx:
+            more = await rollup.roll_up(tx)
+        if more:
+            return 0.0
+        metrics.stats_rolled_at.set_to_current_time()
+        return max(ROLL_SECONDS, ROLL_SHARE * (clock.monotonic() - started_seconds))
+
+    async def prune() -> float:
+        async with pool.transaction(fresh_plans=True) as tx:
+            more = [await store.prune_refusals(tx, KEEP_REFUSALS_DAYS), await buckets.prune(tx)]
+        return 0.0 if any(more) else PRUNE_SECONDS
+
+    async def partition() -> float:
+        async with pool.transaction() as tx:
+            done = await keep_partitions(tx)
+        return PARTITIONS_SECONDS if done else RETRY_SECONDS
+
+    async with asyncio.TaskGroup() as group:
+        for work in (roll, prune, partition):
+            group.create_task(_repeat(work, log))
+
+
+async def _repeat(work: Callable[[], Awaitable[float]], log: Log) -> None:
+    """`work` gives the seconds until it is to run again."""
+    while True:
+        try:
+            pause_seconds = await work()
+        except Exception as error:
+            log.warning("intents upkeep failed", work=work.__name__, reason=reason_of(error))
+            pause_seconds = RETRY_SECONDS
+        await asyncio.sleep(pause_seconds)

@@ -1,0 +1,301 @@
+"""The buckets behind the stats: every action in them exactly once, each window exact, nothing kept beyond its use."""
+
+import asyncio
+import contextlib
+import random
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import asyncpg
+import pytest
+
+from tests.waiting import eventually_async
+from trading_intents.clock import SystemClock
+from trading_intents.intents import store
+from trading_intents.intents.stats import buckets, rollup
+from trading_intents.intents.stats.model import (
+    EVERY_REASON,
+    ORIGIN,
+    WINDOWS_SECONDS,
+    Entry,
+    Measure,
+    Stats,
+    Window,
+    ack_key,
+    begin,
+    cover,
+)
+from trading_intents.intents.upkeep import keep_up
+from trading_intents.secret import Secret
+from trading_intents.storage.database import Database
+from trading_intents.telemetry import Metrics, make_log
+
+SYMBOLS = [f"S{n}" for n in range(14)]
+TYPES = ("CREATE", "REPLACE", "CANCEL")
+ACTIONS = 3_000
+MINUTES_BACK = 40 * 24 * 60
+
+
+@dataclass
+class Book:
+    """An account whose log is written by hand, at any time of the past."""
+
+    owner: asyncpg.Connection
+    account_id: uuid.UUID = field(default_factory=uuid.uuid4)
+    organization_id: uuid.UUID = field(default_factory=uuid.uuid4)
+    seq: int = 0
+
+    async def open(self) -> None:
+        organization = "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'local', $2, 'o')"
+        account = (
+            "INSERT INTO accounts (id, organization_id, name, broker, environment) VALUES ($1, $2, 'a', 'x', 'paper')"
+        )
+        await self.owner.execute(organization, self.organization_id, str(self.organization_id))
+        await self.owner.execute(account, self.account_id, self.organization_id)
+        head = "INSERT INTO account_heads VALUES ($1, $2) ON CONFLICT DO NOTHING"
+        await self.owner.execute(head, self.account_id, self.organization_id)
+
+    async def append(self, actions: list[tuple[str, str, datetime]]) -> None:
+        """Each: type, symbol, when."""
+        rows = [
+            (self.account_id, self.seq + n, uuid.uuid4(), self.organization_id, kind, f'{{"symbol":"{symbol}"}}', at)
+            for n, (kind, symbol, at) in enumerate(actions, 1)
+        ]
+        self.seq += len(rows)
+        async with self.owner.transaction():
+            await self.owner.executemany(
+                """
+                INSERT INTO actions (account_id, seq, intent_id, action_id, organization_id, action_type, record,
+                                     created_at, hash)
+                VALUES ($1, $2, $3, $3, $4, $5, $6, $7, repeat('0', 64))
+                """,
+                rows,
+            )
+            await self.owner.execute(
+                "UPDATE account_heads SET seq = $2 WHERE account_id = $1", self.account_id, self.seq
+            )
+
+    async def rolled_seq(self) -> int:
+        query = "SELECT coalesce((SELECT rolled_seq FROM stats_heads WHERE account_id = $1), 0)"
+        found: int = await self.owner.fetchval(query, self.account_id)
+        return found
+
+    async def in_buckets(self, width_seconds: int) -> int:
+        """All actions in the buckets of that width, by type and by symbol."""
+        query = """
+            SELECT sum(amount)::bigint FROM stats_buckets WHERE account_id = $1 AND width_seconds = $2 AND measure = $3
+        """
+        by_type, by_symbol = [
+            await self.owner.fetchval(query, self.account_id, width_seconds, measure) or 0
+            for measure in (Measure.ACTION, Measure.SYMBOL)
+        ]
+        assert by_type == by_symbol
+        return int(by_type)
+
+
+@pytest.fixture
+async def owner(owner_url: Secret) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(owner_url.reveal())
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+async def book(owner: asyncpg.Connection) -> Book:
+    opened = Book(owner)
+    await opened.open()
+    return opened
+
+
+async def read(database: Database, book: Book, window: Window) -> Stats:
+    organizations = [book.organization_id]
+    async with database.service.transaction(organizations, read_only=True, isolation="repeatable read") as tx:
+        return await buckets.read(tx, book.account_id, window)
+
+
+async def roll(database: Database) -> bool:
+    async with database.worker.transaction() as tx:
+        return await rollup.roll_up(tx)
+
+
+async def add(database: Database, entries: list[Entry]) -> None:
+    async with database.worker.transaction() as tx:
+        await buckets.add(tx, entries)
+
+
+def random_actions(seed: int, count: int) -> list[tuple[str, str, datetime]]:
+    """In the order of their time, many at the edges of windows and buckets."""
+    chance, now = random.Random(seed), datetime.now(UTC)
+    moments = []
+    for _ in range(count):
+        back = timedelta(minutes=chance.choice((70, 1_500, MINUTES_BACK)) * chance.random())
+        moment = now - back
+        if chance.random() < 0.3:
+            unit = timedelta(seconds=chance.choice((60, 600, 3_600, 86_400)))
+            moment = ORIGIN + (moment - ORIGIN) // unit * unit + timedelta(microseconds=chance.choice((-1, 0)))
+        moments.append(moment)
+    return [(chance.choice(TYPES), chance.choice(SYMBOLS), moment) for moment in sorted(moments)]
+
+
+@pytest.mark.parametrize("rounds", [0, 1, None])
+async def test_every_window_is_exact_whatever_is_rolled_up(
+    database: Database, book: Book, monkeypatch: pytest.MonkeyPatch, rounds: int | None
+) -> None:
+    monkeypatch.setattr(buckets, "TAIL_PAGE_ACTIONS", 700)
+    actions = random_actions(rounds or 7, ACTIONS)
+    await book.append(actions)
+    while rounds != 0 and await roll(database):
+        if rounds == 1:
+            break
+    assert await book.rolled_seq() == {0: 0, 1: rollup.ROUND_ACTIONS_EACH, None: ACTIONS}[rounds]
+    for window in Window:
+        found = await read(database, book, window)
+        start = datetime.fromisoformat(found.start)
+        inside = [(kind, symbol) for kind, symbol, at in actions if at >= start]
+        types, symbols = Counter(kind for kind, _ in inside), Counter(symbol for _, symbol in inside)
+        assert {kind: getattr(found.actions, kind) for kind in TYPES} == {kind: types[kind] for kind in TYPES}
+        assert found.actions.total == len(inside)
+        ranked = sorted(symbols.items(), key=lambda item: (-item[1], item[0]))[:10]
+        assert [(symbol.symbol, symbol.actions) for symbol in found.symbols] == ranked
+
+
+async def test_two_workers_count_every_action_once(database: Database, book: Book) -> None:
+    other = Book(book.owner)
+    await other.open()
+    for part in range(4):
+        await book.append(random_actions(part, 800))
+        await other.append(random_actions(part, 300))
+        await asyncio.gather(*(roll(database) for _ in range(4)))
+    while await roll(database):
+        pass
+    for width in (60, 600, 3_600, 86_400):
+        assert (await book.in_buckets(width), await other.in_buckets(width)) == (3_200, 1_200)
+
+
+async def test_a_roll_up_that_dies_before_its_commit_counts_nothing(database: Database, book: Book) -> None:
+    await book.append(random_actions(1, 500))
+    with contextlib.suppress(asyncio.CancelledError):
+        async with database.worker.transaction() as tx:
+            await rollup.roll_up(tx)
+            raise asyncio.CancelledError
+    assert (await book.rolled_seq(), await book.in_buckets(60)) == (0, 0)
+    await roll(database)
+    assert (await book.rolled_seq(), await book.in_buckets(60)) == (500, 500)
+
+
+async def test_what_another_worker_is_counting_is_left_to_it(database: Database, book: Book) -> None:
+    await book.append(random_actions(1, 5))
+    await roll(database)
+    await book.append(random_actions(2, 5))
+    async with book.owner.transaction():
+        await book.owner.execute("SELECT FROM stats_heads FOR UPDATE")
+        assert await roll(database) is False
+    assert await book.rolled_seq() == 5
+
+
+async def test_the_rest_of_a_long_log_is_said_to_be_there(database: Database, book: Book) -> None:
+    await book.append(random_actions(1, rollup.ROUND_ACTIONS_EACH + 1))
+    assert await roll(database) is True
+    assert await roll(database) is False
+    assert await book.rolled_seq() == rollup.ROUND_ACTIONS_EACH + 1
+
+
+async def test_what_execution_adds_is_read(database: Database, book: Book) -> None:
+    now = datetime.now(UTC)
+    await book.append([("CREATE", "AAPL", now)] * 4)
+
+    def entry(measure: Measure, key: str, amount: str = "1", at: datetime = now) -> Entry:
+        return Entry(book.account_id, book.organization_id, at, measure, key, Decimal(amount))
+
+    created = now - timedelta(days=2)
+    await add(
+        database,
+        [
+            entry(Measure.FINISHED, "FILLED"),
+            entry(Measure.FINISHED, "CANCELLED"),
+            entry(Measure.FINISHED, "CANCELLED", at=created),
+            entry(Measure.FILLED_QUANTITY, "AAPL", "1.50"),
+            entry(Measure.FILLED_NOTIONAL, "AAPL", "281.25"),
+            entry(Measure.FILLED_QUANTITY, "MSFT", "9"),
+            *[entry(Measure.ACK_MILLIS, ack_key(millis)) for millis in [4] * 98 + [120, 999_999]],
+        ],
+    )
+    await add(database, [entry(Measure.FILLED_QUANTITY, "AAPL", "0.50")])
+    await add(database, [entry(Measure.FINISHED, "CANCELLED", "-1"), entry(Measure.FINISHED, "FILLED")])
+    found = await read(database, book, Window.LAST_DAY)
+    assert (found.intents.total, found.intents.FILLED, found.intents.CANCELLED) == (4, 2, 0)
+    assert [(s.symbol, s.quantity, s.notional) for s in found.filled] == [("AAPL", "2", "281.25")]
+    assert (found.broker_ack_latency_ms.p50, found.broker_ack_latency_ms.p99) == (5, 150)
+    assert (await read(database, book, Window.LAST_WEEK)).intents.CANCELLED == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_buckets_of_a_window_follow_each_other_from_its_start_on(seed: int) -> None:
+    chance = random.Random(seed)
+    window, now = chance.choice(list(Window)), ORIGIN + timedelta(seconds=chance.randrange(10**9))
+    start = begin(window, now)
+    ranges = cover(start, WINDOWS_SECONDS[window][1])
+    assert [first for _, first, _ in ranges] == [start, *(past for _, _, past in ranges[:-1])]
+    for (width, first, past), wider in zip(ranges, [width for width, _, _ in ranges[1:]], strict=False):
+        assert (first - ORIGIN) % timedelta(seconds=width) == timedelta(0)
+        assert past - first < timedelta(seconds=wider), "no more narrow ones than lead to the next wide one"
+
+
+async def test_what_no_window_reads_is_removed(database: Database, book: Book) -> None:
+    now = datetime.now(UTC)
+    ages = (timedelta(0), timedelta(days=1, minutes=2), timedelta(days=3), timedelta(days=31), timedelta(days=34))
+    await book.append([("CREATE", "AAPL", now - age) for age in reversed(ages)])
+    await roll(database)
+    before = {window: await read(database, book, window) for window in Window}
+    async with database.worker.transaction() as tx:
+        assert await buckets.prune(tx) is False
+    assert [await book.in_buckets(width) for width in (60, 600, 3_600, 86_400)] == [2, 2, 4, 4]
+    for window, found in before.items():
+        assert (await read(database, book, window)).actions == found.actions
+
+
+async def test_refusals_are_removed_after_their_days(database: Database, book: Book) -> None:
+    for days in (0, 29, 31, 60):
+        await book.owner.execute(
+            """
+            INSERT INTO refusals
+                (id, organization_id, account_id, action_type, symbol, reasons, principal_id, created_at)
+            VALUES (gen_random_uuid(), $1, $2, 'CREATE', 'AAPL', '{x}', 'k', now() - make_interval(days => $3))
+            """,
+            book.organization_id,
+            book.account_id,
+            days,
+        )
+    async with database.worker.transaction() as tx:
+        assert await store.prune_refusals(tx, 30) is False
+    assert await book.owner.fetchval("SELECT count(*) FROM refusals") == 2
+
+
+async def test_upkeep_rolls_up_and_makes_the_days_partitions(database: Database, book: Book, metrics: Metrics) -> None:
+    await book.append(random_actions(1, 10))
+    task = asyncio.create_task(keep_up(database.worker, SystemClock(), metrics, make_log("error")))
+
+    async def done() -> bool:
+        partitions = await book.owner.fetchval(
+            "SELECT count(*) FROM pg_inherits WHERE inhparent = 'stream_events'::regclass"
+        )
+        return await book.rolled_seq() == 10 and partitions > 1
+
+    await eventually_async(done, 10)
+    task.cancel()
+    assert metrics.registry.get_sample_value("ti_stats_rolled_timestamp_seconds")
+
+
+async def test_a_tenant_sees_its_own_buckets_only(database: Database, book: Book) -> None:
+    await book.append([("CREATE", "AAPL", datetime.now(UTC))])
+    await roll(database)
+    async with database.service.transaction([uuid.uuid4()]) as tx:
+        assert await tx.fetch("SELECT FROM stats_buckets UNION ALL SELECT FROM stats_heads") == []
+    stolen = Entry(book.account_id, uuid.uuid4(), datetime.now(UTC), Measure.REFUSED, EVERY_REASON)
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        async with database.service.transaction([book.organization_id]) as tx:
+            await buckets.add(tx, [stolen])

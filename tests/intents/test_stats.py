@@ -1,0 +1,110 @@
+"""Stats over HTTP: exact at once, whatever is rolled up already, and of one's own accounts only."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.intents.conftest import Opener
+from tests.intents.desk import Desk, Tables, cancel, create, limit, pointers, replace
+from tests.waiting import eventually
+from tests.world import World
+
+LENGTHS = {"last_hour": timedelta(hours=1), "last_day": timedelta(days=1), "last_week": timedelta(days=7)} | {
+    "last_month": timedelta(days=30)
+}
+ROLL_LIMIT_SECONDS = 10
+
+
+def stats(desk: Desk, window: str | None = None) -> dict[str, Any]:
+    answer = desk.get("/stats", **({"time_window": window} if window else {}))
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_a_new_account_has_nothing_to_count(desk: Desk) -> None:
+    found = stats(desk)
+    assert found.pop("from") < found.pop("to")
+    statuses = ("PENDING_NEW", "NEW", "PARTIALLY_FILLED", "PENDING_REPLACE", "PENDING_CANCEL", "UNKNOWN")
+    finals = ("FILLED", "CANCELLED", "EXPIRED", "REJECTED")
+    assert found == {
+        "time_window": "last_day",
+        "actions": {"total": 0, "CREATE": 0, "REPLACE": 0, "CANCEL": 0},
+        "intents": dict.fromkeys(("total", *statuses, *finals), 0),
+        "symbols": [],
+        "refused": {"total": 0, "by_reason": {}},
+        "filled": [],
+        "broker_ack_latency_ms": {"p50": None, "p99": None},
+    }
+
+
+def test_what_was_answered_is_counted_at_once(desk: Desk) -> None:
+    intents = [desk.accepted(create(limit(), symbol))["intent_id"] for symbol in ("AAPL", "MSFT", "MSFT", "msft")]
+    desk.accepted(replace(intents[0], limit("11")))
+    desk.accepted(cancel(intents[1]))
+    for window in (None, *LENGTHS):
+        found = stats(desk, window)
+        assert found["actions"] == {"total": 6, "CREATE": 4, "REPLACE": 1, "CANCEL": 1}
+        counted = {status: count for status, count in found["intents"].items() if count}
+        assert counted == {"total": 4, "PENDING_NEW": 2, "PENDING_REPLACE": 1, "PENDING_CANCEL": 1}
+        assert found["symbols"] == [{"symbol": "MSFT", "actions": 4}, {"symbol": "AAPL", "actions": 2}]
+        assert found["filled"] == [{"symbol": s, "quantity": "0", "notional": "0"} for s in ("MSFT", "AAPL")]
+
+
+def test_the_worker_rolls_up_and_the_counts_stay(desk: Desk, tables: Tables) -> None:
+    desk.accepted(create())
+    desk.accepted(create())
+    before = stats(desk)
+
+    def rolled() -> bool:
+        query = "SELECT rolled_seq FROM stats_heads WHERE account_id = $1::text::uuid"
+        return bool(tables.value(query, desk.account["id"]) == 2)
+
+    eventually(rolled, ROLL_LIMIT_SECONDS)
+    assert without_times(stats(desk)) == without_times(before)
+
+
+def without_times(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if name not in ("from", "to")}
+
+
+def test_a_refusal_is_counted_once_and_under_each_of_its_reasons(world: World, desk: Desk) -> None:
+    symbol = f"/v1/controls/accounts/{desk.account['id']}/symbols/AAPL"
+    account = f"/v1/controls/accounts/{desk.account['id']}"
+    for url in (symbol, account):
+        assert desk.client.put(url, json={"manually_disabled": True}, headers=world.callers["admin"]).is_success
+    for name in ("AAPL", "AAPL", "MSFT"):
+        assert desk.refused(create(symbol=name)) == (409, "control_rejected")
+    found = stats(desk)
+    by_reason = {"account_manually_disabled": 3, "symbol_manually_disabled": 2}
+    assert found["refused"] == {"total": 3, "by_reason": by_reason}
+    assert found["actions"]["total"] == 0
+
+
+@pytest.mark.parametrize("window", LENGTHS)
+def test_the_window_begins_at_a_bucket(desk: Desk, window: str) -> None:
+    found = stats(desk, window)
+    start, to = (datetime.fromisoformat(found[name]) for name in ("from", "to"))
+    unit = timedelta(minutes=1) if window in ("last_hour", "last_day") else timedelta(hours=1)
+    assert (start - datetime(2000, 1, 1, tzinfo=UTC)) % unit == timedelta(0)
+    assert LENGTHS[window] <= to - start < LENGTHS[window] + unit
+    assert found["time_window"] == window
+
+
+@pytest.mark.parametrize("window", ["last_year", "", "LAST_DAY", "1"])
+def test_another_window_is_refused(desk: Desk, window: str) -> None:
+    answer = desk.client.get(desk.url + "/stats", params={"time_window": window}, headers=desk.headers)
+    assert pointers(answer) == [""]
+    assert "last_hour, last_day, last_week, last_month" in answer.json()["errors"][0]["detail"]
+
+
+def test_stats_of_another_tenant_are_not_found(world: World, desk: Desk) -> None:
+    assert desk.client.get(desk.url + "/stats", headers=world.callers["other_key"]).status_code == 404
+    assert desk.client.get(desk.url + "/stats", headers=world.callers["key_live"]).status_code == 403
+
+
+def test_each_account_has_its_own_counts(opener: Opener) -> None:
+    first, second = opener(), opener()
+    first.accepted(create())
+    assert (stats(first)["actions"]["total"], stats(second)["actions"]["total"]) == (1, 0)
