@@ -8,14 +8,16 @@ import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any
+from uuid import UUID
 
 import msgspec
 import typer
 import uvloop
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import Progress
 
-from trading_intents import __version__, app, config, doctor, provision
+from trading_intents import __version__, app, audit, config, doctor, provision
 from trading_intents.accounts.rotation import rotate
 from trading_intents.accounts.vault import embedded_vault
 from trading_intents.clock import rfc3339
@@ -39,6 +41,8 @@ vault = typer.Typer(help="The embedded vault's master keys.", no_args_is_help=Tr
 cli.add_typer(vault, name="vault")
 outbox = typer.Typer(help="Look at the outbox and settle its failed rows; each is archived.", no_args_is_help=True)
 cli.add_typer(outbox, name="outbox")
+audits = typer.Typer(help="Prove that history was not rewritten.", no_args_is_help=True)
+cli.add_typer(audits, name="audit")
 
 
 def main() -> None:
@@ -226,6 +230,39 @@ def drop_outbox(ids: Ids, reason: Reason) -> None:
         async with app.open_parts(settings, log) as parts:
             await operators.drop(parts.database.worker, ids, _operator(), reason)
         typer.echo(f"dropped {' '.join(map(str, ids))}")
+
+    _run(work, quiet=True)
+
+
+@audits.command(name="verify")
+def verify_log(
+    account: Annotated[UUID | None, typer.Option(help="Only this account.")] = None,
+    heads: Annotated[
+        Path | None, typer.Option(help="Write each sound account's head to this file, to be kept.")
+    ] = None,
+    against: Annotated[Path | None, typer.Option(help="Compare with heads that were kept in this file.")] = None,
+) -> None:
+    """Follow each account's chain of hashes, while the service runs. Exit code 1 if anything is wrong."""
+
+    async def work(settings: Settings, log: Log) -> int:
+        kept = audit.read_heads(against) if against else audit.KeptHeads()
+        accounts = actions = damaged = 0
+        async with app.open_parts(settings, log) as parts:
+            pool, out = parts.database.worker, Console(stderr=True)
+            with (
+                audit.open_heads(heads) as keep,
+                Progress(console=out, transient=True, disable=not out.is_terminal) as bar,
+            ):
+                task = bar.add_task("verifying", total=await audit.count_actions(pool, account))
+                async for found in audit.verify(pool, account, kept, lambda count: bar.advance(task, count)):
+                    accounts, actions = accounts + 1, actions + found.actions
+                    if found.bad_seq is None:
+                        keep(found.head)
+                        continue
+                    damaged += 1
+                    typer.echo(f"account {found.head.account_id}, action {found.bad_seq}: {found.wrong}")
+        typer.echo(f"{accounts} accounts, {actions} actions followed, {damaged} accounts damaged")
+        return 1 if damaged else 0
 
     _run(work, quiet=True)
 

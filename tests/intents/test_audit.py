@@ -1,0 +1,229 @@
+"""History that a superuser rewrote, behind every right and trigger, is found and the first bad action named."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tests.conftest import Urls
+from tests.intents.conftest import Opener
+from tests.intents.desk import Desk, Tables, cancel, create, limit, replace
+from tests.world import World
+from trading_intents.audit import KeptHeads, Verified, verify
+from trading_intents.intents.record import FIRST_HASH, chain
+from trading_intents.storage.database import WORKER_ROLE, open_pool
+from trading_intents.telemetry import Metrics
+
+ACTIONS = 8
+BUSY_ROUNDS = 10
+
+Verifier = Callable[[Desk], Verified]
+
+
+@pytest.fixture
+def forger(tables: Tables) -> Iterator[Tables]:
+    """A superuser for whom the append-only trigger does not run. No damaged log is left to the other tests."""
+    sound = tables.fetch("SELECT account_id FROM account_heads")
+    tables.execute("SET session_replication_role = replica")
+    yield tables
+    for table in ("actions", "account_heads"):
+        tables.execute(f"DELETE FROM {table} WHERE account_id <> ALL ($1)", [row["account_id"] for row in sound])
+    tables.execute("SET session_replication_role = DEFAULT")
+
+
+@pytest.fixture
+def full_desk(forger: Tables, desk: Desk) -> Desk:
+    intent = desk.accepted(create(limit(), "MSFT"))["intent_id"]
+    desk.accepted(replace(intent, limit("11")))
+    desk.accepted(cancel(intent))
+    for _ in range(ACTIONS - 3):
+        desk.accepted(create())
+    return desk
+
+
+@pytest.fixture
+def verified(world_database: Urls) -> Verifier:
+    """One account, as the command sees it, without the second that a command takes to start."""
+
+    async def work(account_id: UUID) -> Verified:
+        async with open_pool(world_database.login, WORKER_ROLE, 1, Metrics()) as pool:
+            (found,) = [found async for found in verify(pool, account_id, KeptHeads(), lambda count: None)]
+        return found
+
+    return lambda desk: asyncio.run(work(UUID(desk.account["id"])))
+
+
+def told(world: World, desk: Desk, *arguments: str) -> tuple[int, str]:
+    """The command's exit code, and what it says of this account."""
+    done = world.platform.run("audit", "verify", *arguments)
+    assert done.stderr == "", done.stderr
+    lines = [line for line in done.stdout.splitlines() if desk.account["id"] in line]
+    return done.returncode, "".join(lines).removeprefix(f"account {desk.account['id']}, ")
+
+
+def only(desk: Desk, *arguments: str) -> tuple[str, ...]:
+    return ("--account", desk.account["id"], *arguments)
+
+
+def change(forger: Tables, desk: Desk, statement: str) -> None:
+    forger.execute(statement.replace("$account", f"'{desk.account['id']}'"))
+
+
+def test_a_log_as_it_was_written_is_sound(world: World, full_desk: Desk) -> None:
+    done = world.platform.run("audit", "verify", *only(full_desk))
+    assert (done.returncode, done.stdout) == (0, f"1 accounts, {ACTIONS} actions followed, 0 accounts damaged\n")
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        (
+            "UPDATE actions SET record = replace(record, '\"11\"', '\"12\"') WHERE account_id = $account AND seq = 2",
+            "action 2: its record or its hash was changed",
+        ),
+        (
+            "UPDATE actions SET hash = repeat('a', 64) WHERE account_id = $account AND seq = 8",
+            "action 8: its record or its hash was changed",
+        ),
+        ("DELETE FROM actions WHERE account_id = $account AND seq = 5", "action 5: it is missing: the next one is 6"),
+        ("DELETE FROM actions WHERE account_id = $account AND seq = 1", "action 1: it is missing: the next one is 2"),
+        (
+            """
+            UPDATE actions SET seq = 9004 WHERE account_id = $account AND seq = 4;
+            UPDATE actions SET seq = 4 WHERE account_id = $account AND seq = 5;
+            UPDATE actions SET seq = 5 WHERE account_id = $account AND seq = 9004
+            """,
+            "action 4: it holds the record of 5: they were reordered",
+        ),
+        (
+            "DELETE FROM actions WHERE account_id = $account AND seq > 6",
+            "action 7: it is missing: the log is cut off, its head is at 8",
+        ),
+        (
+            "DELETE FROM actions WHERE account_id = $account",
+            "action 1: it is missing: the log is cut off, its head is at 8",
+        ),
+        ("UPDATE account_heads SET seq = 6 WHERE account_id = $account", "action 7: it is beyond the head"),
+        (
+            "UPDATE account_heads SET hash = repeat('a', 64) WHERE account_id = $account",
+            "action 8: its hash is not the head's",
+        ),
+        ("DELETE FROM account_heads WHERE account_id = $account", "action 8: the account has lost its head"),
+        (
+            "UPDATE actions SET action_type = 'CREATE' WHERE account_id = $account AND seq = 3",
+            "action 3: its record says another action_type",
+        ),
+        (
+            "UPDATE actions SET intent_id = account_id, created_at = now() WHERE account_id = $account AND seq = 4",
+            "action 4: its record says another intent_id, created_at",
+        ),
+        (
+            "UPDATE actions SET record = replace(record, 'hash_version\":1', 'hash_version\":2') "
+            "WHERE account_id = $account AND seq = 6",
+            "action 6: its hash_version 2 is not known here",
+        ),
+        (
+            "UPDATE actions SET record = '{' WHERE account_id = $account AND seq = 7",
+            "action 7: its record cannot be read",
+        ),
+    ],
+)
+def test_the_first_bad_action_is_named(
+    full_desk: Desk, forger: Tables, verified: Verifier, statement: str, said: str
+) -> None:
+    change(forger, full_desk, statement)
+    found = verified(full_desk)
+    assert f"action {found.bad_seq}: {found.wrong}".startswith(said)
+
+
+def test_a_chain_that_was_rewritten_as_a_whole_is_found_by_a_head_kept_elsewhere(
+    world: World, full_desk: Desk, forger: Tables, verified: Verifier, tmp_path: Path
+) -> None:
+    kept = str(tmp_path / "heads")
+    assert told(world, full_desk, *only(full_desk, "--heads", kept)) == (0, "")
+    full_desk.accepted(create())
+    assert told(world, full_desk, *only(full_desk, "--against", kept)) == (0, ""), "appended since: no damage"
+    rewrite(full_desk, forger)
+    assert verified(full_desk).bad_seq is None, "nothing in the database tells"
+    code, said = told(world, full_desk, *only(full_desk, "--against", kept))
+    assert (code, said.partition(":")[0]) == (1, "action 8")
+    change(forger, full_desk, "DELETE FROM actions WHERE account_id = $account")
+    change(forger, full_desk, "DELETE FROM account_heads WHERE account_id = $account")
+    code, said = told(world, full_desk, *only(full_desk, "--against", kept))
+    assert (code, said) == (1, "action 1: it is missing: the log is cut off, the kept head was at 8")
+
+
+def rewrite(desk: Desk, forger: Tables) -> None:
+    """As if the second action had never said what it said: with every later hash, and the head."""
+    last = FIRST_HASH
+    account_id = desk.account["id"]
+    query = "SELECT seq, record FROM actions WHERE account_id = $1::text::uuid ORDER BY seq"
+    for row in forger.fetch(query, account_id):
+        record = row["record"].replace('"11"', '"12"')
+        last = chain(last, record.encode())
+        update = "UPDATE actions SET record = $3, hash = $4 WHERE account_id = $1::text::uuid AND seq = $2"
+        forger.execute(update, account_id, row["seq"], record, last)
+    forger.execute("UPDATE account_heads SET hash = $2 WHERE account_id = $1::text::uuid", account_id, last)
+
+
+def test_what_cannot_be_verified_is_said_in_a_line(world: World, tmp_path: Path) -> None:
+    (tmp_path / "heads").write_text("nonsense\n")
+    for arguments, said in (
+        (("--against", str(tmp_path / "heads")), "is not what --heads writes"),
+        (("--account", "0190a1b2-0000-7000-8000-000000000000"), "no such account"),
+    ):
+        done = world.platform.run("audit", "verify", *arguments)
+        assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+        assert said in done.stderr
+
+
+def test_all_accounts_are_verified_and_each_damaged_one_named(
+    world: World, opener: Opener, forger: Tables, tmp_path: Path
+) -> None:
+    good, cut, edited = opener(), opener(), opener()
+    for desk in (good, cut, edited):
+        desk.accepted(create())
+        desk.accepted(create())
+    change(forger, cut, "DELETE FROM actions WHERE account_id = $account AND seq = 2")
+    change(forger, edited, "UPDATE actions SET record = record || ' ' WHERE account_id = $account AND seq = 1")
+    done = world.platform.run("audit", "verify", "--heads", str(tmp_path / "heads"))
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert f"account {cut.account['id']}, action 2: it is missing: the log is cut off, its head is at 2" in lines
+    assert f"account {edited.account['id']}, action 1: its record or its hash was changed" in lines
+    kept = (tmp_path / "heads").read_text()
+    assert good.account["id"] in kept
+    assert cut.account["id"] not in kept
+
+
+def test_submits_meanwhile_are_no_damage(desk: Desk, verified: Verifier) -> None:
+    with submitting(desk) as statuses:
+        followed = [verified(desk) for _ in range(BUSY_ROUNDS)]
+    assert [found.wrong for found in followed] == [""] * BUSY_ROUNDS
+    assert followed[0].actions < followed[-1].actions
+    assert set(statuses) == {202}
+
+
+@contextlib.contextmanager
+def submitting(desk: Desk) -> Iterator[list[int]]:
+    """One command after the other while the block runs."""
+    over, begun = threading.Event(), threading.Event()
+    statuses: list[int] = []
+
+    def submit() -> None:
+        while not over.is_set():
+            statuses.append(desk.submit(create()).status_code)
+            begun.set()
+
+    busy = threading.Thread(target=submit)
+    busy.start()
+    begun.wait()
+    try:
+        yield statuses
+    finally:
+        over.set()
+        busy.join()
