@@ -13,7 +13,7 @@ from trading_intents.clock import Clock
 from trading_intents.errors import InternalError, OutcomeUnknown, PlatformError, Unavailable
 from trading_intents.ids import IdMaker
 from trading_intents.intents import store
-from trading_intents.intents.batch import Receipt, run_batch
+from trading_intents.intents.batch import Receipt, Settled, run_batch
 from trading_intents.intents.model import Cancel, Submission
 from trading_intents.outbox.model import Queue, channel
 from trading_intents.storage.database import Pool
@@ -25,6 +25,7 @@ CANCEL_RESERVE = MAX_WAITING // 10  # places that only CANCELs may take
 MAX_BATCH = 256
 SETTLE_SECONDS = 3.0
 SETTLE_PAUSE_SECONDS = 0.05
+COMMITTED, ABORTED = "committed", "aborted"  # as PostgreSQL says it
 
 
 @dataclass(slots=True)
@@ -108,17 +109,19 @@ class Writer:
                 decided_seconds = self._clock.monotonic()
         except OutcomeUnknown as error:
             assert settled is not None
-            if not await self._was_committed(settled.transaction_id, error, batch):
+            if not await self._was_committed(settled, error, batch):
                 return []
             decided_seconds = started_seconds
         except PlatformError as error:
             _fail(batch, error)
             return []
         except asyncpg.LockNotAvailableError:
-            _fail(batch, Unavailable("the account is busy"))
+            # One account that stays locked must not fail those that are free by now.
+            left = await self._attempt(batch, wait=False) if wait else batch
+            _fail(left, Unavailable("the account is busy"))
             return []
-        except asyncpg.PostgresError as error:
-            await self._one_by_one(batch, error, wait)
+        except Exception as error:
+            await self._one_by_one(batch, error)
             return []
         self._metrics.writer_batch_size.observe(len(batch))
         self._metrics.writer_decide_seconds.observe(decided_seconds - started_seconds)
@@ -139,8 +142,8 @@ class Writer:
                 waiting.answer.set_result(outcome)
         return skipped
 
-    async def _one_by_one(self, batch: list[_Waiting], error: asyncpg.PostgresError, wait: bool) -> None:
-        """The server refused before the commit: one bad command must not fail its neighbours."""
+    async def _one_by_one(self, batch: list[_Waiting], error: Exception) -> None:
+        """It went wrong before the commit: one bad command must not fail its neighbours."""
         if len(batch) == 1:
             self._log.error("command failed", exc_info=error)
             _fail(batch, InternalError("our fault; the logs tell"))
@@ -148,15 +151,15 @@ class Writer:
         for waiting in batch:
             await self._attempt([waiting], wait=True)
 
-    async def _was_committed(self, transaction_id: str | None, error: OutcomeUnknown, batch: list[_Waiting]) -> bool:
+    async def _was_committed(self, settled: Settled, error: OutcomeUnknown, batch: list[_Waiting]) -> bool:
         """The link was lost at COMMIT: the server knows how that ended. Aborted: again. Not known in time: says so."""
         try:
             async with asyncio.timeout(SETTLE_SECONDS):
-                while transaction_id is not None:
-                    status = await self._status(transaction_id)
-                    if status == "committed":
+                while settled.transaction_id is not None:
+                    status = await self._status(settled.transaction_id, settled.appended, _organizations(batch))
+                    if status == COMMITTED:
                         return True
-                    if status == "aborted":
+                    if status == ABORTED:
                         self._others.extendleft(reversed(batch))
                         self._stirred.set()
                         return False
@@ -166,10 +169,18 @@ class Writer:
         _fail(batch, error)
         return False
 
-    async def _status(self, transaction_id: str) -> str | None:
+    async def _status(
+        self, transaction_id: str, place: store.Place | None, organizations: Sequence[UUID]
+    ) -> str | None:
         try:
-            async with self._pool.transaction(read_only=True) as tx:
-                return await store.transaction_status(tx, transaction_id)
+            async with self._pool.transaction(organizations, read_only=True) as tx:
+                status = await store.transaction_status(tx, transaction_id)
+                # A server that crashed gives ids that it had not yet written down a second time.
+                if status == COMMITTED and place and not await store.is_recorded(tx, place):
+                    return ABORTED
+                return status
+        except asyncpg.InvalidParameterValueError:
+            return ABORTED  # an id that is still to come: the server crashed and has forgotten it
         except PlatformError:
             return None
 

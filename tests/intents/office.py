@@ -1,0 +1,118 @@
+"""A writer in the test's own process, on a database of its own, with accounts to write for."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+
+from trading_intents.brokers.registry import Registry
+from trading_intents.clock import SystemClock
+from trading_intents.errors import PlatformError
+from trading_intents.identity.model import KeyId
+from trading_intents.ids import OrganizationId, id_maker
+from trading_intents.intents.batch import Receipt
+from trading_intents.intents.model import Cancel, Command, Create, Spec, Submission
+from trading_intents.intents.writer import Writer
+from trading_intents.secret import Secret
+from trading_intents.storage.database import Pool, open_database
+from trading_intents.storage.signals import open_signals
+from trading_intents.telemetry import Metrics, make_log
+from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
+
+POOL_SIZE = 5
+
+
+@dataclass
+class Office:
+    writer: Writer
+    pool: Pool
+    metrics: Metrics
+    owner: asyncpg.Connection
+    organization: UUID
+    key: UUID
+    accounts: list[UUID]
+
+    def create(self, account: UUID, symbol: str = "AAPL", reference: str | None = None) -> Submission:
+        spec = Spec(OrderKind.MARKET, "1", None, None, None)
+        return self.command(account, Create(Symbol(symbol), OrderSide.BUY, RouteStrategy.SMART, spec), reference)
+
+    def cancel(self, account: UUID, intent_id: UUID) -> Submission:
+        return self.command(account, Cancel(intent_id))
+
+    def command(self, account: UUID, command: Command, reference: str | None = None) -> Submission:
+        organization = OrganizationId(self.organization)
+        return Submission(account, organization, KeyId(self.key), command, reference, None, None)
+
+    async def submit(self, submission: Submission) -> Receipt | PlatformError:
+        try:
+            return await self.writer.submit(submission)
+        except PlatformError as error:
+            return error
+
+    async def submit_all(self, submissions: list[Submission]) -> list[Receipt | PlatformError]:
+        """In one batch, if the writer is free: none of them waits before all are in line."""
+        return await asyncio.gather(*map(self.submit, submissions))
+
+    async def count(self, table: str) -> int:
+        found: int = await self.owner.fetchval(f"SELECT count(*) FROM {table}")
+        return found
+
+    def in_use(self) -> float:
+        return float(self.metrics.pool_in_use.labels("ti_service")._value.get())
+
+
+@contextlib.asynccontextmanager
+async def open_office(login: Secret, owner_url: Secret, accounts: int = 3, run: bool = True) -> AsyncIterator[Office]:
+    """`login` may lead through a proxy; the owner's way is always clear."""
+    owner = await asyncpg.connect(owner_url.reveal())
+    organization, key = await furnish(owner)
+    made = sorted([await add_account(owner, organization) for _ in range(accounts)])
+    log, metrics, clock = make_log("critical"), Metrics(), SystemClock()
+    async with open_database(login, POOL_SIZE, log, metrics) as database, open_signals(login, log) as signals:
+        writer = Writer(database.service, Registry(), id_maker(clock), signals, clock, metrics, log)
+        task = asyncio.create_task(writer.run() if run else asyncio.sleep(0))
+        try:
+            yield Office(writer, database.service, metrics, owner, organization, key, made)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await owner.close()
+
+
+async def furnish(owner: asyncpg.Connection) -> tuple[UUID, UUID]:
+    organization, key = uuid4(), uuid4()
+    await owner.execute(
+        "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'local', $2, 'x')",
+        organization,
+        str(organization),
+    )
+    await owner.execute(
+        "INSERT INTO api_keys (id, organization_id, name, environment, permissions, digest, hint)"
+        " VALUES ($1, $2, 'k', 'paper', '{intent:edit}', $3, 'hint')",
+        key,
+        organization,
+        os.urandom(32),
+    )
+    return organization, key
+
+
+async def add_account(owner: asyncpg.Connection, organization: UUID) -> UUID:
+    account = uuid4()
+    await owner.execute(
+        "INSERT INTO accounts (id, organization_id, name, broker, environment) VALUES ($1, $2, 'a', 'paper', 'paper')",
+        account,
+        organization,
+    )
+    await owner.execute(
+        "INSERT INTO account_heads (account_id, organization_id) VALUES ($1, $2)", account, organization
+    )
+    return account
+
+
+def codes(outcomes: list[Any]) -> list[str]:
+    return [outcome.code if isinstance(outcome, PlatformError) else "recorded" for outcome in outcomes]
