@@ -1,0 +1,191 @@
+"""What one process answered is honoured by the next intent on the other, at once; and clients that hang up."""
+
+import itertools
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from tests.intents.conftest import Opener
+from tests.intents.desk import Desk, Tables, cancel, create, dumps, limit
+from tests.platform import Platform
+from tests.waiting import eventually
+from tests.world import World
+
+ROUNDS = 250  # each with two races: it is forbidden, then allowed again
+LEAVERS = 500
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+@contextmanager
+def busy(url: str, desk: Desk) -> Iterator[None]:
+    """Others trade on the same account meanwhile, so that a batch is always under way."""
+    over = threading.Event()
+
+    def trade() -> None:
+        with httpx.Client(base_url=url, headers=desk.headers, timeout=10) as client:
+            while not over.is_set():
+                assert client.post(desk.url, json=create(symbol="BUSY")).status_code == 202
+
+    thread = threading.Thread(target=trade)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_control_answered_here_is_honoured_there_at_once(world: World, second: Platform, desk: Desk) -> None:
+    admin = world.callers["admin"]
+    account = f"/v1/controls/accounts/{desk.account['id']}"
+    misses = []
+    sides = itertools.cycle([(world.client, second.client), (second.client, world.client)])
+    with busy(second.url, desk):
+        for number in range(ROUNDS):
+            here, there = next(sides)
+            for disabled, expected in ((True, 409), (False, 202)):
+                changed = here.put(f"{account}/symbols/S", json={"manually_disabled": disabled}, headers=admin)
+                answer = there.post(desk.url, json=create(symbol="s"), headers=desk.headers)
+                assert changed.status_code == 200
+                if answer.status_code != expected:
+                    misses.append((number, disabled, answer.text))
+    assert misses == []
+
+
+def keep_in_mind(desk: Desk, client: httpx.Client) -> None:
+    """The process has just read the key and its organization, and would remember them for most of a second."""
+    assert client.post(desk.url, json=create(), headers=desk.headers).status_code == 202
+
+
+@pytest.mark.parametrize("change", ["disabled", "permissions", "deleted"])
+def test_a_key_changed_here_is_refused_there_at_once(world: World, second: Platform, desk: Desk, change: str) -> None:
+    admin = world.callers["admin"]
+    for number in range(5):
+        body = {"name": f"{change} {number}", "environment": "paper", "permissions": ["intent:edit"]}
+        made = world.client.post("/v1/api-keys", json=body, headers=admin).json()
+        trader = Desk(second.client, {"x-api-key": made["api_key"]}, desk.account, desk.tables)
+        keep_in_mind(trader, second.client)
+        url = f"/v1/api-keys/{made['id']}"
+        if change == "deleted":
+            assert world.client.delete(url, headers=admin).status_code == 204
+        else:
+            changes = {"disabled": True} if change == "disabled" else {"permissions": ["intent:read"]}
+            assert world.client.patch(url, json=changes, headers=admin).status_code == 200
+        expected = (403, "forbidden") if change == "permissions" else (401, "unauthorized")
+        for body in (create(), cancel(made["id"])):
+            answer = trader.submit(body)
+            assert (answer.status_code, answer.json()["code"]) == expected
+
+
+@pytest.fixture
+def trading_live(plain: World, tables: Tables) -> Iterator[Callable[[str], None]]:
+    """Sets a column of `org_plain` as the operator's command does; put back at the end."""
+
+    def set_to(assignment: str) -> None:
+        tables.execute(f"UPDATE organizations SET {assignment} WHERE external_id = 'org_plain'")
+
+    set_to("entitlements = '{trading_live}'")
+    yield set_to
+    set_to("entitlements = '{}', disabled = false")
+
+
+def test_a_plan_or_organization_that_ends_is_honoured_at_once(
+    opener: Opener, second: Platform, trading_live: Callable[[str], None]
+) -> None:
+    desk = opener(caller="plain_live", admin="plain_admin", broker="alpaca", environment="live")
+    clients = (desk.client, second.client)
+    eventually(lambda: desk.client.post(desk.url, json=create(), headers=desk.headers).status_code == 202, 2)
+
+    def told(client: httpx.Client, body: dict[str, Any]) -> tuple[int, str]:
+        answer = client.post(desk.url, json=body, headers=desk.headers)
+        return answer.status_code, answer.json().get("code", "")
+
+    for _ in range(10):
+        for client in clients:
+            keep_in_mind(desk, client)
+        intent = second.client.post(desk.url, json=create(limit()), headers=desk.headers).json()["intent_id"]
+        trading_live("entitlements = '{}'")
+        assert [told(client, create()) for client in clients] == [(403, "entitlement_required")] * 2
+        assert told(second.client, cancel(intent)) == (202, "")
+        trading_live("entitlements = '{trading_live}'")
+        for client in clients:
+            keep_in_mind(desk, client)
+        trading_live("disabled = true")
+        assert [told(client, create()) for client in clients] == [(401, "unauthorized")] * 2
+        trading_live("disabled = false")
+        # What is refused for its credential may stay refused for as long as it is remembered.
+        for client in clients:
+            eventually(lambda client=client: told(client, create())[0] == 202, 2)  # type: ignore[misc]  # bound now
+
+
+def test_an_account_disabled_or_closed_here_is_so_there_at_once(world: World, second: Platform, opener: Opener) -> None:
+    admin = world.callers["admin"]
+    for _ in range(10):
+        desk = opener()
+        keep_in_mind(desk, second.client)
+        url = f"/v1/accounts/{desk.account['id']}"
+        assert world.client.patch(url, json={"disabled": True}, headers=admin).status_code == 200
+        there = Desk(second.client, desk.headers, desk.account, desk.tables)
+        assert there.refused(create()) == (409, "account_disabled")
+
+
+def test_closing_an_account_and_trading_on_it_never_both_succeed(
+    world: World, second: Platform, opener: Opener
+) -> None:
+    """Whoever comes first, no closed account has an open order."""
+    outcomes = set()
+    for _ in range(30):
+        desk = opener()
+        together = threading.Barrier(2)
+        answers: dict[str, int] = {}
+
+        def close(desk: Desk = desk, together: threading.Barrier = together, answers: dict[str, int] = answers) -> None:
+            together.wait()
+            url = f"/v1/accounts/{desk.account['id']}"
+            answers["close"] = world.client.delete(url, headers=world.callers["admin"]).status_code
+
+        closing = threading.Thread(target=close)
+        closing.start()
+        together.wait()
+        answer = second.client.post(desk.url, json=create(), headers=desk.headers)
+        closing.join()
+        outcomes.add((answers["close"], answer.status_code))
+    assert outcomes <= {(204, 409), (409, 202)}
+
+
+def test_five_hundred_clients_that_hang_up_leave_nothing_half_written(world: World, desk: Desk) -> None:
+    """Reset at every moment: in the headers, in the body, right after it, while the answer is awaited."""
+    address = urlsplit(world.platform.url)
+    body = dumps(create(limit()))
+    head = f"POST {desk.url} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in desk.headers.items())
+    request = f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+    cuts = [len(request) * part // 10 for part in (3, 6, 9)] + [len(request)] * 7
+    for number in range(LEAVERS):
+        with socket.create_connection((str(address.hostname), address.port), 5) as link:
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+            link.sendall(request[: cuts[number % len(cuts)]])
+    assert desk.submit(create()).status_code == 202
+    # One statement sees one moment, though some of them may still be on their way.
+    (seen,) = desk.tables.fetch(
+        """
+        SELECT array_agg(a.seq ORDER BY a.seq) AS seqs,
+            (SELECT count(*) FROM orders WHERE account_id = $1::text::uuid) AS orders,
+            (SELECT count(*) FROM outbox WHERE lane = $1::text::uuid) AS queued,
+            (SELECT count(*) FROM stream_events WHERE account_id = $1::text::uuid) AS events
+        FROM actions a WHERE account_id = $1::text::uuid
+        """,
+        desk.account["id"],
+    )
+    count = len(seen["seqs"])
+    assert count > 1
+    assert seen == {"seqs": list(range(1, count + 1)), "orders": count, "queued": count, "events": 2 * count}
+    gauge = 'ti_database_connections_in_use{role="ti_service"} 0.0'
+    eventually(lambda: gauge in world.client.get("/metrics").text, 3)
