@@ -3,6 +3,7 @@
 from uuid import UUID, uuid4
 
 import asyncpg
+import pytest
 
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database
@@ -41,6 +42,7 @@ async def fill(owner_url: Secret, organizations: list[UUID]) -> None:
         await connection.execute(
             "INSERT INTO organization_controls (organization_id, manually_disabled) VALUES ($1, true)", organization
         )
+        await connection.execute("INSERT INTO stream_heads (organization_id, seq) VALUES ($1, 2)", organization)
         for _ in range(2):
             account, credential = uuid4(), uuid4()
             await connection.execute(
@@ -71,6 +73,7 @@ async def fill(owner_url: Secret, organizations: list[UUID]) -> None:
                 account,
             )
             await fill_controls(connection, organization, account)
+            await fill_intents(connection, organization, account)
     await connection.close()
 
 
@@ -84,10 +87,33 @@ async def fill_controls(connection: asyncpg.Connection, organization: UUID, acco
         await connection.execute(statement, organization, account)
 
 
+INTENT_ROWS = {
+    "account_heads": "(account_id, organization_id) VALUES ($2, $1)",
+    "actions": "(account_id, seq, intent_id, action_id, organization_id, action_type, created_at, record, hash)"
+    " VALUES ($2, 1, $2, gen_random_uuid(), $1, 'CREATE', now(), '{}', repeat('0', 64))",
+    "orders": "(order_id, account_id, organization_id, environment, broker, create_seq, command_seq, symbol,"
+    " order_type, order_side, time_in_force, route_strategy, quantity, received_at, created_at, updated_at)"
+    " VALUES ($2, $2, $1, 'paper', 'paper', 1, 1, 'A', 'MARKET', 'BUY', 'DAY', 'SMART', 1, now(), now(), now())",
+    "refusals": "(id, organization_id, account_id, action_type, symbol, reasons, principal_id, created_at)"
+    " VALUES (gen_random_uuid(), $1, $2, 'CREATE', 'A', '{x}', 'k', now())",
+    "stats_buckets": "(account_id, width_seconds, start, measure, key, organization_id, amount)"
+    " VALUES ($2, 60, now(), 'm', 'k', $1, 1)",
+    "stats_heads": "(account_id, organization_id) VALUES ($2, $1)",
+    "stream_events": "(organization_id, seq, account_id, environment, kind, symbol, payload)"
+    " VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, $2, 'paper', 4, 'A', 'x')",
+}
+SERVICE_APPENDS = ("actions", "orders", "refusals", "stats_buckets", "stream_events")
+
+
+async def fill_intents(connection: asyncpg.Connection, organization: UUID, account: UUID) -> None:
+    for table, row in INTENT_ROWS.items():
+        await connection.execute(f"INSERT INTO {table} {row}", organization, account)
+
+
 async def test_every_tenant_table_shows_the_set_organizations_rows_only(database: Database, owner_url: Secret) -> None:
     mine, other = uuid4(), uuid4()
     tables = await tenant_tables(owner_url)
-    assert {"accounts", "credentials", "sealed_secrets", "outbox"} <= set(tables)
+    assert {"accounts", "credentials", "sealed_secrets", "outbox", "stream_heads", *INTENT_ROWS} <= set(tables)
     await fill(owner_url, [mine, other])
     for table, readable in tables.items():
         if not readable:
@@ -95,7 +121,7 @@ async def test_every_tenant_table_shows_the_set_organizations_rows_only(database
         async with database.service.transaction([mine]) as tx:
             found = await tx.fetch(f"SELECT organization_id FROM {table}")
         assert {row["organization_id"] for row in found} == {mine}, table
-        each = 1 if table == "organization_controls" else 2
+        each = 1 if table in ("organization_controls", "stream_heads") else 2
         assert len(found) == each, table
         async with database.service.transaction() as tx:
             assert await tx.fetch(f"SELECT organization_id FROM {table}") == [], table
@@ -134,3 +160,37 @@ async def test_the_service_cannot_read_a_sealed_secret(database: Database, owner
     except asyncpg.InsufficientPrivilegeError:
         refused = True
     assert refused
+
+
+@pytest.mark.parametrize("table", SERVICE_APPENDS)
+async def test_the_service_appends_for_the_set_organization_only(
+    database: Database, owner_url: Secret, table: str
+) -> None:
+    mine, other = uuid4(), uuid4()
+    await fill(owner_url, [mine, other])
+    async with database.service.transaction([mine]) as tx:
+        await tx.execute(f"INSERT INTO {table} {INTENT_ROWS[table]}", mine, uuid4())
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        async with database.service.transaction([mine]) as tx:
+            await tx.execute(f"INSERT INTO {table} {INTENT_ROWS[table]}", other, uuid4())
+
+
+async def test_the_service_changes_orders_and_heads_of_the_set_organization_only(
+    database: Database, owner_url: Secret
+) -> None:
+    mine, other = uuid4(), uuid4()
+    await fill(owner_url, [mine, other])
+    async with database.service.transaction([mine]) as tx:
+        assert await tx.execute("UPDATE orders SET version = version + 1") == "UPDATE 2"
+        assert await tx.execute("UPDATE account_heads SET seq = seq + 1") == "UPDATE 2"
+        assert await tx.execute("UPDATE stream_heads SET seq = seq + 1") == "UPDATE 1"
+        assert await tx.execute("UPDATE outbox SET due_at = now()") == "UPDATE 2"
+
+
+async def test_the_service_cannot_read_the_event_log(database: Database, owner_url: Secret) -> None:
+    mine = uuid4()
+    await fill(owner_url, [mine])
+    for table in ("stream_events", "stream_events_default"):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            async with database.service.transaction([mine]) as tx:
+                await tx.fetch(f"SELECT FROM {table}")
