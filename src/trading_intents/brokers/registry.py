@@ -1,24 +1,15 @@
 """Which brokers there are and what each can do, known without a connection."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 
+from trading_intents.brokers.port import Capabilities
 from trading_intents.trading import Environment, OrderKind, RouteStrategy, TimeInForce
 
 _T = TimeInForce
 _PAPER_TIMES = (_T.DAY, _T.GOOD_TILL_CANCEL, _T.IMMEDIATE_OR_CANCEL, _T.FILL_OR_KILL)
 _AUCTION_TIMES = (*_PAPER_TIMES, _T.AT_OPEN, _T.AT_CLOSE)
 
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    name: str
-    environments: tuple[Environment, ...]
-    times_in_force: Mapping[OrderKind, tuple[TimeInForce, ...]]  # a kind that is missing is not offered
-    routes: tuple[RouteStrategy, ...]
-    native_replace: bool
-    credential_fields: tuple[str, ...]
-
+Manifest = Capabilities
 
 PAPER = Manifest(
     name="paper",

@@ -1,0 +1,280 @@
+"""What a broker integration is: the calls it takes, what it answers, and what it can do. An adapter translates and
+nothing else: it never sends twice, never decides an order's status, and never shows a secret."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Protocol
+from uuid import UUID
+
+from trading_intents.clock import Clock
+from trading_intents.secret import Secret
+from trading_intents.storage.database import Pool
+from trading_intents.trading import Environment, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
+
+ENTRY_POINT_GROUP = "trading_intents.brokers"
+# The code of a refused CommandResult, or the reason of a REJECTED event, that only says "I have this id already".
+DUPLICATE_ID = "duplicate_id"
+# More digits than any venue sends; a number with more would slow every sum that it is part of.
+MOST_DIGITS = 40
+
+
+class Outcome(StrEnum):
+    """What is known of a command once its call is over."""
+
+    ACKED = "ACKED"  # the broker has it; for a submit: and works it
+    REJECTED = "REJECTED"  # a definite refusal, never "duplicate id": that one is UNKNOWN
+    NOT_SENT = "NOT_SENT"  # provably nothing reached the broker
+    UNKNOWN = "UNKNOWN"  # everything else
+
+
+class EventKind(StrEnum):
+    ACCEPTED = "ACCEPTED"  # under a REPLACE's id: that version works now
+    TRIGGERED = "TRIGGERED"
+    FILL = "FILL"
+    FILL_BUST = "FILL_BUST"
+    FILL_CORRECT = "FILL_CORRECT"
+    CANCELLED = "CANCELLED"  # never for a version that another one took the place of
+    EXPIRED = "EXPIRED"
+    REJECTED = "REJECTED"
+    REPLACED = "REPLACED"
+    CANCEL_REJECTED = "CANCEL_REJECTED"
+    REPLACE_REJECTED = "REPLACE_REJECTED"
+    PENDING_CANCEL = "PENDING_CANCEL"
+    PENDING_REPLACE = "PENDING_REPLACE"
+    STATUS = "STATUS"
+    POSITION = "POSITION"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderTicket:
+    """A command as the broker gets it. The adapter checks `not_after` right before it writes, and answers NOT_SENT."""
+
+    client_order_id: str  # of this command, a CANCEL's too
+    broker_order_id: str | None = None
+    orig_client_order_id: str | None = None  # REPLACE and CANCEL: the version that they change
+    symbol: Symbol
+    side: OrderSide
+    kind: OrderKind
+    quantity: Decimal
+    limit_price: Decimal | None = None
+    stop_price: Decimal | None = None
+    time_in_force: TimeInForce
+    extended_hours: bool = False
+    route: RouteStrategy = RouteStrategy.SMART
+    not_after: datetime | None = None  # None: a CANCEL, which is never stale
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerEvent:
+    """One thing that the broker said. `quantity` and `price` are of this execution (POSITION: the signed position),
+    `cum_quantity` and `average_price` of the order through all its versions. None means not told, never zero."""
+
+    kind: EventKind
+    dedupe_key: str  # unique per account, from the venue's ids only: stream, answer and snapshot give the same one
+    client_order_id: str | None = None  # of the version; where a command is answered, of that command
+    broker_order_id: str | None = None
+    replaces: str | None = None  # REPLACED: the client order id before; FILL_BUST, FILL_CORRECT: the exec_id meant
+    exec_id: str | None = None  # unique in its order: where a venue starts again every day, the day is part of it
+    symbol: Symbol | None = None
+    side: OrderSide | None = None
+    quantity: Decimal | None = None
+    price: Decimal | None = None
+    fee: Decimal | None = None
+    cum_quantity: Decimal | None = None
+    leaves_quantity: Decimal | None = None
+    average_price: Decimal | None = None
+    broker_status: str | None = None
+    venue_time: datetime | None = None
+    reason: str | None = None
+    raw: str = field(default="", repr=False)  # scrubbed
+
+    def __post_init__(self) -> None:
+        amounts = (self.quantity, self.price, self.fee, self.cum_quantity, self.leaves_quantity, self.average_price)
+        assert all(amount is None or _is_sane(amount) for amount in amounts), "a number that no venue means"
+        match self.kind:
+            case EventKind.FILL:
+                assert self.exec_id
+                assert self.price is not None
+                assert self.quantity is not None
+                assert self.quantity > 0
+            case EventKind.FILL_CORRECT:
+                assert self.replaces
+                assert self.price is not None
+                assert self.quantity is not None
+                assert self.quantity >= 0
+            case EventKind.FILL_BUST:
+                assert self.replaces
+            case EventKind.POSITION:
+                assert self.symbol
+                assert self.quantity is not None
+
+
+def _is_sane(amount: Decimal) -> bool:
+    return amount.is_finite() and abs(amount.adjusted()) < MOST_DIGITS and len(amount.as_tuple().digits) <= MOST_DIGITS
+
+
+@dataclass(frozen=True, slots=True)
+class StreamGap:
+    """Events may be missing before the next one: reconcile."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    outcome: Outcome
+    broker_order_id: str | None = None
+    retry_after_seconds: int | None = None
+    code: str | None = None
+    message: str = ""  # scrubbed: it is shown and logged
+    updates: tuple[BrokerEvent, ...] = ()  # what the answer itself told, under the keys that the stream would give
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderSnapshot:
+    """An order as the broker holds it, told as the events that lead there: one path for stream, look-up, reconcile."""
+
+    client_order_id: str | None
+    broker_order_id: str
+    symbol: Symbol
+    side: OrderSide
+    quantity: Decimal
+    events: tuple[BrokerEvent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """The broker says that it has no such order. A proof only where the look-up is durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookupUnknown:
+    message: str  # scrubbed
+
+
+Lookup = OrderSnapshot | Absent | LookupUnknown
+
+
+@dataclass(frozen=True, slots=True)
+class AccountSnapshot:
+    """Read after the stream is subscribed, so that nothing falls between the two."""
+
+    taken_at: datetime
+    open_orders: tuple[OrderSnapshot, ...]
+    executions: tuple[BrokerEvent, ...]
+    positions: tuple[BrokerEvent, ...] | None  # None: the broker tells none
+
+
+class LookupKind(StrEnum):
+    DURABLE = "durable"  # finds every order for ever: not found means never arrived
+    OPEN_ONLY = "open_only"
+    NONE = "none"
+
+
+class ReplaceField(StrEnum):
+    QUANTITY = "quantity"
+    LIMIT_PRICE = "limit_price"
+    STOP_PRICE = "stop_price"
+    TIME_IN_FORCE = "time_in_force"
+
+
+@dataclass(frozen=True, slots=True)
+class PriceTick:
+    """Prices from `from_price` on are multiples of `tick`."""
+
+    from_price: Decimal
+    tick: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a broker can do, known without a connection."""
+
+    name: str
+    environments: tuple[Environment, ...]
+    times_in_force: Mapping[OrderKind, tuple[TimeInForce, ...]]  # a kind that is missing is not offered
+    routes: tuple[RouteStrategy, ...]
+    native_replace: bool  # without it a REPLACE is refused, never made of a cancel and a new order
+    credential_fields: tuple[str, ...]
+    replace_fields: frozenset[ReplaceField] = frozenset(ReplaceField)
+    quantity_step: Decimal | None = None  # None: any
+    price_ticks: tuple[PriceTick, ...] = ()  # ascending; none: any
+    client_order_id_pattern: str = r"[A-Z2-7]{18}"
+    lookup: LookupKind = LookupKind.NONE
+    event_replay: bool = False  # the stream itself repeats what was missed
+
+
+class Broker(Protocol):
+    """One account's link. `deadline` is in the context's monotonic seconds; a call is over by then, whatever happens.
+
+    A command is written once, and never again for any answer or error: only the caller knows whether it may be."""
+
+    name: str
+    capabilities: Capabilities
+
+    async def open(self) -> None:
+        """Connect, authenticate, subscribe. AuthFailed or BrokerUnavailable."""
+        ...
+
+    async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
+        """Never raises for what the broker said, nor for a link that broke."""
+        ...
+
+    async def replace(self, ticket: OrderTicket, deadline: float) -> CommandResult: ...
+
+    async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult: ...
+
+    async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
+        """Absent only when the broker said so; every doubt is LookupUnknown."""
+        ...
+
+    def events(self) -> AsyncIterator[BrokerEvent | StreamGap]:
+        """Ends when the link does. Never drops an event in silence: a StreamGap says so."""
+        ...
+
+    async def snapshot(self, since: datetime) -> AccountSnapshot:
+        """Every open order, and every execution from `since` on. BrokerUnavailable rather than a part of it."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class AuthFailed(Exception):
+    """The broker refuses the credential: trying again is of no use. The text is scrubbed."""
+
+
+class BrokerUnavailable(Exception):
+    """The broker cannot be reached or does not answer: try again later. The text is scrubbed."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAccount:
+    id: UUID
+    environment: Environment
+    external_account_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class IntegrationContext:
+    """All that an integration gets of us. `database` is for its own tables and no others."""
+
+    account: BrokerAccount
+    secrets: Mapping[str, Secret]
+    clock: Clock
+    settings: Mapping[str, str]
+    database: Pool
+
+
+@dataclass(frozen=True, slots=True)
+class Integration:
+    """What an entry point of the group `trading_intents.brokers` names. `connect` makes the link and does no I/O."""
+
+    name: str
+    capabilities: Capabilities
+    connect: Callable[[IntegrationContext], Broker]
+
+    def __post_init__(self) -> None:
+        assert self.name == self.capabilities.name
