@@ -1,0 +1,34 @@
+"""Exact arithmetic. Sums and products lose no digit, and only a quotient is ever rounded. Never a float."""
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
+
+ZERO = Decimal(0)
+SHOWN_DECIMALS = 18
+_STEP = Decimal(1).scaleb(-SHOWN_DECIMALS)
+# A product of two numbers of a venue has 160 digits at most; the rest is room for sums of many.
+_DIGITS = 400
+
+
+def exact() -> AbstractContextManager[Context]:
+    """Python's own context keeps 28 digits: all arithmetic on amounts happens inside this one."""
+    return localcontext(prec=_DIGITS, rounding=ROUND_HALF_EVEN)
+
+
+def total(amounts: Iterable[Decimal]) -> Decimal:
+    with exact():
+        return sum(amounts, ZERO)
+
+
+def quotient(dividend: Decimal, divisor: Decimal) -> Decimal:
+    """The exact fraction rendered to 18 decimals, half to even, without trailing zeros."""
+    with exact():
+        return plain((dividend / divisor).quantize(_STEP))
+
+
+def plain(amount: Decimal) -> Decimal:
+    """The same number in its one spelling, so that equal amounts look equal wherever they are kept."""
+    with exact():
+        whole = amount == amount.to_integral_value()
+        return amount.quantize(Decimal(1)) if whole else amount.normalize()

@@ -1,0 +1,222 @@
+"""Trades from an order's facts: busts and corrections applied, missed fills stood in for. Blind to the order of
+arrival; never stands in for more than the broker counts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+
+from trading_intents.orders.amounts import ZERO, exact, plain, quotient, total
+from trading_intents.orders.facts import Fact, FactKind
+from trading_intents.trading import amount_text
+
+
+class TradeFlag(StrEnum):
+    GAP = "gap"  # stands in for executions that the broker counted and we have not seen
+    UNPRICED = "unpriced"  # nothing tells a gap's price: it is shown as zero
+    CORRECTED = "corrected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trade:
+    """`cumulative_quantity` is the sum up to this one, so the last one's is what is filled."""
+
+    exec_id: str
+    client_order_id: str | None
+    quantity: Decimal
+    price: Decimal
+    fee: Decimal | None
+    cumulative_quantity: Decimal
+    leaves_quantity: Decimal
+    venue_time: datetime | None
+    flags: tuple[TradeFlag, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Execution:
+    """An execution with its present numbers; a busted one has quantity zero."""
+
+    exec_id: str
+    client_order_id: str | None = None
+    quantity: Decimal
+    price: Decimal
+    fee: Decimal | None = None
+    venue_time: datetime | None = None
+    cum_quantity: Decimal | None  # as the broker counted, this one included
+    largest: Decimal  # of all the quantities that it had
+    amended: bool = False
+    amended_at: datetime | None = None  # None where an amendment does not say when
+    flags: tuple[TradeFlag, ...] = ()
+
+    def counted_in(self, report: Fact) -> Decimal:
+        """The most that a report counts of it: one from before a bust still counts what was busted."""
+        later = self.amended_at and report.venue_time and report.venue_time > self.amended_at
+        return self.quantity if later else self.largest
+
+
+def trades(order_id: str, facts: Sequence[Fact], quantity: Decimal, likely_price: Decimal | None) -> tuple[Trade, ...]:
+    """`facts` are distinct, `quantity` is the order's, `likely_price` is for a gap that nothing tells the price of."""
+    executions = _executions(facts)
+    missed = _gaps(facts, executions)
+    booked = [*executions, *_stand_ins(order_id, missed, facts, executions, likely_price)]
+    rows = []
+    cumulative = ZERO
+    with exact():
+        for each in sorted((each for each in booked if each.quantity), key=_place):
+            cumulative += each.quantity
+            rows.append(
+                Trade(
+                    exec_id=each.exec_id,
+                    client_order_id=each.client_order_id,
+                    quantity=each.quantity,
+                    price=each.price,
+                    fee=each.fee,
+                    cumulative_quantity=cumulative,
+                    leaves_quantity=max(quantity - cumulative, ZERO),
+                    venue_time=each.venue_time,
+                    flags=each.flags,
+                )
+            )
+    return tuple(rows)
+
+
+def _place(execution: _Execution) -> tuple[bool, Decimal, bool, float, str]:
+    cum, at = execution.cum_quantity, execution.venue_time
+    return cum is None, cum or ZERO, at is None, at.timestamp() if at else 0, execution.exec_id
+
+
+def _executions(facts: Sequence[Fact]) -> list[_Execution]:
+    fills = {fact.exec_id: fact for fact in facts if fact.kind is FactKind.FILL and fact.exec_id}
+    amendments = [fact for fact in facts if fact.kind in (FactKind.FILL_BUST, FactKind.FILL_CORRECT)]
+    parents = {
+        fact.exec_id: fact.replaces
+        for fact in amendments
+        if fact.kind is FactKind.FILL_CORRECT and fact.exec_id and fact.replaces and fact.exec_id != fact.replaces
+    }
+    of_root: dict[str, list[tuple[int, Fact]]] = {}
+    for fact in amendments:
+        assert fact.replaces
+        root, depth = _root(fact.replaces, parents)
+        of_root.setdefault(root, []).append((depth, fact))
+    plain_fills = (exec_id for exec_id in fills if exec_id not in parents and exec_id not in of_root)
+    executions = [_execution(exec_id, fills[exec_id], []) for exec_id in plain_fills]
+    return executions + [_execution(root, fills.get(root), amended) for root, amended in of_root.items()]
+
+
+def _root(exec_id: str, parents: Mapping[str, str]) -> tuple[str, int]:
+    """A correction may correct a correction: the execution that all of them mean, and how far it is."""
+    path = [exec_id]
+    while path[-1] in parents:
+        parent = parents[path[-1]]
+        if parent in path:  # a broker's nonsense must not hang us: a ring has one name
+            return min(path[path.index(parent) :]), len(path)
+        path.append(parent)
+    return path[-1], len(path)
+
+
+def _execution(exec_id: str, fill: Fact | None, amendments: Sequence[tuple[int, Fact]]) -> _Execution:
+    corrections = [(depth, fact) for depth, fact in amendments if fact.kind is FactKind.FILL_CORRECT]
+    busted = len(corrections) < len(amendments)
+    last = max(corrections, key=lambda each: (each[0], each[1].moment))[1] if corrections else fill
+    times = [fact.venue_time for _, fact in amendments if fact.venue_time]
+    sizes = [fact.quantity for fact in (fill, *(fact for _, fact in corrections)) if fact and fact.quantity]
+    told = [fact for fact in (last, fill) if fact]
+    return _Execution(
+        exec_id=exec_id,
+        client_order_id=next((fact.client_order_id for fact in told if fact.client_order_id), None),
+        quantity=ZERO if busted or last is None else last.quantity or ZERO,
+        price=ZERO if last is None else last.price or ZERO,
+        fee=next((fact.fee for fact in told if fact.fee is not None), None),
+        venue_time=next((fact.venue_time for fact in reversed(told) if fact.venue_time), None),
+        cum_quantity=next((fact.cum_quantity for fact in reversed(told) if fact.cum_quantity is not None), None),
+        largest=max(sizes, default=ZERO),
+        amended=bool(amendments),
+        amended_at=max(times) if times and len(times) == len(amendments) else None,
+        flags=(TradeFlag.CORRECTED,) if corrections else (),
+    )
+
+
+def _gaps(facts: Sequence[Fact], executions: Sequence[_Execution]) -> dict[Decimal, Decimal]:
+    """What the broker counts beyond the executions that were seen: size by the cumulative quantity where it ends."""
+    reports = [fact for fact in facts if fact.cum_quantity]
+    amended = any(each.amended for each in executions)
+    with exact():
+        missing = _missing(reports, executions, amended)
+        sizes: dict[Decimal, Decimal] = {}
+        if missing <= 0:
+            return sizes
+        for end, report in _ends(reports):
+            # Once something was amended, an old count says nothing about where an execution stands.
+            before = (each for each in executions if amended or each.cum_quantity is None or each.cum_quantity <= end)
+            stood_in = total(sizes.values())
+            covered = total(each.counted_in(report) for each in before) + stood_in
+            size = min(end - covered, missing - stood_in)
+            if size > 0:
+                sizes[end] = sizes.get(end, ZERO) + size
+        return sizes
+
+
+def _missing(reports: Sequence[Fact], executions: Sequence[_Execution], amended: bool) -> Decimal:
+    if not amended:
+        return max((fact.cum_quantity or ZERO for fact in reports), default=ZERO) - total(e.largest for e in executions)
+    short = ((fact.cum_quantity or ZERO) - total(each.counted_in(fact) for each in executions) for fact in reports)
+    return max(short, default=ZERO)
+
+
+def _ends(reports: Sequence[Fact]) -> list[tuple[Decimal, Fact]]:
+    """Where something must have ended: at each count, and right before each fill that was counted."""
+    ends = [(plain(fact.cum_quantity), fact) for fact in reports if fact.cum_quantity]
+    fills = [(end, fact.quantity, fact) for end, fact in ends if fact.kind is FactKind.FILL and fact.quantity]
+    ends += [(plain(end - quantity), fact) for end, quantity, fact in fills if end > quantity]
+    return sorted(ends, key=lambda each: (each[0], each[1].moment))
+
+
+def _stand_ins(
+    order_id: str,
+    sizes: Mapping[Decimal, Decimal],
+    facts: Sequence[Fact],
+    executions: Sequence[_Execution],
+    likely_price: Decimal | None,
+) -> list[_Execution]:
+    if not sizes:
+        return []
+    averages = [fact for fact in facts if fact.cum_quantity and fact.average_price is not None]
+    report = max(averages, key=lambda fact: (fact.cum_quantity or ZERO, fact.moment), default=None)
+    paid = _paid_for_gaps(sizes, report, executions) if report else None
+    stand_ins = []
+    for end, size in sizes.items():
+        inside = report is not None and end <= (report.cum_quantity or ZERO)
+        price = paid if paid is not None and inside else _price_near(end, executions)
+        if price is None:
+            price = likely_price if report is None or likely_price is not None else report.average_price
+        stand_ins.append(
+            _Execution(
+                exec_id=f"gap:{order_id}:{amount_text(end)}",
+                quantity=size,
+                price=ZERO if price is None else price,
+                cum_quantity=end,
+                largest=size,
+                flags=(TradeFlag.GAP,) if price is not None else (TradeFlag.GAP, TradeFlag.UNPRICED),
+            )
+        )
+    return stand_ins
+
+
+def _paid_for_gaps(sizes: Mapping[Decimal, Decimal], report: Fact, executions: Sequence[_Execution]) -> Decimal | None:
+    """What the broker's average leaves for the gaps that it counts, apiece; None where that is no price."""
+    assert report.cum_quantity
+    assert report.average_price is not None
+    until = report.cum_quantity
+    with exact():
+        size = total(size for end, size in sizes.items() if end <= until)
+        seen = [each for each in executions if each.cum_quantity is None or each.cum_quantity <= until]
+        paid = until * report.average_price - total(each.quantity * each.price for each in seen)
+        return quotient(paid, size) if size and paid > 0 else None
+
+
+def _price_near(end: Decimal, executions: Sequence[_Execution]) -> Decimal | None:
+    near = sorted((each for each in executions if each.quantity), key=_place)
+    after = (each for each in near if each.cum_quantity is not None and each.cum_quantity > end)
+    found = next(after, near[-1] if near else None)
+    return found.price if found else None

@@ -1,0 +1,206 @@
+"""Facts: what was seen of an order, each once, from its broker and from our own side. Pure: no I/O, no clock."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import TypeVar, assert_never
+
+from trading_intents.brokers.port import DUPLICATE_ID, BrokerEvent, CommandResult, EventKind, Outcome
+
+Owner = TypeVar("Owner")
+
+
+class FactKind(StrEnum):
+    ACCEPTED = "ACCEPTED"
+    TRIGGERED = "TRIGGERED"
+    FILL = "FILL"
+    FILL_BUST = "FILL_BUST"
+    FILL_CORRECT = "FILL_CORRECT"
+    CANCELLED = "CANCELLED"
+    EXPIRED = "EXPIRED"
+    REJECTED = "REJECTED"
+    REPLACED = "REPLACED"
+    CANCEL_REJECTED = "CANCEL_REJECTED"
+    REPLACE_REJECTED = "REPLACE_REJECTED"
+    PENDING_CANCEL = "PENDING_CANCEL"
+    PENDING_REPLACE = "PENDING_REPLACE"
+    STATUS = "STATUS"
+    # Ours.
+    SENT = "SENT"
+    UNCERTAIN = "UNCERTAIN"  # sent, and the answer was lost
+    NOT_DELIVERED = "NOT_DELIVERED"  # proved absent, or attempts used up and nothing ever sent
+    STALE = "STALE"
+    REFUSED = "REFUSED"  # by a control or a disabled account, at send time
+    CANCELLED_BEFORE_SEND = "CANCELLED_BEFORE_SEND"
+    REPLACE_DROPPED = "REPLACE_DROPPED"
+    CANCEL_DROPPED = "CANCEL_DROPPED"
+    CONFLICT = "CONFLICT"  # an execution came again with other numbers
+
+
+EXECUTIONS = frozenset({FactKind.FILL, FactKind.FILL_BUST, FactKind.FILL_CORRECT})
+# What ends a CREATE that, as far as we know, never reached the broker.
+NEVER_SENT = frozenset({FactKind.NOT_DELIVERED, FactKind.STALE, FactKind.REFUSED, FactKind.CANCELLED_BEFORE_SEND})
+_REASONS = {
+    FactKind.NOT_DELIVERED: "not_delivered",
+    FactKind.STALE: "stale",
+    FactKind.CANCELLED_BEFORE_SEND: "before_send",
+    FactKind.CANCEL_DROPPED: "cancel_not_delivered",
+}
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
+class CommandKind(StrEnum):
+    SUBMIT = "SUBMIT"
+    REPLACE = "REPLACE"
+    CANCEL = "CANCEL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """`arrival` settles one thing only: which of two conflicting executions was seen first."""
+
+    key: str  # unique per account; the same thing seen again has the same one
+    arrival: int
+    kind: FactKind
+    client_order_id: str | None = None
+    broker_order_id: str | None = None
+    replaces: str | None = None
+    exec_id: str | None = None
+    quantity: Decimal | None = None
+    price: Decimal | None = None
+    fee: Decimal | None = None
+    cum_quantity: Decimal | None = None
+    average_price: Decimal | None = None
+    venue_time: datetime | None = None
+    reason: str | None = None
+
+    @property
+    def numbers(self) -> tuple[object, ...]:
+        """What must not differ when the same fact comes again."""
+        if self.kind in EXECUTIONS:
+            return self.kind, self.exec_id, self.replaces, self.quantity, self.price
+        return (self.kind,)
+
+    @property
+    def moment(self) -> tuple[datetime, str]:
+        """An order among facts that no shuffling changes."""
+        return self.venue_time or _LONG_AGO, self.key
+
+
+def event_fact(event: BrokerEvent, arrival: int) -> Fact:
+    assert event.kind is not EventKind.POSITION, "a position is no fact of an order"
+    duplicate = event.kind is EventKind.REJECTED and event.reason == DUPLICATE_ID
+    return Fact(
+        key=f"venue:{event.dedupe_key}",
+        arrival=arrival,
+        kind=FactKind.UNCERTAIN if duplicate else FactKind(event.kind.value),
+        client_order_id=event.client_order_id,
+        broker_order_id=event.broker_order_id,
+        replaces=event.replaces,
+        exec_id=event.exec_id,
+        quantity=event.quantity,
+        price=event.price,
+        fee=event.fee,
+        cum_quantity=event.cum_quantity,
+        average_price=event.average_price,
+        venue_time=event.venue_time,
+        reason=event.reason,
+    )
+
+
+def own_fact(
+    kind: FactKind, client_order_id: str, arrival: int, reason: str | None = None, broker_order_id: str | None = None
+) -> Fact:
+    return Fact(
+        key=f"own:{kind}:{client_order_id}",
+        arrival=arrival,
+        kind=kind,
+        client_order_id=client_order_id,
+        broker_order_id=broker_order_id,
+        reason=reason or _REASONS.get(kind),
+    )
+
+
+def result_facts(command: CommandKind, client_order_id: str, result: CommandResult, arrival: int) -> tuple[Fact, ...]:
+    """What an answer says: its updates, and what its outcome means for this kind of command."""
+    updates = tuple(event_fact(event, arrival + 1 + place) for place, event in enumerate(result.updates))
+    kind = _outcome_kind(command, result)
+    if kind is None:
+        return updates
+    reason = None if kind is FactKind.ACCEPTED else result.message or result.code
+    return own_fact(kind, client_order_id, arrival, reason, result.broker_order_id), *updates
+
+
+def _outcome_kind(command: CommandKind, result: CommandResult) -> FactKind | None:
+    match result.outcome:
+        case Outcome.NOT_SENT:
+            return None
+        case Outcome.UNKNOWN:
+            return FactKind.UNCERTAIN
+        case Outcome.ACKED:
+            # A REPLACE or CANCEL that was taken has not happened yet.
+            return FactKind.ACCEPTED if command is CommandKind.SUBMIT else None
+        case Outcome.REJECTED:
+            if result.code == DUPLICATE_ID:
+                return FactKind.UNCERTAIN
+            return {
+                CommandKind.SUBMIT: FactKind.REJECTED,
+                CommandKind.REPLACE: FactKind.REPLACE_REJECTED,
+                CommandKind.CANCEL: FactKind.CANCEL_REJECTED,
+            }[command]
+        case _:
+            assert_never(result.outcome)
+
+
+def admit(known: Mapping[str, Fact], fact: Fact) -> Fact | None:
+    """The fact to keep beside the known ones: itself, nothing, or the CONFLICT that stays when only the first is."""
+    kept = known.get(fact.key)
+    if kept is None:
+        return fact
+    if kept.numbers == fact.numbers:
+        return None
+    key = f"own:{FactKind.CONFLICT}:{fact.key}"
+    return None if key in known else Fact(key=key, arrival=fact.arrival, kind=FactKind.CONFLICT)
+
+
+def distinct(facts: Iterable[Fact]) -> tuple[tuple[Fact, ...], bool]:
+    """Each fact once, by moment; and whether one came again with other numbers. Of those the first seen is kept."""
+    by_key, keys_conflict = _first(facts, lambda fact: fact.key)
+    once, executions_conflict = _first(by_key, lambda fact: fact.exec_id if fact.kind is FactKind.FILL else None)
+    return tuple(sorted(once, key=lambda fact: fact.moment)), keys_conflict or executions_conflict
+
+
+def _first(facts: Iterable[Fact], identity: Callable[[Fact], str | None]) -> tuple[list[Fact], bool]:
+    kept: dict[str, Fact] = {}
+    others = []
+    conflict = False
+    for fact in sorted(facts, key=lambda each: each.arrival):
+        name = identity(fact)
+        if name is None:
+            others.append(fact)
+            continue
+        first = kept.setdefault(name, fact)
+        if first.numbers != fact.numbers:
+            conflict = True
+        elif _completeness(fact) > _completeness(first):
+            kept[name] = fact
+    return [*kept.values(), *others], conflict
+
+
+def _completeness(fact: Fact) -> tuple[int, str, str]:
+    # The same execution may come from a stream and from a list, which tell different things beside its numbers.
+    told = (fact.fee, fact.cum_quantity, fact.average_price, fact.venue_time, fact.client_order_id, fact.reason)
+    return sum(each is not None for each in told), fact.key, repr(told)
+
+
+def owner(event: BrokerEvent, by_client_id: Mapping[str, Owner], by_broker_id: Mapping[str, Owner]) -> Owner | None:
+    """Whose order an event is about; None: an order that we did not send, which is never attached to an intent."""
+    ids = [event.client_order_id]
+    if event.kind not in (EventKind.FILL_BUST, EventKind.FILL_CORRECT):
+        ids.append(event.replaces)
+    found = next((by_client_id[each] for each in ids if each is not None and each in by_client_id), None)
+    if found is None and event.broker_order_id is not None:
+        return by_broker_id.get(event.broker_order_id)
+    return found

@@ -1,0 +1,265 @@
+"""The order: one pure function of the set of facts seen, however often and in whatever order they came. No I/O, no
+clock, no memory of an earlier answer."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from enum import StrEnum
+
+from trading_intents.orders.amounts import ZERO, exact, plain, quotient, total
+from trading_intents.orders.executions import Trade, trades
+from trading_intents.orders.facts import EXECUTIONS, NEVER_SENT, Fact, FactKind, distinct
+from trading_intents.trading import TimeInForce
+
+
+class OrderStatus(StrEnum):
+    PENDING_NEW = "PENDING_NEW"
+    NEW = "NEW"
+    PARTIALLY_FILLED = "PARTIALLY_FILLED"
+    PENDING_REPLACE = "PENDING_REPLACE"
+    PENDING_CANCEL = "PENDING_CANCEL"
+    UNKNOWN = "UNKNOWN"
+    FILLED = "FILLED"
+    CANCELLED = "CANCELLED"
+    EXPIRED = "EXPIRED"
+    REJECTED = "REJECTED"
+
+
+class OrderState(StrEnum):
+    OPEN = "OPEN"
+    CLOSED = "CLOSED"
+    REJECTED = "REJECTED"
+
+
+class OrderFlag(StrEnum):
+    """Why a final order may have changed."""
+
+    LATE_FILL = "late_fill"
+    OVERFILL = "overfill"
+    CONFLICTING_EXECUTION = "conflicting_execution"
+    RESURRECTED = "resurrected"
+    AMENDED_EXECUTION = "amended_execution"  # busted or corrected by the venue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """The terms that a CREATE or a REPLACE asks for."""
+
+    seq: int  # of the action
+    client_order_id: str
+    quantity: Decimal
+    limit_price: Decimal | None = None
+    stop_price: Decimal | None = None
+    time_in_force: TimeInForce = TimeInForce.DAY
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The CREATE, then the REPLACEs as they were committed; one that was given up does no harm."""
+
+    order_id: str
+    versions: tuple[Version, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Client order ids of committed commands. Ones that the facts answer already do no harm."""
+
+    cancels: tuple[str, ...] = ()
+    replace: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderView:
+    status: OrderStatus
+    state: OrderState
+    confirmed: Version  # the last one that the broker confirmed; the CREATE's until then
+    quantity: Decimal  # the confirmed one's, or what was filled where a REPLACE asked for less than that
+    filled_quantity: Decimal
+    leaves_quantity: Decimal
+    average_price: Decimal | None
+    broker_order_id: str | None
+    reason: str | None
+    flags: tuple[OrderFlag, ...]
+    pending: Pending  # what is not answered yet; empty once the order is final
+    acknowledged: bool  # the broker has shown that it has the order: a CANCEL need not be held
+    trades: tuple[Trade, ...]
+
+
+_FINAL = {
+    OrderStatus.FILLED: OrderState.CLOSED,
+    OrderStatus.CANCELLED: OrderState.CLOSED,
+    OrderStatus.EXPIRED: OrderState.CLOSED,
+    OrderStatus.REJECTED: OrderState.REJECTED,
+}
+_F = FactKind
+_ALIVE = frozenset({_F.ACCEPTED, _F.TRIGGERED, _F.REPLACED, _F.PENDING_CANCEL, _F.PENDING_REPLACE}) | EXECUTIONS
+_CANCELLED = frozenset({_F.CANCELLED, _F.CANCELLED_BEFORE_SEND})
+_EXPIRED = frozenset({_F.EXPIRED, _F.STALE})
+_REJECTED = frozenset({_F.REJECTED, _F.REFUSED, _F.NOT_DELIVERED})
+_ENDED = {OrderStatus.CANCELLED: _CANCELLED, OrderStatus.EXPIRED: _EXPIRED, OrderStatus.REJECTED: _REJECTED}
+# About one command: they say something of the order only when that command made it.
+_OF_COMMAND = frozenset({_F.SENT, _F.UNCERTAIN, _F.REJECTED}) | NEVER_SENT
+# What a broker reports under a REPLACE's own id only once that REPLACE has happened.
+_CONFIRMING = frozenset({_F.REPLACED, _F.ACCEPTED, _F.TRIGGERED, _F.FILL, _F.FILL_CORRECT, _F.CANCELLED, _F.EXPIRED})
+_REPLACE_REFUSED = frozenset({_F.REPLACE_REJECTED, _F.REPLACE_DROPPED, _F.REJECTED})
+_CANCEL_REFUSED = frozenset({_F.CANCEL_REJECTED, _F.CANCEL_DROPPED, _F.REJECTED})
+
+
+def derive(terms: Terms, facts: Iterable[Fact], pending: Pending) -> OrderView:
+    seen, conflict = distinct(facts)
+    versions = _confirmed_versions(terms, seen)
+    confirmed = versions[-1]
+    own = _of_order(seen, {None, versions[0].client_order_id, confirmed.client_order_id})
+    booked = trades(terms.order_id, own, confirmed.quantity, confirmed.limit_price or confirmed.stop_price)
+    filled = plain(total(trade.quantity for trade in booked))
+    quantity = _shown_quantity(versions, seen, filled)
+    acknowledged = bool(filled) or any(fact.kind in _ALIVE for fact in own)
+    status = _status(own, filled, quantity, acknowledged)
+    unanswered = Pending() if status in _FINAL else _unanswered(pending, terms, confirmed, seen)
+    return OrderView(
+        status=_with_pending(status, unanswered),
+        state=_FINAL.get(status, OrderState.OPEN),
+        confirmed=confirmed,
+        quantity=quantity,
+        filled_quantity=filled,
+        leaves_quantity=ZERO if status in _FINAL else _difference(quantity, filled),
+        average_price=_average(booked, filled),
+        broker_order_id=_broker_order_id(versions, seen),
+        reason=_reason(status, own) or _refused_command(status, terms, confirmed, seen, unanswered),
+        flags=_flags(own, booked, filled, quantity, conflict),
+        pending=unanswered,
+        acknowledged=acknowledged,
+        trades=booked,
+    )
+
+
+def following(before: OrderView, after: OrderView) -> OrderView:
+    """`after` with the flags that stay. A final order changes only with a flag that says why."""
+    flags = {*before.flags, *after.flags}
+    fills = (before.filled_quantity, before.average_price) != (after.filled_quantity, after.average_price)
+    if before.status in _FINAL and fills and not flags - set(before.flags):
+        flags.add(OrderFlag.LATE_FILL)
+    return replace(after, flags=tuple(flag for flag in OrderFlag if flag in flags))
+
+
+def _confirmed_versions(terms: Terms, facts: Sequence[Fact]) -> tuple[Version, ...]:
+    """The CREATE's, then each that the broker put in place of the one before."""
+    ids = {fact.client_order_id for fact in facts if fact.kind in _CONFIRMING}
+    create, *others = sorted(terms.versions, key=lambda version: version.seq)
+    return create, *(version for version in others if version.client_order_id in ids)
+
+
+def _of_order(facts: Sequence[Fact], ids: Collection[str | None]) -> tuple[Fact, ...]:
+    return tuple(fact for fact in facts if fact.kind not in _OF_COMMAND or fact.client_order_id in ids)
+
+
+def _shown_quantity(versions: Sequence[Version], facts: Sequence[Fact], filled: Decimal) -> Decimal:
+    """A REPLACE to no more than what is filled ends the order at what is filled. What came after it is an overfill."""
+    confirmed = versions[-1]
+    told = [
+        fact.cum_quantity
+        for fact in facts
+        if fact.kind is FactKind.REPLACED and fact.client_order_id == confirmed.client_order_id and fact.cum_quantity
+    ]
+    most = max(told) if told else max(version.quantity for version in versions)
+    return max(confirmed.quantity, min(filled, most))
+
+
+def _status(facts: Sequence[Fact], filled: Decimal, quantity: Decimal, acknowledged: bool) -> OrderStatus:
+    """The first that matches."""
+    kinds = {fact.kind for fact in facts}
+    if filled >= quantity > 0:
+        return OrderStatus.FILLED
+    if kinds & _CANCELLED:
+        return OrderStatus.CANCELLED
+    if kinds & _EXPIRED:
+        return OrderStatus.EXPIRED
+    if kinds & _REJECTED and not filled:
+        return OrderStatus.REJECTED
+    if filled:
+        return OrderStatus.PARTIALLY_FILLED
+    if acknowledged:
+        return OrderStatus.NEW
+    return OrderStatus.UNKNOWN if FactKind.UNCERTAIN in kinds else OrderStatus.PENDING_NEW
+
+
+def _with_pending(status: OrderStatus, pending: Pending) -> OrderStatus:
+    if pending.cancels:
+        return OrderStatus.PENDING_CANCEL
+    return OrderStatus.PENDING_REPLACE if pending.replace else status
+
+
+def _unanswered(pending: Pending, terms: Terms, confirmed: Version, facts: Sequence[Fact]) -> Pending:
+    refused_cancels = {fact.client_order_id for fact in facts if fact.kind in _CANCEL_REFUSED}
+    refused_replaces = {fact.client_order_id for fact in facts if fact.kind in _REPLACE_REFUSED}
+    done = {version.client_order_id for version in terms.versions if version.seq <= confirmed.seq}
+    return Pending(
+        cancels=tuple(each for each in pending.cancels if each not in refused_cancels),
+        replace=None if pending.replace in refused_replaces | done else pending.replace,
+    )
+
+
+def _reason(status: OrderStatus, facts: Sequence[Fact]) -> str | None:
+    kinds = _ENDED.get(status) or ({FactKind.UNCERTAIN} if status is OrderStatus.UNKNOWN else ())
+    return next((fact.reason for fact in facts if fact.kind in kinds and fact.reason), None)
+
+
+def _refused_command(
+    status: OrderStatus, terms: Terms, confirmed: Version, facts: Sequence[Fact], pending: Pending
+) -> str | None:
+    """Why the order still stands as it does: the CANCEL that was refused, else the REPLACE that was."""
+    if status in _FINAL or pending.cancels:
+        return None
+    versions = {version.client_order_id: version.seq for version in terms.versions}
+    cancels = [f for f in facts if f.kind in _CANCEL_REFUSED and f.reason and f.client_order_id not in versions]
+    if cancels:
+        return max(cancels, key=lambda fact: fact.moment).reason
+    refused = [
+        (versions[fact.client_order_id], fact.moment, fact.reason)
+        for fact in facts
+        if fact.kind in _REPLACE_REFUSED and fact.reason and fact.client_order_id in versions
+    ]
+    later = [each for each in refused if each[0] > confirmed.seq]
+    return max(later)[2] if later else None
+
+
+def _flags(
+    facts: Sequence[Fact], booked: Sequence[Trade], filled: Decimal, quantity: Decimal, conflict: bool
+) -> tuple[OrderFlag, ...]:
+    kinds = {fact.kind for fact in facts}
+    alive = filled > 0 or kinds & (_ALIVE | {FactKind.CANCELLED, FactKind.EXPIRED})
+    holds = {
+        OrderFlag.LATE_FILL: any(_is_late(fact, booked, filled) for fact in facts),
+        OrderFlag.OVERFILL: filled > quantity,
+        OrderFlag.CONFLICTING_EXECUTION: conflict or FactKind.CONFLICT in kinds,
+        OrderFlag.RESURRECTED: bool(kinds & NEVER_SENT and alive),
+        OrderFlag.AMENDED_EXECUTION: bool(kinds & {FactKind.FILL_BUST, FactKind.FILL_CORRECT}),
+    }
+    return tuple(flag for flag in OrderFlag if holds[flag])
+
+
+def _is_late(final: Fact, booked: Sequence[Trade], filled: Decimal) -> bool:
+    """Whether something was filled that this final report did not know of, by what it says itself."""
+    if final.kind in _REJECTED | NEVER_SENT or (final.kind in _CANCELLED | _EXPIRED and final.cum_quantity is not None):
+        return filled > (final.cum_quantity or ZERO)
+    if final.kind not in _CANCELLED | _EXPIRED or final.venue_time is None:
+        return False
+    return any(trade.venue_time is not None and trade.venue_time > final.venue_time for trade in booked)
+
+
+def _broker_order_id(versions: Sequence[Version], facts: Sequence[Fact]) -> str | None:
+    """The broker's own id for the last version that it gave one."""
+    ids = {fact.client_order_id: fact.broker_order_id for fact in facts if fact.broker_order_id}
+    known = (ids.get(version.client_order_id) for version in reversed(versions))
+    return next((each for each in known if each), ids.get(None))
+
+
+def _difference(quantity: Decimal, filled: Decimal) -> Decimal:
+    with exact():
+        return plain(max(quantity - filled, ZERO))
+
+
+def _average(booked: Sequence[Trade], filled: Decimal) -> Decimal | None:
+    with exact():
+        return quotient(total(trade.quantity * trade.price for trade in booked), filled) if filled else None

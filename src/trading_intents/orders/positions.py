@@ -1,0 +1,89 @@
+"""Positions at average cost, from trades in the order they were booked. Pure: the day comes from trades and callers.
+Rounding never loses money: realized_pnl = value_sold - value_bought + open_cost - fees, to the last digit."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+from trading_intents.orders.amounts import ZERO, exact, plain, quotient
+from trading_intents.trading import OrderSide
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """A trade as a position sees it."""
+
+    side: OrderSide
+    quantity: Decimal
+    price: Decimal
+    fee: Decimal | None
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """`open_cost` is what the open quantity cost, signed as it is. Fees lower realized_pnl, never move the cost."""
+
+    quantity: Decimal = ZERO  # negative: short
+    open_cost: Decimal = ZERO
+    realized_pnl: Decimal = ZERO
+    value_bought: Decimal = ZERO
+    value_sold: Decimal = ZERO
+    fees: Decimal = ZERO
+    day: date | None = None  # of the last trade, in UTC
+    day_pnl: Decimal = ZERO  # realized on that day
+
+    @property
+    def average_cost(self) -> Decimal:
+        """Exact fraction rendered to 18 decimals; zero when flat."""
+        return quotient(self.open_cost, self.quantity) if self.quantity else ZERO
+
+    def daily_pnl(self, today: date) -> Decimal:
+        """Realized since 00:00 UTC of `today`."""
+        return self.day_pnl if self.day == today else ZERO
+
+
+def apply(position: Position, booking: Booking) -> Position:
+    with exact():
+        signed = booking.quantity if booking.side is OrderSide.BUY else -booking.quantity
+        value = booking.quantity * booking.price
+        open_cost = _open_cost(position, signed, booking.price)
+        bought = position.value_bought + (value if signed > 0 else ZERO)
+        sold = position.value_sold + (value if signed < 0 else ZERO)
+        fees = position.fees + (booking.fee or ZERO)
+        realized = sold - bought + open_cost - fees
+        day = booking.at.astimezone(UTC).date()
+        kept = position.day_pnl if position.day is not None and day <= position.day else ZERO
+        # A trade of an earlier day that comes late is no part of this day's result.
+        gained = ZERO if position.day is not None and day < position.day else realized - position.realized_pnl
+        return Position(
+            quantity=plain(position.quantity + signed),
+            open_cost=plain(open_cost),
+            realized_pnl=plain(realized),
+            value_bought=plain(bought),
+            value_sold=plain(sold),
+            fees=plain(fees),
+            day=day if position.day is None else max(day, position.day),
+            day_pnl=plain(kept + gained),
+        )
+
+
+def from_trades(bookings: Iterable[Booking]) -> Position:
+    """The whole position again: what a bust or a correction asks for, since averages do not run backwards."""
+    position = Position()
+    for booking in bookings:
+        position = apply(position, booking)
+    return position
+
+
+def _open_cost(position: Position, signed: Decimal, price: Decimal) -> Decimal:
+    held = position.quantity
+    after = held + signed
+    if held == 0 or (held > 0) == (signed > 0):
+        return position.open_cost + signed * price
+    if after == 0:
+        return ZERO
+    if (after > 0) == (held > 0):
+        return quotient(position.open_cost * after, held)
+    return after * price  # crossed zero: the old position is closed whole, the rest is new

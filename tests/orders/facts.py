@@ -1,0 +1,132 @@
+"""Short names for the facts of one order, o1, whose CREATE is C and whose REPLACEs are R and R2."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from itertools import permutations
+
+from trading_intents.brokers.port import BrokerEvent, EventKind
+from trading_intents.orders.facts import Fact, FactKind, event_fact, own_fact
+from trading_intents.orders.model import OrderView, Pending, Terms, Version, derive
+
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+D = Decimal
+
+
+def moment(seconds: int | None) -> datetime | None:
+    return None if seconds is None else NOON + timedelta(seconds=seconds)
+
+
+def told(
+    kind: EventKind,
+    *,
+    key: str | None = None,
+    coid: str | None = "C",
+    at: int | None = None,
+    cum: str | None = None,
+    average: str | None = None,
+    replaces: str | None = None,
+    broker: str | None = None,
+    reason: str | None = None,
+) -> Fact:
+    event = BrokerEvent(
+        kind=kind,
+        dedupe_key=key or f"{kind}/{coid}/{cum}/{at}",
+        client_order_id=coid,
+        broker_order_id=broker,
+        replaces=replaces,
+        cum_quantity=None if cum is None else D(cum),
+        average_price=None if average is None else D(average),
+        venue_time=moment(at),
+        reason=reason,
+    )
+    return event_fact(event, 0)
+
+
+def fill(
+    exec_id: str,
+    quantity: str,
+    price: str = "10",
+    *,
+    cum: str | None = None,
+    coid: str = "C",
+    at: int | None = None,
+    fee: str | None = None,
+    average: str | None = None,
+) -> Fact:
+    event = BrokerEvent(
+        kind=EventKind.FILL,
+        dedupe_key=f"fill/{exec_id}",
+        client_order_id=coid,
+        exec_id=exec_id,
+        quantity=D(quantity),
+        price=D(price),
+        fee=None if fee is None else D(fee),
+        cum_quantity=None if cum is None else D(cum),
+        average_price=None if average is None else D(average),
+        venue_time=moment(at),
+    )
+    return event_fact(event, 0)
+
+
+def bust(exec_id: str, *, at: int | None = None, cum: str | None = None) -> Fact:
+    event = BrokerEvent(
+        kind=EventKind.FILL_BUST,
+        dedupe_key=f"bust/{exec_id}",
+        client_order_id="C",
+        replaces=exec_id,
+        cum_quantity=None if cum is None else D(cum),
+        venue_time=moment(at),
+    )
+    return event_fact(event, 0)
+
+
+def correct(exec_id: str, of: str, quantity: str, price: str, *, at: int | None = None) -> Fact:
+    event = BrokerEvent(
+        kind=EventKind.FILL_CORRECT,
+        dedupe_key=f"correct/{exec_id}",
+        client_order_id="C",
+        exec_id=exec_id,
+        replaces=of,
+        quantity=D(quantity),
+        price=D(price),
+        venue_time=moment(at),
+    )
+    return event_fact(event, 0)
+
+
+def ours(kind: FactKind, coid: str = "C", reason: str | None = None) -> Fact:
+    return own_fact(kind, coid, 0, reason)
+
+
+def arrived(facts: Iterable[Fact]) -> list[Fact]:
+    """Numbered as they come."""
+    return [
+        Fact(**{**{name: getattr(fact, name) for name in Fact.__slots__}, "arrival": place})
+        for place, fact in enumerate(facts)
+    ]
+
+
+def terms(quantity: str = "100", *replaced: str, limit: str | None = None) -> Terms:
+    ids = ["C", "R", "R2"]
+    price = None if limit is None else D(limit)
+    amounts = [quantity, *replaced]
+    return Terms(
+        "o1",
+        tuple(
+            Version(seq=place + 1, client_order_id=ids[place], quantity=D(amount), limit_price=price)
+            for place, amount in enumerate(amounts)
+        ),
+    )
+
+
+CREATE_ONLY = terms()
+
+
+def view(*facts: Fact, terms: Terms = CREATE_ONLY, pending: Pending | None = None) -> OrderView:
+    """The order after these facts, which come in every order, each also twice: all must agree."""
+    pending = pending or Pending()
+    expected = derive(terms, arrived(facts), pending)
+    for order in permutations(facts) if len(facts) <= 4 else [facts, facts[::-1]]:
+        assert derive(terms, arrived([*order, *facts]), pending) == expected
+    return expected

@@ -1,0 +1,208 @@
+"""The race table of the order machine, row by row."""
+
+import pytest
+
+from tests.orders.facts import D, arrived, bust, fill, ours, terms, told, view
+from trading_intents.brokers.port import DUPLICATE_ID, BrokerEvent, CommandResult, EventKind, Outcome
+from trading_intents.orders.facts import CommandKind, Fact, FactKind, admit, owner, result_facts
+from trading_intents.orders.model import OrderFlag, OrderState, OrderStatus, Pending, derive, following
+
+E, F, S = EventKind, FactKind, OrderStatus
+
+
+def test_a_cancel_that_crosses_a_full_fill_was_too_late() -> None:
+    seen = view(told(E.ACCEPTED), fill("e1", "100"), told(E.CANCELLED))
+    assert (seen.status, seen.filled_quantity, seen.reason) == (S.FILLED, D(100), None)
+
+
+def test_a_cancel_that_crosses_a_partial_fill_keeps_the_fill() -> None:
+    seen = view(told(E.ACCEPTED), fill("e1", "40"), told(E.CANCELLED, cum="40"))
+    assert (seen.status, seen.filled_quantity, seen.leaves_quantity) == (S.CANCELLED, D(40), D(0))
+    assert seen.flags == ()
+
+
+def test_a_cancel_before_the_acknowledgement_sees_that_it_must_wait() -> None:
+    waiting = view(ours(F.SENT), pending=Pending(cancels=("X",)))
+    assert (waiting.status, waiting.acknowledged) == (S.PENDING_CANCEL, False)
+    assert view(ours(F.SENT), told(E.ACCEPTED), pending=Pending(cancels=("X",))).acknowledged
+
+
+def test_a_fill_while_a_replace_is_pending_counts_for_the_chain() -> None:
+    both = terms("100", "80")
+    pending = Pending(replace="R")
+    during = view(told(E.ACCEPTED), fill("e1", "30", coid="C"), terms=both, pending=pending)
+    assert (during.status, during.quantity, during.leaves_quantity) == (S.PENDING_REPLACE, D(100), D(70))
+    replaced = told(E.REPLACED, coid="R", replaces="C", cum="30")
+    after = view(told(E.ACCEPTED), fill("e1", "30", coid="C"), replaced, terms=both, pending=pending)
+    assert (after.status, after.quantity, after.leaves_quantity) == (S.PARTIALLY_FILLED, D(80), D(50))
+    assert after.pending == Pending()
+
+
+@pytest.mark.parametrize("asked", ["30", "20"])
+@pytest.mark.parametrize("cum", ["30", None])
+def test_a_replace_to_no_more_than_filled_ends_filled(asked: str, cum: str | None) -> None:
+    replaced = told(E.REPLACED, coid="R", replaces="C", cum=cum)
+    seen = view(fill("e1", "30"), replaced, terms=terms("100", asked))
+    assert (seen.status, seen.quantity, seen.filled_quantity) == (S.FILLED, D(30), D(30))
+    assert seen.flags == ()
+
+
+def test_a_fill_beyond_what_was_filled_at_the_replace_is_an_overfill() -> None:
+    replaced = told(E.REPLACED, coid="R", replaces="C", cum="30")
+    seen = view(fill("e1", "30"), replaced, fill("e2", "30", coid="R"), terms=terms("100", "50"))
+    assert (seen.status, seen.quantity, seen.flags) == (S.FILLED, D(50), (OrderFlag.OVERFILL,))
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        told(E.REPLACE_REJECTED, coid="R", reason="no"),
+        told(E.REJECTED, coid="R", reason="no"),
+        ours(F.REPLACE_DROPPED, "R", "no"),
+    ],
+)
+def test_after_a_refused_replace_the_last_confirmed_version_stands(refusal: Fact) -> None:
+    seen = view(told(E.ACCEPTED), refusal, terms=terms("100", "80"), pending=Pending(replace="R"))
+    assert (seen.status, seen.quantity, seen.reason, seen.pending) == (S.NEW, D(100), "no", Pending())
+
+
+def test_a_replace_that_happened_after_all_beats_its_refusal() -> None:
+    refused, replaced = told(E.REPLACE_REJECTED, coid="R", reason="no"), told(E.REPLACED, coid="R", replaces="C")
+    seen = view(refused, replaced, terms=terms("100", "80"))
+    assert (seen.quantity, seen.confirmed.seq, seen.reason) == (D(80), 2, None)
+
+
+def test_a_replace_of_unknown_outcome_stays_pending() -> None:
+    seen = view(told(E.ACCEPTED), ours(F.UNCERTAIN, "R"), terms=terms("100", "80"), pending=Pending(replace="R"))
+    assert (seen.status, seen.quantity) == (S.PENDING_REPLACE, D(100))
+
+
+def test_chains_of_replaces_end_at_the_last_one_confirmed() -> None:
+    chain = terms("100", "80", "60")
+    first, second = told(E.REPLACED, coid="R", replaces="C"), told(E.REPLACED, coid="R2", replaces="R", broker="b3")
+    seen = view(told(E.ACCEPTED, broker="b1"), first, second, terms=chain)
+    assert (seen.confirmed.client_order_id, seen.quantity, seen.broker_order_id) == ("R2", D(60), "b3")
+    assert view(second, terms=chain).quantity == D(60)
+    assert view(told(E.ACCEPTED), first, terms=chain, pending=Pending(replace="R2")).quantity == D(80)
+
+
+def test_a_fill_under_the_new_id_says_that_the_replace_happened() -> None:
+    seen = view(fill("e1", "10", coid="R"), terms=terms("100", "80"), pending=Pending(replace="R"))
+    assert (seen.status, seen.quantity, seen.leaves_quantity) == (S.PARTIALLY_FILLED, D(80), D(70))
+
+
+def test_a_cancel_drops_an_unsent_replace_and_may_be_repeated() -> None:
+    facts = told(E.ACCEPTED), ours(F.REPLACE_DROPPED, "R", "cancelled"), told(E.CANCEL_REJECTED, coid="X", reason="no")
+    both = terms("100", "80")
+    again = view(*facts, terms=both, pending=Pending(cancels=("X", "Y"), replace="R"))
+    assert (again.status, again.pending, again.reason) == (S.PENDING_CANCEL, Pending(cancels=("Y",)), None)
+    first = view(*facts, terms=both, pending=Pending(cancels=("X",), replace="R"))
+    assert (first.status, first.reason) == (S.NEW, "no")
+
+
+def test_a_cancel_that_is_used_up_clears_its_pending_status() -> None:
+    seen = view(told(E.ACCEPTED), ours(F.CANCEL_DROPPED, "X"), pending=Pending(cancels=("X",)))
+    assert (seen.status, seen.reason) == (S.NEW, "cancel_not_delivered")
+
+
+def test_an_order_accepted_after_not_delivered_is_flagged_and_its_fills_are_booked() -> None:
+    gone = ours(F.NOT_DELIVERED)
+    back = view(gone, told(E.ACCEPTED))
+    assert (back.status, back.flags) == (S.REJECTED, (OrderFlag.RESURRECTED,))
+    filled = view(gone, told(E.ACCEPTED), fill("e1", "40"))
+    assert (filled.status, filled.filled_quantity) == (S.PARTIALLY_FILLED, D(40))
+    assert filled.flags == (OrderFlag.LATE_FILL, OrderFlag.RESURRECTED)
+    ended = view(gone, told(E.ACCEPTED), fill("e1", "40"), told(E.CANCELLED))
+    assert (ended.status, ended.filled_quantity) == (S.CANCELLED, D(40))
+
+
+def test_the_same_execution_again_is_ignored() -> None:
+    seen = view(fill("e1", "40"), fill("e1", "40"))
+    assert (seen.filled_quantity, seen.flags) == (D(40), ())
+
+
+def test_the_same_execution_under_another_key_is_ignored_too() -> None:
+    again = told(E.STATUS, key="activity")
+    listed = Fact(
+        key=again.key, arrival=0, kind=F.FILL, exec_id="e1", client_order_id="C", quantity=D(40), price=D(10), fee=D(1)
+    )
+    seen = view(fill("e1", "40"), listed)
+    assert (seen.filled_quantity, seen.flags, seen.trades[0].fee) == (D(40), (), D(1))
+
+
+def test_of_two_conflicting_executions_the_first_seen_is_kept() -> None:
+    one, other = fill("e1", "40"), fill("e1", "50")
+    for pair, kept in (([one, other], D(40)), ([other, one], D(50))):
+        seen = derive(terms(), arrived(pair), Pending())
+        assert (seen.filled_quantity, seen.flags) == (kept, (OrderFlag.CONFLICTING_EXECUTION,))
+        assert derive(terms(), arrived(pair)[::-1], Pending()) == seen
+
+
+def test_a_conflict_is_remembered_where_only_the_first_is_stored() -> None:
+    one, other = fill("e1", "40"), fill("e1", "50")
+    assert admit({}, one) is one
+    assert admit({one.key: one}, one) is None
+    conflict = admit({one.key: one}, other)
+    assert conflict
+    assert admit({one.key: one, conflict.key: conflict}, other) is None
+    seen = view(one, conflict)
+    assert (seen.filled_quantity, seen.flags) == (D(40), (OrderFlag.CONFLICTING_EXECUTION,))
+
+
+def test_a_fill_before_the_acknowledgement_implies_acceptance() -> None:
+    assert view(ours(F.SENT), fill("e1", "40")).acknowledged
+    busted = view(fill("e1", "40"), bust("e1"))
+    assert (busted.status, busted.flags) == (S.NEW, (OrderFlag.AMENDED_EXECUTION,))
+
+
+def test_a_fill_after_a_final_state_is_booked_and_flagged() -> None:
+    cancelled = told(E.CANCELLED, cum="0", at=1)
+    part = view(cancelled, fill("e1", "40", cum="40"))
+    assert (part.status, part.filled_quantity, part.flags) == (S.CANCELLED, D(40), (OrderFlag.LATE_FILL,))
+    whole = view(cancelled, fill("e1", "100", cum="100"))
+    assert (whole.status, whole.flags) == (S.FILLED, (OrderFlag.LATE_FILL,))
+    by_time = view(told(E.EXPIRED, at=1), fill("e1", "40", at=2))
+    assert (by_time.status, by_time.flags) == (S.EXPIRED, (OrderFlag.LATE_FILL,))
+    rejected = view(told(E.REJECTED), fill("e1", "40"))
+    assert (rejected.status, rejected.flags) == (S.PARTIALLY_FILLED, (OrderFlag.LATE_FILL,))
+
+
+def test_a_final_order_that_was_shown_changes_only_with_a_flag() -> None:
+    before = view(told(E.CANCELLED))
+    after = view(told(E.CANCELLED), fill("e1", "40"))
+    assert after.flags == ()
+    assert following(before, after).flags == (OrderFlag.LATE_FILL,)
+    assert following(following(before, after), after).flags == (OrderFlag.LATE_FILL,)
+    assert following(view(told(E.ACCEPTED)), after).flags == ()
+    over = view(fill("e1", "100"), fill("e2", "1"))
+    assert following(view(fill("e1", "100")), over).flags == (OrderFlag.OVERFILL,)
+
+
+def test_an_overfill_is_booked_and_flagged() -> None:
+    seen = view(fill("e1", "70"), fill("e2", "40"))
+    assert (seen.status, seen.quantity, seen.filled_quantity) == (S.FILLED, D(100), D(110))
+    assert (seen.leaves_quantity, seen.flags) == (D(0), (OrderFlag.OVERFILL,))
+
+
+def test_a_refusal_for_a_duplicate_id_is_no_rejection() -> None:
+    seen = view(told(E.REJECTED, reason=DUPLICATE_ID))
+    assert (seen.status, seen.state) == (S.UNKNOWN, OrderState.OPEN)
+    refused = CommandResult(outcome=Outcome.REJECTED, code=DUPLICATE_ID)
+    assert view(*result_facts(CommandKind.SUBMIT, "C", refused, 0)).status is S.UNKNOWN
+    assert view(*result_facts(CommandKind.SUBMIT, "C", refused, 0), told(E.ACCEPTED)).status is S.NEW
+
+
+def test_an_order_that_we_did_not_send_has_no_owner() -> None:
+    ours_by_client, ours_by_broker = {"C": "o1", "R": "o1"}, {"b1": "o1"}
+
+    def who(**ids: str) -> str | None:
+        kind = E.FILL_BUST if ids.get("replaces", "").startswith("e") else E.STATUS
+        event = BrokerEvent(kind=kind, dedupe_key="k", **ids)  # type: ignore[arg-type]  # the fields are texts
+        return owner(event, ours_by_client, ours_by_broker)
+
+    assert who(client_order_id="Z", broker_order_id="b9") is None
+    assert who() is None
+    assert who(client_order_id="C") == "o1"
+    assert who(client_order_id="X", replaces="R") == "o1"
+    assert who(client_order_id="X", broker_order_id="b1") == "o1"
+    assert who(replaces="e1", client_order_id="Z") is None
