@@ -81,7 +81,7 @@ class Metrics:
             registry=self.registry,
         )
         self.writer_wait_seconds = Histogram(
-            "ti_writer_wait_seconds", "Time a command waited for its batch.", registry=self.registry
+            "ti_writer_wait_seconds", "Longest wait of a batch's commands for it.", registry=self.registry
         )
         self.writer_decide_seconds = Histogram(
             "ti_writer_decide_seconds", "Time to lock, read, decide and append a batch.", registry=self.registry

@@ -39,7 +39,7 @@ async def claim_rows(
     lanes: list[UUID] | None = None,
     attempt_limit: int = LIMIT,
 ) -> list[ClaimedRow]:
-    async with pool.transaction(fresh_plans=True) as tx:
+    async with pool.transaction(plans="fresh") as tx:
         return await claim(tx, queue, types or [*TYPES, "user.deleted", "intent"], limit, attempt_limit, lanes)
 
 

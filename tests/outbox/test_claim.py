@@ -133,7 +133,7 @@ async def test_a_claim_takes_no_more_than_asked_whatever_the_statistics_say(
     await put_rows(pool, *(new_row() for _ in range(100)))
     for fresh_plans in (True, False):
         for _ in range(7):  # a cached plan comes with the sixth
-            async with pool.transaction(fresh_plans=fresh_plans) as tx:
+            async with pool.transaction(plans="fresh" if fresh_plans else "auto") as tx:
                 claimed = await claim(tx, Queue.ACCOUNTS, [EventType.ACCOUNT_CREATED], limit, LIMIT)
                 assert len(claimed) == limit
                 await complete(tx, claimed)

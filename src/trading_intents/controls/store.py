@@ -10,35 +10,38 @@ from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Row, Tx
 from trading_intents.trading import Symbol
 
+# For a statement that has `asked (account_id, symbol)`: the columns that `controls_of` takes, and where they come from.
+# LATERAL with LIMIT allows only look-ups by key: joined plainly, the planner trusts the row-level policies to leave
+# few rows and reads whole tables for them.
+COLUMNS = """
+    a.organization_id, a.id, o.manually_disabled, o.manual_reason, c.manually_disabled, c.manual_reason,
+    s.manually_disabled, s.manual_reason, t.version, t.trading_start, t.trading_end, t.stale_order_millis, t.timezone
+"""
+JOINS = """
+    LEFT JOIN LATERAL (SELECT * FROM accounts WHERE id = asked.account_id LIMIT 1) a ON true
+    LEFT JOIN LATERAL (
+        SELECT * FROM organization_controls WHERE organization_id = a.organization_id LIMIT 1
+    ) o ON true
+    LEFT JOIN LATERAL (SELECT * FROM account_controls WHERE account_id = asked.account_id LIMIT 1) c ON true
+    LEFT JOIN LATERAL (
+        SELECT * FROM symbol_controls WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
+    ) s ON true
+    LEFT JOIN LATERAL (
+        SELECT * FROM symbol_times WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
+    ) t ON true
+"""
+# The inner SELECTs hide how many are asked for: seeing it, the server would plan anew each time, which takes longer
+# than the reading.
+READ_MANY = f"""
+    SELECT {COLUMNS}
+    FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[])) WITH ORDINALITY AS asked (account_id, symbol, place) {JOINS}
+    ORDER BY asked.place
+"""  # noqa: S608 - our own constants
+
 
 async def read_many(tx: Tx, account_ids: Sequence[UUID], symbols: Sequence[str]) -> list[Controls]:
     """What applies to each pair, in their order. The accounts are ones that the transaction can see."""
-    # LATERAL with LIMIT allows only look-ups by key: joined plainly, the planner trusts the row-level policies to leave
-    # few rows and reads whole tables for them. The inner SELECTs hide how many are asked for: seeing it, the server
-    # would plan anew each time, which takes longer than the reading.
-    rows = await tx.fetch(
-        """
-        SELECT a.organization_id, a.id, o.manually_disabled, o.manual_reason, c.manually_disabled, c.manual_reason,
-            s.manually_disabled, s.manual_reason,
-            t.version, t.trading_start, t.trading_end, t.stale_order_millis, t.timezone
-        FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[])) WITH ORDINALITY AS asked (account_id, symbol, place)
-        LEFT JOIN LATERAL (SELECT * FROM accounts WHERE id = asked.account_id LIMIT 1) a ON true
-        LEFT JOIN LATERAL (
-            SELECT * FROM organization_controls WHERE organization_id = a.organization_id LIMIT 1
-        ) o ON true
-        LEFT JOIN LATERAL (SELECT * FROM account_controls WHERE account_id = asked.account_id LIMIT 1) c ON true
-        LEFT JOIN LATERAL (
-            SELECT * FROM symbol_controls WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
-        ) s ON true
-        LEFT JOIN LATERAL (
-            SELECT * FROM symbol_times WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
-        ) t ON true
-        ORDER BY asked.place
-        """,
-        account_ids,
-        symbols,
-    )
-    return [_controls(row) for row in rows]
+    return [controls_of(row) for row in await tx.fetch(READ_MANY, account_ids, symbols)]
 
 
 async def read_one(tx: Tx, account_id: UUID, symbol: Symbol | None) -> Controls:
@@ -205,9 +208,10 @@ async def list_symbol_controls(tx: Tx, account_id: AccountId, after: str, limit:
     ]
 
 
-def _controls(row: Row) -> Controls:
+def controls_of(row: Row) -> Controls:
+    """Of a row that begins with COLUMNS."""
     # Unpacked at once: thirteen look-ups by name take three times as long.
-    organization_id, account_id, off_1, why_1, off_2, why_2, off_3, why_3, version, start, end, stale, zone = (
+    organization_id, account_id, off_1, why_1, off_2, why_2, off_3, why_3, version, start, end, stale, zone, *_ = (
         row.values()
     )
     assert account_id is not None, "an account that the transaction cannot see"

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from trading_intents.accounts.model import AccountId
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import rfc3339
 from trading_intents.controls.model import Controls
-from trading_intents.controls.store import read_many
-from trading_intents.errors import ControlRejected, NotFound, PlatformError
+from trading_intents.controls.store import controls_of
+from trading_intents.errors import ControlRejected, PlatformError
 from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.intents import store
@@ -19,7 +19,6 @@ from trading_intents.intents.model import (
     Accepted,
     AccountState,
     ActionType,
-    Cancel,
     Create,
     Earlier,
     KeyState,
@@ -77,21 +76,15 @@ async def run_batch(
 ) -> Settled:
     account_ids = sorted({s.account_id for s in submissions})
     heads = {row["account_id"]: (row["seq"], row["hash"]) for row in await store.lock_heads(tx, account_ids, wait)}
-    accounts = await store.read_accounts(tx, account_ids)
-    if not accounts:
-        return Settled([NotFound("no such account")] * len(submissions), appended=None, transaction_id=None)
-    ready = [s for s in submissions if s.account_id in heads]
-    scene = await _read(tx, ready, accounts, heads, brokers)
-    known = {row["id"] for row in accounts}
-    outcomes: list[Receipt | PlatformError | None] = []
+    scene = await _read(tx, submissions, heads, brokers)
     work = _Work(scene, make_id)
+    outcomes: list[Receipt | PlatformError | None] = []
     for submission in submissions:
-        if submission.account_id in heads or submission.account_id not in known:
-            outcomes.append(work.settle(submission))
-        else:
-            outcomes.append(None)
+        # An account that is there but not locked is locked elsewhere; one that is not there can be refused.
+        skipped = submission.account_id not in heads and submission.account_id in scene.accounts
+        outcomes.append(None if skipped else work.settle(submission))
     await work.write(tx)
-    return Settled(outcomes, work.batch.last(), accounts[0]["transaction_id"])
+    return Settled(outcomes, work.batch.last(), scene.transaction_id)
 
 
 @dataclass(slots=True)
@@ -99,6 +92,7 @@ class _Scene:
     """What the batch meets. Orders, heads and earlier answers move on with each decision."""
 
     now: datetime
+    transaction_id: str
     brokers: Registry
     accounts: dict[UUID, AccountState]
     keys: dict[UUID, KeyState]
@@ -128,33 +122,55 @@ def _no_controls(submission: Submission) -> Controls:
 
 
 async def _read(
-    tx: Tx,
-    submissions: Sequence[Submission],
-    accounts: Sequence[Row],
-    heads: dict[UUID, tuple[int, str]],
-    brokers: Registry,
+    tx: Tx, submissions: Sequence[Submission], heads: dict[UUID, tuple[int, str]], brokers: Registry
 ) -> _Scene:
     """In the order of the locks: the heads are held, the orders that are named come next."""
-    references = sorted({s.command.ref_intent_id for s in submissions if not isinstance(s.command, Create)})
+    ready = [s for s in submissions if s.account_id in heads]
+    references = sorted({s.command.ref_intent_id for s in ready if not isinstance(s.command, Create)})
     order_rows = {row["order_id"]: row for row in await store.lock_orders(tx, references)} if references else {}
-    keyed = [(s.account_id, s.idempotency_key) for s in submissions if s.idempotency_key]
+    keyed = [(s.account_id, s.idempotency_key) for s in ready if s.idempotency_key]
     earlier = await store.read_earlier(tx, *zip(*keyed, strict=True)) if keyed else []
-    pairs = list({(s.account_id, _symbol(s, order_rows)) for s in submissions if not isinstance(s.command, Cancel)})
-    controls = await read_many(tx, [a for a, _ in pairs], [symbol for _, symbol in pairs]) if pairs else []
-    return _Scene(
-        now=accounts[0]["now"],
+    triples = {(s.account_id, s.key_id, _symbol(s, order_rows)) for s in submissions}
+    rows = await store.read_scene(tx, *zip(*triples, strict=True))
+    *_, now, transaction_id = rows[0].values()
+    scene = _Scene(
+        now=now,
+        transaction_id=transaction_id,
         brokers=brokers,
-        accounts={row["id"]: _account(row) for row in accounts},
-        keys={row["id"]: _key(row) for row in await store.read_keys(tx, list({s.key_id for s in submissions}))},
+        accounts={},
+        keys={},
         orders={order_id: _order(row) for order_id, row in order_rows.items()},
         order_rows=order_rows,
         earlier={
             (row["account_id"], row["idempotency_key"]): Earlier(row["body_digest"], row["intent_id"], row["seq"])
             for row in earlier
         },
-        controls=dict(zip(pairs, controls, strict=True)),
+        controls={},
         heads=heads,
     )
+    for row in rows:
+        _set(scene, row)
+    return scene
+
+
+def _set(scene: _Scene, row: Row) -> None:
+    values: list[Any] = list(row.values())
+    account_id, key_id, symbol, environment, broker, disabled, closed, has_credential, *key = values[13:-2]
+    if values[0] is not None:
+        controls = controls_of(row)
+        scene.controls[account_id, symbol] = controls
+        scene.accounts[account_id] = AccountState(
+            controls.organization_id, Environment(environment), broker, disabled, closed, has_credential
+        )
+    if key[0] is not None and key_id not in scene.keys:
+        organization_id, key_environment, permissions, entitlements, key_disabled = key
+        scene.keys[key_id] = KeyState(
+            OrganizationId(organization_id),
+            Environment(key_environment),
+            frozenset(map(Permission, permissions)),
+            frozenset(map(Entitlement, entitlements)),
+            key_disabled,
+        )
 
 
 def _symbol(submission: Submission, order_rows: dict[UUID, Row]) -> str:
@@ -322,27 +338,6 @@ class _Work:
             Entry(submission.account_id, organization_id, self._scene.now, Measure.REFUSED, reason)
             for reason in (EVERY_REASON, *rejected.reasons)
         ]
-
-
-def _account(row: Row) -> AccountState:
-    return AccountState(
-        OrganizationId(row["organization_id"]),
-        Environment(row["environment"]),
-        row["broker"],
-        row["disabled"],
-        row["closed"],
-        row["has_credential"],
-    )
-
-
-def _key(row: Row) -> KeyState:
-    return KeyState(
-        OrganizationId(row["organization_id"]),
-        Environment(row["environment"]),
-        frozenset(map(Permission, row["permissions"])),
-        frozenset(map(Entitlement, row["entitlements"])),
-        row["disabled"],
-    )
 
 
 def _order(row: Row) -> OrderState:

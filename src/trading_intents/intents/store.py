@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
+from trading_intents.controls.store import COLUMNS, JOINS
 from trading_intents.storage.database import Row, Tx
 
 LOCK_WAIT = "1s"
@@ -32,28 +33,25 @@ async def lock_heads(tx: Tx, account_ids: Sequence[UUID], wait: bool) -> list[Ro
     )
 
 
-async def read_accounts(tx: Tx, account_ids: Sequence[UUID]) -> list[Row]:
-    """Also the time, read under the heads' locks, and the transaction's id, which settles a lost commit."""
-    return await tx.fetch(
-        """
-        SELECT id, organization_id, environment, broker, disabled, closed_at IS NOT NULL AS closed, has_credential,
-               (SELECT clock_timestamp()) AS now, pg_current_xact_id()::text AS transaction_id
-        FROM accounts WHERE id = ANY ($1::uuid[])
-        """,
-        account_ids,
-    )
+# Also the time, read under the heads' locks, and the transaction's id, which settles a lost commit.
+READ_SCENE = f"""
+    SELECT {COLUMNS}, asked.account_id, asked.key_id, asked.symbol,
+        a.environment, a.broker, a.disabled, a.closed_at IS NOT NULL, a.has_credential,
+        k.organization_id, k.environment, k.permissions, k.entitlements, k.disabled,
+        (SELECT clock_timestamp()), (SELECT pg_current_xact_id()::text)
+    FROM unnest((SELECT $1::uuid[]), (SELECT $2::uuid[]), (SELECT $3::text[])) AS asked (account_id, key_id, symbol)
+    {JOINS}
+    LEFT JOIN LATERAL (
+        SELECT k.organization_id, k.environment, k.permissions, g.entitlements, k.disabled OR g.disabled AS disabled
+        FROM api_keys k JOIN organizations g ON g.id = k.organization_id
+        WHERE k.id = asked.key_id LIMIT 1
+    ) k ON true
+"""  # noqa: S608 - our own constants
 
 
-async def read_keys(tx: Tx, key_ids: Sequence[UUID]) -> list[Row]:
-    return await tx.fetch(
-        """
-        SELECT k.id, k.organization_id, k.environment, k.permissions, o.entitlements,
-               k.disabled OR o.disabled AS disabled
-        FROM api_keys k JOIN organizations o ON o.id = k.organization_id
-        WHERE k.id = ANY ($1::uuid[])
-        """,
-        key_ids,
-    )
+async def read_scene(tx: Tx, account_ids: Sequence[UUID], key_ids: Sequence[UUID], symbols: Sequence[str]) -> list[Row]:
+    """Account, key, organization and controls of each triple, as they are now."""
+    return await tx.fetch(READ_SCENE, account_ids, key_ids, symbols)
 
 
 async def read_earlier(tx: Tx, account_ids: Sequence[UUID], keys: Sequence[str]) -> list[Row]:

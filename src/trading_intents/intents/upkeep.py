@@ -25,7 +25,7 @@ async def keep_up(pool: Pool, clock: Clock, metrics: Metrics, log: Log) -> None:
 
     async def roll() -> float:
         started_seconds = clock.monotonic()
-        async with pool.transaction(fresh_plans=True) as tx:
+        async with pool.transaction(plans="fresh") as tx:
             more = await rollup.roll_up(tx)
         if more:
             return 0.0
@@ -33,7 +33,7 @@ async def keep_up(pool: Pool, clock: Clock, metrics: Metrics, log: Log) -> None:
         return max(ROLL_SECONDS, ROLL_SHARE * (clock.monotonic() - started_seconds))
 
     async def prune() -> float:
-        async with pool.transaction(fresh_plans=True) as tx:
+        async with pool.transaction(plans="fresh") as tx:
             more = [await store.prune_refusals(tx, KEEP_REFUSALS_DAYS), await buckets.prune(tx)]
         return 0.0 if any(more) else PRUNE_SECONDS
 

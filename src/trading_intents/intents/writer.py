@@ -73,9 +73,8 @@ class Writer:
             if not batch:
                 self._stirred.clear()
                 continue
-            now_seconds = self._clock.monotonic()
-            for waiting in batch:
-                self._metrics.writer_wait_seconds.observe(now_seconds - waiting.since_seconds)
+            longest = max(self._clock.monotonic() - waiting.since_seconds for waiting in batch)
+            self._metrics.writer_wait_seconds.observe(longest)
             try:
                 await self._write(batch)
             except Exception as error:
@@ -104,7 +103,7 @@ class Writer:
         settled = None
         started_seconds = self._clock.monotonic()
         try:
-            async with self._pool.transaction(_organizations(batch)) as tx:
+            async with self._pool.transaction(_organizations(batch), plans="by_key") as tx:
                 settled = await run_batch(tx, [w.submission for w in batch], self._brokers, self._make_id, wait)
                 decided_seconds = self._clock.monotonic()
         except OutcomeUnknown as error:

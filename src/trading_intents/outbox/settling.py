@@ -60,7 +60,7 @@ class Settler:
         """Tries again for as long as the claims can still be ours; after that other workers have the rows."""
         while batch:
             try:
-                async with self._pool.transaction(fresh_plans=True) as tx:
+                async with self._pool.transaction(plans="fresh") as tx:
                     endings = await self._settle_all(tx, batch)
             except Exception as error:
                 self._log.warning("outbox results not written", rows=len(batch), reason=reason_of(error))

@@ -24,7 +24,7 @@ async def keep_up(queue: Queue, pool: Pool, attempt_limit: int, metrics: Metrics
     """Until cancelled."""
 
     async def sweep() -> None:
-        async with pool.transaction(fresh_plans=True) as tx:
+        async with pool.transaction(plans="fresh") as tx:
             failed = await outbox.sweep(tx, queue, attempt_limit)
         for event_type in failed:
             log.error("outbox row failed", queue=queue, event_type=event_type)
@@ -33,11 +33,11 @@ async def keep_up(queue: Queue, pool: Pool, attempt_limit: int, metrics: Metrics
     async def prune() -> None:
         removed = outbox.PRUNE_ROWS
         while removed == outbox.PRUNE_ROWS:
-            async with pool.transaction(fresh_plans=True) as tx:
+            async with pool.transaction(plans="fresh") as tx:
                 removed = await outbox.prune(tx, queue, KEEP_SECONDS[queue])
 
     async def measure() -> None:
-        async with pool.transaction(read_only=True, fresh_plans=True) as tx:
+        async with pool.transaction(read_only=True, plans="fresh") as tx:
             backlog = await outbox.measure(tx, queue)
         for status in (Status.PENDING, Status.PROCESSING, Status.FAILED):
             metrics.outbox_backlog.labels(queue, status).set(backlog.counts.get(status, 0))

@@ -112,7 +112,7 @@ class Worker:
         if not free or not self._handlers or lanes == []:
             return
         before_seconds = self._shop.clock.monotonic()
-        async with self._shop.pool.transaction(fresh_plans=True) as tx:
+        async with self._shop.pool.transaction(plans="fresh") as tx:
             rows = await outbox.claim(tx, self._queue, self._handlers, free, self._shop.attempt_limit, lanes)
         for row in rows:
             task = asyncio.create_task(self._handle(Held(row, before_seconds)))

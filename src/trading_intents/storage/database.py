@@ -25,6 +25,12 @@ HEALTH_LIMIT_SECONDS = 1.0
 KNOCK_PAUSE_SECONDS = 0.1
 
 Row = Mapping[str, Any]
+Plans = Literal["auto", "fresh", "by_key"]
+_PLANNING: Mapping[Plans, str] = {
+    "auto": "",
+    "fresh": ";SET LOCAL plan_cache_mode = force_custom_plan",
+    "by_key": ";SET LOCAL plan_cache_mode = force_generic_plan;SET LOCAL enable_seqscan = off",
+}
 Isolation = Literal["read committed", "repeatable read", "serializable"]
 
 LOST = (
@@ -81,19 +87,21 @@ class Pool:
         *,
         read_only: bool = False,
         isolation: Isolation = "read committed",
-        fresh_plans: bool = False,
+        plans: Plans = "auto",
     ) -> AsyncIterator[Tx]:
         """Commits at the end, rolls back on an error. Sees the tenant rows of these organizations only.
 
-        With `fresh_plans` each statement is planned for its tables as they are now: for a table that can grow a
-        thousandfold before the server notices that a plan from its small days no longer fits.
+        `plans` says how statements are planned. "fresh": each time, for the tables as they are now; for a table that
+        can grow a thousandfold before the server notices that a plan from its small days no longer fits. "by_key":
+        once, and through indexes whatever the tables' size; for statements that go by keys alone, where planning takes
+        longer than doing.
 
         Raises Unavailable when the database is away and nothing was recorded, OutcomeUnknown when it went away in
         the very moment of the commit.
         """
         connection = await self._take()
         try:
-            await _begin(connection, organizations, read_only, isolation, fresh_plans)
+            await _begin(connection, organizations, read_only, isolation, plans)
             try:
                 yield connection
             except BaseException as error:
@@ -212,14 +220,14 @@ async def show_organizations(tx: Tx, organizations: Sequence[UUID]) -> None:
 
 
 async def _begin(
-    connection: Any, organizations: Sequence[UUID], read_only: bool, isolation: Isolation, fresh_plans: bool
+    connection: Any, organizations: Sequence[UUID], read_only: bool, isolation: Isolation, plans: Plans
 ) -> None:
     # One round trip. The hex of a UUID needs no quoting.
     ids = ",".join(organization.hex for organization in organizations)
     begin = (
         f"BEGIN ISOLATION LEVEL {isolation} {'READ ONLY' if read_only else 'READ WRITE'};"
         f"SELECT set_config('trading_intents.organizations', '{{{ids}}}', true)"
-        f"{';SET LOCAL plan_cache_mode = force_custom_plan' if fresh_plans else ''}"
+        f"{_PLANNING[plans]}"
     )
     try:
         await connection.execute(begin, timeout=BEGIN_LIMIT_SECONDS)

@@ -64,6 +64,8 @@ class _Tank:
         self._policy = (b"ratelimit-policy", b'"%s";q=%d;w=%d' % (self._name, rate.burst, window))
 
     def check(self, caller: str, now: float) -> None:
+        if caller not in self._full_at:
+            return
         left = self._left(caller, now)
         if left < 1:
             self._refuse(left)
