@@ -18,7 +18,9 @@ _LINE = r"^[^\x00-\x1f\x7f]*$(?!\n)"
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=_LINE)]
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARACTERS, pattern=_LINE)]
 
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# A string that does not end runs to the end of the text, and nothing is tried twice (the + after *): else a text of
+# nothing but quotation marks takes half a minute.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _KEY = re.compile(rb'"([^"]*)"\s*:')
 _PLACE = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?\Z", re.DOTALL)
 _NAMED = re.compile(r"Object (?:contains unknown|missing required) field `(?P<field>.*)`\Z", re.DOTALL)
