@@ -20,6 +20,7 @@ from trading_intents.intents.stats import buckets, rollup
 from trading_intents.intents.stats.model import (
     EVERY_REASON,
     ORIGIN,
+    WIDTHS_SECONDS,
     WINDOWS_SECONDS,
     Entry,
     Measure,
@@ -135,7 +136,7 @@ def random_actions(seed: int, count: int) -> list[tuple[str, str, datetime]]:
         back = timedelta(minutes=chance.choice((70, 1_500, MINUTES_BACK)) * chance.random())
         moment = now - back
         if chance.random() < 0.3:
-            unit = timedelta(seconds=chance.choice((60, 600, 3_600, 86_400)))
+            unit = timedelta(seconds=chance.choice(WIDTHS_SECONDS))
             moment = ORIGIN + (moment - ORIGIN) // unit * unit + timedelta(microseconds=chance.choice((-1, 0)))
         moments.append(moment)
     return [(chance.choice(TYPES), chance.choice(SYMBOLS), moment) for moment in sorted(moments)]
@@ -172,7 +173,7 @@ async def test_two_workers_count_every_action_once(database: Database, book: Boo
         await asyncio.gather(*(roll(database) for _ in range(4)))
     while await roll(database):
         pass
-    for width in (60, 600, 3_600, 86_400):
+    for width in WIDTHS_SECONDS:
         assert (await book.in_buckets(width), await other.in_buckets(width)) == (3_200, 1_200)
 
 
@@ -188,20 +189,29 @@ async def test_a_roll_up_that_dies_before_its_commit_counts_nothing(database: Da
 
 
 async def test_what_another_worker_is_counting_is_left_to_it(database: Database, book: Book) -> None:
-    await book.append(random_actions(1, 5))
+    await book.append(random_actions(1, 200))
     await roll(database)
-    await book.append(random_actions(2, 5))
+    await book.append(random_actions(2, 200))
     async with book.owner.transaction():
         await book.owner.execute("SELECT FROM stats_heads FOR UPDATE")
         assert await roll(database) is False
-    assert await book.rolled_seq() == 5
+    assert await book.rolled_seq() == 200
 
 
 async def test_the_rest_of_a_long_log_is_said_to_be_there(database: Database, book: Book) -> None:
-    await book.append(random_actions(1, rollup.ROUND_ACTIONS_EACH + 1))
+    await book.append(random_actions(1, rollup.ROUND_ACTIONS_EACH + rollup.BEHIND_ACTIONS))
     assert await roll(database) is True
     assert await roll(database) is False
-    assert await book.rolled_seq() == rollup.ROUND_ACTIONS_EACH + 1
+    assert await book.rolled_seq() == book.seq
+
+
+async def test_a_few_actions_are_left_to_the_reader(database: Database, book: Book) -> None:
+    await book.append(random_actions(1, rollup.BEHIND_ACTIONS - 1))
+    assert await roll(database) is False
+    assert await book.rolled_seq() == 0
+    await book.append(random_actions(1, 1))
+    await roll(database)
+    assert await book.rolled_seq() == rollup.BEHIND_ACTIONS
 
 
 async def test_what_execution_adds_is_read(database: Database, book: Book) -> None:
@@ -247,13 +257,13 @@ def test_the_buckets_of_a_window_follow_each_other_from_its_start_on(seed: int) 
 
 async def test_what_no_window_reads_is_removed(database: Database, book: Book) -> None:
     now = datetime.now(UTC)
-    ages = (timedelta(0), timedelta(days=1, minutes=2), timedelta(days=3), timedelta(days=31), timedelta(days=34))
-    await book.append([("CREATE", "AAPL", now - age) for age in reversed(ages)])
+    ages = (timedelta(0), timedelta(days=1, minutes=2), timedelta(days=3), timedelta(days=20), timedelta(days=34))
+    await book.append([("CREATE", "AAPL", now - age) for age in reversed(ages) for _ in range(50)])
     await roll(database)
     before = {window: await read(database, book, window) for window in Window}
     async with database.worker.transaction() as tx:
         assert await buckets.prune(tx) is False
-    assert [await book.in_buckets(width) for width in (60, 600, 3_600, 86_400)] == [2, 2, 4, 4]
+    assert [await book.in_buckets(width) for width in WIDTHS_SECONDS] == [100, 100, 200, 200, 200, 200]
     for window, found in before.items():
         assert (await read(database, book, window)).actions == found.actions
 
@@ -276,14 +286,14 @@ async def test_refusals_are_removed_after_their_days(database: Database, book: B
 
 
 async def test_upkeep_rolls_up_and_makes_the_days_partitions(database: Database, book: Book, metrics: Metrics) -> None:
-    await book.append(random_actions(1, 10))
+    await book.append(random_actions(1, 500))
     task = asyncio.create_task(keep_up(database.worker, SystemClock(), metrics, make_log("error")))
 
     async def done() -> bool:
         partitions = await book.owner.fetchval(
             "SELECT count(*) FROM pg_inherits WHERE inhparent = 'stream_events'::regclass"
         )
-        return await book.rolled_seq() == 10 and partitions > 1
+        return await book.rolled_seq() == 500 and partitions > 1
 
     await eventually_async(done, 10)
     task.cancel()
@@ -291,7 +301,7 @@ async def test_upkeep_rolls_up_and_makes_the_days_partitions(database: Database,
 
 
 async def test_a_tenant_sees_its_own_buckets_only(database: Database, book: Book) -> None:
-    await book.append([("CREATE", "AAPL", datetime.now(UTC))])
+    await book.append(random_actions(1, 200))
     await roll(database)
     async with database.service.transaction([uuid.uuid4()]) as tx:
         assert await tx.fetch("SELECT FROM stats_buckets UNION ALL SELECT FROM stats_heads") == []

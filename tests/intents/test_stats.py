@@ -9,6 +9,7 @@ from tests.intents.conftest import Opener
 from tests.intents.desk import Desk, Tables, cancel, create, limit, pointers, replace
 from tests.waiting import eventually
 from tests.world import World
+from trading_intents.intents.stats.rollup import BEHIND_ACTIONS
 
 LENGTHS = {"last_hour": timedelta(hours=1), "last_day": timedelta(days=1), "last_week": timedelta(days=7)} | {
     "last_month": timedelta(days=30)
@@ -53,13 +54,13 @@ def test_what_was_answered_is_counted_at_once(desk: Desk) -> None:
 
 
 def test_the_worker_rolls_up_and_the_counts_stay(desk: Desk, tables: Tables) -> None:
-    desk.accepted(create())
-    desk.accepted(create())
+    for _ in range(BEHIND_ACTIONS):
+        assert desk.submit(create()).status_code == 202
     before = stats(desk)
 
     def rolled() -> bool:
         query = "SELECT rolled_seq FROM stats_heads WHERE account_id = $1::text::uuid"
-        return bool(tables.value(query, desk.account["id"]) == 2)
+        return bool(tables.value(query, desk.account["id"]) == BEHIND_ACTIONS)
 
     eventually(rolled, ROLL_LIMIT_SECONDS)
     assert without_times(stats(desk)) == without_times(before)

@@ -20,7 +20,9 @@ class Intents:
             return await store.list_actions(tx, account.id, after, limit)
 
     async def stats(self, account: Account, window: Window) -> Stats:
-        async with self._pool.transaction([account.organization_id], read_only=True, isolation="repeatable read") as tx:
+        async with self._pool.transaction(
+            [account.organization_id], read_only=True, isolation="repeatable read", plans="by_key"
+        ) as tx:
             return await buckets.read(tx, account.id, window)
 
     async def latest(self, account: Account, intent_id: UUID | None) -> Row:

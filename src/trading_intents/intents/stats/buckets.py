@@ -52,6 +52,7 @@ async def read(tx: Tx, account_id: UUID, window: Window) -> Stats:
 
 async def _read_buckets(tx: Tx, account_id: UUID, ranges: Sequence[tuple[int, datetime, datetime]]) -> Counted:
     widths, firsts, ends = zip(*ranges, strict=True)
+    # OFFSET 0 keeps the ranges apart, each read by the key: joined plainly, the planner may prefer the whole table.
     rows = await tx.fetch(
         """
         SELECT b.measure, b.key, sum(b.amount)
@@ -59,6 +60,7 @@ async def _read_buckets(tx: Tx, account_id: UUID, ranges: Sequence[tuple[int, da
         CROSS JOIN LATERAL (
             SELECT measure, key, amount FROM stats_buckets
             WHERE account_id = $1 AND width_seconds = r.width_seconds AND start >= r.first AND start < r.past
+            OFFSET 0
         ) AS b
         GROUP BY b.measure, b.key
         """,

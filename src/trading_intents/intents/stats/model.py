@@ -14,11 +14,12 @@ from trading_intents.clock import rfc3339
 from trading_intents.intents.model import ActionType
 from trading_intents.trading import amount_text
 
-MINUTE, TEN_MINUTES, HOUR, DAY = 60, 600, 3600, 86_400
-# Each divides the next. A window is read as the narrow buckets of its first hours and the wide ones of the rest.
-WIDTHS_SECONDS = (MINUTE, TEN_MINUTES, HOUR, DAY)
-# Beyond the longest window that reads the width, and its rounding.
-KEEP_SECONDS = {MINUTE: 2 * DAY, TEN_MINUTES: 2 * DAY, HOUR: 32 * DAY, DAY: 32 * DAY}
+MINUTE, TEN_MINUTES, HOUR, SIX_HOURS, DAY, WEEK = 60, 600, 3_600, 21_600, 86_400, 604_800
+# Each divides the next. A window is read as the narrow buckets of its first hours and the wide ones of the rest: some
+# dozen, whatever its length.
+WIDTHS_SECONDS = (MINUTE, TEN_MINUTES, HOUR, SIX_HOURS, DAY, WEEK)
+# The longest window that reads the width, and some time for its rounding.
+KEEP_SECONDS = {width: 2 * DAY if width < HOUR else 32 * DAY for width in WIDTHS_SECONDS}
 ORIGIN = datetime(2000, 1, 1, tzinfo=UTC)
 NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 

@@ -19,7 +19,7 @@ GRANT SELECT, INSERT, UPDATE ON stats_heads TO ti_worker;
 -- its edge. `measure` and `key` say what: an action type, a symbol, a refusal's reason, a final status, a latency.
 CREATE TABLE stats_buckets (
     account_id uuid NOT NULL,
-    width_seconds bigint NOT NULL CHECK (width_seconds IN (60, 600, 3600, 86400)),
+    width_seconds bigint NOT NULL CHECK (width_seconds IN (60, 600, 3600, 21600, 86400, 604800)),
     start timestamptz NOT NULL,
     measure text NOT NULL,
     key text NOT NULL,
