@@ -37,8 +37,8 @@ PAUSE_SECONDS = 0.02
 class Fleet:
     """Two API processes, each of which is always about to be killed and started again."""
 
-    def __init__(self, folder: Path, settings: dict[str, str]) -> None:
-        self._folder, self._settings = folder, settings
+    def __init__(self, folder: Path, settings: dict[str, str], life_seconds: tuple[float, float]) -> None:
+        self._folder, self._settings, self._life_seconds = folder, settings, life_seconds
         self.urls: dict[int, str] = {}
         self.over = threading.Event()
         self.kills = 0
@@ -47,7 +47,7 @@ class Fleet:
         chance = random.Random(number)
         while not self.over.is_set():
             try:
-                self._live(number, chance.uniform(1, 3))
+                self._live(number, chance.uniform(*self._life_seconds))
             except AssertionError:
                 continue  # PostgreSQL was away while it started, so it refused to
 
@@ -58,6 +58,7 @@ class Fleet:
                 return
             platform.process.kill()
             platform.process.wait()
+            del self.urls[number]
             self.kills += 1
 
 
@@ -88,8 +89,12 @@ class Load:
         """Until it is settled or given up; every try has the same key. The intent, when it was taken."""
         sent, is_doubtful = body | {"client_reference_id": name}, False
         for _ in range(chance.choice((1, 1, 5, 50))):
+            living = list(self.fleet.urls.values())
+            if not living:
+                self.over.wait(PAUSE_SECONDS)
+                continue
             try:
-                url = f"{chance.choice(list(self.fleet.urls.values()))}/v1/accounts/{account}/intents"
+                url = f"{chance.choice(living)}/v1/accounts/{account}/intents"
                 answer = client.post(url, json=sent, headers={"idempotency-key": name})
             except httpx.TransportError as error:
                 self.codes["cut off"] += 1
@@ -127,10 +132,10 @@ def server(tmp_path: Path) -> Iterator[tuple[Path, Body]]:
         process.close()
 
 
-def kill_postgres(folder: Path, seconds: float, over: threading.Event) -> int:
+def kill_postgres(folder: Path, seconds: float, pauses: tuple[float, float], over: threading.Event) -> int:
     chance, kills, deadline = random.Random(7), 0, time.monotonic() + seconds
     while time.monotonic() < deadline:
-        over.wait(chance.uniform(1.5, 3.5))
+        over.wait(chance.uniform(*pauses))
         pid = postmaster(folder)
         os.kill(pid, signal.SIGKILL)
         kills += 1
@@ -153,21 +158,23 @@ def provision(folder: Path, settings: dict[str, str]) -> tuple[Headers, list[str
     return {"x-api-key": made["api_keys"][0]["api_key"]}, [account["id"] for account in made["accounts"]]
 
 
-@pytest.mark.parametrize("seconds", [8, pytest.param(300, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize(
+    ("seconds", "pauses"), [(7, (1.5, 3)), pytest.param(300, (3, 8), marks=pytest.mark.chaos)], ids=["short", "long"]
+)
 def test_every_answer_is_kept_whole_though_everything_dies(
-    server: tuple[Path, Body], tmp_path: Path, seconds: int
+    server: tuple[Path, Body], tmp_path: Path, seconds: int, pauses: tuple[float, float]
 ) -> None:
     folder, said = server
     settings = PLENTY | {"DATABASE_URL": said["url"], "DATABASE_OWNER_URL": said["owner_url"], "ROLES": "api"}
     headers, accounts = provision(tmp_path / "api", settings)
-    fleet = Fleet(tmp_path / "api", settings)
+    fleet = Fleet(tmp_path / "api", settings, pauses)
     load = Load(fleet, headers, accounts)
     with ThreadPoolExecutor(2 + CLIENTS) as threads:
         living = [threads.submit(fleet.run, number) for number in range(2)]
         try:
             eventually(lambda: len(fleet.urls) == 2, RETURN_SECONDS)
             trading = [threads.submit(load.trade, number) for number in range(CLIENTS)]
-            kills = kill_postgres(folder, seconds, load.over)
+            kills = kill_postgres(folder, seconds, pauses, load.over)
             goal = len(load.confirmed) + CLIENTS
             eventually(lambda: len(load.confirmed) >= goal, RETURN_SECONDS)
         finally:

@@ -221,7 +221,7 @@ states = st.builds(
 )
 
 
-@settings(max_examples=1_000, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(commands, states)
 def test_every_state_gives_one_answer_and_it_is_a_safe_one(command: Any, met: State) -> None:
     asked = submission(
@@ -258,7 +258,7 @@ def test_every_state_gives_one_answer_and_it_is_a_safe_one(command: Any, met: St
     assert decide(asked, met, NOW) == made, "the same question has the same answer"
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     states, st.sampled_from(OPEN_STATUSES), st.booleans(), st.booleans(), st.frozensets(st.sampled_from(Entitlement))
 )
