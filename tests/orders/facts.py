@@ -1,6 +1,7 @@
 """Short names for the facts of one order, o1, whose CREATE is C and whose REPLACEs are R and R2."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import permutations
@@ -101,10 +102,7 @@ def ours(kind: FactKind, coid: str = "C", reason: str | None = None) -> Fact:
 
 def arrived(facts: Iterable[Fact]) -> list[Fact]:
     """Numbered as they come."""
-    return [
-        Fact(**{**{name: getattr(fact, name) for name in Fact.__slots__}, "arrival": place})
-        for place, fact in enumerate(facts)
-    ]
+    return [replace(fact, arrival=place) for place, fact in enumerate(facts)]
 
 
 def terms(quantity: str = "100", *replaced: str, limit: str | None = None) -> Terms:

@@ -8,7 +8,7 @@ from decimal import Decimal
 from enum import StrEnum
 
 from trading_intents.orders.amounts import ZERO, exact, plain, quotient, total
-from trading_intents.orders.facts import Fact, FactKind
+from trading_intents.orders.facts import LONG_AGO, Fact, FactKind
 from trading_intents.trading import amount_text
 
 
@@ -81,9 +81,9 @@ def trades(order_id: str, facts: Sequence[Fact], quantity: Decimal, likely_price
     return tuple(rows)
 
 
-def _place(execution: _Execution) -> tuple[bool, Decimal, bool, float, str]:
-    cum, at = execution.cum_quantity, execution.venue_time
-    return cum is None, cum or ZERO, at is None, at.timestamp() if at else 0, execution.exec_id
+def _place(execution: _Execution) -> tuple[bool, Decimal, datetime, str]:
+    cum = execution.cum_quantity
+    return cum is None, cum or ZERO, execution.venue_time or LONG_AGO, execution.exec_id
 
 
 def _executions(facts: Sequence[Fact]) -> list[_Execution]:
@@ -140,28 +140,32 @@ def _execution(exec_id: str, fill: Fact | None, amendments: Sequence[tuple[int, 
 def _gaps(facts: Sequence[Fact], executions: Sequence[_Execution]) -> dict[Decimal, Decimal]:
     """What the broker counts beyond the executions that were seen: size by the cumulative quantity where it ends."""
     reports = [fact for fact in facts if fact.cum_quantity]
-    amended = any(each.amended for each in executions)
+    amended = [each for each in executions if each.amended]
     with exact():
         missing = _missing(reports, executions, amended)
-        sizes: dict[Decimal, Decimal] = {}
         if missing <= 0:
-            return sizes
+            return {}
+        # Once something was amended, an old count says nothing about where an execution stands.
+        placed = sorted((each for each in executions if not amended and each.cum_quantity is not None), key=_place)
+        covered = total(each.largest for each in executions if not each.amended) - total(e.largest for e in placed)
+        sizes: dict[Decimal, Decimal] = {}
+        passed = 0
         for end, report in _ends(reports):
-            # Once something was amended, an old count says nothing about where an execution stands.
-            before = (each for each in executions if amended or each.cum_quantity is None or each.cum_quantity <= end)
-            stood_in = total(sizes.values())
-            covered = total(each.counted_in(report) for each in before) + stood_in
-            size = min(end - covered, missing - stood_in)
+            while passed < len(placed) and (placed[passed].cum_quantity or ZERO) <= end:
+                covered += placed[passed].largest
+                passed += 1
+            size = min(end - covered - total(each.counted_in(report) for each in amended), missing)
             if size > 0:
                 sizes[end] = sizes.get(end, ZERO) + size
+                covered += size
+                missing -= size
         return sizes
 
 
-def _missing(reports: Sequence[Fact], executions: Sequence[_Execution], amended: bool) -> Decimal:
-    if not amended:
-        return max((fact.cum_quantity or ZERO for fact in reports), default=ZERO) - total(e.largest for e in executions)
-    short = ((fact.cum_quantity or ZERO) - total(each.counted_in(fact) for each in executions) for fact in reports)
-    return max(short, default=ZERO)
+def _missing(reports: Sequence[Fact], executions: Sequence[_Execution], amended: Sequence[_Execution]) -> Decimal:
+    known = total(each.largest for each in executions if not each.amended)
+    counts = ((fact.cum_quantity or ZERO) - total(each.counted_in(fact) for each in amended) for fact in reports)
+    return max(counts, default=ZERO) - known
 
 
 def _ends(reports: Sequence[Fact]) -> list[tuple[Decimal, Fact]]:

@@ -48,7 +48,7 @@ _REASONS = {
     FactKind.CANCELLED_BEFORE_SEND: "before_send",
     FactKind.CANCEL_DROPPED: "cancel_not_delivered",
 }
-_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 class CommandKind(StrEnum):
@@ -86,7 +86,7 @@ class Fact:
     @property
     def moment(self) -> tuple[datetime, str]:
         """An order among facts that no shuffling changes."""
-        return self.venue_time or _LONG_AGO, self.key
+        return self.venue_time or LONG_AGO, self.key
 
 
 def event_fact(event: BrokerEvent, arrival: int) -> Fact:
@@ -182,6 +182,8 @@ def _first(facts: Iterable[Fact], identity: Callable[[Fact], str | None]) -> tup
             others.append(fact)
             continue
         first = kept.setdefault(name, fact)
+        if first is fact:
+            continue
         if first.numbers != fact.numbers:
             conflict = True
         elif _completeness(fact) > _completeness(first):
@@ -191,7 +193,8 @@ def _first(facts: Iterable[Fact], identity: Callable[[Fact], str | None]) -> tup
 
 def _completeness(fact: Fact) -> tuple[int, str, str]:
     # The same execution may come from a stream and from a list, which tell different things beside its numbers.
-    told = (fact.fee, fact.cum_quantity, fact.average_price, fact.venue_time, fact.client_order_id, fact.reason)
+    ids = fact.client_order_id, fact.broker_order_id, fact.reason
+    told = fact.fee, fact.cum_quantity, fact.average_price, fact.venue_time, *ids
     return sum(each is not None for each in told), fact.key, repr(told)
 
 

@@ -1,0 +1,120 @@
+"""Positions at average cost: a table of lives, and the sums that hold for every one of them."""
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, localcontext
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trading_intents.orders.positions import Booking, Position, apply, from_trades
+from trading_intents.trading import OrderSide
+
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+D = Decimal
+SIDES = {"B": OrderSide.BUY, "S": OrderSide.SELL, "H": OrderSide.SELL_SHORT}
+
+
+def life(text: str) -> list[Booking]:
+    """`B 100 10 1` is bought 100 at 10 for a fee of 1."""
+    bookings = []
+    for trade in text.split(","):
+        side, quantity, price, *fee = trade.split()
+        bookings.append(Booking(SIDES[side], D(quantity), D(price), D(fee[0]) if fee else None, NOON))
+    return bookings
+
+
+@pytest.mark.parametrize(
+    ("trades", "quantity", "average", "realized", "bought", "sold"),
+    [
+        ("B 100 10", "100", "10", "0", "1000", "0"),
+        ("B 100 10, B 100 20", "200", "15", "0", "3000", "0"),
+        ("B 100 10, B 100 20, S 50 18", "150", "15", "150", "3000", "900"),
+        ("B 100 10, S 100 12", "0", "0", "200", "1000", "1200"),
+        ("H 100 10", "-100", "10", "0", "0", "1000"),
+        ("H 100 10, H 100 12, B 50 9", "-150", "11", "100", "450", "2200"),
+        ("H 100 10, B 100 12", "0", "0", "-200", "1200", "1000"),
+        ("B 100 10, S 150 12", "-50", "12", "200", "1000", "1800"),
+        ("H 100 10, B 150 8", "50", "8", "200", "1200", "1000"),
+        ("B 100 10 1, S 100 12 2", "0", "0", "197", "1000", "1200"),
+        ("B 100 10 -1", "100", "10", "1", "1000", "0"),
+        ("B 3 1, B 4 2, S 7 2", "0", "0", "3", "11", "14"),
+        ("B 3 1, B 4 2, S 1 2", "6", "1.571428571428571428", "0.428571428571428571", "11", "2"),
+    ],
+)
+def test_a_position_is_kept_at_average_cost(
+    trades: str, quantity: str, average: str, realized: str, bought: str, sold: str
+) -> None:
+    position = from_trades(life(trades))
+    assert (position.quantity, position.value_bought, position.value_sold) == (D(quantity), D(bought), D(sold))
+    assert abs(position.average_cost - D(average)) <= D("1e-18")
+    assert abs(position.realized_pnl - D(realized)) <= D("1e-17")
+
+
+def test_a_days_result_starts_again_at_midnight_in_utc() -> None:
+    late = datetime(2026, 3, 2, 23, 59, 59, 999_999, tzinfo=UTC)
+    midnight = late + timedelta(microseconds=1)
+    today, tomorrow = date(2026, 3, 2), date(2026, 3, 3)
+    held = apply(Position(), Booking(OrderSide.BUY, D(10), D(10), None, NOON))
+    position = apply(held, Booking(OrderSide.SELL, D(1), D(12), None, late))
+    assert (position.daily_pnl(today), position.daily_pnl(tomorrow)) == (D(2), D(0))
+    position = apply(position, Booking(OrderSide.SELL, D(1), D(15), D(1), midnight))
+    assert (position.daily_pnl(today), position.daily_pnl(tomorrow)) == (D(0), D(4))
+    position = apply(position, Booking(OrderSide.SELL, D(1), D(20), None, late))
+    assert (position.daily_pnl(tomorrow), position.realized_pnl) == (D(4), D(16))
+
+
+def test_a_bust_is_the_position_without_the_trade() -> None:
+    with_bust = life("B 100 10, B 100 20, S 50 18")
+    assert from_trades([with_bust[0], with_bust[2]]) == from_trades(life("B 100 10, S 50 18"))
+
+
+AMOUNT = st.decimals(D("0.000000001"), D("1000000000"), places=9, allow_nan=False, allow_infinity=False)
+BOOKINGS = st.lists(
+    st.builds(
+        Booking,
+        st.sampled_from(OrderSide),
+        AMOUNT,
+        AMOUNT,
+        st.none() | AMOUNT,
+        st.integers(0, 200_000).map(lambda seconds: NOON + timedelta(seconds=seconds)),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(BOOKINGS)
+def test_a_position_is_the_sum_of_its_trades_to_the_last_digit(bookings: list[Booking]) -> None:
+    position = from_trades(bookings)
+    with localcontext(prec=500):
+        bought = [each for each in bookings if each.side is OrderSide.BUY]
+        sold = [each for each in bookings if each.side is not OrderSide.BUY]
+        fees = sum((each.fee or D(0) for each in bookings), D(0))
+        assert position.quantity == sum(each.quantity for each in bought) - sum(each.quantity for each in sold)
+        assert position.value_bought == sum(each.quantity * each.price for each in bought)
+        assert position.value_sold == sum(each.quantity * each.price for each in sold)
+        cash = position.value_sold - position.value_bought - fees
+        assert position.realized_pnl == cash + position.open_cost
+        assert (position.open_cost == 0) == (position.quantity == 0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(BOOKINGS)
+def test_a_position_that_is_closed_has_realized_all_its_cash(bookings: list[Booking]) -> None:
+    position = from_trades(bookings)
+    if position.quantity:
+        side = OrderSide.SELL if position.quantity > 0 else OrderSide.BUY
+        position = apply(position, Booking(side, abs(position.quantity), D(7), None, NOON))
+    with localcontext(prec=500):
+        assert position.realized_pnl == position.value_sold - position.value_bought - position.fees
+    assert (position.open_cost, position.average_cost) == (D(0), D(0))
+
+
+@settings(max_examples=50, deadline=None)
+@given(BOOKINGS)
+def test_the_average_cost_lies_between_the_prices_paid(bookings: list[Booking]) -> None:
+    position = from_trades(bookings)
+    if position.quantity:
+        prices = [each.price for each in bookings]
+        assert min(prices) - D("1e-8") <= position.average_cost <= max(prices) + D("1e-8")
