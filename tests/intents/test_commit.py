@@ -20,6 +20,7 @@ from tests.proxy import CHUNK_BYTES, FaultProxy
 from tests.storage.proxy import Link, linked
 from tests.waiting import eventually_async
 from tests.world import EVERY_PERMISSION, PLENTY, Headers, key
+from trading_intents.intents.writer import MAX_LOST_COMMITS
 
 CUTS = 200
 CROWD = 4
@@ -32,7 +33,7 @@ class CutAtCommit:
         self.made = {"before": 0, "after": 0}
         self._link, self._chance = link, random.Random(1)
         self._pass, link.upstream = link.upstream, self.look  # type: ignore[method-assign]  # a fault of this test's own
-        self.left = 0
+        self.left, self.chance_of_before = 0, 0.5
 
     async def look(self, data: bytes) -> bool:
         """COMMIT is sent as a simple query of its own: Q, its length, the text."""
@@ -42,7 +43,7 @@ class CutAtCommit:
         if self._is_read_only():
             return passes
         self.left -= 1
-        if self._chance.random() < 0.5:
+        if self._chance.random() < self.chance_of_before:
             self.made["before"] += 1
             raise ConnectionResetError
         self.made["after"] += 1
@@ -169,6 +170,18 @@ async def test_a_commit_whose_answer_is_lost_is_told_as_recorded(cutting: tuple[
         assert outcome.seq == number
     assert cut.left == 0
     assert await whole(office) == [20]
+
+
+async def test_a_commit_that_never_arrives_is_given_up(cutting: tuple[Office, CutAtCommit]) -> None:
+    """The server knows that nothing was recorded each time; but what ends it whenever it commits must not go on."""
+    office, cut = cutting
+    cut.left, cut.chance_of_before = 100, 1.0
+    outcome = await asyncio.wait_for(office.submit(office.create(office.accounts[0])), 10)
+    assert codes([outcome]) == ["unavailable"]
+    assert cut.made == {"before": MAX_LOST_COMMITS + 1, "after": 0}
+    assert await office.count("actions") == 0
+    cut.left = 0
+    assert codes([await office.submit(office.create(office.accounts[0]))]) == ["recorded"]
 
 
 async def test_an_end_that_stays_unknown_is_told_so(cutting: tuple[Office, CutAtCommit], urls: Urls) -> None:

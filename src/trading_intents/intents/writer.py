@@ -25,6 +25,7 @@ CANCEL_RESERVE = MAX_WAITING // 10  # places that only CANCELs may take
 MAX_BATCH = 256
 SETTLE_SECONDS = 3.0
 SETTLE_PAUSE_SECONDS = 0.05
+MAX_LOST_COMMITS = 3  # a batch whose commit ends the server each time must not end it for ever
 COMMITTED, ABORTED = "committed", "aborted"  # as PostgreSQL says it
 
 
@@ -33,6 +34,7 @@ class _Waiting:
     submission: Submission
     answer: "asyncio.Future[Receipt]"
     since_seconds: float
+    lost_commits: int = 0
 
 
 class Writer:
@@ -159,14 +161,20 @@ class Writer:
                     if status == COMMITTED:
                         return True
                     if status == ABORTED:
-                        self._others.extendleft(reversed(batch))
-                        self._stirred.set()
+                        self._repeat(batch)
                         return False
                     await asyncio.sleep(SETTLE_PAUSE_SECONDS)
         except TimeoutError:
             pass
         _fail(batch, error)
         return False
+
+    def _repeat(self, batch: list[_Waiting]) -> None:
+        for waiting in batch:
+            waiting.lost_commits += 1
+        _fail([w for w in batch if w.lost_commits > MAX_LOST_COMMITS], Unavailable("the database went away"))
+        self._others.extendleft(w for w in reversed(batch) if w.lost_commits <= MAX_LOST_COMMITS)
+        self._stirred.set()
 
     async def _status(
         self, transaction_id: str, place: store.Place | None, organizations: Sequence[UUID]
