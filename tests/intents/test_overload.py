@@ -1,0 +1,56 @@
+"""Ten times as many commands as are allowed: the rest is told when to come again, and CANCELs are served."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.conftest import Urls
+from tests.intents.desk import cancel, create, limit
+from tests.intents.test_commit import trader
+from tests.platform import Platform, serving
+from tests.world import PLENTY
+
+BURST = 40
+CANCELS = 200
+
+
+@pytest.fixture
+def limited(urls: Urls, tmp_path: Path) -> Iterator[Platform]:
+    settings = {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal(), "ROLES": "api"}
+    with serving(tmp_path, **settings, **(PLENTY | {"RATE_LIMIT_SUBMITS": f"{BURST}/{BURST}"})) as platform:
+        yield platform
+
+
+def test_cancels_are_served_while_the_other_submits_are_limited(limited: Platform) -> None:
+    headers, url = trader(limited)
+    first = limited.client.post(url, json=create(limit()), headers=headers)
+    assert first.status_code == 202, first.text
+    intent, over, codes = first.json()["intent_id"], threading.Event(), Counter[int]()
+
+    def flood() -> None:
+        with httpx.Client(base_url=limited.url, headers=headers, timeout=10) as client:
+            while not over.is_set():
+                answer = client.post(url, json=create(limit()))
+                codes[answer.status_code] += 1
+                if answer.status_code == 429:
+                    assert int(answer.headers["retry-after"]) >= 1
+                    assert answer.headers["ratelimit"].startswith('"submits";r=0')
+
+    with ThreadPoolExecutor(4) as threads:
+        flooding = [threads.submit(flood) for _ in range(4)]
+        try:
+            answers = Counter(
+                limited.client.post(url, json=cancel(intent), headers=headers).status_code for _ in range(CANCELS)
+            )
+        finally:
+            over.set()
+        for task in flooding:
+            task.result()
+    assert answers == {202: CANCELS}
+    assert set(codes) == {202, 429}
+    assert codes[429] > codes[202], "there were more than were allowed"
