@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import NewType
 from uuid import UUID
 
+from asyncpg.pgproto import pgproto
+
 from trading_intents.clock import Clock
 
 OrganizationId = NewType("OrganizationId", UUID)
@@ -22,11 +24,18 @@ def id_maker(clock: Clock) -> IdMaker:
     def make() -> UUID:
         millis = int(clock.now().timestamp() * 1000) & 0xFFFF_FFFF_FFFF
         chance = int.from_bytes(os.urandom(10), "big")
-        return UUID(int=millis << 80 | 0x7 << 76 | chance >> 68 << 64 | 0b10 << 62 | chance & 0x3FFF_FFFF_FFFF_FFFF)
+        value = millis << 80 | 0x7 << 76 | chance >> 68 << 64 | 0b10 << 62 | chance & 0x3FFF_FFFF_FFFF_FFFF
+        return _uuid(value.to_bytes(16, "big"))
 
     return make
 
 
 def parse_id(text: str) -> UUID | None:
     """The id in its one accepted spelling, else None: Python's UUID() takes braces, URNs and upper case too."""
-    return UUID(text) if _ID.match(text) else None
+    return _uuid(text) if _ID.match(text) else None
+
+
+def _uuid(value: str | bytes) -> UUID:
+    """The database driver's own UUID: equal to Python's, and made, shown and compared in a fifth of the time."""
+    made: UUID = pgproto.UUID(value)
+    return made

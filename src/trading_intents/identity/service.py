@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
@@ -61,7 +60,7 @@ class Callers:
         self._users = Recent[tuple[str, str | None], store.UserRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
         self._services = Recent[str, ServiceAccount](clock, MAX_AGE_SECONDS, MAX_RECENT)
         self._organizations = Recent[UUID, Organization](clock, MAX_AGE_SECONDS, MAX_RECENT)
-        self._used: dict[KeyId, datetime] = {}
+        self._used: set[KeyId] = set()
 
     async def by_key(self, text: str) -> Caller:
         key_digest = digest(text)
@@ -74,7 +73,7 @@ class Callers:
             or record.organization.disabled
         ):
             raise Unauthorized("the API key does not verify")
-        self._used[record.key.id] = self._clock.now()
+        self._used.add(record.key.id)
         return record.caller
 
     async def by_token(self, token: str, organization: str | None) -> Caller:
@@ -89,16 +88,15 @@ class Callers:
             recent.forget()
 
     async def report_use(self) -> None:
-        """Write down when keys were last used; kept for the next time if the database is away."""
-        used, self._used = self._used, {}
+        """Write down which keys were used since the last time; kept for the next one if the database is away."""
+        used, self._used = self._used, set()
         if not used:
             return
         try:
             async with self._pool.transaction() as tx:
-                ordered = sorted(used)
-                await store.touch_keys(tx, ordered, [used[key_id] for key_id in ordered])
+                await store.touch_keys(tx, sorted(used), self._clock.now())
         except PlatformError:
-            self._used = used | self._used
+            self._used |= used
             raise
 
     async def _user(self, claims: Claims) -> Caller:

@@ -17,13 +17,6 @@ MAX_REFERENCE_CHARACTERS = 64
 _AMOUNT_PATTERN = r"^(0|[1-9]\d{0,17})(\.\d{1,18})?$"
 _AMOUNT = re.compile(_AMOUNT_PATTERN.replace("$", r"\Z"), re.ASCII)
 _AMOUNT_FIELDS = frozenset({"quantity", "limit_price", "stop_price"})
-_NAMES = {
-    OrderKind.MARKET: "market",
-    OrderKind.LIMIT: "limit",
-    OrderKind.STOP: "stop",
-    OrderKind.STOP_LIMIT: "stop_limit",
-}
-_KINDS = tuple(_NAMES.items())
 _PAYLOAD, _SPEC = "/command/payload", "/command/payload/spec"
 
 Amount = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": _AMOUNT_PATTERN})]
@@ -52,6 +45,15 @@ class StopLimitSpec(msgspec.Struct, forbid_unknown_fields=True):
     stop_price: Amount
     limit_price: Amount
     time_in_force: TimeInForce | None = None
+
+
+# Each kind, and whether it has a limit and a stop price.
+_KINDS: dict[type, tuple[OrderKind, bool, bool]] = {
+    MarketSpec: (OrderKind.MARKET, False, False),
+    LimitSpec: (OrderKind.LIMIT, True, False),
+    StopSpec: (OrderKind.STOP, False, True),
+    StopLimitSpec: (OrderKind.STOP_LIMIT, True, True),
+}
 
 
 class SpecBody(msgspec.Struct, forbid_unknown_fields=True, rename="pascal"):
@@ -120,18 +122,15 @@ def _command(command: CreateCommand | ReplaceCommand | CancelCommand) -> Command
 
 
 def _spec(body: SpecBody) -> Spec:
-    kinds = [kind for kind, name in _KINDS if getattr(body, name) is not msgspec.UNSET]
-    if len(kinds) != 1:
+    given = [spec for spec in (body.market, body.limit, body.stop, body.stop_limit) if spec is not msgspec.UNSET]
+    if len(given) != 1:
         raise ValidationFailed.at(_SPEC, "must have exactly one key: Market, Limit, Stop or StopLimit")
-    kind = kinds[0]
-    place = f"{_SPEC}/{kind}"
-    limit_price = stop_price = None
-    spec: Any = getattr(body, _NAMES[kind])
-    quantity = _amount(spec.quantity, f"{place}/quantity")
-    if kind in (OrderKind.LIMIT, OrderKind.STOP_LIMIT):
-        limit_price = _amount(spec.limit_price, f"{place}/limit_price")
-    if kind in (OrderKind.STOP, OrderKind.STOP_LIMIT):
-        stop_price = _amount(spec.stop_price, f"{place}/stop_price")
+    spec: Any = given[0]
+    kind, has_limit, has_stop = _KINDS[type(spec)]
+    place = f"{_SPEC}/{kind}/"
+    quantity = _amount(spec.quantity, place + "quantity")
+    limit_price = _amount(spec.limit_price, place + "limit_price") if has_limit else None
+    stop_price = _amount(spec.stop_price, place + "stop_price") if has_stop else None
     return Spec(kind, quantity, limit_price, stop_price, spec.time_in_force)
 
 

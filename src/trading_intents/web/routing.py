@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -164,55 +165,57 @@ class App:
             raise
 
 
+Methods = dict[str, tuple["Route", tuple[str, ...]]]  # with the names of the path's parameters
+
+
 class _Table:
     """Routes on the raw path: %2F stays inside its segment, and a literal segment goes before a parameter."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
-        self._literal: dict[bytes, dict[str, Route]] = {}
-        self._by_length: dict[int, list[tuple[tuple[bytes | None, ...], tuple[str, ...], dict[str, Route]]]] = {}
-        for route in sorted(routes, key=lambda r: [part.startswith("{") for part in r.path.split("/")]):
-            self._add(route)
-
-    def _add(self, route: Route) -> None:
-        parts = route.path.split("/")
-        names = tuple(part[1:-1] for part in parts if part.startswith("{"))
-        if not names:
-            methods = self._literal.setdefault(route.path.encode(), {})
-        else:
-            shape = tuple(None if part.startswith("{") else part.encode() for part in parts)
-            shelf = self._by_length.setdefault(len(shape), [])
-            found = next((entry for entry in shelf if entry[0] == shape), None)
-            if found is None:
-                found = (shape, names, {})
-                shelf.append(found)
-            methods = found[2]
-        if route.method in methods:
-            raise ValueError(f"{route.method} {route.path} is registered twice")
-        methods[route.method] = route
+        self._literal: dict[bytes, Methods] = {}
+        shapes: dict[str, Methods] = {}
+        for route in routes:
+            names = tuple(re.findall(r"{(\w+)}", route.path))
+            if names:
+                methods = shapes.setdefault(re.sub(r"{\w+}", "{}", route.path), {})
+            else:
+                methods = self._literal.setdefault(route.path.encode(), {})
+            if route.method in methods:
+                raise ValueError(f"{route.method} {route.path} is registered twice")
+            methods[route.method] = (route, names)
+        # One expression for all: the group that closes last says which shape it was, those inside are its parameters.
+        self._shapes: dict[int, Methods] = {}
+        alternatives, group = [], 1
+        for shape in sorted(shapes, key=lambda shape: [part == "{}" for part in shape.split("/")]):
+            alternatives.append("(" + re.escape(shape).replace(re.escape("{}"), "([^/]*)") + ")")
+            self._shapes[group] = shapes[shape]
+            group += 1 + shape.count("{}")
+        self._expression = re.compile("|".join(alternatives).encode())
 
     def match(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
         methods = self._literal.get(raw_path)
         if methods is not None:
-            return _pick(methods, method), {}
-        parts = raw_path.split(b"/")
-        for shape, names, candidates in self._by_length.get(len(parts), ()):
-            if all(want is None or want == part for want, part in zip(shape, parts, strict=True)):
-                values = [_decode(part) for want, part in zip(shape, parts, strict=True) if want is None]
-                return _pick(candidates, method), dict(zip(names, values, strict=True))
-        raise NotFound("no such path")
+            return _pick(methods, method)[0], {}
+        found = self._expression.fullmatch(raw_path) if self._shapes else None
+        if found is None:
+            raise NotFound("no such path")
+        group = found.lastindex
+        assert group is not None
+        route, names = _pick(self._shapes[group], method)
+        return route, {name: _decode(value) for name, value in zip(names, found.groups()[group:], strict=False)}
 
 
-def _pick(methods: dict[str, Route], method: str) -> Route:
-    route = methods.get("GET" if method == "HEAD" else method)
-    if route is None:
+def _pick(methods: Methods, method: str) -> tuple[Route, tuple[str, ...]]:
+    found = methods.get("GET" if method == "HEAD" else method)
+    if found is None:
         allowed = ", ".join(sorted(methods))
         raise MethodNotAllowed(f"this path takes {allowed}", headers={"allow": allowed})
-    return route
+    return found
 
 
 def _decode(part: bytes) -> str:
     try:
-        text = unquote_to_bytes(part).decode()
+        text = unquote_to_bytes(part).decode() if b"%" in part else part.decode()
     except UnicodeDecodeError:
         raise NotFound("no such path") from None
     if "\x00" in text:  # nothing can have that name: PostgreSQL's text holds no NUL

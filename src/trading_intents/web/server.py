@@ -86,6 +86,7 @@ class _Connection(asyncio.Protocol):
         self._waiting: deque[Incoming] = deque()
         self._task: asyncio.Task[None] | None = None
         self._begun_at: float | None = None
+        self._in_head = False
         self._idle_since = self._loop.time()
         self._last = False  # no request after the ones that wait
 
@@ -109,8 +110,13 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._last:
             return
+        self._big = len(data) > MAX_HEAD_BYTES
         try:
             self._parser.feed_data(data)
+            if self._in_head:
+                self._head_bytes += len(data)
+                if self._head_bytes > MAX_HEAD_BYTES:
+                    self._refuse(InvalidRequest("the head of the request is too large"))
         except httptools.HttpParserUpgrade:
             self._last = True  # the request is answered as it is; what follows is not HTTP/1.1
         except httptools.HttpParserError:
@@ -122,24 +128,21 @@ class _Connection(asyncio.Protocol):
         self._begun_at = self._loop.time()
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
+        self._in_head = True
         self._head_bytes = 0
         self._body: list[bytes] = []
         self._body_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         self._url += url
-        self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers.append((name.lower(), value))
-        self._count_head(len(name) + len(value))
-
-    def _count_head(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > MAX_HEAD_BYTES:
-            raise httptools.HttpParserError("the head is too large")
 
     def on_headers_complete(self) -> None:
+        self._in_head = False
+        if self._big and len(self._url) + sum(len(n) + len(v) for n, v in self._headers) > MAX_HEAD_BYTES:
+            raise httptools.HttpParserError("the head is too large")
         if (b"expect", b"100-continue") in self._headers and not self._task and not self._waiting:
             self._transport.write(_CONTINUE)
 
