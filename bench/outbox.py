@@ -103,12 +103,12 @@ async def claim_p99s_seconds(databases: list[Database]) -> list[float]:
 
 async def claim_seconds(pool: Pool) -> float:
     await put_rows(pool, CLAIM_ROWS)
-    async with pool.transaction(fresh_plans=True) as tx:
+    async with pool.transaction(plans="fresh") as tx:
         start = time.perf_counter()
         claimed = await claim(tx, Queue.ACCOUNTS, [EventType.ACCOUNT_CREATED], CLAIM_ROWS, ATTEMPT_LIMIT)
         seconds = time.perf_counter() - start
     assert len(claimed) == CLAIM_ROWS
-    async with pool.transaction(fresh_plans=True) as tx:
+    async with pool.transaction(plans="fresh") as tx:
         await complete(tx, claimed)
     return seconds
 

@@ -35,6 +35,7 @@ async def test_a_token_of_each_algorithm_verifies(
         organization="org_acme",
         role="admin",
         scopes=frozenset(),
+        issued_at=clock.now(),
         expires_at=clock.now() + timedelta(seconds=900),
         issuer=issuer.url,
     )
