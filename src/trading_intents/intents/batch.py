@@ -210,7 +210,7 @@ class _Work:
             await store.insert_refusals(tx, self._refusals, now)
         if batch.changed_orders:
             await store.mark_orders(tx, batch, now)
-        if batch.seqs:
+        if batch.rows:
             await store.append(tx, batch, now)
         if batch.cancelled_intents:
             await store.hurry(tx, batch.cancelled_intents)
@@ -230,19 +230,34 @@ class _Work:
         text = canonical(record)
         digest = chain(previous, text)
         scene.heads[account_id] = batch.heads[account_id] = (seq, digest)
-        batch.account_ids.append(account_id)
-        batch.seqs.append(seq)
-        batch.intent_ids.append(intent_id)
-        batch.organization_ids.append(account.organization_id)
-        batch.action_types.append(accepted.action_type)
-        batch.idempotency_keys.append(submission.idempotency_key)
-        batch.body_digests.append(submission.body_digest)
-        batch.records.append(text.decode())
-        batch.hashes.append(digest)
+        batch.rows.append(
+            (
+                record.account_id,
+                str(seq),
+                record.intent_id,
+                record.organization_id,
+                record.action_type,
+                submission.idempotency_key,
+                submission.body_digest.hex() if submission.body_digest else None,
+                text.decode(),
+                digest,
+                record.environment,
+                account.broker,
+                record.symbol,
+                record.order_type,
+                record.order_side,
+                record.time_in_force,
+                record.route_strategy,
+                record.quantity,
+                record.limit_price,
+                record.stop_price,
+                record.client_reference_id,
+            )
+        )
         if submission.idempotency_key and submission.body_digest is not None:
             key = (account_id, submission.idempotency_key)
             scene.earlier[key] = Earlier(submission.body_digest, intent_id, seq)
-        self._follow(record, accepted, account, intent_id, seq)
+        self._follow(record, accepted, account, account_id, intent_id)
         return Receipt(intent_id, seq)
 
     def _record(
@@ -272,32 +287,14 @@ class _Work:
             spec.time_in_force,
         )
 
-    def _follow(self, record: Record, accepted: Accepted, account: AccountState, intent_id: UUID, seq: int) -> None:
+    def _follow(
+        self, record: Record, accepted: Accepted, account: AccountState, account_id: UUID, intent_id: UUID
+    ) -> None:
         """The order's own change, and the two events that tell of it."""
-        account_id = self.batch.account_ids[-1]
         if accepted.action_type is ActionType.CREATE:
-            self.batch.orders.append(
-                (
-                    intent_id,
-                    account_id,
-                    account.organization_id,
-                    record.environment,
-                    account.broker,
-                    seq,
-                    record.symbol,
-                    record.order_type,
-                    record.order_side,
-                    record.time_in_force,
-                    record.route_strategy,
-                    record.quantity,
-                    record.limit_price,
-                    record.stop_price,
-                    record.client_reference_id,
-                )
-            )
             order = new_order_payload(record, account.broker, self._scene.now)
         else:
-            order = self._mark(accepted.action_type, intent_id, seq)
+            order = self._mark(accepted.action_type, intent_id, record.seq)
         action = action_payload(record, self._scene.now)
         for kind, payload in ((EventType.INTENT_ACTION, action), (EventType.BROKER_ORDER, order)):
             self._events.append(

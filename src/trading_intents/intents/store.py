@@ -7,7 +7,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from trading_intents.controls.store import COLUMNS, JOINS
-from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.database import Row, Tx, column
 
 LOCK_WAIT = "1s"
 PRUNE_ROWS = 5_000
@@ -84,80 +84,63 @@ class Place(NamedTuple):
 class Batch:
     """Columns of what one transaction appends, filled row by row."""
 
-    account_ids: list[UUID] = field(default_factory=list)
-    seqs: list[int] = field(default_factory=list)
-    intent_ids: list[UUID] = field(default_factory=list)
-    organization_ids: list[UUID] = field(default_factory=list)
-    action_types: list[str] = field(default_factory=list)
-    idempotency_keys: list[str | None] = field(default_factory=list)
-    body_digests: list[bytes | None] = field(default_factory=list)
-    records: list[str] = field(default_factory=list)
-    hashes: list[str] = field(default_factory=list)
-    orders: list[tuple[object, ...]] = field(default_factory=list)  # in the order of ORDER_COLUMNS
+    rows: list[tuple[str | None, ...]] = field(
+        default_factory=list
+    )  # one an action, in the order of APPEND's parameters
     heads: dict[UUID, tuple[int, str]] = field(default_factory=dict)
     changed_orders: dict[UUID, tuple[str, int | None, bool, int]] = field(default_factory=dict)
     cancelled_intents: list[UUID] = field(default_factory=list)
 
     def last(self) -> Place | None:
-        return Place(self.account_ids[-1], self.seqs[-1], self.hashes[-1]) if self.seqs else None
+        """One of the actions, which proves that the commit happened."""
+        return next((Place(account_id, *head) for account_id, head in self.heads.items()), None)
+
+
+APPEND = """
+    WITH new AS MATERIALIZED (
+        SELECT * FROM unnest(
+            from_column($1)::uuid[], from_column($2)::bigint[], from_column($3)::uuid[], from_column($4)::uuid[],
+            from_column($5), from_column($6), from_column($7), from_column($8), from_column($9), from_column($10),
+            from_column($11), from_column($12), from_column($13), from_column($14), from_column($15), from_column($16),
+            from_column($17)::numeric[], from_column($18)::numeric[], from_column($19)::numeric[], from_column($20)
+        ) WITH ORDINALITY AS new (
+            account_id, seq, intent_id, organization_id, action_type, idempotency_key, body_digest, record, hash,
+            environment, broker, symbol, order_type, order_side, time_in_force, route_strategy,
+            quantity, limit_price, stop_price, client_reference_id, position
+        )
+    ), appended AS (
+        INSERT INTO actions (account_id, seq, intent_id, organization_id, action_type,
+                             idempotency_key, body_digest, created_at, record, hash)
+        SELECT account_id, seq, intent_id, organization_id, action_type,
+               idempotency_key, decode(body_digest, 'hex'), $21, record, hash
+        FROM new
+    ), queued AS (
+        INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload)
+        SELECT 'intents', 'intent.' || lower(action_type), organization_id, intent_id, account_id,
+               jsonb_build_object('seq', seq)
+        FROM new ORDER BY position
+    ), ordered AS (
+        INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq, command_seq,
+                            symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
+                            stop_price, client_reference_id, received_at, created_at, updated_at)
+        SELECT intent_id, account_id, organization_id, environment, broker, seq, seq,
+               symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
+               stop_price, client_reference_id, $21, $21, $21
+        FROM new WHERE action_type = 'CREATE'
+    )
+    UPDATE account_heads h SET seq = moved.seq, hash = moved.hash
+    FROM unnest($22::uuid[], $23::bigint[], $24::text[]) AS moved (account_id, seq, hash)
+    WHERE h.account_id = moved.account_id
+"""
 
 
 async def append(tx: Tx, batch: Batch, now: datetime) -> None:
     """Actions, their PENDING_NEW orders, their outbox rows and the heads, as one statement."""
-    orders = list(zip(*batch.orders, strict=True)) if batch.orders else [()] * 15
     heads = batch.heads
     await tx.execute(
-        """
-        WITH new AS MATERIALIZED (
-            SELECT * FROM unnest(
-                $1::uuid[], $2::bigint[], $3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::bytea[],
-                $8::text[], $9::text[]
-            ) WITH ORDINALITY AS new (
-                account_id, seq, intent_id, organization_id, action_type, idempotency_key, body_digest,
-                record, hash, position
-            )
-        ), appended AS (
-            INSERT INTO actions (account_id, seq, intent_id, organization_id, action_type,
-                                 idempotency_key, body_digest, created_at, record, hash)
-            SELECT account_id, seq, intent_id, organization_id, action_type,
-                   idempotency_key, body_digest, $10, record, hash
-            FROM new
-        ), queued AS (
-            INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload)
-            SELECT 'intents', 'intent.' || lower(action_type), organization_id, intent_id, account_id,
-                   jsonb_build_object('seq', seq)
-            FROM new ORDER BY position
-        ), ordered AS (
-            INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq, command_seq,
-                                symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
-                                stop_price, client_reference_id, received_at, created_at, updated_at)
-            SELECT order_id, account_id, organization_id, environment, broker, seq, seq,
-                   symbol, order_type, order_side, time_in_force, route_strategy, quantity::numeric,
-                   limit_price::numeric, stop_price::numeric, client_reference_id, $10, $10, $10
-            FROM unnest(
-                $11::uuid[], $12::uuid[], $13::uuid[], $14::text[], $15::text[], $16::bigint[], $17::text[],
-                $18::text[], $19::text[], $20::text[], $21::text[], $22::text[], $23::text[], $24::text[], $25::text[]
-            ) AS new (
-                order_id, account_id, organization_id, environment, broker, seq, symbol,
-                order_type, order_side, time_in_force, route_strategy, quantity, limit_price, stop_price,
-                client_reference_id
-            )
-        )
-        UPDATE account_heads h SET seq = moved.seq, hash = moved.hash
-        FROM unnest($26::uuid[], $27::bigint[], $28::text[]) AS moved (account_id, seq, hash)
-        WHERE h.account_id = moved.account_id
-        """,
-        batch.account_ids,
-        batch.seqs,
-        batch.intent_ids,
-        batch.organization_ids,
-        batch.action_types,
-        batch.idempotency_keys,
-        batch.body_digests,
-        batch.records,
-        batch.hashes,
+        APPEND,
+        *map(column, zip(*batch.rows, strict=True)),
         now,
-        *orders,
         list(heads),
         [seq for seq, _ in heads.values()],
         [digest for _, digest in heads.values()],

@@ -25,6 +25,13 @@ LANGUAGE sql STABLE PARALLEL SAFE
 RETURN coalesce(nullif(current_setting('trading_intents.organizations', true), '')::uuid[], '{}'::uuid[]);
 GRANT EXECUTE ON FUNCTION current_organizations() TO ti_service, ti_worker;
 
+-- A column of texts that was sent as one: values between unit separators, NULL as a record separator. It is never empty:
+-- what looks so is one empty text.
+CREATE FUNCTION from_column(joined text) RETURNS text[]
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN CASE WHEN joined = '' THEN ARRAY[''] ELSE string_to_array(joined, chr(31), chr(30)) END;
+GRANT EXECUTE ON FUNCTION from_column(text) TO ti_service, ti_worker;
+
 -- Identity tables have no tenant policy, because a caller is looked up before the organization is known.
 CREATE TABLE organizations (
     id uuid PRIMARY KEY,

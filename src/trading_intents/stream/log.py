@@ -3,11 +3,12 @@
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from uuid import UUID
 
 from trading_intents.errors import InvalidCursor
 from trading_intents.ids import OrganizationId
-from trading_intents.storage.database import Tx
+from trading_intents.storage.database import Tx, column
 from trading_intents.stream.model import Event, EventType
 from trading_intents.trading import Environment
 
@@ -24,6 +25,8 @@ async def append(tx: Tx, events: Sequence[Event]) -> Mapping[OrganizationId, int
     Gives each organization's new head, which is the seq of its last event here; those before it count down.
     """
     counts, accounts, places = _place(events)
+    payloads = [event.payload for event in events]
+    lengths = [len(payload) for payload in payloads]
     rows = await tx.fetch(
         """
         WITH heads AS (
@@ -37,7 +40,12 @@ async def append(tx: Tx, events: Sequence[Event]) -> Mapping[OrganizationId, int
             INSERT INTO stream_events (organization_id, seq, account_id, environment, kind, symbol, payload)
             SELECT organization_id, heads.seq - (place >> 8 & 4294967295), account_id, environment, place & 255,
                    symbol, payload
-            FROM unnest($6::bigint[], $7::text[], $8::bytea[]) AS new (place, symbol, payload)
+            FROM (
+                SELECT place, symbol, substring($8::bytea FROM start::int FOR length::int) AS payload
+                FROM unnest(
+                    from_column($6)::bigint[], from_column($7), from_column($9)::bigint[], from_column($10)::bigint[]
+                ) AS new (place, symbol, start, length)
+            ) AS new
             JOIN unnest($3::uuid[], $4::uuid[], $5::text[])
                  WITH ORDINALITY AS account (organization_id, account_id, environment, number) ON number = place >> 40
             JOIN heads USING (organization_id)
@@ -49,9 +57,11 @@ async def append(tx: Tx, events: Sequence[Event]) -> Mapping[OrganizationId, int
         [first.organization_id for first in accounts],
         [first.account_id for first in accounts],
         [first.environment for first in accounts],
-        places,
-        [event.symbol for event in events],
-        [event.payload for event in events],
+        column(list(map(str, places))),
+        column([event.symbol for event in events]),
+        b"".join(payloads),
+        column(list(map(str, accumulate(lengths[:-1], initial=1)))),
+        column(list(map(str, lengths))),
     )
     return {OrganizationId(row["organization_id"]): row["seq"] for row in rows}
 

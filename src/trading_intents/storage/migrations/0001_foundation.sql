@@ -25,3 +25,10 @@ CREATE FUNCTION current_organizations() RETURNS uuid[]
 LANGUAGE sql STABLE PARALLEL SAFE
 RETURN coalesce(nullif(current_setting('trading_intents.organizations', true), '')::uuid[], '{}'::uuid[]);
 GRANT EXECUTE ON FUNCTION current_organizations() TO ti_service, ti_worker;
+
+-- A column of texts that was sent as one: values between unit separators, NULL as a record separator. It is never empty:
+-- what looks so is one empty text.
+CREATE FUNCTION from_column(joined text) RETURNS text[]
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN CASE WHEN joined = '' THEN ARRAY[''] ELSE string_to_array(joined, chr(31), chr(30)) END;
+GRANT EXECUTE ON FUNCTION from_column(text) TO ti_service, ti_worker;
