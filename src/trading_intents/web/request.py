@@ -31,6 +31,7 @@ class Incoming(NamedTuple):
     body: bytes | None  # None: it was larger than MAX_BODY_BYTES, and is not kept
     peer: str
     keep_alive: bool
+    taken: bool = True  # False: it began after the process was told to stop
 
 
 class Caller(Protocol):

@@ -102,16 +102,20 @@ class App:
                 await self._idle.wait()
         return not self._in_flight
 
+    def enter(self) -> bool:
+        """A request has begun to arrive. Whether it is still taken; `leave` ends it, answered or not."""
+        self._in_flight += 1
+        return not self.draining
+
+    def leave(self) -> None:
+        self._in_flight -= 1
+        if self.draining and not self._in_flight:
+            self._idle.set()
+
     async def handle(self, incoming: Incoming) -> Answer:
         """Every request gets an answer: what goes wrong is one too."""
         started = self._clock.monotonic()
-        self._in_flight += 1
-        try:
-            route, request, answer = await self._answer(incoming)
-        finally:
-            self._in_flight -= 1
-            if self.draining and not self._in_flight:
-                self._idle.set()
+        route, request, answer = await self._answer(incoming)
         answer.headers += request.headers_out
         self._measure(route.path if route else "none", answer.status, self._clock.monotonic() - started)
         return answer
@@ -143,7 +147,7 @@ class App:
         return route, request, answer
 
     async def _serve(self, route: Route, request: Request) -> Answer:
-        if self.draining and not route.always:
+        if not request.incoming.taken and not route.always:
             raise Unavailable("this process is shutting down")
         await self._identify(route, request)
         if route.bucket:

@@ -99,6 +99,13 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.discard(self)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """What has begun to arrive will not be a request."""
+        if self._begun_at is not None:
+            self._begun_at = None
+            self._server.app.leave()
 
     def pause_writing(self) -> None:
         """The client does not read its answers: take no more requests from it."""
@@ -126,6 +133,7 @@ class _Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._begun_at = self._loop.time()
+        self._taken = self._server.app.enter()
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._in_head = True
@@ -157,7 +165,7 @@ class _Connection(asyncio.Protocol):
         body = b"".join(self._body) if self._body_bytes <= MAX_BODY_BYTES else None
         keep = self._parser.should_keep_alive()
         method = self._parser.get_method().decode("ascii")
-        self._waiting.append(Incoming(method, path, query, self._headers, body, self._peer, keep))
+        self._waiting.append(Incoming(method, path, query, self._headers, body, self._peer, keep, self._taken))
         if self._task is None:
             self._task = self._loop.create_task(self._answer_all())
         elif len(self._waiting) >= MAX_PIPELINED:
@@ -167,7 +175,10 @@ class _Connection(asyncio.Protocol):
         try:
             while self._waiting and not self._transport.is_closing():
                 incoming = self._waiting.popleft()
-                answer = await self._server.app.handle(incoming)
+                try:
+                    answer = await self._server.app.handle(incoming)
+                finally:
+                    self._server.app.leave()
                 close = not incoming.keep_alive or self._server.app.draining or (self._last and not self._waiting)
                 self._write(answer, incoming.method, close)
                 if close:
@@ -176,6 +187,9 @@ class _Connection(asyncio.Protocol):
         finally:
             self._task = None
             self._idle_since = self._loop.time()
+            while self._waiting:  # nobody is there to be answered
+                self._waiting.popleft()
+                self._server.app.leave()
             if not self._transport.is_closing():
                 self._transport.resume_reading()
 
@@ -193,7 +207,7 @@ class _Connection(asyncio.Protocol):
     def _refuse(self, error: PlatformError) -> None:
         """What cannot be read as a request: after the answers that are under way, one more and the end."""
         self._last = True
-        self._begun_at = None
+        self._give_up()
         if self._task is None:
             self._write(PROBLEM.answer(error, ""), "GET", close=True)
             self._transport.close()
