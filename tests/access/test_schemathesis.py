@@ -10,7 +10,7 @@ import pytest
 from tests.world import Headers, World
 
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
-EXAMPLES = 15
+EXAMPLES = 8
 LIMIT_SECONDS = 100
 
 

@@ -42,11 +42,19 @@ from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import Parameter, Route
 
 MAX_KEY_CHARACTERS = 128
+
+
+def _check_key(key: str) -> None:
+    if not (1 <= len(key) <= MAX_KEY_CHARACTERS and key.isascii() and key.isprintable()):
+        raise InvalidRequest(f"Idempotency-Key must be 1 to {MAX_KEY_CHARACTERS} printable ASCII characters")
+
+
 IDEMPOTENCY_KEY = Parameter(
     "idempotency-key",
     "The same key and body give the first answer again; another body is refused.",
     {"type": "string", "minLength": 1, "maxLength": MAX_KEY_CHARACTERS},
     where="header",
+    check=_check_key,
 )
 TIME_WINDOW = Parameter(
     "time_window",
@@ -74,7 +82,7 @@ def submit_route(gate: Gate, accounts: Accounts, writer: Writer, limits: Limits)
         caller, account_id = caller_of(request), parse_id(request.params["account_id"])
         principal = caller.principal
         assert isinstance(principal, ApiKeyPrincipal)
-        key = _idempotency_key(request)
+        key = request.header(b"idempotency-key")
         try:
             command, reference = read_command(request.tree)
             if account_id is None:
@@ -184,13 +192,6 @@ def intent_routes(gate: Gate, accounts: Accounts, intents: Intents) -> tuple[Rou
             parameters=PAGE_PARAMETERS,
         ),
     )
-
-
-def _idempotency_key(request: Request) -> str | None:
-    key = request.header(b"idempotency-key")
-    if key is not None and not (1 <= len(key) <= MAX_KEY_CHARACTERS and key.isascii() and key.isprintable()):
-        raise InvalidRequest(f"Idempotency-Key must be 1 to {MAX_KEY_CHARACTERS} printable ASCII characters")
-    return key
 
 
 def _digest(request: Request) -> bytes:

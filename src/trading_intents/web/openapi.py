@@ -9,15 +9,25 @@ import msgspec
 
 from trading_intents import errors
 from trading_intents.errors import PlatformError
-from trading_intents.web.request import JSON
+from trading_intents.web.paging import read_cursor, read_limit
+from trading_intents.web.request import JSON, check_entity_tags
 from trading_intents.web.routing import Parameter, Route
 
 PAGE_PARAMETERS = (
-    Parameter("limit", "Rows a page, 1 to 100; default 50.", {"type": "integer", "minimum": 0, "default": 50}),
-    Parameter("next_cursor", "Where the last page ended.", {"type": "string"}),
+    Parameter(
+        "limit",
+        "Rows a page, 1 to 100; default 50.",
+        {"type": "integer", "minimum": 0, "default": 50},
+        check=read_limit,
+    ),
+    Parameter("next_cursor", "Where the last page ended.", {"type": "string"}, check=read_cursor),
 )
 IF_MATCH = Parameter(
-    "if-match", 'Write only if the version is still this one, such as "3".', {"type": "string"}, where="header"
+    "if-match",
+    'Write only if the version is still this one, such as "3".',
+    {"type": "string"},
+    where="header",
+    check=check_entity_tags,
 )
 _SECURITY: list[dict[str, list[str]]] = [{"api_key": []}, {"bearer": []}]
 

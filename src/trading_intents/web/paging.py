@@ -41,7 +41,7 @@ class Listing(msgspec.Struct, Generic[T]):
 
 def read_page(request: Request, list_name: str) -> Page:
     cursor = request.query.get("next_cursor")
-    return Page(list_name, _read_limit(request.query.get("limit")), cursor and open_cursor(list_name, cursor))
+    return Page(list_name, read_limit(request.query.get("limit")), cursor and open_cursor(list_name, cursor))
 
 
 def make_cursor(list_name: str, position: str) -> str:
@@ -49,20 +49,25 @@ def make_cursor(list_name: str, position: str) -> str:
 
 
 def open_cursor(list_name: str, cursor: str) -> str:
-    if len(cursor) > MAX_CURSOR_CHARACTERS:
-        raise InvalidCursor
-    try:
-        raw = base64.b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-        position = raw[_TAG_BYTES:].decode()
-    except (binascii.Error, UnicodeError):
-        raise InvalidCursor from None
+    position = read_cursor(cursor)
     # The tag needs no key: whoever forges one still only moves within a list that they may read.
     if make_cursor(list_name, position) != cursor:
         raise InvalidCursor
     return position
 
 
-def _read_limit(text: str | None) -> int:
+def read_cursor(cursor: str) -> str:
+    """The position that it names; whether it is of the right list, `open_cursor` tells."""
+    if len(cursor) > MAX_CURSOR_CHARACTERS:
+        raise InvalidCursor
+    try:
+        raw = base64.b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        return raw[_TAG_BYTES:].decode()
+    except (binascii.Error, UnicodeError):
+        raise InvalidCursor from None
+
+
+def read_limit(text: str | None) -> int:
     if text is None:
         return DEFAULT_LIMIT
     if not (text.isascii() and text.isdigit()):

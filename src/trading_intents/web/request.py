@@ -84,6 +84,10 @@ class Request:
             raise InvalidRequest(f"the header {name.decode()} is sent more than once")
         return value.decode("latin-1").strip(" \t")
 
+    def parameter(self, where: str, name: str) -> str | None:
+        """A declared parameter of the query or the head, as it was given."""
+        return self.header(name.encode()) if where == "header" else self.query.get(name)
+
     @property
     def query(self) -> dict[str, str]:
         if self._query is None:
@@ -136,6 +140,10 @@ class Request:
             if tag.isascii() and tag.isdigit() and len(tag) <= 18:
                 versions.add(int(tag))
         return frozenset(versions)
+
+
+def check_entity_tags(text: str) -> None:
+    list(_entity_tags(text))
 
 
 def _entity_tags(text: str) -> Iterator[str]:

@@ -51,6 +51,7 @@ class Parameter:
     meaning: str
     schema: dict[str, Any]
     where: str = "query"
+    check: Callable[[str], object] | None = None  # raises InvalidRequest when the value cannot be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,9 @@ class App:
             request.headers_out += self._limits.take(route.bucket, caller)
         if route.body is not None and route.body_media is JSON:
             request.read_json()
+        for parameter in route.parameters:
+            if parameter.check and (given := request.parameter(parameter.where, parameter.name)) is not None:
+                parameter.check(given)
         route.policy.permit(request)
         return await route.handle(request)
 
