@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TypeVar
 from uuid import UUID
 
-from trading_intents.errors import InvalidRequest, NotFound
+from trading_intents.errors import IntentClosed, InvalidRequest, NotFound
 from trading_intents.outbox.model import Queue, Status, scrub
 from trading_intents.storage.database import Pool, Tx
 
@@ -56,6 +56,9 @@ async def retry(pool: Pool, ids: Sequence[int], who: str, reason: str) -> dict[i
     """All or none. Gives each old id's queue and new id."""
     why = _checked(reason)
     async with pool.transaction() as tx:
+        for row_id in ids:
+            if status := await _final_order_status(tx, row_id):
+                raise IntentClosed(f"row {row_id} is of an order that is {status}; nothing was changed")
         return {row_id: _found(await _retry_failed(tx, row_id, who, why), row_id) for row_id in ids}
 
 
@@ -77,6 +80,19 @@ def _found(value: T | None, row_id: int) -> T:
     if value is None:
         raise NotFound(f"there is no failed row {row_id}; nothing was changed")
     return value
+
+
+async def _final_order_status(tx: Tx, row_id: int) -> str | None:
+    """Of the order that an intents row speaks of, if it is finished: nothing more may be sent for it."""
+    status: str | None = await tx.fetchval(
+        """
+        SELECT o.order_status FROM outbox r JOIN orders o ON o.order_id = r.order_key
+        WHERE r.id = $1 AND r.queue = 'intents' AND o.order_status IN ('FILLED', 'CANCELLED', 'EXPIRED', 'REJECTED')
+        FOR UPDATE OF o
+        """,
+        row_id,
+    )
+    return status
 
 
 async def _retry_failed(tx: Tx, row_id: int, who: str, reason: str) -> tuple[Queue, int] | None:
