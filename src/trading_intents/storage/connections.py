@@ -50,6 +50,7 @@ class Connections:
             connection, _ = self._idle.pop()
             with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
                 await connection.close(timeout=CLOSE_LIMIT_SECONDS)
+        await asyncio.sleep(0)  # those that were terminated let go of their sockets in the loop's next turn
 
     def _warmest(self) -> Any:
         oldest = asyncio.get_running_loop().time() - IDLE_LIMIT_SECONDS
