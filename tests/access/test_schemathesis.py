@@ -10,7 +10,7 @@ import pytest
 from tests.world import Headers, World
 
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
-EXAMPLES = 8
+EXAMPLES = 15
 LIMIT_SECONDS = 100
 
 

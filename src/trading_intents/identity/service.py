@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
@@ -60,7 +61,7 @@ class Callers:
         self._users = Recent[tuple[str, str | None], store.UserRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
         self._services = Recent[str, ServiceAccount](clock, MAX_AGE_SECONDS, MAX_RECENT)
         self._organizations = Recent[UUID, Organization](clock, MAX_AGE_SECONDS, MAX_RECENT)
-        self._used: set[KeyId] = set()
+        self._used: dict[KeyId, datetime] = {}
 
     async def by_key(self, text: str) -> Caller:
         key_digest = digest(text)
@@ -73,7 +74,7 @@ class Callers:
             or record.organization.disabled
         ):
             raise Unauthorized("the API key does not verify")
-        self._used.add(record.key.id)
+        self._used[record.key.id] = self._clock.now()
         return record.caller
 
     async def by_token(self, token: str, organization: str | None) -> Caller:
@@ -88,15 +89,15 @@ class Callers:
             recent.forget()
 
     async def report_use(self) -> None:
-        """Write down which keys were used since the last time; kept for the next one if the database is away."""
-        used, self._used = self._used, set()
+        """Write down when keys were last used; kept for the next one if the database is away."""
+        used, self._used = self._used, {}
         if not used:
             return
         try:
             async with self._pool.transaction() as tx:
-                await store.touch_keys(tx, sorted(used), self._clock.now())
+                await store.touch_keys(tx, list(used), list(used.values()))
         except PlatformError:
-            self._used |= used
+            self._used = used | self._used
             raise
 
     async def _user(self, claims: Claims) -> Caller:

@@ -208,12 +208,13 @@ async def delete_key(tx: Tx, key_id: KeyId) -> None:
     await tx.execute("DELETE FROM api_keys WHERE id = $1", key_id)
 
 
-async def touch_keys(tx: Tx, key_ids: Sequence[KeyId], used_at: datetime) -> None:
+async def touch_keys(tx: Tx, key_ids: Sequence[KeyId], used_at: Sequence[datetime]) -> None:
     """Later uses only move the time forward, whichever process reports first."""
     await tx.execute(
         """
-        UPDATE api_keys SET last_used_at = $2
-        WHERE id = ANY ($1::uuid[]) AND (last_used_at IS NULL OR last_used_at < $2)
+        UPDATE api_keys k SET last_used_at = u.used_at
+        FROM unnest($1::uuid[], $2::timestamptz[]) AS u (id, used_at)
+        WHERE k.id = u.id AND (k.last_used_at IS NULL OR k.last_used_at < u.used_at)
         """,
         key_ids,
         used_at,
