@@ -1,11 +1,14 @@
 """Facts: what was seen of an order, each once, from its broker and from our own side. Pure: no I/O, no clock."""
 
+import base64
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
 from typing import TypeVar, assert_never
+from uuid import UUID
 
 from trading_intents.brokers.port import DUPLICATE_ID, BrokerEvent, CommandResult, EventKind, Outcome
 
@@ -49,6 +52,13 @@ _REASONS = {
     FactKind.CANCEL_DROPPED: "cancel_not_delivered",
 }
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
+CLIENT_ORDER_ID_CHARACTERS = 18
+
+
+def client_order_id(action_id: UUID) -> str:
+    """What a broker knows a command by: short, and telling nobody outside which action it is."""
+    digest = hashlib.blake2b(action_id.bytes, digest_size=20).digest()
+    return base64.b32encode(digest).decode()[:CLIENT_ORDER_ID_CHARACTERS]
 
 
 class CommandKind(StrEnum):
