@@ -16,7 +16,7 @@ from trading_intents.accounts.http import account_routes, broker_routes, credent
 from trading_intents.accounts.jobs import account_handlers
 from trading_intents.accounts.service import Accounts
 from trading_intents.accounts.vault import Vault, open_vault
-from trading_intents.brokers.registry import Registry
+from trading_intents.brokers.registry import Registry, installed_brokers
 from trading_intents.clock import Clock, SystemClock
 from trading_intents.config import LOCAL_PROVIDER, Settings
 from trading_intents.controls.http import switch_routes, symbol_routes
@@ -73,6 +73,7 @@ class Parts:
     database: Database
     signals: Signals
     client: httpx.AsyncClient
+    brokers: Registry
     metrics: Metrics
     log: Log
     clock: Clock
@@ -93,14 +94,14 @@ async def database_urls(settings: Settings, log: Log, metrics: Metrics) -> Async
 @contextlib.asynccontextmanager
 async def open_parts(settings: Settings, log: Log) -> AsyncIterator[Parts]:
     """A migrated database and the rest, for `serve` and for every command."""
-    metrics, clock = Metrics(), SystemClock()
+    metrics, clock, brokers = Metrics(), SystemClock(), installed_brokers(log)
     async with contextlib.AsyncExitStack() as stack:
         urls = await stack.enter_async_context(database_urls(settings, log, metrics))
         await migrate(urls.owner, urls.login, log)
         database = await stack.enter_async_context(open_database(urls.login, settings.database_pool_size, log, metrics))
         signals = await stack.enter_async_context(open_signals(settings.database_listen_url or urls.login, log))
         client = await stack.enter_async_context(httpx.AsyncClient())
-        yield Parts(settings, database, signals, client, metrics, log, clock, id_maker(clock))
+        yield Parts(settings, database, signals, client, brokers, metrics, log, clock, id_maker(clock))
 
 
 def embedded_provider(parts: Parts) -> EmbeddedProvider:
@@ -134,7 +135,7 @@ def build_features(parts: Parts, vault: Vault) -> Features:
     internal = frozenset(settings.internal_organizations)
     gates = {rule.name: Gate(rule, callers, internal) for rule in RULES.values()}
 
-    brokers = Registry()
+    brokers = parts.brokers
     accounts = Accounts(pool, make_id, brokers, signals)
     credentials = Credentials(pool, make_id, brokers, signals, vault)
     limits = Limits(rates(settings), parts.clock, parts.metrics.rate_limited)

@@ -89,12 +89,20 @@ class Settings:
     vault_ca_file: str = _setting(
         "", "PEM file of the authorities that may have signed its certificate. Empty: the usual ones."
     )
+    paper_cash: int = _setting(1_000_000, "USD that an account of the paper broker starts with.")
+    paper_seed: int = _setting(1, "What the paper broker's prices, ids and chances are made from.")
     log_level: str = _setting("info", "debug, info, warning or error.")
 
 
 def names() -> dict[str, str]:
     """Every setting's variable and meaning."""
     return {PREFIX + f.name.upper(): f.metadata["meaning"] for f in dataclasses.fields(Settings)}
+
+
+def broker_settings(settings: Settings, broker: str) -> dict[str, str]:
+    """What a broker's integration is handed: the settings that start with its name."""
+    own = [f.name for f in dataclasses.fields(Settings) if f.name.startswith(f"{broker}_")]
+    return {name.upper(): str(getattr(settings, name)) for name in own}
 
 
 def load(environ: Mapping[str, str]) -> Settings:

@@ -166,9 +166,9 @@ async def _user(tx: Tx, parts: Parts, organization: Organization, item: WantedUs
     return ProvisionedUser(str(user_id), item.external_id, role)
 
 
-def _check_broker(item: WantedAccount, place: str) -> None:
+def _check_broker(brokers: Registry, item: WantedAccount, place: str) -> None:
     try:
-        check_broker(Registry(), item.broker, item.environment)
+        check_broker(brokers, item.broker, item.environment)
     except ValidationFailed as error:
         raise ValidationFailed.at(place + error.errors[0].pointer, error.errors[0].detail) from None
 
@@ -179,7 +179,7 @@ async def _account(
     await show_organizations(tx, [organization.id])
     account = await find_account_by_name(tx, organization.id, item.name, item.broker, item.environment)
     if account is None:
-        _check_broker(item, place)
+        _check_broker(parts.brokers, item, place)
         account = await insert(
             tx,
             parts.make_id(),

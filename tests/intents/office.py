@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from trading_intents.brokers.registry import Registry
+from trading_intents.brokers.registry import installed_brokers
 from trading_intents.clock import SystemClock
 from trading_intents.errors import PlatformError
 from trading_intents.identity.model import KeyId
@@ -74,7 +74,7 @@ async def open_office(login: Secret, owner_url: Secret, accounts: int = 3, run: 
     made = sorted([await add_account(owner, organization) for _ in range(accounts)])
     log, metrics, clock = make_log("critical"), Metrics(), SystemClock()
     async with open_database(login, POOL_SIZE, log, metrics) as database, open_signals(login, log) as signals:
-        writer = Writer(database.service, Registry(), id_maker(clock), signals, clock, metrics, log)
+        writer = Writer(database.service, installed_brokers(log), id_maker(clock), signals, clock, metrics, log)
         task = asyncio.create_task(writer.run() if run else asyncio.sleep(0))
         try:
             yield Office(writer, database.service, metrics, owner, organization, key, made)

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trading_intents.accounts.model import AccountId
-from trading_intents.brokers.registry import ALPACA, PAPER, Manifest
+from trading_intents.brokers.alpaca.broker import CAPABILITIES as ALPACA
+from trading_intents.brokers.paper.broker import CAPABILITIES as PAPER
+from trading_intents.brokers.registry import Manifest
 from trading_intents.controls.model import Controls, Switch, TimeRule, evaluate
 from trading_intents.errors import PlatformError
 from trading_intents.identity.model import Entitlement, KeyId, Permission

@@ -10,8 +10,10 @@ from typing import Protocol
 from uuid import UUID
 
 from trading_intents.clock import Clock
+from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Pool
+from trading_intents.storage.signals import Signals
 from trading_intents.trading import Environment, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 
 ENTRY_POINT_GROUP = "trading_intents.brokers"
@@ -253,19 +255,22 @@ class BrokerUnavailable(Exception):
 @dataclass(frozen=True, slots=True)
 class BrokerAccount:
     id: UUID
+    organization_id: OrganizationId
     environment: Environment
     external_account_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class IntegrationContext:
-    """All that an integration gets of us. `database` is for its own tables and no others."""
+    """All that an integration gets of us. `settings` are those that start with its name, such as PAPER_SEED;
+    `database` is for its own tables and no others; `signals` wakes it when another process changed those."""
 
     account: BrokerAccount
     secrets: Mapping[str, Secret]
     clock: Clock
     settings: Mapping[str, str]
     database: Pool
+    signals: Signals
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,45 +1,67 @@
-"""Which brokers there are and what each can do, known without a connection."""
+"""Which brokers there are: what installed packages name in the group `trading_intents.brokers`. Connects to none."""
 
 from collections.abc import Iterable
+from importlib.metadata import EntryPoint, entry_points
 
-from trading_intents.brokers.port import Capabilities
-from trading_intents.trading import Environment, OrderKind, RouteStrategy, TimeInForce
+import msgspec
 
-_T = TimeInForce
-_PAPER_TIMES = (_T.DAY, _T.GOOD_TILL_CANCEL, _T.IMMEDIATE_OR_CANCEL, _T.FILL_OR_KILL)
-_AUCTION_TIMES = (*_PAPER_TIMES, _T.AT_OPEN, _T.AT_CLOSE)
+from trading_intents.brokers.port import ENTRY_POINT_GROUP, Capabilities, Integration
+from trading_intents.errors import StartupRefused
+from trading_intents.telemetry import Log
 
 Manifest = Capabilities
-
-PAPER = Manifest(
-    name="paper",
-    environments=(Environment.PAPER,),
-    times_in_force=dict.fromkeys(OrderKind, _PAPER_TIMES),
-    routes=(RouteStrategy.SMART,),
-    native_replace=True,
-    credential_fields=(),
-)
-ALPACA = Manifest(
-    name="alpaca",
-    environments=(Environment.PAPER, Environment.LIVE),
-    times_in_force={
-        OrderKind.MARKET: _AUCTION_TIMES,
-        OrderKind.LIMIT: (*_AUCTION_TIMES, _T.EXT),
-        OrderKind.STOP: (_T.DAY, _T.GOOD_TILL_CANCEL),
-        OrderKind.STOP_LIMIT: (_T.DAY, _T.GOOD_TILL_CANCEL),
-    },
-    routes=(RouteStrategy.SMART,),
-    native_replace=True,
-    credential_fields=("api_key_id", "api_secret"),
-)
+OWN_DISTRIBUTION = "trading-intents"
+BUILT_IN = "paper"
 
 
 class Registry:
-    def __init__(self, manifests: Iterable[Manifest] = (ALPACA, PAPER)) -> None:
-        self._by_name = {manifest.name: manifest for manifest in sorted(manifests, key=lambda m: m.name)}
+    def __init__(self, integrations: Iterable[Integration]) -> None:
+        self._by_name = {found.name: found for found in sorted(integrations, key=lambda found: found.name)}
 
     def find(self, name: str) -> Manifest | None:
+        found = self._by_name.get(name)
+        return found.capabilities if found else None
+
+    def integration(self, name: str) -> Integration | None:
         return self._by_name.get(name)
 
     def all(self) -> list[Manifest]:
-        return list(self._by_name.values())
+        return [found.capabilities for found in self._by_name.values()]
+
+
+def installed_brokers(log: Log) -> Registry:
+    """One that cannot be loaded is logged and left out; so is one whose name is taken, and ours are first."""
+    found: dict[str, Integration] = {}
+    for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=_place):
+        try:
+            integration = _load(point)
+            if integration.name in found:
+                raise ValueError("a broker of this name is there already")
+        except (Exception, SystemExit) as error:
+            log.error(
+                "broker left out", broker=point.name, module=point.module, reason=f"{type(error).__name__}: {error}"
+            )
+        else:
+            found[integration.name] = integration
+    if BUILT_IN not in found:
+        raise StartupRefused(
+            f"the broker {BUILT_IN} is not installed with this program: install it again, such as by "
+            "`pip install --no-deps --no-build-isolation -e .` in a checkout"
+        )
+    return Registry(found.values())
+
+
+def _place(point: EntryPoint) -> tuple[bool, str, str]:
+    distribution = point.dist.name if point.dist else ""
+    return distribution != OWN_DISTRIBUTION, distribution, point.name
+
+
+def _load(point: EntryPoint) -> Integration:
+    integration = point.load()
+    if not isinstance(integration, Integration):
+        raise TypeError(f"{point.value} is no Integration")
+    if integration.name != point.name:
+        raise ValueError(f"its name is {integration.name!r}")
+    # Everybody reads the capabilities later on: a wrong type shows here, where it does no harm.
+    msgspec.convert(msgspec.to_builtins(integration.capabilities), Capabilities)
+    return integration

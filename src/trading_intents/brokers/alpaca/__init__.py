@@ -1,0 +1,1 @@
+"""Alpaca. What it can do is known; its link is still to come."""

@@ -1,0 +1,110 @@
+"""Brokers come from installed packages: a good one is served, a broken one is left out and stops nothing."""
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Urls
+from tests.platform import serving
+from trading_intents.brokers.registry import Registry, installed_brokers
+from trading_intents.errors import StartupRefused
+from trading_intents.telemetry import make_log
+
+GOOD = """
+from dataclasses import replace
+from trading_intents.brokers.alpaca.broker import CAPABILITIES, connect
+from trading_intents.brokers.port import Capabilities, Integration
+
+def named(name, **changes):
+    return Integration(name, replace(CAPABILITIES, name=name, **changes), connect)
+
+GOOD = named("acme")
+OTHER = named("other")
+PAPER = named("paper")
+WRONG_TYPE = named("wrong_type", routes=("NOWHERE",))
+NUMBER = 7
+"""
+BROKEN = {
+    "missing_module": "no_such_module:X",
+    "missing_name": "third_party:NOTHING",
+    "number": "third_party:NUMBER",
+    "misnamed": "third_party:OTHER",
+    "wrong_type": "third_party:WRONG_TYPE",
+    "crashing": "crashing:X",
+    "leaving": "leaving:X",
+    "paper": "third_party:PAPER",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A place of installed packages, with one that names good and broken integrations."""
+    (tmp_path / "third_party.py").write_text(GOOD)
+    (tmp_path / "crashing.py").write_text("raise RuntimeError('on purpose')")
+    (tmp_path / "leaving.py").write_text("import sys; sys.exit(3)")
+    about = tmp_path / "a_third_party-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: a-third-party\nVersion: 1.0\n")
+    points = {"acme": "third_party:GOOD"} | BROKEN
+    (about / "entry_points.txt").write_text(
+        "[trading_intents.brokers]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
+    )
+    return tmp_path
+
+
+def discover() -> tuple[Registry, dict[str, str]]:
+    """What is found, and why the others were left out."""
+    out = StringIO()
+    registry = installed_brokers(make_log("error", out))
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    return registry, {line["broker"]: line["reason"] for line in lines}
+
+
+def test_our_own_brokers_are_installed_ones() -> None:
+    registry, left_out = discover()
+    assert {"alpaca", "paper"} <= {manifest.name for manifest in registry.all()}
+    assert left_out == {}
+    assert registry.find("nonsense") is None
+    assert registry.integration("nonsense") is None
+
+
+def test_a_broken_integration_is_logged_and_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = installed_brokers(make_log("error")).find("paper")
+    monkeypatch.syspath_prepend(str(folder))
+    registry, left_out = discover()
+    assert left_out.keys() == BROKEN.keys()
+    assert "on purpose" in left_out["crashing"]
+    assert [manifest.name for manifest in registry.all()] == ["acme", "alpaca", "paper"]
+    assert registry.find("paper") == ours, "another's broker took the place of ours"
+    integration = registry.integration("acme")
+    assert integration
+    assert integration.capabilities == registry.find("acme")
+
+
+def test_an_installation_without_our_own_broker_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trading_intents.brokers.registry.entry_points", lambda group: ())
+    with pytest.raises(StartupRefused, match="install it again"):
+        installed_brokers(make_log("error"))
+
+
+async def test_an_installed_package_adds_a_broker(
+    folder: Path, tmp_path: Path, urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    document = {
+        "organizations": [
+            {"external_id": "o", "api_keys": [{"name": "k", "environment": "paper", "permissions": ["account:edit"]}]}
+        ]
+    }
+    settings = {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()}
+    with serving(tmp_path / "data", **settings) as platform:
+        (organization,) = platform.apply(document)["organizations"]
+        headers = {"x-api-key": organization["api_keys"][0]["api_key"]}
+        brokers = platform.client.get("/v1/brokers", headers=headers).json()["data"]
+        assert [broker["name"] for broker in brokers] == ["acme", "alpaca", "paper"]
+        for broker, status in (("acme", 201), ("misnamed", 422)):
+            body = {"name": "a", "broker": broker, "environment": "paper"}
+            assert platform.client.post("/v1/accounts", json=body, headers=headers).status_code == status
+    assert sum("broker left out" in line for line in platform.logs) == len(BROKEN)
