@@ -1,8 +1,10 @@
 """Identifiers: UUIDv7, lower case with dashes, made here and nowhere else."""
 
+import hashlib
 import os
 import re
 from collections.abc import Callable
+from datetime import datetime
 from typing import NewType
 from uuid import UUID
 
@@ -22,17 +24,26 @@ def id_maker(clock: Clock) -> IdMaker:
     """A maker of UUIDv7s: 48 bits of milliseconds, then 74 random ones."""
 
     def make() -> UUID:
-        millis = int(clock.now().timestamp() * 1000) & 0xFFFF_FFFF_FFFF
-        chance = int.from_bytes(os.urandom(10), "big")
-        value = millis << 80 | 0x7 << 76 | chance >> 68 << 64 | 0b10 << 62 | chance & 0x3FFF_FFFF_FFFF_FFFF
-        return _uuid(value.to_bytes(16, "big"))
+        return _uuid7(clock.now(), os.urandom(10))
 
     return make
+
+
+def named_id(at: datetime, name: str) -> UUID:
+    """The UUIDv7 of what was first seen at that time under a name that nothing else has."""
+    return _uuid7(at, hashlib.blake2b(name.encode(), digest_size=10).digest())
 
 
 def parse_id(text: str) -> UUID | None:
     """The id in its one accepted spelling, else None: Python's UUID() takes braces, URNs and upper case too."""
     return _uuid(text) if _ID.match(text) else None
+
+
+def _uuid7(at: datetime, chance_bytes: bytes) -> UUID:
+    millis = int(at.timestamp() * 1000) & 0xFFFF_FFFF_FFFF
+    chance = int.from_bytes(chance_bytes, "big")
+    value = millis << 80 | 0x7 << 76 | chance >> 68 << 64 | 0b10 << 62 | chance & 0x3FFF_FFFF_FFFF_FFFF
+    return _uuid(value.to_bytes(16, "big"))
 
 
 def _uuid(value: str | bytes) -> UUID:

@@ -74,6 +74,11 @@ class Metrics:
         self.outbox_oldest_claim = Gauge(
             "ti_outbox_oldest_claim_seconds", "Age of the oldest claim.", ("queue",), registry=self.registry
         )
+        self.position_differences = Counter(
+            "ti_position_differences_total",
+            "Positions of which a broker newly counted another quantity than we do.",
+            registry=self.registry,
+        )
         self.writer_batch_size = Histogram(
             "ti_writer_batch_size",
             "Commands decided in one transaction.",

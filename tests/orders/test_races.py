@@ -152,7 +152,7 @@ def test_a_conflict_is_remembered_where_only_the_first_is_stored() -> None:
 def test_a_fill_before_the_acknowledgement_implies_acceptance() -> None:
     assert view(ours(F.SENT), fill("e1", "40")).acknowledged
     busted = view(fill("e1", "40"), bust("e1"))
-    assert (busted.status, busted.flags) == (S.NEW, (OrderFlag.AMENDED_EXECUTION,))
+    assert (busted.status, busted.flags) == (S.NEW, (OrderFlag.CONFLICTING_EXECUTION,))
 
 
 def test_a_fill_after_a_final_state_is_booked_and_flagged() -> None:

@@ -16,6 +16,9 @@ class TradeFlag(StrEnum):
     GAP = "gap"  # stands in for executions that the broker counted and we have not seen
     UNPRICED = "unpriced"  # nothing tells a gap's price: it is shown as zero
     CORRECTED = "corrected"
+    # Of trades that are no more: they stay, with quantity zero.
+    BUSTED = "busted"
+    REPLACED = "replaced"  # a gap whose executions were seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
+from typing import Protocol
 
 from trading_intents.orders.amounts import ZERO, exact, plain, quotient, total
 from trading_intents.orders.executions import Trade, trades
@@ -36,9 +37,8 @@ class OrderFlag(StrEnum):
 
     LATE_FILL = "late_fill"
     OVERFILL = "overfill"
-    CONFLICTING_EXECUTION = "conflicting_execution"
+    CONFLICTING_EXECUTION = "conflicting_execution"  # came again with other numbers, or was busted or corrected
     RESURRECTED = "resurrected"
-    AMENDED_EXECUTION = "amended_execution"  # busted or corrected by the venue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +103,7 @@ _OF_COMMAND = frozenset({_F.SENT, _F.UNCERTAIN, _F.REJECTED}) | NEVER_SENT
 # What a broker reports under a REPLACE's own id only once that REPLACE has happened.
 _CONFIRMING = frozenset({_F.REPLACED, _F.ACCEPTED, _F.TRIGGERED, _F.FILL, _F.FILL_CORRECT, _F.CANCELLED, _F.EXPIRED})
 _REPLACE_REFUSED = frozenset({_F.REPLACE_REJECTED, _F.REPLACE_DROPPED, _F.REJECTED})
+_CONFLICTING = frozenset({_F.CONFLICT, _F.FILL_BUST, _F.FILL_CORRECT})
 _CANCEL_REFUSED = frozenset({_F.CANCEL_REJECTED, _F.CANCEL_DROPPED, _F.REJECTED})
 
 
@@ -114,12 +115,12 @@ def derive(terms: Terms, facts: Iterable[Fact], pending: Pending) -> OrderView:
     booked = trades(terms.order_id, own, confirmed.quantity, confirmed.limit_price or confirmed.stop_price)
     filled = plain(total(trade.quantity for trade in booked))
     quantity = _shown_quantity(versions, seen, filled)
-    acknowledged = bool(filled) or any(fact.kind in _ALIVE for fact in own)
+    acknowledged = bool(filled) or is_acknowledged(own)
     status = _status(own, filled, quantity, acknowledged)
     unanswered = Pending() if status in _FINAL else _unanswered(pending, terms, confirmed, seen)
     return OrderView(
         status=_with_pending(status, unanswered),
-        state=_FINAL.get(status, OrderState.OPEN),
+        state=state_of(status),
         confirmed=confirmed,
         quantity=quantity,
         filled_quantity=filled,
@@ -134,13 +135,36 @@ def derive(terms: Terms, facts: Iterable[Fact], pending: Pending) -> OrderView:
     )
 
 
-def following(before: OrderView, after: OrderView) -> OrderView:
+class Shown(Protocol):
+    """What was last shown of an order: an earlier view, or its row."""
+
+    @property
+    def status(self) -> OrderStatus: ...
+    @property
+    def filled_quantity(self) -> Decimal: ...
+    @property
+    def average_price(self) -> Decimal | None: ...
+    @property
+    def flags(self) -> tuple[OrderFlag, ...]: ...
+
+
+def following(before: Shown, after: OrderView) -> OrderView:
     """`after` with the flags that stay. A final order changes only with a flag that says why."""
     flags = {*before.flags, *after.flags}
     fills = (before.filled_quantity, before.average_price) != (after.filled_quantity, after.average_price)
     if before.status in _FINAL and fills and not flags - set(before.flags):
-        flags.add(OrderFlag.LATE_FILL)
+        more = after.filled_quantity > before.filled_quantity
+        flags.add(OrderFlag.LATE_FILL if more else OrderFlag.CONFLICTING_EXECUTION)
     return replace(after, flags=tuple(flag for flag in OrderFlag if flag in flags))
+
+
+def state_of(status: OrderStatus) -> OrderState:
+    return _FINAL.get(status, OrderState.OPEN)
+
+
+def is_acknowledged(facts: Iterable[Fact]) -> bool:
+    """Whether the broker has shown that it has the order."""
+    return any(fact.kind in _ALIVE for fact in facts)
 
 
 def _confirmed_versions(terms: Terms, facts: Sequence[Fact]) -> tuple[Version, ...]:
@@ -232,9 +256,8 @@ def _flags(
     holds = {
         OrderFlag.LATE_FILL: any(_is_late(fact, booked, filled) for fact in facts),
         OrderFlag.OVERFILL: filled > quantity,
-        OrderFlag.CONFLICTING_EXECUTION: conflict or FactKind.CONFLICT in kinds,
+        OrderFlag.CONFLICTING_EXECUTION: conflict or bool(kinds & _CONFLICTING),
         OrderFlag.RESURRECTED: bool(kinds & NEVER_SENT and alive),
-        OrderFlag.AMENDED_EXECUTION: bool(kinds & {FactKind.FILL_BUST, FactKind.FILL_CORRECT}),
     }
     return tuple(flag for flag in OrderFlag if holds[flag])
 

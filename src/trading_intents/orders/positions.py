@@ -1,10 +1,11 @@
 """Positions at average cost, from trades in the order they were booked. Pure: the day comes from trades and callers.
 Rounding never loses money: realized_pnl = value_sold - value_bought + open_cost - fees, to the last digit."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from typing import Any
 
 from trading_intents.orders.amounts import ZERO, exact, plain, quotient
 from trading_intents.trading import OrderSide
@@ -44,6 +45,14 @@ class Position:
         return self.day_pnl if self.day == today else ZERO
 
 
+FLAT = Position()
+
+
+def kept(row: Mapping[str, Any]) -> Position:
+    """The position in a row that has its fields among others."""
+    return Position(*(row[field.name] for field in fields(Position)))
+
+
 def apply(position: Position, booking: Booking) -> Position:
     with exact():
         signed = booking.quantity if booking.side is OrderSide.BUY else -booking.quantity
@@ -69,11 +78,11 @@ def apply(position: Position, booking: Booking) -> Position:
         )
 
 
-def from_trades(bookings: Iterable[Booking]) -> Position:
+def from_trades(bookings: Iterable[Booking], position: Position = FLAT) -> Position:
     """The whole position again: what a bust or a correction asks for, since averages do not run backwards."""
-    position = Position()
     for booking in bookings:
-        position = apply(position, booking)
+        if booking.quantity:  # one that was busted is no trade, and its fee is none
+            position = apply(position, booking)
     return position
 
 

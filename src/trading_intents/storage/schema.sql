@@ -695,6 +695,8 @@ CREATE TABLE facts (
     PRIMARY KEY (account_id, key)
 );
 CREATE INDEX facts_by_order ON facts (order_id) WHERE order_id IS NOT NULL;
+-- Told under the broker's id alone, before we knew that it is ours.
+CREATE INDEX facts_astray ON facts (account_id, broker_order_id) WHERE order_id IS NULL AND client_order_id IS NULL;
 ALTER TABLE facts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE facts FORCE ROW LEVEL SECURITY;
 CREATE POLICY service ON facts FOR SELECT TO ti_service
@@ -741,7 +743,8 @@ CREATE POLICY worker ON trades TO ti_worker USING (true);
 GRANT SELECT ON trades TO ti_service;
 GRANT SELECT, INSERT, UPDATE ON trades TO ti_worker;
 
--- At average cost, from our trades; broker_quantity is the broker's own count, moved on by the trades since it told.
+-- At average cost, from our trades. broker_quantity is the broker's own count, told under broker_key at broker_sent_at and
+-- moved on by the trades since.
 CREATE TABLE positions (
     account_id uuid NOT NULL,
     symbol text NOT NULL,
@@ -755,9 +758,9 @@ CREATE TABLE positions (
     day date,
     day_pnl numeric NOT NULL DEFAULT 0,
     broker_quantity numeric,
+    broker_key text,
     broker_sent_at timestamptz,
     received_at timestamptz NOT NULL,
-    updated_at timestamptz NOT NULL,
     PRIMARY KEY (account_id, symbol)
 ) WITH (fillfactor = 50);
 ALTER TABLE positions ENABLE ROW LEVEL SECURITY;

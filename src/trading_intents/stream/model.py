@@ -197,6 +197,27 @@ def broker_order_payload(
     )
 
 
+_TRADE_SIDES = {
+    value.name.removeprefix("ORDER_SIDE_"): value.number for value in trading_pb2.OrderSide.DESCRIPTOR.values
+}
+
+
+def broker_trade_payload(*, side: str, **fields: str | int | datetime | None) -> bytes:
+    """`fields` as the message has them; None: not told."""
+    message = trading_pb2.BrokerTrade(side=f"ORDER_SIDE_{side}", **_given(fields))
+    return trading_pb2.TradingEvent(broker_trade=message).SerializeToString()
+
+
+def broker_position_payload(**fields: str | datetime | None) -> bytes:
+    """As for a trade."""
+    message = trading_pb2.BrokerPosition(**_given(fields))
+    return trading_pb2.TradingEvent(broker_position=message).SerializeToString()
+
+
+def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def cursor_field(cursor: str) -> bytes:
     """Appended to a payload it is the TradingEvent with its cursor: messages concatenate."""
     return f"\x7a{_text(cursor)}".encode("latin-1")

@@ -1,0 +1,270 @@
+"""What new facts change of an order, of its trades, and of the positions that these make. Pure: no I/O, no clock."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+
+import msgspec
+
+from trading_intents.brokers.port import BrokerEvent, EventKind
+from trading_intents.ids import named_id
+from trading_intents.intents.model import ActionType
+from trading_intents.intents.stats.model import Entry, Measure, ack_key
+from trading_intents.orders.amounts import ZERO, exact, plain
+from trading_intents.orders.executions import TradeFlag
+from trading_intents.orders.facts import FactKind, client_order_id
+from trading_intents.orders.model import (
+    OrderFlag,
+    OrderState,
+    OrderStatus,
+    OrderView,
+    Pending,
+    Terms,
+    Version,
+    derive,
+    following,
+    is_acknowledged,
+    state_of,
+)
+from trading_intents.orders.positions import Booking, Position, apply
+from trading_intents.orders.store import Book, TradeRow
+from trading_intents.storage.database import Row
+from trading_intents.trading import OrderSide
+
+TOLD = frozenset(kind.value for kind in EventKind)  # kinds of facts that a broker tells
+ENDED = frozenset({FactKind.CANCELLED, FactKind.EXPIRED, FactKind.REJECTED})  # likewise, when it is over
+
+
+@dataclass(frozen=True, slots=True)
+class TradeChange:
+    order: Row  # as it is now
+    before: TradeRow | None
+    after: TradeRow
+    place: int  # of the event that brought it, among those that came together
+
+    @property
+    def told(self) -> bool:
+        """Whether what was executed is another. The running sums of later trades move without being told again."""
+        return self.before is None or _executed(self.before) != _executed(self.after)
+
+    @property
+    def rebooked(self) -> bool:
+        """Whether the symbol's position must be summed up again: averages do not run backwards."""
+        return self.before is not None and _booking_numbers(self.before) != _booking_numbers(self.after)
+
+    @property
+    def booking(self) -> Booking:
+        trade = self.after
+        at = trade.broker_sent_at or trade.received_at
+        return Booking(OrderSide(self.order["order_side"]), trade.quantity, trade.price, trade.fee, at)
+
+    def more(self) -> tuple[Decimal, Decimal]:
+        """By how much the quantity grew, and its value."""
+        with exact():
+            quantity, value = self.after.quantity, self.after.quantity * self.after.price
+            if self.before:
+                quantity -= self.before.quantity
+                value -= self.before.quantity * self.before.price
+            return quantity, value
+
+
+def _executed(trade: TradeRow) -> tuple[object, ...]:
+    return trade.quantity, trade.price, trade.fee, trade.flags
+
+
+def _booking_numbers(trade: TradeRow) -> tuple[object, ...]:
+    return trade.quantity, trade.price, trade.fee, trade.broker_sent_at
+
+
+def booking_of(row: Row) -> Booking:
+    """Of a row of trades."""
+    at = row["broker_sent_at"] or row["received_at"]
+    return Booking(OrderSide(row["side"]), row["quantity"], row["price"], row["fee"], at)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """An order after its new facts."""
+
+    row: Row
+    view: OrderView
+    written: bool  # whether the row must be
+    visible: bool  # whether a reader sees a change of it
+    resurrected: bool  # the broker has it though it was given up
+    trades: tuple[TradeChange, ...]
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    status: OrderStatus
+    filled_quantity: Decimal
+    average_price: Decimal | None
+    flags: tuple[OrderFlag, ...]
+
+
+def commands_of(book: Book) -> tuple[Terms, Pending]:
+    """What was asked of the broker; which of it is answered, the facts tell."""
+    ids = {action.seq: client_order_id(action.action_id) for action in book.actions}
+    versions = [
+        Version(
+            seq=action.seq,
+            client_order_id=ids[action.seq],
+            quantity=action.record.quantity,
+            limit_price=action.record.limit_price,
+            stop_price=action.record.stop_price,
+            time_in_force=action.record.time_in_force,
+        )
+        for action in book.actions
+        if action.action_type != ActionType.CANCEL
+    ]
+    cancels = tuple(ids[action.seq] for action in book.actions if action.action_type == ActionType.CANCEL)
+    replacing = versions[-1].client_order_id if len(versions) > 1 else None
+    return Terms(str(book.row["order_id"]), tuple(versions)), Pending(cancels, replacing)
+
+
+def settle(book: Book, new: Collection[str], places: Mapping[str, int]) -> Settled:
+    """`new` are keys of facts; `places` tells where in the batch each event stood."""
+    row = book.row
+    terms, pending = commands_of(book)
+    shown = _Shown(
+        OrderStatus(row["order_status"]),
+        row["filled_quantity"],
+        row["average_price"],
+        tuple(map(OrderFlag, row["flags"])),
+    )
+    view = following(shown, derive(terms, book.facts, pending))
+    after, written, visible = _row_after(book, terms, view, new)
+    changes = _trade_changes(book, terms, view, after, places)
+    over = view.status is OrderStatus.FILLED or any(fact.kind in ENDED for fact in book.facts)
+    resurrected = OrderFlag.RESURRECTED in view.flags and not over
+    return Settled(after, view, written, visible, resurrected, changes, _entries(book, view, changes, new))
+
+
+def _row_after(book: Book, terms: Terms, view: OrderView, new: Collection[str]) -> tuple[Row, bool, bool]:
+    row, now, confirmed = book.row, book.now, view.confirmed
+    shown = {
+        "order_status": view.status.value,
+        "command_seq": confirmed.seq,
+        "quantity": view.quantity,
+        "limit_price": confirmed.limit_price,
+        "stop_price": confirmed.stop_price,
+        "time_in_force": confirmed.time_in_force.value,
+        "filled_quantity": view.filled_quantity,
+        "average_price": view.average_price,
+        "external_order_id": view.broker_order_id,
+        "reason": view.reason,
+        "flags": [flag.value for flag in view.flags],
+        "broker_sent_at": max((fact.venue_time for fact in book.facts if fact.venue_time), default=None),
+    }
+    seqs = {version.client_order_id: version.seq for version in terms.versions}
+    hidden = {
+        "pending_replace_seq": seqs[view.pending.replace] if view.pending.replace else None,
+        "cancel_requested": bool(view.pending.cancels),
+        "finished_at": None if view.state is OrderState.OPEN else row["finished_at"] or now,
+    }
+    visible = any(row[name] != value for name, value in shown.items())
+    written = visible or any(row[name] != value for name, value in hidden.items())
+    heard = any(fact.kind in TOLD for fact in book.facts if fact.key in new)
+    moved = {
+        "received_at": now if written and heard else row["received_at"],
+        "updated_at": now if visible else row["updated_at"],
+        "version": row["version"] + visible,
+    }
+    return {**row, **shown, **hidden, **moved}, written, visible
+
+
+def _trade_changes(
+    book: Book, terms: Terms, view: OrderView, order: Row, places: Mapping[str, int]
+) -> tuple[TradeChange, ...]:
+    kept = {trade.exec_id: trade for trade in book.trades}
+    seqs = {version.client_order_id: version.seq for version in terms.versions}
+    arrived = {fact.exec_id: places[fact.key] for fact in book.facts if fact.key in places}
+    first = min(arrived.values(), default=0)
+    changes = []
+    for trade in view.trades:
+        before = kept.pop(trade.exec_id, None)
+        after = TradeRow(
+            trade_id=before.trade_id if before else named_id(book.now, f"{terms.order_id}/{trade.exec_id}"),
+            seq=before.seq if before else 0,
+            exec_id=trade.exec_id,
+            quantity=trade.quantity,
+            price=trade.price,
+            fee=trade.fee,
+            cumulative_quantity=trade.cumulative_quantity,
+            leaves_quantity=trade.leaves_quantity,
+            client_order_id=trade.client_order_id or terms.versions[0].client_order_id,
+            command_seq=seqs.get(trade.client_order_id or "", terms.versions[0].seq),
+            flags=tuple(flag.value for flag in trade.flags),
+            broker_sent_at=trade.venue_time,
+            received_at=before.received_at if before else book.now,
+        )
+        if after != before:
+            changes.append(TradeChange(order, before, after, arrived.get(trade.exec_id, first)))
+    for gone in kept.values():
+        if gone.quantity:
+            flag = TradeFlag.REPLACED if TradeFlag.GAP in gone.flags else TradeFlag.BUSTED
+            after = msgspec.structs.replace(gone, quantity=ZERO, flags=(*gone.flags, flag.value))
+            changes.append(TradeChange(order, gone, after, first))
+    return tuple(changes)
+
+
+def _entries(book: Book, view: OrderView, changes: Sequence[TradeChange], new: Collection[str]) -> tuple[Entry, ...]:
+    row, now = book.row, book.now
+    ids = row["account_id"], row["organization_id"]
+    entries = []
+    was, now_is = OrderStatus(row["order_status"]), view.status
+    if was is not now_is:
+        moves = ((was, Decimal(-1)), (now_is, Decimal(1)))
+        finished = ((status, amount) for status, amount in moves if state_of(status) is not OrderState.OPEN)
+        entries += [Entry(*ids, row["created_at"], Measure.FINISHED, status, amount) for status, amount in finished]
+    for change in changes:
+        quantity, value = change.more()
+        if quantity or value:
+            entries.append(Entry(*ids, now, Measure.FILLED_QUANTITY, row["symbol"], quantity))
+            entries.append(Entry(*ids, now, Measure.FILLED_NOTIONAL, row["symbol"], value))
+    known = (fact for fact in book.facts if fact.key not in new)
+    if book.sent_at and view.acknowledged and not is_acknowledged(known):
+        millis = max(int((now - book.sent_at).total_seconds() * 1000), 0)
+        entries.append(Entry(*ids, now, Measure.ACK_MILLIS, ack_key(millis)))
+    return tuple(entries)
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A position, and the broker's own count of it if it tells one."""
+
+    position: Position
+    broker_quantity: Decimal | None
+    broker_key: str | None
+    broker_sent_at: datetime | None
+
+
+def book_trade(holding: Holding, change: TradeChange) -> Holding:
+    """The trade's part in the position; one that is rebooked only moves the broker's count."""
+    position = apply(holding.position, change.booking) if change.before is None else holding.position
+    counted, at = holding.broker_quantity, change.after.broker_sent_at
+    if counted is not None and not (at and holding.broker_sent_at and at <= holding.broker_sent_at):
+        more, _ = change.more()
+        with exact():
+            counted = plain(counted + (more if change.order["order_side"] == OrderSide.BUY else -more))
+    return replace(holding, position=position, broker_quantity=counted)
+
+
+def book_report(holding: Holding, event: BrokerEvent) -> Holding:
+    """What the broker counts; a report that came before, or is older than the last one, changes nothing."""
+    old = event.venue_time and holding.broker_sent_at and event.venue_time < holding.broker_sent_at
+    if old or event.dedupe_key == holding.broker_key:
+        return holding
+    return replace(
+        holding, broker_quantity=event.quantity, broker_key=event.dedupe_key, broker_sent_at=event.venue_time
+    )
+
+
+def difference(holding: Holding) -> Decimal:
+    """How much more the broker counts than we do."""
+    if holding.broker_quantity is None:
+        return ZERO
+    with exact():
+        return holding.broker_quantity - holding.position.quantity

@@ -1,0 +1,161 @@
+"""An account whose orders are submitted through the real writer, sent by nobody, and told of by the test."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from tests.conftest import Urls
+from tests.intents.office import Office, open_office
+from trading_intents.brokers.port import BrokerEvent, EventKind
+from trading_intents.execution.tracker import Desk, OwnFact, Recorded, publish, record
+from trading_intents.ids import OrganizationId
+from trading_intents.intents.batch import Receipt
+from trading_intents.intents.model import Cancel, Command, Create, Replace, Spec
+from trading_intents.orders.facts import FactKind, client_order_id
+from trading_intents.storage.database import Database
+from trading_intents.stream import trading_pb2
+from trading_intents.trading import Environment, OrderKind, OrderSide, RouteStrategy, Symbol
+
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+D = Decimal
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A command that the broker was sent, and the order that it is about."""
+
+    order_id: UUID
+    client_order_id: str
+    seq: int
+
+
+@dataclass
+class Books:
+    office: Office
+    database: Database
+
+    def desk(self, account: int = 0) -> Desk:
+        organization = OrganizationId(self.office.organization)
+        return Desk(self.office.accounts[account], organization, Environment.PAPER, "paper")
+
+    async def create(
+        self,
+        quantity: str = "100",
+        *,
+        symbol: str = "AAPL",
+        side: str = "BUY",
+        limit: str | None = None,
+        account: int = 0,
+    ) -> Sent:
+        spec = Spec(OrderKind.LIMIT if limit else OrderKind.MARKET, quantity, limit, None, None)
+        command = Create(Symbol(symbol), OrderSide(side), RouteStrategy.SMART, spec)
+        return await self.submit(command, account)
+
+    async def replace(self, order: Sent, quantity: str, limit: str | None = None) -> Sent:
+        spec = Spec(OrderKind.LIMIT if limit else OrderKind.MARKET, quantity, limit, None, None)
+        return await self.submit(Replace(order.order_id, spec))
+
+    async def cancel(self, order: Sent) -> Sent:
+        return await self.submit(Cancel(order.order_id))
+
+    async def submit(self, command: Command, account: int = 0) -> Sent:
+        """Committed, and marked as sent."""
+        account_id = self.office.accounts[account]
+        receipt = await self.office.submit(self.office.command(account_id, command, "ref-1"))
+        assert isinstance(receipt, Receipt), receipt
+        owner = self.office.owner
+        action = await owner.fetchrow(
+            "SELECT * FROM actions WHERE account_id = $1 AND seq = $2", account_id, receipt.seq
+        )
+        sent = Sent(receipt.intent_id, client_order_id(action["action_id"]), receipt.seq)
+        await owner.execute(
+            "INSERT INTO commands (account_id, client_order_id, organization_id, order_id, seq, action_type, sent_at)"
+            " VALUES ($1, $2, $3, $4, $5, $6, clock_timestamp())",
+            account_id,
+            sent.client_order_id,
+            self.office.organization,
+            sent.order_id,
+            sent.seq,
+            action["action_type"],
+        )
+        return sent
+
+    async def tell(self, *events: BrokerEvent, own: tuple[OwnFact, ...] = (), account: int = 0) -> Recorded:
+        async with self.database.worker.transaction(plans="by_key") as tx:
+            recorded = await record(tx, self.desk(account), events, own)
+            await publish(tx, recorded)
+        return recorded
+
+    async def order(self, order: Sent) -> dict[str, Any]:
+        return dict(await self.office.owner.fetchrow("SELECT * FROM orders WHERE order_id = $1", order.order_id))
+
+    async def trades(self, order: Sent) -> dict[str, dict[str, Any]]:
+        rows = await self.office.owner.fetch(
+            "SELECT * FROM trades WHERE order_id = $1 ORDER BY booking", order.order_id
+        )
+        return {row["exec_id"]: dict(row) for row in rows}
+
+    async def filled(self, order: Sent) -> list[tuple[str, str, str]]:
+        """Execution, quantity and price, as booked."""
+        trades = await self.trades(order)
+        return [(exec_id, f"{row['quantity']:f}", f"{row['price']:f}") for exec_id, row in trades.items()]
+
+    async def position(self, symbol: str = "AAPL", account: int = 0) -> dict[str, Any]:
+        return dict(
+            await self.office.owner.fetchrow(
+                "SELECT * FROM positions WHERE account_id = $1 AND symbol = $2", self.office.accounts[account], symbol
+            )
+        )
+
+    async def events(self) -> list[Any]:
+        """Those of orders, trades and positions, each as its message."""
+        rows = await self.office.owner.fetch("SELECT payload FROM stream_events WHERE kind <> 4 ORDER BY seq")
+        events = [trading_pb2.TradingEvent.FromString(row["payload"]) for row in rows]
+        return [getattr(event, event.WhichOneof("event")) for event in events]
+
+    async def everything(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Every table that a broker's report may change."""
+        tables = (
+            "facts",
+            "orders",
+            "trades",
+            "positions",
+            "commands",
+            "stats_buckets",
+            "stream_events",
+            "stream_heads",
+        )
+        return {table: await self.office.owner.fetch(f"SELECT * FROM {table} ORDER BY 1, 2, 3") for table in tables}
+
+
+@contextlib.asynccontextmanager
+async def open_books(urls: Urls, database: Database, accounts: int = 1) -> AsyncIterator[Books]:
+    async with open_office(urls.login, urls.owner, accounts) as office:
+        yield Books(office, database)
+
+
+def told(kind: EventKind, sent: Sent | None, key: str = "", at: int | None = None, **more: Any) -> BrokerEvent:
+    named = sent.client_order_id if sent else None
+    amounts = {name: D(value) if isinstance(value, str) and name in AMOUNTS else value for name, value in more.items()}
+    fields: dict[str, Any] = {
+        "kind": kind,
+        "dedupe_key": key or f"{kind}/{named}/{at}",
+        "client_order_id": named,
+        "venue_time": None if at is None else NOON + timedelta(seconds=at),
+    }
+    return BrokerEvent(**(fields | amounts))
+
+
+AMOUNTS = frozenset({"quantity", "price", "fee", "cum_quantity", "average_price"})
+
+
+def fill(sent: Sent | None, exec_id: str, quantity: str, price: str = "10", **more: Any) -> BrokerEvent:
+    return told(EventKind.FILL, sent, f"fill/{exec_id}", exec_id=exec_id, quantity=quantity, price=price, **more)
+
+
+def ours(sent: Sent, kind: FactKind, reason: str | None = None, broker_order_id: str | None = None) -> OwnFact:
+    return OwnFact(sent.order_id, kind, sent.client_order_id, reason, broker_order_id)

@@ -1,0 +1,115 @@
+"""Whether the books are true: what orders, trades and positions say is what the facts make of them, for everyone."""
+
+from collections.abc import Sequence
+from decimal import Decimal
+from uuid import UUID
+
+from trading_intents.execution.booking import booking_of, commands_of
+from trading_intents.orders import store
+from trading_intents.orders.amounts import ZERO, exact, quotient, total
+from trading_intents.orders.model import OrderView, derive
+from trading_intents.orders.positions import Position, from_trades, kept
+from trading_intents.orders.store import Book
+from trading_intents.storage.database import Database, Row
+
+PAGE_ORDERS = 500
+LIMIT_SECONDS = 30.0
+
+
+async def assert_true_books(database: Database) -> int:
+    """How many orders there are; all of them, their trades and the positions hold, or it fails."""
+    orders = 0
+    after = UUID(int=0)
+    while page := await _page(database, after):
+        for book in page:
+            assert_true_order(book)
+        orders += len(page)
+        after = page[-1].row["order_id"]
+    await _assert_true_positions(database)
+    return orders
+
+
+async def _page(database: Database, after: UUID) -> list[Book]:
+    async with database.worker.transaction(read_only=True, isolation="repeatable read") as tx:
+        rows = await tx.fetch(
+            "SELECT order_id FROM orders WHERE order_id > $1 ORDER BY order_id LIMIT $2", after, PAGE_ORDERS
+        )
+        return await store.read_books(tx, [row["order_id"] for row in rows]) if rows else []
+
+
+def _derived(book: Book) -> OrderView:
+    terms, pending = commands_of(book)
+    return derive(terms, book.facts, pending)
+
+
+def assert_true_order(book: Book) -> None:
+    row, seen = book.row, _derived(book)
+    name = f"order {row['order_id']}"
+    assert {field: row[field] for field in SHOWN} == _shown(seen), name
+    assert set(row["flags"]) >= set(seen.flags), name
+    assert (row["finished_at"] is None) == (seen.state == "OPEN"), name
+    assert row["cancel_requested"] == bool(seen.pending.cancels), name
+    assert (row["pending_replace_seq"] is None) == (seen.pending.replace is None), name
+    live = [trade for trade in book.trades if trade.quantity]
+    assert total(trade.quantity for trade in live) == row["filled_quantity"], name
+    assert row["average_price"] == _average(live), name
+    derived = {trade.exec_id: (trade.quantity, trade.price, trade.fee) for trade in seen.trades}
+    assert {trade.exec_id: (trade.quantity, trade.price, trade.fee) for trade in live} == derived, name
+    assert all(trade.seq > 0 for trade in book.trades), name
+
+
+SHOWN = (
+    "order_status",
+    "command_seq",
+    "quantity",
+    "limit_price",
+    "stop_price",
+    "time_in_force",
+    "filled_quantity",
+    "average_price",
+    "external_order_id",
+    "reason",
+)
+
+
+def _shown(seen: OrderView) -> dict[str, object]:
+    values = (
+        seen.status,
+        seen.confirmed.seq,
+        seen.quantity,
+        seen.confirmed.limit_price,
+        seen.confirmed.stop_price,
+        seen.confirmed.time_in_force,
+        seen.filled_quantity,
+        seen.average_price,
+        seen.broker_order_id,
+        seen.reason,
+    )
+    return dict(zip(SHOWN, values, strict=True))
+
+
+def _average(trades: Sequence[store.TradeRow]) -> Decimal | None:
+    filled = total(trade.quantity for trade in trades)
+    with exact():
+        return quotient(total(trade.quantity * trade.price for trade in trades), filled) if filled else None
+
+
+async def _assert_true_positions(database: Database) -> None:
+    async with database.worker.transaction(read_only=True, isolation="repeatable read") as tx:
+        positions = await tx.fetch("SELECT * FROM positions", timeout=LIMIT_SECONDS)
+        trades = await tx.fetch("SELECT * FROM trades ORDER BY booking", timeout=LIMIT_SECONDS)
+    booked: dict[tuple[UUID, str], list[Row]] = {}
+    for trade in trades:
+        booked.setdefault((trade["account_id"], trade["symbol"]), []).append(trade)
+    found = {(row["account_id"], row["symbol"]): kept(row) for row in positions}
+    assert booked.keys() <= found.keys()
+    for key, position in found.items():
+        assert position == from_trades(map(booking_of, booked.get(key, ()))), key
+        _assert_money_adds_up(position)
+
+
+def _assert_money_adds_up(position: Position) -> None:
+    with exact():
+        sums = position.value_sold - position.value_bought + position.open_cost - position.fees
+        assert position.realized_pnl == sums
+        assert position.quantity or position.open_cost == ZERO
