@@ -6,7 +6,9 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
+from uuid import UUID
 
 import httpx
 
@@ -18,11 +20,12 @@ from trading_intents.accounts.service import Accounts
 from trading_intents.accounts.vault import Vault, open_vault
 from trading_intents.brokers.registry import Registry, installed_brokers
 from trading_intents.clock import Clock, SystemClock
-from trading_intents.config import LOCAL_PROVIDER, Settings
+from trading_intents.config import LOCAL_PROVIDER, Settings, broker_settings
 from trading_intents.controls.http import switch_routes, symbol_routes
 from trading_intents.controls.service import Switchboard
 from trading_intents.controls.zones import read_zones
 from trading_intents.errors import PlatformError
+from trading_intents.execution.service import Execution
 from trading_intents.identity.access import RULES, Gate
 from trading_intents.identity.http import key_routes, organization_routes, provider_routes, user_routes
 from trading_intents.identity.provider import EmbeddedProvider, load_signing_key
@@ -36,7 +39,7 @@ from trading_intents.identity.users import (
     keep_resuming,
     user_handlers,
 )
-from trading_intents.ids import IdMaker, id_maker
+from trading_intents.ids import IdMaker, OrganizationId, id_maker
 from trading_intents.intents.http import intent_routes, submit_route
 from trading_intents.intents.service import Intents
 from trading_intents.intents.upkeep import keep_up
@@ -118,6 +121,7 @@ class Features:
     routes: tuple[Route, ...]
     handlers: Mapping[Queue, Mapping[str, Handler]]
     writer: Writer
+    execution: Callable[[Shop], Execution]
     resume_deletions: Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -156,6 +160,14 @@ def build_features(parts: Parts, vault: Vault) -> Features:
         *intent_routes(gates["read_intents"], accounts, Intents(pool)),
     )
     handlers = {Queue.ACCOUNTS: account_handlers(worker, brokers, vault), Queue.USERS: user_handlers()}
+
+    def execution(shop: Shop) -> Execution:
+        own = partial(broker_settings, settings)
+        return Execution(shop, brokers, vault, own, signals, make_id, settings.execution_max_age_millis, append_cancel)
+
+    async def append_cancel(organization_id: OrganizationId, account_id: UUID, order_id: UUID) -> bool:
+        return False
+
     return Features(
         callers,
         gates,
@@ -163,6 +175,7 @@ def build_features(parts: Parts, vault: Vault) -> Features:
         routes,
         handlers,
         writer,
+        execution,
         lambda: keep_resuming(worker, directory, name, parts.log),
     )
 
@@ -214,28 +227,30 @@ def build_app(parts: Parts, features: Features) -> App:
 
 
 @contextlib.asynccontextmanager
-async def working(parts: Parts, features: Features) -> AsyncIterator[list[Worker]]:
+async def working(parts: Parts, features: Features) -> AsyncIterator[list[Worker | Execution]]:
     """What runs beside the requests while the block does."""
     background = [asyncio.create_task(keep_reporting(features.callers, parts.log))]
     if "api" in parts.settings.roles:
         background.append(asyncio.create_task(features.writer.run()))
-    workers: list[Worker] = []
+    workers: list[Worker | Execution] = []
     if "worker" in parts.settings.roles:
         background.append(asyncio.create_task(features.resume_deletions()))
         background.append(asyncio.create_task(keep_up(parts.database.worker, parts.clock, parts.metrics, parts.log)))
         shop = Shop(parts.database.worker, parts.settings.outbox_attempt_limit, parts.clock, parts.metrics, parts.log)
-        workers = [Worker(queue, handlers, shop) for queue, handlers in features.handlers.items()]
-        for queue, worker in zip(features.handlers, workers, strict=True):
+        for queue, handlers in features.handlers.items():
+            workers.append(worker := Worker(queue, handlers, shop))
             parts.signals.subscribe(channel(queue), worker.wake)
-            worker.start()
+        workers.append(features.execution(shop))
+        for each in workers:
+            each.start()
     try:
         yield workers
     finally:
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
-        for worker in workers:
-            await worker.stop(0)
+        for each in workers:
+            await each.stop(0)
         with contextlib.suppress(PlatformError):
             await features.callers.report_use()
 

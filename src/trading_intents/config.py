@@ -47,6 +47,9 @@ class Settings:
     internal_organizations: tuple[str, ...] = _setting(
         (), "Organizations whose admins read the outbox health: ids or external ids, comma separated."
     )
+    execution_max_age_millis: int = _setting(
+        30_000, "A CREATE or REPLACE that has waited longer is not sent to the broker, 1 to 604800000."
+    )
     outbox_attempt_limit: int = _setting(10, "Attempts after which an outbox row fails, 1 to 100.")
     trusted_proxies: tuple[str, ...] = _setting(
         (), "Addresses or networks whose X-Forwarded-For is believed, comma separated. Empty: nobody's."
@@ -165,6 +168,8 @@ def _check(settings: Settings) -> None:
         raise StartupRefused(f"{PREFIX}HTTP_PORT: at most 65535")
     if not 1 <= settings.database_pool_size <= 100:
         raise StartupRefused(f"{PREFIX}DATABASE_POOL_SIZE: 1 to 100")
+    if not 1 <= settings.execution_max_age_millis <= 604_800_000:
+        raise StartupRefused(f"{PREFIX}EXECUTION_MAX_AGE_MILLIS: 1 to 604800000")
     if not 1 <= settings.outbox_attempt_limit <= 100:
         raise StartupRefused(f"{PREFIX}OUTBOX_ATTEMPT_LIMIT: 1 to 100")
     _check_identity(settings)

@@ -102,3 +102,30 @@ class Metrics:
             "When this process last found the stats' buckets level with the log, as Unix time.",
             registry=self.registry,
         )
+        self._count_execution()
+
+    def _count_execution(self) -> None:
+        self.execution_sends = Counter(
+            "ti_execution_sends_total",
+            "Commands that went to a broker, by what is known of them.",
+            ("command", "outcome"),
+            registry=self.registry,
+        )
+        self.execution_call_seconds = Histogram(
+            "ti_execution_call_seconds", "Time in a broker's call.", ("command",), registry=self.registry
+        )
+        self.execution_lookups = Counter(
+            "ti_execution_lookups_total", "Look-ups of orders, by what was found.", ("found",), registry=self.registry
+        )
+        self.execution_leases = Gauge(
+            "ti_execution_leases", "Accounts that this process works.", registry=self.registry
+        )
+        self.execution_links = Gauge(
+            "ti_execution_links", "Links to brokers, by state.", ("state",), registry=self.registry
+        )
+        self.execution_breakers = Gauge(
+            "ti_execution_breakers_open", "Links on which submits are stopped.", registry=self.registry
+        )
+        self.execution_alerts = Counter(
+            "ti_execution_alerts_total", "What somebody must look at, by kind.", ("kind",), registry=self.registry
+        )

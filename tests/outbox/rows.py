@@ -7,7 +7,7 @@ from uuid import UUID
 import asyncpg
 
 from trading_intents.ids import OrganizationId
-from trading_intents.outbox.model import ClaimedRow, EventType, NewRow, Queue
+from trading_intents.outbox.model import ClaimedRow, EventType, Lanes, NewRow, Queue
 from trading_intents.outbox.queue import claim, put
 from trading_intents.storage.database import Pool
 
@@ -40,7 +40,8 @@ async def claim_rows(
     attempt_limit: int = LIMIT,
 ) -> list[ClaimedRow]:
     async with pool.transaction(plans="fresh") as tx:
-        return await claim(tx, queue, types or [*TYPES, "user.deleted", "intent"], limit, attempt_limit, lanes)
+        named = None if lanes is None else Lanes(lanes)
+        return await claim(tx, queue, types or [*TYPES, "user.deleted", "intent"], limit, attempt_limit, named)
 
 
 class Table:

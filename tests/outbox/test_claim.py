@@ -8,7 +8,7 @@ import pytest
 
 from tests.outbox.rows import LIMIT, Table, claim_rows, new_row, put_rows
 from trading_intents.outbox.model import EventType, Queue
-from trading_intents.outbox.queue import CLAIM, CLAIM_IN_LANES, claim, complete, put
+from trading_intents.outbox.queue import CLAIM, claim, claim_in_lanes, complete, put
 from trading_intents.storage.database import Database, Pool
 
 FINISHED_ROWS = 1_000_000
@@ -167,7 +167,9 @@ async def test_partial_indexes_are_used_in_a_table_with_a_million_finished_rows(
         await table.connection.execute(statistics)
         for mode in ("force_custom_plan", "force_generic_plan"):
             plain = await plan(table, mode, CLAIM, f"'accounts', '{{account.created}}', {LIMIT}, 5, 20")
-            lanes = await plan(table, mode, CLAIM_IN_LANES, f"'intents', '{{intent}}', {LIMIT}, 5, 20, '{{{lane}}}'")
+            lanes = await plan(
+                table, mode, claim_in_lanes("true"), f"'intents', '{{intent}}', {LIMIT}, 5, 20, '{{{lane}}}'"
+            )
             for text in (plain, lanes):
                 assert "Seq Scan" not in text
                 [used] = re.findall(r"using (\w+) on outbox candidate", text)

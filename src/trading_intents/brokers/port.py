@@ -207,6 +207,7 @@ class Capabilities:
     client_order_id_pattern: str = r"[A-Z2-7]{18}"
     lookup: LookupKind = LookupKind.NONE
     event_replay: bool = False  # the stream itself repeats what was missed
+    requests_per_minute: int | None = None  # that a credential may make; None: any
 
 
 class Broker(Protocol):

@@ -93,7 +93,8 @@ _FINAL = {
     OrderStatus.REJECTED: OrderState.REJECTED,
 }
 _F = FactKind
-_ALIVE = frozenset({_F.ACCEPTED, _F.TRIGGERED, _F.REPLACED, _F.PENDING_CANCEL, _F.PENDING_REPLACE}) | EXECUTIONS
+# The broker has shown that it has the order.
+ALIVE = frozenset({_F.ACCEPTED, _F.TRIGGERED, _F.REPLACED, _F.PENDING_CANCEL, _F.PENDING_REPLACE}) | EXECUTIONS
 _CANCELLED = frozenset({_F.CANCELLED, _F.CANCELLED_BEFORE_SEND})
 _EXPIRED = frozenset({_F.EXPIRED, _F.STALE})
 _REJECTED = frozenset({_F.REJECTED, _F.REFUSED, _F.NOT_DELIVERED})
@@ -164,7 +165,7 @@ def state_of(status: OrderStatus) -> OrderState:
 
 def is_acknowledged(facts: Iterable[Fact]) -> bool:
     """Whether the broker has shown that it has the order."""
-    return any(fact.kind in _ALIVE for fact in facts)
+    return any(fact.kind in ALIVE for fact in facts)
 
 
 def _confirmed_versions(terms: Terms, facts: Sequence[Fact]) -> tuple[Version, ...]:
@@ -252,7 +253,7 @@ def _flags(
     facts: Sequence[Fact], booked: Sequence[Trade], filled: Decimal, quantity: Decimal, conflict: bool
 ) -> tuple[OrderFlag, ...]:
     kinds = {fact.kind for fact in facts}
-    alive = filled > 0 or kinds & (_ALIVE | {FactKind.CANCELLED, FactKind.EXPIRED})
+    alive = filled > 0 or kinds & (ALIVE | {FactKind.CANCELLED, FactKind.EXPIRED})
     holds = {
         OrderFlag.LATE_FILL: any(_is_late(fact, booked, filled) for fact in facts),
         OrderFlag.OVERFILL: filled > quantity,

@@ -1,6 +1,6 @@
 """The outbox row: its types, what a handler may answer, and the moves it can make. No I/O, no clock."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -100,6 +100,14 @@ class ClaimedRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Lanes:
+    """Lanes to claim in. `where`, our own SQL about the row `candidate`, says what of them."""
+
+    ids: Sequence[UUID]
+    where: str = "true"
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """Handled. `write` runs in the transaction that completes the row, business rows first; it may run again."""
 
@@ -124,7 +132,15 @@ class Release:
     after_seconds: float = 1.0
 
 
-Outcome = Done | Retry | Release
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Handled, and the handler ends the row itself: `write` runs once, in a transaction that it may share with other
+    rows, and gives what became of this one; None when the claim was lost, and with it what was written."""
+
+    write: Callable[[], Awaitable[Status | None]]
+
+
+Outcome = Done | Retry | Release | Finish
 Handler = Callable[[ClaimedRow], Awaitable[Outcome]]
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from trading_intents.ids import OrganizationId
-from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, NewRow, Queue, Status, backoff_seconds, scrub
+from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, Lanes, NewRow, Queue, Status, backoff_seconds, scrub
 from trading_intents.storage.database import Row, Tx
 
 SWEEP_ROWS = 1_000
@@ -52,7 +52,10 @@ _CLAIM = """
     RETURNING outbox.id, queue, event_type, organization_id, order_key, lane, payload, attempts, created_at, claim_token
 """
 CLAIM = _CLAIM.format(lane="lane IS NULL")
-CLAIM_IN_LANES = _CLAIM.format(lane="lane = ANY ($6)")
+
+
+def claim_in_lanes(where: str) -> str:
+    return _CLAIM.format(lane=f"lane = ANY ($6) AND ({where})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +101,14 @@ async def claim(
     event_types: Collection[str],
     limit: int,
     attempt_limit: int,
-    lanes: Sequence[UUID] | None = None,
+    lanes: Lanes | None = None,
 ) -> list[ClaimedRow]:
     """At most `limit` rows, oldest first. Rows with a lane are claimed only by whoever names it."""
     arguments = (queue, list(event_types), attempt_limit, CLAIM_SECONDS, limit)
     if lanes is None:
         rows = await tx.fetch(CLAIM, *arguments)
     else:
-        rows = await tx.fetch(CLAIM_IN_LANES, *arguments, lanes)
+        rows = await tx.fetch(claim_in_lanes(lanes.where), *arguments, lanes.ids)
     return sorted(map(_claimed, rows), key=lambda row: row.id)
 
 
@@ -204,6 +207,31 @@ async def sweep(tx: Tx, queue: Queue, attempt_limit: int) -> list[str]:
         SWEEP_ROWS,
     )
     return [row["event_type"] for row in rows]
+
+
+async def fail(tx: Tx, ids: Sequence[int], attempt_limit: int) -> set[int]:
+    """As `sweep`, for these alone, whose orders the caller holds. Gives those that it failed."""
+    rows = await tx.fetch(
+        """
+        WITH used_up AS MATERIALIZED (
+            SELECT id FROM outbox
+            WHERE id = ANY ($1::bigint[]) AND status IN ('pending', 'processing') AND attempts >= $2
+              AND (status = 'pending' OR claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $3))
+            ORDER BY id
+            FOR UPDATE SKIP LOCKED
+        )
+        UPDATE outbox
+        SET status = 'failed', finished_at = clock_timestamp(), claimed_at = NULL, claim_token = NULL,
+            last_error = coalesce(last_error, 'the worker of the last attempt went away')
+        FROM used_up
+        WHERE outbox.id = used_up.id
+        RETURNING outbox.id
+        """,
+        ids,
+        attempt_limit,
+        CLAIM_SECONDS,
+    )
+    return {row["id"] for row in rows}
 
 
 async def prune(tx: Tx, queue: Queue, keep_seconds: float) -> int:

@@ -94,12 +94,12 @@ class Settler:
             if status is None:
                 self._log.warning("outbox claim was void", queue=row.queue, event_type=row.event_type, row=row.id)
             elif not isinstance(ending.outcome, Release):
-                self._metrics.outbox_rows.labels(row.queue, row.event_type, _ENDED[status]).inc()
+                self._metrics.outbox_rows.labels(row.queue, row.event_type, ENDED[status]).inc()
                 if status is Status.FAILED:
                     self._log.error("outbox row failed", queue=row.queue, event_type=row.event_type, row=row.id)
 
 
-_ENDED = {Status.COMPLETED: "completed", Status.PENDING: "retried", Status.FAILED: "failed"}
+ENDED = {Status.COMPLETED: "completed", Status.PENDING: "retried", Status.FAILED: "failed"}
 
 
 def _by_delay(batch: Iterable[_Ending]) -> list[tuple[float, list[ClaimedRow]]]:

@@ -1,7 +1,7 @@
 """What a queue needs beside its claims: fail what is used up, remove what is long done, tell how full it is."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import Queue, Status
@@ -19,14 +19,20 @@ KEEP_SECONDS = {
     Queue.USERS: 7 * 24 * HOUR_SECONDS,
 }
 
+Sweep = Callable[[], Awaitable[Sequence[str]]]  # gives the event types of the rows that it failed
 
-async def keep_up(queue: Queue, pool: Pool, attempt_limit: int, metrics: Metrics, log: Log) -> None:
+
+async def keep_up(
+    queue: Queue, pool: Pool, attempt_limit: int, metrics: Metrics, log: Log, fail: Sweep | None = None
+) -> None:
     """Until cancelled."""
 
-    async def sweep() -> None:
+    async def fail_used_up() -> Sequence[str]:
         async with pool.transaction(plans="fresh") as tx:
-            failed = await outbox.sweep(tx, queue, attempt_limit)
-        for event_type in failed:
+            return await outbox.sweep(tx, queue, attempt_limit)
+
+    async def sweep() -> None:
+        for event_type in await (fail or fail_used_up)():
             log.error("outbox row failed", queue=queue, event_type=event_type)
             metrics.outbox_rows.labels(queue, event_type, "failed").inc()
 

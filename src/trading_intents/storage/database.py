@@ -21,6 +21,7 @@ ACQUIRE_LIMIT_SECONDS = 2.0
 BEGIN_LIMIT_SECONDS = 0.9
 COMMAND_LIMIT_SECONDS = 2.5
 ROLLBACK_LIMIT_SECONDS = 1.0
+IDLE_LIMIT_SECONDS = 5
 HEALTH_LIMIT_SECONDS = 1.0
 KNOCK_PAUSE_SECONDS = 0.1
 
@@ -203,7 +204,9 @@ async def open_pool(url: Secret, role: str, size: int, metrics: Metrics) -> Asyn
 
 
 async def _become(connection: Any, role: str) -> None:
-    await connection.execute(f'SET ROLE "{role}"')
+    # A process that is stopped in the middle of a transaction keeps its locks from the others no longer than this.
+    idle = f"SET idle_in_transaction_session_timeout = '{IDLE_LIMIT_SECONDS}s'"
+    await connection.execute(f'SET ROLE "{role}";{idle}')
     row = await connection.fetchrow(
         """
         SELECT rolsuper OR rolbypassrls OR pg_has_role(rolname, $1, 'MEMBER') AS mighty,

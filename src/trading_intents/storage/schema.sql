@@ -648,7 +648,8 @@ GRANT SELECT, INSERT ON stats_buckets TO ti_service, ti_worker;
 GRANT UPDATE (amount) ON stats_buckets TO ti_service, ti_worker;
 GRANT DELETE ON stats_buckets TO ti_worker;
 
--- A command from the moment its send is marked. Once sent_at is set it is never sent again, only looked up.
+-- A command from the moment its send is marked. Once sent_at is set it is never sent again, only looked up: while
+-- unclear_at says that its answer was lost, until it is known, or proved never to have arrived.
 -- No foreign keys here and below: the order, which is locked while a row is written, has been there since its CREATE.
 CREATE TABLE commands (
     account_id uuid NOT NULL,
@@ -659,6 +660,7 @@ CREATE TABLE commands (
     action_type text NOT NULL CHECK (action_type IN ('CREATE', 'REPLACE', 'CANCEL')),
     sent_at timestamptz,
     broker_order_id text,
+    unclear_at timestamptz,
     PRIMARY KEY (account_id, client_order_id)
 );
 CREATE INDEX commands_by_order ON commands (order_id);
@@ -770,3 +772,34 @@ CREATE POLICY service ON positions FOR SELECT TO ti_service
 CREATE POLICY worker ON positions TO ti_worker USING (true);
 GRANT SELECT ON positions TO ti_service;
 GRANT SELECT, INSERT, UPDATE ON positions TO ti_worker;
+
+-- A worker's process, while it lives: with one row to renew, thousands of leases cost no more than one. What it leased is
+-- free once this has expired; a worker that finds that of itself comes back as another.
+CREATE TABLE workers (
+    id uuid PRIMARY KEY,
+    expires_at timestamptz NOT NULL
+) WITH (fillfactor = 50);
+GRANT SELECT ON workers TO ti_service;
+GRANT SELECT, INSERT, UPDATE, DELETE ON workers TO ti_worker;
+
+-- Who holds an account's lease is the one to claim its intents and to have a link to its broker. `token` grows whenever it
+-- changes hands. The broker's executions are recorded up to `seen_at`; `generation` is the link's that the holder knows.
+CREATE TABLE leases (
+    account_id uuid PRIMARY KEY REFERENCES accounts,
+    organization_id uuid NOT NULL,
+    worker_id uuid,
+    token bigint NOT NULL DEFAULT 1,
+    generation bigint NOT NULL DEFAULT 0,
+    seen_at timestamptz
+);
+CREATE INDEX leases_by_worker ON leases (worker_id);
+ALTER TABLE leases ENABLE ROW LEVEL SECURITY;
+ALTER TABLE leases FORCE ROW LEVEL SECURITY;
+CREATE POLICY service ON leases FOR SELECT TO ti_service
+    USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
+CREATE POLICY worker ON leases TO ti_worker USING (true);
+GRANT SELECT ON leases TO ti_service;
+GRANT SELECT, INSERT, UPDATE, DELETE ON leases TO ti_worker;
+
+-- Where orders grow stale while they work: looked at every second.
+CREATE INDEX symbol_times_stale ON symbol_times (account_id) WHERE stale_order_millis IS NOT NULL;

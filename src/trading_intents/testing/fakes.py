@@ -1,6 +1,33 @@
 """Stand-ins that a test steers by hand. Nothing here sleeps or reads the machine's clock."""
 
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+
+from trading_intents.brokers.port import (
+    Absent,
+    AccountSnapshot,
+    AuthFailed,
+    BrokerEvent,
+    BrokerUnavailable,
+    Capabilities,
+    CommandResult,
+    EventKind,
+    Integration,
+    IntegrationContext,
+    Lookup,
+    LookupKind,
+    LookupUnknown,
+    OrderSnapshot,
+    OrderTicket,
+    Outcome,
+    StreamGap,
+)
+from trading_intents.trading import Environment, OrderKind, RouteStrategy, TimeInForce
 
 START = datetime(2026, 1, 5, 15, 0, tzinfo=UTC)
 
@@ -21,3 +48,215 @@ class ManualClock:
     def advance(self, seconds: float) -> None:
         assert seconds >= 0, "time never runs backwards"
         self._elapsed_seconds += seconds
+
+
+class Act(StrEnum):
+    """What becomes of one command."""
+
+    ANSWER = "answer"  # taken, and acknowledged
+    DROP = "drop"  # taken, and the answer is lost
+    LOSE = "lose"  # never arrives, and nobody knows
+    FAIL = "fail"  # provably never arrives
+    REFUSE = "refuse"
+    DUPLICATE = "duplicate"  # taken; the answer is that it is there already
+    HANG = "hang"  # taken, and there is no answer for as long as anybody waits
+    BREAK = "break"  # taken, and the adapter raises
+
+
+@dataclass
+class VenueOrder:
+    ticket: OrderTicket  # of the last version
+    number: str
+    events: list[BrokerEvent] = field(default_factory=list)
+    filled: Decimal = Decimal(0)
+    over: bool = False
+
+
+class Venue:
+    """A broker in memory, with a book that outlives its links. `acts` is what becomes of the next commands."""
+
+    def __init__(self, name: str = "fake", **capabilities: object) -> None:
+        self.capabilities = Capabilities(
+            **{  # type: ignore[arg-type] # a test names what it wants
+                "name": name,
+                "environments": tuple(Environment),
+                "times_in_force": dict.fromkeys(OrderKind, tuple(TimeInForce)),
+                "routes": tuple(RouteStrategy),
+                "native_replace": True,
+                "credential_fields": (),
+                "lookup": LookupKind.DURABLE,
+                **capabilities,
+            }
+        )
+        self.acts: deque[Act] = deque()
+        self.journal: list[tuple[str, str]] = []  # command, client order id: all that arrived
+        self.orders: dict[str, VenueOrder] = {}  # by the client order ids of all versions
+        self.links: list[VenueLink] = []
+        self.is_away = False
+        self.refuses_login = False
+        self.is_mute = False  # takes commands, tells nothing by its stream
+        self.hides = False  # look-ups find nothing out
+        self.lookups: list[str] = []
+        self.snapshots = 0
+        self.contexts: list[IntegrationContext] = []
+        self._count = 0
+
+    @property
+    def integration(self) -> Integration:
+        return Integration(self.capabilities.name, self.capabilities, self.connect)
+
+    def connect(self, context: IntegrationContext) -> "VenueLink":
+        self.contexts.append(context)
+        return VenueLink(self)
+
+    def arrived(self, command: str) -> list[str]:
+        return [client_order_id for each, client_order_id in self.journal if each == command]
+
+    def fill(self, client_order_id: str, quantity: Decimal, price: Decimal) -> None:
+        order = self.orders[client_order_id]
+        order.filled += quantity
+        order.over = order.filled >= order.ticket.quantity
+        self._tell(
+            order,
+            EventKind.FILL,
+            exec_id=f"e{self._count}",
+            quantity=quantity,
+            price=price,
+            cum_quantity=order.filled,
+        )
+
+    def end(self, client_order_id: str, kind: EventKind) -> None:
+        order = self.orders[client_order_id]
+        order.over = True
+        self._tell(order, kind)
+
+    def disconnect(self) -> None:
+        for link in self.links:
+            link.end()
+        self.links.clear()
+
+    def leave_gap(self) -> None:
+        for link in self.links:
+            link.heard.put_nowait(StreamGap("scripted"))
+
+    def take(self, command: str, ticket: OrderTicket) -> CommandResult:
+        """What a command that arrives does to the book."""
+        self.journal.append((command, ticket.client_order_id))
+        if command == "submit":
+            return self._submit(ticket)
+        order = self.orders.get(ticket.orig_client_order_id or "")
+        if order is None or order.over:
+            return CommandResult(outcome=Outcome.REJECTED, code="too_late", message="no such open order")
+        if command == "replace":
+            before = order.ticket.client_order_id
+            order.ticket = ticket
+            self.orders[ticket.client_order_id] = order
+            self._tell(order, EventKind.REPLACED, replaces=before)
+        else:
+            order.over = True
+            self._tell(order, EventKind.CANCELLED)
+        return CommandResult(outcome=Outcome.ACKED, broker_order_id=order.number)
+
+    def _submit(self, ticket: OrderTicket) -> CommandResult:
+        order = VenueOrder(ticket, f"v{len(self.journal)}")
+        self.orders[ticket.client_order_id] = order
+        self._tell(order, EventKind.ACCEPTED)
+        return CommandResult(outcome=Outcome.ACKED, broker_order_id=order.number)
+
+    def _tell(self, order: VenueOrder, kind: EventKind, **more: object) -> None:
+        self._count += 1
+        event = BrokerEvent(
+            kind=kind,
+            dedupe_key=f"{self.capabilities.name}:{self._count}",
+            client_order_id=order.ticket.client_order_id,
+            broker_order_id=order.number,
+            **more,  # type: ignore[arg-type] # fields of the event
+        )
+        order.events.append(event)
+        for link in [] if self.is_mute else self.links:
+            link.heard.put_nowait(event)
+
+
+class VenueLink:
+    """The broker port over a venue."""
+
+    def __init__(self, venue: Venue) -> None:
+        self._venue = venue
+        self.name, self.capabilities = venue.capabilities.name, venue.capabilities
+        self.heard: asyncio.Queue[BrokerEvent | StreamGap | None] = asyncio.Queue()
+
+    async def open(self) -> None:
+        if self._venue.refuses_login:
+            raise AuthFailed("scripted")
+        if self._venue.is_away:
+            raise BrokerUnavailable("scripted")
+        self._venue.links.append(self)
+
+    async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
+        return await self._call("submit", ticket)
+
+    async def replace(self, ticket: OrderTicket, deadline: float) -> CommandResult:
+        return await self._call("replace", ticket)
+
+    async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
+        return await self._call("cancel", ticket)
+
+    async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
+        self._venue.lookups.append(client_order_id)
+        if self._venue.is_away or self._venue.hides:
+            return LookupUnknown("scripted")
+        order = self._venue.orders.get(client_order_id)
+        return _snapshot(order) if order else Absent()
+
+    async def events(self) -> AsyncIterator[BrokerEvent | StreamGap]:
+        while (heard := await self.heard.get()) is not None:
+            yield heard
+
+    async def snapshot(self, since: datetime) -> AccountSnapshot:
+        if self._venue.is_away:
+            raise BrokerUnavailable("scripted")
+        self._venue.snapshots += 1
+        orders = {order.number: order for order in self._venue.orders.values()}.values()
+        fills = [event for order in orders for event in order.events if event.kind is EventKind.FILL]
+        return AccountSnapshot(START, tuple(_snapshot(o) for o in orders if not o.over), tuple(fills), None)
+
+    async def close(self) -> None:
+        if self in self._venue.links:
+            self._venue.links.remove(self)
+
+    def end(self) -> None:
+        self.heard.put_nowait(None)
+
+    async def _call(self, command: str, ticket: OrderTicket) -> CommandResult:
+        venue = self._venue
+        act = venue.acts.popleft() if venue.acts else Act.ANSWER
+        if venue.is_away or act is Act.FAIL:
+            return CommandResult(outcome=Outcome.NOT_SENT, message="scripted")
+        if act is Act.LOSE:
+            return CommandResult(outcome=Outcome.UNKNOWN, message="scripted")
+        if act is Act.REFUSE:
+            venue.journal.append((command, ticket.client_order_id))
+            return CommandResult(outcome=Outcome.REJECTED, code="scripted", message="scripted refusal")
+        result = venue.take(command, ticket)
+        if act is Act.BREAK:
+            raise ValueError("scripted")
+        if act is Act.HANG:
+            await asyncio.Event().wait()
+        if act is Act.DROP:
+            return CommandResult(outcome=Outcome.UNKNOWN, message="scripted")
+        if act is Act.DUPLICATE:
+            return CommandResult(outcome=Outcome.UNKNOWN, code="duplicate_id", message="scripted")
+        return result
+
+
+def _snapshot(order: VenueOrder) -> OrderSnapshot:
+    ticket = order.ticket
+    events = tuple(order.events)
+    return OrderSnapshot(
+        client_order_id=ticket.client_order_id,
+        broker_order_id=order.number,
+        symbol=ticket.symbol,
+        side=ticket.side,
+        quantity=ticket.quantity,
+        events=events,
+    )

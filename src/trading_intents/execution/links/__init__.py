@@ -1,0 +1,1 @@
+"""Which accounts this process works, and its links to their brokers."""

@@ -1,0 +1,231 @@
+"""Which accounts this process works: leases renewed, taken, spread over the workers and given back. While one is held
+its account has a link."""
+
+import asyncio
+import contextlib
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from uuid import UUID
+
+from trading_intents.accounts.model import Connection
+from trading_intents.execution.links import store
+from trading_intents.execution.links.link import Exchange, Link
+from trading_intents.execution.links.store import LEASE_SECONDS
+from trading_intents.execution.tracker import Desk
+from trading_intents.ids import IdMaker, OrganizationId
+from trading_intents.outbox.model import HANDLER_SECONDS, Lanes
+from trading_intents.outbox.settling import reason_of
+from trading_intents.storage.database import Row, Tx
+from trading_intents.trading import Environment
+
+RENEW_SECONDS = 1.5
+RENEW_LIMIT_SECONDS = 1.0
+RETRY_SECONDS = 0.2
+GUARD_SECONDS = 0.5  # a lease that ends so soon is not worked with any more
+LEAST_PAUSE_SECONDS = 0.05
+SEEN_SECONDS = 60.0
+TELL_PAUSE_SECONDS = 0.02  # so that many links that change together are one statement
+MOST_TAKEN = 500  # at a time
+MOST_GIVEN = 100  # at a time, to workers that have fewer
+CHANNEL = "leases"
+CANCELS = "candidate.event_type = 'intent.cancel'"
+
+
+class Leases:
+    """`woken` is told when there may be more to claim."""
+
+    def __init__(self, exchange: Exchange, make_id: IdMaker, most_age_millis: int, woken: Callable[[], None]) -> None:
+        self.links: dict[UUID, Link] = {}
+        self._exchange, self._make_id, self._woken = exchange, make_id, woken
+        self._brokerless = store.needs_no_broker(most_age_millis)
+        self.worker_id = make_id()
+        self._valid_until = 0.0
+        self._stirred = asyncio.Event()
+        self._states_changed = asyncio.Event()
+        self._told: dict[UUID, Connection] = {}
+        self._seen_at = self._brokerless_at = exchange.clock.monotonic()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(work()) for work in (self._renew, self._balance, self._tell)]
+
+    def stir(self) -> None:
+        """Accounts or leases may have changed."""
+        self._stirred.set()
+
+    def state_changed(self) -> None:
+        """Of a link."""
+        self._states_changed.set()
+
+    def lanes(self) -> list[Lanes]:
+        """What may be claimed now, by what each link can do. Rows that need no broker are looked for once a second."""
+        now = self._exchange.clock.monotonic()
+        if now > self._valid_until - GUARD_SECONDS:
+            return []
+        free = [link for link in self.links.values() if link.may_submit()]
+        cancels = [link for link in self.links.values() if link.is_up and not link.may_submit()]
+        found = [Lanes(_ids(free))] if free else []
+        if cancels:
+            found.append(Lanes(_ids(cancels), CANCELS))
+        if now - self._brokerless_at >= 1.0 and len(free) < len(self.links):
+            self._brokerless_at = now
+            found.append(Lanes(_ids(link for link in self.links.values() if not link.may_submit()), self._brokerless))
+        return found
+
+    async def close(self, limit_seconds: float) -> None:
+        """Everything is free for the others at once."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        links, self.links = list(self.links.values()), {}
+        await asyncio.gather(*(link.close(limit_seconds) for link in links), *self._closing)
+        try:
+            async with self._exchange.pool.transaction() as tx:
+                await store.retire(tx, self.worker_id)
+        except Exception as error:
+            self._exchange.log.warning("leases not given back", reason=reason_of(error))
+        self._exchange.signals.notify(CHANNEL)
+
+    async def _renew(self) -> None:
+        while True:
+            before_seconds = self._exchange.clock.monotonic()
+            try:
+                async with asyncio.timeout(RENEW_LIMIT_SECONDS), self._exchange.pool.transaction() as tx:
+                    is_alive = await store.renew(tx, self.worker_id)
+                    if not is_alive:
+                        # Renewed too late, or never yet: whoever took our leases must not meet us under the same name.
+                        worker_id = self._make_id()
+                        await store.enlist(tx, worker_id)
+            except Exception as error:
+                self._exchange.log.warning("leases not renewed", reason=reason_of(error))
+                if self._exchange.clock.monotonic() > self._valid_until:
+                    self._drop_all()
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            if not is_alive:
+                self._drop_all()
+                self.worker_id = worker_id
+            self._valid_until = before_seconds + LEASE_SECONDS
+            if not is_alive:
+                self.stir()
+            await asyncio.sleep(RENEW_SECONDS)
+
+    def _drop_all(self) -> None:
+        for link in list(self.links.values()):
+            self._close(link, give_back=False)
+
+    async def _balance(self) -> None:
+        while True:
+            pause_seconds = RETRY_SECONDS
+            try:
+                if self._exchange.clock.monotonic() < self._valid_until:
+                    pause_seconds = await self._take_or_give()
+            except Exception as error:
+                self._exchange.log.warning("leases not balanced", reason=reason_of(error))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_seconds):
+                    await self._stirred.wait()
+            self._stirred.clear()
+
+    async def _take_or_give(self) -> float:
+        """Seconds until there may be something to do again."""
+        worker_id = self.worker_id
+        async with self._exchange.pool.transaction(plans="fresh") as tx:
+            seen = await store.survey(tx)
+            held = sum(not link.is_closed for link in self.links.values())
+            missing = math.ceil(seen["accounts"] / max(1, seen["workers"])) - held
+            taken = await store.take(tx, worker_id, min(missing, MOST_TAKEN)) if missing > 0 else []
+            changed = await store.changed_links(tx, worker_id)
+            closed = [account_id for account_id, link in self.links.items() if link.is_closed]
+            forgotten = await store.forget_closed(tx, worker_id, closed) if closed else []
+            await self._mark_seen(tx)
+        if worker_id != self.worker_id:
+            return 0.0
+        for row in taken or ():
+            self._open(row)
+        for account_id in changed:
+            if link := self.links.get(account_id):
+                link.refresh()
+        for account_id in forgotten:
+            self._close(self.links[account_id], give_back=False)
+        for link in list(self.links.values())[: min(MOST_GIVEN, max(0, -missing))]:
+            self._close(link, give_back=True)
+        self._exchange.metrics.execution_leases.set(len(self.links))
+        if taken is None or len(taken) == MOST_TAKEN:
+            return LEAST_PAUSE_SECONDS
+        return min(RENEW_SECONDS, max(LEAST_PAUSE_SECONDS, seen["expires_seconds"] or 0.0))
+
+    async def _mark_seen(self, tx: Tx) -> None:
+        now = self._exchange.clock.monotonic()
+        up = [account_id for account_id, link in self.links.items() if link.is_up]
+        if up and now - self._seen_at > SEEN_SECONDS:
+            await store.mark_seen(tx, self.worker_id, up)
+            self._seen_at = now
+
+    def _open(self, row: Row) -> None:
+        desk = Desk(row["id"], OrganizationId(row["organization_id"]), Environment(row["environment"]), row["broker"])
+        link = self.links[desk.account_id] = Link(desk, row["token"], self._exchange)
+        link.start()
+        self.state_changed()
+
+    def _close(self, link: Link, give_back: bool) -> None:
+        """No more is claimed for it from here on; the rest follows once its calls are over."""
+        account_id, worker_id = link.desk.account_id, self.worker_id
+        del self.links[account_id]
+        self._told.pop(account_id, None)
+
+        async def close() -> None:
+            await link.close(HANDLER_SECONDS if give_back else 0)
+            if give_back:
+                await self._give_back(account_id, worker_id)
+
+        task = asyncio.create_task(close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _give_back(self, account_id: UUID, worker_id: UUID) -> None:
+        """Until it is done: what is held and not worked on would be nobody's."""
+        while worker_id == self.worker_id:
+            try:
+                async with self._exchange.pool.transaction() as tx:
+                    await store.give_back(tx, worker_id, [account_id])
+            except Exception as error:
+                self._exchange.log.warning("lease not given back", reason=reason_of(error))
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                break
+        self._exchange.signals.notify(CHANNEL)
+
+    async def _tell(self) -> None:
+        """Keeps the accounts' `connection` as the links are."""
+        while True:
+            await self._states_changed.wait()
+            self._states_changed.clear()
+            self._woken()
+            await asyncio.sleep(TELL_PAUSE_SECONDS)
+            states = {account_id: link.state for account_id, link in self.links.items()}
+            self._measure(states)
+            news = {account_id: state for account_id, state in states.items() if self._told.get(account_id) != state}
+            if not news:
+                continue
+            try:
+                async with self._exchange.pool.transaction() as tx:
+                    await store.show_connections(tx, self.worker_id, news)
+            except Exception as error:
+                self._exchange.log.warning("connections not shown", reason=reason_of(error))
+                self._states_changed.set()
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                self._told |= news
+
+    def _measure(self, states: Mapping[UUID, Connection]) -> None:
+        counts = Counter(states.values())
+        for state in Connection:
+            self._exchange.metrics.execution_links.labels(state).set(counts[state])
+        self._exchange.metrics.execution_breakers.set(sum(link.breaker.is_open for link in self.links.values()))
+
+
+def _ids(links: Iterable[Link]) -> list[UUID]:
+    return [link.desk.account_id for link in links]

@@ -1,0 +1,184 @@
+"""Leases and links in the database, one function per statement. Never decides. Times are the database's."""
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from trading_intents.accounts.model import Connection
+from trading_intents.execution.model import FINAL_STATUSES
+from trading_intents.storage.database import Row, Tx
+
+LEASE_SECONDS = 5.0
+# A worker that is long gone is forgotten; by then nobody can mistake its leases for living ones.
+FORGET_SECONDS = 60.0
+TAKING_LOCK = 7469010  # of the advisory kind
+_FINAL = ", ".join(f"'{status}'" for status in sorted(FINAL_STATUSES))
+
+
+async def enlist(tx: Tx, worker_id: UUID) -> None:
+    await tx.execute(
+        """
+        WITH gone AS (
+            DELETE FROM workers WHERE expires_at < clock_timestamp() - make_interval(secs => $3)
+        )
+        INSERT INTO workers (id, expires_at) VALUES ($1, clock_timestamp() + make_interval(secs => $2))
+        """,
+        worker_id,
+        LEASE_SECONDS,
+        FORGET_SECONDS,
+    )
+
+
+async def renew(tx: Tx, worker_id: UUID) -> bool:
+    """False: too late, everything that it leased is free."""
+    tag = await tx.execute(
+        """
+        UPDATE workers SET expires_at = clock_timestamp() + make_interval(secs => $2)
+        WHERE id = $1 AND expires_at > clock_timestamp()
+        """,
+        worker_id,
+        LEASE_SECONDS,
+    )
+    return tag == "UPDATE 1"
+
+
+async def survey(tx: Tx) -> Row:
+    """How many accounts and workers there are, and when the first of those may be gone."""
+    row = await tx.fetchrow(
+        """
+        SELECT (SELECT count(*) FROM accounts WHERE closed_at IS NULL) AS accounts,
+               count(*) AS workers,
+               extract(epoch FROM min(expires_at) - clock_timestamp())::float8 AS expires_seconds
+        FROM workers WHERE expires_at > clock_timestamp()
+        """
+    )
+    assert row is not None
+    return row
+
+
+async def take(tx: Tx, worker_id: UUID, most: int) -> list[Row] | None:
+    """Leases that nobody holds, of accounts that are open or have rows left. None: another worker is just taking."""
+    if not await tx.fetchval("SELECT pg_try_advisory_xact_lock($1)", TAKING_LOCK):
+        return None
+    return await tx.fetch(
+        """
+        WITH free AS MATERIALIZED (
+            SELECT a.id, a.organization_id, a.environment, a.broker, a.link_generation
+            FROM accounts a LEFT JOIN leases l ON l.account_id = a.id
+            WHERE (a.closed_at IS NULL OR l.account_id IS NOT NULL) AND NOT EXISTS (
+                SELECT FROM workers w WHERE w.id = l.worker_id AND w.expires_at > clock_timestamp()
+            )
+            ORDER BY a.id LIMIT $2
+        ), taken AS (
+            INSERT INTO leases AS l (account_id, organization_id, worker_id, generation)
+            SELECT id, organization_id, $1, link_generation FROM free
+            ON CONFLICT (account_id) DO UPDATE
+            SET worker_id = excluded.worker_id, token = l.token + 1, generation = excluded.generation
+            RETURNING account_id, token
+        )
+        SELECT free.*, taken.token FROM taken JOIN free ON free.id = taken.account_id
+        """,
+        worker_id,
+        most,
+    )
+
+
+async def give_back(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> None:
+    await tx.execute(
+        "UPDATE leases SET worker_id = NULL WHERE worker_id = $1 AND account_id = ANY ($2::uuid[])",
+        worker_id,
+        account_ids,
+    )
+
+
+async def retire(tx: Tx, worker_id: UUID) -> None:
+    """All that it leased is free at once."""
+    await tx.execute("DELETE FROM workers WHERE id = $1", worker_id)
+
+
+async def changed_links(tx: Tx, worker_id: UUID) -> list[UUID]:
+    """Accounts of ours whose link must look at its account or credential again."""
+    rows = await tx.fetch(
+        """
+        UPDATE leases l SET generation = a.link_generation FROM accounts a
+        WHERE l.worker_id = $1 AND a.id = l.account_id AND a.link_generation <> l.generation
+        RETURNING l.account_id
+        """,
+        worker_id,
+    )
+    return [row["account_id"] for row in rows]
+
+
+async def forget_closed(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> list[UUID]:
+    """Those of the closed accounts that have nothing left to do need no lease any more."""
+    rows = await tx.fetch(
+        """
+        DELETE FROM leases l
+        WHERE worker_id = $1 AND account_id = ANY ($2::uuid[]) AND NOT EXISTS (
+            SELECT FROM outbox WHERE lane = l.account_id AND status IN ('pending', 'processing')
+        )
+        RETURNING account_id
+        """,
+        worker_id,
+        account_ids,
+    )
+    return [row["account_id"] for row in rows]
+
+
+async def show_connections(tx: Tx, worker_id: UUID, states: Mapping[UUID, Connection]) -> None:
+    """What is not ours any more is another's to tell."""
+    await tx.execute(
+        """
+        UPDATE accounts a SET connection = s.connection
+        FROM unnest($2::uuid[], $3::text[]) AS s (account_id, connection) JOIN leases l USING (account_id)
+        WHERE a.id = s.account_id AND l.worker_id = $1 AND a.connection <> s.connection
+        """,
+        worker_id,
+        list(states),
+        list(states.values()),
+    )
+
+
+async def read_link(tx: Tx, account_id: UUID) -> Row:
+    """What a link is made from."""
+    row = await tx.fetchrow(
+        """
+        SELECT a.external_account_id, a.closed_at IS NOT NULL AS closed, coalesce(l.seen_at, a.created_at) AS seen_at,
+               s.id AS sealed_id, s.credential_id, s.sealed
+        FROM accounts a
+        LEFT JOIN leases l ON l.account_id = a.id
+        LEFT JOIN credentials c ON c.account_id = a.id
+        LEFT JOIN sealed_secrets s ON s.credential_id = c.id AND NOT s.discarded
+        WHERE a.id = $1
+        """,
+        account_id,
+    )
+    assert row is not None
+    return row
+
+
+async def mark_seen(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> None:
+    await tx.execute(
+        "UPDATE leases SET seen_at = clock_timestamp() WHERE worker_id = $1 AND account_id = ANY ($2::uuid[])",
+        worker_id,
+        account_ids,
+    )
+
+
+def needs_no_broker(most_age_millis: int) -> str:
+    """SQL about a claim's candidate: its order is finished, or it is not to be sent any more."""
+    return f"""
+        EXISTS (
+            SELECT FROM orders o
+            WHERE o.order_id = candidate.order_key AND (
+                o.order_status IN ({_FINAL})
+                OR candidate.event_type <> 'intent.cancel' AND (
+                    o.cancel_requested
+                    OR candidate.created_at < clock_timestamp() - make_interval(secs => least({most_age_millis}, (
+                        SELECT stale_order_millis FROM symbol_times t
+                        WHERE t.account_id = o.account_id AND t.symbol = o.symbol
+                    )) / 1000.0)
+                )
+            )
+            OFFSET 0
+        )
+    """  # noqa: S608 - our own constants

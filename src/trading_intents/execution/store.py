@@ -1,0 +1,240 @@
+"""Commands and look-ups in the database, one function per statement. Never decides. Times are the database's."""
+
+from collections.abc import Collection, Sequence
+from uuid import UUID
+
+from trading_intents.controls.store import COLUMNS, JOINS
+from trading_intents.execution.model import FINAL_STATUSES
+from trading_intents.orders.model import ALIVE
+from trading_intents.storage.database import Row, Tx
+
+JUST_SENT_SECONDS = 5.0
+SWEEP_ROWS = 100
+_FINAL = ", ".join(f"'{status}'" for status in sorted(FINAL_STATUSES))
+_ALIVE = ", ".join(f"'{kind}'" for kind in sorted(ALIVE))
+
+
+async def lock_orders(tx: Tx, order_ids: Collection[UUID]) -> list[Row]:
+    return await tx.fetch(
+        "SELECT * FROM orders WHERE order_id = ANY ($1::uuid[]) ORDER BY order_id FOR UPDATE", sorted(order_ids)
+    )
+
+
+# What the commands of claimed rows meet. A row whose claim or lease is not ours any more has no claim_seconds.
+READ_SCENES = f"""
+    SELECT {COLUMNS}, a.disabled, asked.place, act.action_id, act.action_type, act.record,
+        confirmed.action_id AS confirmed_action_id,
+        extract(epoch FROM clock_timestamp() - act.created_at)::float8 AS age_seconds,
+        extract(epoch FROM clock_timestamp() - r.claimed_at)::float8 AS claim_seconds,
+        EXISTS (
+            SELECT FROM commands c WHERE c.order_id = asked.order_id AND c.seq = asked.seq AND c.sent_at IS NOT NULL
+        ) AS is_sent,
+        EXISTS (
+            SELECT FROM facts f WHERE f.order_id = asked.order_id AND f.kind IN ({_ALIVE})
+        ) AS acknowledged,
+        clock_timestamp() AS now
+    FROM unnest(
+        (SELECT $1::bigint[]), (SELECT $2::uuid[]), (SELECT $3::uuid[]), (SELECT $4::text[]), (SELECT $5::uuid[]),
+        (SELECT $6::bigint[]), (SELECT $7::bigint[]), (SELECT $8::bigint[])
+    ) WITH ORDINALITY AS asked (row_id, token, account_id, symbol, order_id, seq, command_seq, lease_token, place)
+    {JOINS}
+    JOIN actions act ON act.account_id = asked.account_id AND act.seq = asked.seq
+    JOIN actions confirmed ON confirmed.account_id = asked.account_id AND confirmed.seq = asked.command_seq
+    LEFT JOIN LATERAL (
+        SELECT claimed_at FROM outbox WHERE id = asked.row_id AND claim_token = asked.token AND EXISTS (
+            SELECT FROM leases l JOIN workers w ON w.id = l.worker_id
+            WHERE l.account_id = asked.account_id AND l.token = asked.lease_token
+              AND w.id = $9 AND w.expires_at > clock_timestamp()
+        ) LIMIT 1
+    ) r ON true
+"""  # noqa: S608 - our own constants
+
+
+async def read_scenes(
+    tx: Tx, worker_id: UUID, asked: Sequence[tuple[int, UUID, UUID, str, UUID, int, int, int]]
+) -> list[Row]:
+    """For each row's id, claim token, account, symbol, order, seq, the order's command_seq, and the lease's token."""
+    return await tx.fetch(READ_SCENES, *map(list, zip(*asked, strict=True)), worker_id)
+
+
+async def mark_sent(tx: Tx, commands: Sequence[tuple[UUID, str, UUID, UUID, int, str]]) -> None:
+    """Of each: account, client order id, organization, order, seq, action type. From here on it is never sent again."""
+    await tx.execute(
+        """
+        INSERT INTO commands (account_id, client_order_id, organization_id, order_id, seq, action_type, sent_at)
+        SELECT account_id, client_order_id, organization_id, order_id, seq, action_type, clock_timestamp()
+        FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[], $5::bigint[], $6::text[])
+             AS new (account_id, client_order_id, organization_id, order_id, seq, action_type)
+        ON CONFLICT (account_id, client_order_id) DO UPDATE SET sent_at = excluded.sent_at, unclear_at = NULL
+        """,
+        *map(list, zip(*commands, strict=True)),
+    )
+
+
+async def unmark_sent(tx: Tx, account_id: UUID, client_order_ids: Sequence[str]) -> None:
+    """Provably nothing reached the broker."""
+    await tx.execute(
+        "UPDATE commands SET sent_at = NULL WHERE account_id = $1 AND client_order_id = ANY ($2::text[])",
+        account_id,
+        client_order_ids,
+    )
+
+
+async def mark_unclear(tx: Tx, account_id: UUID, client_order_ids: Sequence[str]) -> None:
+    await tx.execute(
+        """
+        UPDATE commands SET unclear_at = clock_timestamp()
+        WHERE account_id = $1 AND client_order_id = ANY ($2::text[]) AND unclear_at IS NULL
+        """,
+        account_id,
+        client_order_ids,
+    )
+
+
+async def look_up_after(tx: Tx, order_ids: Sequence[UUID], seconds: float) -> None:
+    """Begin to look these up, or begin anew."""
+    await tx.execute(
+        """
+        UPDATE orders SET lookup_due_at = clock_timestamp() + make_interval(secs => $2), lookups = 0, absent_at = NULL
+        WHERE order_id = ANY ($1::uuid[])
+        """,
+        order_ids,
+        seconds,
+    )
+
+
+async def doubt_missing(tx: Tx, account_id: UUID, client_order_ids: Sequence[str], numbers: Sequence[str]) -> None:
+    """Open orders that the broker was sent and does not name among its own, neither by client order id nor by its own
+    number, are looked up. One that is just being sent may not be there yet."""
+    await tx.execute(
+        f"""
+        UPDATE orders o SET lookup_due_at = clock_timestamp(), lookups = 0, absent_at = NULL
+        FROM (
+            SELECT order_id FROM orders o
+            WHERE account_id = $1 AND order_status NOT IN ({_FINAL}) AND lookup_due_at IS NULL
+              AND EXISTS (
+                SELECT FROM commands c
+                WHERE c.order_id = o.order_id AND c.sent_at < clock_timestamp() - make_interval(secs => $4)
+              )
+              AND NOT EXISTS (
+                SELECT FROM commands c
+                WHERE c.order_id = o.order_id
+                  AND (c.client_order_id = ANY ($2::text[]) OR c.broker_order_id = ANY ($3::text[]))
+              )
+            ORDER BY order_id FOR UPDATE
+        ) AS missing
+        WHERE o.order_id = missing.order_id
+        """,  # noqa: S608 - our own constants
+        account_id,
+        client_order_ids,
+        numbers,
+        JUST_SENT_SECONDS,
+    )
+
+
+_DOUBT = f"""
+    SELECT o.order_id, o.account_id, o.organization_id, o.order_status, o.flags, o.external_order_id, o.lookups,
+        extract(epoch FROM clock_timestamp() - o.absent_at)::float8 AS absent_seconds,
+        created.action_id AS create_action_id, confirmed.action_id AS confirmed_action_id,
+        EXISTS (SELECT FROM facts f WHERE f.order_id = o.order_id AND f.kind IN ({_ALIVE})) AS acknowledged,
+        (
+            SELECT client_order_id FROM commands c
+            WHERE c.order_id = o.order_id AND c.seq = o.pending_replace_seq AND c.unclear_at IS NOT NULL
+        ) AS replace_id,
+        (
+            SELECT client_order_id FROM commands c
+            WHERE c.order_id = o.order_id AND c.action_type = 'CANCEL' AND c.unclear_at IS NOT NULL
+              AND o.cancel_requested
+            ORDER BY c.seq LIMIT 1
+        ) AS cancel_id
+    FROM orders o
+    JOIN actions created ON created.account_id = o.account_id AND created.seq = o.create_seq
+    JOIN actions confirmed ON confirmed.account_id = o.account_id AND confirmed.seq = o.command_seq
+"""  # noqa: S608 - our own constants
+
+
+async def due_lookups(tx: Tx, account_ids: Sequence[UUID], limit: int) -> list[Row]:
+    return await tx.fetch(
+        f"""
+        {_DOUBT} WHERE o.account_id = ANY ($1::uuid[]) AND o.lookup_due_at <= (SELECT clock_timestamp())
+        ORDER BY o.lookup_due_at LIMIT $2
+        """,
+        account_ids,
+        limit,
+    )
+
+
+async def read_doubt(tx: Tx, order_id: UUID) -> Row:
+    """Of an order that is locked."""
+    row = await tx.fetchrow(f"{_DOUBT} WHERE o.order_id = $1", order_id)
+    assert row is not None
+    return row
+
+
+async def plan_lookup(tx: Tx, order_id: UUID, after_seconds: float | None, is_absent: bool) -> None:
+    """The next look-up (None: none), and whether the command in doubt was now found not to have arrived."""
+    await tx.execute(
+        """
+        UPDATE orders
+        SET lookup_due_at = clock_timestamp() + make_interval(secs => $2),
+            lookups = CASE WHEN $2::float8 IS NULL THEN 0 ELSE lookups + 1 END,
+            absent_at = CASE WHEN $3 THEN coalesce(absent_at, clock_timestamp()) END
+        WHERE order_id = $1
+        """,
+        order_id,
+        after_seconds,
+        is_absent,
+    )
+
+
+async def clear_unclear(tx: Tx, account_id: UUID, client_order_id: str) -> None:
+    await tx.execute(
+        "UPDATE commands SET unclear_at = NULL WHERE account_id = $1 AND client_order_id = $2",
+        account_id,
+        client_order_id,
+    )
+
+
+async def stale_orders(tx: Tx, account_ids: Sequence[UUID], again_seconds: float, limit: int) -> list[Row]:
+    """Orders that have worked longer than their symbol allows, from the action they reflect, with no CANCEL lately."""
+    return await tx.fetch(
+        """
+        SELECT o.order_id, o.account_id, o.organization_id
+        FROM symbol_times t
+        JOIN orders o ON o.account_id = t.account_id AND o.symbol = t.symbol
+        JOIN actions a ON a.account_id = o.account_id AND a.seq = o.command_seq
+        WHERE t.stale_order_millis IS NOT NULL AND t.account_id = ANY ($1::uuid[])
+          AND o.order_status IN ('NEW', 'PARTIALLY_FILLED', 'PENDING_REPLACE') AND NOT o.cancel_requested
+          AND a.created_at < clock_timestamp() - make_interval(secs => t.stale_order_millis / 1000.0)
+          AND NOT EXISTS (
+            SELECT FROM actions c
+            WHERE c.intent_id = o.order_id AND c.action_type = 'CANCEL'
+              AND c.created_at > clock_timestamp() - make_interval(secs => $2)
+          )
+        ORDER BY o.order_id LIMIT $3
+        """,
+        account_ids,
+        again_seconds,
+        limit,
+    )
+
+
+async def used_up(tx: Tx, lanes: Sequence[UUID], attempt_limit: int, claim_seconds: float) -> list[Row]:
+    """Rows that are to fail: no attempt is left, and nobody is at the last one."""
+    return await tx.fetch(
+        """
+        SELECT r.id, r.order_key, r.lane, r.event_type, a.action_id,
+               EXISTS (
+                   SELECT FROM commands c
+                   WHERE c.order_id = r.order_key AND c.seq = a.seq AND c.sent_at IS NOT NULL
+               ) AS is_sent
+        FROM outbox r JOIN actions a ON a.account_id = r.lane AND a.seq = (r.payload ->> 'seq')::bigint
+        WHERE r.lane = ANY ($1::uuid[]) AND r.status IN ('pending', 'processing') AND r.attempts >= $2
+          AND (r.status = 'pending' OR r.claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $3))
+        ORDER BY r.id LIMIT $4
+        """,
+        lanes,
+        attempt_limit,
+        claim_seconds,
+        SWEEP_ROWS,
+    )

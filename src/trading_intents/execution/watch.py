@@ -1,0 +1,279 @@
+"""What time brings about: orders in doubt are looked up, those that worked too long are cancelled, and rows without an
+attempt left fail together with their orders."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from trading_intents.brokers.port import Absent, BrokerEvent, Lookup, LookupKind, OrderSnapshot, OrderTicket
+from trading_intents.clock import Clock
+from trading_intents.execution import store
+from trading_intents.execution.jobs import Rules, alert_lost_cancel
+from trading_intents.execution.links.leases import Leases
+from trading_intents.execution.links.link import Link
+from trading_intents.execution.model import (
+    ALERT_LOOKUPS,
+    COMMANDS,
+    LOOKUP_PAUSES_SECONDS,
+    PROOF_SECONDS,
+    Doubt,
+    Finding,
+    find,
+    next_lookup_seconds,
+    proof,
+    used_up,
+)
+from trading_intents.execution.recorder import Recorder
+from trading_intents.execution.tracker import OwnFact, publish
+from trading_intents.ids import OrganizationId
+from trading_intents.orders.facts import CommandKind, FactKind, client_order_id
+from trading_intents.outbox import queue as outbox
+from trading_intents.outbox.model import CLAIM_SECONDS
+from trading_intents.outbox.settling import reason_of
+from trading_intents.storage.database import Pool, Row
+from trading_intents.telemetry import Log, Metrics
+from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
+
+POLL_SECONDS = 1.0
+LOOKUPS_AT_ONCE = 20
+MOST_STALE = 100
+CANCEL_AGAIN_SECONDS = 60.0  # an order that would not be cancelled is not asked for more often
+CALL_SECONDS = 3.5
+
+AppendCancel = Callable[[OrganizationId, UUID, UUID], Awaitable[bool]]  # of an account, an order
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An order that is looked up, and what was found."""
+
+    row: Row
+    link: Link
+    order: Lookup
+    replaced: Lookup | None
+
+    @property
+    def events(self) -> list[BrokerEvent]:
+        found = [each for each in (self.order, self.replaced) if isinstance(each, OrderSnapshot)]
+        return [event for each in found for event in each.events]
+
+
+class Watch:
+    def __init__(
+        self,
+        pool: Pool,
+        leases: Leases,
+        recorder: Recorder,
+        rules: Rules,
+        append_cancel: AppendCancel,
+        clock: Clock,
+        metrics: Metrics,
+        log: Log,
+    ) -> None:
+        self._pool, self._leases, self._recorder, self._rules = pool, leases, recorder, rules
+        self._append_cancel, self._clock, self._metrics, self._log = append_cancel, clock, metrics, log
+        self._stirred = asyncio.Event()
+        self._looking: dict[UUID, asyncio.Task[None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        works = ((self._look_up, self._stirred), (self._cancel_stale, asyncio.Event()))
+        self._tasks = [asyncio.create_task(self._repeat(work, stirred)) for work, stirred in works]
+
+    def stir_after(self, seconds: float = LOOKUP_PAUSES_SECONDS[0]) -> None:
+        """Something is to be looked up then."""
+        asyncio.get_running_loop().call_later(seconds, self._stirred.set)
+
+    async def close(self) -> None:
+        tasks = [*self._tasks, *self._looking.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _repeat(self, work: Callable[[], Awaitable[None]], stirred: asyncio.Event) -> None:
+        while True:
+            stirred.clear()
+            try:
+                await work()
+            except Exception as error:
+                self._log.warning("execution watch failed", work=work.__name__, reason=reason_of(error))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS):
+                    await stirred.wait()
+
+    async def _look_up(self) -> None:
+        up = [account_id for account_id, link in self._leases.links.items() if link.is_up]
+        free = LOOKUPS_AT_ONCE - len(self._looking)
+        if not up or free <= 0:
+            return
+        async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+            rows = await store.due_lookups(tx, up, LOOKUPS_AT_ONCE)
+        for row in rows[:free]:
+            order_id, link = row["order_id"], self._leases.links.get(row["account_id"])
+            if order_id not in self._looking and link:
+                task = self._looking[order_id] = asyncio.create_task(self._investigate(row, link))
+                task.add_done_callback(lambda _, order_id=order_id: self._looked(order_id))  # type: ignore[misc] # bound now
+
+    def _looked(self, order_id: UUID) -> None:
+        del self._looking[order_id]
+        self._stirred.set()
+
+    async def _investigate(self, row: Row, link: Link) -> None:
+        try:
+            order = await link.look_up(client_order_id(row["confirmed_action_id"]), row["external_order_id"])
+            replaced = await link.look_up(row["replace_id"], None) if row["replace_id"] else None
+            self._metrics.execution_lookups.labels(_found(order)).inc()
+            await self._conclude(Case(row, link, order, replaced))
+        except Exception as error:
+            self._log.warning("look-up not written", order=str(row["order_id"]), reason=reason_of(error))
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _conclude(self, case: Case) -> None:
+        """Write down what was found; then what is still in doubt decides whether and when to look again."""
+        order_id, link = case.row["order_id"], case.link
+        lookup = link.integration.capabilities.lookup if link.integration else LookupKind.NONE
+        async with self._pool.transaction(plans="by_key") as tx:
+            await store.lock_orders(tx, [order_id])
+            recorded = await self._recorder.book(tx, link.desk, case.events)
+            row = await store.read_doubt(tx, order_id)
+            doubt = _doubt(row)
+            finding = find(doubt, case.order, case.replaced, lookup)
+            is_missing = finding is Finding.MISSING
+            is_proved = is_missing and (doubt.absent_seconds or 0) >= PROOF_SECONDS
+            delay: float | None = None
+            if finding in (Finding.MISSING, Finding.UNKNOWN, Finding.ALIVE) and not is_proved:
+                absent_seconds = (doubt.absent_seconds or 0) if is_missing else None
+                delay = next_lookup_seconds(doubt.lookups + 1, absent_seconds)
+            await store.plan_lookup(tx, order_id, delay, is_missing)
+            await publish(tx, recorded)
+        self._recorder.told(recorded)
+        if delay is not None:
+            self.stir_after(delay)
+        await self._act(case, doubt, finding, is_proved)
+
+    async def _act(self, case: Case, doubt: Doubt, finding: Finding, is_proved: bool) -> None:
+        order_id = case.row["order_id"]
+        if is_proved:
+            await self._give_up(case, doubt)
+        elif finding is Finding.ALIVE and isinstance(case.order, OrderSnapshot):
+            await self._kill(case, case.order)
+        elif finding is Finding.LOST:
+            self._alert("order_lost", order_id, "the broker no longer has an open order")
+        elif finding is Finding.UNKNOWN and doubt.lookups + 1 == ALERT_LOOKUPS:
+            self._alert("order_unknown", order_id, "what became of a command cannot be found out")
+
+    async def _give_up(self, case: Case, doubt: Doubt) -> None:
+        """The command in doubt was found missing twice: it never arrived."""
+        order_id, desk = case.row["order_id"], case.link.desk
+        async with self._pool.transaction(plans="by_key") as tx:
+            await store.lock_orders(tx, [order_id])
+            now = _doubt(await store.read_doubt(tx, order_id))
+            if (now.acknowledged, now.replace_id, now.cancel_id) != (
+                doubt.acknowledged,
+                doubt.replace_id,
+                doubt.cancel_id,
+            ):
+                return
+            fact = proof(order_id, client_order_id(case.row["create_action_id"]), doubt)
+            recorded = await self._recorder.book(tx, desk, (), (fact,))
+            await store.clear_unclear(tx, desk.account_id, fact.client_order_id)
+            # Another one may be in doubt still.
+            await store.plan_lookup(tx, order_id, LOOKUP_PAUSES_SECONDS[0], is_absent=False)
+            await publish(tx, recorded)
+        self._recorder.told(recorded)
+        self.stir_after()
+        self._log.warning("command never arrived", order=str(order_id), kind=fact.kind)
+        if fact.kind is FactKind.CANCEL_DROPPED:
+            alert_lost_cancel(order_id, self._metrics, self._log)
+
+    async def _kill(self, case: Case, found: OrderSnapshot) -> None:
+        """An order that was given up, and that the broker works: no action stands for this CANCEL, since its intent is
+        closed."""
+        row = case.row
+        ticket = OrderTicket(
+            client_order_id=client_order_id(row["order_id"]),
+            broker_order_id=found.broker_order_id,
+            orig_client_order_id=found.client_order_id,
+            symbol=Symbol(found.symbol),
+            side=OrderSide(found.side),
+            kind=OrderKind.MARKET,
+            quantity=found.quantity,
+            time_in_force=TimeInForce.DAY,
+        )
+        result = await case.link.call(CommandKind.CANCEL, ticket, self._clock.monotonic() + CALL_SECONDS)
+        self._log.warning("order that was given up is cancelled", order=str(row["order_id"]), outcome=result.outcome)
+
+    def _alert(self, kind: str, order_id: UUID, text: str) -> None:
+        self._metrics.execution_alerts.labels(kind).inc()
+        self._log.error(text, order=str(order_id))
+
+    async def _cancel_stale(self) -> None:
+        if not self._leases.links:
+            return
+        async with self._pool.transaction(read_only=True) as tx:
+            rows = await store.stale_orders(tx, list(self._leases.links), CANCEL_AGAIN_SECONDS, MOST_STALE)
+        for row in rows:
+            await self._append_cancel(OrganizationId(row["organization_id"]), row["account_id"], row["order_id"])
+
+    async def sweep(self) -> Sequence[str]:
+        """Fails the rows that have no attempt left, with what that means for their orders. Gives their event types."""
+        lanes = list(self._leases.links)
+        async with self._pool.transaction(read_only=True, plans="fresh") as tx:
+            found = await store.used_up(tx, lanes, self._rules.attempt_limit, CLAIM_SECONDS)
+        failed: list[str] = []
+        for account_id in sorted({row["lane"] for row in found}):
+            if link := self._leases.links.get(account_id):
+                failed += await self._fail(link, [row for row in found if row["lane"] == account_id])
+        return failed
+
+    async def _fail(self, link: Link, found: Sequence[Row]) -> list[str]:
+        desk, limit, ids = link.desk, self._rules.attempt_limit, {row["id"] for row in found}
+        async with self._pool.transaction(plans="fresh") as tx:
+            await store.lock_orders(tx, {row["order_key"] for row in found})
+            # Read again: what is known of them under their orders' locks counts.
+            rows = [r for r in await store.used_up(tx, [desk.account_id], limit, CLAIM_SECONDS) if r["id"] in ids]
+            gone = await outbox.fail(tx, [row["id"] for row in rows], limit)
+            rows = [row for row in rows if row["id"] in gone]
+            sent = [row for row in rows if row["is_sent"]]
+            recorded = await self._recorder.book(tx, desk, (), [_ending(row) for row in rows])
+            if sent:
+                await store.mark_unclear(tx, desk.account_id, [client_order_id(row["action_id"]) for row in sent])
+                await store.look_up_after(tx, [row["order_key"] for row in sent], LOOKUP_PAUSES_SECONDS[0])
+            await publish(tx, recorded)
+        self._recorder.told(recorded)
+        if sent:
+            self.stir_after()
+        for row in rows:
+            if row["event_type"] == "intent.cancel" and not row["is_sent"]:
+                alert_lost_cancel(row["order_key"], self._metrics, self._log)
+        return [row["event_type"] for row in rows]
+
+
+def _found(order: Lookup) -> str:
+    match order:
+        case OrderSnapshot():
+            return "order"
+        case Absent():
+            return "absent"
+    return "unknown"
+
+
+def _doubt(row: Row) -> Doubt:
+    return Doubt(
+        row["order_status"],
+        tuple(row["flags"]),
+        row["acknowledged"],
+        row["replace_id"],
+        row["cancel_id"],
+        row["lookups"],
+        row["absent_seconds"],
+    )
+
+
+def _ending(row: Row) -> OwnFact:
+    command, coid = COMMANDS[row["event_type"]], client_order_id(row["action_id"])
+    if row["is_sent"]:
+        return OwnFact(row["order_key"], FactKind.UNCERTAIN, coid)
+    return used_up(command, row["order_key"], coid)

@@ -1,0 +1,169 @@
+"""Workers in the test's own process that execute on a venue in memory what a writer beside them records."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from tests.conftest import Urls
+from tests.intents.office import Office, open_office
+from tests.waiting import eventually_async
+from trading_intents.accounts.vault import SecretRef
+from trading_intents.brokers.registry import Registry
+from trading_intents.clock import SystemClock
+from trading_intents.execution.service import Execution
+from trading_intents.ids import OrganizationId, id_maker
+from trading_intents.intents.batch import Receipt
+from trading_intents.intents.model import Cancel, Create, Replace, Spec, Submission
+from trading_intents.orders.facts import client_order_id
+from trading_intents.outbox.worker import Shop
+from trading_intents.secret import Secret
+from trading_intents.storage.database import open_database
+from trading_intents.storage.signals import open_signals
+from trading_intents.telemetry import Metrics, make_log
+from trading_intents.testing.fakes import Venue
+from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
+
+WAIT_SECONDS = 15.0
+POOL_SIZE = 8
+ATTEMPT_LIMIT = 10
+MOST_AGE_MILLIS = 30_000
+
+
+class OpenVault:
+    """Keeps nothing secret: what is sealed is the text itself."""
+
+    async def seal(self, ref: SecretRef, secrets: Any) -> bytes:
+        raise NotImplementedError
+
+    async def open(self, ref: SecretRef, sealed: bytes) -> dict[str, Secret]:
+        return {"token": Secret(sealed.decode())}
+
+    async def forget(self, ref: SecretRef, sealed: bytes) -> None:
+        raise NotImplementedError
+
+
+@dataclass
+class Floor:
+    urls: Urls
+    office: Office
+    venue: Venue
+
+    @property
+    def account(self) -> UUID:
+        return self.office.accounts[0]
+
+    async def create(self, quantity: str = "10", symbol: str = "AAPL", account: UUID | None = None) -> UUID:
+        spec = Spec(OrderKind.LIMIT, quantity, "100", None, None)
+        command = Create(Symbol(symbol), OrderSide.BUY, RouteStrategy.SMART, spec)
+        return (await self.submit(self.office.command(account or self.account, command))).intent_id
+
+    async def replace(self, intent_id: UUID, quantity: str) -> int:
+        spec = Spec(OrderKind.LIMIT, quantity, "100", None, None)
+        return (await self.submit(self.office.command(self.account, Replace(intent_id, spec)))).seq
+
+    async def cancel(self, intent_id: UUID) -> int:
+        return (await self.submit(self.office.command(self.account, Cancel(intent_id)))).seq
+
+    async def submit(self, submission: Submission) -> Receipt:
+        receipt = await self.office.submit(submission)
+        assert isinstance(receipt, Receipt), receipt
+        return receipt
+
+    async def coid(self, intent_id: UUID, action_type: str = "CREATE") -> str:
+        """The client order id of the intent's last action of that type."""
+        return client_order_id(
+            await self.office.owner.fetchval(
+                "SELECT action_id FROM actions WHERE intent_id = $1 AND action_type = $2 ORDER BY seq DESC LIMIT 1",
+                intent_id,
+                action_type,
+            )
+        )
+
+    async def order(self, intent_id: UUID) -> Any:
+        return await self.office.owner.fetchrow("SELECT * FROM orders WHERE order_id = $1", intent_id)
+
+    async def rows(self, intent_id: UUID) -> list[Any]:
+        return list(await self.office.owner.fetch("SELECT * FROM outbox WHERE order_key = $1 ORDER BY id", intent_id))
+
+    async def until_status(self, intent_id: UUID, status: str, limit_seconds: float = WAIT_SECONDS) -> Any:
+        """The order's row once it has that status, and its finished rows are."""
+        last: Any = None
+
+        async def reached() -> bool:
+            nonlocal last
+            last = await self.order(intent_id)
+            return bool(last["order_status"] == status)
+
+        try:
+            await eventually_async(reached, limit_seconds)
+        except AssertionError:
+            raise AssertionError(f"{status} not within {limit_seconds} s: {dict(last)}") from None
+        return last
+
+    async def until_rows_are(self, status: str, limit_seconds: float = WAIT_SECONDS) -> None:
+        async def done() -> bool:
+            other = await self.office.owner.fetchval(
+                "SELECT count(*) FROM outbox WHERE queue = 'intents' AND status <> $1", status
+            )
+            return bool(other == 0)
+
+        await eventually_async(done, limit_seconds)
+
+    async def until(self, condition: Callable[[], Awaitable[bool]], limit_seconds: float = WAIT_SECONDS) -> float:
+        return await eventually_async(condition, limit_seconds)
+
+    async def until_true(self, condition: Callable[[], bool], limit_seconds: float = WAIT_SECONDS) -> float:
+        async def asked() -> bool:
+            return condition()
+
+        return await eventually_async(asked, limit_seconds)
+
+    async def connection(self, account: UUID | None = None) -> str:
+        found: str = await self.office.owner.fetchval(
+            "SELECT connection FROM accounts WHERE id = $1", account or self.account
+        )
+        return found
+
+    def fill(self, coid: str, quantity: str = "10", price: str = "100") -> None:
+        self.venue.fill(coid, Decimal(quantity), Decimal(price))
+
+
+@contextlib.asynccontextmanager
+async def open_floor(urls: Urls, accounts: int = 1, venue: Venue | None = None) -> AsyncIterator[Floor]:
+    """Accounts of a broker that is called paper and is the venue. No worker yet."""
+    async with open_office(urls.login, urls.owner, accounts) as office:
+        yield Floor(urls, office, venue or Venue("paper"))
+
+
+@contextlib.asynccontextmanager
+async def executing(
+    floor: Floor,
+    most_age_millis: int = MOST_AGE_MILLIS,
+    attempt_limit: int = ATTEMPT_LIMIT,
+    metrics: Metrics | None = None,
+    level: str = "critical",
+) -> AsyncIterator[Execution]:
+    """One worker, with connections of its own."""
+    log, clock, counted = make_log(level), SystemClock(), metrics or Metrics()
+    cancelled: list[UUID] = []
+
+    async def append_cancel(organization_id: OrganizationId, account_id: UUID, order_id: UUID) -> bool:
+        cancelled.append(order_id)
+        return True
+
+    login = floor.urls.login
+    async with open_database(login, POOL_SIZE, log, counted) as database, open_signals(login, log) as signals:
+        shop = Shop(database.worker, attempt_limit, clock, counted, log)
+        brokers = Registry([floor.venue.integration])
+        execution = Execution(
+            shop, brokers, OpenVault(), lambda _: {}, signals, id_maker(clock), most_age_millis, append_cancel
+        )
+        execution.start()
+        try:
+            yield execution
+        finally:
+            await asyncio.shield(execution.stop(5))
