@@ -11,7 +11,7 @@ LOCK := uv pip compile -q --universal --python-version 3.11 --generate-hashes --
 help: ## list these commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-run: $(VENV)/run.stamp ## start everything: PostgreSQL, REST, worker
+run: $(VENV)/run.stamp ## start everything: PostgreSQL, REST, gRPC, worker
 	@exec $(BIN)/trading-intents serve
 
 test: $(VENV)/dev.stamp ## run the whole test suite

@@ -24,7 +24,7 @@ COMMAND = (sys.executable, "-m", "trading_intents")
 def environment(data_dir: Path, settings: Mapping[str, str]) -> dict[str, str]:
     """Ours alone: nothing that the developer's shell happens to set."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-    chosen = {"DATA_DIR": str(data_dir), "HTTP_PORT": "0"} | dict(settings)
+    chosen = {"DATA_DIR": str(data_dir), "HTTP_PORT": "0", "GRPC_PORT": "0"} | dict(settings)
     return clean | {PREFIX + name: value for name, value in chosen.items()}
 
 
@@ -35,6 +35,7 @@ class Platform:
     client: httpx.Client
     environ: dict[str, str]
     logs: list[str] = field(default_factory=list)
+    grpc: str = ""  # the stream's address, in a process with that role
 
     def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """One command of `trading-intents`, with the same settings."""
@@ -72,10 +73,10 @@ def serving(data_dir: Path, **settings: str) -> Iterator[Platform]:
     assert process.stderr is not None
     gathering = threading.Thread(target=logs.extend, args=(process.stderr,), daemon=True)
     try:
-        url = _await_url(process, logs)
+        told = _await_serving(process, logs)
         gathering.start()
-        with httpx.Client(base_url=url, timeout=10) as client:
-            yield Platform(process, url, client, environ, logs)
+        with httpx.Client(base_url=told["http"], timeout=10) as client:
+            yield Platform(process, told["http"], client, environ, logs, told.get("grpc", ""))
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -90,12 +91,13 @@ def serving(data_dir: Path, **settings: str) -> Iterator[Platform]:
         process.stderr.close()
 
 
-def _await_url(process: subprocess.Popen[str], logs: list[str]) -> str:
-    """The address from the `serving` line."""
+def _await_serving(process: subprocess.Popen[str], logs: list[str]) -> dict[str, str]:
+    """The `serving` line, which has the addresses."""
     assert process.stderr is not None
     for line in process.stderr:
         logs.append(line)
         if line.startswith("{") and json.loads(line).get("event") == "serving":
-            return str(json.loads(line)["http"])
+            told: dict[str, str] = json.loads(line)
+            return told
     process.wait()
     raise AssertionError("the platform did not start:\n" + "".join(logs))

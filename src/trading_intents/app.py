@@ -48,10 +48,15 @@ from trading_intents.outbox.http import outbox_routes
 from trading_intents.outbox.model import Handler, Queue, channel
 from trading_intents.outbox.worker import Shop, Worker
 from trading_intents.secret import Secret
-from trading_intents.storage.database import Database, open_database
+from trading_intents.storage.database import Database, Tx, open_database
 from trading_intents.storage.embedded import running
 from trading_intents.storage.migrate import migrate
 from trading_intents.storage.signals import Signals, open_signals
+from trading_intents.stream.grpc import Door, Listener
+from trading_intents.stream.hub import Hub
+from trading_intents.stream.log import CHANNEL as STREAM
+from trading_intents.stream.model import EventType
+from trading_intents.stream.service import Retained, Streams
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.limits import Limits, Proxies, rates
 from trading_intents.web.operations import description_routes, operations_routes
@@ -59,6 +64,13 @@ from trading_intents.web.routing import App, Route
 from trading_intents.web.server import bind, serving
 
 DRAIN_SECONDS = 10
+
+
+async def _nothing(tx: Tx, *scope: object) -> list[tuple[str, bytes]]:
+    return []
+
+
+_RETAINED: Mapping[EventType, Retained] = {EventType.BROKER_ORDER: _nothing, EventType.BROKER_POSITION: _nothing}
 STOPPED_AT_ONCE = 130
 
 
@@ -66,6 +78,12 @@ STOPPED_AT_ONCE = 130
 class Urls:
     login: Secret
     owner: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    http: str
+    grpc: str | None  # None without the role `stream`
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +140,8 @@ class Features:
     handlers: Mapping[Queue, Mapping[str, Handler]]
     writer: Writer
     execution: Callable[[Shop], Execution]
+    hub: Hub
+    grpc: Listener
     resume_deletions: Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -159,6 +179,10 @@ def build_features(parts: Parts, vault: Vault) -> Features:
         submit_route(gates["submit_intent"], accounts, writer, limits),
         *intent_routes(gates["read_intents"], accounts, Intents(pool)),
     )
+    hub = Hub(worker, parts.clock, parts.metrics, parts.log)
+    streams = Streams(worker, hub, accounts, gates["stream"], _RETAINED, parts.log)
+    door = Door(streams, gates["stream"], limits, Proxies(settings.trusted_proxies), parts.log)
+    grpc = Listener(door, settings.grpc_host, settings.grpc_port, settings.tls_certificate_file, settings.tls_key_file)
     handlers = {Queue.ACCOUNTS: account_handlers(worker, brokers, vault), Queue.USERS: user_handlers()}
 
     def execution(shop: Shop) -> Execution:
@@ -176,6 +200,8 @@ def build_features(parts: Parts, vault: Vault) -> Features:
         handlers,
         writer,
         execution,
+        hub,
+        grpc,
         lambda: keep_resuming(worker, directory, name, parts.log),
     )
 
@@ -184,11 +210,11 @@ async def serve(
     settings: Settings,
     log: Log,
     prepare: Callable[[Parts], Awaitable[Secret | None]],
-    greet: Callable[[Parts, str, Secret | None], None],
+    greet: Callable[[Parts, Addresses, Secret | None], None],
 ) -> None:
     """Everything this process's roles need, until SIGTERM or SIGINT; the second of them stops at once.
 
-    `prepare` runs before the first request is served and may give the demo's key; `greet` is told the address.
+    `prepare` runs before the first request is served and may give the demo's key; `greet` is told where we are.
     """
     stop = _stop_signal()
     with contextlib.closing(bind(settings.http_host, settings.http_port)) as listener:
@@ -198,11 +224,15 @@ async def serve(
             app = build_app(parts, features)
             demo_key = await prepare(parts)
             async with serving(app, listener), working(parts, features) as workers:
-                greet(parts, _url(settings.http_host, settings.http_port), demo_key)
+                address = features.grpc.address if "stream" in settings.roles else None
+                greet(parts, Addresses(_url(settings.http_host, settings.http_port), address), demo_key)
                 await stop.wait()
                 log.info("draining")
+                features.hub.drain()
                 drained, *_ = await asyncio.gather(
-                    app.drain(DRAIN_SECONDS), *(worker.stop(DRAIN_SECONDS) for worker in workers)
+                    app.drain(DRAIN_SECONDS),
+                    features.grpc.stop(),
+                    *(worker.stop(DRAIN_SECONDS) for worker in workers),
                 )
                 if not drained:
                     log.warning("requests were still running after the drain", seconds=DRAIN_SECONDS)
@@ -216,6 +246,8 @@ def build_app(parts: Parts, features: Features) -> App:
     async def missing() -> str:
         if app.draining:
             return "this process is shutting down"
+        if "stream" in settings.roles and not await features.grpc.is_reachable():
+            return "the gRPC port does not answer"
         return "" if await parts.database.service.healthy() else "the database is away"
 
     routes = operations_routes(public, missing, parts.metrics.registry)
@@ -229,7 +261,11 @@ def build_app(parts: Parts, features: Features) -> App:
 @contextlib.asynccontextmanager
 async def working(parts: Parts, features: Features) -> AsyncIterator[list[Worker | Execution]]:
     """What runs beside the requests while the block does."""
-    background = [asyncio.create_task(keep_reporting(features.callers, parts.log))]
+    background = [
+        asyncio.create_task(keep_reporting(features.callers, parts.log)),
+        asyncio.create_task(features.hub.run()),
+    ]
+    parts.signals.subscribe(STREAM, features.hub.wake)
     if "api" in parts.settings.roles:
         background.append(asyncio.create_task(features.writer.run()))
     workers: list[Worker | Execution] = []
@@ -244,8 +280,11 @@ async def working(parts: Parts, features: Features) -> AsyncIterator[list[Worker
         for each in workers:
             each.start()
     try:
+        if "stream" in parts.settings.roles:
+            await features.grpc.start()
         yield workers
     finally:
+        await features.grpc.stop()
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)

@@ -78,15 +78,18 @@ def serve(roles: Annotated[str, typer.Option(help="api, stream, worker; comma se
     _run(work, roles)
 
 
-def _greet(parts: app.Parts, url: str, demo_key: Secret | None) -> None:
-    settings = parts.settings
+def _greet(parts: app.Parts, addresses: app.Addresses, demo_key: Secret | None) -> None:
+    settings, url = parts.settings, addresses.http
     if not sys.stderr.isatty():
-        parts.log.info("serving", version=__version__, http=url, roles=list(settings.roles), pid=os.getpid())
+        where = {"http": url} | ({"grpc": addresses.grpc} if addresses.grpc else {})
+        parts.log.info("serving", version=__version__, **where, roles=list(settings.roles), pid=os.getpid())
         return
     place = "external database" if settings.database_url else f"embedded PostgreSQL in {settings.data_dir}"
     out = Console(stderr=True, highlight=False)
     out.print(f"\n[bold green]Trading Intents Platform[/] {__version__} is ready\n")
     out.print(f"  REST    [bold]{url}[/]   (description: {url}/docs)")
+    if addresses.grpc:
+        out.print(f"  gRPC    [bold]{addresses.grpc}[/]   (trading.TradingService, with reflection)")
     out.print(f"  roles   {', '.join(settings.roles)}")
     out.print(f"  data    {escape(place)}")
     if demo_key:

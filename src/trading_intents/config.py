@@ -43,6 +43,12 @@ class Settings:
     postgres_bin: str = _setting("", "Folder of PostgreSQL binaries. Empty: the installed wheel, else pg_config's.")
     http_host: str = _setting("127.0.0.1", "Address that REST listens on.")
     http_port: int = _setting(8080, "Port of REST. 0: any free one, told at start.")
+    grpc_host: str = _setting("127.0.0.1", "Address that the gRPC stream listens on.")
+    grpc_port: int = _setting(5051, "Its port. 0: any free one, told at start.")
+    tls_certificate_file: str = _setting(
+        "", "PEM file of the gRPC port's certificate and those that signed it. Empty: no TLS."
+    )
+    tls_key_file: str = _setting("", "PEM file of its private key.")
     roles: tuple[str, ...] = _setting(ROLES, "What this process does: any of api, stream, worker, comma separated.")
     internal_organizations: tuple[str, ...] = _setting(
         (), "Organizations whose admins read the outbox health: ids or external ids, comma separated."
@@ -164,8 +170,11 @@ def _parse_rate(text: str) -> Rate:
 def _check(settings: Settings) -> None:
     if not settings.roles or set(settings.roles) - set(ROLES):
         raise StartupRefused(f"{PREFIX}ROLES: any of {', '.join(ROLES)}, comma separated")
-    if settings.http_port > 65535:
-        raise StartupRefused(f"{PREFIX}HTTP_PORT: at most 65535")
+    for name in ("http_port", "grpc_port"):
+        if getattr(settings, name) > 65535:
+            raise StartupRefused(f"{PREFIX}{name.upper()}: at most 65535")
+    if bool(settings.tls_certificate_file) != bool(settings.tls_key_file):
+        raise StartupRefused(f"{PREFIX}TLS_CERTIFICATE_FILE: together with {PREFIX}TLS_KEY_FILE, or neither")
     if not 1 <= settings.database_pool_size <= 100:
         raise StartupRefused(f"{PREFIX}DATABASE_POOL_SIZE: 1 to 100")
     if not 1 <= settings.execution_max_age_millis <= 604_800_000:

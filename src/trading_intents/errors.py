@@ -9,6 +9,7 @@ PlatformError
 ├── RequestTimeout 408
 ├── AccountClosed, AccountDisabled, CancelPending, ControlRejected, CredentialMissing, IdempotencyConflict,
 │   IntentClosed, LimitReached, OpenOrders, ReplacePending 409
+├── CursorExpired 410
 ├── VersionConflict 412
 ├── PayloadTooLarge 413
 ├── UnsupportedMediaType 415
@@ -142,6 +143,10 @@ class ReplacePending(PlatformError):
 
 class LimitReached(PlatformError):
     status, code, title = 409, "limit_reached", "There are as many as there may be"
+
+
+class CursorExpired(PlatformError):
+    status, code, title = 410, "cursor_expired", "What follows the cursor is no longer kept"
 
 
 class VersionConflict(PlatformError):

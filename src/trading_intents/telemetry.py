@@ -103,6 +103,7 @@ class Metrics:
             registry=self.registry,
         )
         self._count_execution()
+        self._count_stream()
 
     def _count_execution(self) -> None:
         self.execution_sends = Counter(
@@ -128,4 +129,21 @@ class Metrics:
         )
         self.execution_alerts = Counter(
             "ti_execution_alerts_total", "What somebody must look at, by kind.", ("kind",), registry=self.registry
+        )
+
+    def _count_stream(self) -> None:
+        self.stream_subscribers = Gauge(
+            "ti_stream_subscribers", "Open streams, by door.", ("door",), registry=self.registry
+        )
+        self.stream_events = Counter(
+            "ti_stream_events_total", "Events read from the log for subscribers.", registry=self.registry
+        )
+        self.stream_deliveries = Counter(
+            "ti_stream_deliveries_total", "Events handed to subscribers as they happened.", registry=self.registry
+        )
+        self.stream_ended = Counter(
+            "ti_stream_ended_total",
+            "Streams that ended, by the error's code; left: by their reader.",
+            ("door", "code"),
+            registry=self.registry,
         )

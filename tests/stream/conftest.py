@@ -1,11 +1,15 @@
-"""Organizations to append for, and events to append."""
+"""Organizations to append for, events to append, and desks and clients on the session's platform."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
 
+from tests.conftest import Urls
+from tests.intents.desk import Desk, Tables, open_desk
+from tests.stream.client import Client
+from tests.world import World
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
 from trading_intents.stream.model import Event, EventType
@@ -13,7 +17,7 @@ from trading_intents.trading import Environment
 
 ORGANIZATIONS = 4
 
-EventMaker = Callable[..., Event]
+Opener = Callable[..., Desk]
 
 
 @pytest.fixture
@@ -36,3 +40,32 @@ async def organizations(owner: asyncpg.Connection) -> list[OrganizationId]:
 
 def event(organization_id: OrganizationId, payload: bytes = b"x", account_id: UUID | None = None) -> Event:
     return Event(organization_id, account_id or uuid4(), Environment.PAPER, EventType.INTENT_ACTION, "AAPL", payload)
+
+
+@pytest.fixture(scope="session")
+def tables(world_database: Urls) -> Iterator[Tables]:
+    opened = Tables(world_database.owner)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="session")
+def opener(world: World, tables: Tables) -> Opener:
+    """Opens desks: `caller` trades on what `admin` makes, the rest is the account's."""
+
+    def opened(**changes: str) -> Desk:
+        return open_desk(world, tables, **changes)
+
+    return opened
+
+
+@pytest.fixture
+def desk(opener: Opener) -> Desk:
+    return opener()
+
+
+@pytest.fixture
+def client(world: World) -> Iterator[Client]:
+    client = Client(world.platform.grpc)
+    yield client
+    client.close()

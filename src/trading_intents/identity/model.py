@@ -120,6 +120,7 @@ class Caller:
 
     principal: Principal
     organization: Organization | None
+    expires_at: datetime | None = None  # a token's end, for what outlasts a request
 
     @property
     def limit_key(self) -> str:

@@ -111,7 +111,8 @@ class Callers:
             raise Unauthorized("the organization is disabled")
         # The embedded provider's roles are the database's, so that a change needs no new token.
         role = record.role if self._local else claims.role
-        return Caller(UserPrincipal(claims.subject, claims.organization, role), record.organization)
+        principal = UserPrincipal(claims.subject, claims.organization, role)
+        return Caller(principal, record.organization, claims.expires_at)
 
     async def _service(self, claims: Claims, named: str | None) -> Caller:
         scopes = claims.scopes
@@ -120,7 +121,8 @@ class Callers:
             if account is None or account.disabled:
                 raise Unauthorized("the service account is not known")
             scopes &= account.scopes
-        return Caller(ServicePrincipal(claims.subject, scopes), await self._named(named) if named else None)
+        organization = await self._named(named) if named else None
+        return Caller(ServicePrincipal(claims.subject, scopes), organization, claims.expires_at)
 
     async def _named(self, text: str) -> Organization | None:
         organization_id = parse_id(text)

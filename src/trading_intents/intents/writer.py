@@ -18,6 +18,7 @@ from trading_intents.intents.model import Cancel, Submission
 from trading_intents.outbox.model import Queue, channel
 from trading_intents.storage.database import Pool
 from trading_intents.storage.signals import Signals
+from trading_intents.stream.log import CHANNEL as STREAM
 from trading_intents.telemetry import Log, Metrics
 
 MAX_WAITING = 5_000
@@ -129,6 +130,7 @@ class Writer:
         self._metrics.writer_commit_seconds.observe(self._clock.monotonic() - decided_seconds)
         if settled.appended:
             self._signals.notify(channel(Queue.INTENTS))
+            self._signals.notify(STREAM)
         return self._answer(batch, settled.outcomes)
 
     def _answer(self, batch: Sequence[_Waiting], outcomes: Sequence[Receipt | PlatformError | None]) -> list[_Waiting]:

@@ -12,6 +12,7 @@ from trading_intents.storage.database import Tx, column
 from trading_intents.stream.model import Event, EventType
 from trading_intents.trading import Environment
 
+CHANNEL = "stream"  # notified after a commit that appended
 KEEP_DAYS = 7
 DAYS_AHEAD = 3
 KEEP_LIMIT_SECONDS = 30.0
@@ -127,6 +128,25 @@ async def head(tx: Tx, organization_id: OrganizationId) -> int:
     """The organization's last seq; 0 before its first event."""
     seq: int | None = await tx.fetchval("SELECT seq FROM stream_heads WHERE organization_id = $1", organization_id)
     return seq or 0
+
+
+async def read_heads(tx: Tx, organizations: Sequence[OrganizationId]) -> tuple[UUID, Mapping[OrganizationId, int]]:
+    """The epoch, and each organization's last seq; those without an event are left out."""
+    rows = await tx.fetch(
+        """
+        SELECT epoch, organization_id, seq
+        FROM stream_epoch LEFT JOIN stream_heads ON organization_id = ANY ($1::uuid[])
+        """,
+        organizations,
+    )
+    return rows[0]["epoch"], {OrganizationId(row["organization_id"]): row["seq"] for row in rows if row["seq"]}
+
+
+async def is_kept(tx: Tx, organization_id: OrganizationId, seq: int) -> bool:
+    found: bool = await tx.fetchval(
+        "SELECT EXISTS (SELECT FROM stream_events WHERE organization_id = $1 AND seq = $2)", organization_id, seq
+    )
+    return found
 
 
 async def read_epoch(tx: Tx) -> UUID:

@@ -1,0 +1,267 @@
+"""Use cases of the stream: open one, subscribe and unsubscribe within it, close it. Knows no door."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+from weakref import WeakValueDictionary
+
+from trading_intents.accounts.service import Accounts
+from trading_intents.errors import CursorExpired, InternalError, InvalidRequest, LimitReached, PlatformError
+from trading_intents.identity.access import Gate, caller_of
+from trading_intents.identity.model import ApiKeyPrincipal
+from trading_intents.ids import OrganizationId, parse_id
+from trading_intents.storage.database import Pool, Tx
+from trading_intents.stream import log as event_log
+from trading_intents.stream.audience import NARROWED, Audience, Page, Wanted
+from trading_intents.stream.hub import PAGE_EVENTS, Followed, Hub, Session, make_entries
+from trading_intents.stream.log import Cursor, make_cursor, open_cursor
+from trading_intents.stream.model import EventType
+from trading_intents.stream.subscriber import Batch, Message, Subscriber, primed, status
+from trading_intents.telemetry import Log
+from trading_intents.trading import Environment, parse_symbol
+from trading_intents.web.request import Request
+
+READS_AT_ONCE = 4  # of history and retained state, so that connections are left for what happens now
+PRIMINGS_AT_ONCE = 4  # an organization's: each holds its retained state in memory until it is handed over
+RETAINED_CHUNK = 200
+MOST_SCOPES = 1_000
+
+Retained = Callable[
+    [Tx, OrganizationId, UUID | None, Environment | None], Awaitable[Sequence[tuple[str, bytes]]]
+]  # symbols and payloads of the working orders or open positions, and of those finished within the hour
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One Subscribe, as its door read it. An empty account means all."""
+
+    account: str
+    kinds: frozenset[EventType]
+    symbol: str = ""
+    orders_primed: bool = False
+    resume_after: str = ""
+
+
+@dataclass(eq=False, slots=True)
+class Scope:
+    """A subscription of a stream. `after` is the last seq that it was given, None before there is one."""
+
+    wanted: Wanted
+    after: int | None = None
+    joined: bool = False
+    attaching: "asyncio.Task[None] | None" = None
+
+
+@dataclass(eq=False, slots=True)
+class Stream:
+    """A caller's open stream: one subscription for each account scope."""
+
+    request: Request
+    subscriber: Subscriber
+    scopes: dict[UUID | None, Scope] = field(default_factory=dict)
+    followed: Followed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What a subscription begins with, as of one moment."""
+
+    epoch: UUID
+    head: int
+    retained: Mapping[EventType, Sequence[tuple[str, bytes]]]
+
+
+class Streams:
+    def __init__(
+        self, pool: Pool, hub: Hub, accounts: Accounts, gate: Gate, retained: Mapping[EventType, Retained], log: Log
+    ) -> None:
+        self._pool, self._hub, self._accounts, self._gate, self._log = pool, hub, accounts, gate, log
+        self._retained = retained
+        self._reads = asyncio.Semaphore(READS_AT_ONCE)
+        self._primings: WeakValueDictionary[OrganizationId, asyncio.Semaphore] = WeakValueDictionary()
+
+    def open(self, door: str, request: Request, notify: Callable[[], None]) -> Stream:
+        """For a caller that the gate has identified and permitted; the hub asks it again and again."""
+
+        async def check() -> None:
+            await self._gate.identify(request)
+            self._gate.permit(request)
+
+        caller = caller_of(request)
+        session = Session(door, caller.limit_key, _credential(request), caller.expires_at, check)
+        return Stream(request, self._hub.open(session, notify))
+
+    def close(self, stream: Stream) -> None:
+        for scope in stream.scopes.values():
+            if scope.attaching is not None:
+                scope.attaching.cancel()
+        self._hub.close(stream.subscriber)
+
+    async def subscribe(self, stream: Stream, asked: Asked) -> None:
+        """Returns once it is accepted; what it begins with follows. In the place of an earlier one of its scope."""
+        caller = caller_of(stream.request)
+        if not asked.kinds:
+            raise InvalidRequest("name at least one known kind of event")
+        cursor = open_cursor(asked.resume_after) if asked.resume_after else None
+        wanted = await self._wanted(stream.request, asked)
+        if wanted.account_id not in stream.scopes and len(stream.scopes) >= MOST_SCOPES:
+            raise LimitReached(f"at most {MOST_SCOPES} subscriptions a stream")
+        before = self._leave(stream, wanted.account_id)
+        scope = stream.scopes[wanted.account_id] = Scope(wanted)
+        kinds = [kind for kind in sorted(NARROWED & wanted.kinds) if cursor is None and _is_primed(kind, asked)]
+        accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        work = self._attach(stream, scope, before, caller.organization_id, cursor, kinds, accepted)
+        scope.attaching = asyncio.create_task(work)
+        await accepted
+
+    async def unsubscribe(self, stream: Stream, account: str) -> None:
+        account_id = parse_id(account)
+        if account_id is not None or not account:
+            self._leave(stream, account_id)
+        await stream.subscriber.offer([status("unsubscribed")])
+
+    async def _wanted(self, request: Request, asked: Asked) -> Wanted:
+        caller = caller_of(request)
+        if not asked.account:
+            principal = caller.principal
+            environment = principal.environment if isinstance(principal, ApiKeyPrincipal) else None
+            return Wanted(None, environment, asked.kinds, None)
+        symbol = parse_symbol(asked.symbol) if asked.symbol else None
+        if asked.symbol and symbol is None:
+            raise InvalidRequest("instrument_key is not a symbol")
+        account = await self._accounts.find(caller.organization_id, parse_id(asked.account))
+        self._gate.permit_object(request, account.environment)
+        return Wanted(account.id, None, asked.kinds, symbol)
+
+    def _leave(self, stream: Stream, account_id: UUID | None) -> Scope | None:
+        """End a scope's subscription, exactly where it stands."""
+        scope = stream.scopes.pop(account_id, None)
+        if scope is None:
+            return None
+        if scope.attaching is not None:
+            scope.attaching.cancel()
+        if scope.joined and stream.followed is not None:
+            scope.after = stream.followed.position
+            self._change(stream)
+        return scope
+
+    def _change(self, stream: Stream) -> None:
+        assert stream.followed is not None
+        joined = frozenset(scope.wanted for scope in stream.scopes.values() if scope.joined)
+        stream.followed.change(stream.subscriber, joined)
+
+    async def _attach(
+        self,
+        stream: Stream,
+        scope: Scope,
+        before: Scope | None,
+        organization_id: OrganizationId,
+        cursor: Cursor | None,
+        kinds: Sequence[EventType],
+        accepted: "asyncio.Future[None]",
+    ) -> None:
+        try:
+            async with self._priming(organization_id, bool(kinds)):
+                start = await self._start(scope.wanted, organization_id, cursor, kinds)
+                stream.followed = self._hub.follow(stream.subscriber, organization_id, start.epoch, start.head)
+                scope.after = cursor.seq if cursor else start.head
+                if before is not None and before.after is not None and cursor is None:
+                    # What the one before was still due: between it and this nothing may be missed.
+                    await self._catch_up(stream, before, start.epoch, start.head)
+                if not accepted.done():
+                    accepted.set_result(None)
+                await stream.subscriber.offer([status("subscribed")])
+                await self._prime(stream, scope.wanted, start)
+            await self._join(stream, scope, start.epoch)
+        except PlatformError as error:
+            _fail(stream, accepted, error)
+        except Exception as error:
+            self._log.error("subscribing failed", exc_info=error)
+            _fail(stream, accepted, InternalError("our fault; the logs tell"))
+        finally:
+            accepted.cancel()
+
+    @contextlib.asynccontextmanager
+    async def _priming(self, organization_id: OrganizationId, needed: bool) -> AsyncIterator[None]:
+        if not needed:
+            yield
+            return
+        turn = self._primings.setdefault(organization_id, asyncio.Semaphore(PRIMINGS_AT_ONCE))
+        async with turn:
+            yield
+
+    async def _start(
+        self, wanted: Wanted, organization_id: OrganizationId, cursor: Cursor | None, kinds: Sequence[EventType]
+    ) -> _Start:
+        async with self._reads, self._pool.transaction(read_only=True, isolation="repeatable read") as tx:
+            epoch, head = await event_log.read_epoch(tx), await event_log.head(tx, organization_id)
+            if cursor is not None and not await _leads_on(tx, organization_id, cursor, epoch, head):
+                raise CursorExpired("what follows the cursor is no longer kept: prime again")
+            retained = {
+                kind: await self._retained[kind](tx, organization_id, wanted.account_id, wanted.environment)
+                for kind in kinds
+            }
+        return _Start(epoch, head, retained)
+
+    async def _prime(self, stream: Stream, wanted: Wanted, start: _Start) -> None:
+        cursor = make_cursor(start.epoch, start.head)
+        for kind, state in start.retained.items():
+            messages = [Message(payload) for symbol, payload in state if wanted.symbol in (None, symbol)]
+            for first in range(0, len(messages), RETAINED_CHUNK):
+                await stream.subscriber.offer(messages[first : first + RETAINED_CHUNK])
+            await stream.subscriber.offer([primed(kind, cursor)])
+
+    async def _join(self, stream: Stream, scope: Scope, epoch: UUID) -> None:
+        """Read what was until what is, at the reader's own pace; then go on with everyone else."""
+        followed = stream.followed
+        assert followed is not None
+        assert scope.after is not None
+        while not followed.floor <= scope.after <= followed.position:
+            if scope.after > followed.position:
+                await followed.reach(scope.after)
+            else:
+                await self._catch_up(stream, scope, epoch, followed.floor)
+        # From here on without a pause, so that no event comes in between.
+        selected = Audience([scope.wanted]).select(Page(followed.since(scope.after)))
+        if selected:
+            stream.subscriber.put(Batch([entry.message for entry in selected]))
+        scope.joined = True
+        self._change(stream)
+
+    async def _catch_up(self, stream: Stream, scope: Scope, epoch: UUID, until: int) -> None:
+        followed, audience = stream.followed, Audience([scope.wanted])
+        assert followed is not None
+        assert scope.after is not None
+        while scope.after < until:
+            limit = min(PAGE_EVENTS, until - scope.after)
+            async with self._reads, self._pool.transaction(read_only=True, plans="by_key") as tx:
+                page = await event_log.read_after(tx, followed.organization_id, scope.after, limit)
+            if not page or page[0].seq != scope.after + 1:
+                raise CursorExpired("what follows is no longer kept: prime again")
+            entries = make_entries(epoch, page)
+            await stream.subscriber.offer([entry.message for entry in audience.select(Page(entries))])
+            scope.after = entries[-1].seq
+
+
+def _credential(request: Request) -> Hashable:
+    """Streams with the same one are checked as one."""
+    return tuple(request.header(name) for name in (b"x-api-key", b"authorization", b"x-organization-id"))
+
+
+def _is_primed(kind: EventType, asked: Asked) -> bool:
+    return kind is not EventType.BROKER_ORDER or asked.orders_primed
+
+
+async def _leads_on(tx: Tx, organization_id: OrganizationId, cursor: Cursor, epoch: UUID, head: int) -> bool:
+    if cursor.epoch != epoch or cursor.seq > head:
+        return False
+    return cursor.seq == head or await event_log.is_kept(tx, organization_id, cursor.seq + 1)
+
+
+def _fail(stream: Stream, accepted: "asyncio.Future[None]", error: PlatformError) -> None:
+    if accepted.done():
+        stream.subscriber.end(error)
+    else:
+        accepted.set_exception(error)

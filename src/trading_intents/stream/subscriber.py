@@ -1,0 +1,123 @@
+"""What a connection is still to be sent, bounded. The hub fills it, a door empties it; neither waits for the other."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from trading_intents.errors import LimitReached, PlatformError
+from trading_intents.stream import trading_pb2
+from trading_intents.stream.model import EventType, cursor_field
+from trading_intents.stream.text import event_text
+
+MOST_EVENTS_BEHIND = 10_000
+MOST_BYTES_BEHIND = 8 * 1024 * 1024
+# History and retained state are handed over only while less than this waits: their reader sets the pace.
+ROOM_EVENTS = 1_000
+ROOM_BYTES = 1024 * 1024
+
+
+class Message:
+    """A TradingEvent as bytes, and as the text of the other door: each made once, whoever gets it."""
+
+    __slots__ = ("_text", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._text: bytes | None = None
+
+    @property
+    def text(self) -> bytes:
+        if self._text is None:
+            self._text = event_text(self.data)
+        return self._text
+
+
+class Batch:
+    """Messages in a row, shared by everyone who wants just these."""
+
+    __slots__ = ("_text", "messages", "size")
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self.messages = messages
+        self.size = sum(len(message.data) for message in messages)
+        self._text: bytes | None = None
+
+    @property
+    def text(self) -> bytes:
+        if self._text is None:
+            self._text = b"".join([message.text for message in self.messages])
+        return self._text
+
+
+class Subscriber:
+    """One connection's line. `notify` tells its door that there is something to take, or that it ended."""
+
+    def __init__(self, notify: Callable[[], None]) -> None:
+        self._notify = notify
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[Batch] = deque()
+        self._room = asyncio.Event()
+        self.events, self.bytes = 0, 0  # not sent yet, what the door has in hand included
+        self.moved_at = self._loop.time()
+        self.error: PlatformError | None = None
+
+    def put(self, batch: Batch) -> None:
+        """What happens now. Who is too far behind is ended: the log has the rest for later."""
+        if self.error is not None:
+            return
+        if self.events + len(batch.messages) > MOST_EVENTS_BEHIND or self.bytes + batch.size > MOST_BYTES_BEHIND:
+            self.end(LimitReached("the reader is too far behind: resume after the last cursor"))
+            return
+        if not self.events:
+            self.moved_at = self._loop.time()
+        self.events += len(batch.messages)
+        self.bytes += batch.size
+        self._waiting.append(batch)
+        self._notify()
+
+    async def offer(self, messages: Sequence[Message]) -> None:
+        """What was: waits until there is room."""
+        while self.error is None and (self.events >= ROOM_EVENTS or self.bytes >= ROOM_BYTES):
+            self._room.clear()
+            await self._room.wait()
+        if messages:
+            self.put(Batch(messages))
+
+    def take(self) -> Batch | None:
+        return self._waiting.popleft() if self._waiting else None
+
+    def sent(self, events: int, size: int) -> None:
+        self.events -= events
+        self.bytes -= size
+        self.moved_at = self._loop.time()
+        if self.events < ROOM_EVENTS:
+            self._room.set()
+
+    def end(self, error: PlatformError) -> None:
+        """The first reason counts. What waits is dropped."""
+        if self.error is None:
+            self.error = error
+            self._waiting.clear()
+            self._room.set()
+            self._notify()
+
+
+def heartbeat(now: datetime) -> Message:
+    event = trading_pb2.TradingEvent()
+    event.heartbeat.sent_at.FromDatetime(now)
+    return Message(event.SerializeToString())
+
+
+def status(text: str) -> Message:
+    return Message(trading_pb2.TradingEvent(status=trading_pb2.Status(message=text)).SerializeToString())
+
+
+def failure(text: str) -> Message:
+    return Message(trading_pb2.TradingEvent(error=trading_pb2.Error(message=text)).SerializeToString())
+
+
+def primed(kind: EventType, cursor: str) -> Message:
+    """The retained state of this kind has been sent; live goes on after the cursor."""
+    message = trading_pb2.Primed(event_type=trading_pb2.EventType.Name(kind))
+    return Message(trading_pb2.TradingEvent(primed=message).SerializeToString() + cursor_field(cursor))

@@ -1,0 +1,48 @@
+"""An event as the text of a text/event-stream: JSON by protobuf's own rules, with the field names of the proto."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from trading_intents.clock import rfc3339
+from trading_intents.stream.trading_pb2 import TradingEvent
+
+HEARTBEAT = b": heartbeat\n\n"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def event_text(data: bytes) -> bytes:
+    """A heartbeat is a comment; every other event has its kind and, from the log, its cursor as id."""
+    event = TradingEvent.FromString(data)
+    kind = event.WhichOneof("event")
+    if kind == "heartbeat":
+        return HEARTBEAT
+    id_line = b"id: %s\n" % event.cursor.encode() if event.cursor else b""
+    # JSON has no raw line breaks, so the data are one line.
+    return b"event: %s\n%sdata: %s\n\n" % (str(kind).encode(), id_line, msgspec.json.encode(_fields(event)))
+
+
+def _fields(message: Message) -> dict[str, Any]:
+    """Absent fields are left out: absent means unknown."""
+    shown = {}
+    for field, value in message.ListFields():
+        if field.is_repeated:
+            shown[field.name] = [_value(field, item) for item in value]
+        else:
+            shown[field.name] = _value(field, value)
+    return shown
+
+
+def _value(field: FieldDescriptor, value: Any) -> Any:
+    if isinstance(value, Timestamp):
+        return rfc3339(_EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000))
+    if isinstance(value, Message):
+        return _fields(value)
+    if field.enum_type is not None:
+        return field.enum_type.values_by_number[value].name
+    # A JSON number is a double in many readers, and loses digits of 64 bits.
+    return str(value) if field.type == FieldDescriptor.TYPE_INT64 else value

@@ -1,0 +1,111 @@
+"""What stands beside the stream on its port: health, reflection, TLS, and readiness that covers them."""
+
+import ipaddress
+import socket
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.x509.oid import NameOID
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from tests.conftest import Urls
+from tests.intents.desk import Desk, create, limit
+from tests.platform import environment, run_command, serving
+from tests.stream.client import ACTION, LIMIT_SECONDS, Client
+from tests.world import PLENTY, World
+
+SERVICE = "trading.TradingService"
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """For loopback, signed by itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "loopback")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, SHA256())
+    )
+    files = (folder / "certificate.pem", folder / "key.pem")
+    files[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    files[1].write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return files
+
+
+def test_health_needs_no_credential(client: Client) -> None:
+    stub = health_pb2_grpc.HealthStub(client.channel)
+    for service in ("", SERVICE):
+        answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=LIMIT_SECONDS)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    with pytest.raises(grpc.RpcError) as refused:
+        stub.Check(health_pb2.HealthCheckRequest(service="nothing"), timeout=LIMIT_SECONDS)
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_reflection_tells_the_whole_service(client: Client) -> None:
+    stub = reflection_pb2_grpc.ServerReflectionStub(client.channel)
+    asked = [
+        reflection_pb2.ServerReflectionRequest(list_services=""),
+        reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE),
+    ]
+    services, file = stub.ServerReflectionInfo(iter(asked), timeout=LIMIT_SECONDS)
+    assert {service.name for service in services.list_services_response.service} == {
+        SERVICE,
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1alpha.ServerReflection",
+    }
+    told = FileDescriptorProto.FromString(file.file_descriptor_response.file_descriptor_proto[0])
+    assert [method.name for method in told.service[0].method] == ["SubscribeEvents", "StreamEvents"]
+
+
+def test_tls_comes_from_files_and_a_renewed_certificate_is_taken(
+    world: World, desk: Desk, world_database: Urls, tmp_path: Path
+) -> None:
+    certificate, key = make_certificate(tmp_path)
+    first = certificate.read_bytes()
+    files = {"TLS_CERTIFICATE_FILE": str(certificate), "TLS_KEY_FILE": str(key)}
+    settings = PLENTY | {"DATABASE_URL": world_database.login.reveal(), "ROLES": "stream"} | files
+    with serving(tmp_path / "data", **settings) as second:
+        assert second.client.get("/readyz").status_code == 200
+        assert second.client.get("/v1/brokers", headers=world.callers["key_all"]).status_code == 404
+        encrypted = Client(second.grpc, grpc.ssl_channel_credentials(first))
+        follower = encrypted.follow(desk.headers, desk.account["id"], (ACTION,)).subscribed()
+        record = desk.accepted(create(limit()))
+        assert follower.take(1)[0].intent_action.intent_id == record["intent_id"]
+        plain = Client(second.grpc)
+        assert plain.follow(desk.headers, desk.account["id"]).ended()[0] == "UNAVAILABLE"
+        make_certificate(tmp_path)
+        renewed = Client(second.grpc, grpc.ssl_channel_credentials(certificate.read_bytes()))
+        renewed.follow(desk.headers, desk.account["id"], (ACTION,)).subscribed()
+        assert follower.call.is_active()
+        for client in (encrypted, plain, renewed):
+            client.close()
+
+
+def test_a_certificate_that_is_none_ends_the_start(tmp_path: Path, world_database: Urls) -> None:
+    certificate, key = make_certificate(tmp_path)
+    certificate.write_text("not a certificate")
+    files = {"TLS_CERTIFICATE_FILE": str(certificate), "TLS_KEY_FILE": str(key)}
+    settings = {"DATABASE_URL": world_database.login.reveal()} | files
+    done = run_command(environment(tmp_path / "data", settings), "serve")
+    assert (done.returncode, "TLS_CERTIFICATE_FILE" in done.stderr) == (1, True)
+
+
+def test_a_taken_port_ends_the_start(tmp_path: Path, world_database: Urls) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = {"DATABASE_URL": world_database.login.reveal(), "GRPC_PORT": str(taken.getsockname()[1])}
+        done = run_command(environment(tmp_path / "data", settings), "serve")
+    assert (done.returncode, "TRADING_INTENTS_GRPC_PORT" in done.stderr) == (1, True)
