@@ -44,11 +44,12 @@ from trading_intents.intents.http import intent_routes, submit_route
 from trading_intents.intents.service import Intents
 from trading_intents.intents.upkeep import keep_up
 from trading_intents.intents.writer import Writer
+from trading_intents.orders.events import retained_orders, retained_positions
 from trading_intents.outbox.http import outbox_routes
 from trading_intents.outbox.model import Handler, Queue, channel
 from trading_intents.outbox.worker import Shop, Worker
 from trading_intents.secret import Secret
-from trading_intents.storage.database import Database, Tx, open_database
+from trading_intents.storage.database import Database, open_database
 from trading_intents.storage.embedded import running
 from trading_intents.storage.migrate import migrate
 from trading_intents.storage.signals import Signals, open_signals
@@ -56,7 +57,7 @@ from trading_intents.stream.grpc import Door, Listener
 from trading_intents.stream.hub import Hub
 from trading_intents.stream.log import CHANNEL as STREAM
 from trading_intents.stream.model import EventType
-from trading_intents.stream.service import Retained, Streams
+from trading_intents.stream.service import Streams
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.limits import Limits, Proxies, rates
 from trading_intents.web.operations import description_routes, operations_routes
@@ -65,12 +66,6 @@ from trading_intents.web.server import bind, serving
 
 DRAIN_SECONDS = 10
 
-
-async def _nothing(tx: Tx, *scope: object) -> list[tuple[str, bytes]]:
-    return []
-
-
-_RETAINED: Mapping[EventType, Retained] = {EventType.BROKER_ORDER: _nothing, EventType.BROKER_POSITION: _nothing}
 STOPPED_AT_ONCE = 130
 
 
@@ -180,7 +175,8 @@ def build_features(parts: Parts, vault: Vault) -> Features:
         *intent_routes(gates["read_intents"], accounts, Intents(pool)),
     )
     hub = Hub(worker, parts.clock, parts.metrics, parts.log)
-    streams = Streams(worker, hub, accounts, gates["stream"], _RETAINED, parts.log)
+    retained = {EventType.BROKER_ORDER: retained_orders, EventType.BROKER_POSITION: retained_positions}
+    streams = Streams(worker, hub, accounts, gates["stream"], retained, parts.log)
     door = Door(streams, gates["stream"], limits, Proxies(settings.trusted_proxies), parts.log)
     grpc = Listener(door, settings.grpc_host, settings.grpc_port, settings.tls_certificate_file, settings.tls_key_file)
     handlers = {Queue.ACCOUNTS: account_handlers(worker, brokers, vault), Queue.USERS: user_handlers()}

@@ -7,7 +7,19 @@ from uuid import uuid4
 import pytest
 
 from tests.intents.desk import Desk, create, limit
-from tests.stream.client import ACTION, ALL, LIMIT_SECONDS, ORDER, POSITION, TRADE, Client, body_of, kind_of, subscribe
+from tests.stream.client import (
+    ACTION,
+    ALL,
+    LIMIT_SECONDS,
+    ORDER,
+    POSITION,
+    PRIMED,
+    TRADE,
+    Client,
+    body_of,
+    kind_of,
+    subscribe,
+)
 from tests.stream.conftest import Opener
 from tests.waiting import eventually
 from tests.world import World
@@ -199,3 +211,16 @@ def test_one_stream_more_than_a_hundred_is_refused_until_one_ends(client: Client
 def test_unknown_methods_are_unimplemented(client: Client, desk: Desk) -> None:
     ended = client.send(desk.headers, b"", method="/trading.TradingService/Nothing").ended()
     assert ended[0] == "UNIMPLEMENTED"
+
+
+def test_primed_orders_come_first_then_the_primed_mark_then_what_happens(client: Client, desk: Desk) -> None:
+    intents = submit(desk, 3)
+    follower = client.follow(desk.headers, desk.account["id"], (ORDER, POSITION), order_delivery=PRIMED).subscribed()
+    *orders, primed, positions = follower.take(5)
+    assert {event.broker_order.intent_id for event in orders} == set(intents)
+    assert {event.cursor for event in orders} == {""}
+    assert [event.primed.event_type for event in (primed, positions)] == [ORDER, POSITION]
+    assert primed.cursor == positions.cursor != ""
+    (intent_id,) = submit(desk, 1)
+    (live,) = follower.take(1)
+    assert (live.broker_order.intent_id, bool(live.cursor)) == (intent_id, True)

@@ -17,7 +17,7 @@ from trading_intents.stream import log as event_log
 from trading_intents.stream.audience import NARROWED, Audience, Page, Wanted
 from trading_intents.stream.hub import PAGE_EVENTS, Followed, Hub, Session, make_entries
 from trading_intents.stream.log import Cursor, make_cursor, open_cursor
-from trading_intents.stream.model import EventType
+from trading_intents.stream.model import Event, EventType
 from trading_intents.stream.subscriber import Batch, Message, Subscriber, primed, status
 from trading_intents.telemetry import Log
 from trading_intents.trading import Environment, parse_symbol
@@ -28,9 +28,8 @@ PRIMINGS_AT_ONCE = 4  # an organization's: each holds its retained state in memo
 RETAINED_CHUNK = 200
 MOST_SCOPES = 1_000
 
-Retained = Callable[
-    [Tx, OrganizationId, UUID | None, Environment | None], Awaitable[Sequence[tuple[str, bytes]]]
-]  # symbols and payloads of the working orders or open positions, and of those finished within the hour
+# The working orders or open positions, and those finished within the hour; None: of all accounts, both environments.
+Retained = Callable[[Tx, OrganizationId, UUID | None, Environment | None], Awaitable[Sequence[Event]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class _Start:
 
     epoch: UUID
     head: int
-    retained: Mapping[EventType, Sequence[tuple[str, bytes]]]
+    retained: Mapping[EventType, Sequence[Event]]
 
 
 class Streams:
@@ -208,7 +207,7 @@ class Streams:
     async def _prime(self, stream: Stream, wanted: Wanted, start: _Start) -> None:
         cursor = make_cursor(start.epoch, start.head)
         for kind, state in start.retained.items():
-            messages = [Message(payload) for symbol, payload in state if wanted.symbol in (None, symbol)]
+            messages = [Message(event.payload) for event in state if wanted.symbol in (None, event.symbol)]
             for first in range(0, len(messages), RETAINED_CHUNK):
                 await stream.subscriber.offer(messages[first : first + RETAINED_CHUNK])
             await stream.subscriber.offer([primed(kind, cursor)])
