@@ -79,6 +79,11 @@ class Metrics:
             "Positions of which a broker newly counted another quantity than we do.",
             registry=self.registry,
         )
+        self._count_writer()
+        self._count_execution()
+        self._count_stream()
+
+    def _count_writer(self) -> None:
         self.writer_batch_size = Histogram(
             "ti_writer_batch_size",
             "Commands decided in one transaction.",
@@ -102,8 +107,6 @@ class Metrics:
             "When this process last found the stats' buckets level with the log, as Unix time.",
             registry=self.registry,
         )
-        self._count_execution()
-        self._count_stream()
 
     def _count_execution(self) -> None:
         self.execution_sends = Counter(
