@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trading_intents.accounts.model import AccountId
 from trading_intents.brokers.alpaca.broker import CAPABILITIES as ALPACA
-from trading_intents.brokers.paper.broker import CAPABILITIES as PAPER
+from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
 from trading_intents.brokers.registry import Manifest
 from trading_intents.controls.model import Controls, Switch, TimeRule, evaluate
 from trading_intents.errors import PlatformError

@@ -34,6 +34,10 @@ class Signals:
         self._callbacks.setdefault(channel, []).append(callback)
         self._stirred.set()
 
+    def unsubscribe(self, channel: str, callback: Callback) -> None:
+        """Does nothing if it is not subscribed."""
+        self._callbacks[channel] = [each for each in self._callbacks.get(channel, ()) if each != callback]
+
     def notify(self, channel: str) -> None:
         """This process's subscribers at once; the others soon, many calls as one."""
         self._call(channel)

@@ -1,39 +1,243 @@
-"""The paper broker's capabilities, and its link: the broker port over the book in the database."""
+"""The paper broker's link: the port over the desk. Streams what is committed, in order, and runs the market."""
 
-from decimal import Decimal
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
 
+from trading_intents.brokers.paper import store
+from trading_intents.brokers.paper.desk import Desk, Reply
+from trading_intents.brokers.paper.faults import Fault
+from trading_intents.brokers.paper.model import CAPABILITIES, Order
+from trading_intents.brokers.paper.prices import TICK_MILLIS
+from trading_intents.brokers.paper.quotes import CHANNEL
 from trading_intents.brokers.port import (
-    Broker,
+    Absent,
+    AccountSnapshot,
+    BrokerEvent,
     BrokerUnavailable,
-    Capabilities,
+    CommandResult,
+    EventKind,
     Integration,
     IntegrationContext,
-    LookupKind,
-    PriceTick,
+    Lookup,
+    LookupUnknown,
+    OrderSnapshot,
+    OrderTicket,
+    Outcome,
+    StreamGap,
 )
-from trading_intents.trading import Environment, OrderKind, RouteStrategy, TimeInForce
+from trading_intents.errors import OutcomeUnknown, PlatformError
 
-_TIMES = (
-    TimeInForce.DAY,
-    TimeInForce.GOOD_TILL_CANCEL,
-    TimeInForce.IMMEDIATE_OR_CANCEL,
-    TimeInForce.FILL_OR_KILL,
-)
-CAPABILITIES = Capabilities(
-    name="paper",
-    environments=(Environment.PAPER,),
-    times_in_force=dict.fromkeys(OrderKind, _TIMES),
-    routes=(RouteStrategy.SMART,),
-    native_replace=True,
-    credential_fields=(),
-    quantity_step=Decimal("0.000000001"),
-    price_ticks=(PriceTick(Decimal(0), Decimal("0.0001")), PriceTick(Decimal(1), Decimal("0.01"))),
-    lookup=LookupKind.DURABLE,
-)
+# A wake-up can be lost: this often a link looks without one, and more seldom where no order rests.
+POLL_SECONDS, IDLE_POLL_SECONDS = 1.0, 5.0
+RETRY_SECONDS = 0.5
+
+Send = Callable[[OrderTicket], Awaitable[Reply]]
 
 
-def connect(context: IntegrationContext) -> Broker:
-    raise BrokerUnavailable("the paper broker is not built yet")
+class PaperBroker:
+    name = CAPABILITIES.name
+    capabilities = CAPABILITIES
+
+    def __init__(self, context: IntegrationContext) -> None:
+        self._context = context
+        self._desk = Desk(context)
+        self._down = asyncio.Event()
+        self._down.set()
+        self._told = 0  # the last event handed out
+        self._news, self._stirred = asyncio.Event(), asyncio.Event()
+        self._quoted = False  # a quote was posted since the last look
+        self._running: asyncio.Task[None] | None = None
+        self._mischief: set[Fault] = set()
+        self._quiet_until_seconds = 0.0
+        self._looked_seconds = 0.0
+
+    async def open(self) -> None:
+        try:
+            self._told = await self._desk.open()
+            await self._desk.look()
+        except PlatformError as error:
+            raise BrokerUnavailable(error.detail) from None
+        self._down.clear()
+        self._context.signals.subscribe(CHANNEL, self._on_quote)
+        self._running = asyncio.create_task(self._run_market())
+
+    async def close(self) -> None:
+        self._break()
+        self._context.signals.unsubscribe(CHANNEL, self._on_quote)
+        if self._running:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
+        return await self._send(self._desk.submit, ticket, deadline)
+
+    async def replace(self, ticket: OrderTicket, deadline: float) -> CommandResult:
+        return await self._send(self._desk.replace, ticket, deadline)
+
+    async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
+        return await self._send(self._desk.cancel, ticket, deadline)
+
+    async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
+        """By the client order id alone: the journal has every one that ever arrived."""
+        account_id = self._context.account.id
+        try:
+            async with (
+                asyncio.timeout(deadline - self._context.clock.monotonic()),
+                self._context.database.transaction(read_only=True) as tx,
+            ):
+                _, number = await store.find_command(tx, account_id, client_order_id)
+                if number is None:
+                    return Absent()
+                order = await store.find_order(tx, account_id, number)
+                events = await store.list_events_of(tx, account_id, [number])
+        except (PlatformError, TimeoutError) as error:
+            return LookupUnknown(str(error))
+        return _snapshot(order, events[number])
+
+    async def events(self) -> AsyncIterator[BrokerEvent | StreamGap]:
+        while not self._down.is_set():
+            self._news.clear()
+            batch = await self._read_events()
+            for event in batch:
+                yield event
+            if not batch:
+                await self._news.wait()
+
+    async def snapshot(self, since: datetime) -> AccountSnapshot:
+        """Beside the executions every other event since, so that what ended meanwhile is told too."""
+        account_id = self._context.account.id
+        try:
+            async with self._context.database.transaction(read_only=True, isolation="repeatable read") as tx:
+                opened = await store.open_account(tx, account_id, lock=False)
+                working = await store.list_working(tx, account_id)
+                events = await store.list_events_of(tx, account_id, [order.number for order in working])
+                executions = await store.list_events_since(tx, account_id, since)
+                holdings = await store.list_holdings(tx, account_id, None)
+        except PlatformError as error:
+            raise BrokerUnavailable(error.detail) from None
+        positions = (
+            BrokerEvent(
+                kind=EventKind.POSITION,
+                dedupe_key=f"paper:{opened.account.events}:{symbol}",
+                symbol=symbol,
+                quantity=holding.position,
+                venue_time=opened.now,
+            )
+            for symbol, holding in holdings.items()
+        )
+        return AccountSnapshot(
+            taken_at=opened.now,
+            open_orders=tuple(_snapshot(order, events[order.number]) for order in working),
+            executions=tuple(executions),
+            positions=tuple(positions),
+        )
+
+    async def _send(self, send: Send, ticket: OrderTicket, deadline: float) -> CommandResult:
+        left = deadline - self._context.clock.monotonic()
+        if self._down.is_set() or left <= 0:
+            return CommandResult(
+                outcome=Outcome.NOT_SENT, message="the link is down" if left > 0 else "no time is left"
+            )
+        try:
+            async with asyncio.timeout(left):
+                reply = await send(ticket)
+                self._news.set()
+                self._stirred.set()  # what rests may be another now, and with it when to look next
+                return await self._answer(reply)
+        except TimeoutError:
+            return CommandResult(outcome=Outcome.UNKNOWN, message="no answer in time")
+        except OutcomeUnknown as error:
+            return CommandResult(outcome=Outcome.UNKNOWN, message=error.detail)
+        except PlatformError as error:
+            return CommandResult(outcome=Outcome.NOT_SENT, message=error.detail)
+
+    async def _answer(self, reply: Reply) -> CommandResult:
+        """As the broker gives it, but for what is scripted to go wrong."""
+        self._mischief |= reply.struck.kinds & {Fault.DUPLICATE, Fault.REORDER}
+        if Fault.DELAY in reply.struck:
+            seconds = reply.struck.delay_millis / 1000
+            self._quiet_until_seconds = self._context.clock.monotonic() + seconds
+            await asyncio.sleep(seconds)
+        if Fault.DISCONNECT in reply.struck:
+            self._break()
+        if reply.struck.kinds & {Fault.DISCONNECT, Fault.DROP_ANSWER}:
+            return CommandResult(outcome=Outcome.UNKNOWN, message="no answer came")
+        return reply.result
+
+    def _on_quote(self) -> None:
+        self._quoted = True
+        self._stirred.set()
+
+    def _break(self) -> None:
+        self._down.set()
+        self._news.set()
+
+    async def _pause(self, seconds: float) -> None:
+        """Or until the link is down."""
+        if seconds > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._down.wait()
+
+    async def _read_events(self) -> list[BrokerEvent]:
+        await self._pause(self._quiet_until_seconds - self._context.clock.monotonic())
+        try:
+            async with self._context.database.transaction(read_only=True) as tx:
+                rows = await store.list_events(tx, self._context.account.id, self._told)
+        except PlatformError:
+            await self._pause(RETRY_SECONDS)
+            self._news.set()
+            return []
+        self._told = rows[-1][0] if rows else self._told
+        events = [event for _, event in rows]
+        if Fault.REORDER in self._mischief:
+            events.reverse()
+        if Fault.DUPLICATE in self._mischief:
+            events += events
+        if events:
+            self._mischief.clear()
+        return events
+
+    async def _run_market(self) -> None:
+        """Until cancelled. A link whose market stands still must not look alive: it ends with it."""
+        try:
+            while not self._down.is_set():
+                await self._look_at_market()
+        finally:
+            self._break()
+
+    async def _look_at_market(self) -> None:
+        """Woken by a posted quote; else looks when the walk or the time may have done something, and now and then."""
+        clock = self._context.clock
+        due = self._looked_seconds + (POLL_SECONDS if self._desk.has_orders else IDLE_POLL_SECONDS)
+        left = due - clock.monotonic()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(left, TICK_MILLIS / 1000) if self._desk.walks else left):
+                await self._stirred.wait()
+        self._stirred.clear()
+        if not self._quoted and clock.monotonic() < due and not self._desk.is_due(clock.now()):
+            return
+        self._looked_seconds, self._quoted = clock.monotonic(), False
+        try:
+            last = await self._desk.look()
+        except PlatformError:
+            await self._pause(RETRY_SECONDS)
+        else:
+            if last > self._told:
+                self._news.set()
 
 
-INTEGRATION = Integration(CAPABILITIES.name, CAPABILITIES, connect)
+def _snapshot(order: Order, events: list[BrokerEvent]) -> OrderSnapshot:
+    return OrderSnapshot(
+        client_order_id=order.client_order_id,
+        broker_order_id=order.broker_order_id,
+        symbol=order.terms.symbol,
+        side=order.terms.side,
+        quantity=order.terms.quantity,
+        events=tuple(events),
+    )
+
+
+INTEGRATION = Integration(CAPABILITIES.name, CAPABILITIES, PaperBroker)

@@ -1,0 +1,267 @@
+"""One account's desk: a command, or a look at the market, is one transaction that loads the book, works it and writes
+it down. The truth is in the database; what is kept here only saves reading."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+
+import msgspec
+
+from trading_intents.brokers.paper import store
+from trading_intents.brokers.paper.faults import Fault, Struck, strike
+from trading_intents.brokers.paper.matching import Book
+from trading_intents.brokers.paper.model import Holding, Order, OrderStatus, Quote, Source, Terms
+from trading_intents.brokers.paper.prices import tick_number, walk_quote
+from trading_intents.brokers.paper.rules import stirs
+from trading_intents.brokers.paper.store import Arrival, Opened, Wanted
+from trading_intents.brokers.port import DUPLICATE_ID, CommandResult, IntegrationContext, OrderTicket, Outcome
+from trading_intents.storage.database import Tx
+from trading_intents.trading import Symbol
+
+# How far back a link that was away looks for what the walk did meanwhile: five minutes.
+MOST_TICKS = 1_200
+TOO_OLD, LOST, SCRIPTED = "too_old_to_send", "the link was lost", "scripted_refusal"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    result: CommandResult
+    struck: Struck = Struck()
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The quote that a symbol's resting orders were last asked about. It says nothing of an order that came since, or
+    that was just being taken: `places`, of the account as it was read, tells."""
+
+    source: Source
+    number: int
+    places: int
+    resting: tuple[Order, ...]
+
+
+Act = Callable[[Book, Order | None, datetime, Struck], CommandResult]
+
+
+class Desk:
+    def __init__(self, context: IntegrationContext) -> None:
+        self._pool, self._account = context.database, context.account
+        self._seed, self._cash = int(context.settings["PAPER_SEED"]), Decimal(context.settings["PAPER_CASH"])
+        self._watched: dict[Symbol, Watched] = {}
+        self._places = 0
+
+    @property
+    def has_orders(self) -> bool:
+        return any(watched.resting for watched in self._watched.values())
+
+    @property
+    def walks(self) -> bool:
+        """Whether an order rests where the price moves by itself."""
+        return any(watched.resting and watched.source is Source.WALK for watched in self._watched.values())
+
+    async def open(self) -> int:
+        """The number of the account's last event."""
+        async with self._pool.transaction() as tx:
+            await store.insert_account(tx, self._account.id, self._account.organization_id, self._cash)
+            return (await store.open_account(tx, self._account.id, lock=False)).account.events
+
+    async def submit(self, ticket: OrderTicket) -> Reply:
+        def act(book: Book, _: Order | None, now: datetime, struck: Struck) -> CommandResult:
+            order = book.submit(ticket.client_order_id, _terms(ticket), now, _scripted(struck))
+            refused = order.status is OrderStatus.REJECTED
+            reason = book.happenings[-1].event.reason if refused else None
+            return _result(book, reason, order.broker_order_id)
+
+        return await self._command("SUBMIT", ticket, act)
+
+    async def replace(self, ticket: OrderTicket) -> Reply:
+        def act(book: Book, order: Order | None, now: datetime, struck: Struck) -> CommandResult:
+            reason = book.replace(order, ticket.client_order_id, _terms(ticket), now, _scripted(struck))
+            return _result(book, reason, order.broker_order_id if order else None)
+
+        return await self._command("REPLACE", ticket, act)
+
+    async def cancel(self, ticket: OrderTicket) -> Reply:
+        def act(book: Book, order: Order | None, now: datetime, struck: Struck) -> CommandResult:
+            reason = book.cancel(order, ticket.client_order_id, now, _scripted(struck))
+            return _result(book, reason, order.broker_order_id if order else None)
+
+        return await self._command("CANCEL", ticket, act)
+
+    async def look(self) -> int:
+        """Works what the market brought since, and gives the number of the last event. Writes only if it brought
+        something: the first pass holds no lock and is thrown away."""
+        async with self._pool.transaction(read_only=True, isolation="repeatable read") as tx:
+            opened = await store.open_account(tx, self._account.id, lock=False)
+            books = await self._load(tx, opened, await store.list_working(tx, self._account.id))
+        if not any(book.happenings for book in books):
+            self._watch(books, opened.account.places)
+            return opened.account.events
+        async with self._pool.transaction() as tx:
+            opened = await store.open_account(tx, self._account.id, lock=True)
+            books = await self._load(tx, opened, await store.list_working(tx, self._account.id))
+            stirred = [book for book in books if book.happenings]
+            if stirred:
+                await self._save(tx, stirred)
+        self._watch(books, opened.account.places)
+        return books[-1].account.events if books else opened.account.events
+
+    def is_due(self, now: datetime) -> bool:
+        """Whether the walk, or the time, has come to something that rests here."""
+        tick = tick_number(now)
+        for symbol, watched in self._watched.items():
+            if any(order.expires_at <= now for order in watched.resting):
+                return True
+            if watched.source is Source.WALK and watched.resting:
+                for number in range(max(watched.number, tick - MOST_TICKS) + 1, tick + 1):
+                    quote = walk_quote(self._seed, symbol, number)
+                    if any(stirs(order, quote) for order in watched.resting):
+                        return True
+                self._watched[symbol] = replace(watched, number=max(watched.number, tick))
+        return False
+
+    async def _command(self, command: str, ticket: OrderTicket, act: Act) -> Reply:
+        account_id = self._account.id
+        async with self._pool.transaction() as tx:
+            opened = await store.open_account(tx, account_id, lock=True)
+            if ticket.not_after is not None and opened.now > ticket.not_after:
+                return Reply(CommandResult(outcome=Outcome.NOT_SENT, code=TOO_OLD))
+            account = replace(opened.account, commands=opened.account.commands + 1)
+            opened = opened._replace(account=account)
+            struck = Struck()
+            if opened.faulty:
+                struck = await strike(tx, account_id, self._seed, command, account.commands)
+            if Fault.LOSE in struck:
+                await store.save_account(tx, account_id, account)
+                return Reply(CommandResult(outcome=Outcome.UNKNOWN, message=LOST), struck)
+            used, _ = await store.find_command(tx, account_id, ticket.client_order_id)
+            order = None if used or command == "SUBMIT" else await self._meant(tx, ticket)
+            books: list[Book] = []
+            if used:
+                result = CommandResult(outcome=Outcome.UNKNOWN, code=DUPLICATE_ID)
+            else:
+                books = await self._open_book(tx, opened, ticket, order)
+                books[0].overfill = Fault.OVERFILL in struck
+                result = act(books[0], order, opened.now, struck)
+                account = books[0].account
+            number = account.orders if command == "SUBMIT" and not used else order.number if order else None
+            arrival = Arrival(command, ticket.client_order_id, number, used, msgspec.json.encode(ticket).decode())
+            await store.add_command(tx, account_id, account.commands, arrival, opened.now)
+            await (self._save(tx, books) if books else store.save_account(tx, account_id, account))
+        self._watch(books, account.places, only=True)
+        return Reply(result, struck)
+
+    async def _meant(self, tx: Tx, ticket: OrderTicket) -> Order | None:
+        """The order that a REPLACE or CANCEL names, by any id that it ever had."""
+        if ticket.orig_client_order_id is not None:
+            _, number = await store.find_command(tx, self._account.id, ticket.orig_client_order_id)
+            if number is not None:
+                return await store.find_order(tx, self._account.id, number)
+        if ticket.broker_order_id is not None:
+            return await store.find_order_by_broker_id(tx, self._account.id, ticket.broker_order_id)
+        return None
+
+    async def _open_book(self, tx: Tx, opened: Opened, ticket: OrderTicket, order: Order | None) -> list[Book]:
+        symbol = order.terms.symbol if order else ticket.symbol
+        working = await store.list_working(tx, self._account.id, symbol)
+        (book,) = await self._load(tx, opened, working, [symbol])
+        if order:
+            book.orders.setdefault(order.number, order)
+        return [book]
+
+    async def _load(
+        self, tx: Tx, opened: Opened, working: Iterable[Order], symbols: Sequence[Symbol] = ()
+    ) -> list[Book]:
+        """The books of these symbols and of those that orders work in, each brought up to now."""
+        resting: dict[Symbol, dict[int, Order]] = {symbol: {} for symbol in symbols}
+        for order in working:
+            resting.setdefault(order.terms.symbol, {})[order.number] = order
+        if not resting:
+            return []
+        holdings = await store.list_holdings(tx, self._account.id, list(resting))
+        account = opened.account
+        account_id = str(self._account.id)
+        books = [
+            Book(self._seed, account_id, symbol, account, holdings.get(symbol, Holding()), orders)
+            for symbol, orders in resting.items()
+        ]
+        wanted = [Wanted(book.symbol, self._seen(book, Source.POSTED), bool(book.orders)) for book in books]
+        posted = await store.list_quotes(tx, self._account.organization_id, wanted)
+        for book in books:
+            book.account = account
+            self._catch_up(book, posted.get(book.symbol), opened.now)
+            account = book.account  # the totals go on from book to book
+        return books
+
+    def _catch_up(self, book: Book, posted: list[Quote] | None, now: datetime) -> None:
+        resting = bool(book.orders)
+        if posted:
+            seen = self._seen(book, Source.POSTED)
+            for quote in posted:
+                if resting and quote.number > seen:
+                    book.feed(quote)
+            book.show(posted[-1])
+        else:
+            tick = tick_number(now)
+            seen = self._seen(book, Source.WALK)
+            for number in range(max(seen, tick - MOST_TICKS) + 1, tick + 1) if resting and seen else ():
+                quote = walk_quote(self._seed, book.symbol, number)
+                if any(stirs(order, quote) for order in book.orders.values() if order.status is OrderStatus.WORKING):
+                    book.feed(quote)
+            book.show(walk_quote(self._seed, book.symbol, tick))
+        book.expire(now)
+
+    def _seen(self, book: Book, source: Source) -> int:
+        """The last quote of this source that resting orders were asked about."""
+        watched = self._watched.get(book.symbol)
+        numbers = [book.holding.number] if book.holding.source is source else [0]
+        if watched and watched.source is source and watched.places == book.account.places:
+            numbers.append(watched.number)
+        return max(numbers)
+
+    async def _save(self, tx: Tx, books: Sequence[Book]) -> None:
+        account_id, last = self._account.id, books[-1].account
+        happenings = [happening for book in books for happening in book.happenings]
+        for book in books:
+            await store.save_holding(tx, account_id, book.symbol, book.holding)
+            await store.save_orders(tx, account_id, (book.orders[number] for number in sorted(book.changed)))
+        await store.add_events(tx, account_id, last.events, happenings)
+        await store.save_account(tx, account_id, last)
+
+    def _watch(self, books: Sequence[Book], places: int, only: bool = False) -> None:
+        """`only`: these are not all the symbols that orders work in."""
+        if places < self._places:
+            return  # read before what is watched now
+        watched = dict(self._watched) if only else {}
+        for book in books:
+            resting = tuple(order for order in book.orders.values() if order.status is OrderStatus.WORKING)
+            watched.pop(book.symbol, None)
+            if resting and book.quote is not None:
+                watched[book.symbol] = Watched(book.quote.source, book.quote.number, places, resting)
+        self._watched, self._places = watched, places
+
+
+def _terms(ticket: OrderTicket) -> Terms:
+    return Terms(
+        symbol=ticket.symbol,
+        side=ticket.side,
+        kind=ticket.kind,
+        quantity=ticket.quantity,
+        limit_price=ticket.limit_price,
+        stop_price=ticket.stop_price,
+        time_in_force=ticket.time_in_force,
+    )
+
+
+def _scripted(struck: Struck) -> str | None:
+    return SCRIPTED if Fault.REJECT in struck else None
+
+
+def _result(book: Book, reason: str | None, broker_order_id: str | None) -> CommandResult:
+    return CommandResult(
+        outcome=Outcome.REJECTED if reason else Outcome.ACKED,
+        broker_order_id=broker_order_id,
+        code=reason,
+        updates=tuple(happening.event for happening in book.happenings),
+    )

@@ -1,0 +1,350 @@
+"""The matching engine: one account's book of one symbol. Commands and quotes go in; orders, cash, position and events
+come out. Pure: the same inputs, the same outcome. Never fills an order from a size that the account used already."""
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from decimal import Decimal
+
+from trading_intents.brokers.paper.model import (
+    ZERO,
+    Account,
+    Holding,
+    Order,
+    OrderStatus,
+    Quote,
+    Terms,
+    exact,
+    expiry,
+    made_id,
+    quotient,
+)
+from trading_intents.brokers.paper.rules import find_flaw, is_traded_through, is_triggered, market_price, touches
+from trading_intents.brokers.port import BrokerEvent, EventKind
+from trading_intents.trading import OrderSide, Symbol, TimeInForce
+
+NO_BUYING_POWER, NO_POSITION, LONG_POSITION = "insufficient_buying_power", "no_position_to_sell", "position_is_long"
+UNKNOWN_ORDER, TOO_LATE, OTHER_ORDER = "unknown_order", "too_late", "another_order"
+_KILLED = {
+    TimeInForce.IMMEDIATE_OR_CANCEL: "immediate_or_cancel",
+    TimeInForce.FILL_OR_KILL: "fill_or_kill",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    order: int | None
+    event: BrokerEvent
+
+
+@dataclass(slots=True)
+class Book:
+    seed: int
+    account_id: str
+    symbol: Symbol
+    account: Account
+    holding: Holding
+    orders: dict[int, Order]  # those that work, and one that a command names
+    quote: Quote | None = None
+    overfill: bool = False  # a scripted fault: the next fill is twice what it should be
+    happenings: list[Happening] = field(default_factory=list)
+    changed: set[int] = field(default_factory=set)
+    _trade_left: Decimal = ZERO
+
+    def show(self, quote: Quote | None) -> None:
+        """The present quote, for who arrives; who rests has been asked about it already."""
+        if quote is not None:
+            self._see(quote, trades=False)
+
+    def feed(self, quote: Quote) -> None:
+        """An event: every resting order is asked, in order of acceptance."""
+        with exact():
+            self._expire(quote.at)
+            self._see(quote, trades=True)
+            for order in self._queue():
+                self._work(order.number, quote.at, arrived=False)
+            self._trade_left = ZERO
+
+    def expire(self, now: datetime) -> None:
+        with exact():
+            self._expire(now)
+
+    def submit(self, client_order_id: str, terms: Terms, at: datetime, refusal: str | None = None) -> Order:
+        """Given back as accepted or REJECTED; `orders` has what became of it. `refusal` is a scripted one."""
+        with exact():
+            self._expire(at)
+            number = self.account.orders + 1
+            self.account = replace(self.account, orders=number, places=self.account.places + 1)
+            order = Order(
+                number=number,
+                broker_order_id=made_id(self.seed, self.account_id, "order", number),
+                client_order_id=client_order_id,
+                terms=terms,
+                place=self.account.places,
+                accepted_at=at,
+                expires_at=expiry(terms.time_in_force, at),
+            )
+            reason = refusal or find_flaw(terms) or self._lacks_position(order)
+            order = order if reason else self._with_reserve(order, at)
+            reason = reason or self._lacks_power(order, ZERO)
+            if reason:
+                order = replace(order, status=OrderStatus.REJECTED, reserve_price=ZERO)
+            self._put(order)
+            self._tell(order, EventKind.REJECTED if reason else EventKind.ACCEPTED, at, reason=reason)
+            if not reason:
+                self._work(number, at, arrived=True)
+            return order
+
+    def replace(
+        self, order: Order | None, client_order_id: str, terms: Terms, at: datetime, refusal: str | None = None
+    ) -> str | None:
+        """Why not, or None."""
+        with exact():
+            self._expire(at)
+            order = order and self.orders[order.number]
+            changed, reason = self._amended(order, client_order_id, terms, at)
+            reason = refusal or reason
+            if order is None or changed is None or reason:
+                self._tell(order, EventKind.REPLACE_REJECTED, at, client_order_id=client_order_id, reason=reason)
+                return reason
+            self._put(changed)
+            self._tell(changed, EventKind.REPLACED, at, replaces=order.client_order_id)
+            if changed.status is OrderStatus.WORKING:
+                self._work(order.number, at, arrived=True)
+            return None
+
+    def cancel(self, order: Order | None, client_order_id: str, at: datetime, refusal: str | None = None) -> str | None:
+        """Why not, or None."""
+        with exact():
+            self._expire(at)
+            order = order and self.orders[order.number]
+            reason = refusal or _unchangeable(order)
+            if order is None or reason:
+                self._tell(order, EventKind.CANCEL_REJECTED, at, client_order_id=client_order_id, reason=reason)
+                return reason
+            self._end(order, OrderStatus.CANCELLED, at, None, client_order_id)
+            return None
+
+    def _amended(
+        self, order: Order | None, client_order_id: str, terms: Terms, at: datetime
+    ) -> tuple[Order | None, str | None]:
+        """The next generation, at the end of the queue; or why there is none."""
+        reason = _unchangeable(order)
+        if order is None or reason:
+            return None, reason
+        if (terms.symbol, terms.side, terms.kind) != (order.terms.symbol, order.terms.side, order.terms.kind):
+            return None, OTHER_ORDER
+        self.account = replace(self.account, places=self.account.places + 1)
+        same_time = terms.time_in_force is order.terms.time_in_force
+        changed = replace(
+            order,
+            client_order_id=client_order_id,
+            terms=terms,
+            place=self.account.places,
+            expires_at=order.expires_at if same_time else expiry(terms.time_in_force, at),
+        )
+        flaw = find_flaw(terms)
+        if flaw:
+            return None, flaw
+        if terms.quantity <= order.filled:
+            return replace(changed, status=OrderStatus.FILLED), None
+        changed = self._with_reserve(changed, at)
+        return changed, self._lacks_position(changed) or self._lacks_power(changed, order.reserved)
+
+    def _queue(self) -> list[Order]:
+        working = (order for order in self.orders.values() if order.status is OrderStatus.WORKING)
+        return sorted(working, key=lambda order: order.place)
+
+    def _others(self, order: Order, side: OrderSide) -> list[Order]:
+        return [other for other in self._queue() if other.terms.side is side and other.number != order.number]
+
+    def _see(self, quote: Quote, trades: bool) -> None:
+        self.quote = quote
+        self._trade_left = quote.last_size or ZERO if trades else ZERO
+        if (quote.source, quote.number) != (self.holding.source, self.holding.number):
+            self.holding = replace(
+                self.holding, source=quote.source, number=quote.number, bid_taken=ZERO, ask_taken=ZERO
+            )
+
+    def _expire(self, at: datetime) -> None:
+        for order in self._queue():
+            if order.expires_at <= at:
+                days = order.terms.time_in_force is TimeInForce.GOOD_TILL_CANCEL
+                self._end(
+                    order, OrderStatus.EXPIRED, order.expires_at, "good_till_cancel_ended" if days else "day_ended"
+                )
+
+    def _work(self, number: int, at: datetime, arrived: bool) -> None:
+        order, quote = self.orders[number], self.quote
+        fresh = quote is not None and quote.is_fresh(at)
+        if order.waits_for_trigger:
+            if quote is None or not fresh or not is_triggered(order.terms, quote):
+                return
+            order = replace(order, triggered=True)
+            self._put(order)
+            self._tell(order, EventKind.TRIGGERED, at)
+            arrived = True
+        if quote is not None and fresh:
+            self._trade(order, quote, at, arrived)
+        rest = self.orders[number]
+        if rest.status is OrderStatus.WORKING and rest.terms.time_in_force in _KILLED:
+            self._end(rest, OrderStatus.CANCELLED, at, _KILLED[rest.terms.time_in_force])
+
+    def _trade(self, order: Order, quote: Quote, at: datetime, arrived: bool) -> None:
+        terms = order.terms
+        limit = terms.limit_price
+        if touches(terms, quote):
+            # Who arrives takes what is there; who rests is taken at the price that it asked for.
+            price = market_price(terms, quote) if arrived or limit is None else limit
+            if terms.side is OrderSide.BUY:
+                left = quote.ask_size - self.holding.ask_taken
+            else:
+                left = quote.bid_size - self.holding.bid_taken
+            self._fill(order, min(order.leaves, left), price, at)
+        order = self.orders[order.number]
+        if not arrived and limit is not None and is_traded_through(terms, quote):
+            size = min(order.leaves, self._trade_left)
+            if self._fill(order, size, limit, at, displayed=False):
+                self._trade_left -= size
+
+    def _fill(self, order: Order, size: Decimal, price: Decimal, at: datetime, displayed: bool = True) -> bool:
+        """Whether anything was; what it is not allowed to have ends the order."""
+        whole = order.terms.time_in_force is TimeInForce.FILL_OR_KILL
+        allowed, reason = self._allowed(order, size, price)
+        if allowed <= 0 or (whole and allowed < order.leaves):
+            if reason and size > 0 and not whole:
+                self._end(order, OrderStatus.CANCELLED, at, reason)
+            return False
+        if displayed and order.terms.side is OrderSide.BUY:
+            self.holding = replace(self.holding, ask_taken=self.holding.ask_taken + allowed)
+        elif displayed:
+            self.holding = replace(self.holding, bid_taken=self.holding.bid_taken + allowed)
+        quantity = allowed * 2 if self.overfill else allowed
+        self.overfill = False
+        filled, self.account, self.holding = self._booked(order, quantity, price)
+        self.orders[order.number] = filled
+        self.changed.add(order.number)
+        exec_id = made_id(self.seed, self.account_id, "fill", self.account.events + 1)
+        self._tell(filled, EventKind.FILL, at, exec_id=exec_id, quantity=quantity, price=price)
+        if reason and filled.status is OrderStatus.WORKING:
+            self._end(filled, OrderStatus.CANCELLED, at, reason)
+        return True
+
+    def _allowed(self, order: Order, size: Decimal, price: Decimal) -> tuple[Decimal, str | None]:
+        """How much of it the account may trade, and why not more."""
+        if size <= 0:
+            return ZERO, None
+        if order.terms.side is OrderSide.SELL:
+            held = max(self.holding.position, ZERO)
+            return min(size, held), NO_POSITION if order.leaves > held else None
+        _, account, holding = self._booked(order, size, price)
+        # Buying a short back lowers risk: it is never refused for want of money.
+        grows = abs(holding.position) > abs(self.holding.position)
+        return (ZERO, NO_BUYING_POWER) if grows and account.buying_power < 0 else (size, None)
+
+    def _booked(self, order: Order, quantity: Decimal, price: Decimal) -> tuple[Order, Account, Holding]:
+        held = self.holding
+        signed = quantity if order.terms.side is OrderSide.BUY else -quantity
+        after, short_value = held.position + signed, held.short_value
+        if after >= 0:
+            short_value = ZERO
+        elif signed > 0:
+            short_value -= quotient(held.short_value * quantity, -held.position)
+        else:
+            short_value += min(quantity, -after) * price
+        filled = order.filled + quantity
+        booked = replace(
+            order,
+            filled=filled,
+            paid=order.paid + quantity * price,
+            covers=max(order.covers - quantity, ZERO),
+            status=OrderStatus.FILLED if filled >= order.terms.quantity else order.status,
+        )
+        account = replace(
+            self.account,
+            cash=self.account.cash - signed * price,
+            reserved=self.account.reserved - order.reserved + booked.reserved,
+            short_value=self.account.short_value - held.short_value + short_value,
+        )
+        return booked, account, replace(held, position=after, short_value=short_value)
+
+    def _with_reserve(self, order: Order, at: datetime) -> Order:
+        """What the account must be able to pay for it: at its limit, else at the price that is there."""
+        terms, fresh = order.terms, self.quote is not None and self.quote.is_fresh(at)
+        stop, limit = terms.stop_price or ZERO, terms.limit_price or ZERO
+        seen = market_price(terms, self.quote) if self.quote is not None and fresh else ZERO
+        match terms.side:
+            case OrderSide.SELL:
+                return order
+            case OrderSide.BUY:
+                short = max(-self.holding.position, ZERO) - sum(o.covers for o in self._others(order, OrderSide.BUY))
+                covers = min(order.leaves, max(short, ZERO))
+                return replace(order, covers=covers, reserve_price=limit or max(stop, seen))
+            case OrderSide.SELL_SHORT:
+                return replace(order, reserve_price=max(limit, stop if order.waits_for_trigger else seen))
+
+    def _lacks_power(self, order: Order, released: Decimal) -> str | None:
+        return NO_BUYING_POWER if order.reserved > max(self.account.buying_power + released, ZERO) else None
+
+    def _lacks_position(self, order: Order) -> str | None:
+        held = self.holding.position
+        if order.terms.side is OrderSide.SELL:
+            promised = sum((other.leaves for other in self._others(order, OrderSide.SELL)), ZERO)
+            return NO_POSITION if order.leaves > held - promised else None
+        # What is held is sold as such; a short sale that quietly sold it would be a wrong mark.
+        return LONG_POSITION if order.terms.side is OrderSide.SELL_SHORT and held > 0 else None
+
+    def _end(
+        self, order: Order, status: OrderStatus, at: datetime, reason: str | None, client_order_id: str | None = None
+    ) -> None:
+        ended = replace(order, status=status)
+        self._put(ended)
+        self._tell(ended, EventKind(status.value), at, client_order_id=client_order_id, reason=reason)
+
+    def _put(self, order: Order) -> None:
+        before = self.orders.get(order.number)
+        delta = order.reserved - (before.reserved if before else ZERO)
+        self.account = replace(self.account, reserved=self.account.reserved + delta)
+        self.orders[order.number] = order
+        self.changed.add(order.number)
+
+    def _tell(
+        self,
+        order: Order | None,
+        kind: EventKind,
+        at: datetime,
+        *,
+        client_order_id: str | None = None,
+        replaces: str | None = None,
+        exec_id: str | None = None,
+        quantity: Decimal | None = None,
+        price: Decimal | None = None,
+        reason: str | None = None,
+    ) -> None:
+        self.account = replace(self.account, events=self.account.events + 1)
+        event = BrokerEvent(
+            kind=kind,
+            dedupe_key=f"paper:{self.account.events}",
+            client_order_id=client_order_id or (order.client_order_id if order else None),
+            broker_order_id=order.broker_order_id if order else None,
+            replaces=replaces,
+            exec_id=exec_id,
+            symbol=self.symbol,
+            side=order.terms.side if order else None,
+            quantity=quantity,
+            price=price,
+            fee=ZERO if kind is EventKind.FILL else None,
+            cum_quantity=order.filled if order else None,
+            leaves_quantity=order.leaves if order else None,
+            average_price=quotient(order.paid, order.filled) if order and order.filled else None,
+            broker_status=order.status if order else None,
+            venue_time=at,
+            reason=reason,
+            raw=self.quote.name if self.quote and kind in (EventKind.FILL, EventKind.TRIGGERED) else "",
+        )
+        self.happenings.append(Happening(order.number if order else None, event))
+
+
+def _unchangeable(order: Order | None) -> str | None:
+    if order is None:
+        return UNKNOWN_ORDER
+    return None if order.status is OrderStatus.WORKING else TOO_LATE

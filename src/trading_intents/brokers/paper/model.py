@@ -1,0 +1,189 @@
+"""The paper broker's values: quotes, orders, and what an account has. Pure: no I/O, no clock, no chance."""
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
+from enum import StrEnum
+
+from trading_intents.brokers.port import Capabilities, LookupKind, PriceTick
+from trading_intents.trading import Environment, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
+
+ZERO = Decimal(0)
+QUOTE_LIFE = timedelta(seconds=15)
+GOOD_TILL_CANCEL_DAYS = 90
+# A short sale's proceeds are locked, and as much again is asked for: its value counts twice against the buying power.
+SHORT_MARGIN = 2
+_SHOWN = Decimal(1).scaleb(-18)
+_DIGITS = 200  # sums and products of amounts lose none
+_ID_CHARACTERS = 20
+
+_TIMES = (
+    TimeInForce.DAY,
+    TimeInForce.GOOD_TILL_CANCEL,
+    TimeInForce.IMMEDIATE_OR_CANCEL,
+    TimeInForce.FILL_OR_KILL,
+)
+CAPABILITIES = Capabilities(
+    name="paper",
+    environments=(Environment.PAPER,),
+    times_in_force=dict.fromkeys(OrderKind, _TIMES),
+    routes=(RouteStrategy.SMART,),
+    native_replace=True,
+    credential_fields=(),
+    quantity_step=Decimal("0.000000001"),
+    price_ticks=(PriceTick(ZERO, Decimal("0.0001")), PriceTick(Decimal(1), Decimal("0.01"))),
+    lookup=LookupKind.DURABLE,
+)
+PAIR_TICK = Decimal("0.00000001")  # of symbols such as BTC/USD
+
+
+def exact() -> AbstractContextManager[Context]:
+    """All arithmetic on amounts happens inside this: Python's own context keeps 28 digits."""
+    return localcontext(prec=_DIGITS, rounding=ROUND_HALF_EVEN)
+
+
+def quotient(dividend: Decimal, divisor: Decimal) -> Decimal:
+    return (dividend / divisor).quantize(_SHOWN)
+
+
+def made_id(*parts: object) -> str:
+    """The same run, the same ids."""
+    text = "\x1f".join(map(str, parts))
+    return hashlib.blake2b(text.encode(), digest_size=_ID_CHARACTERS // 2).hexdigest()
+
+
+class Source(StrEnum):
+    WALK = "walk"
+    POSTED = "posted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote:
+    """One event of a symbol's market; `last` is a trade that it tells of. Numbered by symbol and source."""
+
+    source: Source
+    number: int
+    at: datetime
+    bid: Decimal
+    ask: Decimal
+    bid_size: Decimal
+    ask_size: Decimal
+    last: Decimal | None = None
+    last_size: Decimal | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.source}:{self.number}"
+
+    def is_fresh(self, now: datetime) -> bool:
+        """The walk always has a present price; a posted one is believed for a while."""
+        return self.source is Source.WALK or now - self.at <= QUOTE_LIFE
+
+
+class OrderStatus(StrEnum):
+    WORKING = "WORKING"
+    FILLED = "FILLED"
+    CANCELLED = "CANCELLED"
+    EXPIRED = "EXPIRED"
+    REJECTED = "REJECTED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a submit or a replace asks for."""
+
+    symbol: Symbol
+    side: OrderSide
+    kind: OrderKind
+    quantity: Decimal
+    limit_price: Decimal | None
+    stop_price: Decimal | None
+    time_in_force: TimeInForce
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    number: int  # in its account, from 1
+    broker_order_id: str
+    client_order_id: str  # of the version that works
+    terms: Terms
+    place: int  # in the queue; a replace takes a new one
+    status: OrderStatus = OrderStatus.WORKING
+    triggered: bool = False
+    filled: Decimal = ZERO
+    paid: Decimal = ZERO  # quantity times price of all its fills
+    covers: Decimal = ZERO  # of what is left, the part of a BUY that buys a short back: it needs no buying power
+    reserve_price: Decimal = ZERO
+    accepted_at: datetime
+    expires_at: datetime
+
+    @property
+    def leaves(self) -> Decimal:
+        return max(self.terms.quantity - self.filled, ZERO) if self.status is OrderStatus.WORKING else ZERO
+
+    @property
+    def reserved(self) -> Decimal:
+        return max(self.leaves - self.covers, ZERO) * self.reserve_price
+
+    @property
+    def waits_for_trigger(self) -> bool:
+        return self.terms.kind in (OrderKind.STOP, OrderKind.STOP_LIMIT) and not self.triggered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Totals over all symbols, and the last numbers given out."""
+
+    cash: Decimal
+    reserved: Decimal = ZERO
+    short_value: Decimal = ZERO  # what the open shorts were sold for
+    orders: int = 0
+    events: int = 0
+    places: int = 0
+    commands: int = 0
+
+    @property
+    def buying_power(self) -> Decimal:
+        return self.cash - self.reserved - SHORT_MARGIN * self.short_value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """A symbol in an account: the position, and how much of the present quote's displayed sizes it has used."""
+
+    position: Decimal = ZERO  # negative: short
+    short_value: Decimal = ZERO
+    source: Source | None = None
+    number: int = 0  # of the last quote that was worked
+    bid_taken: Decimal = ZERO
+    ask_taken: Decimal = ZERO
+
+
+def day_end(at: datetime) -> datetime:
+    """The market never closes, so a day is UTC's."""
+    midnight = at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    return midnight + timedelta(days=1)
+
+
+def expiry(time_in_force: TimeInForce, at: datetime) -> datetime:
+    """An IOC or FOK that waits for its trigger does so for the day."""
+    if time_in_force is TimeInForce.GOOD_TILL_CANCEL:
+        return at + timedelta(days=GOOD_TILL_CANCEL_DAYS)
+    return day_end(at)
+
+
+def tick_of(symbol: Symbol, price: Decimal) -> Decimal:
+    if "/" in symbol:
+        return PAIR_TICK
+    return next(step.tick for step in reversed(CAPABILITIES.price_ticks) if price >= step.from_price)
+
+
+NEEDS: Mapping[OrderKind, tuple[bool, bool]] = {
+    OrderKind.MARKET: (False, False),
+    OrderKind.LIMIT: (True, False),
+    OrderKind.STOP: (False, True),
+    OrderKind.STOP_LIMIT: (True, True),
+}

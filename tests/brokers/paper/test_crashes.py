@@ -1,0 +1,73 @@
+"""A link's process may die at any moment: what was answered is kept, and what was not is whole or not there at all."""
+
+import asyncio
+import sys
+from uuid import uuid4
+
+import pytest
+
+from tests.brokers.paper.venue import Venue, assert_books_balance, deadline
+from tests.conftest import Urls
+from trading_intents.brokers.paper import store
+from trading_intents.brokers.port import OrderSnapshot, Outcome
+
+ANSWERS_BEFORE_A_KILL = 40
+
+
+async def test_what_was_answered_survives_a_kill(venue: Venue, world_database: Urls) -> None:
+    account = uuid4()
+    await venue.post("99x1000000 101x1000000")
+    answered: dict[str, str] = {}
+    for life in "abc":
+        arguments = (
+            world_database.login.reveal(),
+            world_database.owner.reveal(),
+            str(venue.organization),
+            str(account),
+            life,
+        )
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.brokers.paper.link_process", *arguments, stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        for n in range(ANSWERS_BEFORE_A_KILL):
+            line = (await process.stdout.readline()).decode().split()
+            answered[line[0]] = line[1]
+            if n == ANSWERS_BEFORE_A_KILL // 2:
+                await venue.post("99x1000000 99.5x7")
+        process.kill()
+        rest = (await process.stdout.read()).decode().splitlines()
+        answered |= dict(line.split() for line in rest if line.count(" ") == 1)
+        await process.wait()
+    link = await venue.link(account)
+    for client_order_id, outcome in answered.items():
+        found = await link.broker.lookup(client_order_id, None, deadline())
+        assert isinstance(found, OrderSnapshot), client_order_id
+        assert (found.events[0].kind == "REJECTED") == (outcome == Outcome.REJECTED)
+    await assert_books_balance(venue.owner, account)
+    journal = await venue.journal(account)
+    assert len(journal) == len(set(journal)) >= len(answered)
+    working = await venue.value(
+        "SELECT count(*) FROM paper_orders WHERE account_id = $1 AND status = 'WORKING'", account
+    )
+    assert len((await link.broker.snapshot(await venue.value("SELECT now()"))).open_orders) == working
+
+
+@pytest.mark.parametrize("step", ["add_command", "save_holding", "save_orders", "add_events", "save_account"])
+async def test_a_command_is_taken_as_a_whole_or_not_at_all(
+    venue: Venue, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    account = uuid4()
+    link = await venue.link(account)
+
+    async def fail(*_: object) -> None:
+        raise TimeoutError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, step, fail)
+        assert (await link.submit("one", "buy 1 market")).outcome is Outcome.NOT_SENT
+    tables = ("paper_journal", "paper_orders", "paper_events", "paper_holdings")
+    for table in tables:
+        assert await venue.value(f"SELECT count(*) FROM {table} WHERE account_id = $1", account) == 0
+    assert (await link.submit("one", "buy 1 market")).outcome is Outcome.ACKED
+    await assert_books_balance(venue.owner, account)

@@ -1,0 +1,109 @@
+"""Scripted faults strike as often as they are told to, and leave the broker's own book true."""
+
+from decimal import Decimal
+from uuid import uuid4
+
+import pytest
+
+from tests.brokers.paper.market import terms
+from tests.brokers.paper.venue import Venue, assert_books_balance, deadline, ticket
+from trading_intents.brokers.port import Absent, BrokerEvent, OrderSnapshot, Outcome
+from trading_intents.clock import SystemClock
+
+
+async def test_a_scripted_refusal_is_a_refusal(venue: Venue) -> None:
+    account = uuid4()
+    link = await venue.link(account)
+    await link.submit("zero", "buy 1 limit 1")
+    await venue.fault(account, "reject", remaining=3)
+    results = [await link.submit("one", "buy 1 market"), await link.replace("r", "zero", "buy 2 limit 1")]
+    results.append(await link.cancel("x", "zero"))
+    assert {(result.outcome, result.code) for result in results} == {(Outcome.REJECTED, "scripted_refusal")}
+    assert (await link.submit("two", "buy 1 market")).outcome is Outcome.ACKED
+    assert (await link.events(4))[1:] == [
+        f"{kind} scripted_refusal" for kind in ("rejected", "replace_rejected", "cancel_rejected")
+    ]
+
+
+async def test_a_dropped_answer_leaves_an_order_that_works(venue: Venue) -> None:
+    account = uuid4()
+    link = await venue.link(account)
+    await venue.fault(account, "drop_answer", command="SUBMIT")
+    result = await link.submit("one", "buy 1 limit 1")
+    assert (result.outcome, result.updates, result.broker_order_id) == (Outcome.UNKNOWN, (), None)
+    assert isinstance(await link.broker.lookup("one", None, deadline()), OrderSnapshot)
+    assert (await link.cancel("x", "one")).outcome is Outcome.ACKED
+    assert await link.events(2) == ["accepted", "cancelled"]
+
+
+async def test_a_lost_command_never_arrived(venue: Venue) -> None:
+    account = uuid4()
+    link = await venue.link(account)
+    await venue.fault(account, "lose", remaining=1)
+    assert (await link.submit("one", "buy 1 market")).outcome is Outcome.UNKNOWN
+    assert await link.broker.lookup("one", None, deadline()) == Absent()
+    assert await venue.journal(account) == []
+    assert (await link.submit("one", "buy 1 market")).outcome is Outcome.ACKED
+
+
+async def test_events_come_twice_or_last_first(venue: Venue) -> None:
+    account = uuid4()
+    await venue.post("99x10 101x10")
+    link = await venue.link(account)
+    await venue.fault(account, "duplicate", remaining=1)
+    await link.submit("one", "buy 1 market")
+    assert await link.events(4) == ["accepted", "fill 1@101"] * 2
+    await venue.fault(account, "reorder", remaining=1)
+    await link.submit("two", "buy 1 market")
+    assert await link.events(2) == ["fill 1@101", "accepted"]
+    assert link.quiet()
+
+
+async def test_a_delayed_answer_and_its_events_come_late(venue: Venue) -> None:
+    account, clock = uuid4(), SystemClock()
+    link = await venue.link(account)
+    await venue.fault(account, "delay", millis=300, remaining=1)
+    start = clock.monotonic()
+    assert (await link.submit("one", "buy 1 market")).outcome is Outcome.ACKED
+    assert clock.monotonic() - start >= 0.3
+    await venue.fault(account, "delay", millis=60_000, remaining=1)
+    asked = await link.broker.submit(ticket("two", terms("buy 1 market")), deadline(0.5))
+    assert asked.outcome is Outcome.UNKNOWN
+    assert isinstance(await link.broker.lookup("two", None, deadline()), OrderSnapshot)
+
+
+async def test_an_overfill_is_what_it_says(venue: Venue) -> None:
+    account = uuid4()
+    await venue.post("99x10 101x10")
+    link = await venue.link(account)
+    await venue.fault(account, "overfill", remaining=1)
+    await link.submit("one", "buy 3 market")
+    await link.submit("two", "buy 3 market")
+    assert await link.events(4) == ["accepted", "fill 6@101", "accepted", "fill 3@101"]
+    await assert_books_balance(venue.owner, account)
+
+
+async def test_a_link_that_breaks_has_to_be_opened_again(venue: Venue) -> None:
+    account = uuid4()
+    link = await venue.link(account)
+    await venue.fault(account, "disconnect", remaining=1)
+    assert (await link.submit("one", "buy 1 market")).outcome is Outcome.UNKNOWN
+    while isinstance(await link.event(), BrokerEvent):
+        pass
+    assert (await link.submit("two", "buy 1 market")).outcome is Outcome.NOT_SENT
+    again = await venue.link(account)
+    assert isinstance(await again.broker.lookup("one", None, deadline()), OrderSnapshot)
+    assert (await again.submit("two", "buy 1 market")).outcome is Outcome.ACKED
+    assert len(await again.events(2)) == 2
+    assert again.quiet()
+
+
+@pytest.mark.parametrize("fault", ["drop_answer", "lose"])
+async def test_chances_are_kept_and_the_same_in_every_run(venue: Venue, fault: str) -> None:
+    account = uuid4()
+    link = await venue.link(account)
+    await venue.fault(account, fault, chance=Decimal("0.3"))
+    outcomes = [(await link.submit(f"c{n}", "buy 1 limit 1")).outcome for n in range(100)]
+    assert 10 <= outcomes.count(Outcome.UNKNOWN) <= 50
+    arrived = len(await venue.journal(account))
+    assert arrived == (100 if fault == "drop_answer" else outcomes.count(Outcome.ACKED))

@@ -1,0 +1,304 @@
+"""The link on a real database: commands, the stream, look-ups, snapshots, and the market that runs by itself."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from uuid import uuid4
+
+import asyncpg
+import msgspec
+import pytest
+
+from tests.brokers.paper.market import ACME, terms
+from tests.brokers.paper.venue import SETTINGS, Venue, add_organization, assert_books_balance, deadline, said, ticket
+from trading_intents.brokers.paper.broker import PaperBroker
+from trading_intents.brokers.paper.matching import Book
+from trading_intents.brokers.paper.model import Account, Holding, Terms
+from trading_intents.brokers.paper.store import quote_of
+from trading_intents.brokers.port import (
+    DUPLICATE_ID,
+    Absent,
+    BrokerEvent,
+    BrokerUnavailable,
+    LookupUnknown,
+    OrderSnapshot,
+    OrderTicket,
+    Outcome,
+)
+from trading_intents.errors import OutcomeUnknown, Unavailable
+from trading_intents.trading import Symbol
+
+AAPL = Symbol("AAPL")
+
+
+async def test_a_market_order_on_the_walk_is_filled_at_once(venue: Venue) -> None:
+    account = uuid4()
+    link = await venue.link(account)
+    result = await link.submit("one", "buy 10 market", AAPL)
+    assert (result.outcome, [event.kind for event in result.updates]) == (Outcome.ACKED, ["ACCEPTED", "FILL"])
+    streamed = [await link.event(), await link.event()]
+    assert streamed == list(result.updates), "the stream and the answer tell the same events"
+    await assert_books_balance(venue.owner, account)
+
+
+async def test_a_resting_order_on_the_walk_is_filled_when_it_comes_by(venue: Venue) -> None:
+    account = uuid4()
+    link = await venue.link(account)
+    assert said((await link.submit("one", "buy 1500 market", AAPL)).updates[0]) == "accepted"
+    assert await link.events(1) == ["accepted"]
+    filled = Decimal(0)
+    while filled < 1500:  # more than any tick shows: the rest waits for the next ones
+        event = await link.event()
+        assert isinstance(event, BrokerEvent)
+        assert event.quantity is not None
+        filled += event.quantity
+    assert filled == 1500
+    assert link.quiet()
+    await assert_books_balance(venue.owner, account)
+
+
+async def test_posted_quotes_are_each_worked_in_their_order(venue: Venue) -> None:
+    account = uuid4()
+    await venue.post("99x10 101x10")
+    link = await venue.link(account)
+    await link.submit("one", "buy 10 limit 100")
+    await link.submit("two", "buy 5 stop 105")
+    assert await link.events(2) == ["accepted", "accepted"]
+    for quote in ("98x10 100x4", "99x10 101x10", "98x10 99x6", "104x9 106x3", "90x9 91x2"):
+        await venue.post(quote)
+    assert await link.events(5) == ["fill 4@100", "fill 6@100", "triggered", "fill 3@106", "fill 2@91"]
+    await assert_books_balance(venue.owner, account)
+
+
+async def test_a_quote_whose_signal_was_lost_is_worked_all_the_same(venue: Venue) -> None:
+    await venue.post("99x10 101x10")
+    link = await venue.link(uuid4())
+    await link.submit("one", "buy 10 limit 100")
+    await venue.owner.execute("UPDATE paper_symbols SET number = 2 WHERE organization_id = $1", venue.organization)
+    await venue.owner.execute(
+        "INSERT INTO paper_quotes (organization_id, symbol, number, bid, ask, bid_size, ask_size)"
+        " VALUES ($1, 'ACME', 2, 98, 99, 10, 10)",
+        venue.organization,
+    )
+    assert await link.events(2) == ["accepted", "fill 10@100"]
+
+
+async def test_a_quote_holds_for_its_organization_and_symbol_only(venue: Venue) -> None:
+    await venue.post("9.99x10 10x10")
+    other = await add_organization(venue.owner)
+    ours, theirs = await venue.link(uuid4()), await venue.link(uuid4(), other)
+    assert said((await ours.submit("one", "buy 1 market")).updates[-1]) == "fill 1@10"
+    for result in (await theirs.submit("one", "buy 1 market"), await ours.submit("two", "buy 1 market", AAPL)):
+        price = result.updates[-1].price
+        assert price is not None
+        assert price > 20, "the walk's"
+
+
+async def test_from_the_first_posted_quote_on_there_are_no_other_prices(venue: Venue) -> None:
+    link = await venue.link(uuid4())
+    assert said((await link.submit("one", "buy 1 limit 1")).updates[-1]) == "accepted"
+    await venue.post("2x10 3x10")
+    await venue.post("0.5x10 0.6x10")
+    assert await link.events(2) == ["accepted", "fill 1@1"]
+    await venue.owner.execute(
+        "UPDATE paper_quotes SET posted_at = posted_at - interval '16 seconds' WHERE organization_id = $1",
+        venue.organization,
+    )
+    result = await link.submit("two", "buy 1 market")
+    assert [said(event) for event in result.updates] == ["accepted"], "an old quote: it waits"
+    await venue.post("2x10 3x10")
+    assert await link.events(2) == ["accepted", "fill 1@3"]
+
+
+async def test_nothing_is_written_while_nothing_happens(venue: Venue) -> None:
+    account = uuid4()
+    await venue.post("99x10 101x10")
+    link = await venue.link(account)
+    await link.submit("one", "buy 1 limit 1 gtc")
+    await link.submit("two", "buy 1 limit 1 gtc", AAPL)
+    assert await link.events(2) == ["accepted", "accepted"]
+    query = (
+        "SELECT xmin::text || xmax::text FROM paper_accounts WHERE account_id = $1"
+        " UNION ALL SELECT xmin::text || xmax::text FROM paper_holdings WHERE account_id = $1"
+    )
+    before = await venue.owner.fetch(query, account)
+    for _ in range(20):
+        await venue.post("99x10 101x10")
+    await link.broker._desk.look()
+    assert await venue.owner.fetch(query, account) == before, "neither written nor locked"
+    await venue.post("1x1 1x1")
+    assert await link.events(1) == ["fill 1@1"]
+    assert await venue.owner.fetch(query, account) != before
+
+
+async def test_orders_expire_by_the_databases_time(venue: Venue) -> None:
+    account = uuid4()
+    link = await venue.link(account)
+    await link.submit("one", "buy 1 limit 1")
+    await venue.owner.execute(
+        "UPDATE paper_orders SET expires_at = now() - interval '1 second' WHERE account_id = $1", account
+    )
+    assert await link.events(2) == ["accepted", "expired day_ended"]
+
+
+async def test_an_id_that_was_used_is_no_licence_to_send_again(venue: Venue) -> None:
+    account = uuid4()
+    link = await venue.link(account)
+    await link.submit("one", "buy 1 limit 1")
+    again = await link.submit("one", "buy 1 limit 1")
+    assert (again.outcome, again.code, again.updates) == (Outcome.UNKNOWN, DUPLICATE_ID, ())
+    cancel = await link.cancel("one", "one")
+    assert (cancel.outcome, cancel.code) == (Outcome.UNKNOWN, DUPLICATE_ID)
+    assert await venue.journal(account) == ["SUBMIT one", "SUBMIT one", "CANCEL one"]
+    assert await venue.value("SELECT count(*) FROM paper_orders WHERE account_id = $1", account) == 1
+
+
+async def test_commands_find_their_order_by_any_id_it_had(venue: Venue) -> None:
+    await venue.post("99x10 101x10")
+    link = await venue.link(uuid4())
+    first = await link.submit("one", "buy 1 limit 1")
+    assert (await link.replace("two", "one", "buy 2 limit 1")).outcome is Outcome.ACKED
+    assert (await link.replace("three", "one", "buy 3 limit 1")).outcome is Outcome.ACKED
+    cancelled = await link.cancel("x", None, broker_order_id=first.broker_order_id)
+    assert (cancelled.outcome, cancelled.broker_order_id) == (Outcome.ACKED, first.broker_order_id)
+    late = await link.cancel("y", "three")
+    assert (late.outcome, late.code) == (Outcome.REJECTED, "too_late")
+    unknown = await link.cancel("z", "nobody")
+    assert (unknown.outcome, unknown.code) == (Outcome.REJECTED, "unknown_order")
+    assert await link.events(6) == [
+        *("accepted", "replaced", "replaced", "cancelled"),
+        *("cancel_rejected too_late", "cancel_rejected unknown_order"),
+    ]
+
+
+async def test_a_look_up_finds_every_order_for_ever(venue: Venue) -> None:
+    account = uuid4()
+    await venue.post("99x10 101x10")
+    link = await venue.link(account)
+    told = list((await link.submit("one", "buy 20 limit 102")).updates)
+    told += (await link.replace("two", "one", "buy 11 limit 102")).updates
+    refused = await link.submit("three", "sell 100 market")
+    assert refused.outcome is Outcome.REJECTED
+    await link.broker.close()
+    link = await venue.link(account)
+    for client_order_id in ("one", "two"):
+        found = await link.broker.lookup(client_order_id, None, deadline())
+        assert isinstance(found, OrderSnapshot)
+        assert (found.client_order_id, found.quantity, list(found.events)) == ("two", Decimal(11), told)
+    found = await link.broker.lookup("three", None, deadline())
+    assert isinstance(found, OrderSnapshot)
+    assert list(found.events) == list(refused.updates)
+    assert await link.broker.lookup("nobody", told[0].broker_order_id, deadline()) == Absent()
+    assert isinstance(await link.broker.lookup("one", None, deadline(-1)), LookupUnknown)
+
+
+async def test_a_snapshot_tells_open_orders_what_happened_and_positions(venue: Venue) -> None:
+    account = uuid4()
+    await venue.post("99x10 101x10")
+    link = await venue.link(account)
+    start = await venue.value("SELECT clock_timestamp()")
+    filled = await link.submit("one", "buy 4 market")
+    rests = await link.submit("two", "buy 9 limit 101")
+    await link.submit("three", "buy 1 limit 1")
+    ended = await link.cancel("x", "three")
+    snapshot = await link.broker.snapshot(start)
+    (order,) = snapshot.open_orders
+    assert (order.client_order_id, order.events) == ("two", rests.updates)
+    assert {*filled.updates, *rests.updates, *ended.updates} <= set(snapshot.executions)
+    assert len(snapshot.executions) == 6
+    assert snapshot.positions is not None
+    assert [(each.symbol, each.quantity) for each in snapshot.positions] == [(ACME, Decimal(10))]
+    assert (await link.broker.snapshot(snapshot.taken_at)).executions == ()
+
+
+async def test_a_ticket_that_is_too_old_is_not_sent(venue: Venue) -> None:
+    account = uuid4()
+    link = await venue.link(account)
+    now: datetime = await venue.value("SELECT clock_timestamp()")
+    late = await link.submit("one", "buy 1 market", not_after=now - timedelta(milliseconds=1))
+    assert late.outcome is Outcome.NOT_SENT
+    result = await link.broker.submit(ticket("two", terms("buy 1 market")), deadline(0))
+    assert result.outcome is Outcome.NOT_SENT
+    assert await venue.journal(account) == []
+    assert (await link.submit("one", "buy 1 market", not_after=now + timedelta(minutes=1))).outcome is Outcome.ACKED
+
+
+@pytest.mark.parametrize(("error", "outcome"), [(Unavailable(), Outcome.NOT_SENT), (OutcomeUnknown(), Outcome.UNKNOWN)])
+async def test_a_database_that_goes_away_is_told_as_what_it_means(
+    venue: Venue, monkeypatch: pytest.MonkeyPatch, error: Exception, outcome: Outcome
+) -> None:
+    link = await venue.link(uuid4())
+
+    def away(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(venue.database.worker, "transaction", away)
+    assert (await link.submit("one", "buy 1 market")).outcome is outcome
+    assert isinstance(await link.broker.lookup("one", None, deadline()), LookupUnknown)
+    with pytest.raises(BrokerUnavailable):
+        await link.broker.snapshot(datetime.now(UTC))
+    with pytest.raises(BrokerUnavailable):
+        await PaperBroker(venue.context(uuid4(), venue.organization)).open()
+
+
+async def test_a_closed_link_sends_nothing_and_its_stream_has_ended(venue: Venue) -> None:
+    account = uuid4()
+    link = await venue.link(account)
+    await link.broker.close()
+    assert (await link.submit("one", "buy 1 market")).outcome is Outcome.NOT_SENT
+    assert await link.event() is None
+    assert await venue.journal(account) == []
+
+
+async def test_two_links_of_one_account_cannot_break_its_book(venue: Venue) -> None:
+    """Leases overlap when a worker was paused."""
+    account = uuid4()
+    await venue.post("99x1000 101x1000")
+    links = [await venue.link(account), await venue.link(account)]
+    results = await asyncio.gather(*(links[n % 2].submit(f"c{n // 2}", f"buy {n // 2 + 1} market") for n in range(40)))
+    outcomes = [result.outcome for result in results]
+    assert (outcomes.count(Outcome.ACKED), outcomes.count(Outcome.UNKNOWN)) == (20, 20)
+    for link in links:
+        assert sorted(await link.events(40)).count("accepted") == 20
+    await assert_books_balance(venue.owner, account)
+
+
+async def test_a_run_can_be_replayed_from_what_is_recorded(venue: Venue) -> None:
+    account = uuid4()
+    await venue.post("99x10 101x10")
+    link = await venue.link(account)
+    await link.submit("a", "buy 15 limit 101")
+    await venue.post("98x10 100x3")
+    await link.submit("b", "buy 3 stop 103")
+    await venue.post("101x10 104x2 103x1")
+    await link.replace("c", "a", "buy 14 limit 104")
+    await link.submit("d", "sell 3 market ioc")
+    await link.cancel("e", "b")
+    await link.cancel("f", "b")
+    rows = await venue.owner.fetch("SELECT * FROM paper_events WHERE account_id = $1 ORDER BY seq", account)
+    quotes = await venue.owner.fetch(
+        "SELECT * FROM paper_quotes WHERE organization_id = $1 ORDER BY number", venue.organization
+    )
+    commands = await venue.owner.fetch("SELECT * FROM paper_journal WHERE account_id = $1 ORDER BY seq", account)
+    start = Account(cash=Decimal(SETTINGS["PAPER_CASH"]))
+    book = Book(int(SETTINGS["PAPER_SEED"]), str(account), ACME, start, Holding(), {})
+    for row in sorted([*quotes, *commands], key=lambda row: row.get("posted_at") or row["at"]):
+        replay(book, row)
+    replayed = [(str(h.event.kind), h.event.exec_id, h.event.quantity, h.event.price) for h in book.happenings]
+    assert len(replayed) > 10
+    assert replayed == [(row["kind"], row["exec_id"], row["quantity"], row["price"]) for row in rows]
+
+
+def replay(book: Book, row: asyncpg.Record) -> None:
+    if row.get("posted_at"):
+        book.feed(quote_of(row))
+        return
+    asked = msgspec.json.decode(row["ticket"], type=OrderTicket)
+    wanted = Terms(**{name: getattr(asked, name) for name in Terms.__slots__})
+    match row["command"]:
+        case "SUBMIT":
+            book.submit(row["client_order_id"], wanted, row["at"])
+        case "REPLACE":
+            book.replace(book.orders[row["number"]], row["client_order_id"], wanted, row["at"])
+        case "CANCEL":
+            book.cancel(book.orders[row["number"]], row["client_order_id"], row["at"])

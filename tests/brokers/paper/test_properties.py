@@ -1,0 +1,163 @@
+"""Whatever is ordered and quoted: nothing is overfilled, no cash is lost, no size is used twice, no limit is broken."""
+
+from collections import defaultdict
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.brokers.paper.market import CASH, Market, terms
+from trading_intents.brokers.paper.model import ZERO, OrderStatus, exact
+from trading_intents.brokers.paper.prices import HALF_BLOCK, tick_number, walk_quote
+from trading_intents.brokers.port import BrokerEvent, EventKind
+from trading_intents.trading import OrderSide, Symbol
+
+prices = st.integers(95, 105)
+sizes = st.integers(1, 40)
+
+
+@st.composite
+def orders(draw: st.DrawFn) -> str:
+    kind = draw(st.sampled_from(["market", "limit", "stop", "stoplimit"]))
+    needed = {"market": 0, "limit": 1, "stop": 1, "stoplimit": 2}[kind]
+    words = [draw(st.sampled_from(["buy", "sell", "short"])), draw(sizes), kind, *(draw(prices) for _ in range(needed))]
+    return " ".join(map(str, [*words, draw(st.sampled_from(["day", "gtc", "ioc", "fok"]))]))
+
+
+@st.composite
+def quotes(draw: st.DrawFn) -> str:
+    bid, spread = draw(prices), draw(st.integers(0, 3))
+    trade = draw(st.one_of(st.just(""), st.builds("{}x{}".format, prices, sizes)))
+    return f"{bid}x{draw(sizes)} {bid + spread}x{draw(sizes)} {trade}".strip()
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("submit"), orders()),
+        st.tuples(st.just("quote"), quotes()),
+        st.tuples(st.just("cancel"), st.integers(1, 8)),
+        st.tuples(st.just("replace"), st.tuples(st.integers(1, 8), orders())),
+        st.tuples(st.just("later"), st.sampled_from([1, 20, 40_000])),
+    ),
+    max_size=40,
+)
+
+
+def run(market: Market, step: tuple[str, object]) -> list[BrokerEvent]:
+    """What the step brought."""
+    name, what = step
+    book, before = market.book, len(market.book.happenings)
+    if name == "submit":
+        book.submit(f"c{before}", terms(str(what)), market.now)
+    elif name == "quote":
+        book.feed(market.next_quote(str(what)))
+    elif name == "cancel":
+        assert isinstance(what, int)
+        book.cancel(book.orders.get(what), f"x{before}", market.now)
+    elif name == "replace":
+        assert isinstance(what, tuple)
+        book.replace(book.orders.get(what[0]), f"r{before}", terms(what[1]), market.now)
+    else:
+        assert isinstance(what, int)
+        market.later(seconds=what)
+        book.expire(market.now)
+    return [happening.event for happening in book.happenings[before:]]
+
+
+def signed(fill: BrokerEvent) -> Decimal:
+    assert fill.quantity is not None
+    return fill.quantity if fill.side is OrderSide.BUY else -fill.quantity
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps)
+def test_the_books_balance_after_every_step(script: list[tuple[str, object]]) -> None:
+    market = Market()
+    book = market.book
+    used: dict[tuple[int, bool], Decimal] = defaultdict(Decimal)
+    for step in script:
+        position = book.holding.position
+        for fill in (event for event in run(market, step) if event.kind is EventKind.FILL):
+            assert book.quote is not None
+            used[book.quote.number, fill.side is OrderSide.BUY] += abs(signed(fill))
+            position += signed(fill)
+            assert position >= 0 or fill.side is not OrderSide.SELL, "a SELL went short"
+        fills = [h.event for h in book.happenings if h.event.kind is EventKind.FILL]
+        with exact():
+            paid = sum((signed(fill) * (fill.price or ZERO) for fill in fills), ZERO)
+            assert book.account.cash == CASH - paid
+            assert book.holding.position == sum(map(signed, fills), ZERO) == position
+            assert book.account.reserved == sum((order.reserved for order in book.orders.values()), ZERO)
+            assert book.account.short_value == book.holding.short_value >= 0
+        if book.quote:
+            traded = book.quote.last_size or ZERO
+            assert used[book.quote.number, True] <= book.quote.ask_size + traded
+            assert used[book.quote.number, False] <= book.quote.bid_size + traded
+    numbers = [h.event.dedupe_key for h in book.happenings]
+    assert numbers == [f"paper:{n}" for n in range(1, len(numbers) + 1)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps)
+def test_no_order_is_overfilled_or_filled_beyond_its_limit(script: list[tuple[str, object]]) -> None:
+    market = Market()
+    limits: dict[str, Decimal | None] = {}
+    for step in script:
+        events = run(market, step)
+        for order in market.book.orders.values():
+            limits[order.client_order_id] = order.terms.limit_price
+            assert order.filled <= order.terms.quantity or order.status is OrderStatus.FILLED
+            assert order.status is not OrderStatus.WORKING or order.filled < order.terms.quantity
+            assert order.terms.time_in_force not in ("IMMEDIATE_OR_CANCEL", "FILL_OR_KILL") or (
+                order.status is not OrderStatus.WORKING or order.waits_for_trigger
+            )
+        for fill in (event for event in events if event.kind is EventKind.FILL):
+            limit = limits[str(fill.client_order_id)]
+            assert fill.price
+            if limit is not None:
+                assert fill.price <= limit if fill.side is OrderSide.BUY else fill.price >= limit
+    ended = [h.order for h in market.book.happenings if h.event.kind in ("CANCELLED", "EXPIRED", "REJECTED")]
+    assert len(ended) == len(set(ended))
+
+
+@given(steps)
+def test_the_same_run_gives_the_same_events_and_ids(script: list[tuple[str, object]]) -> None:
+    one, other = Market(), Market()
+    assert [run(one, step) for step in script] == [run(other, step) for step in script]
+
+
+@given(st.integers(0, 2**20), st.sampled_from(["AAPL", "BTC/USD"]), st.integers(0, 10**10))
+def test_the_walk_goes_tick_by_tick(seed: int, name: str, tick: int) -> None:
+    symbol = Symbol(name)
+    here, there = walk_quote(seed, symbol, tick), walk_quote(seed, symbol, tick + 1)
+    assert abs(there.bid - here.bid) == Decimal("0.01")
+    assert here.ask - here.bid == Decimal("0.02")
+    assert here == walk_quote(seed, symbol, tick)
+    assert tick_number(here.at) == tick
+    assert min(here.bid_size, here.ask_size) >= 100
+    assert Decimal(29) < here.bid < Decimal(521)
+
+
+def test_the_walk_comes_back_to_where_it_began() -> None:
+    marks = {walk_quote(3, Symbol("AAPL"), block * 2 * HALF_BLOCK).bid for block in range(50)}
+    assert len(marks) == 1
+    block = [walk_quote(3, Symbol("AAPL"), tick).bid for tick in range(2 * HALF_BLOCK)]
+    assert len(set(block)) > 20
+
+
+def test_every_seed_and_symbol_has_its_own_walk() -> None:
+    paths = [tuple(walk_quote(seed, Symbol(name), tick).bid for tick in range(50)) for seed in (1, 2) for name in "AB"]
+    assert len(set(paths)) == 4
+
+
+@pytest.mark.parametrize("sides", [("buy", "sell"), ("short", "buy")])
+def test_cash_follows_a_round_trip_to_the_last_digit(sides: tuple[str, str]) -> None:
+    market = Market()
+    market.quote("99.99x1000 100.01x1000")
+    for side in sides:
+        assert "fill" in market.submit(f"{side} 0.333333333 market")
+    with exact():
+        assert market.book.account.cash == CASH - Decimal("0.02") * Decimal("0.333333333")
+    assert market.book.account.buying_power == market.book.account.cash
+    assert market.book.holding.short_value == 0

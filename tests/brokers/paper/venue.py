@@ -1,0 +1,188 @@
+"""The paper broker on a real database: organizations, accounts, links, quotes, and what its tables hold."""
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+
+from tests.brokers.paper.market import ACME, terms
+from trading_intents.brokers.paper.broker import PaperBroker
+from trading_intents.brokers.paper.model import Terms
+from trading_intents.brokers.paper.quotes import Posted, Prices, Quotes
+from trading_intents.brokers.port import (
+    BrokerAccount,
+    BrokerEvent,
+    CommandResult,
+    EventKind,
+    IntegrationContext,
+    OrderTicket,
+    StreamGap,
+)
+from trading_intents.clock import SystemClock
+from trading_intents.ids import OrganizationId
+from trading_intents.secret import Secret
+from trading_intents.storage.database import Database, open_database
+from trading_intents.storage.signals import Signals, open_signals
+from trading_intents.telemetry import Metrics, make_log
+from trading_intents.trading import Environment, Symbol, amount_text
+
+CALL_SECONDS = 3.0
+WAIT_SECONDS = 5.0
+SETTINGS = {"PAPER_CASH": "1000000", "PAPER_SEED": "7"}
+
+
+def ticket(client_order_id: str, asked: Terms, **more: Any) -> OrderTicket:
+    return OrderTicket(
+        client_order_id=client_order_id,
+        symbol=asked.symbol,
+        side=asked.side,
+        kind=asked.kind,
+        quantity=asked.quantity,
+        limit_price=asked.limit_price,
+        stop_price=asked.stop_price,
+        time_in_force=asked.time_in_force,
+        **more,
+    )
+
+
+def said(event: BrokerEvent | StreamGap) -> str:
+    assert isinstance(event, BrokerEvent)
+    if event.kind is not EventKind.FILL:
+        return " ".join(filter(None, (event.kind.lower(), event.reason)))
+    assert event.quantity is not None
+    assert event.price is not None
+    return f"fill {amount_text(event.quantity)}@{amount_text(event.price)}"
+
+
+@dataclass
+class Link:
+    broker: PaperBroker
+    _events: asyncio.Queue[BrokerEvent | StreamGap | None] = field(default_factory=asyncio.Queue)
+
+    async def follow(self) -> None:
+        async for event in self.broker.events():
+            self._events.put_nowait(event)
+        self._events.put_nowait(None)
+
+    async def submit(self, client_order_id: str, text: str, symbol: Symbol = ACME, **more: Any) -> CommandResult:
+        return await self.broker.submit(ticket(client_order_id, terms(text, symbol), **more), deadline())
+
+    async def replace(self, client_order_id: str, orig: str, text: str, symbol: Symbol = ACME) -> CommandResult:
+        asked = ticket(client_order_id, terms(text, symbol), orig_client_order_id=orig)
+        return await self.broker.replace(asked, deadline())
+
+    async def cancel(self, client_order_id: str, orig: str | None, **more: Any) -> CommandResult:
+        asked = ticket(client_order_id, terms("buy 1 market"), orig_client_order_id=orig, **more)
+        return await self.broker.cancel(asked, deadline())
+
+    async def event(self) -> BrokerEvent | StreamGap | None:
+        """The next one; None when the link has ended."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            return await self._events.get()
+
+    async def events(self, count: int) -> list[str]:
+        return [said(event) for event in [await self.event() for _ in range(count)] if event]
+
+    def quiet(self) -> bool:
+        return self._events.empty()
+
+
+def deadline(seconds: float = CALL_SECONDS) -> float:
+    return SystemClock().monotonic() + seconds
+
+
+@dataclass
+class Venue:
+    database: Database
+    signals: Signals
+    owner: asyncpg.Connection
+    organization: OrganizationId
+    stack: contextlib.AsyncExitStack
+
+    async def link(self, account_id: UUID, organization: OrganizationId | None = None) -> Link:
+        """Open until the test ends, unless it is closed before."""
+        link = Link(PaperBroker(self.context(account_id, organization or self.organization)))
+        await link.broker.open()
+        following = asyncio.create_task(link.follow())
+        self.stack.push_async_callback(asyncio.wait, [following])
+        self.stack.push_async_callback(link.broker.close)
+        return link
+
+    def context(self, account_id: UUID, organization: OrganizationId) -> IntegrationContext:
+        account = BrokerAccount(account_id, organization, Environment.PAPER, None)
+        return IntegrationContext(account, {}, SystemClock(), SETTINGS, self.database.worker, self.signals)
+
+    async def post(self, text: str, symbol: Symbol = ACME, organization: OrganizationId | None = None) -> Posted:
+        """Such as `99x5 101x7 100x3`, through the service's own pool."""
+        bid, ask, *trade = ([Decimal(number) for number in part.split("x")] for part in text.split())
+        last = [*trade[0], None][:2] if trade else (None, None)
+        prices = Prices(bid=bid[0], bid_size=bid[1], ask=ask[0], ask_size=ask[1], last=last[0], last_size=last[1])
+        return await Quotes(self.database.service, self.signals).post(organization or self.organization, symbol, prices)
+
+    async def fault(self, account_id: UUID, kind: str, **fields: Any) -> None:
+        await self.owner.execute("DELETE FROM paper_faults WHERE account_id = $1", account_id)
+        names = ["account_id", "kind", *fields]
+        places = ", ".join(f"${n}" for n in range(1, len(names) + 1))
+        await self.owner.execute(
+            f"INSERT INTO paper_faults ({', '.join(names)}) VALUES ({places})", account_id, kind, *fields.values()
+        )
+
+    async def journal(self, account_id: UUID) -> list[str]:
+        rows = await self.owner.fetch("SELECT * FROM paper_journal WHERE account_id = $1 ORDER BY seq", account_id)
+        return [f"{row['command']} {row['client_order_id']}" for row in rows]
+
+    async def value(self, query: str, *arguments: object) -> Any:
+        return await self.owner.fetchval(query, *arguments)
+
+
+@contextlib.asynccontextmanager
+async def open_venue(login: Secret, owner_url: Secret) -> AsyncIterator[Venue]:
+    log = make_log("critical")
+    owner = await asyncpg.connect(owner_url.reveal())
+    async with (
+        open_database(login, 5, log, Metrics()) as database,
+        open_signals(login, log) as signals,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        yield Venue(database, signals, owner, await add_organization(owner), stack)
+    await owner.close()
+
+
+async def add_organization(owner: asyncpg.Connection) -> OrganizationId:
+    organization = uuid4()
+    await owner.execute(
+        "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'local', $2, 'x')",
+        organization,
+        str(organization),
+    )
+    return OrganizationId(organization)
+
+
+async def assert_books_balance(owner: asyncpg.Connection, account_id: UUID) -> None:
+    """Cash, positions and orders are the sums of the fills; events and arrivals are numbered without a gap."""
+    row = await owner.fetchrow("SELECT * FROM paper_accounts WHERE account_id = $1", account_id)
+    fills = await owner.fetch("SELECT * FROM paper_events WHERE account_id = $1 AND kind = 'FILL'", account_id)
+    cash = Decimal(SETTINGS["PAPER_CASH"])
+    positions: dict[str, Decimal] = defaultdict(Decimal)
+    filled: dict[int, Decimal] = defaultdict(Decimal)
+    for fill in fills:
+        sign = 1 if fill["side"] == "BUY" else -1
+        cash -= sign * fill["quantity"] * fill["price"]
+        positions[fill["symbol"]] += sign * fill["quantity"]
+        filled[fill["number"]] += fill["quantity"]
+    assert row["cash"] == cash
+    holdings = await owner.fetch("SELECT * FROM paper_holdings WHERE account_id = $1", account_id)
+    assert {h["symbol"]: h["position"] for h in holdings if h["position"]} == {s: q for s, q in positions.items() if q}
+    orders = await owner.fetch("SELECT * FROM paper_orders WHERE account_id = $1 ORDER BY number", account_id)
+    assert {o["number"]: o["filled"] for o in orders if o["filled"]} == filled
+    assert [o["number"] for o in orders] == list(range(1, row["orders"] + 1))
+    seqs = await owner.fetch("SELECT seq FROM paper_events WHERE account_id = $1 ORDER BY seq", account_id)
+    assert [each["seq"] for each in seqs] == list(range(1, row["events"] + 1))
+    told = {e["number"] for e in await owner.fetch("SELECT number FROM paper_events WHERE account_id = $1", account_id)}
+    assert told >= {o["number"] for o in orders}
