@@ -45,6 +45,8 @@ from trading_intents.intents.service import Intents
 from trading_intents.intents.upkeep import keep_up
 from trading_intents.intents.writer import Writer
 from trading_intents.orders.events import retained_orders, retained_positions
+from trading_intents.orders.http import order_routes
+from trading_intents.orders.service import Orders
 from trading_intents.outbox.http import outbox_routes
 from trading_intents.outbox.model import Handler, Queue, channel
 from trading_intents.outbox.worker import Shop, Worker
@@ -173,6 +175,7 @@ def build_features(parts: Parts, vault: Vault) -> Features:
         *symbol_routes(read_controls, write_controls, controls, read_zones()),
         submit_route(gates["submit_intent"], accounts, writer, limits),
         *intent_routes(gates["read_intents"], accounts, Intents(pool)),
+        *order_routes(gates["read_intents"], accounts, Orders(pool)),
     )
     hub = Hub(worker, parts.clock, parts.metrics, parts.log)
     retained = {EventType.BROKER_ORDER: retained_orders, EventType.BROKER_POSITION: retained_positions}

@@ -9,8 +9,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 INDEX = Path(__file__).with_name("index.toml")
-# What the two sections say today. A sentence that is dropped takes its promise with it: do not lower these lightly.
-LEAST_SENTENCES = {4: 62, 5: 20}
+# What the sections say today. A sentence that is dropped takes its promise with it: do not lower these lightly.
+LEAST_SENTENCES = {4: 62, 5: 20, 8: 19}
 
 
 def sentences() -> list[dict[str, Any]]:
@@ -46,7 +46,8 @@ def test_sentences_are_numbered_without_a_gap_and_say_something() -> None:
     numbers = [tuple(map(int, s["number"].split("."))) for s in sentences()]
     counts = {section: [n for _, n in group] for section, group in groupby(numbers, key=lambda number: number[0])}
     assert counts == {section: list(range(1, len(found) + 1)) for section, found in counts.items()}
-    assert {section: len(found) >= LEAST_SENTENCES[section] for section, found in counts.items()} == {4: True, 5: True}
+    assert counts.keys() == LEAST_SENTENCES.keys()
+    assert [section for section, found in counts.items() if len(found) < LEAST_SENTENCES[section]] == []
     assert len({s["text"] for s in sentences()}) == len(numbers)
     assert all(s["text"].endswith(".") for s in sentences())
 

@@ -1,15 +1,17 @@
 """An account whose orders are submitted through the real writer, sent by nobody, and told of by the test."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+import asyncpg
+
 from tests.conftest import Urls
-from tests.intents.office import Office, open_office
+from tests.intents.office import open_office
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.execution.tracker import Desk, OwnFact, Recorded, publish, record
 from trading_intents.ids import OrganizationId
@@ -33,14 +35,19 @@ class Sent:
     seq: int
 
 
+Commit = Callable[[UUID, Command, str | None], Awaitable[tuple[UUID, int]]]
+
+
 @dataclass
 class Books:
-    office: Office
+    owner: asyncpg.Connection
+    organization: UUID
+    accounts: list[UUID]
     database: Database
+    commit: Commit
 
     def desk(self, account: int = 0) -> Desk:
-        organization = OrganizationId(self.office.organization)
-        return Desk(self.office.accounts[account], organization, Environment.PAPER, "paper")
+        return Desk(self.accounts[account], OrganizationId(self.organization), Environment.PAPER, "paper")
 
     async def create(
         self,
@@ -50,10 +57,10 @@ class Books:
         side: str = "BUY",
         limit: str | None = None,
         account: int = 0,
+        reference: str | None = None,
     ) -> Sent:
         spec = Spec(OrderKind.LIMIT if limit else OrderKind.MARKET, quantity, limit, None, None)
-        command = Create(Symbol(symbol), OrderSide(side), RouteStrategy.SMART, spec)
-        return await self.submit(command, account)
+        return await self.submit(Create(Symbol(symbol), OrderSide(side), RouteStrategy.SMART, spec), account, reference)
 
     async def replace(self, order: Sent, quantity: str, limit: str | None = None) -> Sent:
         spec = Spec(OrderKind.LIMIT if limit else OrderKind.MARKET, quantity, limit, None, None)
@@ -62,22 +69,19 @@ class Books:
     async def cancel(self, order: Sent) -> Sent:
         return await self.submit(Cancel(order.order_id))
 
-    async def submit(self, command: Command, account: int = 0) -> Sent:
+    async def submit(self, command: Command, account: int = 0, reference: str | None = None) -> Sent:
         """Committed, and marked as sent."""
-        account_id = self.office.accounts[account]
-        receipt = await self.office.submit(self.office.command(account_id, command, "ref-1"))
-        assert isinstance(receipt, Receipt), receipt
-        owner = self.office.owner
-        action = await owner.fetchrow(
-            "SELECT * FROM actions WHERE account_id = $1 AND seq = $2", account_id, receipt.seq
-        )
-        sent = Sent(receipt.intent_id, client_order_id(action["action_id"]), receipt.seq)
-        await owner.execute(
+        account_id = self.accounts[account]
+        order_id, seq = await self.commit(account_id, command, reference)
+        query = "SELECT action_id, action_type FROM actions WHERE account_id = $1 AND seq = $2"
+        action = await self.owner.fetchrow(query, account_id, seq)
+        sent = Sent(order_id, client_order_id(action["action_id"]), seq)
+        await self.owner.execute(
             "INSERT INTO commands (account_id, client_order_id, organization_id, order_id, seq, action_type, sent_at)"
             " VALUES ($1, $2, $3, $4, $5, $6, clock_timestamp())",
             account_id,
             sent.client_order_id,
-            self.office.organization,
+            self.organization,
             sent.order_id,
             sent.seq,
             action["action_type"],
@@ -91,12 +95,10 @@ class Books:
         return recorded
 
     async def order(self, order: Sent) -> dict[str, Any]:
-        return dict(await self.office.owner.fetchrow("SELECT * FROM orders WHERE order_id = $1", order.order_id))
+        return dict(await self.owner.fetchrow("SELECT * FROM orders WHERE order_id = $1", order.order_id))
 
     async def trades(self, order: Sent) -> dict[str, dict[str, Any]]:
-        rows = await self.office.owner.fetch(
-            "SELECT * FROM trades WHERE order_id = $1 ORDER BY booking", order.order_id
-        )
+        rows = await self.owner.fetch("SELECT * FROM trades WHERE order_id = $1 ORDER BY booking", order.order_id)
         return {row["exec_id"]: dict(row) for row in rows}
 
     async def filled(self, order: Sent) -> list[tuple[str, str, str]]:
@@ -106,14 +108,14 @@ class Books:
 
     async def position(self, symbol: str = "AAPL", account: int = 0) -> dict[str, Any]:
         return dict(
-            await self.office.owner.fetchrow(
-                "SELECT * FROM positions WHERE account_id = $1 AND symbol = $2", self.office.accounts[account], symbol
+            await self.owner.fetchrow(
+                "SELECT * FROM positions WHERE account_id = $1 AND symbol = $2", self.accounts[account], symbol
             )
         )
 
     async def events(self) -> list[Any]:
         """Those of orders, trades and positions, each as its message."""
-        rows = await self.office.owner.fetch("SELECT payload FROM stream_events WHERE kind <> 4 ORDER BY seq")
+        rows = await self.owner.fetch("SELECT payload FROM stream_events WHERE kind <> 4 ORDER BY seq")
         events = [trading_pb2.TradingEvent.FromString(row["payload"]) for row in rows]
         return [getattr(event, event.WhichOneof("event")) for event in events]
 
@@ -129,13 +131,19 @@ class Books:
             "stream_events",
             "stream_heads",
         )
-        return {table: await self.office.owner.fetch(f"SELECT * FROM {table} ORDER BY 1, 2, 3") for table in tables}
+        return {table: await self.owner.fetch(f"SELECT * FROM {table} ORDER BY {table}::text") for table in tables}
 
 
 @contextlib.asynccontextmanager
 async def open_books(urls: Urls, database: Database, accounts: int = 1) -> AsyncIterator[Books]:
     async with open_office(urls.login, urls.owner, accounts) as office:
-        yield Books(office, database)
+
+        async def commit(account_id: UUID, command: Command, reference: str | None) -> tuple[UUID, int]:
+            receipt = await office.submit(office.command(account_id, command, reference))
+            assert isinstance(receipt, Receipt), receipt
+            return receipt.intent_id, receipt.seq
+
+        yield Books(office.owner, office.organization, office.accounts, database, commit)
 
 
 def told(kind: EventKind, sent: Sent | None, key: str = "", at: int | None = None, **more: Any) -> BrokerEvent:

@@ -1,44 +1,281 @@
 """What is recorded of a broker's reports: facts, orders, trades, positions, stats and stream, each once."""
 
-from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 
 import pytest
 
-from tests.conftest import Urls
-from tests.execution.books import Books, D, fill, open_books, ours, told
-from tests.execution.truth import assert_true_books
+from tests.execution.books import Books, D, Sent, fill, ours, told
+from trading_intents.brokers.port import CommandResult, Outcome
 from trading_intents.brokers.port import EventKind as E
+from trading_intents.execution.tracker import answer
+from trading_intents.orders.facts import CommandKind
 from trading_intents.orders.facts import FactKind as F
-from trading_intents.storage.database import Database
 
 
-@pytest.fixture
-async def books(urls: Urls, database: Database) -> AsyncIterator[Books]:
-    async with open_books(urls, database) as opened:
-        yield opened
-        await assert_true_books(database)
+def kinds(events: list[object]) -> list[str]:
+    return [type(event).__name__.removeprefix("Broker") for event in events]
+
+
+async def status(books: Books, sent: Sent) -> tuple[str, str, list[str]]:
+    row = await books.order(sent)
+    return row["order_status"], f"{row['filled_quantity']:f}", row["flags"]
 
 
 async def test_an_order_is_accepted_and_filled(books: Books) -> None:
-    sent = await books.create("10")
-    await books.tell(
-        told(E.ACCEPTED, sent, broker_order_id="b1", at=1), own=(ours(sent, F.ACCEPTED, broker_order_id="b1"),)
+    sent = await books.create("10", reference="mine")
+    result = CommandResult(
+        outcome=Outcome.ACKED, broker_order_id="b1", updates=(told(E.ACCEPTED, sent, broker_order_id="b1", at=1),)
     )
+    await books.tell(*result.updates, own=answer(sent.order_id, CommandKind.SUBMIT, sent.client_order_id, result))
     row = await books.order(sent)
     assert (row["order_status"], row["external_order_id"], row["version"]) == ("NEW", "b1", 2)
-    recorded = await books.tell(fill(sent, "e1", "4", "10", at=2), fill(sent, "e2", "6", "11", at=3, fee="0.5"))
-    assert recorded.changed
+    assert (row["finished_at"], row["broker_sent_at"].second) == (None, 1)
+    await books.tell(fill(sent, "e1", "4", "10", at=2), fill(sent, "e2", "6", "11", at=3, fee="0.5"))
     row = await books.order(sent)
     assert (row["order_status"], row["filled_quantity"], row["average_price"]) == ("FILLED", D(10), D("10.6"))
-    assert row["version"] == 3
+    assert (row["version"], row["broker_sent_at"].second, row["received_at"]) == (3, 3, row["finished_at"])
     assert await books.filled(sent) == [("e1", "4", "10"), ("e2", "6", "11")]
     position = await books.position()
     assert (position["quantity"], position["open_cost"], position["realized_pnl"]) == (D(10), D(106), D("-0.5"))
-    assert [type(event).__name__ for event in await books.events()] == [
-        "BrokerOrder",
-        "BrokerOrder",
-        "BrokerOrder",
-        "BrokerTrade",
-        "BrokerTrade",
-        "BrokerPosition",
-    ]
+
+
+async def test_every_change_is_an_event_and_a_trade_has_its_seq(books: Books) -> None:
+    sent = await books.create("10", reference="mine")
+    await books.tell(told(E.ACCEPTED, sent, broker_order_id="b1"), fill(sent, "e1", "10", "10.50", at=2, fee="0.10"))
+    pending, order, trade, position = await books.events()
+    assert kinds([pending, order, trade, position]) == ["Order", "Order", "Trade", "Position"]
+    assert (pending.version, order.version, order.filled_quantity, order.average_price) == (1, 2, "10", "10.5")
+    assert (order.external_order_id, order.client_reference_id, list(order.flags)) == ("b1", "mine", [])
+    assert (trade.client_order_id, trade.command_seq, trade.order_quantity) == (sent.client_order_id, sent.seq, "10")
+    assert (trade.exec_id, trade.quantity, trade.price, trade.fee) == ("e1", "10", "10.5", "0.1")
+    assert (trade.cumulative_quantity, trade.leaves_quantity, trade.client_reference_id) == ("10", "0", "mine")
+    assert trade.order_id == trade.intent_id == str(sent.order_id)
+    assert (position.quantity, position.average_cost, position.realized_pnl) == ("10", "10.5", "-0.1")
+    assert (position.value_bought, position.value_sold, position.broker) == ("105", "0", "paper")
+    row = (await books.trades(sent))["e1"]
+    assert str(row["trade_id"]) == trade.trade_id
+    kind = await books.owner.fetchval("SELECT kind FROM stream_events WHERE seq = $1", row["seq"])
+    assert kind == 3
+
+
+async def test_what_was_seen_before_changes_nothing(books: Books) -> None:
+    sent = await books.create("10")
+    events = (
+        told(E.ACCEPTED, sent, broker_order_id="b1"),
+        fill(sent, "e1", "4"),
+        told(E.POSITION, None, symbol="AAPL", quantity="4"),
+    )
+    await books.tell(*events)
+    before = await books.everything()
+    for again in (events, events[::-1], events * 3):
+        recorded = await books.tell(*again)
+        assert not recorded.changed
+        assert not recorded.orders
+    assert await books.everything() == before
+
+
+async def test_own_facts_are_recorded_once_too(books: Books) -> None:
+    sent = await books.create("10")
+    await books.tell(own=(ours(sent, F.UNCERTAIN, "timeout"),))
+    assert await status(books, sent) == ("UNKNOWN", "0", [])
+    before = await books.everything()
+    await books.tell(own=(ours(sent, F.UNCERTAIN, "another"),))
+    assert await books.everything() == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "shown"),
+    [
+        (F.STALE, None, ("EXPIRED", "stale")),
+        (F.REFUSED, "symbol_manually_disabled", ("REJECTED", "symbol_manually_disabled")),
+        (F.CANCELLED_BEFORE_SEND, None, ("CANCELLED", "before_send")),
+        (F.NOT_DELIVERED, None, ("REJECTED", "not_delivered")),
+    ],
+)
+async def test_a_create_that_was_never_sent_says_why(
+    books: Books, kind: F, reason: str | None, shown: tuple[str, str]
+) -> None:
+    sent = await books.create("10")
+    await books.tell(own=(ours(sent, kind, reason),))
+    row = await books.order(sent)
+    assert (row["order_status"], row["reason"]) == shown
+    assert row["finished_at"] is not None
+    assert row["received_at"] == row["created_at"]  # nobody told us anything
+
+
+async def test_a_fill_before_the_acknowledgement_implies_it(books: Books) -> None:
+    sent = await books.create("10")
+    await books.tell(fill(sent, "e1", "4"))
+    assert await status(books, sent) == ("PARTIALLY_FILLED", "4", [])
+    await books.tell(told(E.ACCEPTED, sent, broker_order_id="b1"))
+    assert await status(books, sent) == ("PARTIALLY_FILLED", "4", [])
+    assert (await books.order(sent))["external_order_id"] == "b1"
+
+
+async def test_reports_out_of_order_are_put_in_order(books: Books) -> None:
+    sent = await books.create("10")
+    await books.tell(fill(sent, "e2", "6", "11", cum_quantity="10", at=3))
+    assert await status(books, sent) == ("FILLED", "10", [])
+    gap = f"gap:{sent.order_id}:4"
+    assert await books.filled(sent) == [(gap, "4", "11"), ("e2", "6", "11")]
+    await books.tell(fill(sent, "e1", "4", "10", cum_quantity="4", at=2))
+    assert await status(books, sent) == ("FILLED", "10", ["late_fill"])
+    assert await books.filled(sent) == [(gap, "0", "11"), ("e2", "6", "11"), ("e1", "4", "10")]
+    assert (await books.trades(sent))[gap]["flags"] == ["gap", "replaced"]
+    assert (await books.position())["open_cost"] == D(106)
+    seqs = {exec_id: row["seq"] for exec_id, row in (await books.trades(sent)).items()}
+    assert seqs["e2"] < min(seqs["e1"], seqs[gap])  # a reader who follows the seqs sees both changes
+
+
+async def test_a_cancel_and_a_fill_cross(books: Books) -> None:
+    sent = await books.create("10")
+    cancel = await books.cancel(sent)
+    assert (await books.order(sent))["cancel_requested"]
+    await books.tell(fill(sent, "e1", "4"), told(E.CANCELLED, sent, cum_quantity="4"))
+    assert await status(books, sent) == ("CANCELLED", "4", [])
+    assert not (await books.order(sent))["cancel_requested"]
+    await books.tell(told(E.CANCEL_REJECTED, cancel, reason="too late"))
+    assert await status(books, sent) == ("CANCELLED", "4", [])
+    full = await books.create("10")
+    refused = await books.cancel(full)
+    await books.tell(told(E.CANCEL_REJECTED, refused, reason="too late"), fill(full, "e2", "10"))
+    assert await status(books, full) == ("FILLED", "10", [])
+
+
+async def test_a_refused_cancel_leaves_the_order_working(books: Books) -> None:
+    sent = await books.create("10")
+    await books.tell(told(E.ACCEPTED, sent))
+    cancel = await books.cancel(sent)
+    assert await status(books, sent) == ("PENDING_CANCEL", "0", [])
+    await books.tell(own=(ours(cancel, F.CANCEL_DROPPED),))
+    row = await books.order(sent)
+    assert (row["order_status"], row["reason"], row["cancel_requested"]) == ("NEW", "cancel_not_delivered", False)
+
+
+async def test_a_chain_of_replaces_shows_the_last_confirmed_version(books: Books) -> None:
+    sent = await books.create("10", limit="5")
+    await books.tell(told(E.ACCEPTED, sent, broker_order_id="b1"))
+    first = await books.replace(sent, "20", limit="6")
+    row = await books.order(sent)
+    assert (row["order_status"], row["quantity"], row["pending_replace_seq"]) == ("PENDING_REPLACE", D(10), first.seq)
+    replaced = told(E.REPLACED, first, broker_order_id="b2", replaces=sent.client_order_id)
+    await books.tell(fill(sent, "e1", "4", "5"), replaced)
+    row = await books.order(sent)
+    assert (row["order_status"], row["quantity"], row["limit_price"]) == ("PARTIALLY_FILLED", D(20), D(6))
+    assert (row["command_seq"], row["external_order_id"], row["pending_replace_seq"]) == (first.seq, "b2", None)
+    second = await books.replace(sent, "30", limit="7")
+    await books.tell(told(E.REPLACE_REJECTED, second, reason="no"))
+    row = await books.order(sent)
+    assert (row["quantity"], row["reason"], row["pending_replace_seq"]) == (D(20), "no", None)
+    await books.tell(fill(first, "e2", "16", "6"))
+    assert await status(books, sent) == ("FILLED", "20", [])
+    trades = await books.trades(sent)
+    assert [trades[name]["command_seq"] for name in ("e1", "e2")] == [sent.seq, first.seq]
+
+
+async def test_a_replace_tells_no_trade_again(books: Books) -> None:
+    sent = await books.create("10", limit="5")
+    await books.tell(fill(sent, "e1", "4", "5"))
+    first = await books.replace(sent, "20", limit="6")
+    await books.tell(told(E.REPLACED, first, replaces=sent.client_order_id))
+    assert kinds(await books.events()).count("Trade") == 1
+    assert (await books.trades(sent))["e1"]["leaves_quantity"] == D(16)
+
+
+async def test_a_late_fill_is_booked_and_flagged(books: Books) -> None:
+    sent = await books.create("10")
+    await books.tell(told(E.CANCELLED, sent, cum_quantity="0"))
+    finished = (await books.order(sent))["finished_at"]
+    await books.tell(fill(sent, "e1", "4"))
+    assert await status(books, sent) == ("CANCELLED", "4", ["late_fill"])
+    await books.tell(fill(sent, "e2", "6"))
+    assert await status(books, sent) == ("FILLED", "10", ["late_fill"])
+    assert (await books.order(sent))["finished_at"] == finished
+
+
+async def test_an_overfill_is_booked_and_flagged(books: Books) -> None:
+    sent = await books.create("10")
+    await books.tell(fill(sent, "e1", "10"), fill(sent, "e2", "1"))
+    assert await status(books, sent) == ("FILLED", "11", ["overfill"])
+    assert (await books.position())["quantity"] == D(11)
+
+
+async def test_a_busted_trade_stays_with_nothing(books: Books) -> None:
+    sent = await books.create("10")
+    await books.tell(fill(sent, "e1", "4", "10", fee="1"), fill(sent, "e2", "6", "20"))
+    before = (await books.trades(sent))["e1"]["seq"]
+    await books.tell(told(E.FILL_BUST, sent, "bust/e1", replaces="e1"))
+    assert await status(books, sent) == ("PARTIALLY_FILLED", "6", ["conflicting_execution"])
+    assert (await books.order(sent))["finished_at"] is None
+    busted = (await books.trades(sent))["e1"]
+    assert (busted["quantity"], busted["flags"], busted["seq"] > before) == (0, ["busted"], True)
+    position = await books.position()
+    assert (position["quantity"], position["open_cost"], position["fees"]) == (D(6), D(120), 0)
+
+
+async def test_a_corrected_trade_has_its_new_numbers(books: Books) -> None:
+    bought, sold = await books.create("10"), await books.create("5", side="SELL")
+    await books.tell(fill(bought, "e1", "10", "10"), fill(sold, "e2", "5", "12"))
+    assert (await books.position())["realized_pnl"] == D(10)
+    correction = told(E.FILL_CORRECT, bought, "fix/e1", exec_id="e3", replaces="e1", quantity="10", price="11")
+    await books.tell(correction)
+    assert await status(books, bought) == ("FILLED", "10", ["conflicting_execution"])
+    assert await books.filled(bought) == [("e1", "10", "11")]
+    position = await books.position()
+    assert (position["quantity"], position["open_cost"], position["realized_pnl"]) == (D(5), D(55), D(5))
+
+
+async def test_an_execution_with_other_numbers_keeps_the_first_and_is_flagged(books: Books) -> None:
+    sent = await books.create("10")
+    await books.tell(fill(sent, "e1", "4", "10"), fill(sent, "e1", "5", "10"))
+    assert await status(books, sent) == ("PARTIALLY_FILLED", "4", ["conflicting_execution"])
+    other = await books.create("10")
+    await books.tell(fill(other, "e2", "4", "10"))
+    await books.tell(fill(other, "e2", "5", "10"))
+    assert await status(books, other) == ("PARTIALLY_FILLED", "4", ["conflicting_execution"])
+
+
+async def test_an_order_that_the_broker_has_after_all_is_named(books: Books) -> None:
+    sent = await books.create("10")
+    await books.tell(own=(ours(sent, F.NOT_DELIVERED),))
+    recorded = await books.tell(told(E.ACCEPTED, sent, broker_order_id="b1"))
+    assert recorded.resurrected == (sent.order_id,)
+    assert await status(books, sent) == ("REJECTED", "0", ["resurrected"])
+    recorded = await books.tell(fill(sent, "e1", "4"), told(E.CANCELLED, sent))
+    assert recorded.resurrected == ()
+    assert await status(books, sent) == ("CANCELLED", "4", ["late_fill", "resurrected"])
+
+
+async def test_stats_count_what_happened(books: Books) -> None:
+    sent = await books.create("10")
+    await books.tell(told(E.ACCEPTED, sent))
+    await books.tell(fill(sent, "e1", "10", "3"))
+    await books.tell(told(E.FILL_BUST, sent, "bust/e1", replaces="e1"))
+    await books.tell(told(E.CANCELLED, sent))
+    rows = await books.owner.fetch(
+        "SELECT measure, key, amount FROM stats_buckets WHERE width_seconds = 604800 AND amount <> 0"
+    )
+    counted = {(row["measure"], row["key"]): row["amount"] for row in rows}
+    latency = [amount for (measure, _), amount in counted.items() if measure == "ack_millis"]
+    assert latency == [1]
+    assert {key: amount for key, amount in counted.items() if key[0] not in ("ack_millis", "action", "symbol")} == {
+        ("finished", "CANCELLED"): 1
+    }
+
+
+async def test_unreadable_text_stops_nothing(books: Books) -> None:
+    sent = await books.create("10")
+    await books.tell(told(E.REJECTED, sent, "odd\0key\ud800", reason="bad\0\udfff" + "x" * 1000))
+    row = await books.order(sent)
+    assert row["order_status"] == "REJECTED"
+    assert row["reason"].startswith("bad??x")
+    assert len(row["reason"]) == 500
+
+
+async def test_the_day_of_a_position_is_the_trades_own(books: Books) -> None:
+    bought, sold = await books.create("10"), await books.create("10", side="SELL")
+    await books.tell(fill(bought, "e1", "10", "10"), fill(sold, "e2", "10", "12"))
+    row = await books.position()
+    assert (row["day"], row["day_pnl"]) == (datetime.now(UTC).date(), D(20))
+    (*_, last) = await books.events()
+    assert (last.quantity, last.realized_pnl, last.daily_pnl) == ("0", "20", "20")

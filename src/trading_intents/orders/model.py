@@ -154,8 +154,8 @@ def following(before: Shown, after: OrderView) -> OrderView:
     flags = {*before.flags, *after.flags}
     fills = (before.filled_quantity, before.average_price) != (after.filled_quantity, after.average_price)
     if before.status in _FINAL and fills and not flags - set(before.flags):
-        more = after.filled_quantity > before.filled_quantity
-        flags.add(OrderFlag.LATE_FILL if more else OrderFlag.CONFLICTING_EXECUTION)
+        less = after.filled_quantity < before.filled_quantity
+        flags.add(OrderFlag.CONFLICTING_EXECUTION if less else OrderFlag.LATE_FILL)
     return replace(after, flags=tuple(flag for flag in OrderFlag if flag in flags))
 
 

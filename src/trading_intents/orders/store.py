@@ -327,5 +327,67 @@ async def list_retained_positions(
     )
 
 
+# Open orders are few and mostly young, and are read by their own index first: a plan that goes through the account's
+# orders from the oldest would find them last.
+LIST_ORDERS = """
+    WITH working AS MATERIALIZED (
+        SELECT * FROM orders
+        WHERE account_id = $1 AND order_status NOT IN ('FILLED', 'CANCELLED', 'EXPIRED', 'REJECTED')
+    )
+    SELECT * FROM {source}
+    WHERE account_id = $1 AND create_seq > $2 AND create_seq <= $3
+      AND ($5::text IS NULL OR $5 = 'OPEN'
+           OR $5 = 'CLOSED' AND order_status IN ('FILLED', 'CANCELLED', 'EXPIRED')
+           OR $5 = 'REJECTED' AND order_status = 'REJECTED')
+      AND ($6::text IS NULL OR symbol = $6)
+      AND ($7::uuid IS NULL OR order_id = $7)
+      AND ($8::text IS NULL OR client_reference_id = $8)
+    ORDER BY create_seq LIMIT $4
+"""
+
+
+async def list_orders(
+    tx: Tx,
+    account_id: UUID,
+    after: int,
+    upto: int,
+    limit: int,
+    state: str | None,
+    symbol: str | None,
+    order_id: UUID | None,
+    client_reference_id: str | None,
+) -> list[Row]:
+    """By the seq of their CREATEs, which commit in that order."""
+    query = LIST_ORDERS.format(source="working" if state == "OPEN" else "orders")
+    return await tx.fetch(query, account_id, after, upto, limit, state, symbol, order_id, client_reference_id)
+
+
+async def last_seq(tx: Tx, account_id: UUID) -> int:
+    seq: int | None = await tx.fetchval("SELECT seq FROM account_heads WHERE account_id = $1", account_id)
+    return seq or 0
+
+
+async def find_order(tx: Tx, account_id: UUID, order_id: UUID) -> Row | None:
+    return await tx.fetchrow("SELECT * FROM orders WHERE order_id = $2 AND account_id = $1", account_id, order_id)
+
+
+async def list_trades(tx: Tx, account_id: UUID, after: int, limit: int) -> list[Row]:
+    return await tx.fetch(
+        "SELECT * FROM trades WHERE account_id = $1 AND seq > $2 ORDER BY seq LIMIT $3", account_id, after, limit
+    )
+
+
+async def list_positions(tx: Tx, account_id: UUID, after: str, limit: int) -> list[Row]:
+    return await tx.fetch(
+        """
+        SELECT *, (SELECT clock_timestamp()) AS now FROM positions
+        WHERE account_id = $1 AND symbol > $2 ORDER BY symbol LIMIT $3
+        """,
+        account_id,
+        after,
+        limit,
+    )
+
+
 def _json(rows: object) -> str:
     return msgspec.json.encode(rows).decode()

@@ -1,0 +1,264 @@
+"""Orders, trades and positions over HTTP: parse, call one use case, render."""
+
+import msgspec
+
+from trading_intents.accounts.model import Account
+from trading_intents.accounts.service import Accounts
+from trading_intents.clock import rfc3339
+from trading_intents.errors import InvalidCursor, ValidationFailed
+from trading_intents.identity.access import Gate, caller_of
+from trading_intents.ids import parse_id
+from trading_intents.orders import model
+from trading_intents.orders.events import day_of, maybe_text, shown_quantity
+from trading_intents.orders.executions import TradeFlag
+from trading_intents.orders.positions import kept
+from trading_intents.orders.service import OrderFilter, Orders
+from trading_intents.storage.database import Row
+from trading_intents.trading import Environment, OrderSide, RouteStrategy, TimeInForce, amount_text, parse_symbol
+from trading_intents.web.limits import Bucket
+from trading_intents.web.openapi import PAGE_PARAMETERS
+from trading_intents.web.paging import Listing, Page, make_cursor, read_page
+from trading_intents.web.request import Answer, Request, answer_json
+from trading_intents.web.routing import Parameter, Route
+
+MAX_REFERENCE_CHARACTERS = 64
+FILTERS = (
+    Parameter("state", "Only orders in this state.", {"type": "string", "enum": list(model.OrderState)}),
+    Parameter("symbol", "Only orders of this symbol.", {"type": "string"}),
+    Parameter("intent_id", "Only the order of this intent.", {"type": "string"}),
+    Parameter(
+        "client_reference_id",
+        "Only orders with this reference.",
+        {"type": "string", "maxLength": MAX_REFERENCE_CHARACTERS},
+    ),
+)
+
+
+class Order(msgspec.Struct):
+    order_id: str
+    intent_id: str
+    command_seq: int
+    external_order_id: str | None
+    account_id: str
+    organization_id: str
+    environment: Environment
+    broker: str
+    symbol: str
+    order_state: model.OrderState
+    order_status: model.OrderStatus
+    order_type: str
+    order_side: OrderSide
+    limit_price: str | None
+    stop_price: str | None
+    average_price: str | None
+    route_strategy: RouteStrategy
+    quantity: str
+    filled_quantity: str
+    time_in_force: TimeInForce
+    client_reference_id: str | None
+    reason: str | None
+    flags: list[model.OrderFlag]
+    broker_sent_at: str | None
+    received_at: str
+    created_at: str
+    updated_at: str
+    version: int
+
+
+class Trade(msgspec.Struct):
+    trade_id: str
+    exec_id: str
+    order_id: str
+    intent_id: str
+    account_id: str
+    symbol: str
+    side: OrderSide
+    quantity: str
+    price: str
+    fee: str | None
+    cumulative_quantity: str
+    leaves_quantity: str
+    client_reference_id: str | None
+    flags: list[TradeFlag]
+    broker_sent_at: str | None
+    received_at: str
+
+
+class Position(msgspec.Struct):
+    symbol: str
+    quantity: str
+    average_cost: str
+    realized_pnl: str
+    daily_pnl: str
+    received_at: str
+
+
+def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route, ...]:
+    async def find(request: Request) -> Account:
+        account = await accounts.find(caller_of(request).organization_id, parse_id(request.params["account_id"]))
+        gate.permit_object(request, account.environment)
+        return account
+
+    async def listing(request: Request) -> Answer:
+        account = await find(request)
+        wanted = _filter(request)
+        page = read_page(request, f"orders:{account.id}:{wanted}")
+        found = await orders.list(account, wanted, _after(page), page.limit)
+        cursor = None if found.more_after is None else make_cursor(page.list_name, str(found.more_after))
+        return answer_json(Listing([_order(row) for row in found.rows], cursor))
+
+    async def one(request: Request) -> Answer:
+        row = await orders.find(await find(request), parse_id(request.params["order_id"]))
+        return answer_json(_order(row), version=row["version"])
+
+    async def trades(request: Request) -> Answer:
+        account = await find(request)
+        page = read_page(request, f"trades:{account.id}")
+        rows = await orders.trades(account, _after(page), page.limit + 1)
+        return answer_json(page.answer(rows, lambda row: str(row["seq"]), _trade))
+
+    async def positions(request: Request) -> Answer:
+        account = await find(request)
+        page = read_page(request, f"positions:{account.id}")
+        rows = await orders.positions(account, page.after or "", page.limit + 1)
+        return answer_json(page.answer(rows, lambda row: str(row["symbol"]), _position))
+
+    of_account, reads = "/v1/accounts/{account_id}", Bucket.READS
+    return (
+        Route(
+            "GET",
+            of_account + "/orders",
+            gate,
+            listing,
+            "List the account's orders, ascending by their CREATE.",
+            answer=Listing[Order],
+            bucket=reads,
+            parameters=(*FILTERS, *PAGE_PARAMETERS),
+            errors=(ValidationFailed,),
+        ),
+        Route("GET", of_account + "/orders/{order_id}", gate, one, "One order.", answer=Order, bucket=reads),
+        Route(
+            "GET",
+            of_account + "/trades",
+            gate,
+            trades,
+            "List the account's trades, ascending by when they were last told of.",
+            answer=Listing[Trade],
+            bucket=reads,
+            parameters=PAGE_PARAMETERS,
+        ),
+        Route(
+            "GET",
+            of_account + "/positions",
+            gate,
+            positions,
+            "List the account's positions, by symbol.",
+            answer=Listing[Position],
+            bucket=reads,
+            parameters=PAGE_PARAMETERS,
+        ),
+    )
+
+
+def _filter(request: Request) -> OrderFilter:
+    query = request.query
+    state, symbol, intent_id = (query.get(name) for name in ("state", "symbol", "intent_id"))
+    reference = query.get("client_reference_id")
+    if state is not None and state not in set(model.OrderState):
+        raise ValidationFailed.at("", f"state must be one of {', '.join(model.OrderState)}")
+    if symbol is not None and parse_symbol(symbol) is None:
+        raise ValidationFailed.at("", "symbol is not a symbol")
+    if intent_id is not None and parse_id(intent_id) is None:
+        raise ValidationFailed.at("", "intent_id is not an id")
+    if reference is not None and not (len(reference) <= MAX_REFERENCE_CHARACTERS and _is_line(reference)):
+        raise ValidationFailed.at(
+            "",
+            f"client_reference_id has up to {MAX_REFERENCE_CHARACTERS} characters, none of them a control character",
+        )
+    return OrderFilter(
+        None if state is None else model.OrderState(state),
+        None if symbol is None else parse_symbol(symbol),
+        None if intent_id is None else parse_id(intent_id),
+        reference,
+    )
+
+
+def _is_line(text: str) -> bool:
+    return all(character >= " " and character != "\x7f" for character in text)
+
+
+def _after(page: Page) -> int:
+    if page.after is None:
+        return 0
+    if not (page.after.isascii() and page.after.isdigit() and len(page.after) <= 18):
+        raise InvalidCursor
+    return int(page.after)
+
+
+def _order(row: Row) -> Order:
+    order_id = str(row["order_id"])
+    status = model.OrderStatus(row["order_status"])
+    return Order(
+        order_id,
+        order_id,
+        row["command_seq"],
+        row["external_order_id"],
+        str(row["account_id"]),
+        str(row["organization_id"]),
+        row["environment"],
+        row["broker"],
+        row["symbol"],
+        model.state_of(status),
+        status,
+        row["order_type"],
+        row["order_side"],
+        maybe_text(row["limit_price"]),
+        maybe_text(row["stop_price"]),
+        maybe_text(row["average_price"]),
+        row["route_strategy"],
+        amount_text(row["quantity"]),
+        amount_text(row["filled_quantity"]),
+        row["time_in_force"],
+        row["client_reference_id"],
+        row["reason"],
+        row["flags"],
+        row["broker_sent_at"] and rfc3339(row["broker_sent_at"]),
+        rfc3339(row["received_at"]),
+        rfc3339(row["created_at"]),
+        rfc3339(row["updated_at"]),
+        row["version"],
+    )
+
+
+def _trade(row: Row) -> Trade:
+    order_id = str(row["order_id"])
+    return Trade(
+        str(row["trade_id"]),
+        row["exec_id"],
+        order_id,
+        order_id,
+        str(row["account_id"]),
+        row["symbol"],
+        row["side"],
+        amount_text(row["quantity"]),
+        amount_text(row["price"]),
+        maybe_text(row["fee"]),
+        amount_text(row["cumulative_quantity"]),
+        amount_text(row["leaves_quantity"]),
+        row["client_reference_id"],
+        row["flags"],
+        row["broker_sent_at"] and rfc3339(row["broker_sent_at"]),
+        rfc3339(row["received_at"]),
+    )
+
+
+def _position(row: Row) -> Position:
+    position = kept(row)
+    return Position(
+        row["symbol"],
+        amount_text(shown_quantity(row)),
+        amount_text(position.average_cost),
+        amount_text(position.realized_pnl),
+        amount_text(position.daily_pnl(day_of(row["now"]))),
+        rfc3339(row["received_at"]),
+    )

@@ -1,0 +1,120 @@
+"""Whose order a report is about, and two workers that are told the same at once."""
+
+import asyncio
+
+from tests.execution.books import Books, D, fill, ours, told
+from trading_intents.brokers.port import EventKind as E
+from trading_intents.execution.tracker import publish, record
+from trading_intents.orders.facts import FactKind as F
+
+
+async def count(books: Books, what: str) -> int:
+    found: int = await books.owner.fetchval(f"SELECT count(*) FROM {what}")
+    return found
+
+
+async def test_an_order_that_we_did_not_send_is_kept_and_attached_to_nothing(books: Books) -> None:
+    sent = await books.create("10")
+    await books.tell(told(E.ACCEPTED, sent, broker_order_id="b1"))
+    before = await books.order(sent)
+    strange = [
+        fill(None, "x1", "5", client_order_id="SOMEBODYELSES", broker_order_id="b9"),
+        told(E.CANCELLED, None, "x2", broker_order_id="b9"),
+    ]
+    recorded = await books.tell(*strange)
+    assert not recorded.changed
+    assert await books.order(sent) == before
+    assert await count(books, "facts WHERE order_id IS NULL") == 2
+    assert await count(books, "trades") == 0
+    assert not (await books.tell(*strange, *strange[::-1])).changed
+    assert await count(books, "facts") == 3
+
+
+async def test_a_report_is_found_by_the_brokers_id_alone(books: Books) -> None:
+    sent = await books.create("10")
+    await books.tell(own=(ours(sent, F.ACCEPTED, broker_order_id="b1"),))
+    await books.tell(fill(None, "e1", "10", broker_order_id="b1"))
+    assert (await books.order(sent))["order_status"] == "FILLED"
+
+
+async def test_a_report_by_the_old_id_of_a_chain_is_found(books: Books) -> None:
+    sent = await books.create("10", limit="5")
+    await books.tell(told(E.ACCEPTED, sent, broker_order_id="b1"))
+    first = await books.replace(sent, "20", limit="6")
+    await books.tell(told(E.REPLACED, None, "r1", client_order_id="NEWNAME", replaces=sent.client_order_id))
+    await books.tell(told(E.REPLACED, first, replaces=sent.client_order_id, broker_order_id="b2"))
+    await books.tell(fill(None, "e1", "20", broker_order_id="b2"))
+    assert (await books.order(sent))["order_status"] == "FILLED"
+
+
+async def test_what_was_told_before_the_brokers_id_was_known_is_taken_in_then(books: Books) -> None:
+    sent = await books.create("10")
+    await books.tell(fill(None, "e1", "4", broker_order_id="b1"))
+    assert (await books.order(sent))["order_status"] == "PENDING_NEW"
+    recorded = await books.tell(own=(ours(sent, F.ACCEPTED, broker_order_id="b1"),))
+    assert recorded.changed
+    assert (await books.order(sent))["filled_quantity"] == D(4)
+    assert await books.filled(sent) == [("e1", "4", "10")]
+
+
+async def test_what_is_told_again_with_our_id_is_taken_in(books: Books) -> None:
+    sent = await books.create("10")
+    await books.tell(fill(None, "e1", "4", broker_order_id="b1"))
+    await books.tell(fill(sent, "e1", "4"))
+    assert (await books.order(sent))["filled_quantity"] == D(4)
+    assert await count(books, "facts") == 1
+
+
+async def test_a_brokers_id_that_is_used_again_is_the_later_orders(books: Books) -> None:
+    old = await books.create("10")
+    await books.tell(told(E.ACCEPTED, old, broker_order_id="1"), fill(old, "e1", "10"))
+    await books.tell(fill(None, "stray", "7", broker_order_id="2"))
+    new, newer = await books.create("10"), await books.create("10")
+    await books.tell(told(E.ACCEPTED, new, broker_order_id="1"))
+    await books.tell(told(E.ACCEPTED, newer, broker_order_id="2"))
+    await books.tell(fill(None, "e2", "3", broker_order_id="1"))
+    assert (await books.order(old))["filled_quantity"] == D(10)
+    assert (await books.order(new))["filled_quantity"] == D(3)
+    assert (await books.order(newer))["filled_quantity"] == 0  # told before it was sent: of another order
+
+
+async def test_two_workers_that_are_told_the_same_book_it_once(books: Books) -> None:
+    orders = [await books.create("10", symbol=symbol) for symbol in ("AAPL", "MSFT", "AAPL", "GOOG")]
+    events = [
+        event
+        for place, sent in enumerate(orders)
+        for event in (
+            told(E.ACCEPTED, sent, broker_order_id=f"b{place}"),
+            fill(sent, f"e{place}", "4", fee="0.25"),
+            fill(None, f"x{place}", "1", broker_order_id=f"strange{place}"),
+        )
+    ]
+    before = await count(books, "stream_events")
+    await asyncio.gather(*(books.tell(*(events if turn % 2 else events[::-1])) for turn in range(4)))
+    assert await count(books, "facts") == len(events)
+    assert await count(books, "trades") == 4
+    assert await count(books, "stream_events") == before + 4 + 4 + 3
+    assert [(await books.order(sent))["version"] for sent in orders] == [2, 2, 2, 2]
+    assert (await books.position("AAPL"))["quantity"] == D(8)
+    assert (await books.position("MSFT"))["fees"] == D("0.25")
+
+
+async def test_orders_of_one_symbol_told_by_many_at_once_add_up(books: Books) -> None:
+    orders = [await books.create("10", side="BUY" if place % 2 else "SELL_SHORT") for place in range(8)]
+    await asyncio.gather(*(books.tell(fill(sent, f"e{place}", "10")) for place, sent in enumerate(orders)))
+    position = await books.position()
+    assert (position["quantity"], position["value_bought"], position["value_sold"]) == (0, D(400), D(400))
+
+
+async def test_a_transaction_that_fails_leaves_nothing(books: Books) -> None:
+    sent = await books.create("10")
+    before = await books.everything()
+    try:
+        async with books.database.worker.transaction() as tx:
+            recorded = await record(tx, books.desk(), [fill(sent, "e1", "10")])
+            await publish(tx, recorded)
+            raise ZeroDivisionError
+    except ZeroDivisionError:
+        assert await books.everything() == before
+    await books.tell(fill(sent, "e1", "10"))
+    assert (await books.order(sent))["order_status"] == "FILLED"

@@ -1,0 +1,106 @@
+"""What is kept for who attaches to the stream, and lists that end before they tire."""
+
+import uuid
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tests.conftest import Urls
+from tests.execution.books import Books, fill, open_books, told
+from trading_intents.accounts.store import find_account
+from trading_intents.brokers.port import EventKind as E
+from trading_intents.ids import OrganizationId
+from trading_intents.orders import events, service
+from trading_intents.orders.events import retained_orders, retained_positions
+from trading_intents.orders.service import OrderFilter, Orders
+from trading_intents.storage.database import Database
+from trading_intents.stream.model import Event
+from trading_intents.stream.trading_pb2 import TradingEvent
+from trading_intents.trading import Environment
+
+
+async def kept(
+    books: Books, account: UUID | None = None, environment: Environment | None = None
+) -> tuple[list[Any], list[Any]]:
+    """The messages of the retained orders and positions."""
+    organization = OrganizationId(books.organization)
+    async with books.database.worker.transaction(read_only=True, isolation="repeatable read") as tx:
+        orders = await retained_orders(tx, organization, account, environment)
+        positions = await retained_positions(tx, organization, account, environment)
+    return [_message(event).broker_order for event in orders], [_message(event).broker_position for event in positions]
+
+
+def _message(event: Event) -> TradingEvent:
+    return TradingEvent.FromString(event.payload)
+
+
+async def age(books: Books, table: str, column: str) -> None:
+    await books.owner.execute(f"UPDATE {table} SET {column} = {column} - interval '61 minutes'")
+
+
+async def test_working_orders_and_open_positions_are_retained_and_others_for_an_hour(books: Books) -> None:
+    working, done, sold = (
+        await books.create("10"),
+        await books.create("10"),
+        await books.create("10", side="SELL", symbol="MSFT"),
+    )
+    bought = await books.create("10", symbol="MSFT")
+    await books.tell(
+        told(E.ACCEPTED, working), fill(done, "e1", "10"), fill(bought, "e2", "10"), fill(sold, "e3", "10")
+    )
+    orders, positions = await kept(books)
+    assert [order.order_id for order in orders] == [str(each.order_id) for each in (working, done, sold, bought)]
+    assert [(position.symbol, position.quantity) for position in positions] == [("AAPL", "10"), ("MSFT", "0")]
+    await age(books, "orders", "finished_at")
+    await age(books, "positions", "received_at")
+    orders, positions = await kept(books)
+    assert [order.order_id for order in orders] == [str(working.order_id)]
+    assert [position.symbol for position in positions] == ["AAPL"]
+
+
+async def test_what_is_retained_is_what_was_last_told(books: Books) -> None:
+    sent = await books.create("10", reference="mine")
+    await books.tell(told(E.ACCEPTED, sent, broker_order_id="b1", at=1), fill(sent, "e1", "4", "2.5", at=2, fee="1"))
+    orders, positions = await kept(books)
+    told_of = {type(event).__name__: event for event in await books.events()}
+    assert orders == [told_of["BrokerOrder"]]
+    assert positions == [told_of["BrokerPosition"]]
+
+
+async def test_retained_state_is_narrowed_to_an_account_or_an_environment(
+    urls: Urls, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "RETAINED_PAGE", 2)
+    async with open_books(urls, database, 2) as books:
+        for account in (0, 0, 0, 1):
+            sent = await books.create("10", account=account)
+            await books.tell(fill(sent, f"{sent.seq}", "4"), account=account)
+        assert [len(each) for each in await kept(books)] == [4, 2]
+        assert [len(each) for each in await kept(books, books.accounts[0])] == [3, 1]
+        assert [len(each) for each in await kept(books, None, Environment.PAPER)] == [4, 2]
+        assert [len(each) for each in await kept(books, None, Environment.LIVE)] == [0, 0]
+        assert [len(each) for each in await kept(books, uuid.uuid4())] == [0, 0]
+
+
+async def test_a_rare_filter_reads_a_stretch_of_the_account_at_a_time(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "SCAN_ACTIONS", 3)
+    for place in range(11):
+        sent = await books.create("10", symbol="RARE" if place in (0, 9) else "AAPL")
+        await books.tell(fill(sent, f"e{place}", "10"))
+    organization = OrganizationId(books.organization)
+    async with books.database.service.transaction([organization]) as tx:
+        account = await find_account(tx, organization, books.accounts[0])
+    assert account
+    orders = Orders(books.database.service)
+    pages: list[list[int]] = []
+    after: int | None = 0
+    while after is not None:
+        found = await orders.list(account, OrderFilter(symbol="RARE"), after, 50)
+        pages.append([row["create_seq"] for row in found.rows])
+        after = found.more_after
+    assert pages == [[1], [], [], [10]]
+    found = await orders.list(account, OrderFilter(), 0, 50)
+    assert (len(found.rows), found.more_after) == (11, None)
