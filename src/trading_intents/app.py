@@ -18,6 +18,7 @@ from trading_intents.accounts.http import account_routes, broker_routes, credent
 from trading_intents.accounts.jobs import account_handlers
 from trading_intents.accounts.service import Accounts
 from trading_intents.accounts.vault import Vault, open_vault
+from trading_intents.brokers.paper.quotes import Quotes
 from trading_intents.brokers.registry import Registry, installed_brokers
 from trading_intents.clock import Clock, SystemClock
 from trading_intents.config import LOCAL_PROVIDER, Settings, broker_settings
@@ -25,6 +26,7 @@ from trading_intents.controls.http import switch_routes, symbol_routes
 from trading_intents.controls.service import Switchboard
 from trading_intents.controls.zones import read_zones
 from trading_intents.errors import PlatformError
+from trading_intents.execution.http import quote_routes
 from trading_intents.execution.service import Execution
 from trading_intents.identity.access import RULES, Gate
 from trading_intents.identity.http import key_routes, organization_routes, provider_routes, user_routes
@@ -173,6 +175,7 @@ def build_features(parts: Parts, vault: Vault) -> Features:
         *outbox_routes(gates["outbox_health"], pool),
         *switch_routes(read_controls, write_controls, gates["write_organization_control"], controls),
         *symbol_routes(read_controls, write_controls, controls, read_zones()),
+        *quote_routes(gates["paper_quotes"], Quotes(pool, signals)),
         submit_route(gates["submit_intent"], accounts, writer, limits),
         *intent_routes(gates["read_intents"], accounts, Intents(pool)),
         *order_routes(gates["read_intents"], accounts, Orders(pool)),

@@ -7,12 +7,21 @@ from typing import NewType
 
 Symbol = NewType("Symbol", str)
 
+# Matched before anything is made a number: int(Decimal("1e1000000")) runs for a minute.
+AMOUNT_PATTERN = r"^(0|[1-9]\d{0,17})(\.\d{1,18})?$"
+_AMOUNT = re.compile(AMOUNT_PATTERN.replace("$", r"\Z"), re.ASCII)
 _SYMBOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9./:_-]{0,31}\Z")
 
 
 def parse_symbol(text: str) -> Symbol | None:
     """The symbol in its one spelling, upper case; None if it is none. Only ASCII is folded."""
     return Symbol(text.upper()) if _SYMBOL.match(text) else None
+
+
+def parse_amount(text: str) -> Decimal | None:
+    """An amount as callers send it, greater than zero; None if it is none."""
+    amount = Decimal(text) if _AMOUNT.match(text) else None
+    return amount or None
 
 
 def amount_text(amount: Decimal) -> str:

@@ -1,0 +1,115 @@
+"""Prices of the paper broker over HTTP: parse, call one use case, render."""
+
+from decimal import Decimal
+from typing import Annotated
+
+import msgspec
+
+from trading_intents.brokers.paper.quotes import Posted, Prices, Quotes
+from trading_intents.clock import rfc3339
+from trading_intents.errors import LimitReached, ValidationFailed
+from trading_intents.identity.access import Gate, caller_of
+from trading_intents.trading import AMOUNT_PATTERN, amount_text, parse_amount, parse_symbol
+from trading_intents.web.limits import Bucket
+from trading_intents.web.request import Answer, Request, answer_json
+from trading_intents.web.routing import Route
+
+NOT_A_SYMBOL = "a symbol is 1 to 32 of A-Z 0-9 . / : _ - and starts with a letter or digit"
+NOT_AN_AMOUNT = 'must be a decimal greater than zero such as "10.5": up to 18 digits, up to 18 decimals'
+A_NUMBER = "amounts are decimal strings: a JSON number may lose digits on its way"
+
+Amount = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": AMOUNT_PATTERN})]
+
+
+class NewQuote(msgspec.Struct, forbid_unknown_fields=True):
+    """`last` tells of a trade, which triggers stops; with its size it also fills resting orders it went through."""
+
+    bid: Amount
+    ask: Amount
+    bid_size: Amount
+    ask_size: Amount
+    last: Amount | None = None
+    last_size: Amount | None = None
+
+
+class PaperQuote(msgspec.Struct):
+    organization_id: str
+    symbol: str
+    bid: str
+    ask: str
+    bid_size: str
+    ask_size: str
+    last: str | None
+    last_size: str | None
+    updated_at: str
+    version: int
+
+
+def quote_routes(gate: Gate, quotes: Quotes) -> tuple[Route, ...]:
+    async def put(request: Request) -> Answer:
+        organization_id = caller_of(request).organization_id
+        symbol = parse_symbol(request.params["symbol"])
+        if symbol is None:
+            raise ValidationFailed.at("", NOT_A_SYMBOL)
+        posted = await quotes.post(organization_id, symbol, _read(request))
+        return answer_json(_show(str(organization_id), posted), version=posted.number)
+
+    return (
+        Route(
+            "PUT",
+            "/v1/paper/quotes/{symbol}",
+            gate,
+            put,
+            "Post a quote for the organization's paper accounts.",
+            body=NewQuote,
+            answer=PaperQuote,
+            bucket=Bucket.WRITES,
+            errors=(LimitReached,),
+        ),
+    )
+
+
+def _read(request: Request) -> Prices:
+    try:
+        body = request.body(NewQuote)
+    except ValidationFailed as error:
+        pointer, detail = error.errors[0].pointer, error.errors[0].detail
+        if pointer.removeprefix("/") in NewQuote.__struct_fields__ and detail.endswith(("`int`", "`float`")):
+            raise ValidationFailed.at(pointer, A_NUMBER) from None
+        raise
+    prices = Prices(
+        bid=_amount("/bid", body.bid),
+        ask=_amount("/ask", body.ask),
+        bid_size=_amount("/bid_size", body.bid_size),
+        ask_size=_amount("/ask_size", body.ask_size),
+        last=None if body.last is None else _amount("/last", body.last),
+        last_size=None if body.last_size is None else _amount("/last_size", body.last_size),
+    )
+    if prices.bid > prices.ask:
+        raise ValidationFailed.at("/bid", "must not be above the ask")
+    if prices.last is None and prices.last_size is not None:
+        raise ValidationFailed.at("/last_size", "only with `last`")
+    return prices
+
+
+def _amount(pointer: str, text: str) -> Decimal:
+    amount = parse_amount(text)
+    if amount is None:
+        raise ValidationFailed.at(pointer, NOT_AN_AMOUNT)
+    return amount
+
+
+def _show(organization_id: str, posted: Posted) -> PaperQuote:
+    prices = posted.prices
+    return PaperQuote(
+        organization_id=organization_id,
+        symbol=posted.symbol,
+        bid=amount_text(prices.bid),
+        ask=amount_text(prices.ask),
+        bid_size=amount_text(prices.bid_size),
+        ask_size=amount_text(prices.ask_size),
+        last=None if prices.last is None else amount_text(prices.last),
+        last_size=None if prices.last_size is None else amount_text(prices.last_size),
+        updated_at=rfc3339(posted.posted_at),
+        version=posted.number,
+    )

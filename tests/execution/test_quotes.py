@@ -1,0 +1,103 @@
+"""PUT /v1/paper/quotes/{symbol} from outside: what is taken, what is refused and where, and whose it is."""
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.access.test_api_keys import STAMP
+from tests.conftest import Urls
+from tests.intents.desk import Tables, pointers
+from tests.world import World
+
+QUOTE = {"bid": "99.5", "ask": "100", "bid_size": "300", "ask_size": "200"}
+
+
+@pytest.fixture
+def tables(world_database: Urls) -> Iterator[Tables]:
+    opened = Tables(world_database.owner)
+    yield opened
+    opened.close()
+
+
+def put(world: World, symbol: str, body: Any, caller: str = "key_all") -> Any:
+    return world.client.put(f"/v1/paper/quotes/{symbol}", json=body, headers=world.callers[caller])
+
+
+def new_symbol() -> str:
+    return uuid.uuid4().hex[:12].upper()
+
+
+def test_a_quote_is_stored_and_answered(world: World) -> None:
+    symbol = new_symbol()
+    answer = put(world, symbol, QUOTE | {"bid": "99.50", "last": "99.75", "last_size": "10.00"}, "admin")
+    assert (answer.status_code, answer.headers["etag"]) == (200, '"1"')
+    quote = answer.json()
+    assert STAMP.fullmatch(quote.pop("updated_at"))
+    assert quote == QUOTE | {
+        "organization_id": world.organization("org_acme")["id"],
+        "symbol": symbol,
+        "last": "99.75",
+        "last_size": "10",
+        "version": 1,
+    }
+    again = put(world, symbol, QUOTE).json()
+    assert (again["last"], again["last_size"], again["version"]) == (None, None, 2)
+
+
+def test_a_symbol_has_one_spelling_and_may_have_a_slash(world: World) -> None:
+    name = new_symbol()
+    assert put(world, f"x{name.lower()}%2Fusd", QUOTE).json()["symbol"] == f"X{name}/USD"
+    assert put(world, f"X{name}%2FUSD", QUOTE).json()["version"] == 2
+    assert put(world, f"X{name}%2FUSD", QUOTE, "other_key").json()["version"] == 1, "another's quotes are its own"
+    for symbol in ("-A", "A" * 33, "A%20B", "%C3%84"):
+        answer = put(world, symbol, QUOTE)
+        assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed"), symbol
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"bid": "100.01"}, "/bid"),
+        ({"bid": "0"}, "/bid"),
+        ({"ask": "0.00"}, "/ask"),
+        ({"bid_size": "0"}, "/bid_size"),
+        ({"ask_size": "-1"}, "/ask_size"),
+        ({"ask_size": "1e5"}, "/ask_size"),
+        ({"last": "NaN"}, "/last"),
+        ({"last": "1", "last_size": "0"}, "/last_size"),
+        ({"last_size": "5"}, "/last_size"),
+        ({"ask": "1" * 19}, "/ask"),
+        ({"ask": "1." + "1" * 19}, "/ask"),
+        ({"ask": "\u0661\u0660"}, "/ask"),
+        ({"bid": 99.5}, "/bid"),
+        ({"bid": 99}, "/bid"),
+        ({"bid": None}, "/bid"),
+        ({"size": "1"}, "/size"),
+    ],
+)
+def test_a_wrong_quote_is_refused_at_its_field(world: World, changes: dict[str, Any], pointer: str) -> None:
+    answer = put(world, "ACME", QUOTE | changes)
+    assert pointers(answer) == [pointer]
+    if isinstance(changes.get("bid"), int | float):
+        assert "decimal strings" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("field", QUOTE)
+def test_every_side_is_needed(world: World, field: str) -> None:
+    assert pointers(put(world, "ACME", {name: value for name, value in QUOTE.items() if name != field})) == [
+        f"/{field}"
+    ]
+
+
+def test_bid_and_ask_may_meet(world: World) -> None:
+    assert put(world, new_symbol(), QUOTE | {"bid": "100.000"}).status_code == 200
+
+
+def test_only_the_last_thousand_quotes_are_kept(world: World, tables: Tables) -> None:
+    symbol = new_symbol()
+    put(world, symbol, QUOTE)
+    tables.execute("UPDATE paper_symbols SET number = 1001 WHERE symbol = $1", symbol)
+    assert put(world, symbol, QUOTE).json()["version"] == 1002
+    assert tables.fetch("SELECT number FROM paper_quotes WHERE symbol = $1", symbol) == [{"number": 1002}]
