@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -51,6 +51,7 @@ class Floor:
     urls: Urls
     office: Office
     venue: Venue
+    system_cancels: list[UUID] = field(default_factory=list)
 
     @property
     def account(self) -> UUID:
@@ -149,10 +150,9 @@ async def executing(
 ) -> AsyncIterator[Execution]:
     """One worker, with connections of its own."""
     log, clock, counted = make_log(level), SystemClock(), metrics or Metrics()
-    cancelled: list[UUID] = []
 
     async def append_cancel(organization_id: OrganizationId, account_id: UUID, order_id: UUID) -> bool:
-        cancelled.append(order_id)
+        floor.system_cancels.append(order_id)
         return True
 
     login = floor.urls.login

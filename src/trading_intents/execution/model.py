@@ -30,6 +30,7 @@ HOLD_PAUSES_SECONDS = (0.1, 1.0)  # until HOLD_SECONDS, and after
 LOOKUP_PAUSES_SECONDS = (0.25, 0.75, 2.0, 7.0, 20.0, 60.0)
 PROOF_SECONDS = 10.0  # between the two times that a command is found not to have arrived
 ALERT_LOOKUPS = 5
+ANSWER_SECONDS = 10.0  # a command that was taken and has not happened by then is looked up
 BREAKER_FAILURES = 5
 BREAKER_SECONDS = 30.0
 CANCEL_SHARE = 5  # one in so many requests of a budget is kept for CANCELs
@@ -190,6 +191,7 @@ class Doubt:
     acknowledged: bool
     replace_id: str | None  # client order ids of unanswered commands
     cancel_id: str | None
+    is_pending: bool  # a command is taken and has not happened
     lookups: int
     absent_seconds: float | None  # since a command was first found not to have arrived
 
@@ -203,6 +205,7 @@ class Finding(StrEnum):
 
     KNOWN = "known"
     MISSING = "missing"  # the command in doubt is not there
+    WAITING = "waiting"  # the broker has not done yet what it took
     LOST = "lost"  # the broker has no order that it had
     ALIVE = "alive"  # the broker works an order that was given up
     UNKNOWN = "unknown"
@@ -225,7 +228,7 @@ def find(doubt: Doubt, order: Lookup, replaced: Lookup | None, lookup: LookupKin
     if doubt.cancel_id:
         return Finding.MISSING if isinstance(order, OrderSnapshot) and is_working(order) else Finding.UNKNOWN
     if isinstance(order, OrderSnapshot):
-        return Finding.KNOWN
+        return Finding.WAITING if doubt.is_pending else Finding.KNOWN
     return Finding.LOST if isinstance(order, Absent) else Finding.UNKNOWN
 
 

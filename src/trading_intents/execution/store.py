@@ -132,6 +132,30 @@ async def doubt_missing(tx: Tx, account_id: UUID, client_order_ids: Sequence[str
     )
 
 
+async def doubt_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float) -> bool:
+    """Open orders with a command that the broker took so long ago, and that has not happened, are looked up. Whether
+    there is any."""
+    tag = await tx.execute(
+        """
+        UPDATE orders o SET lookup_due_at = clock_timestamp(), lookups = 0, absent_at = NULL
+        FROM (
+            SELECT order_id FROM orders o
+            WHERE account_id = ANY ($1::uuid[]) AND (cancel_requested OR pending_replace_seq IS NOT NULL)
+              AND lookup_due_at IS NULL AND EXISTS (
+                SELECT FROM commands c
+                WHERE c.order_id = o.order_id AND c.sent_at < clock_timestamp() - make_interval(secs => $2)
+                  AND (c.seq = o.pending_replace_seq OR c.action_type = 'CANCEL' AND o.cancel_requested)
+              )
+            ORDER BY order_id FOR UPDATE SKIP LOCKED
+        ) AS unanswered
+        WHERE o.order_id = unanswered.order_id
+        """,
+        account_ids,
+        seconds,
+    )
+    return tag != "UPDATE 0"
+
+
 _DOUBT = f"""
     SELECT o.order_id, o.account_id, o.organization_id, o.order_status, o.flags, o.external_order_id, o.lookups,
         extract(epoch FROM clock_timestamp() - o.absent_at)::float8 AS absent_seconds,
@@ -146,7 +170,8 @@ _DOUBT = f"""
             WHERE c.order_id = o.order_id AND c.action_type = 'CANCEL' AND c.unclear_at IS NOT NULL
               AND o.cancel_requested
             ORDER BY c.seq LIMIT 1
-        ) AS cancel_id
+        ) AS cancel_id,
+        o.cancel_requested OR o.pending_replace_seq IS NOT NULL AS is_pending
     FROM orders o
     JOIN actions created ON created.account_id = o.account_id AND created.seq = o.create_seq
     JOIN actions confirmed ON confirmed.account_id = o.account_id AND confirmed.seq = o.command_seq

@@ -15,6 +15,7 @@ from trading_intents.execution.links.leases import Leases
 from trading_intents.execution.links.link import Link
 from trading_intents.execution.model import (
     ALERT_LOOKUPS,
+    ANSWER_SECONDS,
     COMMANDS,
     LOOKUP_PAUSES_SECONDS,
     PROOF_SECONDS,
@@ -79,7 +80,11 @@ class Watch:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        works = ((self._look_up, self._stirred), (self._cancel_stale, asyncio.Event()))
+        works = (
+            (self._look_up, self._stirred),
+            (self._cancel_stale, asyncio.Event()),
+            (self._doubt_unanswered, asyncio.Event()),
+        )
         self._tasks = [asyncio.create_task(self._repeat(work, stirred)) for work, stirred in works]
 
     def stir_after(self, seconds: float = LOOKUP_PAUSES_SECONDS[0]) -> None:
@@ -143,7 +148,9 @@ class Watch:
             is_missing = finding is Finding.MISSING
             is_proved = is_missing and (doubt.absent_seconds or 0) >= PROOF_SECONDS
             delay: float | None = None
-            if finding in (Finding.MISSING, Finding.UNKNOWN, Finding.ALIVE) and not is_proved:
+            if finding is Finding.WAITING:
+                delay = LOOKUP_PAUSES_SECONDS[-1]
+            elif finding in (Finding.MISSING, Finding.UNKNOWN, Finding.ALIVE) and not is_proved:
                 absent_seconds = (doubt.absent_seconds or 0) if is_missing else None
                 delay = next_lookup_seconds(doubt.lookups + 1, absent_seconds)
             await store.plan_lookup(tx, order_id, delay, is_missing)
@@ -217,6 +224,15 @@ class Watch:
         for row in rows:
             await self._append_cancel(OrganizationId(row["organization_id"]), row["account_id"], row["order_id"])
 
+    async def _doubt_unanswered(self) -> None:
+        up = [account_id for account_id, link in self._leases.links.items() if link.is_up]
+        if not up:
+            return
+        async with self._pool.transaction(plans="by_key") as tx:
+            found = await store.doubt_unanswered(tx, up, ANSWER_SECONDS)
+        if found:
+            self._stirred.set()
+
     async def sweep(self) -> Sequence[str]:
         """Fails the rows that have no attempt left, with what that means for their orders. Gives their event types."""
         lanes = list(self._leases.links)
@@ -267,6 +283,7 @@ def _doubt(row: Row) -> Doubt:
         row["acknowledged"],
         row["replace_id"],
         row["cancel_id"],
+        row["is_pending"],
         row["lookups"],
         row["absent_seconds"],
     )

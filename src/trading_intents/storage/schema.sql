@@ -804,6 +804,9 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON leases TO ti_worker;
 -- Where orders grow stale while they work: looked at every second.
 CREATE INDEX symbol_times_stale ON symbol_times (account_id) WHERE stale_order_millis IS NOT NULL;
 
+-- Orders with a command that the broker has not answered.
+CREATE INDEX orders_pending ON orders (account_id) WHERE cancel_requested OR pending_replace_seq IS NOT NULL;
+
 -- The paper broker's own tables: its accounts, orders, events and prices. Nothing else reads them, but for the quotes
 -- that an organization posts.
 

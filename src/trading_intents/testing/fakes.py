@@ -95,10 +95,12 @@ class Venue:
         self.is_away = False
         self.refuses_login = False
         self.is_mute = False  # takes commands, tells nothing by its stream
+        self.fails_snapshots = False
         self.hides = False  # look-ups find nothing out
         self.lookups: list[str] = []
         self.snapshots = 0
         self.contexts: list[IntegrationContext] = []
+        self.lost: dict[str, OrderTicket] = {}  # commands that never arrived, by client order id
         self._count = 0
 
     @property
@@ -213,7 +215,7 @@ class VenueLink:
             yield heard
 
     async def snapshot(self, since: datetime) -> AccountSnapshot:
-        if self._venue.is_away:
+        if self._venue.is_away or self._venue.fails_snapshots:
             raise BrokerUnavailable("scripted")
         self._venue.snapshots += 1
         orders = {order.number: order for order in self._venue.orders.values()}.values()
@@ -233,6 +235,7 @@ class VenueLink:
         if venue.is_away or act is Act.FAIL:
             return CommandResult(outcome=Outcome.NOT_SENT, message="scripted")
         if act is Act.LOSE:
+            venue.lost[ticket.client_order_id] = ticket
             return CommandResult(outcome=Outcome.UNKNOWN, message="scripted")
         if act is Act.REFUSE:
             venue.journal.append((command, ticket.client_order_id))

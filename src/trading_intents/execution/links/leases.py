@@ -134,8 +134,7 @@ class Leases:
         worker_id = self.worker_id
         async with self._exchange.pool.transaction(plans="fresh") as tx:
             seen = await store.survey(tx)
-            held = sum(not link.is_closed for link in self.links.values())
-            missing = math.ceil(seen["accounts"] / max(1, seen["workers"])) - held
+            missing = math.ceil(seen["accounts"] / max(1, seen["workers"])) - len(self.links)
             taken = await store.take(tx, worker_id, min(missing, MOST_TAKEN)) if missing > 0 else []
             changed = await store.changed_links(tx, worker_id)
             closed = [account_id for account_id, link in self.links.items() if link.is_closed]

@@ -42,10 +42,13 @@ async def renew(tx: Tx, worker_id: UUID) -> bool:
 
 
 async def survey(tx: Tx) -> Row:
-    """How many accounts and workers there are, and when the first of those may be gone."""
+    """How many accounts need a worker, how many of these there are, and when the first of them may be gone."""
     row = await tx.fetchrow(
         """
-        SELECT (SELECT count(*) FROM accounts WHERE closed_at IS NULL) AS accounts,
+        SELECT (
+                   SELECT count(*) FROM accounts a
+                   WHERE closed_at IS NULL OR EXISTS (SELECT FROM leases WHERE account_id = a.id)
+               ) AS accounts,
                count(*) AS workers,
                extract(epoch FROM min(expires_at) - clock_timestamp())::float8 AS expires_seconds
         FROM workers WHERE expires_at > clock_timestamp()

@@ -35,3 +35,7 @@ ALTER TABLE commands ADD COLUMN unclear_at timestamptz;
 -- Where orders grow stale while they work: looked at every second.
 -- squawk-ignore require-concurrent-index-creation
 CREATE INDEX symbol_times_stale ON symbol_times (account_id) WHERE stale_order_millis IS NOT NULL;
+
+-- Orders with a command that the broker has not answered.
+-- squawk-ignore require-concurrent-index-creation
+CREATE INDEX orders_pending ON orders (account_id) WHERE cancel_requested OR pending_replace_seq IS NOT NULL;

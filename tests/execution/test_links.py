@@ -1,0 +1,178 @@
+"""Links: opened, reconciled, closed; what their state lets through; and who holds them."""
+
+import asyncio
+from uuid import UUID, uuid4
+
+from tests.conftest import Urls
+from tests.execution.floor import Floor, executing, open_floor
+from trading_intents.execution.service import Execution
+from trading_intents.telemetry import Metrics
+from trading_intents.testing.fakes import Act, Venue
+
+
+async def until_connection(floor: Floor, state: str, account: UUID | None = None) -> None:
+    async def reached() -> bool:
+        return await floor.connection(account) == state
+
+    await floor.until(reached)
+
+
+async def set_credential(floor: Floor, secret: str) -> None:
+    """As the account's API and the handler of its event leave it."""
+    owner, account, credential = floor.office.owner, floor.account, uuid4()
+    await owner.execute("DELETE FROM sealed_secrets")
+    await owner.execute("DELETE FROM credentials")
+    await owner.execute(
+        "INSERT INTO credentials (id, organization_id, account_id, broker, fields, fingerprint)"
+        " VALUES ($1, $2, $3, 'paper', '{token}', 'x')",
+        credential,
+        floor.office.organization,
+        account,
+    )
+    await owner.execute(
+        "INSERT INTO sealed_secrets (id, organization_id, account_id, credential_id, sealed)"
+        " VALUES ($1, $2, $3, $4, $5)",
+        uuid4(),
+        floor.office.organization,
+        account,
+        credential,
+        secret.encode(),
+    )
+    await owner.execute("UPDATE accounts SET has_credential = true, link_generation = link_generation + 1")
+
+
+async def test_a_link_that_ends_is_opened_again_and_reconciled(urls: Urls) -> None:
+    async with open_floor(urls) as floor, executing(floor):
+        intent = await floor.create()
+        await floor.until_status(intent, "NEW")
+        floor.venue.disconnect()
+        floor.fill(await floor.coid(intent))
+        await floor.until_status(intent, "FILLED")
+        await until_connection(floor, "connected")
+        assert floor.venue.snapshots == 2
+
+
+async def test_a_gap_is_reconciled(urls: Urls) -> None:
+    async with open_floor(urls) as floor, executing(floor):
+        intent = await floor.create()
+        await floor.until_status(intent, "NEW")
+        floor.venue.is_mute = True
+        floor.fill(await floor.coid(intent))
+        floor.venue.leave_gap()
+        await floor.until_status(intent, "FILLED")
+        assert floor.venue.snapshots == 2
+
+
+async def test_a_broker_that_is_away_is_tried_until_it_is_back(urls: Urls) -> None:
+    async with open_floor(urls) as floor:
+        floor.venue.is_away = True
+        async with executing(floor):
+            await floor.until_true(lambda: len(floor.venue.contexts) >= 3)
+            floor.venue.is_away = False
+            await until_connection(floor, "connected")
+
+
+async def test_a_refused_credential_waits_for_another(urls: Urls) -> None:
+    async with open_floor(urls, venue=Venue("paper", credential_fields=("token",))) as floor:
+        async with executing(floor):
+            await until_connection(floor, "credential_missing")
+            floor.venue.refuses_login = True
+            await set_credential(floor, "old")
+            await until_connection(floor, "credential_rejected")
+            floor.venue.refuses_login = False
+            assert len(floor.venue.contexts) == 1, "not tried again with the same one"
+            await set_credential(floor, "new")
+            await until_connection(floor, "connected")
+        assert [context.secrets["token"].reveal() for context in floor.venue.contexts] == ["old", "new"]
+
+
+async def test_an_account_that_changes_in_name_only_keeps_its_link(urls: Urls) -> None:
+    async with open_floor(urls) as floor, executing(floor):
+        await until_connection(floor, "connected")
+        await floor.office.owner.execute("UPDATE accounts SET name = 'b', link_generation = link_generation + 1")
+
+        async def noticed() -> bool:
+            return bool(await floor.office.owner.fetchval("SELECT generation = 1 FROM leases"))
+
+        await floor.until(noticed)
+        await floor.office.owner.execute(
+            "UPDATE accounts SET external_account_id = 'x', link_generation = link_generation + 1"
+        )
+        await floor.until_true(lambda: len(floor.venue.contexts) == 2)
+        assert floor.venue.contexts[1].account.external_account_id == "x"
+
+
+async def test_a_closed_account_has_no_link_and_no_lease(urls: Urls) -> None:
+    async with open_floor(urls) as floor, executing(floor) as execution:
+        await until_connection(floor, "connected")
+        await floor.office.owner.execute("UPDATE accounts SET closed_at = now(), link_generation = link_generation + 1")
+        await floor.until_true(lambda: not execution.leases.links and not floor.venue.links)
+        assert await floor.office.count("leases") == 0
+
+
+async def test_a_broker_that_fails_gets_cancels_only_until_a_snapshot_succeeds(urls: Urls) -> None:
+    metrics = Metrics()
+    async with open_floor(urls) as floor, executing(floor, metrics=metrics):
+        working = await floor.create()
+        await floor.until_status(working, "NEW")
+        floor.venue.fails_snapshots = True
+        floor.venue.acts += [Act.FAIL] * 5
+        failing = [await floor.create() for _ in range(5)]
+        await floor.until_true(lambda: not floor.venue.acts)
+        later = await floor.create()
+        await floor.cancel(working)
+        await floor.until_status(working, "CANCELLED")
+        assert len(floor.venue.arrived("submit")) == 1
+        assert [row["attempts"] for row in await floor.rows(later)] == [0]
+        assert await floor.connection() == "connected"
+        floor.venue.fails_snapshots = False
+        for intent in (*failing, later):
+            await floor.until_status(intent, "NEW")
+        assert len(floor.venue.arrived("submit")) == 7
+
+
+async def test_a_budget_keeps_something_for_cancels(urls: Urls) -> None:
+    async with open_floor(urls, venue=Venue("paper", requests_per_minute=12)) as floor, executing(floor):
+        first = await floor.create()
+        await floor.until_status(first, "NEW")
+        more = [await floor.create() for _ in range(3)]
+        await floor.cancel(first)
+        await floor.until_status(first, "CANCELLED", 3)
+        assert len(floor.venue.arrived("submit")) < 1 + len(more)
+        await floor.until_status(more[0], "NEW", 30)
+
+
+def holders(*executions: Execution) -> list[int]:
+    return [len(execution.leases.links) for execution in executions]
+
+
+async def test_accounts_are_spread_over_workers_and_free_when_one_stops(urls: Urls) -> None:
+    async with open_floor(urls, accounts=6) as floor, executing(floor) as first:
+        await floor.until_true(lambda: holders(first) == [6])
+        async with executing(floor) as second:
+            await floor.until_true(lambda: holders(first, second) == [3, 3])
+            assert not set(first.leases.links) & set(second.leases.links)
+            intents = [await floor.create(account=account) for account in floor.office.accounts]
+            for intent in intents:
+                await floor.until_status(intent, "NEW")
+        await floor.until_true(lambda: holders(first) == [6], 2)
+        assert len(floor.venue.arrived("submit")) == 6
+
+
+async def test_a_worker_whose_lease_ran_out_starts_over_under_another_name(urls: Urls) -> None:
+    async with open_floor(urls) as floor, executing(floor) as first:
+        await floor.until_true(lambda: holders(first) == [1])
+        name, link = first.leases.worker_id, next(iter(first.leases.links.values()))
+        await floor.office.owner.execute("UPDATE workers SET expires_at = clock_timestamp()")
+        await floor.until_true(lambda: first.leases.worker_id != name and holders(first) == [1])
+        assert next(iter(first.leases.links.values())) is not link
+        intent = await floor.create()
+        await floor.until_status(intent, "NEW")
+
+
+async def test_a_new_account_is_worked_at_once(urls: Urls) -> None:
+    async with open_floor(urls, accounts=2) as floor, executing(floor) as execution:
+        await floor.until_true(lambda: holders(execution) == [2])
+        intents = await asyncio.gather(*(floor.create(account=account) for account in floor.office.accounts))
+        for intent in intents:
+            await floor.until_status(intent, "NEW", 5)
