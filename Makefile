@@ -28,7 +28,7 @@ bench: $(VENV)/dev.stamp ## measure the performance bars
 	@for program in outbox submit grow; do $(BIN)/python bench/$$program.py || exit 1; done
 
 chaos: $(VENV)/dev.stamp ## run the long fault tests
-	@$(BIN)/python -m pytest -m chaos --timeout 1800 tests
+	@PYTEST_DEBUG_TEMPROOT=$${TMPDIR:-/tmp} $(BIN)/python -m pytest -m chaos --timeout 1800 tests
 
 proto: $(VENV)/dev.stamp ## generate the gRPC code from proto/
 	@$(BIN)/python -m grpc_tools.protoc -Itrading_intents/stream=proto --python_out=src --pyi_out=src --grpc_python_out=src trading_intents/stream/trading.proto

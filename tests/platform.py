@@ -1,4 +1,4 @@
-"""The platform as a user has it: a real `trading-intents` process, real HTTP, signals and the command line."""
+"""The platform as a user has it: a `trading-intents` process, real HTTP, signals and the command line."""
 
 import contextlib
 import json
@@ -14,11 +14,14 @@ from typing import Any
 
 import httpx
 
+from tests import forks
 from trading_intents.config import PREFIX
 
 START_LIMIT_SECONDS = 60
 STOP_LIMIT_SECONDS = 20
-COMMAND = (sys.executable, "-m", "trading_intents")
+COMMAND_LIMIT_SECONDS = 60
+PROGRAM = "trading_intents"
+COMMAND = (sys.executable, "-m", PROGRAM)
 
 
 def environment(data_dir: Path, settings: Mapping[str, str]) -> dict[str, str]:
@@ -30,7 +33,7 @@ def environment(data_dir: Path, settings: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass
 class Platform:
-    process: subprocess.Popen[str]
+    process: forks.Fork
     url: str
     client: httpx.Client
     environ: dict[str, str]
@@ -59,9 +62,7 @@ class Platform:
 
 
 def run_command(environ: Mapping[str, str], *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments], input=stdin, env=dict(environ), capture_output=True, text=True, timeout=60, check=False
-    )
+    return forks.run(PROGRAM, *arguments, environ=environ, stdin=stdin, limit_seconds=COMMAND_LIMIT_SECONDS)
 
 
 @contextlib.contextmanager
@@ -69,7 +70,7 @@ def serving(data_dir: Path, **settings: str) -> Iterator[Platform]:
     """`trading-intents serve` until the block ends; its log lines are gathered."""
     environ = environment(data_dir, settings)
     logs: list[str] = []
-    process = subprocess.Popen([*COMMAND, "serve"], env=environ, stderr=subprocess.PIPE, text=True)
+    process = forks.Fork(PROGRAM, "serve", environ=environ, stderr=subprocess.PIPE)
     assert process.stderr is not None
     gathering = threading.Thread(target=logs.extend, args=(process.stderr,), daemon=True)
     try:
@@ -91,7 +92,7 @@ def serving(data_dir: Path, **settings: str) -> Iterator[Platform]:
         process.stderr.close()
 
 
-def _await_serving(process: subprocess.Popen[str], logs: list[str]) -> dict[str, str]:
+def _await_serving(process: forks.Fork, logs: list[str]) -> dict[str, str]:
     """The `serving` line, which has the addresses."""
     assert process.stderr is not None
     for line in process.stderr:

@@ -96,7 +96,7 @@ def world_database(postgres: Urls) -> Iterator[Urls]:
         await connection.execute(statement)
         await connection.close()
 
-    asyncio.run(execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}"))
+    asyncio.run(execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY file_copy"))
     yield postgres.of(name)
     asyncio.run(execute(f"DROP DATABASE {name} WITH (FORCE)"))
 

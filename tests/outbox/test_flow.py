@@ -5,11 +5,11 @@ import contextlib
 import random
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.forks import Fork
 from tests.outbox.rows import Table, new_row, put_rows
 from tests.waiting import eventually_async
 from trading_intents.outbox.health import read_health
@@ -17,7 +17,7 @@ from trading_intents.outbox.model import EventType, Status
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database
 
-COMMAND = (sys.executable, "-m", "tests.outbox.worker_process")
+PROGRAM = "tests.outbox.worker_process"
 PROCESSES = 3
 FLOW_SECONDS = 60
 SAMPLE_SECONDS = 0.1
@@ -27,7 +27,7 @@ class Process:
     """A worker's process; the test ends it, one way or another."""
 
     def __init__(self, url: Secret) -> None:
-        self._process = subprocess.Popen([*COMMAND, url.reveal()], stdout=subprocess.PIPE, text=True)
+        self._process = Fork(PROGRAM, url.reveal(), stdout=subprocess.PIPE)
 
     async def ready(self) -> None:
         assert self._process.stdout is not None

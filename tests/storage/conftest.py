@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -15,8 +14,10 @@ from typing import IO, Any
 import asyncpg
 import pytest
 
+from tests.forks import Fork
 from tests.waiting import eventually
 
+PROGRAM = "tests.server_process"
 STOP_LIMIT_SECONDS = 20
 DEATH_LIMIT_SECONDS = 2
 
@@ -24,11 +25,15 @@ DEATH_LIMIT_SECONDS = 2
 class ServerProcess:
     """A process that runs or has joined the embedded server of a folder."""
 
-    def __init__(self, data_dir: Path, *options: str, python: Sequence[str] = (sys.executable,)) -> None:
-        command = [*python, "-m", "tests.server_process", str(data_dir), *options]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+    def __init__(self, data_dir: Path, *options: str, python: Sequence[str] = ()) -> None:
+        """Forked, or run by the Python that is named."""
+        pipe = subprocess.PIPE
+        self._process: Fork | subprocess.Popen[str]
+        if python:
+            command = [*python, "-m", PROGRAM, str(data_dir), *options]
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        else:
+            self._process = Fork(PROGRAM, str(data_dir), *options, stdin=pipe, stdout=pipe, stderr=pipe)
 
     def line(self) -> dict[str, Any]:
         """The next thing it says; waits for it."""
@@ -107,7 +112,7 @@ def start() -> Iterator[Start]:
     """Starts server processes; what still runs after the test is killed."""
     started: dict[ServerProcess, Path] = {}
 
-    def start(data_dir: Path, *options: str, python: Sequence[str] = (sys.executable,)) -> ServerProcess:
+    def start(data_dir: Path, *options: str, python: Sequence[str] = ()) -> ServerProcess:
         process = ServerProcess(data_dir, *options, python=python)
         started[process] = data_dir
         return process

@@ -1,0 +1,196 @@
+"""Our programs, forked from a process that has imported them: what `python -m` runs, without a second of imports each.
+
+Run as a program, it is that process: python -m tests.forks SOCKET
+"""
+
+import atexit
+import contextlib
+import functools
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+# Our programs, and what these import only when they are at work.
+PRELOADED = ("trading_intents.cli", "argparse", "httpcore", "anyio._backends._asyncio", "typer._adapters")
+REQUEST_BYTES = 1 << 17
+STATUS_BYTES = 16
+END_LIMIT_SECONDS = 10
+
+
+class Fork:
+    """A running program. As subprocess.Popen, but for who its parent is."""
+
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        environ: Mapping[str, str] = os.environ,
+        stdin: int | None = None,
+        stdout: int | None = None,
+        stderr: int | None = None,
+    ) -> None:
+        self.stdin, zero = _ends(stdin, 0)
+        self.stdout, one = _ends(stdout, 1)
+        self.stderr, two = _ends(stderr, 2)
+        self._status, status = os.pipe()
+        weakref.finalize(self, os.close, self._status)
+        self.returncode: int | None = None
+        self._reading = threading.Lock()
+        request = {"module": module, "arguments": arguments, "environ": dict(environ), "folder": os.getcwd()}
+        self.pid = _nursery().fork(request, [zero, one, two, status])
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None and not select.select([self._status], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+        with self._reading:
+            if self.returncode is None:
+                self.returncode = int(os.read(self._status, STATUS_BYTES))
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _ends(chosen: int | None, number: int) -> tuple[IO[str] | None, int]:
+    """Our end, if it is a pipe, and the program's."""
+    if chosen != subprocess.PIPE:
+        return None, os.dup(number if chosen is None else chosen)
+    reading, writing = os.pipe()
+    return (os.fdopen(writing, "w"), reading) if number == 0 else (os.fdopen(reading), writing)
+
+
+def run(
+    module: str, *arguments: str, environ: Mapping[str, str], stdin: str, limit_seconds: float
+) -> subprocess.CompletedProcess[str]:
+    """As subprocess.run."""
+    with contextlib.ExitStack() as stack:
+        given, out, err = (stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(3))
+        given.write(stdin)
+        given.seek(0)
+        files = {"stdin": given.fileno(), "stdout": out.fileno(), "stderr": err.fileno()}
+        fork = Fork(module, *arguments, environ=environ, **files)
+        try:
+            fork.wait(limit_seconds)
+        finally:
+            fork.kill()
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess([module, *arguments], fork.wait(), out.read(), err.read())
+
+
+class Nursery:
+    """The process that forks, asked through a socket."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-m", "tests.forks", str(theirs.fileno())]
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=Path(__file__).parent.parent)
+        theirs.close()
+        self._asking = threading.Lock()
+
+    def fork(self, request: dict[str, Any], files: list[int]) -> int:
+        with self._asking:
+            socket.send_fds(self._socket, [json.dumps(request).encode()], files)
+            for file in files:
+                os.close(file)
+            return int(self._socket.recv(STATUS_BYTES))
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait(END_LIMIT_SECONDS)
+
+
+@functools.cache
+def _nursery() -> Nursery:
+    nursery = Nursery()
+    atexit.register(nursery.close)
+    return nursery
+
+
+def serve(asked: socket.socket) -> dict[str, Any] | None:
+    """Forks whenever it is asked, tells how each child ended; returns in each child, and here when nobody asks more."""
+    statuses: dict[int, int] = {}
+    woken, wake = socket.socketpair()
+    woken.setblocking(False)
+    wake.setblocking(False)
+    signal.set_wakeup_fd(wake.fileno())
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        ready, _, _ = select.select([asked, woken], [], [])
+        if woken in ready:
+            woken.recv(4096)
+            tell_ends(statuses)
+        if asked not in ready:
+            continue
+        text, files, _, _ = socket.recv_fds(asked, REQUEST_BYTES, 4)
+        if not text:
+            return None
+        request: dict[str, Any] = json.loads(text)
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for channel in (asked, woken, wake):
+                channel.close()
+            for status in (*statuses.values(), files.pop()):
+                os.close(status)
+            for number, file in enumerate(files):
+                os.dup2(file, number)
+                os.close(file)
+            return request
+        statuses[pid] = files.pop()
+        for file in files:
+            os.close(file)
+        asked.sendall(str(pid).encode())
+
+
+def tell_ends(statuses: dict[int, int]) -> None:
+    while statuses:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        file = statuses.pop(pid)
+        os.write(file, str(os.waitstatus_to_exitcode(status)).encode())
+        os.close(file)
+
+
+def main() -> None:
+    for module in PRELOADED:
+        importlib.import_module(module)
+    gc.freeze()  # else each child's collector copies every page
+    request = serve(socket.socket(fileno=int(sys.argv[1])))
+    if request is None:
+        return
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environ"])
+    sys.argv[1:] = request["arguments"]
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
