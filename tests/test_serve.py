@@ -28,6 +28,7 @@ pytest_plugins = ("tests.warm",)
 WARM_START_SECONDS = 3
 ORPHAN_SECONDS = 2
 TAKE_OVER_SECONDS = 5
+FILLED_SECONDS = 1
 VALIDATE = "/api/v1/auth/api-key/validate"
 
 
@@ -193,16 +194,26 @@ def test_a_person_at_a_terminal_is_shown_where_it_is_and_what_to_try(warm: Path)
     with process, open(ours, "rb+", buffering=0) as terminal:
         shown = read_until(terminal.fileno(), "Ctrl-C ends all of it.")
         url = re.search(r"REST +(http://127\.0\.0\.1:\d+) ", shown)
-        curl = re.search(r"^ +(curl .*)$", shown, re.MULTILINE)
+        place_order, look = re.findall(r"^ +((?:curl|for) .*)$", shown, re.MULTILINE)
         assert url, shown
-        assert curl, shown
         assert httpx.get(url[1] + "/readyz").status_code == 200
-        assert '{"' not in shown.replace(curl[1], "")
-        pasted = subprocess.run(curl[1], shell=True, capture_output=True, text=True, check=True, timeout=10)
-        assert json.loads(pasted.stdout)["disabled"] is False
+        assert '{"' not in shown.replace(place_order, "")
+        intent_id = json.loads(paste(place_order))["intent_id"]
+        eventually(
+            lambda: [len(json.loads(line)["data"]) for line in paste(look).splitlines()] == [1, 1, 1], FILLED_SECONDS
+        )
+        orders, trades, positions = (json.loads(line)["data"] for line in paste(look).splitlines())
+        assert [(order["intent_id"], order["order_status"]) for order in orders] == [(intent_id, "FILLED")]
+        assert [(trade["intent_id"], trade["quantity"]) for trade in trades] == [(intent_id, "10")]
+        assert [(position["symbol"], position["quantity"]) for position in positions] == [("AAPL", "10")]
         terminal.write(b"\x03")
         assert process.wait(STOP_LIMIT_SECONDS) == 0
     assert all_gone(warm)
+
+
+def paste(command: str) -> str:
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True, timeout=10)
+    return done.stdout
 
 
 def read_until(file: int, goal: str) -> str:

@@ -7,7 +7,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import httpx
@@ -67,6 +67,8 @@ from trading_intents.web.limits import Limits, Proxies, rates
 from trading_intents.web.operations import description_routes, operations_routes
 from trading_intents.web.routing import App, Route
 from trading_intents.web.server import bind, serving
+
+Demo = TypeVar("Demo")
 
 DRAIN_SECONDS = 10
 
@@ -211,12 +213,12 @@ def build_features(parts: Parts, vault: Vault) -> Features:
 async def serve(
     settings: Settings,
     log: Log,
-    prepare: Callable[[Parts], Awaitable[Secret | None]],
-    greet: Callable[[Parts, Addresses, Secret | None], None],
+    prepare: Callable[[Parts], Awaitable[Demo]],
+    greet: Callable[[Parts, Addresses, Demo], None],
 ) -> None:
     """Everything this process's roles need, until SIGTERM or SIGINT; the second of them stops at once.
 
-    `prepare` runs before the first request is served and may give the demo's key; `greet` is told where we are.
+    `prepare` runs before the first request is served; `greet` is told where we are, and what it gave.
     """
     stop = _stop_signal()
     with contextlib.closing(bind(settings.http_host, settings.http_port)) as listener:
@@ -224,10 +226,10 @@ async def serve(
         async with open_parts(settings, log) as parts, open_vault(settings, parts.clock, log) as vault:
             features = build_features(parts, vault)
             app = build_app(parts, features)
-            demo_key = await prepare(parts)
+            demo = await prepare(parts)
             async with serving(app, listener), working(parts, features) as workers:
                 address = features.grpc.address if "stream" in settings.roles else None
-                greet(parts, Addresses(_url(settings.http_host, settings.http_port), address), demo_key)
+                greet(parts, Addresses(_url(settings.http_host, settings.http_port), address), demo)
                 await stop.wait()
                 log.info("draining")
                 features.hub.drain()

@@ -78,7 +78,7 @@ def serve(roles: Annotated[str, typer.Option(help="api, stream, worker; comma se
     _run(work, roles)
 
 
-def _greet(parts: app.Parts, addresses: app.Addresses, demo_key: Secret | None) -> None:
+def _greet(parts: app.Parts, addresses: app.Addresses, demo: provision.Demo | None) -> None:
     settings, url = parts.settings, addresses.http
     if not sys.stderr.isatty():
         where = {"http": url} | ({"grpc": addresses.grpc} if addresses.grpc else {})
@@ -92,12 +92,24 @@ def _greet(parts: app.Parts, addresses: app.Addresses, demo_key: Secret | None) 
         out.print(f"  gRPC    [bold]{addresses.grpc}[/]   (trading.TradingService, with reflection)")
     out.print(f"  roles   {', '.join(settings.roles)}")
     out.print(f"  data    {escape(place)}")
-    if demo_key:
-        body = json.dumps({"api_key": demo_key.reveal()})
-        out.print("\n[bold]Try it[/]: whose is the demo's API key?\n")
-        validate = f"curl -s {url}/api/v1/auth/api-key/validate -H 'content-type: application/json' -d '{body}'"
-        out.print(f"  {escape(validate)}\n", soft_wrap=True)
+    if demo and demo.account_id:
+        place_order, look = _demo_commands(f"{url}/v1/accounts/{demo.account_id}", demo.key)
+        out.print("\n[bold]Try it[/]: buy something on paper,\n")
+        out.print(f"  {escape(place_order)}\n", soft_wrap=True)
+        out.print("and see what came of it (orders, trades and positions).\n")
+        out.print(f"  {escape(look)}\n", soft_wrap=True)
     out.print("  Ctrl-C ends all of it.\n")
+
+
+def _demo_commands(account: str, key: Secret) -> tuple[str, str]:
+    """What to paste: an order, and a look at what came of it."""
+    payload = {"symbol": "AAPL", "order_side": "BUY", "spec": {"Market": {"quantity": "10"}}}
+    order = json.dumps({"command": {"type": "CREATE", "payload": payload}})
+    header = f"-H 'x-api-key: {key.reveal()}'"
+    return (
+        f"curl -s {account}/intents {header} -H 'content-type: application/json' -d '{order}'",
+        f"for what in orders trades positions; do curl -s {account}/$what {header}; echo; done",
+    )
 
 
 @cli.command()

@@ -2,11 +2,12 @@
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from trading_intents.accounts.model import AccountChange
+from trading_intents.accounts.model import AccountChange, AccountId
 from trading_intents.accounts.service import apply_change, check_broker, insert
 from trading_intents.accounts.store import find_account_by_name
 from trading_intents.app import Parts, embedded_provider
@@ -24,6 +25,7 @@ from trading_intents.web.body import Name, convert, read_json
 
 DEMO = "demo"
 DEMO_FILE = "demo.json"
+DEMO_ACCOUNT = ("sim", "paper", Environment.PAPER)  # name, broker, environment
 ADVISORY_LOCK = 7_469_002  # one provisioning at a time, so that two cannot both make the same key
 
 
@@ -244,16 +246,35 @@ async def user_token(parts: Parts, user: str, organization: str | None) -> Secre
     return embedded_provider(parts).issue_user_token(user, organization, record.role)
 
 
-async def prepare_demo(parts: Parts) -> Secret | None:
-    """The demo's API key. The demo is made on an empty embedded database, never on an external one."""
+@dataclass(frozen=True, slots=True)
+class Demo:
+    key: Secret
+    account_id: AccountId | None  # None: it was closed
+
+
+async def prepare_demo(parts: Parts) -> Demo | None:
+    """The demo's key and account. The demo is made on an empty embedded database, never on an external one."""
     if parts.settings.database_url:
         return None
     async with parts.database.service.transaction(read_only=True) as tx:
         empty = await store.no_organization_exists(tx)
     key = _demo_key(parts.settings.data_dir / DEMO_FILE, make=empty)
-    if empty and key:
+    if key is None:
+        return None
+    if empty:
         await apply(parts, _demo_document(), {DEMO: key})
-    return key
+    return Demo(key, await _demo_account(parts))
+
+
+async def _demo_account(parts: Parts) -> AccountId | None:
+    async with parts.database.service.transaction() as tx:
+        provider = parts.settings.identity_provider_name
+        organization = await store.find_organization_by_external_id(tx, provider, DEMO)
+        if organization is None:
+            return None
+        await show_organizations(tx, [organization.id])
+        account = await find_account_by_name(tx, organization.id, *DEMO_ACCOUNT)
+    return account.id if account else None
 
 
 def _demo_key(path: Path, make: bool) -> Secret | None:
@@ -270,5 +291,5 @@ def _demo_key(path: Path, make: bool) -> Secret | None:
 def _demo_document() -> Document:
     key = WantedKey(DEMO, Environment.PAPER, list(Permission))
     users = [WantedUser(DEMO, Role.ADMIN)]
-    account = WantedAccount("sim", "paper", Environment.PAPER)
-    return Document([WantedOrganization(DEMO, "Demo", list(Entitlement), None, users, [account], [key])])
+    accounts = [WantedAccount(*DEMO_ACCOUNT)]
+    return Document([WantedOrganization(DEMO, "Demo", list(Entitlement), None, users, accounts, [key])])
