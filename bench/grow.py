@@ -29,9 +29,9 @@ from rich.table import Table
 from submit import Bench, serving
 from trading_intents.audit import KeptHeads, verify
 from trading_intents.clock import rfc3339
-from trading_intents.intents.record import FIRST_HASH, HASH_VERSION, Record, canonical, chain
 from trading_intents.intents.stats import rollup
 from trading_intents.intents.stats.model import WIDTHS_SECONDS, Window
+from trading_intents.intents.writing.record import FIRST_HASH, HASH_VERSION, Record, canonical, chain
 from trading_intents.storage.cluster import DATABASE, LOGIN, OWNER
 from trading_intents.storage.database import WORKER_ROLE, Pool, open_pool
 from trading_intents.telemetry import Metrics

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
@@ -45,7 +46,9 @@ from trading_intents.ids import IdMaker, OrganizationId, id_maker
 from trading_intents.intents.http import intent_routes, submit_route
 from trading_intents.intents.service import Intents
 from trading_intents.intents.upkeep import keep_up
-from trading_intents.intents.writer import Writer
+from trading_intents.intents.writing.batch import Tools
+from trading_intents.intents.writing.system import PlatformCancels
+from trading_intents.intents.writing.writer import Writer
 from trading_intents.orders.events import retained_orders, retained_positions
 from trading_intents.orders.http import order_routes
 from trading_intents.orders.service import Orders
@@ -56,6 +59,7 @@ from trading_intents.secret import Secret
 from trading_intents.storage.database import Database, open_database
 from trading_intents.storage.embedded import running
 from trading_intents.storage.migrate import migrate
+from trading_intents.storage.pipeline import SERVICE_SESSION, WORKER_SESSION, Pipeline
 from trading_intents.storage.signals import Signals, open_signals
 from trading_intents.stream.grpc import Door, Listener
 from trading_intents.stream.hub import Hub
@@ -73,6 +77,7 @@ Demo = TypeVar("Demo")
 DRAIN_SECONDS = 10
 
 STOPPED_AT_ONCE = 130
+GARBAGE_OBJECTS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,8 @@ class Parts:
     log: Log
     clock: Clock
     make_id: IdMaker
+    link: Pipeline
+    worker_link: Pipeline
 
 
 @contextlib.asynccontextmanager
@@ -123,7 +130,12 @@ async def open_parts(settings: Settings, log: Log) -> AsyncIterator[Parts]:
         database = await stack.enter_async_context(open_database(urls.login, settings.database_pool_size, log, metrics))
         signals = await stack.enter_async_context(open_signals(settings.database_listen_url or urls.login, log))
         client = await stack.enter_async_context(httpx.AsyncClient())
-        yield Parts(settings, database, signals, client, brokers, metrics, log, clock, id_maker(clock))
+        link, worker_link = (
+            stack.enter_context(contextlib.closing(Pipeline(urls.login, session)))
+            for session in (SERVICE_SESSION, WORKER_SESSION)
+        )
+        make_id = id_maker(clock)
+        yield Parts(settings, database, signals, client, brokers, metrics, log, clock, make_id, link, worker_link)
 
 
 def embedded_provider(parts: Parts) -> EmbeddedProvider:
@@ -164,7 +176,8 @@ def build_features(parts: Parts, vault: Vault) -> Features:
     accounts = Accounts(pool, make_id, brokers, signals)
     credentials = Credentials(pool, make_id, brokers, signals, vault)
     limits = Limits(rates(settings), parts.clock, parts.metrics.rate_limited)
-    writer = Writer(pool, brokers, make_id, signals, parts.clock, parts.metrics, parts.log)
+    tools = Tools(parts.link, brokers, make_id, parts.clock)
+    writer = Writer(tools, pool, signals, parts.metrics, parts.log)
     controls, read_controls, write_controls = Switchboard(pool), gates["read_controls"], gates["write_controls"]
     routes = (
         *key_routes(gates, ApiKeys(pool, make_id, callers)),
@@ -178,7 +191,7 @@ def build_features(parts: Parts, vault: Vault) -> Features:
         *switch_routes(read_controls, write_controls, gates["write_organization_control"], controls),
         *symbol_routes(read_controls, write_controls, controls, read_zones()),
         *quote_routes(gates["paper_quotes"], Quotes(pool, signals)),
-        submit_route(gates["submit_intent"], accounts, writer, limits),
+        submit_route(gates["submit_intent"], callers, accounts, writer, limits),
         *intent_routes(gates["read_intents"], accounts, Intents(pool)),
         *order_routes(gates["read_intents"], accounts, Orders(pool)),
     )
@@ -193,8 +206,10 @@ def build_features(parts: Parts, vault: Vault) -> Features:
         own = partial(broker_settings, settings)
         return Execution(shop, brokers, vault, own, signals, make_id, settings.execution_max_age_millis, append_cancel)
 
+    cancels = PlatformCancels(replace(tools, link=parts.worker_link), signals)
+
     async def append_cancel(organization_id: OrganizationId, account_id: UUID, order_id: UUID) -> bool:
-        return False
+        return await cancels.append(str(organization_id), str(account_id), str(order_id))
 
     return Features(
         callers,
@@ -226,6 +241,7 @@ async def serve(
         async with open_parts(settings, log) as parts, open_vault(settings, parts.clock, log) as vault:
             features = build_features(parts, vault)
             app = build_app(parts, features)
+            _collect_seldom()
             demo = await prepare(parts)
             async with serving(app, listener), working(parts, features) as workers:
                 address = features.grpc.address if "stream" in settings.roles else None
@@ -296,6 +312,13 @@ async def working(parts: Parts, features: Features) -> AsyncIterator[list[Worker
             await each.stop(0)
         with contextlib.suppress(PlatformError):
             await features.callers.report_use()
+
+
+def _collect_seldom() -> None:
+    """What is there by now stays; and requests leave no cycles: looking for them every 700 objects is for nothing."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_OBJECTS)
 
 
 def _stop_signal() -> asyncio.Event:

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from trading_intents.errors import InvalidRequest, NotFound
-from trading_intents.intents.record import FIRST_HASH, HASH_VERSION, chain
+from trading_intents.intents.writing.record import FIRST_HASH, HASH_VERSION, chain
 from trading_intents.storage.database import Pool, Row, Tx
 
 PAGE_ACTIONS = 2_000

@@ -15,8 +15,8 @@ from tests.intents.office import open_office
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.execution.tracker import Desk, OwnFact, Recorded, publish, record
 from trading_intents.ids import OrganizationId
-from trading_intents.intents.batch import Receipt
 from trading_intents.intents.model import Cancel, Command, Create, Replace, Spec
+from trading_intents.intents.writing.batch import Receipt
 from trading_intents.orders.facts import FactKind, client_order_id
 from trading_intents.storage.database import Database
 from trading_intents.stream import trading_pb2
@@ -64,10 +64,10 @@ class Books:
 
     async def replace(self, order: Sent, quantity: str, limit: str | None = None) -> Sent:
         spec = Spec(OrderKind.LIMIT if limit else OrderKind.MARKET, quantity, limit, None, None)
-        return await self.submit(Replace(order.order_id, spec))
+        return await self.submit(Replace(str(order.order_id), spec))
 
     async def cancel(self, order: Sent) -> Sent:
-        return await self.submit(Cancel(order.order_id))
+        return await self.submit(Cancel(str(order.order_id)))
 
     async def submit(self, command: Command, account: int = 0, reference: str | None = None) -> Sent:
         """Committed, and marked as sent."""
@@ -141,7 +141,7 @@ async def open_books(urls: Urls, database: Database, accounts: int = 1) -> Async
         async def commit(account_id: UUID, command: Command, reference: str | None) -> tuple[UUID, int]:
             receipt = await office.submit(office.command(account_id, command, reference))
             assert isinstance(receipt, Receipt), receipt
-            return receipt.intent_id, receipt.seq
+            return UUID(receipt.intent_id), receipt.seq
 
         yield Books(office.owner, office.organization, office.accounts, database, commit)
 

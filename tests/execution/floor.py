@@ -16,8 +16,8 @@ from trading_intents.brokers.registry import Registry
 from trading_intents.clock import SystemClock
 from trading_intents.execution.service import Execution
 from trading_intents.ids import OrganizationId, id_maker
-from trading_intents.intents.batch import Receipt
 from trading_intents.intents.model import Cancel, Create, Replace, Spec, Submission
+from trading_intents.intents.writing.batch import Receipt
 from trading_intents.orders.facts import client_order_id
 from trading_intents.outbox.worker import Shop
 from trading_intents.secret import Secret
@@ -60,14 +60,14 @@ class Floor:
     async def create(self, quantity: str = "10", symbol: str = "AAPL", account: UUID | None = None) -> UUID:
         spec = Spec(OrderKind.LIMIT, quantity, "100", None, None)
         command = Create(Symbol(symbol), OrderSide.BUY, RouteStrategy.SMART, spec)
-        return (await self.submit(self.office.command(account or self.account, command))).intent_id
+        return UUID((await self.submit(self.office.command(account or self.account, command))).intent_id)
 
     async def replace(self, intent_id: UUID, quantity: str) -> int:
         spec = Spec(OrderKind.LIMIT, quantity, "100", None, None)
-        return (await self.submit(self.office.command(self.account, Replace(intent_id, spec)))).seq
+        return (await self.submit(self.office.command(self.account, Replace(str(intent_id), spec)))).seq
 
     async def cancel(self, intent_id: UUID) -> int:
-        return (await self.submit(self.office.command(self.account, Cancel(intent_id)))).seq
+        return (await self.submit(self.office.command(self.account, Cancel(str(intent_id))))).seq
 
     async def submit(self, submission: Submission) -> Receipt:
         receipt = await self.office.submit(submission)

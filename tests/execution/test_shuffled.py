@@ -23,7 +23,7 @@ async def history(books: Books, account: int) -> tuple[list[Sent], list[BrokerEv
     first = await books.create("100", limit="10", account=account)
     second = await books.create("50", account=account, symbol="MSFT")
     await books.tell(told(E.ACCEPTED, first, "a1"), account=account)
-    replaced = await books.submit(Replace(first.order_id, Spec(OrderKind.LIMIT, "90", "11", None, None)), account)
+    replaced = await books.submit(Replace(str(first.order_id), Spec(OrderKind.LIMIT, "90", "11", None, None)), account)
     events = [
         told(E.ACCEPTED, first, "a1"),
         fill(first, "e1", "10", "9.5", cum_quantity="10", at=1, fee="0.1"),

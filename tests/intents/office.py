@@ -13,13 +13,13 @@ import asyncpg
 from trading_intents.brokers.registry import installed_brokers
 from trading_intents.clock import SystemClock
 from trading_intents.errors import PlatformError
-from trading_intents.identity.model import KeyId
-from trading_intents.ids import OrganizationId, id_maker
-from trading_intents.intents.batch import Receipt
+from trading_intents.ids import id_maker
 from trading_intents.intents.model import Cancel, Command, Create, Spec, Submission
-from trading_intents.intents.writer import Writer
+from trading_intents.intents.writing.batch import Receipt, Tools
+from trading_intents.intents.writing.writer import Writer
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Pool, open_database
+from trading_intents.storage.pipeline import SERVICE_SESSION, Pipeline
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
@@ -41,12 +41,11 @@ class Office:
         spec = Spec(OrderKind.MARKET, "1", None, None, None)
         return self.command(account, Create(Symbol(symbol), OrderSide.BUY, RouteStrategy.SMART, spec), reference)
 
-    def cancel(self, account: UUID, intent_id: UUID) -> Submission:
+    def cancel(self, account: UUID, intent_id: str) -> Submission:
         return self.command(account, Cancel(intent_id))
 
     def command(self, account: UUID, command: Command, reference: str | None = None) -> Submission:
-        organization = OrganizationId(self.organization)
-        return Submission(account, organization, KeyId(self.key), command, reference, None, None)
+        return Submission(str(account), str(self.organization), str(self.key), command, reference, None, None)
 
     async def submit(self, submission: Submission) -> Receipt | PlatformError:
         try:
@@ -74,13 +73,16 @@ async def open_office(login: Secret, owner_url: Secret, accounts: int = 3, run: 
     made = sorted([await add_account(owner, organization) for _ in range(accounts)])
     log, metrics, clock = make_log("critical"), Metrics(), SystemClock()
     async with open_database(login, POOL_SIZE, log, metrics) as database, open_signals(login, log) as signals:
-        writer = Writer(database.service, installed_brokers(log), id_maker(clock), signals, clock, metrics, log)
+        link = Pipeline(login, SERVICE_SESSION)
+        tools = Tools(link, installed_brokers(log), id_maker(clock), clock)
+        writer = Writer(tools, database.service, signals, metrics, log)
         task = asyncio.create_task(writer.run() if run else asyncio.sleep(0))
         try:
             yield Office(writer, database.service, metrics, owner, organization, key, made)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+            link.close()
             await owner.close()
 
 

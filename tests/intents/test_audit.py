@@ -14,7 +14,7 @@ from tests.intents.conftest import Opener
 from tests.intents.desk import Desk, Tables, cancel, create, limit, replace
 from tests.world import World
 from trading_intents.audit import KeptHeads, Verified, verify
-from trading_intents.intents.record import FIRST_HASH, chain
+from trading_intents.intents.writing.record import FIRST_HASH, chain
 from trading_intents.storage.database import WORKER_ROLE, open_pool
 from trading_intents.telemetry import Metrics
 

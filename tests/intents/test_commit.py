@@ -20,10 +20,11 @@ from tests.proxy import CHUNK_BYTES, FaultProxy
 from tests.storage.proxy import Link, linked
 from tests.waiting import eventually_async
 from tests.world import EVERY_PERMISSION, PLENTY, Headers, key
-from trading_intents.intents.writer import MAX_LOST_COMMITS
+from trading_intents.intents.writing.writer import MAX_LOST_COMMITS
 
 CUTS = 200
 CROWD = 4
+COMMIT = b"commit_"  # how the name of the writer's prepared statement begins
 
 
 class CutAtCommit:
@@ -36,11 +37,9 @@ class CutAtCommit:
         self.left, self.chance_of_before = 0, 0.5
 
     async def look(self, data: bytes) -> bool:
-        """COMMIT is sent as a simple query of its own: Q, its length, the text."""
+        """The writer's COMMIT leaves together with its writes."""
         passes = await self._pass(data)
-        if data[:1] != b"Q" or data[5:].rstrip(b"\0") != b"COMMIT" or self.left <= 0:
-            return passes
-        if self._is_read_only():
+        if COMMIT not in data or self.left <= 0:
             return passes
         self.left -= 1
         if self._chance.random() < self.chance_of_before:
@@ -48,11 +47,6 @@ class CutAtCommit:
             raise ConnectionResetError
         self.made["after"] += 1
         return False
-
-    def _is_read_only(self) -> bool:
-        """Only the writer writes here, and its BEGIN is the one before its COMMIT: it works alone."""
-        begin = next(query for query in reversed(self._link.queries) if query.startswith(b"BEGIN"))
-        return b"READ ONLY" in begin
 
 
 @pytest.fixture
@@ -75,12 +69,8 @@ class CuttingProxy(FaultProxy):
     left = 0
 
     async def _ask(self, client: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
-        writes = False
         while data := await client.read(CHUNK_BYTES):
-            query = data[5:].rstrip(b"\0") if data[:1] == b"Q" else b""
-            if query.startswith(b"BEGIN"):
-                writes = b"READ WRITE" in query
-            is_cut = writes and query == b"COMMIT" and self.left > 0
+            is_cut = COMMIT in data and self.left > 0
             if is_cut:
                 self.left -= 1
                 self.made += 1

@@ -8,14 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trading_intents.accounts.model import AccountId
 from trading_intents.brokers.alpaca.broker import CAPABILITIES as ALPACA
 from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
 from trading_intents.brokers.registry import Manifest
 from trading_intents.controls.model import Controls, Switch, TimeRule, evaluate
 from trading_intents.errors import PlatformError
-from trading_intents.identity.model import Entitlement, KeyId, Permission
-from trading_intents.ids import OrganizationId
+from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.intents.model import (
     FINAL_STATUSES,
     Accepted,
@@ -36,15 +34,14 @@ from trading_intents.intents.model import (
 from trading_intents.trading import Environment, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 
 NOW = datetime(2026, 1, 5, 15, 0, tzinfo=UTC)
-MINE, OTHER = OrganizationId(uuid4()), OrganizationId(uuid4())
-ACCOUNT, INTENT, KEY = uuid4(), uuid4(), KeyId(uuid4())
+MINE, OTHER, ACCOUNT, INTENT, KEY = (str(uuid4()) for _ in range(5))
 OPEN_STATUSES = ("PENDING_NEW", "NEW", "PARTIALLY_FILLED", "PENDING_REPLACE", "PENDING_CANCEL", "UNKNOWN")
 AAPL = Symbol("AAPL")
 LIMIT = Spec(OrderKind.LIMIT, "10", "187.5", None, None)
 KEPT = LIMIT._replace(time_in_force=TimeInForce.GOOD_TILL_CANCEL)
 CREATE = Create(AAPL, OrderSide.BUY, RouteStrategy.SMART, LIMIT)
 REPLACE, CANCEL = Replace(INTENT, LIMIT), Cancel(INTENT)
-NONE_SET = Controls(MINE, AccountId(ACCOUNT))
+NONE_SET = Controls(MINE, ACCOUNT)
 WITHOUT_REPLACE = Manifest("slow", PAPER.environments, PAPER.times_in_force, PAPER.routes, False, ())
 
 
@@ -74,7 +71,7 @@ def state(**changes: Any) -> State:
 
 LIVE = {"key": key(environment=Environment.LIVE), "account": account(environment=Environment.LIVE, broker="alpaca")}
 OFF = NONE_SET._replace(account=Switch(True))
-NEVER = {"earlier": Earlier(b"other", INTENT, 1)}
+NEVER = {"earlier": Earlier("other", INTENT, 1)}
 ALL = (CREATE, REPLACE, CANCEL)
 RISKY = (CREATE, REPLACE)
 UNOFFERED = LIMIT._replace(time_in_force=TimeInForce.EXT)
@@ -93,7 +90,7 @@ ORDER: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
     ("validation_failed", (Replace(INTENT, UNOFFERED), CREATE._replace(spec=UNOFFERED)), {"order": None}),
     ("validation_failed", (CREATE._replace(route=RouteStrategy.NYSE),), NEVER),
     ("not_found", (REPLACE, CANCEL), {"order": None} | NEVER),
-    ("not_found", (REPLACE, CANCEL), {"order": order(account_id=uuid4())} | NEVER),
+    ("not_found", (REPLACE, CANCEL), {"order": order(account_id=str(uuid4()))} | NEVER),
     ("validation_failed", (Replace(INTENT, LIMIT._replace(kind=OrderKind.MARKET, limit_price=None)),), NEVER),
     ("idempotency_conflict", ALL, NEVER | {"account": account(closed=True, disabled=True)}),
     ("account_closed", ALL, {"account": account(closed=True, disabled=True)}),
@@ -109,7 +106,7 @@ ORDER: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
 @pytest.mark.parametrize(("code", "commands", "changes"), ORDER)
 def test_the_first_thing_that_is_wrong_is_told(code: str, commands: tuple[Any, ...], changes: dict[str, Any]) -> None:
     for command in commands:
-        refusal = decide(submission(command, idempotency_key="k", body_digest=b"mine"), state(**changes), NOW)
+        refusal = decide(submission(command, idempotency_key="k", body_digest="mine"), state(**changes), NOW)
         assert isinstance(refusal, PlatformError), command
         assert refusal.code == code, command
 
@@ -138,11 +135,11 @@ def test_a_cancel_needs_no_broker_plan_credential_or_control() -> None:
 
 
 def test_an_earlier_answer_is_given_again_whatever_has_happened_since() -> None:
-    earlier = Earlier(b"mine", INTENT, 7)
+    earlier = Earlier("mine", INTENT, 7)
     gone = {"earlier": earlier, "controls": OFF, "account": account(closed=True, disabled=True)}
     for command in ALL:
         made = decide(
-            submission(command, idempotency_key="k", body_digest=b"mine"),
+            submission(command, idempotency_key="k", body_digest="mine"),
             state(**gone, order=order(status="FILLED")),
             NOW,
         )
@@ -218,8 +215,8 @@ states = st.builds(
         st.integers(1, 9),
         st.integers(1, 9),
     ),
-    st.none() | st.builds(Earlier, st.sampled_from([b"mine", b"other"]), uuids, st.integers(1, 9)),
-    st.builds(Controls, organizations, st.just(AccountId(ACCOUNT)), switches, switches, switches, rules),
+    st.none() | st.builds(Earlier, st.sampled_from(["mine", "other"]), uuids, st.integers(1, 9)),
+    st.builds(Controls, organizations, st.just(ACCOUNT), switches, switches, switches, rules),
 )
 
 
@@ -227,7 +224,7 @@ states = st.builds(
 @given(commands, states)
 def test_every_state_gives_one_answer_and_it_is_a_safe_one(command: Any, met: State) -> None:
     asked = submission(
-        command, idempotency_key="k" if met.earlier else None, body_digest=b"mine" if met.earlier else None
+        command, idempotency_key="k" if met.earlier else None, body_digest="mine" if met.earlier else None
     )
     made = decide(asked, met, NOW)
     assert made is not None
@@ -242,7 +239,7 @@ def test_every_state_gives_one_answer_and_it_is_a_safe_one(command: Any, met: St
     assert met.key.environment == met.account.environment
     if isinstance(made, Replayed):
         assert met.earlier is not None
-        assert (made.intent_id, made.seq, met.earlier.body_digest) == (met.earlier.intent_id, met.earlier.seq, b"mine")
+        assert (made.intent_id, made.seq, met.earlier.body_digest) == (met.earlier.intent_id, met.earlier.seq, "mine")
         return
     assert met.earlier is None
     assert not met.account.closed

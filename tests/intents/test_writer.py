@@ -13,11 +13,11 @@ from tests.intents.office import Office, codes, open_office
 from tests.proxy import FaultProxy, proxied
 from tests.waiting import eventually_async
 from trading_intents.errors import Unavailable
-from trading_intents.intents import writer as writer_module
-from trading_intents.intents.batch import Receipt
 from trading_intents.intents.model import Submission
 from trading_intents.intents.store import Place
-from trading_intents.intents.writer import CANCEL_RESERVE, MAX_WAITING
+from trading_intents.intents.writing import writer as writer_module
+from trading_intents.intents.writing.batch import Receipt
+from trading_intents.intents.writing.writer import CANCEL_RESERVE, MAX_WAITING
 
 ANSWER_SECONDS, RETURN_SECONDS = 3.0, 5.0
 LEAVERS = 500
@@ -139,7 +139,7 @@ async def test_an_account_that_stays_held_does_not_fail_one_that_comes_free(offi
 async def test_a_full_line_refuses_all_but_cancels_and_then_those_too(urls: Urls) -> None:
     async with open_office(urls.login, urls.owner, run=False) as office:
         account = office.accounts[0]
-        create, cancel = office.create(account), office.cancel(account, uuid4())
+        create, cancel = office.create(account), office.cancel(account, str(uuid4()))
 
         def line_up(submission: Submission, count: int) -> list[asyncio.Task[object]]:
             return [asyncio.create_task(office.submit(submission)) for _ in range(count)]
@@ -221,7 +221,7 @@ def break_link(proxy: FaultProxy, fault: str) -> None:
 async def test_an_id_that_a_crashed_server_forgot_or_gave_again_is_no_proof(office: Office) -> None:
     """Ids of transactions are not written down before a commit: after a crash another may have ours."""
     receipt = await office.writer.submit(office.create(office.accounts[0]))
-    place = Place(*await office.owner.fetchrow("SELECT account_id, seq, hash FROM actions"))
+    place = Place(*await office.owner.fetchrow("SELECT account_id::text, seq, hash FROM actions"))
     taken = await office.owner.fetchval("SELECT xmin::text FROM actions")
     to_come = str(int(await office.owner.fetchval("SELECT pg_current_xact_id()::text")) + 1_000_000)
     organizations = [office.organization]

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trading_intents.stream import trading_pb2
-from trading_intents.stream.model import EventType, broker_order_payload, cursor_field, intent_action_payload
+from trading_intents.stream.model import (
+    EventType,
+    broker_order_payload,
+    cursor_field,
+    intent_action_payload,
+    new_order_payloads,
+)
 
 ids = st.uuids().map(str)
 amounts = st.decimals(0, 10**18, places=18).map("{:f}".format) | st.integers(0, 10**18).map(str)
@@ -191,3 +197,31 @@ def test_what_no_rule_lets_through_is_not_written(name: str, value: str) -> None
 def test_kinds_are_numbered_as_on_the_wire() -> None:
     wire = {f"EVENT_TYPE_{kind.name}": kind.value for kind in EventType}
     assert wire | {"EVENT_TYPE_UNSPECIFIED": 0} == dict(trading_pb2.EventType.items())
+
+
+@given(actions, st.sampled_from(["paper", "alpaca"]), times_in_force)
+def test_both_messages_of_a_new_order_are_those_written_one_by_one(
+    fields: dict[str, Any], broker: str, time_in_force: str
+) -> None:
+    now = fields.pop("created_at")
+    fields |= {"action_type": "CREATE", "time_in_force": time_in_force, "received_at": now}
+    shared = {name: value for name, value in fields.items() if name not in ("action_type", "received_at")}
+    action, order = new_order_payloads(**shared, broker=broker, now=now)
+    assert action == intent_action_payload(**fields, created_at=now)
+    del shared["principal_type"]
+    assert order == broker_order_payload(
+        order_id=shared["intent_id"],
+        command_seq=shared.pop("seq"),
+        external_order_id=None,
+        broker=broker,
+        order_state="OPEN",
+        order_status="PENDING_NEW",
+        average_price=None,
+        filled_quantity="0",
+        received_at=now,
+        broker_sent_at=None,
+        reason=None,
+        flags=(),
+        version=1,
+        **shared,
+    )

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime, time
 from enum import StrEnum
 from typing import NamedTuple
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from trading_intents.accounts.model import AccountId
 from trading_intents.errors import ValidationFailed
-from trading_intents.ids import OrganizationId
 from trading_intents.trading import Symbol
 
 DEFAULT_TIMEZONE = "UTC"
@@ -47,8 +46,8 @@ class TimeRule(NamedTuple):
 class Controls(NamedTuple):
     """What applies to one symbol on one account; None where nothing was ever set."""
 
-    organization_id: OrganizationId
-    account_id: AccountId
+    organization_id: UUID | str
+    account_id: UUID | str
     organization: Switch | None = None
     account: Switch | None = None
     symbol: Switch | None = None

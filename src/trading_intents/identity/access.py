@@ -178,6 +178,11 @@ class Gate:
         if isinstance(caller.principal, ServicePrincipal) and self._rule.names_organization:
             _check_names_organization(self._rule, request)
 
+    def check(self, caller: Caller) -> None:
+        """401 for the kind, 403 for the one: for who is known without a request."""
+        check_kind(self._rule, caller)
+        check_grant(self._rule, caller, self._internal)
+
     def permit(self, request: Request) -> None:
         """403: may this one. Then 404, if the organization that a service account names is none."""
         if not self.public:

@@ -1,21 +1,23 @@
 """The body of a submit: its shape, its amounts and texts, each refusal at its field. Knows no account and no order."""
 
+import hashlib
 import re
 from typing import Annotated, Any
-from uuid import UUID
 
 import msgspec
 
-from trading_intents.errors import PlatformError, ValidationFailed
+from trading_intents.errors import InvalidRequest, PlatformError, ValidationFailed
 from trading_intents.ids import ID_PATTERN, parse_id
 from trading_intents.intents.model import Cancel, Command, Create, Replace, Spec
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, TimeInForce, parse_symbol
 from trading_intents.web.body import convert
 
 MAX_REFERENCE_CHARACTERS = 64
+MAX_KEY_CHARACTERS = 128
 # Matched before anything is made a number: int(Decimal("1e1000000")) runs for a minute.
 _AMOUNT_PATTERN = r"^(0|[1-9]\d{0,17})(\.\d{1,18})?$"
 _AMOUNT = re.compile(_AMOUNT_PATTERN.replace("$", r"\Z"), re.ASCII)
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
 _AMOUNT_FIELDS = frozenset({"quantity", "limit_price", "stop_price"})
 _PAYLOAD, _SPEC = "/command/payload", "/command/payload/spec"
 
@@ -98,12 +100,27 @@ class Submit(msgspec.Struct, forbid_unknown_fields=True):
     client_reference_id: str | None = None
 
 
+def check_key(key: str) -> None:
+    """The Idempotency-Key header."""
+    if not (1 <= len(key) <= MAX_KEY_CHARACTERS and key.isascii() and key.isprintable()):
+        raise InvalidRequest(f"Idempotency-Key must be 1 to {MAX_KEY_CHARACTERS} printable ASCII characters")
+
+
+def digest_of(tree: Any) -> str:
+    """Of what the body says, not of its spaces and the order of its keys."""
+    return hashlib.sha256(msgspec.json.encode(tree, order="sorted")).hexdigest()
+
+
 def read_command(tree: Any) -> tuple[Command, str | None]:
     """The command and its client reference, or ValidationFailed."""
     try:
         body = convert(tree, Submit)
     except ValidationFailed as error:
         raise _say_why(error) from None
+    return make_command(body)
+
+
+def make_command(body: Submit) -> tuple[Command, str | None]:
     return _command(body.command), _reference(body.client_reference_id)
 
 
@@ -145,18 +162,17 @@ def _amount(text: str, pointer: str) -> str:
     return text
 
 
-def _id(text: str) -> UUID:
-    found = parse_id(text)
-    if found is None:
+def _id(text: str) -> str:
+    if parse_id(text) is None:
         raise ValidationFailed.at(f"{_PAYLOAD}/ref_intent_id", "must be an id: a lower-case UUID with dashes")
-    return found
+    return text
 
 
 def _reference(text: str | None) -> str | None:
     if text is None:
         return None
     # No control characters, so that the record's plain encoding is its canonical one.
-    if len(text) > MAX_REFERENCE_CHARACTERS or any(c < " " or c == "\x7f" for c in text):
+    if len(text) > MAX_REFERENCE_CHARACTERS or _CONTROL.search(text):
         raise ValidationFailed.at(
             "/client_reference_id", f"up to {MAX_REFERENCE_CHARACTERS} characters, none of them a control character"
         )

@@ -1,6 +1,5 @@
 """Intents over HTTP: submit, list, stats, latest, history. The log's records are answered as they were hashed."""
 
-import hashlib
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -18,7 +17,6 @@ from trading_intents.errors import (
     IdempotencyConflict,
     IntentClosed,
     InvalidCursor,
-    InvalidRequest,
     OutcomeUnknown,
     RateLimited,
     ReplacePending,
@@ -26,13 +24,15 @@ from trading_intents.errors import (
 )
 from trading_intents.identity.access import Gate, caller_of, require_entitlement
 from trading_intents.identity.model import ApiKeyPrincipal, Entitlement
+from trading_intents.identity.service import Callers
 from trading_intents.ids import parse_id
-from trading_intents.intents.body import Submit, read_command
+from trading_intents.intents.body import MAX_KEY_CHARACTERS, Submit, check_key, digest_of, read_command
 from trading_intents.intents.model import Cancel, Submission
-from trading_intents.intents.record import Record, with_hash
+from trading_intents.intents.quick import accepted, quick_submit
 from trading_intents.intents.service import Intents
 from trading_intents.intents.stats.model import Stats, Window
-from trading_intents.intents.writer import Writer
+from trading_intents.intents.writing.record import Record, with_hash
+from trading_intents.intents.writing.writer import Writer
 from trading_intents.storage.database import Row
 from trading_intents.trading import Environment
 from trading_intents.web.limits import Bucket, Limits
@@ -41,20 +41,12 @@ from trading_intents.web.paging import Page, make_cursor, read_page
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import Parameter, Route
 
-MAX_KEY_CHARACTERS = 128
-
-
-def _check_key(key: str) -> None:
-    if not (1 <= len(key) <= MAX_KEY_CHARACTERS and key.isascii() and key.isprintable()):
-        raise InvalidRequest(f"Idempotency-Key must be 1 to {MAX_KEY_CHARACTERS} printable ASCII characters")
-
-
 IDEMPOTENCY_KEY = Parameter(
     "idempotency-key",
     "The same key and body give the first answer again; another body is refused.",
     {"type": "string", "minLength": 1, "maxLength": MAX_KEY_CHARACTERS},
     where="header",
-    check=_check_key,
+    check=check_key,
 )
 TIME_WINDOW = Parameter(
     "time_window",
@@ -77,7 +69,7 @@ class ActionListing(msgspec.Struct):
     next_cursor: str | None
 
 
-def submit_route(gate: Gate, accounts: Accounts, writer: Writer, limits: Limits) -> Route:
+def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Writer, limits: Limits) -> Route:
     async def submit(request: Request) -> Answer:
         caller, account_id = caller_of(request), parse_id(request.params["account_id"])
         principal = caller.principal
@@ -97,14 +89,19 @@ def submit_route(gate: Gate, accounts: Accounts, writer: Writer, limits: Limits)
             raise
         bucket = Bucket.CANCELS if isinstance(command, Cancel) else Bucket.SUBMITS
         request.headers_out += limits.take(bucket, caller.limit_key)
-        digest = _digest(request) if key else None
+        digest = digest_of(request.tree) if key else None
         receipt = await writer.submit(
-            Submission(account_id, caller.organization_id, principal.key_id, command, reference, key, digest)
+            Submission(
+                request.params["account_id"],
+                str(caller.organization_id),
+                str(principal.key_id),
+                command,
+                reference,
+                key,
+                digest,
+            )
         )
-        answer = Answer(b'{"intent_id":"%s","seq":%d}' % (str(receipt.intent_id).encode(), receipt.seq), 202)
-        if receipt.replayed:
-            answer.headers.append((b"idempotent-replayed", b"true"))
-        return answer
+        return accepted(receipt)
 
     return Route(
         "POST",
@@ -116,6 +113,7 @@ def submit_route(gate: Gate, accounts: Accounts, writer: Writer, limits: Limits)
         answer=Submitted,
         status=202,
         parameters=(IDEMPOTENCY_KEY,),
+        quick=quick_submit(gate, callers, writer, limits),
         errors=(
             AccountClosed,
             AccountDisabled,
@@ -192,11 +190,6 @@ def intent_routes(gate: Gate, accounts: Accounts, intents: Intents) -> tuple[Rou
             parameters=PAGE_PARAMETERS,
         ),
     )
-
-
-def _digest(request: Request) -> bytes:
-    """Of what the body says, not of its spaces and the order of its keys."""
-    return hashlib.sha256(msgspec.json.encode(request.tree, order="sorted")).digest()
 
 
 def _says_cancel(request: Request) -> bool:

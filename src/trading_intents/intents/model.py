@@ -3,7 +3,6 @@
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple, assert_never
-from uuid import UUID
 
 from trading_intents.brokers.registry import Manifest
 from trading_intents.controls.model import Controls, evaluate
@@ -24,8 +23,7 @@ from trading_intents.errors import (
     Unavailable,
     ValidationFailed,
 )
-from trading_intents.identity.model import Entitlement, KeyId, Permission
-from trading_intents.ids import OrganizationId
+from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.trading import Environment, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 
 FINAL_STATUSES = frozenset({"FILLED", "CANCELLED", "EXPIRED", "REJECTED"})
@@ -56,31 +54,31 @@ class Create(NamedTuple):
 
 
 class Replace(NamedTuple):
-    ref_intent_id: UUID
+    ref_intent_id: str
     spec: Spec
 
 
 class Cancel(NamedTuple):
-    ref_intent_id: UUID
+    ref_intent_id: str
 
 
 Command = Create | Replace | Cancel
 
 
 class Submission(NamedTuple):
-    """A command, who sends it, and for which account."""
+    """A command, who sends it, and for which account. Ids are texts, as they came and as they are recorded."""
 
-    account_id: UUID
-    organization_id: OrganizationId
-    key_id: KeyId
+    account_id: str
+    organization_id: str
+    key_id: str | None  # None: the platform itself
     command: Command
     client_reference_id: str | None
     idempotency_key: str | None
-    body_digest: bytes | None
+    body_digest: str | None  # hex
 
 
 class KeyState(NamedTuple):
-    organization_id: OrganizationId
+    organization_id: str
     environment: Environment
     permissions: frozenset[Permission]
     entitlements: frozenset[Entitlement]
@@ -88,7 +86,7 @@ class KeyState(NamedTuple):
 
 
 class AccountState(NamedTuple):
-    organization_id: OrganizationId
+    organization_id: str
     environment: Environment
     broker: str
     disabled: bool
@@ -99,7 +97,7 @@ class AccountState(NamedTuple):
 class OrderState(NamedTuple):
     """The order that a REPLACE or CANCEL names, as the broker last confirmed it."""
 
-    account_id: UUID
+    account_id: str
     symbol: Symbol
     side: OrderSide
     route: RouteStrategy
@@ -115,8 +113,8 @@ class OrderState(NamedTuple):
 class Earlier(NamedTuple):
     """What the same Idempotency-Key was answered before."""
 
-    body_digest: bytes
-    intent_id: UUID
+    body_digest: str
+    intent_id: str
     seq: int
 
 
@@ -143,7 +141,7 @@ class Accepted(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    intent_id: UUID
+    intent_id: str
     seq: int
 
 
@@ -153,7 +151,7 @@ Decision = Accepted | Replayed | PlatformError
 def decide(submission: Submission, state: State, now: datetime) -> Decision:
     """An action, an earlier answer, or a refusal. The checks run in the order that the API documents."""
     try:
-        account = _check_caller(submission.command, state)
+        account = _check_caller(submission, state)
         _check_broker(submission.command, state)
         accepted = _compose(submission, state)
         if state.earlier:
@@ -161,7 +159,7 @@ def decide(submission: Submission, state: State, now: datetime) -> Decision:
                 raise IdempotencyConflict("the Idempotency-Key was used with another body")
             return Replayed(state.earlier.intent_id, state.earlier.seq)
         _check_account(submission.command, account, state.manifest)
-        _check_order(submission.command, state.order)
+        _check_order(submission, state.order)
         if not isinstance(submission.command, Cancel):
             triggered = evaluate(state.controls, accepted.symbol, now)
             if triggered:
@@ -171,8 +169,11 @@ def decide(submission: Submission, state: State, now: datetime) -> Decision:
     return accepted
 
 
-def _check_caller(command: Command, state: State) -> AccountState:
-    key, account = state.key, state.account
+def _check_caller(submission: Submission, state: State) -> AccountState:
+    key, account, command = state.key, state.account, submission.command
+    if submission.key_id is None:
+        assert account is not None
+        return account
     if key is None or key.disabled:
         raise Unauthorized("the API key does not verify")
     if Permission.INTENT_EDIT not in key.permissions:
@@ -248,7 +249,8 @@ def _check_account(command: Command, account: AccountState, manifest: Manifest |
         raise CredentialMissing("the account's broker needs a credential: store one first")
 
 
-def _check_order(command: Command, order: OrderState | None) -> None:
+def _check_order(submission: Submission, order: OrderState | None) -> None:
+    command = submission.command
     match command:
         case Create():
             return
@@ -256,11 +258,12 @@ def _check_order(command: Command, order: OrderState | None) -> None:
             assert order is not None
             if order.status in FINAL_STATUSES:
                 raise IntentClosed(f"the order is {order.status}")
-            if isinstance(command, Cancel):
+            # A caller may repeat a CANCEL; the platform's own is never needed twice.
+            if isinstance(command, Cancel) and submission.key_id is not None:
                 return
             if order.cancel_requested:
                 raise CancelPending("a CANCEL of this intent is not answered yet")
-            if order.replace_pending:
+            if order.replace_pending and not isinstance(command, Cancel):
                 raise ReplacePending("a REPLACE of this intent is not answered yet")
         case _:
             assert_never(command)

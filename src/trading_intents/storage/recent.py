@@ -28,6 +28,13 @@ class Recent(Generic[K, V]):
         # Shielded: a caller that goes away must not cancel the read for the others.
         return await asyncio.shield(entry[1])
 
+    def peek(self, key: K) -> V | None:
+        """What a get would give at once; None if it would read."""
+        entry = self._entries.get(key)
+        if entry is None or self._clock.monotonic() - entry[0] > self._max_age_seconds or not entry[1].done():
+            return None
+        return entry[1].result()
+
     def forget(self) -> None:
         """The next get reads again."""
         self._entries.clear()

@@ -14,7 +14,7 @@ CONNECT_LIMIT_SECONDS = 2.0
 COMMAND_LIMIT_SECONDS = 2.0
 CLOSE_LIMIT_SECONDS = 1.0
 CHECK_SECONDS = 10.0  # a link that died silently is found after this long
-NOTIFY_PAUSE_SECONDS = 0.005  # so that a busy process notifies 200 times a second, not once a commit
+NOTIFY_PAUSE_SECONDS = 0.01  # so that a busy process notifies 100 times a second, not once a commit
 PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0)
 
 Callback = Callable[[], None]

@@ -9,6 +9,7 @@ from uuid import UUID
 from trading_intents.errors import InvalidCursor
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Tx, column
+from trading_intents.storage.pipeline import Statement
 from trading_intents.stream.model import Event, EventType
 from trading_intents.trading import Environment
 
@@ -25,56 +26,68 @@ async def append(tx: Tx, events: Sequence[Event]) -> Mapping[OrganizationId, int
 
     Gives each organization's new head, which is the seq of its last event here; those before it count down.
     """
-    counts, accounts, places = _place(events)
-    payloads = [event.payload for event in events]
-    lengths = [len(payload) for payload in payloads]
-    rows = await tx.fetch(
-        """
-        WITH heads AS (
-            INSERT INTO stream_heads AS head (organization_id, seq)
-            SELECT organization_id, count FROM unnest($1::uuid[], $2::bigint[]) AS new (organization_id, count)
-            ORDER BY organization_id  -- as everywhere, so that two transactions never wait for each other
-            ON CONFLICT (organization_id) DO UPDATE SET seq = head.seq + excluded.seq
-            RETURNING organization_id, seq
-        ),
-        appended AS (
-            INSERT INTO stream_events (organization_id, seq, account_id, environment, kind, symbol, payload)
-            SELECT organization_id, heads.seq - (place >> 8 & 4294967295), account_id, environment, place & 255,
-                   symbol, payload
-            FROM (
-                SELECT place, symbol, substring($8::bytea FROM start::int FOR length::int) AS payload
-                FROM unnest(
-                    from_column($6)::bigint[], from_column($7), from_column($9)::bigint[], from_column($10)::bigint[]
-                ) AS new (place, symbol, start, length)
-            ) AS new
-            JOIN unnest($3::uuid[], $4::uuid[], $5::text[])
-                 WITH ORDINALITY AS account (organization_id, account_id, environment, number) ON number = place >> 40
-            JOIN heads USING (organization_id)
-        )
-        SELECT organization_id, seq FROM heads
-        """,
-        list(counts),
-        list(counts.values()),
-        [first.organization_id for first in accounts],
-        [first.account_id for first in accounts],
-        [first.environment for first in accounts],
-        column(list(map(str, places))),
-        column([event.symbol for event in events]),
-        b"".join(payloads),
-        column(list(map(str, accumulate(lengths[:-1], initial=1)))),
-        column(list(map(str, lengths))),
-    )
+    statement = appending(events)
+    rows = await tx.fetch(statement.sql, *statement.arguments)
     return {OrganizationId(row["organization_id"]): row["seq"] for row in rows}
 
 
-def _place(events: Sequence[Event]) -> tuple[dict[OrganizationId, int], list[Event], list[int]]:
+def appending(events: Sequence[Event]) -> Statement:
+    """As `append`, for a pipeline."""
+    counts, accounts, places = _place(events)
+    payloads = [event.payload for event in events]
+    lengths = [len(payload) for payload in payloads]
+    return Statement(
+        _APPEND,
+        (
+            column([str(organization_id) for organization_id in counts]),
+            column(list(map(str, counts.values()))),
+            column([str(first.organization_id) for first in accounts]),
+            column([str(first.account_id) for first in accounts]),
+            column([first.environment for first in accounts]),
+            column(list(map(str, places))),
+            column([event.symbol for event in events]),
+            b"".join(payloads),
+            column(list(map(str, accumulate(lengths[:-1], initial=1)))),
+            column(list(map(str, lengths))),
+        ),
+    )
+
+
+_APPEND = """
+    WITH heads AS (
+        INSERT INTO stream_heads AS head (organization_id, seq)
+        SELECT organization_id, count
+        FROM unnest(from_column($1)::uuid[], from_column($2)::bigint[]) AS new (organization_id, count)
+        ORDER BY organization_id  -- as everywhere, so that two transactions never wait for each other
+        ON CONFLICT (organization_id) DO UPDATE SET seq = head.seq + excluded.seq
+        RETURNING organization_id, seq
+    ),
+    appended AS (
+        INSERT INTO stream_events (organization_id, seq, account_id, environment, kind, symbol, payload)
+        SELECT organization_id, heads.seq - (place >> 8 & 4294967295), account_id, environment, place & 255,
+               symbol, payload
+        FROM (
+            SELECT place, symbol, substring($8::bytea FROM start::int FOR length::int) AS payload
+            FROM unnest(
+                from_column($6)::bigint[], from_column($7), from_column($9)::bigint[], from_column($10)::bigint[]
+            ) AS new (place, symbol, start, length)
+        ) AS new
+        JOIN unnest(from_column($3)::uuid[], from_column($4)::uuid[], from_column($5))
+             WITH ORDINALITY AS account (organization_id, account_id, environment, number) ON number = place >> 40
+        JOIN heads USING (organization_id)
+    )
+    SELECT organization_id, seq FROM heads
+"""
+
+
+def _place(events: Sequence[Event]) -> tuple[dict[UUID | str, int], list[Event], list[int]]:
     """How many each organization gets, an event of each account, and each event's place as one number.
 
     The number is its account's (from 1) << 40, how far its seq is below the new head << 8, and its kind. With it an
     event is three values to encode instead of seven, which halves the cost of a batch.
     """
-    counts: dict[OrganizationId, int] = {}
-    numbers: dict[UUID, int] = {}
+    counts: dict[UUID | str, int] = {}
+    numbers: dict[UUID | str, int] = {}
     accounts: list[Event] = []
     places: list[int] = []
     for event in reversed(events):

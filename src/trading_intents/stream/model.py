@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from trading_intents.ids import OrganizationId
 from trading_intents.stream import trading_pb2
-from trading_intents.trading import Environment
+
+CHANNEL = "stream"  # the signal that says: the log has grown
 
 
 class EventType(IntEnum):
@@ -24,9 +24,9 @@ class EventType(IntEnum):
 class Event(NamedTuple):
     """`payload` is a serialized TradingEvent without its cursor, which only the log can give."""
 
-    organization_id: OrganizationId
-    account_id: UUID
-    environment: Environment
+    organization_id: UUID | str
+    account_id: UUID | str
+    environment: str
     kind: EventType
     symbol: str
     payload: bytes
@@ -216,6 +216,58 @@ def broker_position_payload(**fields: str | datetime | None) -> bytes:
 
 def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def new_order_payloads(
+    *,
+    intent_id: str,
+    organization_id: str,
+    account_id: str,
+    seq: int,
+    symbol: str,
+    order_side: str,
+    order_type: str,
+    limit_price: str | None,
+    stop_price: str | None,
+    order_venue: str,
+    time_in_force: str,
+    quantity: str,
+    client_reference_id: str | None,
+    principal_type: str,
+    broker: str,
+    now: datetime,
+) -> tuple[bytes, bytes]:
+    """The action and the PENDING_NEW order of a CREATE, which say nearly the same: in half the time of one by one."""
+    assert len(intent_id) == len(organization_id) == len(account_id) == _ID_LENGTH
+    assert f"{symbol}{quantity}{broker}".isascii()
+    number, moment = _number(seq), _moment(now)
+    symbol, quantity = f"{_LENGTH[len(symbol)]}{symbol}", f"{_LENGTH[len(quantity)]}{quantity}"
+    limit = None if limit_price is None else _text(limit_price)
+    stop = None if stop_price is None else _text(stop_price)
+    reference = None if client_reference_id is None else _text(client_reference_id)
+    action = (
+        f"\x0a${intent_id}\x12${organization_id}\x1a${account_id}\x20{number}{_CREATE}\x32{symbol}"
+        f"{_ACTION_SIDE[order_side]}{_ACTION_ORDER_TYPE[order_type]}"
+        f"{'' if limit is None else chr(0x4A) + limit}"
+        f"{'' if stop is None else chr(0x52) + stop}"
+        f"{_ACTION_VENUE[order_venue]}{_ACTION_TIME_IN_FORCE[time_in_force]}\x6a{quantity}"
+        f"{'' if reference is None else chr(0x72) + reference}"
+        f"{_ACTION_PRINCIPAL[principal_type]}\x82\x01{moment}\x8a\x01{moment}"
+    )
+    order = (
+        f"\x0a${intent_id}\x12${intent_id}\x18{number}\x2a${account_id}\x32{_LENGTH[len(broker)]}{broker}\x3a{symbol}"
+        f"{_PENDING_NEW}{_ORDER_TYPE[order_type]}{_ORDER_SIDE[order_side]}"
+        f"{'' if limit is None else chr(0x62) + limit}"
+        f"{'' if stop is None else chr(0x6A) + stop}"
+        f"{_ORDER_VENUE[order_venue]}\x82\x01{quantity}\x8a\x01\x010{_ORDER_TIME_IN_FORCE[time_in_force]}"
+        f"\x9a\x01{moment}\xa2\x01${organization_id}"
+        f"{'' if reference is None else chr(0xAA) + chr(1) + reference}\xd0\x01\x01"
+    )
+    return _event("\x3a", action), _event("\x22", order)
+
+
+_CREATE = _ACTION_TYPE["CREATE"]
+_PENDING_NEW = _ORDER_STATE["OPEN"] + _ORDER_STATUS["PENDING_NEW"]
 
 
 def cursor_field(cursor: str) -> bytes:

@@ -29,7 +29,7 @@ _STEP = re.compile(r"\.(?P<key>[^.\[]+)|\[(?P<index>[^\]]*)\]")
 
 def read_json(data: bytes) -> Any:
     """The document as plain Python values; duplicate keys and deep nesting are refused, which msgspec lets pass."""
-    if _is_plain(data):
+    if is_plain(data):
         try:
             return msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -54,7 +54,7 @@ def convert(tree: Any, kind: type[T]) -> T:
         raise _explain(str(error)) from None
 
 
-def _is_plain(data: bytes) -> bool:
+def is_plain(data: bytes) -> bool:
     """Few brackets, no escapes, and no key twice anywhere: then there is nothing more to look for.
 
     Without a backslash every key stands between quotes as it is, so none is missed; what looks like a key and is none

@@ -34,6 +34,12 @@ class Incoming(NamedTuple):
     taken: bool = True  # False: it began after the process was told to stop
 
 
+class Begun(Protocol):
+    """A request that was taken the quick way and is not answered yet."""
+
+    gone: bool  # set when nobody waits for the answer any more
+
+
 class Caller(Protocol):
     @property
     def limit_key(self) -> str: ...
@@ -61,14 +67,18 @@ def answer_json(value: Any, status: int = 200, version: int | None = None) -> An
     return Answer(msgspec.json.encode(value), status, JSON, headers)
 
 
+def request_id(given: bytes | None) -> str:
+    """The caller's own, if it is one."""
+    return given.decode() if given and _REQUEST_ID.match(given) else os.urandom(12).hex()
+
+
 class Request:
     __slots__ = ("_headers", "_query", "address", "caller", "headers_out", "id", "incoming", "params", "tree")
 
     def __init__(self, incoming: Incoming, params: dict[str, str], address: str) -> None:
         self.incoming, self.params, self.address = incoming, params, address
         self._headers = dict(incoming.headers)
-        given = self._headers.get(b"x-request-id")
-        self.id = given.decode() if given and _REQUEST_ID.match(given) else os.urandom(12).hex()
+        self.id = request_id(self._headers.get(b"x-request-id"))
         self.caller: Caller | None = None
         self.headers_out: Headers = [(b"x-request-id", self.id.encode())]
         self.tree: Any = None  # the body as plain values, once it was read

@@ -17,7 +17,7 @@ import httptools
 from trading_intents.errors import InvalidRequest, PlatformError, RequestTimeout, StartupRefused, Unavailable
 from trading_intents.web.body import MAX_BODY_BYTES
 from trading_intents.web.problem import PROBLEM
-from trading_intents.web.request import Answer, Incoming
+from trading_intents.web.request import Answer, Begun, Incoming
 from trading_intents.web.routing import App
 
 BACKLOG = 2048
@@ -85,6 +85,7 @@ class _Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._waiting: deque[Incoming] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._begun: Begun | None = None
         self._begun_at: float | None = None
         self._in_head = False
         self._idle_since = self._loop.time()
@@ -99,6 +100,8 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.discard(self)
+        if self._begun:
+            self._begun.gone = True
         self._give_up()
 
     def _give_up(self) -> None:
@@ -151,7 +154,7 @@ class _Connection(asyncio.Protocol):
         self._in_head = False
         if self._big and len(self._url) + sum(len(n) + len(v) for n, v in self._headers) > MAX_HEAD_BYTES:
             raise httptools.HttpParserError("the head is too large")
-        if (b"expect", b"100-continue") in self._headers and not self._task and not self._waiting:
+        if (b"expect", b"100-continue") in self._headers and not self._busy:
             self._transport.write(_CONTINUE)
 
     def on_body(self, body: bytes) -> None:
@@ -165,11 +168,36 @@ class _Connection(asyncio.Protocol):
         body = b"".join(self._body) if self._body_bytes <= MAX_BODY_BYTES else None
         keep = self._parser.should_keep_alive()
         method = self._parser.get_method().decode("ascii")
-        self._waiting.append(Incoming(method, path, query, self._headers, body, self._peer, keep, self._taken))
-        if self._task is None:
+        incoming = Incoming(method, path, query, self._headers, body, self._peer, keep, self._taken)
+        if keep and not self._busy:
+            self._begun = self._server.app.begin(incoming, self._answer_begun)
+            if self._begun:
+                return
+        self._waiting.append(incoming)
+        if not self._busy:
             self._task = self._loop.create_task(self._answer_all())
         elif len(self._waiting) >= MAX_PIPELINED:
             self._transport.pause_reading()
+
+    @property
+    def _busy(self) -> bool:
+        """A request is being answered."""
+        return self._task is not None or self._begun is not None
+
+    def _answer_begun(self, answer: Answer) -> None:
+        self._begun = None
+        self._server.app.leave()
+        self._idle_since = self._loop.time()
+        if self._transport.is_closing():
+            self._forget_waiting()
+            return
+        close = self._server.app.draining or (self._last and not self._waiting)
+        self._write(answer, "POST", close)
+        if close:
+            self._last = True
+            self._transport.close()
+        elif self._waiting:
+            self._task = self._loop.create_task(self._answer_all())
 
     async def _answer_all(self) -> None:
         try:
@@ -187,11 +215,15 @@ class _Connection(asyncio.Protocol):
         finally:
             self._task = None
             self._idle_since = self._loop.time()
-            while self._waiting:  # nobody is there to be answered
-                self._waiting.popleft()
-                self._server.app.leave()
+            self._forget_waiting()
             if not self._transport.is_closing():
                 self._transport.resume_reading()
+
+    def _forget_waiting(self) -> None:
+        """Nobody is there to be answered."""
+        while self._waiting:
+            self._waiting.popleft()
+            self._server.app.leave()
 
     def _write(self, answer: Answer, method: str, close: bool) -> None:
         parts = [_REASONS[answer.status], self._server.date]
@@ -208,20 +240,20 @@ class _Connection(asyncio.Protocol):
         """What cannot be read as a request: after the answers that are under way, one more and the end."""
         self._last = True
         self._give_up()
-        if self._task is None:
+        if not self._busy:
             self._write(PROBLEM.answer(error, ""), "GET", close=True)
             self._transport.close()
 
     def check(self, now: float) -> None:
         if self._begun_at is not None and now - self._begun_at > REQUEST_SECONDS:
             self._refuse(RequestTimeout(f"the request did not arrive within {REQUEST_SECONDS} s"))
-        elif self._task is None and self._begun_at is None and now - self._idle_since > KEEP_ALIVE_SECONDS:
+        elif not self._busy and self._begun_at is None and now - self._idle_since > KEEP_ALIVE_SECONDS:
             self._transport.close()
 
     def finish(self) -> asyncio.Task[None] | None:
         """No more requests; the task that still answers, if there is one."""
         self._last = True
-        if self._task is None:
+        if not self._busy:
             self._transport.close()
         return self._task
 

@@ -19,7 +19,8 @@ from trading_intents.intents.stats.model import (
     cover,
     summarize,
 )
-from trading_intents.storage.database import Tx
+from trading_intents.storage.database import Tx, column
+from trading_intents.storage.pipeline import Statement
 
 TAIL_PAGE_ACTIONS = 10_000
 PRUNE_ROWS = 5_000
@@ -115,26 +116,35 @@ async def _read_open(tx: Tx, account_id: UUID, start: datetime) -> Counted:
 
 async def add(tx: Tx, entries: Sequence[Entry]) -> None:
     """Locks after the outbox's rows and before the streams' heads. Any order will do: the statement sorts them."""
-    await tx.execute(
+    statement = addition(entries)
+    await tx.execute(statement.sql, *statement.arguments)
+
+
+def addition(entries: Sequence[Entry]) -> Statement:
+    return Statement(
         """
         INSERT INTO stats_buckets AS b (account_id, width_seconds, start, measure, key, organization_id, amount)
-        SELECT account_id, width, date_bin(make_interval(secs => width), at, $8) AS start, measure, key,
-               organization_id, sum(amount)
-        FROM unnest($1::uuid[], $2::uuid[], $3::timestamptz[], $4::text[], $5::text[], $6::numeric[])
-             AS new (account_id, organization_id, at, measure, key, amount)
-        CROSS JOIN unnest($7::bigint[]) AS width
+        SELECT account_id, width, date_bin(make_interval(secs => width), at, $8::text::timestamptz) AS start,
+               measure, key, organization_id, sum(amount)
+        FROM unnest(
+            from_column($1)::uuid[], from_column($2)::uuid[], from_column($3)::timestamptz[], from_column($4),
+            from_column($5), from_column($6)::numeric[]
+        ) AS new (account_id, organization_id, at, measure, key, amount)
+        CROSS JOIN unnest(from_column($7)::bigint[]) AS width
         GROUP BY account_id, width, start, measure, key, organization_id
         ORDER BY account_id, width, start, measure, key
         ON CONFLICT (account_id, width_seconds, start, measure, key) DO UPDATE SET amount = b.amount + excluded.amount
         """,
-        [entry.account_id for entry in entries],
-        [entry.organization_id for entry in entries],
-        [entry.at for entry in entries],
-        [entry.measure for entry in entries],
-        [entry.key for entry in entries],
-        [entry.amount for entry in entries],
-        WIDTHS_SECONDS,
-        ORIGIN,
+        (
+            column([str(entry.account_id) for entry in entries]),
+            column([str(entry.organization_id) for entry in entries]),
+            column([entry.at.isoformat() for entry in entries]),
+            column([entry.measure for entry in entries]),
+            column([entry.key for entry in entries]),
+            column([str(entry.amount) for entry in entries]),
+            column([str(width) for width in WIDTHS_SECONDS]),
+            ORIGIN.isoformat(),
+        ),
     )
 
 

@@ -47,8 +47,8 @@ class Measure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    account_id: UUID
-    organization_id: UUID
+    account_id: UUID | str
+    organization_id: UUID | str
     at: datetime
     measure: Measure
     key: str

@@ -2,13 +2,11 @@
 
 import hashlib
 from datetime import datetime
-from decimal import Decimal
 
 import msgspec
 
-from trading_intents.storage.database import Row
-from trading_intents.stream.model import broker_order_payload, intent_action_payload
-from trading_intents.trading import amount_text
+from trading_intents.intents.writing.statements import OrderRow
+from trading_intents.stream.model import broker_order_payload, intent_action_payload, new_order_payloads
 
 HASH_VERSION = 1
 FIRST_HASH = "0" * 64
@@ -74,65 +72,58 @@ def action_payload(record: Record, now: datetime) -> bytes:
     )
 
 
-def new_order_payload(record: Record, broker: str, now: datetime) -> bytes:
-    return broker_order_payload(
-        order_id=record.intent_id,
+def new_payloads(record: Record, broker: str, now: datetime) -> tuple[bytes, bytes]:
+    """Of a CREATE: its action and its order."""
+    return new_order_payloads(
         intent_id=record.intent_id,
-        command_seq=record.seq,
-        external_order_id=None,
+        organization_id=record.organization_id,
         account_id=record.account_id,
-        broker=broker,
+        seq=record.seq,
         symbol=record.symbol,
-        order_state="OPEN",
-        order_status="PENDING_NEW",
-        order_type=record.order_type,
         order_side=record.order_side,
+        order_type=record.order_type,
         limit_price=record.limit_price,
         stop_price=record.stop_price,
-        average_price=None,
         order_venue=record.route_strategy,
-        quantity=record.quantity,
-        filled_quantity="0",
         time_in_force=record.time_in_force,
-        received_at=now,
-        organization_id=record.organization_id,
+        quantity=record.quantity,
         client_reference_id=record.client_reference_id,
-        broker_sent_at=None,
-        reason=None,
-        flags=(),
-        version=1,
+        principal_type=record.principal_type,
+        broker=broker,
+        now=now,
     )
 
 
-def marked_order_payload(row: Row, status: str, version: int) -> bytes:
+def marked_order_payload(row: OrderRow, status: str, version: int) -> bytes:
     return broker_order_payload(
-        order_id=str(row["order_id"]),
-        intent_id=str(row["order_id"]),
-        command_seq=row["command_seq"],
-        external_order_id=row["external_order_id"],
-        account_id=str(row["account_id"]),
-        broker=row["broker"],
-        symbol=row["symbol"],
+        order_id=row.order_id,
+        intent_id=row.order_id,
+        command_seq=int(row.command_seq),
+        external_order_id=row.external_order_id,
+        account_id=row.account_id,
+        broker=row.broker,
+        symbol=row.symbol,
         order_state="OPEN",
         order_status=status,
-        order_type=row["order_type"],
-        order_side=row["order_side"],
-        limit_price=maybe_text(row["limit_price"]),
-        stop_price=maybe_text(row["stop_price"]),
-        average_price=maybe_text(row["average_price"]),
-        order_venue=row["route_strategy"],
-        quantity=amount_text(row["quantity"]),
-        filled_quantity=amount_text(row["filled_quantity"]),
-        time_in_force=row["time_in_force"],
-        received_at=row["received_at"],
-        organization_id=str(row["organization_id"]),
-        client_reference_id=row["client_reference_id"],
-        broker_sent_at=row["broker_sent_at"],
-        reason=row["reason"],
-        flags=row["flags"],
+        order_type=row.order_type,
+        order_side=row.order_side,
+        limit_price=row.limit_price and trimmed(row.limit_price),
+        stop_price=row.stop_price and trimmed(row.stop_price),
+        average_price=row.average_price and trimmed(row.average_price),
+        order_venue=row.route_strategy,
+        quantity=trimmed(row.quantity),
+        filled_quantity=trimmed(row.filled_quantity),
+        time_in_force=row.time_in_force,
+        received_at=datetime.fromisoformat(row.received_at),
+        organization_id=row.organization_id,
+        client_reference_id=row.client_reference_id,
+        broker_sent_at=datetime.fromisoformat(row.broker_sent_at) if row.broker_sent_at else None,
+        reason=row.reason,
+        flags=row.flags.split(",") if row.flags else (),
         version=version,
     )
 
 
-def maybe_text(amount: Decimal | None) -> str | None:
-    return None if amount is None else amount_text(amount)
+def trimmed(amount: str) -> str:
+    """An amount as PostgreSQL writes it, without trailing zeros."""
+    return amount.rstrip("0").rstrip(".") if "." in amount else amount

@@ -1,0 +1,1 @@
+"""The write path: what waits becomes one transaction."""

@@ -1,0 +1,260 @@
+"""One transaction of the write path: lock, read, decide each command in order, append, commit. Two round trips."""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from trading_intents.brokers.registry import Registry
+from trading_intents.clock import Clock, rfc3339
+from trading_intents.errors import ControlRejected, PlatformError
+from trading_intents.ids import IdMaker
+from trading_intents.intents.model import (
+    Accepted,
+    AccountState,
+    ActionType,
+    Create,
+    Earlier,
+    Replayed,
+    Submission,
+    decide,
+)
+from trading_intents.intents.stats import buckets
+from trading_intents.intents.stats.model import EVERY_REASON, Entry, Measure
+from trading_intents.intents.store import Place
+from trading_intents.intents.writing import statements
+from trading_intents.intents.writing.record import (
+    HASH_VERSION,
+    Record,
+    action_payload,
+    canonical,
+    chain,
+    marked_order_payload,
+    new_payloads,
+)
+from trading_intents.intents.writing.scene import Scene, read_scene, symbol_of
+from trading_intents.storage.pipeline import LinkLost, Pipeline, Refused, Statement
+from trading_intents.stream import log as stream_log
+from trading_intents.stream.model import Event, EventType
+from trading_intents.trading import (
+    ORDER_TYPES,
+)
+
+PRINCIPAL_TYPE, SYSTEM = "API_KEY", "SYSTEM"
+PLATFORM = "platform"  # the principal of what the SYSTEM does
+
+
+class Receipt(NamedTuple):
+    intent_id: str
+    seq: int
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    outcomes: list[Receipt | PlatformError | None]  # None: its account is locked elsewhere
+    appended: Place | None  # one of the actions, which proves that the commit happened; None: there is none
+    transaction_id: str
+    decided_seconds: float  # the clock's, when all that was left was to write and commit
+
+
+class CommitLost(Exception):
+    """The link was lost at the commit: the server knows how that ended."""
+
+    def __init__(self, settled: Settled) -> None:
+        super().__init__()
+        self.settled = settled
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What a batch is run with."""
+
+    link: Pipeline
+    brokers: Registry
+    make_id: IdMaker
+    clock: Clock
+
+
+async def run_batch(tools: Tools, submissions: Sequence[Submission], wait: bool) -> Settled:
+    """Committed when it returns. CommitLost: perhaps. Unavailable, Refused: nothing was recorded."""
+    try:
+        return await _run(tools, submissions, wait)
+    except Refused:
+        with contextlib.suppress(Refused, LinkLost):
+            await tools.link.run([statements.ROLLBACK])
+        raise
+    except CommitLost:
+        raise
+    except BaseException:
+        tools.link.close()  # the transaction ends with it
+        raise
+
+
+async def _run(tools: Tools, submissions: Sequence[Submission], wait: bool) -> Settled:
+    scene = await read_scene(tools.link, submissions, tools.brokers, wait)
+    work = _Work(scene, tools.make_id)
+    outcomes: list[Receipt | PlatformError | None] = []
+    for submission in submissions:
+        # An account that is there but not locked is locked elsewhere; one that is not there can be refused.
+        skipped = submission.account_id not in scene.heads and submission.account_id in scene.accounts
+        outcomes.append(None if skipped else work.settle(submission))
+    writes = work.writes()
+    settled = Settled(outcomes, work.batch.last(), scene.transaction_id, tools.clock.monotonic())
+    try:
+        *_, committed = await tools.link.run([*writes, statements.COMMIT])
+    except LinkLost:
+        raise CommitLost(settled) from None
+    assert committed.tag == "COMMIT", "an error was swallowed inside a transaction, which then rolled back"
+    return settled
+
+
+class _Work:
+    """Decides command after command and gathers what is to be written."""
+
+    def __init__(self, scene: Scene, make_id: IdMaker) -> None:
+        self._scene, self._make_id = scene, make_id
+        self._created_at = rfc3339(scene.now)
+        self.batch = statements.Batch()
+        self._refusals: list[tuple[str, ...]] = []
+        self._counts: list[Entry] = []
+        self._events: list[Event] = []
+
+    def settle(self, submission: Submission) -> Receipt | PlatformError:
+        decision = decide(submission, self._scene.state(submission), self._scene.now)
+        if isinstance(decision, Accepted):
+            return self._append(submission, decision)
+        if isinstance(decision, Replayed):
+            return Receipt(decision.intent_id, decision.seq, replayed=True)
+        if isinstance(decision, ControlRejected):
+            self._refuse(submission, decision)
+        return decision
+
+    def writes(self) -> list[Statement]:
+        """In the order of the locks; the organizations' stream heads last."""
+        now, batch = self._scene.now_text, self.batch
+        return [
+            *([statements.insert_refusals(self._refusals, now)] if self._refusals else ()),
+            *([statements.mark_orders(batch, now)] if batch.changed_orders else ()),
+            *(statements.append(batch, now) if batch.actions else ()),
+            *([statements.hurry(batch.cancelled_intents)] if batch.cancelled_intents else ()),
+            *([buckets.addition(self._counts)] if self._counts else ()),
+            *([stream_log.appending(self._events)] if self._events else ()),
+        ]
+
+    def _append(self, submission: Submission, accepted: Accepted) -> Receipt:
+        scene, batch, command = self._scene, self.batch, submission.command
+        account_id = submission.account_id
+        account = scene.accounts[account_id]
+        intent_id = str(self._make_id()) if isinstance(command, Create) else command.ref_intent_id
+        seq, previous = scene.heads[account_id]
+        seq += 1
+        record = self._record(submission, accepted, account, intent_id, seq)
+        text = canonical(record)
+        digest = chain(previous, text)
+        scene.heads[account_id] = batch.heads[account_id] = (seq, digest)
+        batch.actions.append(
+            statements.NewAction(
+                account_id,
+                str(seq),
+                intent_id,
+                account.organization_id,
+                record.action_type,
+                submission.idempotency_key,
+                submission.body_digest,
+                text.decode(),
+                digest,
+                record.environment,
+                account.broker,
+                record.symbol,
+                record.order_type,
+                record.order_side,
+                record.time_in_force,
+                record.route_strategy,
+                record.quantity,
+                record.limit_price,
+                record.stop_price,
+                record.client_reference_id,
+            )
+        )
+        if submission.idempotency_key and submission.body_digest is not None:
+            key = (account_id, submission.idempotency_key)
+            scene.earlier[key] = Earlier(submission.body_digest, intent_id, seq)
+        self._follow(record, accepted, account)
+        return Receipt(intent_id, seq)
+
+    def _record(
+        self, submission: Submission, accepted: Accepted, account: AccountState, intent_id: str, seq: int
+    ) -> Record:
+        spec = accepted.spec
+        assert spec.time_in_force is not None
+        return Record(
+            submission.account_id,
+            accepted.action_type,
+            accepted.client_reference_id,
+            self._created_at,
+            account.environment,
+            HASH_VERSION,
+            intent_id,
+            spec.limit_price,
+            accepted.side,
+            ORDER_TYPES[spec.kind],
+            account.organization_id,
+            submission.key_id or PLATFORM,
+            PRINCIPAL_TYPE if submission.key_id else SYSTEM,
+            spec.quantity,
+            accepted.route,
+            seq,
+            spec.stop_price,
+            accepted.symbol,
+            spec.time_in_force,
+        )
+
+    def _follow(self, record: Record, accepted: Accepted, account: AccountState) -> None:
+        """The order's own change, and the two events that tell of it."""
+        now = self._scene.now
+        if accepted.action_type is ActionType.CREATE:
+            action, order = new_payloads(record, account.broker, now)
+        else:
+            action = action_payload(record, now)
+            order = self._mark(accepted.action_type, record.intent_id, record.seq)
+        place = account.organization_id, record.account_id, record.environment
+        self._events.append(Event(*place, EventType.INTENT_ACTION, record.symbol, action))
+        self._events.append(Event(*place, EventType.BROKER_ORDER, record.symbol, order))
+
+    def _mark(self, action_type: ActionType, intent_id: str, seq: int) -> bytes:
+        """A pending command shows from its commit until it is answered; the fields stay as last confirmed."""
+        old, row = self._scene.orders[intent_id], self._scene.order_rows[intent_id]
+        is_cancel = action_type is ActionType.CANCEL
+        replace_seq = row.pending_replace_seq if is_cancel else str(seq)
+        earlier = self.batch.changed_orders.get(intent_id)
+        if earlier and is_cancel:
+            replace_seq = earlier.pending_replace_seq
+        status = "PENDING_CANCEL" if is_cancel else "PENDING_REPLACE"
+        new = old._replace(
+            status=status,
+            cancel_requested=is_cancel or old.cancel_requested,
+            replace_pending=replace_seq is not None,
+            version=old.version + 1,
+        )
+        self._scene.orders[intent_id] = new
+        self.batch.changed_orders[intent_id] = statements.OrderChange(
+            status, replace_seq, new.cancel_requested, new.version
+        )
+        if is_cancel:
+            self.batch.cancelled_intents.append(intent_id)
+        return marked_order_payload(row, status, new.version)
+
+    def _refuse(self, submission: Submission, rejected: ControlRejected) -> None:
+        symbol = symbol_of(submission, self._scene.order_rows)
+        action_type = ActionType.CREATE if isinstance(submission.command, Create) else ActionType.REPLACE
+        account_id, organization_id = submission.account_id, submission.organization_id
+        principal_id = submission.key_id or PLATFORM
+        reasons = ",".join(rejected.reasons)
+        self._refusals.append(
+            (str(self._make_id()), organization_id, account_id, action_type, symbol, reasons, principal_id)
+        )
+        self._counts += [
+            Entry(account_id, organization_id, self._scene.now, Measure.REFUSED, reason)
+            for reason in (EVERY_REASON, *rejected.reasons)
+        ]

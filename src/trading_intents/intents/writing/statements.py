@@ -1,0 +1,316 @@
+"""What a batch locks, reads and appends, as statements for a pipeline. Arguments are texts: see `column`."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from trading_intents.intents.store import Place
+from trading_intents.storage.database import column
+from trading_intents.storage.pipeline import Statement
+
+LOCK_WAIT = "1s"
+SCENE_STATEMENTS = 7
+
+
+def begin(organization_ids: Iterable[str]) -> list[Statement]:
+    seen = f"{{{','.join(organization_ids)}}}"
+    return [_BEGIN, Statement("SELECT set_config('trading_intents.organizations', $1, true)", (seen,))]
+
+
+_BEGIN = Statement("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+COMMIT = Statement("COMMIT")
+ROLLBACK = Statement("ROLLBACK")
+
+
+def lock_heads(account_ids: Sequence[str], wait: bool) -> list[Statement]:
+    """In id order, as everyone locks. Without `wait`, those that another process holds are left out."""
+    asked = (f"{{{','.join(account_ids)}}}",)
+    if wait:
+        return [Statement(f"SET LOCAL lock_timeout = '{LOCK_WAIT}'"), Statement(_LOCK_HEADS, asked)]
+    return [Statement(f"{_LOCK_HEADS} SKIP LOCKED", asked)]
+
+
+_LOCK_HEADS = """
+    SELECT account_id, seq, hash FROM account_heads
+    WHERE account_id = ANY ($1::uuid[]) ORDER BY account_id FOR UPDATE
+"""
+
+
+def read_scene(
+    organization_ids: Iterable[str], account_ids: Iterable[str], key_ids: Iterable[str], symbols: Iterable[str]
+) -> list[Statement]:
+    """The clock and the transaction's id; accounts; keys; switches of organizations, accounts and symbols; windows.
+
+    Each by its key, for all at once. Read after the heads are locked: what was answered before holds.
+    """
+    accounts, keys = f"{{{','.join(account_ids)}}}", f"{{{','.join(key_ids)}}}"
+    names = column(list(symbols))
+    return [
+        Statement("SELECT clock_timestamp(), pg_current_xact_id()"),
+        Statement(
+            """
+            SELECT id, organization_id, environment, broker, disabled, closed_at IS NOT NULL, has_credential
+            FROM accounts WHERE id = ANY ($1::uuid[])
+            """,
+            (accounts,),
+        ),
+        Statement(
+            """
+            SELECT k.id, k.organization_id, k.environment, k.permissions, g.entitlements, k.disabled OR g.disabled
+            FROM api_keys k JOIN organizations g ON g.id = k.organization_id WHERE k.id = ANY ($1::uuid[])
+            """,
+            (keys,),
+        ),
+        Statement(
+            """
+            SELECT organization_id, manually_disabled, manual_reason FROM organization_controls
+            WHERE organization_id = ANY ($1::uuid[])
+            """,
+            (f"{{{','.join(organization_ids)}}}",),
+        ),
+        Statement(
+            """
+            SELECT account_id, manually_disabled, manual_reason FROM account_controls
+            WHERE account_id = ANY ($1::uuid[])
+            """,
+            (accounts,),
+        ),
+        Statement(
+            """
+            SELECT account_id, symbol, manually_disabled, manual_reason FROM symbol_controls
+            WHERE account_id = ANY ($1::uuid[]) AND symbol = ANY (from_column($2))
+            """,
+            (accounts, names),
+        ),
+        Statement(
+            """
+            SELECT account_id, symbol, trading_start, trading_end, stale_order_millis, timezone FROM symbol_times
+            WHERE account_id = ANY ($1::uuid[]) AND symbol = ANY (from_column($2))
+            """,
+            (accounts, names),
+        ),
+    ]
+
+
+def read_earlier(asked: Sequence[tuple[str, str]]) -> Statement:
+    return Statement(
+        """
+        SELECT a.account_id, a.idempotency_key, encode(a.body_digest, 'hex'), a.intent_id, a.seq
+        FROM unnest(from_column($1)::uuid[], from_column($2)) AS wanted (account_id, idempotency_key)
+        JOIN actions a ON a.account_id = wanted.account_id AND a.idempotency_key = wanted.idempotency_key
+        """,
+        tuple(map(column, zip(*asked, strict=True))),
+    )
+
+
+class OrderRow(NamedTuple):
+    """As texts; amounts as PostgreSQL writes them."""
+
+    order_id: str
+    account_id: str
+    organization_id: str
+    broker: str
+    command_seq: str
+    symbol: str
+    order_status: str
+    order_type: str
+    order_side: str
+    time_in_force: str
+    route_strategy: str
+    quantity: str
+    limit_price: str | None
+    stop_price: str | None
+    filled_quantity: str
+    average_price: str | None
+    external_order_id: str | None
+    client_reference_id: str | None
+    reason: str | None
+    flags: str
+    pending_replace_seq: str | None
+    cancel_requested: str
+    broker_sent_at: str | None
+    received_at: str
+    version: str
+
+
+_ORDER_COLUMNS = ", ".join(OrderRow._fields).replace("flags", "array_to_string(flags, ',')")
+
+
+def lock_orders(order_ids: Sequence[str]) -> Statement:
+    return Statement(
+        f"""
+        SELECT {_ORDER_COLUMNS} FROM orders
+        WHERE order_id = ANY ($1::uuid[]) ORDER BY order_id FOR UPDATE
+        """,  # noqa: S608 - our own constants
+        (f"{{{','.join(order_ids)}}}",),
+    )
+
+
+class NewAction(NamedTuple):
+    """A row for `actions`, its outbox row and, for a CREATE, its order."""
+
+    account_id: str
+    seq: str
+    intent_id: str
+    organization_id: str
+    action_type: str
+    idempotency_key: str | None
+    body_digest: str | None
+    record: str
+    hash: str
+    environment: str
+    broker: str
+    symbol: str
+    order_type: str
+    order_side: str
+    time_in_force: str
+    route_strategy: str
+    quantity: str
+    limit_price: str | None
+    stop_price: str | None
+    client_reference_id: str | None
+
+
+class OrderChange(NamedTuple):
+    status: str
+    pending_replace_seq: str | None
+    cancel_requested: bool
+    version: int
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one transaction appends and changes."""
+
+    actions: list[NewAction] = field(default_factory=list)
+    heads: dict[str, tuple[int, str]] = field(default_factory=dict)
+    changed_orders: dict[str, OrderChange] = field(default_factory=dict)
+    cancelled_intents: list[str] = field(default_factory=list)
+
+    def last(self) -> Place | None:
+        """One of the actions, which proves that the commit happened."""
+        return next((Place(account_id, *head) for account_id, head in self.heads.items()), None)
+
+
+def append(batch: Batch, now: str) -> list[Statement]:
+    """Actions, their PENDING_NEW orders, their outbox rows and the heads."""
+    columns = tuple(map(column, zip(*batch.actions, strict=True)))
+    heads = batch.heads
+    statements = [
+        Statement(
+            """
+            INSERT INTO actions (account_id, seq, intent_id, organization_id, action_type,
+                                 idempotency_key, body_digest, created_at, record, hash)
+            SELECT account_id, seq, intent_id, organization_id, action_type,
+                   idempotency_key, decode(body_digest, 'hex'), $10::timestamptz, record, hash
+            FROM unnest(
+                from_column($1)::uuid[], from_column($2)::bigint[], from_column($3)::uuid[], from_column($4)::uuid[],
+                from_column($5), from_column($6), from_column($7), from_column($8), from_column($9)
+            ) AS new (account_id, seq, intent_id, organization_id, action_type, idempotency_key, body_digest, record,
+                      hash)
+            """,
+            (*columns[:9], now),
+        ),
+        Statement(
+            """
+            UPDATE account_heads h SET seq = moved.seq, hash = moved.hash
+            FROM unnest(from_column($1)::uuid[], from_column($2)::bigint[], from_column($3))
+                 AS moved (account_id, seq, hash)
+            WHERE h.account_id = moved.account_id
+            """,
+            (
+                column(list(heads)),
+                column([str(seq) for seq, _ in heads.values()]),
+                column([h for _, h in heads.values()]),
+            ),
+        ),
+        Statement(
+            """
+            INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload)
+            SELECT 'intents', 'intent.' || lower(action_type), organization_id, intent_id, account_id,
+                   jsonb_build_object('seq', seq)
+            FROM unnest(
+                from_column($1)::uuid[], from_column($2)::bigint[], from_column($3)::uuid[], from_column($4)::uuid[],
+                from_column($5)
+            ) AS new (account_id, seq, intent_id, organization_id, action_type)
+            """,
+            columns[:5],
+        ),
+    ]
+    creates = [action for action in batch.actions if action.action_type == "CREATE"]
+    if creates:
+        of_orders = columns if len(creates) == len(batch.actions) else tuple(map(column, zip(*creates, strict=True)))
+        statements.append(Statement(_INSERT_ORDERS, (*of_orders[:4], *of_orders[9:], now)))
+    return statements
+
+
+_INSERT_ORDERS = """
+    INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq, command_seq,
+                        symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
+                        stop_price, client_reference_id, received_at, created_at, updated_at)
+    SELECT intent_id, account_id, organization_id, environment, broker, seq, seq,
+           symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
+           stop_price, client_reference_id, $16::timestamptz, $16::timestamptz, $16::timestamptz
+    FROM unnest(
+        from_column($1)::uuid[], from_column($2)::bigint[], from_column($3)::uuid[], from_column($4)::uuid[],
+        from_column($5), from_column($6), from_column($7), from_column($8), from_column($9), from_column($10),
+        from_column($11), from_column($12)::numeric[], from_column($13)::numeric[], from_column($14)::numeric[],
+        from_column($15)
+    ) AS new (
+        account_id, seq, intent_id, organization_id, environment, broker, symbol, order_type, order_side,
+        time_in_force, route_strategy, quantity, limit_price, stop_price, client_reference_id
+    )
+"""
+
+
+def mark_orders(batch: Batch, now: str) -> Statement:
+    """The pending command of the orders that REPLACEs and CANCELs name."""
+    changes = batch.changed_orders.values()
+    return Statement(
+        """
+        UPDATE orders o
+        SET order_status = c.order_status, pending_replace_seq = c.pending_replace_seq,
+            cancel_requested = c.cancel_requested, version = c.version, updated_at = $6::timestamptz
+        FROM unnest(
+            from_column($1)::uuid[], from_column($2), from_column($3)::bigint[], from_column($4)::boolean[],
+            from_column($5)::bigint[]
+        ) AS c (order_id, order_status, pending_replace_seq, cancel_requested, version)
+        WHERE o.order_id = c.order_id
+        """,
+        (
+            column(list(batch.changed_orders)),
+            column([change.status for change in changes]),
+            column([change.pending_replace_seq for change in changes]),
+            column([str(change.cancel_requested) for change in changes]),
+            column([str(change.version) for change in changes]),
+            now,
+        ),
+    )
+
+
+def hurry(intent_ids: Sequence[str]) -> Statement:
+    """A cancelled intent's waiting rows are due now: its unsent CREATE is to be settled, not waited for."""
+    return Statement(
+        """
+        UPDATE outbox SET due_at = clock_timestamp()
+        WHERE queue = 'intents' AND order_key = ANY ($1::uuid[]) AND status = 'pending'
+          AND due_at > (SELECT clock_timestamp())
+        """,
+        (f"{{{','.join(intent_ids)}}}",),
+    )
+
+
+def insert_refusals(rows: Sequence[tuple[str, ...]], now: str) -> Statement:
+    """Each: id, organization, account, action type, symbol, reasons (comma separated), principal."""
+    return Statement(
+        """
+        INSERT INTO refusals (id, organization_id, account_id, action_type, symbol, reasons, principal_id, created_at)
+        SELECT id, organization_id, account_id, action_type, symbol, string_to_array(reasons, ','), principal_id,
+               $8::timestamptz
+        FROM unnest(
+            from_column($1)::uuid[], from_column($2)::uuid[], from_column($3)::uuid[], from_column($4), from_column($5),
+            from_column($6), from_column($7)
+        ) AS new (id, organization_id, account_id, action_type, symbol, reasons, principal_id)
+        """,
+        (*map(column, zip(*rows, strict=True)), now),
+    )

@@ -1,0 +1,34 @@
+"""Commands that the platform itself records: the CANCEL of an order that must not go on working."""
+
+import asyncio
+
+from trading_intents.errors import Unavailable
+from trading_intents.intents.model import Cancel, Submission
+from trading_intents.intents.writing.batch import CommitLost, Receipt, Tools, run_batch
+from trading_intents.outbox.model import Queue, channel
+from trading_intents.storage.signals import Signals
+from trading_intents.stream.log import CHANNEL as STREAM
+
+
+class PlatformCancels:
+    def __init__(self, tools: Tools, signals: Signals) -> None:
+        self._tools, self._signals = tools, signals
+        self._turn = asyncio.Lock()  # a link is for one caller at a time
+
+    async def append(self, organization_id: str, account_id: str, order_id: str) -> bool:
+        """As any CANCEL, by the SYSTEM. False: the order is finished, or is being cancelled already.
+
+        Unavailable: perhaps it was recorded. Ask again: a second one is not.
+        """
+        cancel = Submission(account_id, organization_id, None, Cancel(order_id), None, None, None)
+        async with self._turn:
+            try:
+                settled = await run_batch(self._tools, [cancel], wait=True)
+            except CommitLost:
+                raise Unavailable("the database went away") from None
+        self._signals.notify(channel(Queue.INTENTS))
+        self._signals.notify(STREAM)
+        return isinstance(settled.outcomes[0], Receipt)
+
+    def close(self) -> None:
+        self._tools.link.close()

@@ -1,0 +1,224 @@
+"""The process's one writer: natural group commit. It takes everything that waits, commits it as one transaction and
+answers all of them; meanwhile the next batch gathers. Never answers before the commit is durable."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import asyncpg
+
+from trading_intents.errors import InternalError, OutcomeUnknown, PlatformError, Unavailable
+from trading_intents.intents import store
+from trading_intents.intents.model import Cancel, Submission
+from trading_intents.intents.writing.batch import CommitLost, Receipt, Settled, Tools, run_batch
+from trading_intents.outbox.model import Queue, channel
+from trading_intents.storage.database import Pool
+from trading_intents.storage.pipeline import Refused
+from trading_intents.storage.signals import Signals
+from trading_intents.stream.log import CHANNEL as STREAM
+from trading_intents.telemetry import Log, Metrics
+
+MAX_WAITING = 5_000
+CANCEL_RESERVE = MAX_WAITING // 10  # places that only CANCELs may take
+MAX_BATCH = 256
+SMALL_BATCH = 16
+SETTLE_SECONDS = 3.0  # from when the commit was sent
+SETTLE_PAUSE_SECONDS = 0.05
+MAX_LOST_COMMITS = 3  # a batch whose commit ends the server each time must not end it for ever
+COMMITTED, ABORTED = "committed", "aborted"  # as PostgreSQL says it
+LOCK_NOT_AVAILABLE = "55P03"
+
+Outcome = Receipt | PlatformError
+
+
+@dataclass(slots=True)
+class Waiting:
+    submission: Submission
+    answer: Callable[[Outcome], None]
+    since_seconds: float
+    gone: bool = False  # nobody waits for the answer: if it is not begun, it is not done
+    lost_commits: int = 0
+
+
+class Writer:
+    """One per process: two would halve each other's batches. No timer: a caller alone gets one commit's latency."""
+
+    def __init__(self, tools: Tools, pool: Pool, signals: Signals, metrics: Metrics, log: Log) -> None:
+        self._tools, self._pool, self._signals, self._metrics, self._log = tools, pool, signals, metrics, log
+        self._clock = tools.clock
+        self._cancels: deque[Waiting] = deque()
+        self._others: deque[Waiting] = deque()
+        self._stirred = asyncio.Event()
+        self._answering = 0
+        self._settling: set[asyncio.Task[None]] = set()
+
+    def offer(self, submission: Submission, answer: Callable[[Outcome], None]) -> Waiting:
+        """`answer` is called once: decided, recorded and committed, or refused. Unavailable: there is no room."""
+        is_cancel = isinstance(submission.command, Cancel)
+        room = MAX_WAITING if is_cancel else MAX_WAITING - CANCEL_RESERVE
+        if len(self._cancels) + len(self._others) >= room:
+            raise Unavailable("too many commands are waiting")
+        waiting = Waiting(submission, answer, self._clock.monotonic())
+        (self._cancels if is_cancel else self._others).append(waiting)
+        self._stirred.set()
+        return waiting
+
+    async def submit(self, submission: Submission) -> Receipt:
+        """As `offer`, awaited; a refusal is raised."""
+        answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def answer(outcome: Outcome) -> None:
+            if not answered.done():
+                answered.set_result(outcome)
+
+        waiting = self.offer(submission, answer)
+        try:
+            outcome = await answered
+        finally:
+            waiting.gone = True
+        if isinstance(outcome, PlatformError):
+            raise outcome
+        return outcome
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                await self._stirred.wait()
+                batch = self._take()
+                if not batch:
+                    self._stirred.clear()
+                    continue
+                longest = max(self._clock.monotonic() - waiting.since_seconds for waiting in batch)
+                self._metrics.writer_wait_seconds.observe(longest)
+                try:
+                    await self._write(batch)
+                except Exception as error:
+                    self._log.error("batch failed", size=len(batch), exc_info=error)
+                    _fail(batch, InternalError("our fault; the logs tell"))
+        finally:
+            self._tools.link.close()
+            for task in self._settling:
+                task.cancel()
+
+    def _take(self) -> list[Waiting]:
+        """Half of those who come and go at most: while one half commits, the other is read and answered."""
+        crowd = len(self._cancels) + len(self._others) + self._answering
+        self._answering = 0
+        room = min(MAX_BATCH, max(SMALL_BATCH, (crowd + 1) // 2))
+        batch: list[Waiting] = []
+        for line in (self._cancels, self._others):
+            while line and len(batch) < room:
+                waiting = line.popleft()
+                if not waiting.gone:
+                    batch.append(waiting)
+        return batch
+
+    async def _write(self, batch: list[Waiting]) -> None:
+        """What is locked elsewhere goes into the next batch; only an otherwise empty one waits for the locks."""
+        skipped = await self._attempt(batch, wait=False)
+        if len(skipped) == len(batch):
+            await self._attempt(skipped, wait=True)
+        else:
+            self._others.extendleft(reversed(skipped))
+
+    async def _attempt(self, batch: list[Waiting], wait: bool) -> list[Waiting]:
+        """Has what could be decided answered; gives back what could not be locked."""
+        started_seconds = self._clock.monotonic()
+        try:
+            settled = await run_batch(self._tools, [w.submission for w in batch], wait)
+        except CommitLost as lost:
+            task = asyncio.create_task(self._settle(batch, lost.settled))
+            self._settling.add(task)
+            task.add_done_callback(self._settling.discard)
+            return []
+        except PlatformError as error:
+            # Those who wait behind would wait for the same.
+            waiting = [*batch, *self._cancels, *self._others]
+            self._cancels.clear()
+            self._others.clear()
+            _fail(waiting, error)
+            return []
+        except Exception as error:
+            await self._one_by_one(batch, error, wait)
+            return []
+        self._metrics.writer_batch_size.observe(len(batch))
+        self._metrics.writer_decide_seconds.observe(settled.decided_seconds - started_seconds)
+        self._metrics.writer_commit_seconds.observe(self._clock.monotonic() - settled.decided_seconds)
+        return self._committed(batch, settled)
+
+    async def _one_by_one(self, batch: list[Waiting], error: Exception, wait: bool) -> None:
+        """It went wrong before the commit: one bad command must not fail its neighbours."""
+        if isinstance(error, Refused) and error.code == LOCK_NOT_AVAILABLE:
+            # One account that stays locked must not fail those that are free by now.
+            left = await self._attempt(batch, wait=False) if wait else batch
+            _fail(left, Unavailable("the account is busy"))
+        elif len(batch) == 1:
+            self._log.error("command failed", exc_info=error)
+            _fail(batch, InternalError("our fault; the logs tell"))
+        else:
+            for waiting in batch:
+                await self._attempt([waiting], wait=True)
+
+    def _committed(self, batch: Sequence[Waiting], settled: Settled) -> list[Waiting]:
+        if settled.appended:
+            self._signals.notify(channel(Queue.INTENTS))
+            self._signals.notify(STREAM)
+        self._answering += len(batch)
+        # After the next batch has left: the server has work while answers are written.
+        asyncio.get_running_loop().call_soon(self._answer, batch, settled.outcomes)
+        return [waiting for waiting, outcome in zip(batch, settled.outcomes, strict=True) if outcome is None]
+
+    def _answer(self, batch: Sequence[Waiting], outcomes: Sequence[Outcome | None]) -> None:
+        for waiting, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, PlatformError):
+                self._metrics.intents_refused.labels(outcome.code).inc()
+            if outcome is not None:
+                waiting.answer(outcome)
+
+    async def _settle(self, batch: list[Waiting], settled: Settled) -> None:
+        """Beside the queue. Aborted: again. Not known in time: says so."""
+        while self._clock.monotonic() - settled.decided_seconds < SETTLE_SECONDS:
+            status = await self._status(settled.transaction_id, settled.appended, _organizations(batch))
+            if status == COMMITTED:
+                self._others.extendleft(reversed(self._committed(batch, settled)))
+                self._stirred.set()
+                return
+            if status == ABORTED:
+                self._repeat(batch)
+                return
+            await asyncio.sleep(SETTLE_PAUSE_SECONDS)
+        _fail(batch, OutcomeUnknown())
+
+    def _repeat(self, batch: list[Waiting]) -> None:
+        for waiting in batch:
+            waiting.lost_commits += 1
+        _fail([w for w in batch if w.lost_commits > MAX_LOST_COMMITS], Unavailable("the database went away"))
+        self._others.extendleft(w for w in reversed(batch) if w.lost_commits <= MAX_LOST_COMMITS)
+        self._stirred.set()
+
+    async def _status(
+        self, transaction_id: str, place: store.Place | None, organizations: Sequence[UUID]
+    ) -> str | None:
+        try:
+            async with asyncio.timeout(SETTLE_SECONDS), self._pool.transaction(organizations, read_only=True) as tx:
+                status = await store.transaction_status(tx, transaction_id)
+                # A server that crashed gives ids that it had not yet written down a second time.
+                if status == COMMITTED and place and not await store.is_recorded(tx, place):
+                    return ABORTED
+                return status
+        except asyncpg.InvalidParameterValueError:
+            return ABORTED  # an id that is still to come: the server crashed and has forgotten it
+        except (PlatformError, TimeoutError):
+            return None
+
+
+def _organizations(batch: Sequence[Waiting]) -> list[UUID]:
+    return list({UUID(waiting.submission.organization_id) for waiting in batch})
+
+
+def _fail(batch: Sequence[Waiting], error: PlatformError) -> None:
+    for waiting in batch:
+        waiting.answer(error)
