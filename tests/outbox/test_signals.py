@@ -53,6 +53,16 @@ async def test_a_signal_reaches_this_process_at_once_and_the_others_soon(databas
         assert (near_bell.rings, far_bell.rings) == (3, 3)
 
 
+async def test_who_unsubscribes_hears_no_more(database_url: Secret) -> None:
+    async with listening(database_url) as (signals, bell):
+        other = Bell()
+        signals.subscribe(CHANNEL, other.ring)
+        signals.unsubscribe(CHANNEL, bell.ring)
+        signals.unsubscribe("nobody's", bell.ring)
+        signals.notify(CHANNEL)
+        assert (bell.rings, other.rings) == (1, 1)
+
+
 async def test_many_signals_travel_as_few(database_url: Secret) -> None:
     async with listening(database_url) as (near, _), listening(database_url) as (_, far_bell):
         for _ in range(MANY):

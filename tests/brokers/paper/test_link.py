@@ -175,8 +175,9 @@ async def test_a_look_up_finds_every_order_for_ever(venue: Venue) -> None:
     account = uuid4()
     await venue.post("99x10 101x10")
     link = await venue.link(account)
-    told = list((await link.submit("one", "buy 20 limit 102")).updates)
-    told += (await link.replace("two", "one", "buy 11 limit 102")).updates
+    first = (await link.submit("one", "buy 20 limit 102")).updates
+    told = list((await link.replace("two", "one", "buy 11 limit 102")).updates)
+    assert told[: len(first)] == list(first), "an answer tells the whole story, wherever the stream is"
     refused = await link.submit("three", "sell 100 market")
     assert refused.outcome is Outcome.REJECTED
     await link.broker.close()

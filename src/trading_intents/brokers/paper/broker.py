@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
+from uuid import UUID
 
 from trading_intents.brokers.paper import store
 from trading_intents.brokers.paper.desk import Desk, Reply
 from trading_intents.brokers.paper.faults import Fault
 from trading_intents.brokers.paper.model import CAPABILITIES, Order
 from trading_intents.brokers.paper.prices import TICK_MILLIS
-from trading_intents.brokers.paper.quotes import CHANNEL
+from trading_intents.brokers.paper.quotes import channel
 from trading_intents.brokers.port import (
     Absent,
     AccountSnapshot,
@@ -28,9 +29,12 @@ from trading_intents.brokers.port import (
     StreamGap,
 )
 from trading_intents.errors import OutcomeUnknown, PlatformError
+from trading_intents.storage.database import Tx
 
-# A wake-up can be lost: this often a link looks without one, and more seldom where no order rests.
-POLL_SECONDS, IDLE_POLL_SECONDS = 1.0, 5.0
+# A wake-up can be lost: this often a link looks without one. Where no order rests it is only for what another worker,
+# paused while it held the account, may have sent after all.
+POLL_SECONDS, IDLE_POLL_SECONDS = 1.0, 30.0
+LOOK_PAUSE_SECONDS = 0.02  # so that a flood of quotes is worked in bundles
 RETRY_SECONDS = 0.5
 
 Send = Callable[[OrderTicket], Awaitable[Reply]]
@@ -60,12 +64,12 @@ class PaperBroker:
         except PlatformError as error:
             raise BrokerUnavailable(error.detail) from None
         self._down.clear()
-        self._context.signals.subscribe(CHANNEL, self._on_quote)
+        self._context.signals.subscribe(channel(self._context.account.organization_id), self._on_quote)
         self._running = asyncio.create_task(self._run_market())
 
     async def close(self) -> None:
         self._break()
-        self._context.signals.unsubscribe(CHANNEL, self._on_quote)
+        self._context.signals.unsubscribe(channel(self._context.account.organization_id), self._on_quote)
         if self._running:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -113,7 +117,7 @@ class PaperBroker:
                 opened = await store.open_account(tx, account_id, lock=False)
                 working = await store.list_working(tx, account_id)
                 events = await store.list_events_of(tx, account_id, [order.number for order in working])
-                executions = await store.list_events_since(tx, account_id, since)
+                executions = await _events_since(tx, account_id, since)
                 holdings = await store.list_holdings(tx, account_id, None)
         except PlatformError as error:
             raise BrokerUnavailable(error.detail) from None
@@ -167,8 +171,9 @@ class PaperBroker:
         return reply.result
 
     def _on_quote(self) -> None:
-        self._quoted = True
-        self._stirred.set()
+        if self._desk.has_orders:
+            self._quoted = True
+            self._stirred.set()
 
     def _break(self) -> None:
         self._down.set()
@@ -219,6 +224,7 @@ class PaperBroker:
         self._stirred.clear()
         if not self._quoted and clock.monotonic() < due and not self._desk.is_due(clock.now()):
             return
+        await self._pause(self._looked_seconds + LOOK_PAUSE_SECONDS - clock.monotonic())
         self._looked_seconds, self._quoted = clock.monotonic(), False
         try:
             last = await self._desk.look()
@@ -227,6 +233,16 @@ class PaperBroker:
         else:
             if last > self._told:
                 self._news.set()
+
+
+async def _events_since(tx: Tx, account_id: UUID, since: datetime) -> list[BrokerEvent]:
+    found: list[BrokerEvent] = []
+    first = await store.find_first_event(tx, account_id, since)
+    while first is not None:
+        rows = await store.list_events(tx, account_id, first - 1)
+        found += (event for _, event in rows)
+        first = rows[-1][0] + 1 if rows else None
+    return found
 
 
 def _snapshot(order: Order, events: list[BrokerEvent]) -> OrderSnapshot:

@@ -71,21 +71,21 @@ class Desk:
             order = book.submit(ticket.client_order_id, _terms(ticket), now, _scripted(struck))
             refused = order.status is OrderStatus.REJECTED
             reason = book.happenings[-1].event.reason if refused else None
-            return _result(book, reason, order.broker_order_id)
+            return _result(book, reason, order)
 
         return await self._command("SUBMIT", ticket, act)
 
     async def replace(self, ticket: OrderTicket) -> Reply:
         def act(book: Book, order: Order | None, now: datetime, struck: Struck) -> CommandResult:
             reason = book.replace(order, ticket.client_order_id, _terms(ticket), now, _scripted(struck))
-            return _result(book, reason, order.broker_order_id if order else None)
+            return _result(book, reason, order)
 
         return await self._command("REPLACE", ticket, act)
 
     async def cancel(self, ticket: OrderTicket) -> Reply:
         def act(book: Book, order: Order | None, now: datetime, struck: Struck) -> CommandResult:
             reason = book.cancel(order, ticket.client_order_id, now, _scripted(struck))
-            return _result(book, reason, order.broker_order_id if order else None)
+            return _result(book, reason, order)
 
         return await self._command("CANCEL", ticket, act)
 
@@ -127,30 +127,37 @@ class Desk:
             opened = await store.open_account(tx, account_id, lock=True)
             if ticket.not_after is not None and opened.now > ticket.not_after:
                 return Reply(CommandResult(outcome=Outcome.NOT_SENT, code=TOO_OLD))
-            account = replace(opened.account, commands=opened.account.commands + 1)
-            opened = opened._replace(account=account)
+            opened = opened._replace(account=replace(opened.account, commands=opened.account.commands + 1))
             struck = Struck()
             if opened.faulty:
-                struck = await strike(tx, account_id, self._seed, command, account.commands)
-            if Fault.LOSE in struck:
-                await store.save_account(tx, account_id, account)
-                return Reply(CommandResult(outcome=Outcome.UNKNOWN, message=LOST), struck)
+                struck = await strike(tx, account_id, self._seed, command, opened.account.commands)
             used, _ = await store.find_command(tx, account_id, ticket.client_order_id)
-            order = None if used or command == "SUBMIT" else await self._meant(tx, ticket)
-            books: list[Book] = []
+            if Fault.LOSE in struck or used:
+                await store.save_account(tx, account_id, opened.account)
+            if Fault.LOSE in struck:
+                return Reply(CommandResult(outcome=Outcome.UNKNOWN, message=LOST), struck)
             if used:
-                result = CommandResult(outcome=Outcome.UNKNOWN, code=DUPLICATE_ID)
-            else:
-                books = await self._open_book(tx, opened, ticket, order)
-                books[0].overfill = Fault.OVERFILL in struck
-                result = act(books[0], order, opened.now, struck)
-                account = books[0].account
-            number = account.orders if command == "SUBMIT" and not used else order.number if order else None
-            arrival = Arrival(command, ticket.client_order_id, number, used, msgspec.json.encode(ticket).decode())
-            await store.add_command(tx, account_id, account.commands, arrival, opened.now)
-            await (self._save(tx, books) if books else store.save_account(tx, account_id, account))
-        self._watch(books, account.places, only=True)
+                await self._note(tx, command, ticket, opened, None, duplicate=True)
+                return Reply(CommandResult(outcome=Outcome.UNKNOWN, code=DUPLICATE_ID), struck)
+            order = None if command == "SUBMIT" else await self._meant(tx, ticket)
+            book = await self._open_book(tx, opened, ticket, order)
+            book.overfill = Fault.OVERFILL in struck
+            result = act(book, order, opened.now, struck)
+            number = book.account.orders if command == "SUBMIT" else order.number if order else None
+            await self._note(tx, command, ticket, opened, number)
+            await self._save(tx, [book])
+            if order:
+                # All of its story: what it did before may still be on its way through the stream.
+                story = await store.list_events_of(tx, account_id, [order.number])
+                result = replace(result, updates=tuple(story[order.number]))
+        self._watch([book], book.account.places, only=True)
         return Reply(result, struck)
+
+    async def _note(
+        self, tx: Tx, command: str, ticket: OrderTicket, opened: Opened, number: int | None, duplicate: bool = False
+    ) -> None:
+        arrival = Arrival(command, ticket.client_order_id, number, duplicate, msgspec.json.encode(ticket).decode())
+        await store.add_command(tx, self._account.id, opened.account.commands, arrival, opened.now)
 
     async def _meant(self, tx: Tx, ticket: OrderTicket) -> Order | None:
         """The order that a REPLACE or CANCEL names, by any id that it ever had."""
@@ -162,13 +169,13 @@ class Desk:
             return await store.find_order_by_broker_id(tx, self._account.id, ticket.broker_order_id)
         return None
 
-    async def _open_book(self, tx: Tx, opened: Opened, ticket: OrderTicket, order: Order | None) -> list[Book]:
+    async def _open_book(self, tx: Tx, opened: Opened, ticket: OrderTicket, order: Order | None) -> Book:
         symbol = order.terms.symbol if order else ticket.symbol
         working = await store.list_working(tx, self._account.id, symbol)
         (book,) = await self._load(tx, opened, working, [symbol])
         if order:
             book.orders.setdefault(order.number, order)
-        return [book]
+        return book
 
     async def _load(
         self, tx: Tx, opened: Opened, working: Iterable[Order], symbols: Sequence[Symbol] = ()
@@ -258,10 +265,11 @@ def _scripted(struck: Struck) -> str | None:
     return SCRIPTED if Fault.REJECT in struck else None
 
 
-def _result(book: Book, reason: str | None, broker_order_id: str | None) -> CommandResult:
+def _result(book: Book, reason: str | None, order: Order | None) -> CommandResult:
+    number = order.number if order else None
     return CommandResult(
         outcome=Outcome.REJECTED if reason else Outcome.ACKED,
-        broker_order_id=broker_order_id,
+        broker_order_id=order.broker_order_id if order else None,
         code=reason,
-        updates=tuple(happening.event for happening in book.happenings),
+        updates=tuple(happening.event for happening in book.happenings if happening.order == number),
     )

@@ -11,10 +11,14 @@ from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.signals import Signals
 from trading_intents.trading import Symbol
 
-CHANNEL = "paper_quotes"
 MAX_SYMBOLS_PER_ORGANIZATION = 10_000
 # A link that was away longer than this many quotes of a symbol misses the ones before.
 QUOTES_KEPT = 1_000
+
+
+def channel(organization_id: OrganizationId) -> str:
+    """Whom a posted quote wakes: the links of this organization's accounts."""
+    return f"paper_quotes_{organization_id.hex}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +50,7 @@ class Quotes:
                 raise LimitReached(f"at most {MAX_SYMBOLS_PER_ORGANIZATION} symbols an organization")
             posted_at = await _insert(tx, organization_id, symbol, number, prices)
             await _prune(tx, organization_id, symbol, number - QUOTES_KEPT)
-        self._signals.notify(CHANNEL)
+        self._signals.notify(channel(organization_id))
         return Posted(symbol, prices, number, posted_at)
 
 

@@ -12,7 +12,7 @@ from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.storage.database import Row, Tx
 from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
 
-EVENTS_A_READ = 100
+EVENTS_A_READ = 1_000
 
 
 class Opened(NamedTuple):
@@ -264,11 +264,11 @@ async def list_events(tx: Tx, account_id: UUID, after: int) -> list[tuple[int, B
     return [(row["seq"], _event(row)) for row in rows]
 
 
-async def list_events_since(tx: Tx, account_id: UUID, since: datetime) -> list[BrokerEvent]:
-    rows = await tx.fetch(
-        "SELECT * FROM paper_events WHERE account_id = $1 AND recorded_at >= $2 ORDER BY seq", account_id, since
+async def find_first_event(tx: Tx, account_id: UUID, since: datetime) -> int | None:
+    first: int | None = await tx.fetchval(
+        "SELECT min(seq) FROM paper_events WHERE account_id = $1 AND recorded_at >= $2", account_id, since
     )
-    return [_event(row) for row in rows]
+    return first
 
 
 async def list_events_of(tx: Tx, account_id: UUID, orders: Sequence[int]) -> dict[int, list[BrokerEvent]]:
