@@ -16,6 +16,7 @@ LIMIT_SECONDS = 30.0
 ORDER, POSITION, TRADE, ACTION = 1, 2, 3, 4
 ALL = (ORDER, POSITION, TRADE, ACTION)
 PRIMED = 2
+NEW = 1  # PENDING_NEW, as every order is placed
 
 
 @cache
@@ -57,6 +58,11 @@ class Follower:
 
     def take(self, count: int) -> list[Any]:
         events = iter(self)
+        return [next(events) for _ in range(count)]
+
+    def take_new(self, count: int) -> list[Any]:
+        """Without what becomes of the orders after they were placed."""
+        events = (e for e in self if kind_of(e) in ("status", "intent_action") or e.broker_order.order_status == NEW)
         return [next(events) for _ in range(count)]
 
     def until(self, is_last: Callable[[Any], bool]) -> list[Any]:

@@ -43,12 +43,13 @@ def test_an_intent_is_seen_as_its_action_and_its_order(client: Client, desk: Des
 
 def test_positions_are_primed_and_live_goes_on_from_there(client: Client, desk: Desk) -> None:
     submit(desk, 3)
-    follower = client.follow(desk.headers, desk.account["id"]).subscribed()
-    (primed,) = follower.take(1)
-    assert (kind_of(primed), primed.primed.event_type) == ("primed", POSITION)
-    again = client.follow(desk.headers, desk.account["id"], resume_after=primed.cursor).subscribed()
+    follower = client.follow(desk.headers, desk.account["id"], (POSITION, ACTION)).subscribed()
+    primed = follower.until(lambda event: kind_of(event) == "primed")[-1]
+    assert primed.primed.event_type == POSITION
+    again = client.follow(desk.headers, desk.account["id"], (ACTION,), resume_after=primed.cursor).subscribed()
     (intent_id,) = submit(desk, 1)
-    assert {body_of(event).intent_id for event in (*follower.take(2), *again.take(2))} == {intent_id}
+    for one in (follower, again):
+        assert one.until(lambda event: kind_of(event) == "intent_action")[-1].intent_action.intent_id == intent_id
 
 
 def test_only_the_kinds_that_were_asked_for_are_sent(client: Client, desk: Desk) -> None:
@@ -67,7 +68,7 @@ def test_a_symbol_narrows_orders_of_a_named_account_in_any_case(client: Client, 
     (apple,), (microsoft,) = submit(desk, 1, symbol="AAPL"), submit(desk, 1, symbol="MSFT")
     seen = [(kind_of(event), body_of(event).intent_id) for event in narrow.take(3)]
     assert seen == [("intent_action", apple), ("intent_action", microsoft), ("broker_order", microsoft)]
-    assert [body_of(event).intent_id for event in wide.take(2)] == [apple, microsoft]
+    assert [body_of(event).intent_id for event in wide.take_new(2)] == [apple, microsoft]
 
 
 def test_the_class_of_an_instrument_is_ignored(client: Client, desk: Desk) -> None:
@@ -215,12 +216,11 @@ def test_unknown_methods_are_unimplemented(client: Client, desk: Desk) -> None:
 
 def test_primed_orders_come_first_then_the_primed_mark_then_what_happens(client: Client, desk: Desk) -> None:
     intents = submit(desk, 3)
-    follower = client.follow(desk.headers, desk.account["id"], (ORDER, POSITION), order_delivery=PRIMED).subscribed()
-    *orders, primed, positions = follower.take(5)
+    follower = client.follow(desk.headers, desk.account["id"], (ORDER,), order_delivery=PRIMED).subscribed()
+    *orders, primed = follower.until(lambda event: kind_of(event) == "primed")
     assert {event.broker_order.intent_id for event in orders} == set(intents)
     assert {event.cursor for event in orders} == {""}
-    assert [event.primed.event_type for event in (primed, positions)] == [ORDER, POSITION]
-    assert primed.cursor == positions.cursor != ""
+    assert (primed.primed.event_type, bool(primed.cursor)) == (ORDER, True)
     (intent_id,) = submit(desk, 1)
-    (live,) = follower.take(1)
-    assert (live.broker_order.intent_id, bool(live.cursor)) == (intent_id, True)
+    live = follower.until(lambda event: body_of(event).intent_id == intent_id)
+    assert all(event.cursor for event in live)

@@ -1,0 +1,173 @@
+"""StreamEvents from outside: one connection whose subscriptions come, replace each other and go."""
+
+import queue
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.intents.desk import Desk, create, limit
+from tests.stream.client import ACTION, ORDER, POSITION, PRIMED, Client, Follower, body_of, kind_of, messages, subscribe
+from tests.stream.conftest import Opener
+from tests.world import Headers, World
+
+
+class Wire:
+    """A StreamEvents call, asked by hand."""
+
+    def __init__(self, client: Client, caller: Headers) -> None:
+        self._asked: queue.Queue[bytes | None] = queue.Queue()
+        self.follower: Follower = client.stream(caller, self._requests())
+
+    def _requests(self) -> Iterator[bytes]:
+        return iter(self._asked.get, None)
+
+    def subscribe(self, account: str = "", kinds: tuple[int, ...] = (ACTION,), **fields: Any) -> None:
+        request = messages()["StreamEventsRequest"]()
+        request.subscribe.CopyFrom(subscribe(account, kinds, **fields))
+        self.send(request.SerializeToString())
+
+    def unsubscribe(self, account: str = "") -> None:
+        request = messages()["StreamEventsRequest"]()
+        request.unsubscribe.trading_account_id = account
+        request.unsubscribe.SetInParent()
+        self.send(request.SerializeToString())
+
+    def send(self, data: bytes) -> None:
+        self._asked.put(data)
+
+    def finish(self) -> None:
+        self._asked.put(None)
+
+    def expect_status(self, text: str) -> None:
+        (event,) = self.follower.until(lambda event: kind_of(event) == "status")[-1:]
+        assert (kind_of(event), event.status.message) == ("status", text)
+
+
+def intent(desk: Desk) -> str:
+    return str(desk.accepted(create(limit()))["intent_id"])
+
+
+def intents_of(follower: Follower, count: int) -> list[str]:
+    return [body_of(event).intent_id for event in follower.take(count)]
+
+
+@pytest.fixture
+def wire(client: Client, world: World) -> Iterator[Wire]:
+    wire = Wire(client, world.callers["key_all"])
+    yield wire
+    wire.finish()
+    wire.follower.cancel()
+
+
+def test_subscriptions_come_and_go_on_one_connection(wire: Wire, opener: Opener) -> None:
+    one, other = opener(), opener()
+    wire.subscribe(one.account["id"])
+    wire.expect_status("subscribed")
+    first, _ = intent(one), intent(other)
+    assert intents_of(wire.follower, 1) == [first]
+    wire.subscribe(other.account["id"])
+    wire.expect_status("subscribed")
+    both = [intent(one), intent(other)]
+    assert intents_of(wire.follower, 2) == both
+    wire.unsubscribe(one.account["id"])
+    wire.expect_status("unsubscribed")
+    _, last = intent(one), intent(other)
+    assert intents_of(wire.follower, 1) == [last]
+
+
+def test_a_second_subscribe_of_a_scope_takes_the_place_of_the_first(wire: Wire, desk: Desk) -> None:
+    wire.subscribe(desk.account["id"], (ACTION,))
+    wire.expect_status("subscribed")
+    wire.subscribe(desk.account["id"], (ORDER, POSITION), order_delivery=PRIMED)
+    wire.expect_status("subscribed")
+    primed = wire.follower.take(2)
+    assert [event.primed.event_type for event in primed] == [ORDER, POSITION]
+    intent_id = intent(desk)
+    (event,) = wire.follower.take(1)
+    assert (kind_of(event), event.broker_order.intent_id) == ("broker_order", intent_id)
+
+
+def test_nothing_is_missed_or_repeated_while_a_scope_is_replaced_again_and_again(wire: Wire, desk: Desk) -> None:
+    wire.subscribe(desk.account["id"])
+    sent = []
+    for number in range(20):
+        sent.append(intent(desk))
+        wire.subscribe(desk.account["id"], (ACTION, ORDER) if number % 2 else (ACTION,))
+        sent.append(intent(desk))
+    seen = wire.follower.until(lambda event: kind_of(event) == "intent_action" and body_of(event).intent_id == sent[-1])
+    actions = [body_of(event).intent_id for event in seen if kind_of(event) == "intent_action"]
+    assert actions == sent[sent.index(actions[0]) :]
+    assert sent.index(actions[0]) <= 1
+
+
+def test_an_event_that_two_scopes_want_comes_once(wire: Wire, desk: Desk) -> None:
+    wire.subscribe(desk.account["id"])
+    wire.expect_status("subscribed")
+    wire.subscribe("", (ACTION, ORDER))
+    wire.expect_status("subscribed")
+    sent = [intent(desk) for _ in range(3)]
+    seen = [(kind_of(event), body_of(event).intent_id) for event in wire.follower.take_new(6)]
+    assert seen == [(kind, one) for one in sent for kind in ("intent_action", "broker_order")]
+    wire.unsubscribe("")
+    wire.expect_status("unsubscribed")
+    last = intent(desk)
+    assert intents_of(wire.follower, 1) == [last]
+
+
+def test_a_resumed_scope_beside_a_live_one_gets_its_past(wire: Wire, opener: Opener) -> None:
+    one, other = opener(), opener()
+    wire.subscribe(one.account["id"])
+    wire.expect_status("subscribed")
+    first = intent(one)
+    (event,) = wire.follower.take(1)
+    past = [intent(other) for _ in range(3)]
+    wire.subscribe(other.account["id"], resume_after=event.cursor)
+    wire.expect_status("subscribed")
+    assert intents_of(wire.follower, 3) == past
+    assert first not in past
+
+
+def test_unsubscribing_what_is_not_subscribed_is_no_error(wire: Wire, desk: Desk) -> None:
+    for account in (desk.account["id"], "", "nobody"):
+        wire.unsubscribe(account)
+        wire.expect_status("unsubscribed")
+
+
+@pytest.mark.parametrize(
+    ("account", "kinds", "status"),
+    [("nobody", (ACTION,), "NOT_FOUND"), ("", (), "INVALID_ARGUMENT"), ("", (99,), "INVALID_ARGUMENT")],
+)
+def test_a_bad_request_ends_the_call_with_its_status(
+    wire: Wire, desk: Desk, account: str, kinds: tuple[int, ...], status: str
+) -> None:
+    wire.subscribe(desk.account["id"])
+    wire.expect_status("subscribed")
+    wire.subscribe(account, kinds)
+    assert wire.follower.ended()[0] == status
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [(b"", "INVALID_ARGUMENT"), (b"\xff", "INVALID_ARGUMENT"), (b"x" * 70_000, "RESOURCE_EXHAUSTED")],
+)
+def test_what_is_no_request_ends_the_call(wire: Wire, data: bytes, status: str) -> None:
+    wire.send(data)
+    assert wire.follower.ended()[0] == status
+
+
+def test_whoever_asks_for_nothing_more_keeps_what_was_asked_for(client: Client, world: World, desk: Desk) -> None:
+    wire = Wire(client, world.callers["key_all"])
+    wire.subscribe(desk.account["id"])
+    wire.finish()
+    wire.expect_status("subscribed")
+    intent_id = intent(desk)
+    assert intents_of(wire.follower, 1) == [intent_id]
+    wire.follower.cancel()
+    nothing = Wire(client, world.callers["key_all"])
+    nothing.finish()
+    assert nothing.follower.ended() == ("OK", "")
+
+
+def test_a_stream_needs_a_credential_before_it_asks(client: Client) -> None:
+    assert Wire(client, {}).follower.ended()[0] == "UNAUTHENTICATED"
