@@ -1,0 +1,240 @@
+"""Measures the stream against its bars: from commit to client, and deliveries a second to many subscribers.
+
+Run it alone on the machine: `python bench/stream.py`. Exit code 1 when a bar is missed.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import grpc
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from trading_intents.ids import OrganizationId
+from trading_intents.storage.cluster import DATABASE, LOGIN, open_cluster
+from trading_intents.storage.database import Database, open_database
+from trading_intents.storage.signals import Signals, open_signals
+from trading_intents.stream import trading_pb2
+from trading_intents.stream.log import CHANNEL, append
+from trading_intents.stream.model import Event, EventType, intent_action_payload
+from trading_intents.telemetry import Metrics, make_log
+from trading_intents.trading import Environment
+
+ROUNDS = 3
+SUBSCRIBERS = (1, 100, 1_000)
+STREAMS_PER_KEY = 100
+COMMIT_EVENTS = 5
+OFFERED = {"grpc": 25_000, "sse": 100_000}  # deliveries a second, a quarter above the goal
+MOST_EVENTS_A_SECOND = 4_000  # for one subscriber
+SECONDS = 5.0
+LATENCY_EVENTS_A_SECOND = 1_000
+BARS = {"grpc": (12_000, 20_000), "sse": (40_000, 80_000)}
+LATENCY_BAR, LATENCY_GOAL = 50.0, 10.0
+LOG = make_log("warning")
+TICKS = os.sysconf("SC_CLK_TCK")
+PLENTY = {f"TRADING_INTENTS_RATE_LIMIT_{kind}": "1000000/1000000" for kind in ("WRITES", "READS")}
+
+
+@dataclass(frozen=True)
+class Bench:
+    folder: Path
+    http: str
+    grpc: str
+    pid: int
+    organization_id: OrganizationId
+    account_id: UUID
+    keys: list[str]
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+@dataclass(frozen=True)
+class Tools:
+    database: Database
+    signals: Signals
+
+
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """A process with the role `stream` and nothing else."""
+    environ = os.environ | PLENTY | {f"TRADING_INTENTS_{port}_PORT": "0" for port in ("HTTP", "GRPC")}
+    environ |= {"TRADING_INTENTS_DATA_DIR": str(folder / "data"), "TRADING_INTENTS_ROLES": "stream"}
+    command = [sys.executable, "-m", "trading_intents", "serve"]
+    process = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        told = next(json.loads(line) for line in process.stderr if '"serving"' in line)
+        threading.Thread(target=sys.stderr.writelines, args=(process.stderr,), daemon=True).start()
+        yield process.pid, told
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+def provision(folder: Path) -> dict[str, Any]:
+    count = max(SUBSCRIBERS) // STREAMS_PER_KEY
+    keys = [{"name": f"k{n}", "environment": "paper", "permissions": ["stream:read"]} for n in range(count)]
+    accounts = [{"name": "a", "broker": "paper", "environment": "paper"}]
+    document = {"organizations": [{"external_id": "bench", "accounts": accounts, "api_keys": keys}]}
+    environ = os.environ | {"TRADING_INTENTS_DATA_DIR": str(folder / "data")}
+    command = [sys.executable, "-m", "trading_intents", "admin", "apply", "-"]
+    done = subprocess.run(command, env=environ, input=json.dumps(document), capture_output=True, text=True, check=True)
+    (made,) = json.loads(done.stdout)["organizations"]
+    return dict(made)
+
+
+def make_event(bench: Bench, number: int) -> Event:
+    now = datetime.now(UTC)
+    account_id, organization_id = str(bench.account_id), str(bench.organization_id)
+    payload = intent_action_payload(
+        intent_id=account_id,
+        organization_id=organization_id,
+        account_id=account_id,
+        seq=number + 1,
+        action_type="CREATE",
+        symbol="AAPL",
+        order_side="BUY",
+        order_type="LIMIT",
+        limit_price="187.5",
+        stop_price=None,
+        order_venue="SMART",
+        time_in_force="DAY",
+        quantity="10",
+        client_reference_id=f"my-{number}",
+        principal_type="API_KEY",
+        received_at=now,
+        created_at=now,
+    )
+    return Event(bench.organization_id, bench.account_id, Environment.PAPER, EventType.INTENT_ACTION, "AAPL", payload)
+
+
+@contextlib.asynccontextmanager
+async def subscribers(bench: Bench, door: str, count: int, events: int) -> AsyncIterator[asyncio.StreamReader]:
+    keys = bench.folder / "keys"
+    keys.write_text("\n".join([*bench.keys, str(bench.account_id)]))
+    host, port = bench.grpc.split(":") if door == "grpc" else urlsplit(bench.http).netloc.split(":")
+    program = str(Path(__file__).with_name("follow.py"))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, program, door, host, port, str(count), str(events), str(keys)), stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        await process.stdout.readline()
+        yield process.stdout
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def commit(bench: Bench, tools: Tools, rate: float, seconds: float) -> int:
+    """Events at this rate, some in a commit, as the platform's own writers do it; how many there were."""
+    commits, started = round(rate * seconds / COMMIT_EVENTS), time.monotonic()
+    for number in range(commits):
+        async with tools.database.worker.transaction() as tx:
+            await append(tx, [make_event(bench, number * COMMIT_EVENTS + n) for n in range(COMMIT_EVENTS)])
+        tools.signals.notify(CHANNEL)
+        await asyncio.sleep(started + (number + 1) * COMMIT_EVENTS / rate - time.monotonic())
+    return commits * COMMIT_EVENTS
+
+
+async def deliveries(bench: Bench, tools: Tools, door: str, count: int) -> dict[str, float]:
+    """A second to `count` subscribers, while events commit a little faster than the goal."""
+    rate = min(OFFERED[door] / count, MOST_EVENTS_A_SECOND)
+    expected = round(rate * SECONDS / COMMIT_EVENTS) * COMMIT_EVENTS
+    async with subscribers(bench, door, count, expected) as done:
+        cpu, started = bench.cpu_seconds(), time.monotonic()
+        assert await commit(bench, tools, rate, SECONDS) == expected
+        async with asyncio.timeout(120):
+            ended = json.loads(await done.readline())["done_at"]
+        total = expected * count
+        return {"per_second": total / (ended - started), "cpu_us": (bench.cpu_seconds() - cpu) / total * 1e6}
+
+
+async def latency(bench: Bench, tools: Tools) -> list[float]:
+    """Milliseconds from just before an event's transaction, commit and all, to a grpcio client; at 1,000 events/s."""
+    found: list[float] = []
+    async with grpc.aio.insecure_channel(bench.grpc) as channel:
+        call: Any = channel.unary_stream(
+            "/trading.TradingService/SubscribeEvents", response_deserializer=trading_pb2.TradingEvent.FromString
+        )
+        request = trading_pb2.Subscribe(subscriptions=[trading_pb2.EVENT_TYPE_INTENT_ACTION]).SerializeToString()
+        events, subscribed = call(request, metadata=(("x-api-key", bench.keys[0]),)), asyncio.Event()
+
+        async def listen() -> None:
+            async for event in events:
+                subscribed.set()
+                if event.HasField("intent_action"):
+                    found.append((time.time() - event.intent_action.created_at.ToNanoseconds() / 1e9) * 1000)
+
+        listening = asyncio.create_task(listen())
+        await subscribed.wait()
+        count = await commit(bench, tools, LATENCY_EVENTS_A_SECOND, SECONDS)
+        async with asyncio.timeout(120):
+            while len(found) < count:
+                await asyncio.sleep(0.05)
+        listening.cancel()
+    return sorted(found)
+
+
+async def measure(bench: Bench, doors: list[str]) -> int:
+    url = open_cluster(bench.folder / "data", "").url(LOGIN, DATABASE)
+    waits: list[list[float]] = []
+    found: dict[tuple[str, int], list[dict[str, float]]] = {}
+    async with open_database(url, 2, LOG, Metrics()) as database, open_signals(url, LOG) as signals:
+        tools = Tools(database, signals)
+        for _ in range(ROUNDS):
+            waits.append(await latency(bench, tools))
+            for door in doors:
+                for count in SUBSCRIBERS:
+                    found.setdefault((door, count), []).append(await deliveries(bench, tools, door, count))
+    return report(min(waits, key=lambda wait: wait[len(wait) * 99 // 100]), found)
+
+
+def main(doors: list[str]) -> int:
+    with tempfile.TemporaryDirectory(prefix="ti-bench-") as name, serving(Path(name)) as (pid, told):
+        made = provision(Path(name))
+        ids = OrganizationId(UUID(made["id"])), UUID(made["accounts"][0]["id"])
+        keys = [key["api_key"] for key in made["api_keys"]]
+        bench = Bench(Path(name), told["http"], told["grpc"], pid, *ids, keys)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(measure(bench, doors))
+
+
+def report(waits: list[float], found: dict[tuple[str, int], list[dict[str, float]]]) -> int:
+    table = Table("work", "measured", "bar", "goal", "CPU µs each", "met")
+    p99 = waits[len(waits) * 99 // 100]
+    all_met = p99 <= LATENCY_BAR
+    name = f"commit to client, p99 ms (p50 {waits[len(waits) // 2]:.1f})"
+    table.add_row(name, f"{p99:.1f}", f"{LATENCY_BAR}", f"{LATENCY_GOAL}", "", "yes" if all_met else "NO")
+    for (door, count), rounds in found.items():
+        best = max(rounds, key=lambda one: one["per_second"])
+        bar, goal = (f"{number:,}" if count > 1 else "" for number in BARS[door])  # one gets only what commits
+        met = count == 1 or best["per_second"] >= BARS[door][0]
+        all_met &= met
+        row = (f"{door} deliveries/s to {count:,}", f"{best['per_second']:,.0f}", bar, goal)
+        table.add_row(*row, f"{best['cpu_us']:.0f}", "yes" if met else "NO")
+    Console().print(table)
+    return 0 if all_met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:] or list(BARS)))
