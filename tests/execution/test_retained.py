@@ -1,5 +1,6 @@
 """What is kept for who attaches to the stream, and lists that end before they tire."""
 
+import asyncio
 import uuid
 from typing import Any
 from uuid import UUID
@@ -11,7 +12,7 @@ from tests.execution.books import Books, fill, open_books, told
 from trading_intents.accounts.store import find_account
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.ids import OrganizationId
-from trading_intents.orders import events, service
+from trading_intents.orders import events, service, store
 from trading_intents.orders.events import retained_orders, retained_positions
 from trading_intents.orders.service import OrderFilter, Orders
 from trading_intents.storage.database import Database
@@ -104,3 +105,33 @@ async def test_a_rare_filter_reads_a_stretch_of_the_account_at_a_time(
     assert pages == [[1], [], [], [10]]
     found = await orders.list(account, OrderFilter(), 0, 50)
     assert (len(found.rows), found.more_after) == (11, None)
+
+
+async def test_a_reader_of_trades_misses_none_that_commits_late(books: Books) -> None:
+    orders = [await books.create("10", symbol=f"S{place % 3}") for place in range(40)]
+    following = list(range(40))
+    seen: list[str] = []
+    done = asyncio.Event()
+
+    async def write() -> None:
+        while following:
+            place = following.pop()
+            await books.tell(fill(orders[place], f"e{place}", "10"))
+
+    async def read() -> None:
+        after = 0
+        while True:
+            ended = done.is_set()
+            async with books.database.service.transaction([books.organization], read_only=True) as tx:
+                rows = await store.list_trades(tx, books.accounts[0], after, 5)
+            seen.extend(row["exec_id"] for row in rows)
+            after = rows[-1]["seq"] if rows else after
+            if ended and not rows:
+                return
+
+    async def write_all() -> None:
+        await asyncio.gather(*(write() for _ in range(3)))
+        done.set()
+
+    await asyncio.gather(write_all(), read())
+    assert sorted(seen) == sorted(f"e{place}" for place in range(40))

@@ -23,7 +23,7 @@ from trading_intents.execution.booking import (
 )
 from trading_intents.ids import OrganizationId
 from trading_intents.intents.stats import buckets
-from trading_intents.intents.stats.model import Entry
+from trading_intents.intents.stats.model import Entry, sum_up
 from trading_intents.orders import store
 from trading_intents.orders.events import day_of, order_event, position_event, shown_quantity, trade_event
 from trading_intents.orders.facts import (
@@ -139,7 +139,7 @@ async def record(tx: Tx, desk: Desk, events: Sequence[BrokerEvent], own: Sequenc
         tuple(changes),
         tuple(each.row for each in holdings if each.visible),
         tuple(each.difference for each in holdings if each.difference),
-        tuple(entry for each in settled for entry in each.entries),
+        sum_up(entry for each in settled for entry in each.entries),
     )
 
 
@@ -147,15 +147,18 @@ async def publish(tx: Tx, recorded: Recorded) -> None:
     """The last statements before the commit: stats, then the organization's stream head, and the trades by its seq."""
     if recorded.entries:
         await buckets.add(tx, recorded.entries)
+    told: dict[UUID, list[TradeChange]] = {}
+    for change in recorded.trades:
+        if change.told:
+            told.setdefault(change.order["order_id"], []).append(change)
     events: list[Event] = []
     places: dict[UUID, int] = {}
     for order_id, booked in recorded.orders.items():
         if booked.changed:
             events.append(order_event(booked.row))
-        for change in recorded.trades:
-            if change.told and change.order["order_id"] == order_id:
-                places[change.after.trade_id] = len(events)
-                events.append(trade_event(change.order, change.after))
+        for change in told.get(order_id, ()):
+            places[change.after.trade_id] = len(events)
+            events.append(trade_event(change.order, change.after))
     events += [position_event(row, day_of(row["now"])) for row in recorded.positions]
     heads = await stream_log.append(tx, events) if events else {}
     first = heads.get(recorded.desk.organization_id, 0) - len(events) + 1
@@ -273,7 +276,7 @@ async def _book_positions(
         for _, step in sorted(steps, key=lambda each: each[0]):
             after = book_report(after, step) if isinstance(step, BrokerEvent) else book_trade(after, step)
         if any(change.rebooked for change in trades):
-            after = replace(after, position=await _sum_up(tx, desk, row["symbol"], trades))
+            after = replace(after, position=await _book_again(tx, desk, row["symbol"], trades))
         if after != before:
             held.append(_held(desk, row, before, after))
     if held:
@@ -298,7 +301,7 @@ def _held(desk: Desk, row: Row, before: Holding, after: Holding) -> _Held:
     )
 
 
-async def _sum_up(tx: Tx, desk: Desk, symbol: str, changes: Sequence[TradeChange]) -> Position:
+async def _book_again(tx: Tx, desk: Desk, symbol: str, changes: Sequence[TradeChange]) -> Position:
     """The whole position again, from the trades as they were booked with their numbers of now."""
     numbers = {change.after.trade_id: change.booking for change in changes if change.before}
     position, after, more = Position(), 0, True

@@ -101,9 +101,8 @@ async def record_facts(
         WITH held AS MATERIALIZED (
             SELECT order_id FROM orders WHERE order_id = ANY ($3::uuid[]) ORDER BY order_id FOR UPDATE
         ), new AS MATERIALIZED (
-            SELECT f.*, owner_id
-            FROM json_populate_recordset(NULL::facts, $4::text::json) WITH ORDINALITY AS f
-            JOIN unnest($5::uuid[]) WITH ORDINALITY AS o (owner_id, ordinality) USING (ordinality)
+            SELECT *, unnest AS owner_id
+            FROM ROWS FROM (json_populate_recordset(NULL::facts, $4::text::json), unnest($5::uuid[])) WITH ORDINALITY
             WHERE (SELECT count(*) FROM held) >= 0  -- so that they are held before anything is written
         ), named AS (
             UPDATE commands SET broker_order_id = new.broker_order_id
