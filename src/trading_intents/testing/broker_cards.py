@@ -1,0 +1,395 @@
+"""The cards: what is done at a venue, and what a broker integration must tell of it. Numbers are never used again."""
+
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+
+from trading_intents.brokers import port
+from trading_intents.brokers.port import Absent, BrokerEvent, Capabilities, CommandResult, OrderSnapshot, Outcome
+from trading_intents.testing.broker_suite import (
+    Card,
+    Scene,
+    Sent,
+    StageFault,
+    deadline,
+    looks_up,
+    looks_up_for_ever,
+    offers,
+    replaces,
+    total,
+)
+from trading_intents.trading import OrderKind, OrderSide, TimeInForce
+
+_E = port.EventKind
+_IOC, _FOK, _GTC = TimeInForce.IMMEDIATE_OR_CANCEL, TimeInForce.FILL_OR_KILL, TimeInForce.GOOD_TILL_CANCEL
+_DAY = timedelta(days=1)
+
+
+async def closes(scene: Scene) -> None:
+    await scene.close()
+    assert scene.has_ended
+    result = await scene.broker.submit(scene.ticket(OrderSide.BUY, "1"), deadline())
+    assert result.outcome is Outcome.NOT_SENT
+
+
+async def opens_again(scene: Scene) -> None:
+    await scene.quote("99", "100")
+    await scene.connect_again()
+    await scene.expect([_E.ACCEPTED, _E.FILL], await scene.buy("1"))
+
+
+async def fills_market(scene: Scene) -> None:
+    await scene.quote("99", "100")
+    sent = await scene.buy("10")
+    *_, last = await scene.expect([_E.ACCEPTED, _E.FILL], sent)
+    assert (last.cum_quantity, last.price) in ((Decimal(10), Decimal(100)), (None, Decimal(100)))
+
+
+async def sells_what_was_bought(scene: Scene) -> None:
+    await scene.quote("99", "100")
+    await scene.expect_filled("10", await scene.buy("10"))
+    sold = await scene.send(scene.ticket(OrderSide.SELL, "10"))
+    (fill,) = await scene.expect_filled("10", sold)
+    assert fill.price == 99
+
+
+async def rests(scene: Scene) -> None:
+    await scene.quote("99", "101")
+    sent = await scene.buy("10", "90")
+    await scene.expect([_E.ACCEPTED], sent)
+    assert sent.result.broker_order_id
+
+
+async def fills_marketable_limit(scene: Scene) -> None:
+    await scene.quote("99", "100")
+    fills = await scene.expect_filled("10", await scene.buy("10", "101"))
+    assert all(fill.price is not None and fill.price <= 101 for fill in fills)
+
+
+async def fills_resting_limit(scene: Scene) -> None:
+    await scene.quote("99", "101")
+    sent = await scene.buy("10", "100")
+    await scene.expect([_E.ACCEPTED], sent)
+    await scene.quote("98", "99")
+    fills = await scene.expect_filled("10", sent)
+    assert all(fill.price is not None and fill.price <= 100 for fill in fills)
+
+
+async def fills_in_parts(scene: Scene) -> None:
+    await scene.quote("99", "100", "4")
+    sent = await scene.buy("10", "100")
+    await scene.expect_filled("4", sent)
+    await scene.quote("99", "100", "100")
+    fills = await scene.expect_filled("10", sent)
+    counts = [fill.cum_quantity for fill in fills if fill.cum_quantity is not None]
+    assert counts == sorted(counts)
+    assert len({fill.exec_id for fill in fills}) == len(fills) > 1
+
+
+async def triggers_stop(scene: Scene) -> None:
+    await scene.quote("99", "100")
+    sent = await scene.buy("10", stop="105")
+    await scene.expect([_E.ACCEPTED], sent)
+    await scene.quote("106", "107")
+    (fill,) = await scene.expect_filled("10", sent)
+    assert fill.price == 107
+
+
+async def triggers_stop_limit(scene: Scene) -> None:
+    await scene.quote("99", "100")
+    sent = await scene.buy("10", "106", "105")
+    await scene.expect([_E.ACCEPTED], sent)
+    await scene.quote("104", "105")
+    fills = await scene.expect_filled("10", sent)
+    assert all(fill.price is not None and fill.price <= 106 for fill in fills)
+
+
+async def cancels_rest_of_ioc(scene: Scene) -> None:
+    await scene.quote("99", "100", "4")
+    sent = await scene.buy("10", "100", time_in_force=_IOC)
+    *_, fill, end = await scene.expect([_E.ACCEPTED, _E.FILL, _E.CANCELLED], sent)
+    assert fill.quantity == 4
+    assert end.cum_quantity in (None, Decimal(4))
+
+
+async def kills_fok(scene: Scene) -> None:
+    await scene.quote("99", "100", "4")
+    sent = await scene.send(scene.ticket(OrderSide.BUY, "10", "100", time_in_force=_FOK))
+    if sent.result.outcome is Outcome.ACKED:
+        events = await scene.expect([_E.ACCEPTED, _E.CANCELLED], sent)
+        assert events[-1].cum_quantity in (None, Decimal(0))
+    assert not scene.fills(sent)
+
+
+async def fills_fok(scene: Scene) -> None:
+    await scene.quote("99", "100", "10")
+    await scene.expect_filled("10", await scene.buy("10", "100", time_in_force=_FOK))
+
+
+async def keeps_gtc(scene: Scene) -> None:
+    await scene.quote("99", "101")
+    await scene.expect([_E.ACCEPTED], await scene.buy("1", "90", time_in_force=_GTC))
+
+
+async def refuses(scene: Scene) -> None:
+    """More than any account can pay."""
+    await scene.quote("99", "101")
+    sent = await scene.send(scene.ticket(OrderSide.BUY, "100000000000", "100"))
+    assert sent.result.outcome in (Outcome.REJECTED, Outcome.ACKED), sent.result
+    if sent.result.outcome is Outcome.REJECTED:
+        assert sent.result.code or sent.result.message
+    else:
+        await scene.expect([_E.REJECTED], sent)
+    assert not scene.fills(sent)
+
+
+async def never_takes_an_id_twice(scene: Scene) -> None:
+    """Where a venue would, the adapter cannot help it: then this card fails, and the platform's own rule is all."""
+    await scene.quote("99", "101")
+    sent = await scene.buy("1", "90")
+    again = await scene.broker.submit(sent.ticket, deadline())
+    assert again.outcome is Outcome.UNKNOWN, "a known id is no refusal: the order is there"
+    snapshot = await scene.broker.snapshot(await scene.stage.now() - _DAY)
+    assert len(snapshot.open_orders) == 1
+
+
+async def sends_nothing_stale(scene: Scene) -> None:
+    await scene.quote("99", "101")
+    stale = replace(scene.ticket(OrderSide.BUY, "1"), not_after=await scene.stage.now() - timedelta(seconds=5))
+    assert (await scene.broker.submit(stale, deadline())).outcome is Outcome.NOT_SENT
+    late = scene.ticket(OrderSide.BUY, "1")
+    assert (await scene.broker.submit(late, deadline(-1))).outcome is Outcome.NOT_SENT
+    snapshot = await scene.broker.snapshot(await scene.stage.now() - _DAY)
+    assert not snapshot.open_orders
+    assert not snapshot.executions
+
+
+async def keeps_its_keys(scene: Scene) -> None:
+    """An answer, the stream and a snapshot tell the same thing under the same key."""
+    await scene.quote("99", "100")
+    sent = await scene.buy("5")
+    streamed = await scene.expect([_E.ACCEPTED, _E.FILL], sent)
+    snapshot = await scene.broker.snapshot(await scene.stage.now() - _DAY)
+    keys = {event.dedupe_key for event in streamed}
+    assert len(keys) == len(streamed)
+    assert {event.dedupe_key for event in sent.result.updates if event.kind in (_E.ACCEPTED, _E.FILL)} <= keys
+    assert _keys(snapshot.executions, _E.FILL) == _keys(streamed, _E.FILL)
+
+
+async def replaces_quantity(scene: Scene) -> None:
+    await scene.quote("99", "101")
+    sent = await scene.buy("10", "90")
+    changed = await scene.replace(sent, "20", "91")
+    assert changed.result.outcome is Outcome.ACKED
+    *_, event = await scene.expect([_E.ACCEPTED, _E.REPLACED], sent, changed)
+    assert event.client_order_id == changed.ticket.client_order_id
+    assert event.replaces in (None, sent.ticket.client_order_id)
+
+
+async def fills_a_replaced_order(scene: Scene) -> None:
+    await scene.quote("99", "100", "4")
+    sent = await scene.buy("10", "100")
+    await scene.expect_filled("4", sent)
+    changed = await scene.replace(sent, "8", "101")
+    await scene.quote("99", "100")
+    fills = await scene.expect_filled("8", sent, changed)
+    assert fills[-1].cum_quantity in (None, Decimal(8))
+
+
+async def replaces_to_what_is_filled(scene: Scene) -> None:
+    """FILLED at what is filled, or refused: never more."""
+    await scene.quote("99", "100", "4")
+    sent = await scene.buy("10", "100")
+    await scene.expect_filled("4", sent)
+    changed = await scene.replace(sent, "4", "100")
+    await scene.quote("99", "100")
+    if changed.result.outcome is Outcome.ACKED:
+        await scene.expect([_E.ACCEPTED, _E.FILL, _E.REPLACED], sent, changed)
+        assert total(scene.fills(sent, changed)) == 4
+
+
+async def refuses_to_replace_what_is_over(scene: Scene) -> None:
+    await scene.quote("99", "100")
+    sent = await scene.buy("1")
+    await scene.expect_filled("1", sent)
+    changed = await scene.replace(sent, "2")
+    assert changed.result.outcome is Outcome.REJECTED
+
+
+async def cancels(scene: Scene) -> None:
+    await scene.quote("99", "101")
+    sent = await scene.buy("10", "90")
+    ended = await scene.cancel(sent)
+    assert ended.result.outcome is Outcome.ACKED
+    await scene.expect([_E.ACCEPTED, _E.CANCELLED], sent, ended)
+
+
+async def cancels_what_is_left(scene: Scene) -> None:
+    await scene.quote("99", "100", "4")
+    sent = await scene.buy("10", "100")
+    await scene.expect_filled("4", sent)
+    ended = await scene.cancel(sent)
+    *_, event = await scene.expect([_E.ACCEPTED, _E.FILL, _E.CANCELLED], sent, ended)
+    assert event.cum_quantity in (None, Decimal(4))
+
+
+async def cancels_by_client_id(scene: Scene) -> None:
+    """Its answer may have been lost, and the broker's own id with it."""
+    await scene.quote("99", "101")
+    sent = await scene.buy("10", "90")
+    ended = await scene.cancel(sent, with_broker_id=False)
+    await scene.expect([_E.ACCEPTED, _E.CANCELLED], sent, ended)
+
+
+async def refuses_to_cancel_what_is_over(scene: Scene) -> None:
+    await scene.quote("99", "100")
+    sent = await scene.buy("1")
+    await scene.expect_filled("1", sent)
+    assert (await scene.cancel(sent)).result.outcome is Outcome.REJECTED
+
+
+async def refuses_to_cancel_what_is_not_there(scene: Scene) -> None:
+    never = Sent(scene.ticket(OrderSide.BUY, "1", "90"), CommandResult(outcome=Outcome.NOT_SENT))
+    assert (await scene.cancel(never)).result.outcome is Outcome.REJECTED
+
+
+async def looks_up_a_working_order(scene: Scene) -> None:
+    await scene.quote("99", "101")
+    found = await _found(scene, await scene.buy("3", "90"))
+    assert (found.symbol, found.side, found.quantity) == (scene.stage.symbol, OrderSide.BUY, Decimal(3))
+    assert found.events[0].kind is _E.ACCEPTED
+
+
+async def looks_up_what_is_over(scene: Scene) -> None:
+    await scene.quote("99", "100")
+    filled = await scene.buy("3")
+    await scene.expect_filled("3", filled)
+    cancelled = await scene.buy("3", "90")
+    await scene.cancel(cancelled)
+    assert total(event for event in (await _found(scene, filled)).events if event.kind is _E.FILL) == 3
+    assert _E.CANCELLED in [event.kind for event in (await _found(scene, cancelled)).events]
+
+
+async def looks_up_by_the_id_of_a_replace(scene: Scene) -> None:
+    await scene.quote("99", "101")
+    sent = await scene.buy("3", "90")
+    changed = await scene.replace(sent, "4", "90")
+    assert (await _found(scene, changed)).quantity == 4
+
+
+async def finds_nothing_that_was_not_sent(scene: Scene) -> None:
+    await scene.buy("3", "1")
+    assert await scene.broker.lookup(scene.stage.client_order_id(), None, deadline()) == Absent()
+
+
+async def tells_open_orders(scene: Scene) -> None:
+    await scene.quote("99", "100", "4")
+    sent = await scene.buy("10", "100")
+    await scene.expect_filled("4", sent)
+    await scene.cancel(await scene.buy("1", "90"))
+    snapshot = await scene.broker.snapshot(await scene.stage.now() - _DAY)
+    (order,) = snapshot.open_orders
+    assert order.client_order_id == sent.ticket.client_order_id
+    assert total(event for event in order.events if event.kind is _E.FILL) in (0, 4)
+    assert total(event for event in snapshot.executions if event.kind is _E.FILL) == 4
+
+
+async def tells_positions(scene: Scene) -> None:
+    await scene.quote("99", "100")
+    await scene.expect_filled("7", await scene.buy("7"))
+    positions = (await scene.broker.snapshot(await scene.stage.now() - _DAY)).positions
+    if positions is not None:
+        assert [each.quantity for each in positions if each.symbol == scene.stage.symbol] == [7]
+
+
+async def tells_what_happened_meanwhile(scene: Scene) -> None:
+    await scene.quote("99", "101")
+    before = await scene.stage.now()
+    sent = await scene.buy("5", "100")
+    await scene.close()
+    await scene.quote("98", "99")
+    await scene.connect_again()
+    seen: list[BrokerEvent] = []
+    if not scene.fills(sent):
+        snapshot = await scene.broker.snapshot(before - _DAY)
+        seen = [event for event in snapshot.executions if event.kind is _E.FILL]
+    assert total(seen or scene.fills(sent)) == 5
+
+
+async def survives_a_lost_answer(scene: Scene) -> None:
+    await scene.quote("99", "101")
+    await scene.stage.fault(StageFault.DROP_ANSWER)
+    sent = await scene.send(scene.ticket(OrderSide.BUY, "1", "90"))
+    assert sent.result.outcome is Outcome.UNKNOWN
+    assert len((await scene.broker.snapshot(await scene.stage.now() - _DAY)).open_orders) == 1
+
+
+async def doubts_a_lost_command(scene: Scene) -> None:
+    await scene.quote("99", "101")
+    await scene.stage.fault(StageFault.LOSE_COMMAND)
+    sent = await scene.send(scene.ticket(OrderSide.BUY, "1", "90"))
+    assert sent.result.outcome is Outcome.UNKNOWN
+    assert not (await scene.broker.snapshot(await scene.stage.now() - _DAY)).open_orders
+
+
+async def tells_of_a_broken_link(scene: Scene) -> None:
+    await scene.quote("99", "101")
+    await scene.stage.fault(StageFault.BREAK_LINK)
+    await scene.send(scene.ticket(OrderSide.BUY, "1", "90"))
+    await scene.expect_end()
+
+
+async def _found(scene: Scene, sent: Sent) -> OrderSnapshot:
+    found = await scene.broker.lookup(sent.ticket.client_order_id, sent.result.broker_order_id, deadline())
+    assert isinstance(found, OrderSnapshot), found
+    return found
+
+
+def _keys(events: "list[BrokerEvent] | tuple[BrokerEvent, ...]", kind: _E) -> set[str]:
+    return {event.dedupe_key for event in events if event.kind is kind}
+
+
+def _looks_up_replaces(capabilities: Capabilities) -> bool:
+    return looks_up(capabilities) and replaces(capabilities)
+
+
+_K = OrderKind
+CARDS = (
+    Card(1, "a closed link sends nothing, and its stream has ended", closes),
+    Card(2, "a link can be opened again", opens_again, offers(_K.MARKET)),
+    Card(10, "a market order is filled", fills_market, offers(_K.MARKET)),
+    Card(11, "what was bought can be sold", sells_what_was_bought, offers(_K.MARKET)),
+    Card(12, "a limit order rests", rests, offers(_K.LIMIT)),
+    Card(13, "a marketable limit order is filled, not worse than its limit", fills_marketable_limit, offers(_K.LIMIT)),
+    Card(14, "a resting limit order is filled when the market comes", fills_resting_limit, offers(_K.LIMIT)),
+    Card(15, "an order is filled in parts, which add up", fills_in_parts, offers(_K.LIMIT)),
+    Card(16, "a stop order becomes a market order", triggers_stop, offers(_K.STOP)),
+    Card(17, "a stop-limit order becomes a limit order", triggers_stop_limit, offers(_K.STOP_LIMIT)),
+    Card(18, "IOC: what is not filled at once is cancelled", cancels_rest_of_ioc, offers(_K.LIMIT, _IOC)),
+    Card(19, "FOK: all or nothing", kills_fok, offers(_K.LIMIT, _FOK)),
+    Card(20, "FOK: all", fills_fok, offers(_K.LIMIT, _FOK)),
+    Card(21, "GTC rests", keeps_gtc, offers(_K.LIMIT, _GTC)),
+    Card(22, "a refusal is definite and says why", refuses, offers(_K.LIMIT)),
+    Card(23, "an id that was used makes no second order, and is no refusal", never_takes_an_id_twice, offers(_K.LIMIT)),
+    Card(24, "a command that is too old, or out of time, is not sent", sends_nothing_stale, offers(_K.MARKET)),
+    Card(25, "an event has one key, wherever it is told", keeps_its_keys, offers(_K.MARKET)),
+    Card(30, "an order is replaced", replaces_quantity, replaces),
+    Card(31, "a replaced order goes on from what was filled", fills_a_replaced_order, replaces),
+    Card(32, "a replace to no more than what is filled buys nothing more", replaces_to_what_is_filled, replaces),
+    Card(33, "what is over is not replaced", refuses_to_replace_what_is_over, replaces),
+    Card(40, "an order is cancelled", cancels, offers(_K.LIMIT)),
+    Card(41, "what is left of an order is cancelled", cancels_what_is_left, offers(_K.LIMIT)),
+    Card(42, "an order is cancelled by its client order id alone", cancels_by_client_id, offers(_K.LIMIT)),
+    Card(43, "what is over is not cancelled", refuses_to_cancel_what_is_over, offers(_K.MARKET)),
+    Card(44, "what is not there is not cancelled", refuses_to_cancel_what_is_not_there),
+    Card(50, "a working order is found", looks_up_a_working_order, looks_up),
+    Card(51, "what is over is found", looks_up_what_is_over, looks_up_for_ever),
+    Card(52, "an order is found by the id of its replace", looks_up_by_the_id_of_a_replace, _looks_up_replaces),
+    Card(53, "what was never sent is absent", finds_nothing_that_was_not_sent, looks_up_for_ever),
+    Card(60, "a snapshot tells open orders and executions", tells_open_orders, offers(_K.LIMIT)),
+    Card(61, "a snapshot tells positions, if any", tells_positions, offers(_K.MARKET)),
+    Card(62, "what happened while the link was away is told", tells_what_happened_meanwhile, offers(_K.LIMIT)),
+    Card(70, "a lost answer is unknown", survives_a_lost_answer, offers(_K.LIMIT), StageFault.DROP_ANSWER),
+    Card(71, "a lost command is unknown", doubts_a_lost_command, offers(_K.LIMIT), StageFault.LOSE_COMMAND),
+    Card(72, "a broken link ends the stream, or tells of a gap", tells_of_a_broken_link, fault=StageFault.BREAK_LINK),
+)

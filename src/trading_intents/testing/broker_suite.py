@@ -1,0 +1,288 @@
+"""What every broker integration must do, as numbered cards that are played against it. An author writes a Stage for the
+venue, or a simulator of it, and runs `play` for each card of `broker_cards.CARDS`. Needs no test framework."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Protocol
+
+from trading_intents.brokers.port import (
+    Broker,
+    BrokerEvent,
+    Capabilities,
+    CommandResult,
+    EventKind,
+    LookupKind,
+    OrderTicket,
+    Outcome,
+    StreamGap,
+)
+from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
+
+CALL_SECONDS = 3.5
+WAIT_SECONDS = 5.0
+# Told by some venues and not by others, about a state that ends by itself.
+PASSING = frozenset(
+    {EventKind.PENDING_CANCEL, EventKind.PENDING_REPLACE, EventKind.STATUS, EventKind.TRIGGERED, EventKind.POSITION}
+)
+
+
+class StageFault(StrEnum):
+    DROP_ANSWER = "drop_answer"  # the next command is taken, and its answer lost
+    LOSE_COMMAND = "lose_command"  # the next command never arrives, and no answer comes
+    BREAK_LINK = "break_link"  # the link breaks after the next command
+
+
+class Stage(Protocol):
+    """An empty account at a venue whose market the test makes. One is made for each card."""
+
+    capabilities: Capabilities
+    symbol: Symbol  # that nobody else trades
+    faults: frozenset[StageFault]  # those that it can do
+
+    def client_order_id(self) -> str: ...
+
+    async def connect(self) -> Broker:
+        """A new link to the account, not opened."""
+        ...
+
+    async def now(self) -> datetime:
+        """By the venue's clock."""
+        ...
+
+    async def quote(self, bid: Decimal, ask: Decimal, size: Decimal) -> None:
+        """The market is this from now on, `size` on both sides, and nothing was traded."""
+        ...
+
+    async def fault(self, fault: StageFault) -> None: ...
+
+
+Need = Callable[[Capabilities], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """`needs` says for which brokers it is meant; `fault`, what the stage must be able to do."""
+
+    number: int
+    title: str
+    play: Callable[["Scene"], Awaitable[None]]
+    needs: Need = lambda capabilities: True
+    fault: StageFault | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.number:02} {self.title}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A command as it was sent, and what was answered."""
+
+    ticket: OrderTicket
+    result: CommandResult
+
+
+@dataclass
+class Scene:
+    """What a card plays with: an open link, and everything that its stream told."""
+
+    stage: Stage
+    broker: Broker
+    heard: list[BrokerEvent] = field(default_factory=list)
+    gaps: list[StreamGap] = field(default_factory=list)
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _following: "asyncio.Task[None] | None" = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self._following is None or self._following.done()
+
+    async def open(self) -> None:
+        await self.broker.open()
+        self._following = asyncio.create_task(self._follow())
+
+    async def close(self) -> None:
+        await self.broker.close()
+        if self._following:
+            async with asyncio.timeout(WAIT_SECONDS):
+                await asyncio.gather(self._following, return_exceptions=True)
+
+    async def connect_again(self) -> None:
+        await self.close()
+        self.broker = await self.stage.connect()
+        await self.open()
+
+    async def _follow(self) -> None:
+        async for event in self.broker.events():
+            if isinstance(event, StreamGap):
+                self.gaps.append(event)
+            else:
+                self.heard.append(event)
+            self._news.set()
+        self._news.set()
+
+    async def quote(self, bid: str, ask: str, size: str = "1000") -> None:
+        await self.stage.quote(Decimal(bid), Decimal(ask), Decimal(size))
+
+    def ticket(
+        self,
+        side: OrderSide,
+        quantity: str,
+        limit: str | None = None,
+        stop: str | None = None,
+        time_in_force: TimeInForce = TimeInForce.DAY,
+    ) -> OrderTicket:
+        kinds = {
+            (False, False): OrderKind.MARKET,
+            (True, False): OrderKind.LIMIT,
+            (False, True): OrderKind.STOP,
+            (True, True): OrderKind.STOP_LIMIT,
+        }
+        return OrderTicket(
+            client_order_id=self.stage.client_order_id(),
+            symbol=self.stage.symbol,
+            side=side,
+            kind=kinds[limit is not None, stop is not None],
+            quantity=Decimal(quantity),
+            limit_price=None if limit is None else Decimal(limit),
+            stop_price=None if stop is None else Decimal(stop),
+            time_in_force=time_in_force,
+        )
+
+    async def send(self, ticket: OrderTicket) -> Sent:
+        return Sent(ticket, await self.broker.submit(ticket, deadline()))
+
+    async def buy(
+        self,
+        quantity: str,
+        limit: str | None = None,
+        stop: str | None = None,
+        time_in_force: TimeInForce = TimeInForce.DAY,
+    ) -> Sent:
+        """Taken, or the card fails."""
+        sent = await self.send(self.ticket(OrderSide.BUY, quantity, limit, stop, time_in_force))
+        assert sent.result.outcome is Outcome.ACKED, sent.result
+        return sent
+
+    async def replace(self, sent: Sent, quantity: str, limit: str | None = None, stop: str | None = None) -> Sent:
+        terms = self.ticket(sent.ticket.side, quantity, limit, stop, sent.ticket.time_in_force)
+        ticket = self._about(sent, terms)
+        return Sent(ticket, await self.broker.replace(ticket, deadline()))
+
+    async def cancel(self, sent: Sent, with_broker_id: bool = True) -> Sent:
+        ticket = self._about(sent, replace(sent.ticket, client_order_id=self.stage.client_order_id()))
+        if not with_broker_id:
+            ticket = replace(ticket, broker_order_id=None)
+        return Sent(ticket, await self.broker.cancel(ticket, deadline()))
+
+    def _about(self, sent: Sent, ticket: OrderTicket) -> OrderTicket:
+        return replace(
+            ticket,
+            orig_client_order_id=sent.ticket.client_order_id,
+            broker_order_id=sent.result.broker_order_id or sent.ticket.broker_order_id,
+        )
+
+    def told(self, *sent: Sent) -> list[BrokerEvent]:
+        """What the stream told about these commands' order, each event once, without what passes by itself."""
+        clients = {each.ticket.client_order_id for each in sent}
+        numbers = {each.result.broker_order_id for each in sent} - {None}
+        found = {
+            event.dedupe_key: event
+            for event in self.heard
+            if (event.client_order_id in clients or event.broker_order_id in numbers) and event.kind not in PASSING
+        }
+        return list(found.values())
+
+    async def expect(self, kinds: Sequence[EventKind], *sent: Sent) -> list[BrokerEvent]:
+        """Waits until the stream told exactly these about the order, in this order; fills may be several."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WAIT_SECONDS):
+                while _folded(self.told(*sent)) != list(kinds) and not self.has_ended:
+                    self._news.clear()
+                    await self._news.wait()
+        events = self.told(*sent)
+        assert _folded(events) == list(kinds), f"expected {list(kinds)}, told {_folded(events)}"
+        return events
+
+    async def expect_filled(self, quantity: str, *sent: Sent) -> list[BrokerEvent]:
+        """Waits until the order's fills sum up to this."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WAIT_SECONDS):
+                while total(self.fills(*sent)) < Decimal(quantity):
+                    self._news.clear()
+                    await self._news.wait()
+        fills = self.fills(*sent)
+        assert total(fills) == Decimal(quantity), f"filled {total(fills)}, not {quantity}"
+        return fills
+
+    def fills(self, *sent: Sent) -> list[BrokerEvent]:
+        return [event for event in self.told(*sent) if event.kind is EventKind.FILL]
+
+    async def expect_end(self) -> None:
+        """Waits until the stream has ended or told of a gap."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not self.has_ended and not self.gaps:
+                self._news.clear()
+                await self._news.wait()
+
+
+def deadline(seconds: float = CALL_SECONDS) -> float:
+    return time.monotonic() + seconds
+
+
+def total(fills: Iterable[BrokerEvent]) -> Decimal:
+    return sum((fill.quantity or Decimal(0) for fill in fills), Decimal(0))
+
+
+def _folded(events: Sequence[BrokerEvent]) -> list[EventKind]:
+    """Kinds, with fills in a row as one."""
+    kinds = [event.kind for event in events]
+    return [
+        kind for place, kind in enumerate(kinds) if kind is not EventKind.FILL or kinds[:place][-1:] != [EventKind.FILL]
+    ]
+
+
+def is_meant_for(card: Card, capabilities: Capabilities) -> bool:
+    return card.needs(capabilities)
+
+
+async def play(card: Card, stage: Stage) -> None:
+    """AssertionError says what was wrong. Only for cards that are meant for the broker."""
+    scene = Scene(stage, await stage.connect())
+    await scene.open()
+    try:
+        await card.play(scene)
+    finally:
+        await scene.close()
+
+
+def support_matrix(cards: Sequence[Card], brokers: Sequence[Capabilities]) -> str:
+    """A table in Markdown: which card is meant for which broker."""
+    head = ["| Card |", *(f" {broker.name} |" for broker in brokers)]
+    lines = ["".join(head), "|---" * (len(brokers) + 1) + "|"]
+    for card in cards:
+        marks = (" yes |" if is_meant_for(card, broker) else " - |" for broker in brokers)
+        lines.append(f"| {card.name} |" + "".join(marks))
+    return "\n".join(lines)
+
+
+def offers(kind: OrderKind, time_in_force: TimeInForce = TimeInForce.DAY) -> Need:
+    return lambda capabilities: time_in_force in capabilities.times_in_force.get(kind, ())
+
+
+def replaces(capabilities: Capabilities) -> bool:
+    return capabilities.native_replace and offers(OrderKind.LIMIT)(capabilities)
+
+
+def looks_up(capabilities: Capabilities) -> bool:
+    return capabilities.lookup is not LookupKind.NONE
+
+
+def looks_up_for_ever(capabilities: Capabilities) -> bool:
+    return capabilities.lookup is LookupKind.DURABLE

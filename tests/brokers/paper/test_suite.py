@@ -1,0 +1,68 @@
+"""The paper broker plays every card that is meant for it."""
+
+import itertools
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from tests.brokers.paper.venue import Venue
+from trading_intents.brokers.paper.broker import PaperBroker
+from trading_intents.brokers.paper.model import CAPABILITIES
+from trading_intents.brokers.paper.quotes import Prices, Quotes
+from trading_intents.brokers.port import Capabilities
+from trading_intents.testing.broker_cards import CARDS
+from trading_intents.testing.broker_suite import Card, StageFault, is_meant_for, play, support_matrix
+from trading_intents.trading import Symbol
+
+BROKERS = Path(__file__).parents[3] / "docs" / "brokers.md"
+FAULTS = {
+    StageFault.DROP_ANSWER: "drop_answer",
+    StageFault.LOSE_COMMAND: "lose",
+    StageFault.BREAK_LINK: "disconnect",
+}
+
+
+@dataclass
+class PaperStage:
+    venue: Venue
+    account: UUID = field(default_factory=uuid4)
+    symbol: Symbol = Symbol("ACME")
+    capabilities: Capabilities = CAPABILITIES
+    faults: frozenset[StageFault] = frozenset(FAULTS)
+    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def client_order_id(self) -> str:
+        return f"c{next(self._numbers)}"
+
+    async def connect(self) -> PaperBroker:
+        return PaperBroker(self.venue.context(self.account, self.venue.organization))
+
+    async def now(self) -> datetime:
+        now: datetime = await self.venue.value("SELECT clock_timestamp()")
+        return now
+
+    async def quote(self, bid: Decimal, ask: Decimal, size: Decimal) -> None:
+        prices = Prices(bid=bid, ask=ask, bid_size=size, ask_size=size)
+        await Quotes(self.venue.database.service, self.venue.signals).post(self.venue.organization, self.symbol, prices)
+
+    async def fault(self, fault: StageFault) -> None:
+        await self.venue.fault(self.account, FAULTS[fault], remaining=1)
+
+
+def test_every_card_is_meant_for_the_paper_broker() -> None:
+    assert [card.name for card in CARDS if not is_meant_for(card, CAPABILITIES)] == []
+    numbers = [card.number for card in CARDS]
+    assert numbers == sorted(set(numbers))
+
+
+def test_the_documents_show_what_each_broker_plays() -> None:
+    assert support_matrix(CARDS, [CAPABILITIES]) in BROKERS.read_text()
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
+async def test_the_paper_broker_plays_the_card(venue: Venue, card: Card) -> None:
+    await play(card, PaperStage(venue))
