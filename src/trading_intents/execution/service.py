@@ -33,6 +33,7 @@ class Execution:
         self._recorder = Recorder(pool, shop.attempt_limit, lambda: self._watch.stir_after(), signals, metrics, log)
         exchange = Exchange(
             pool=pool,
+            integrations_pool=pool.share(),
             brokers=brokers,
             vault=vault,
             settings=settings,

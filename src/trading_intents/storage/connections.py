@@ -17,7 +17,7 @@ IDLE_LIMIT_SECONDS = 300.0  # older ones may have been forgotten by what lies be
 class Connections:
     def __init__(self, connect: Callable[[], Awaitable[Any]], size: int) -> None:
         self._connect = connect
-        self._size = size
+        self.size = size
         self._permits = asyncio.Semaphore(size)
         self._idle: list[tuple[Any, float]] = []
         self._closing = False
@@ -44,7 +44,7 @@ class Connections:
         self._closing = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_LIMIT_SECONDS):
-                for _ in range(self._size):
+                for _ in range(self.size):
                     await self._permits.acquire()
         while self._idle:
             connection, _ = self._idle.pop()
@@ -68,3 +68,24 @@ class Connections:
         except BaseException:
             self._permits.release()
             raise
+
+
+class Share:
+    """Some of the connections, and never more of them at once."""
+
+    def __init__(self, connections: "Connections | Share", size: int) -> None:
+        self._connections, self.size = connections, size
+        self._permits = asyncio.Semaphore(size)
+
+    async def take(self, limit_seconds: float) -> Any:
+        async with asyncio.timeout(limit_seconds):
+            await self._permits.acquire()
+        try:
+            return await self._connections.take(limit_seconds)
+        except BaseException:
+            self._permits.release()
+            raise
+
+    def give_back(self, connection: Any) -> None:
+        self._permits.release()
+        self._connections.give_back(connection)

@@ -11,7 +11,7 @@ import asyncpg
 
 from trading_intents.errors import OutcomeUnknown, PlatformError, StartupRefused, Unavailable
 from trading_intents.secret import Secret
-from trading_intents.storage.connections import Connections
+from trading_intents.storage.connections import Connections, Share
 from trading_intents.telemetry import Log, Metrics
 
 OWNER_ROLE, SERVICE_ROLE, WORKER_ROLE = "ti_owner", "ti_service", "ti_worker"
@@ -86,10 +86,14 @@ def column(values: Sequence[str | None]) -> str:
 class Pool:
     """Connections that act as one database role."""
 
-    def __init__(self, connections: Connections, role: str, metrics: Metrics) -> None:
-        self._connections = connections
+    def __init__(self, connections: Connections | Share, role: str, metrics: Metrics) -> None:
+        self._connections, self._role, self._metrics = connections, role, metrics
         self._in_use = metrics.pool_in_use.labels(role)
         self._away_until_seconds = 0.0
+
+    def share(self) -> "Pool":
+        """Half of the connections: those who take all of it leave the others enough."""
+        return Pool(Share(self._connections, max(1, self._connections.size // 2)), self._role, self._metrics)
 
     @contextlib.asynccontextmanager
     async def transaction(

@@ -24,7 +24,7 @@ RENEW_LIMIT_SECONDS = 1.0
 RETRY_SECONDS = 0.2
 GUARD_SECONDS = 0.5  # a lease that ends so soon is not worked with any more
 LEAST_PAUSE_SECONDS = 0.05
-SEEN_SECONDS = 60.0
+SEEN_SECONDS = 10.0
 TELL_PAUSE_SECONDS = 0.02  # so that many links that change together are one statement
 MOST_TAKEN = 500  # at a time
 MOST_GIVEN = 100  # at a time, to workers that have fewer
@@ -158,10 +158,14 @@ class Leases:
 
     async def _mark_seen(self, tx: Tx) -> None:
         now = self._exchange.clock.monotonic()
-        up = [account_id for account_id, link in self.links.items() if link.is_up]
-        if up and now - self._seen_at > SEEN_SECONDS:
-            await store.mark_seen(tx, self.worker_id, up)
-            self._seen_at = now
+        if now - self._seen_at < SEEN_SECONDS:
+            return
+        self._seen_at = now
+        heard = [link for link in self.links.values() if link.is_up and link.has_heard]
+        if heard:
+            await store.mark_seen(tx, self.worker_id, _ids(heard))
+        for link in heard:
+            link.has_heard = False
 
     def _open(self, row: Row) -> None:
         desk = Desk(row["id"], OrganizationId(row["organization_id"]), Environment(row["environment"]), row["broker"])

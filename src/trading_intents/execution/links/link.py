@@ -4,7 +4,7 @@ it; it never decides which."""
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -41,12 +41,13 @@ from trading_intents.storage.signals import Signals
 from trading_intents.telemetry import Log, Metrics
 
 OPEN_SECONDS = 10.0
+OPENING_AT_ONCE = 8  # links; with thousands of accounts everything else must go on
 SNAPSHOT_SECONDS = 10.0
 CLOSE_SECONDS = 2.0
 LOOKUP_SECONDS = 3.0
 MOST_BUFFERED = 1_000  # events; then the broker's own iterator waits, and tells of a gap if it cannot
 MOST_EVENTS = 100  # in a transaction
-SEEN_MARGIN = timedelta(minutes=5)  # clocks differ, and an execution can be told late
+SEEN_MARGIN = timedelta(seconds=30)  # clocks differ, and an execution can be told late
 PAUSES_SECONDS = (
     0.2,
     0.5,
@@ -63,6 +64,7 @@ class Exchange:
     """What every link of a process is built from. `changed` is told whenever a link's state is another."""
 
     pool: Pool
+    integrations_pool: Pool  # for their own tables
     brokers: Registry
     vault: Vault
     settings: Callable[[str], Mapping[str, str]]  # of a broker
@@ -72,6 +74,7 @@ class Exchange:
     metrics: Metrics
     log: Log
     changed: Callable[[], None]
+    opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(OPENING_AT_ONCE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ class Link:
         self.integration: Integration | None = exchange.brokers.integration(desk.broker)
         self.state = Connection.DISCONNECTED
         self.is_closed = False  # the account is, for good
+        self.has_heard = False  # anything since it was last asked
         self.breaker = Breaker()
         self.budget = Budget(self.integration.capabilities.requests_per_minute if self.integration else None)
         self._broker: Broker | None = None
@@ -240,8 +244,6 @@ class Link:
         self._show(Connection.CONNECTING)
         broker = self.integration.connect(await self._context(setup))
         try:
-            async with asyncio.timeout(OPEN_SECONDS):
-                await broker.open()
             await self._listen(broker, setup)
         finally:
             self._broker = None
@@ -263,24 +265,32 @@ class Link:
             secrets = await exchange.vault.open(ref, setup.sealed)
         account = BrokerAccount(desk.account_id, desk.organization_id, desk.environment, setup.external_account_id)
         settings = exchange.settings(desk.broker)
-        return IntegrationContext(account, secrets, exchange.clock, settings, exchange.pool, exchange.signals)
+        return IntegrationContext(
+            account, secrets, exchange.clock, settings, exchange.integrations_pool, exchange.signals
+        )
 
     async def _listen(self, broker: Broker, setup: _Setup) -> None:
         """Reconcile while what comes in is buffered, then write down what comes, until the stream ends."""
         buffer: asyncio.Queue[_Heard] = asyncio.Queue(MOST_BUFFERED)
-        reading = asyncio.create_task(_read_events(broker, buffer))
+        reading: asyncio.Task[None] | None = None
         try:
-            await self._reconcile(broker, setup.seen_at - SEEN_MARGIN)
+            async with self._exchange.opening:
+                async with asyncio.timeout(OPEN_SECONDS):
+                    await broker.open()
+                reading = asyncio.create_task(_read_events(broker, buffer))
+                await self._reconcile(broker)
             self._broker, self._complaint = broker, None
             self._show(Connection.CONNECTED)
-            await _first_of(self._write_events(broker, buffer, setup), self._mind(broker, setup))
+            await _first_of(self._write_events(broker, buffer), self._mind(broker, setup))
         finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            if reading is not None:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
 
-    async def _write_events(self, broker: Broker, buffer: "asyncio.Queue[_Heard]", setup: _Setup) -> None:
+    async def _write_events(self, broker: Broker, buffer: "asyncio.Queue[_Heard]") -> None:
         while True:
             heard = [await buffer.get()]
+            self.has_heard = True
             while len(heard) < MOST_EVENTS and not buffer.empty():
                 heard.append(buffer.get_nowait())
             events = tuple(each for each in heard if isinstance(each, BrokerEvent))
@@ -294,7 +304,7 @@ class Link:
                         return
                     case StreamGap():
                         self._exchange.log.warning("broker events may be missing", **self._named(), reason=each.reason)
-                        await self._reconcile(broker, setup.seen_at - SEEN_MARGIN)
+                        await self._reconcile(broker)
 
     async def _mind(self, broker: Broker, setup: _Setup) -> None:
         """Until the account is another; meanwhile a broken broker is asked whether it is well again."""
@@ -313,15 +323,16 @@ class Link:
             if self.breaker.is_open:
                 failures += 1
                 with contextlib.suppress(BrokerUnavailable, TimeoutError):
-                    await self._reconcile(broker, setup.seen_at - SEEN_MARGIN)
+                    await self._reconcile(broker)
                     failures = 0
 
-    async def _reconcile(self, broker: Broker, since: datetime) -> None:
+    async def _reconcile(self, broker: Broker) -> None:
         """Everything that the broker has, by the same way as what it streams; what it should have and has not is looked
         up. A broker that can tell all that is well."""
         self.budget.take()
+        setup = await self._read()
         async with asyncio.timeout(SNAPSHOT_SECONDS):
-            snapshot = await broker.snapshot(since)
+            snapshot = await broker.snapshot(setup.seen_at - SEEN_MARGIN)
         told = [event for order in snapshot.open_orders for event in order.events]
         told += [*snapshot.executions, *(snapshot.positions or ())]
         for start in range(0, len(told), MOST_EVENTS):
