@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from tests.waiting import eventually_async
 from trading_intents.accounts.vault import SecretRef
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import SystemClock
+from trading_intents.config import Settings, broker_settings
 from trading_intents.execution.service import Execution
 from trading_intents.ids import OrganizationId, id_maker
 from trading_intents.intents.model import Cancel, Create, Replace, Spec, Submission
@@ -160,7 +162,14 @@ async def executing(
         shop = Shop(database.worker, attempt_limit, clock, counted, log)
         brokers = Registry([floor.venue.integration])
         execution = Execution(
-            shop, brokers, OpenVault(), lambda _: {}, signals, id_maker(clock), most_age_millis, append_cancel
+            shop,
+            brokers,
+            OpenVault(),
+            partial(broker_settings, Settings()),
+            signals,
+            id_maker(clock),
+            most_age_millis,
+            append_cancel,
         )
         execution.start()
         try:

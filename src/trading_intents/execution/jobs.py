@@ -88,18 +88,19 @@ class Executor:
         link = self._leases.links.get(row.lane) if row.lane else None
         if link is None:
             return Release(NOT_OURS_SECONDS)
-        began_seconds = self._clock.monotonic()
-        turn = await self._marking.put(None, row)
-        entry = Entry(link.desk, row=row, client_order_id=turn.client_order_id)
-        match turn.decision:
-            case Hold(after_seconds):
-                self._wake_after(after_seconds)
-                return Release(after_seconds)
-            case Settle(own, unclear):
-                entry = replace(entry, own=own, is_unclear=unclear, look_up=unclear)
-            case Send() as send:
-                result = await self._send(link, COMMANDS[row.event_type], send, began_seconds)
-                entry = self._answered(entry, row, result)
+        async with link.slots:
+            began_seconds = self._clock.monotonic()
+            turn = await self._marking.put(None, row)
+            entry = Entry(link.desk, row=row, client_order_id=turn.client_order_id)
+            match turn.decision:
+                case Hold(after_seconds):
+                    self._wake_after(after_seconds)
+                    return Release(after_seconds)
+                case Settle(own, unclear):
+                    entry = replace(entry, own=own, is_unclear=unclear, look_up=unclear)
+                case Send() as send:
+                    result = await self._send(link, COMMANDS[row.event_type], send, began_seconds)
+                    entry = self._answered(entry, row, result)
         return Finish(lambda: self._finish(entry, row))
 
     async def _finish(self, entry: Entry, row: ClaimedRow) -> Status | None:

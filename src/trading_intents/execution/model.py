@@ -24,6 +24,7 @@ from trading_intents.orders.facts import CommandKind, FactKind
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 
 CALL_SECONDS = 3.5  # from the claim: the handler's four, less the time to write the answer down
+SEND_SECONDS = 2.0  # from the claim: what waited longer for its turn is claimed again
 HOLD_SECONDS = 3.0  # a CANCEL waits no longer for the acknowledgement of its order
 HOLD_PAUSES_SECONDS = (0.1, 1.0)  # until HOLD_SECONDS, and after
 # So that look-ups happen 0.25, 1, 3, 10 and 30 s after the answer was lost, then every minute.
@@ -161,8 +162,7 @@ def _fact(scene: Scene, kind: FactKind, reason: str | None = None) -> OwnFact:
 
 
 def _send(scene: Scene, left_seconds: float | None) -> Decision:
-    call_seconds = CALL_SECONDS - scene.claim_seconds
-    if call_seconds <= 0:
+    if scene.claim_seconds > SEND_SECONDS:
         return Hold(0.0)
     terms, is_create = scene.terms, scene.command is CommandKind.SUBMIT
     ticket = OrderTicket(
@@ -179,7 +179,7 @@ def _send(scene: Scene, left_seconds: float | None) -> Decision:
         extended_hours=terms.time_in_force is TimeInForce.EXT,
         route=terms.route,
     )
-    return Send(ticket, left_seconds, call_seconds)
+    return Send(ticket, left_seconds, CALL_SECONDS - scene.claim_seconds)
 
 
 @dataclass(frozen=True, slots=True)

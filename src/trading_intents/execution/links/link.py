@@ -45,6 +45,7 @@ OPENING_AT_ONCE = 8  # links; with thousands of accounts everything else must go
 SNAPSHOT_SECONDS = 10.0
 CLOSE_SECONDS = 2.0
 LOOKUP_SECONDS = 3.0
+CALLS_AT_ONCE = 10
 MOST_BUFFERED = 1_000  # events; then the broker's own iterator waits, and tells of a gap if it cannot
 MOST_EVENTS = 100  # in a transaction
 SEEN_MARGIN = timedelta(seconds=30)  # clocks differ, and an execution can be told late
@@ -104,6 +105,8 @@ class Link:
         self.has_heard = False  # anything since it was last asked
         self.breaker = Breaker()
         self.budget = Budget(self.integration.capabilities.requests_per_minute if self.integration else None)
+        # Whoever sends holds one from before the send is marked: what waits for the broker may still be given up.
+        self.slots = asyncio.Semaphore(CALLS_AT_ONCE)
         self._broker: Broker | None = None
         self._calls = 0
         self._idle = asyncio.Event()
