@@ -1,69 +1,38 @@
 """A load generator: keep-alive connections that send prepared requests and count the answers. Bounded in time.
 
 Used by the other programs: `python bench/load.py HOST PORT CONNECTIONS SECONDS FILE`, where FILE has one JSON object a
-line with `path`, `headers` and `body`; each is sent at most once, in turn. Prints one JSON object.
+line with `path`, `headers` and `body`; each is sent at most once, in turn. Prints one JSON object. It shares the
+machine with what it measures, so it does as little as it can: no event loop, and only an answer's end is looked for.
 """
 
-import asyncio
+import gc
 import json
+import select
+import socket
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import cast
 
-import uvloop
+ANSWER_BYTES = 65536
+WAIT_SECONDS = 10.0
 
 
-class Connection(asyncio.Protocol):
+class Connection:
     """One request at a time; the next one leaves when the answer is complete."""
 
-    def __init__(self, requests: Iterator[bytes], until: float, tally: "Tally") -> None:
-        self._requests, self._until, self._tally = requests, until, tally
-        self._buffer = b""
-        self.done = asyncio.get_running_loop().create_future()
+    def __init__(self, host: str, port: int) -> None:
+        self.socket = socket.create_connection((host, port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.buffer = b""
+        self.sent_at = 0.0
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._send()
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        head = self._buffer.find(b"\r\n\r\n")
+    def complete(self) -> bool:
+        head = self.buffer.find(b"\r\n\r\n")
         if head < 0:
-            return
-        start = self._buffer.find(b"content-length: ") + 16
-        length = int(self._buffer[start : self._buffer.find(b"\r", start)])
-        if len(self._buffer) < head + 4 + length:
-            return
-        self._tally.answer(self._buffer[9:12], time.perf_counter() - self._sent_at, self._buffer)
-        self._buffer = b""
-        self._send()
-
-    def _send(self) -> None:
-        request = next(self._requests, None)
-        if request is None or time.perf_counter() > self._until:
-            self._transport.close()
-            return
-        self._sent_at = time.perf_counter()
-        self._transport.write(request)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self.done.done():
-            self.done.set_result(None)
-
-
-class Tally:
-    def __init__(self) -> None:
-        self.statuses: Counter[str] = Counter()
-        self.seconds: list[float] = []
-        self.sample = ""
-
-    def answer(self, status: bytes, seconds: float, whole: bytes) -> None:
-        self.statuses[status.decode()] += 1
-        self.seconds.append(seconds)
-        if status[:1] != b"2" and not self.sample:
-            self.sample = whole.decode(errors="replace")[-400:]
+            return False
+        start = self.buffer.find(b"content-length: ") + 16
+        return len(self.buffer) >= head + 4 + int(self.buffer[start : self.buffer.find(b"\r", start)])
 
 
 def requests_of(path: str, host: str) -> Iterator[bytes]:
@@ -78,32 +47,59 @@ def requests_of(path: str, host: str) -> Iterator[bytes]:
             ).encode()
 
 
-async def main(host: str, port: int, connections: int, seconds: float, path: str) -> None:
-    requests, tally = iter(list(requests_of(path, host))), Tally()
-    started = time.perf_counter()
-    loop = asyncio.get_running_loop()
-    protocols = [
-        (await loop.create_connection(lambda: Connection(requests, started + seconds, tally), host, port))[1]
-        for _ in range(connections)
-    ]
-    await asyncio.gather(*(protocol.done for protocol in protocols))
-    took = time.perf_counter() - started
-    ordered = sorted(tally.seconds) or [0.0]
-    print(
-        json.dumps(
-            {
-                "seconds": took,
-                "statuses": tally.statuses,
-                "per_second": sum(n for status, n in tally.statuses.items() if status[0] == "2") / took,
-                "p50_ms": ordered[len(ordered) // 2] * 1000,
-                "p99_ms": ordered[len(ordered) * 99 // 100] * 1000,
-                "sample": tally.sample,
-            }
-        )
-    )
+def run(host: str, port: int, count: int, seconds: float, path: str) -> dict[str, object]:
+    requests = iter(list(requests_of(path, host)))
+    connections = {made.socket.fileno(): made for made in (Connection(host, port) for _ in range(count))}
+    statuses: Counter[bytes] = Counter()
+    latencies: list[float] = []
+    sample = b""
+    clock = time.perf_counter
+    gc.freeze()
+    gc.disable()
+    with select.epoll() as poll:
+        started = clock()
+        until = started + seconds
+        for number, connection in connections.items():
+            poll.register(number, select.EPOLLIN)
+            connection.sent_at = clock()
+            connection.socket.sendall(next(requests))
+        busy = count
+        while busy:
+            ready = poll.poll(WAIT_SECONDS)
+            assert ready, "no answer came"
+            for number, _ in ready:
+                connection = connections[number]
+                data = connection.socket.recv(ANSWER_BYTES)
+                assert data, "the connection was closed"
+                connection.buffer += data
+                if not connection.complete():
+                    continue
+                now = clock()
+                status = connection.buffer[9:12]
+                statuses[status] += 1
+                latencies.append(now - connection.sent_at)
+                if status[:1] != b"2" and not sample:
+                    sample = connection.buffer[-400:]
+                connection.buffer = b""
+                request = next(requests, None) if now < until else None
+                if request is None:
+                    poll.unregister(number)
+                    busy -= 1
+                else:
+                    connection.sent_at = now
+                    connection.socket.sendall(request)
+        took = clock() - started
+    ordered = sorted(latencies)
+    return {
+        "seconds": took,
+        "statuses": {status.decode(): number for status, number in statuses.items()},
+        "per_second": sum(number for status, number in statuses.items() if status[:1] == b"2") / took,
+        "p50_ms": ordered[len(ordered) // 2] * 1000,
+        "p99_ms": ordered[len(ordered) * 99 // 100] * 1000,
+        "sample": sample.decode(errors="replace"),
+    }
 
 
 if __name__ == "__main__":
     _, host, port, connections, seconds, path = sys.argv
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main(host, int(port), int(connections), float(seconds), path))
+    print(json.dumps(run(host, int(port), int(connections), float(seconds), path)))

@@ -23,6 +23,8 @@ _SESSION = ("SET TimeZone = 'UTC'", "SET plan_cache_mode = force_generic_plan", 
 SERVICE_SESSION = (f"SET ROLE {SERVICE_ROLE}", *_SESSION)
 WORKER_SESSION = (f"SET ROLE {WORKER_ROLE}", *_SESSION)
 
+_FORMATS = {str: 0, bytes: 1, type(None): 0}
+
 # What the server says with these is the last that it says: it went away, or becomes something else.
 _LAST_WORDS = ("57P", "08")
 
@@ -150,8 +152,11 @@ class _Link:
                 # The first word is for whoever reads the server's log.
                 name = self._names[sql] = f"{sql.split(maxsplit=1)[0].lower()}_{self._prepared}".encode()
                 link.send_prepare(name, sql.encode())
-            values = [each.encode() if isinstance(each, str) else each for each in arguments]
-            link.send_query_prepared(name, values, [1 if isinstance(each, bytes) else 0 for each in arguments])
+            if arguments:
+                values = [each.encode() if isinstance(each, str) else each for each in arguments]
+                link.send_query_prepared(name, values, [_FORMATS[type(each)] for each in arguments])
+            else:
+                link.send_query_prepared(name, None)
         link.pipeline_sync()
         self._flush()
 

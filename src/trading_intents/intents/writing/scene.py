@@ -31,9 +31,7 @@ class Scene:
     transaction_id: str
     accounts: dict[str, AccountState]
     keys: dict[str, KeyState]
-    organization_switches: dict[str, Switch]
-    account_switches: dict[str, Switch]
-    symbol_switches: dict[tuple[str, str], Switch]
+    switches: dict[tuple[str, str], Switch]  # by organization or account, and symbol or none
     windows: dict[tuple[str, str], TimeRule]
 
     def state(self, submission: Submission) -> State:
@@ -51,9 +49,9 @@ class Scene:
             Controls(
                 organization_id,
                 account_id,
-                self.organization_switches.get(organization_id),
-                self.account_switches.get(account_id),
-                self.symbol_switches.get(place),
+                self.switches.get((organization_id, "")),
+                self.switches.get((account_id, "")),
+                self.switches.get(place),
                 self.windows.get(place),
             ),
         )
@@ -107,9 +105,7 @@ def _texts(row: tuple[bytes | None, ...]) -> list[Any]:
 def _compose(
     brokers: Registry, heads: Reply, rows: list[statements.OrderRow], earlier: Rows, replies: Sequence[Reply]
 ) -> Scene:
-    clock, accounts, keys, of_organizations, of_accounts, of_symbols, windows = (
-        [_texts(row) for row in reply.rows] for reply in replies
-    )
+    clock, accounts, keys, controls = ([_texts(row) for row in reply.rows] for reply in replies)
     now, transaction_id = clock[0]
     return Scene(
         brokers=brokers,
@@ -139,14 +135,15 @@ def _compose(
             )
             for key_id, organization_id, environment, permissions, entitlements, disabled in keys
         },
-        organization_switches={each: Switch(disabled == "t", reason) for each, disabled, reason in of_organizations},
-        account_switches={each: Switch(disabled == "t", reason) for each, disabled, reason in of_accounts},
-        symbol_switches={
-            (each, symbol): Switch(disabled == "t", reason) for each, symbol, disabled, reason in of_symbols
+        switches={
+            (whose, symbol): Switch(disabled == "t", reason)
+            for whose, symbol, is_window, disabled, reason, *_ in controls
+            if is_window == "f"
         },
         windows={
-            (each, symbol): TimeRule(_time(start), _time(end), stale and int(stale), zone)
-            for each, symbol, start, end, stale, zone in windows
+            (whose, symbol): TimeRule(_time(start), _time(end), stale and int(stale), zone)
+            for whose, symbol, is_window, _, _, start, end, stale, zone in controls
+            if is_window == "t"
         },
     )
 

@@ -9,7 +9,7 @@ from trading_intents.storage.database import column
 from trading_intents.storage.pipeline import Statement
 
 LOCK_WAIT = "1s"
-SCENE_STATEMENTS = 7
+SCENE_STATEMENTS = 4
 
 
 def begin(organization_ids: Iterable[str]) -> list[Statement]:
@@ -39,12 +39,11 @@ _LOCK_HEADS = """
 def read_scene(
     organization_ids: Iterable[str], account_ids: Iterable[str], key_ids: Iterable[str], symbols: Iterable[str]
 ) -> list[Statement]:
-    """The clock and the transaction's id; accounts; keys; switches of organizations, accounts and symbols; windows.
+    """The clock and the transaction's id; accounts; keys; controls.
 
     Each by its key, for all at once. Read after the heads are locked: what was answered before holds.
     """
-    accounts, keys = f"{{{','.join(account_ids)}}}", f"{{{','.join(key_ids)}}}"
-    names = column(list(symbols))
+    organizations, accounts, keys = (f"{{{','.join(ids)}}}" for ids in (organization_ids, account_ids, key_ids))
     return [
         Statement("SELECT clock_timestamp(), pg_current_xact_id()"),
         Statement(
@@ -61,35 +60,25 @@ def read_scene(
             """,
             (keys,),
         ),
-        Statement(
-            """
-            SELECT organization_id, manually_disabled, manual_reason FROM organization_controls
-            WHERE organization_id = ANY ($1::uuid[])
-            """,
-            (f"{{{','.join(organization_ids)}}}",),
-        ),
-        Statement(
-            """
-            SELECT account_id, manually_disabled, manual_reason FROM account_controls
-            WHERE account_id = ANY ($1::uuid[])
-            """,
-            (accounts,),
-        ),
-        Statement(
-            """
-            SELECT account_id, symbol, manually_disabled, manual_reason FROM symbol_controls
-            WHERE account_id = ANY ($1::uuid[]) AND symbol = ANY (from_column($2))
-            """,
-            (accounts, names),
-        ),
-        Statement(
-            """
-            SELECT account_id, symbol, trading_start, trading_end, stale_order_millis, timezone FROM symbol_times
-            WHERE account_id = ANY ($1::uuid[]) AND symbol = ANY (from_column($2))
-            """,
-            (accounts, names),
-        ),
+        Statement(_READ_CONTROLS, (organizations, accounts, column(list(symbols)))),
     ]
+
+
+# Of each: whose it is, a symbol or none, whether it is a window; then the switch, then the window.
+_READ_CONTROLS = """
+    SELECT organization_id, '', false, manually_disabled, manual_reason,
+           NULL::time, NULL::time, NULL::bigint, NULL::text
+    FROM organization_controls WHERE organization_id = ANY ($1::uuid[])
+    UNION ALL
+    SELECT account_id, '', false, manually_disabled, manual_reason, NULL, NULL, NULL, NULL
+    FROM account_controls WHERE account_id = ANY ($2::uuid[])
+    UNION ALL
+    SELECT account_id, symbol, false, manually_disabled, manual_reason, NULL, NULL, NULL, NULL
+    FROM symbol_controls WHERE account_id = ANY ($2::uuid[]) AND symbol = ANY (from_column($3))
+    UNION ALL
+    SELECT account_id, symbol, true, NULL, NULL, trading_start, trading_end, stale_order_millis, timezone
+    FROM symbol_times WHERE account_id = ANY ($2::uuid[]) AND symbol = ANY (from_column($3))
+"""
 
 
 def read_earlier(asked: Sequence[tuple[str, str]]) -> Statement:

@@ -163,12 +163,12 @@ class Writer:
                 await self._attempt([waiting], wait=True)
 
     def _committed(self, batch: Sequence[Waiting], settled: Settled) -> list[Waiting]:
-        if settled.appended:
-            self._signals.notify(channel(Queue.INTENTS))
-            self._signals.notify(STREAM)
         self._answering += len(batch)
         # After the next batch has left: the server has work while answers are written.
         asyncio.get_running_loop().call_soon(self._answer, batch, settled.outcomes)
+        if settled.appended:
+            self._signals.notify(channel(Queue.INTENTS))
+            self._signals.notify(STREAM)
         return [waiting for waiting, outcome in zip(batch, settled.outcomes, strict=True) if outcome is None]
 
     def _answer(self, batch: Sequence[Waiting], outcomes: Sequence[Outcome | None]) -> None:
