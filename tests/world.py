@@ -3,7 +3,9 @@
 import asyncio
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -86,8 +88,8 @@ class World:
         return token
 
 
-@pytest.fixture(scope="session")
-def world_database(postgres: Urls) -> Iterator[Urls]:
+@contextmanager
+def made_database(postgres: Urls) -> Iterator[Urls]:
     """As `urls`, for a whole session."""
     name = f"w_{uuid.uuid4().hex}"
 
@@ -101,16 +103,28 @@ def world_database(postgres: Urls) -> Iterator[Urls]:
     asyncio.run(execute(f"DROP DATABASE {name} WITH (FORCE)"))
 
 
-@pytest.fixture(scope="session")
-def world(world_database: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+@contextmanager
+def made_world(urls: Urls, folder: Path, **changes: str) -> Iterator[World]:
     settings = PLENTY | {
-        "DATABASE_URL": world_database.login.reveal(),
-        "DATABASE_OWNER_URL": world_database.owner.reveal(),
+        "DATABASE_URL": urls.login.reveal(),
+        "DATABASE_OWNER_URL": urls.owner.reveal(),
         "INTERNAL_ORGANIZATIONS": "org_internal",
     }
-    with serving(tmp_path_factory.mktemp("world"), **settings) as platform:
+    with serving(folder, **settings | changes) as platform:
         made = World(platform, platform.apply(DOCUMENT), {})
         made.callers = _callers(made)
+        yield made
+
+
+@pytest.fixture(scope="session")
+def world_database(postgres: Urls) -> Iterator[Urls]:
+    with made_database(postgres) as urls:
+        yield urls
+
+
+@pytest.fixture(scope="session")
+def world(world_database: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with made_world(world_database, tmp_path_factory.mktemp("world")) as made:
         yield made
 
 

@@ -1,4 +1,4 @@
-"""Desks on the session's platform, a second process beside it, and an organization without any plan."""
+"""Desks on a platform that executes nothing, a second process beside it, and an organization without any plan."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import Urls
 from tests.intents.desk import Desk, Tables, open_desk
 from tests.platform import Platform, serving
-from tests.world import EVERY_PERMISSION, PLENTY, World, key
+from tests.world import EVERY_PERMISSION, PLENTY, World, key, made_database, made_world
 
 Opener = Callable[..., Desk]
 PLAIN = {
@@ -16,6 +16,19 @@ PLAIN = {
     "users": [{"external_id": "plain-admin", "role": "admin"}],
     "api_keys": [key("paper", "paper", EVERY_PERMISSION), key("live", "live", EVERY_PERMISSION)],
 }
+
+
+@pytest.fixture(scope="session")
+def world_database(postgres: Urls) -> Iterator[Urls]:
+    with made_database(postgres) as urls:
+        yield urls
+
+
+@pytest.fixture(scope="session")
+def world(world_database: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """As everywhere, but without a worker: orders stay as the writer leaves them."""
+    with made_world(world_database, tmp_path_factory.mktemp("world"), ROLES="api") as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -106,7 +106,7 @@ class Desk:
         assert answer.headers["content-type"] == "application/problem+json"
         after = self.tables.counts()
         assert after.pop("refusals") - before.pop("refusals") == (problem["code"] == "control_rejected")
-        assert after == before
+        assert after == before, {t: (before[t], after[t]) for t in after if before[t] != after[t]}
         return answer.status_code, problem["code"]
 
     def get(self, tail: str = "", **query: Any) -> httpx.Response:
