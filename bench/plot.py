@@ -1,0 +1,44 @@
+"""Draws measured values against their bars as a PNG: each as a share of its bar, so that all fit one picture."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from PIL import Image, ImageDraw, ImageFont
+
+WIDTH, ROW, LEFT, RIGHT, TOP = 1100, 46, 380, 130, 60
+MET, MISSED, INK, FAINT = "#2e7d32", "#c62828", "#202124", "#9aa0a6"
+MOST = 3.0  # times the bar: longer ones are cut
+
+
+class Bar(NamedTuple):
+    name: str
+    value: float
+    bar: float
+    goal: float
+    more_is_better: bool
+
+    @property
+    def met(self) -> bool:
+        return self.value >= self.bar if self.more_is_better else self.value <= self.bar
+
+
+def draw(path: Path, title: str, bars: list[Bar]) -> None:
+    picture = Image.new("RGB", (WIDTH, TOP + ROW * len(bars) + 40), "white")
+    pen = ImageDraw.Draw(picture)
+    font, small = ImageFont.load_default(16), ImageFont.load_default(13)
+    pen.text((20, 18), title, INK, font)
+    unit = (WIDTH - LEFT - RIGHT) / MOST
+    for row, bar in enumerate(bars):
+        y = TOP + row * ROW
+        share, goal = min(bar.value / bar.bar, MOST), min(bar.goal / bar.bar, MOST)
+        sign = "at least" if bar.more_is_better else "at most"
+        pen.text((20, y + 4), bar.name, INK, font)
+        pen.text((20, y + 24), f"{sign} {bar.bar:g}, goal {bar.goal:g}", FAINT, small)
+        pen.rectangle((LEFT, y + 8, LEFT + share * unit, y + 32), MET if bar.met else MISSED)
+        pen.line((LEFT + goal * unit, y + 4, LEFT + goal * unit, y + 36), FAINT, 2)
+        pen.text((LEFT + share * unit + 8, y + 11), f"{bar.value:.2f}", INK, font)
+    bottom = TOP + ROW * len(bars)
+    pen.line((LEFT + unit, TOP - 4, LEFT + unit, bottom), INK, 2)
+    pen.text((LEFT + unit - 14, bottom + 6), "bar", INK, small)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture.save(path)
