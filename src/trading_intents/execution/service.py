@@ -6,7 +6,7 @@ from trading_intents.accounts.vault import Vault
 from trading_intents.brokers.registry import Registry
 from trading_intents.execution.jobs import Executor, Rules
 from trading_intents.execution.links.leases import CHANNEL, Leases
-from trading_intents.execution.links.link import Exchange
+from trading_intents.execution.links.listening import Exchange
 from trading_intents.execution.recorder import Recorder
 from trading_intents.execution.watch import AppendCancel, Watch
 from trading_intents.ids import IdMaker

@@ -10,7 +10,8 @@ from uuid import UUID
 
 from trading_intents.accounts.model import Connection
 from trading_intents.execution.links import store
-from trading_intents.execution.links.link import Exchange, Link
+from trading_intents.execution.links.link import Link
+from trading_intents.execution.links.listening import Exchange
 from trading_intents.execution.links.store import LEASE_SECONDS
 from trading_intents.execution.tracker import Desk
 from trading_intents.ids import IdMaker, OrganizationId

@@ -3,19 +3,17 @@ it; it never decides which."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from trading_intents.accounts.model import Connection
-from trading_intents.accounts.vault import SecretRef, Vault
+from trading_intents.accounts.vault import SecretRef
 from trading_intents.brokers.port import (
     AuthFailed,
     Broker,
     BrokerAccount,
-    BrokerEvent,
     BrokerUnavailable,
     CommandResult,
     Integration,
@@ -24,58 +22,21 @@ from trading_intents.brokers.port import (
     LookupUnknown,
     OrderTicket,
     Outcome,
-    StreamGap,
 )
-from trading_intents.brokers.registry import Registry
-from trading_intents.clock import Clock
-from trading_intents.errors import PlatformError
-from trading_intents.execution import store as execution_store
 from trading_intents.execution.links import store
+from trading_intents.execution.links.listening import Exchange, Listener
 from trading_intents.execution.model import Breaker, Budget
-from trading_intents.execution.recorder import Entry, Recorder
 from trading_intents.execution.tracker import Desk
 from trading_intents.orders.facts import CommandKind
 from trading_intents.outbox.settling import reason_of
-from trading_intents.storage.database import Pool
-from trading_intents.storage.signals import Signals
-from trading_intents.telemetry import Log, Metrics
 
 OPEN_SECONDS = 10.0
-OPENING_AT_ONCE = 8  # links; with thousands of accounts everything else must go on
-SNAPSHOT_SECONDS = 10.0
 CLOSE_SECONDS = 2.0
 LOOKUP_SECONDS = 3.0
 CALLS_AT_ONCE = 10
-MOST_BUFFERED = 1_000  # events; then the broker's own iterator waits, and tells of a gap if it cannot
-MOST_EVENTS = 100  # in a transaction
-SEEN_MARGIN = timedelta(seconds=30)  # clocks differ, and an execution can be told late
-PAUSES_SECONDS = (
-    0.2,
-    0.5,
-    1.0,
-    2.0,
-    5.0,
-)  # before the link is opened again; also between snapshots while it is doubted
-WRITE_PAUSE_SECONDS = 0.2
+# Before the link is opened again, and between snapshots while the broker is in doubt.
+PAUSES_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 NO_CREDENTIAL = frozenset({Connection.CREDENTIAL_MISSING, Connection.CREDENTIAL_REJECTED})
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """What every link of a process is built from. `changed` is told whenever a link's state is another."""
-
-    pool: Pool
-    integrations_pool: Pool  # for their own tables
-    brokers: Registry
-    vault: Vault
-    settings: Callable[[str], Mapping[str, str]]  # of a broker
-    signals: Signals
-    recorder: Recorder
-    clock: Clock
-    metrics: Metrics
-    log: Log
-    changed: Callable[[], None]
-    opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(OPENING_AT_ONCE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +47,7 @@ class _Setup:
     closed: bool
     sealed_id: UUID | None
     credential_id: UUID | None
-    sealed: bytes | None
-    seen_at: datetime
-
-    def is_as(self, other: "_Setup") -> bool:
-        mine, others = (
-            (each.external_account_id, each.closed, each.sealed_id, each.credential_id) for each in (self, other)
-        )
-        return mine == others
+    sealed: bytes | None = field(compare=False)  # one that is only wrapped anew is the same
 
 
 class Link:
@@ -274,48 +228,36 @@ class Link:
 
     async def _listen(self, broker: Broker, setup: _Setup) -> None:
         """Reconcile while what comes in is buffered, then write down what comes, until the stream ends."""
-        buffer: asyncio.Queue[_Heard] = asyncio.Queue(MOST_BUFFERED)
-        reading: asyncio.Task[None] | None = None
+        listener = Listener(self.desk, broker, self._exchange, self._hear, self._recover)
         try:
             async with self._exchange.opening:
                 async with asyncio.timeout(OPEN_SECONDS):
                     await broker.open()
-                reading = asyncio.create_task(_read_events(broker, buffer))
-                await self._reconcile(broker)
+                listener.start()
+                await listener.reconcile()
             self._broker, self._complaint = broker, None
             self._show(Connection.CONNECTED)
-            await _first_of(self._write_events(broker, buffer), self._mind(broker, setup))
+            await _first_of(listener.listen(), self._mind(listener, setup))
         finally:
-            if reading is not None:
-                reading.cancel()
-                await asyncio.gather(reading, return_exceptions=True)
+            await listener.close()
 
-    async def _write_events(self, broker: Broker, buffer: "asyncio.Queue[_Heard]") -> None:
-        while True:
-            heard = [await buffer.get()]
-            self.has_heard = True
-            while len(heard) < MOST_EVENTS and not buffer.empty():
-                heard.append(buffer.get_nowait())
-            events = tuple(each for each in heard if isinstance(each, BrokerEvent))
-            if events:
-                await self._write(events)
-            for each in heard:
-                match each:
-                    case Exception():
-                        raise each
-                    case None:
-                        return
-                    case StreamGap():
-                        self._exchange.log.warning("broker events may be missing", **self._named(), reason=each.reason)
-                        await self._reconcile(broker)
+    def _hear(self) -> None:
+        self.has_heard = True
 
-    async def _mind(self, broker: Broker, setup: _Setup) -> None:
+    def _recover(self) -> None:
+        self.budget.take()
+        was_open = self.breaker.is_open
+        self.breaker.reset()
+        if was_open:
+            self._exchange.changed()
+
+    async def _mind(self, listener: Listener, setup: _Setup) -> None:
         """Until the account is another; meanwhile a broken broker is asked whether it is well again."""
         failures = 0
         while True:
             if self._refreshed:
                 self._refreshed = False
-                if not setup.is_as(await self._read()):
+                if setup != await self._read():
                     self._refreshed = True
                     return
             limit = PAUSES_SECONDS[min(failures, len(PAUSES_SECONDS) - 1)] if self.breaker.is_open else None
@@ -326,64 +268,13 @@ class Link:
             if self.breaker.is_open:
                 failures += 1
                 with contextlib.suppress(BrokerUnavailable, TimeoutError):
-                    await self._reconcile(broker)
+                    await listener.reconcile()
                     failures = 0
-
-    async def _reconcile(self, broker: Broker) -> None:
-        """Everything that the broker has, by the same way as what it streams; what it should have and has not is looked
-        up. A broker that can tell all that is well."""
-        self.budget.take()
-        setup = await self._read()
-        async with asyncio.timeout(SNAPSHOT_SECONDS):
-            snapshot = await broker.snapshot(setup.seen_at - SEEN_MARGIN)
-        told = [event for order in snapshot.open_orders for event in order.events]
-        told += [*snapshot.executions, *(snapshot.positions or ())]
-        for start in range(0, len(told), MOST_EVENTS):
-            await self._write(tuple(told[start : start + MOST_EVENTS]))
-        clients = [order.client_order_id for order in snapshot.open_orders if order.client_order_id]
-        numbers = [order.broker_order_id for order in snapshot.open_orders]
-        async with self._exchange.pool.transaction() as tx:
-            await execution_store.doubt_missing(tx, self.desk.account_id, clients, numbers)
-        was_open = self.breaker.is_open
-        self.breaker.reset()
-        if was_open:
-            self._exchange.changed()
-
-    async def _write(self, events: tuple[BrokerEvent, ...]) -> None:
-        """Goes on while the database is away; an event that cannot be written for itself is left out, loudly."""
-        while True:
-            try:
-                await self._exchange.recorder.write(Entry(self.desk, events))
-                return
-            except PlatformError as error:
-                self._exchange.log.warning("broker events not written", **self._named(), reason=reason_of(error))
-                await asyncio.sleep(WRITE_PAUSE_SECONDS)
-            except Exception as error:
-                if len(events) > 1:
-                    for event in events:
-                        await self._write((event,))
-                    return
-                self._exchange.metrics.execution_alerts.labels("event_left_out").inc()
-                self._exchange.log.error("broker event left out", **self._named(), kind=events[0].kind, exc_info=error)
-                return
 
     def _show(self, state: Connection) -> None:
         if state is not self.state:
             self.state = state
             self._exchange.changed()
-
-
-_Heard = BrokerEvent | StreamGap | Exception | None  # None: the stream has ended
-
-
-async def _read_events(broker: Broker, buffer: "asyncio.Queue[_Heard]") -> None:
-    ended: Exception | None = None
-    try:
-        async for event in broker.events():
-            await buffer.put(event)
-    except Exception as error:
-        ended = error
-    await buffer.put(ended)
 
 
 async def _first_of(*works: Coroutine[Any, Any, None]) -> None:

@@ -1,6 +1,7 @@
 """Leases and links in the database, one function per statement. Never decides. Times are the database's."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from uuid import UUID
 
 from trading_intents.accounts.model import Connection
@@ -145,10 +146,8 @@ async def read_link(tx: Tx, account_id: UUID) -> Row:
     """What a link is made from."""
     row = await tx.fetchrow(
         """
-        SELECT a.external_account_id, a.closed_at IS NOT NULL AS closed, coalesce(l.seen_at, a.created_at) AS seen_at,
-               s.id AS sealed_id, s.credential_id, s.sealed
+        SELECT a.external_account_id, a.closed_at IS NOT NULL AS closed, s.id AS sealed_id, s.credential_id, s.sealed
         FROM accounts a
-        LEFT JOIN leases l ON l.account_id = a.id
         LEFT JOIN credentials c ON c.account_id = a.id
         LEFT JOIN sealed_secrets s ON s.credential_id = c.id AND NOT s.discarded
         WHERE a.id = $1
@@ -157,6 +156,18 @@ async def read_link(tx: Tx, account_id: UUID) -> Row:
     )
     assert row is not None
     return row
+
+
+async def read_seen(tx: Tx, account_id: UUID) -> datetime:
+    """Up to when the account's executions are recorded, as far as we know."""
+    seen_at: datetime = await tx.fetchval(
+        """
+        SELECT coalesce(l.seen_at, a.created_at) FROM accounts a LEFT JOIN leases l ON l.account_id = a.id
+        WHERE a.id = $1
+        """,
+        account_id,
+    )
+    return seen_at
 
 
 async def mark_seen(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> None:

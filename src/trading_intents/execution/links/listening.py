@@ -1,0 +1,142 @@
+"""What a broker tells over a link is buffered and written down, and reconciled with a snapshot of all that it has. It
+never sends anything."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from trading_intents.accounts.vault import Vault
+from trading_intents.brokers.port import Broker, BrokerEvent, StreamGap
+from trading_intents.brokers.registry import Registry
+from trading_intents.clock import Clock
+from trading_intents.errors import PlatformError
+from trading_intents.execution import store as execution_store
+from trading_intents.execution.links import store
+from trading_intents.execution.recorder import Entry, Recorder
+from trading_intents.execution.tracker import Desk
+from trading_intents.outbox.settling import reason_of
+from trading_intents.storage.database import Pool
+from trading_intents.storage.signals import Signals
+from trading_intents.telemetry import Log, Metrics
+
+OPENING_AT_ONCE = 8  # links; with thousands of accounts everything else must go on
+SNAPSHOT_SECONDS = 10.0
+MOST_BUFFERED = 1_000  # events; then the broker's own iterator waits, and tells of a gap if it cannot
+MOST_EVENTS = 100  # in a transaction
+SEEN_MARGIN = timedelta(seconds=30)  # clocks differ, and an execution can be told late
+WRITE_PAUSE_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What every link of a process is built from. `changed` is told whenever a link's state is another."""
+
+    pool: Pool
+    integrations_pool: Pool  # for their own tables
+    brokers: Registry
+    vault: Vault
+    settings: Callable[[str], Mapping[str, str]]  # of a broker
+    signals: Signals
+    recorder: Recorder
+    clock: Clock
+    metrics: Metrics
+    log: Log
+    changed: Callable[[], None]
+    opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(OPENING_AT_ONCE))
+
+
+_Heard = BrokerEvent | StreamGap | Exception | None  # None: the stream has ended
+
+
+class Listener:
+    """`heard` is told of every batch that was written, `well` whenever the broker could tell all that it has."""
+
+    def __init__(
+        self, desk: Desk, broker: Broker, exchange: Exchange, heard: Callable[[], None], well: Callable[[], None]
+    ) -> None:
+        self._desk, self._broker, self._exchange = desk, broker, exchange
+        self._heard, self._well = heard, well
+        self._buffer: asyncio.Queue[_Heard] = asyncio.Queue(MOST_BUFFERED)
+        self._reading: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """From here on what comes in is buffered."""
+        self._reading = asyncio.create_task(self._read())
+
+    async def close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    async def listen(self) -> None:
+        """Until the stream ends."""
+        while True:
+            heard = [await self._buffer.get()]
+            self._heard()
+            while len(heard) < MOST_EVENTS and not self._buffer.empty():
+                heard.append(self._buffer.get_nowait())
+            events = tuple(each for each in heard if isinstance(each, BrokerEvent))
+            if events:
+                await self._write(events)
+            for each in heard:
+                match each:
+                    case Exception():
+                        raise each
+                    case None:
+                        return
+                    case StreamGap():
+                        self._exchange.log.warning(
+                            "broker events may be missing", account=self._account, reason=each.reason
+                        )
+                        await self.reconcile()
+
+    async def reconcile(self) -> None:
+        """Everything that the broker has, by the same way as what it streams; what it should have and has not is looked
+        up. A broker that can tell all that is well."""
+        async with self._exchange.pool.transaction(read_only=True) as tx:
+            seen_at = await store.read_seen(tx, self._desk.account_id)
+        async with asyncio.timeout(SNAPSHOT_SECONDS):
+            snapshot = await self._broker.snapshot(seen_at - SEEN_MARGIN)
+        told = [event for order in snapshot.open_orders for event in order.events]
+        told += [*snapshot.executions, *(snapshot.positions or ())]
+        for start in range(0, len(told), MOST_EVENTS):
+            await self._write(tuple(told[start : start + MOST_EVENTS]))
+        clients = [order.client_order_id for order in snapshot.open_orders if order.client_order_id]
+        numbers = [order.broker_order_id for order in snapshot.open_orders]
+        async with self._exchange.pool.transaction() as tx:
+            await execution_store.doubt_missing(tx, self._desk.account_id, clients, numbers)
+        self._well()
+
+    async def _write(self, events: tuple[BrokerEvent, ...]) -> None:
+        """Goes on while the database is away; an event that cannot be written for itself is left out, loudly."""
+        while True:
+            try:
+                await self._exchange.recorder.write(Entry(self._desk, events))
+                return
+            except PlatformError as error:
+                self._exchange.log.warning("broker events not written", account=self._account, reason=reason_of(error))
+                await asyncio.sleep(WRITE_PAUSE_SECONDS)
+            except Exception as error:
+                if len(events) > 1:
+                    for event in events:
+                        await self._write((event,))
+                    return
+                self._exchange.metrics.execution_alerts.labels("event_left_out").inc()
+                self._exchange.log.error(
+                    "broker event left out", account=self._account, kind=events[0].kind, exc_info=error
+                )
+                return
+
+    async def _read(self) -> None:
+        ended: Exception | None = None
+        try:
+            async for event in self._broker.events():
+                await self._buffer.put(event)
+        except Exception as error:
+            ended = error
+        await self._buffer.put(ended)
+
+    @property
+    def _account(self) -> str:
+        return str(self._desk.account_id)
