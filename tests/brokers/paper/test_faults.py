@@ -99,11 +99,11 @@ async def test_a_link_that_breaks_has_to_be_opened_again(venue: Venue) -> None:
 
 
 @pytest.mark.parametrize("fault", ["drop_answer", "lose"])
-async def test_chances_are_kept_and_the_same_in_every_run(venue: Venue, fault: str) -> None:
+async def test_chances_are_kept(venue: Venue, fault: str) -> None:
     account = uuid4()
     link = await venue.link(account)
     await venue.fault(account, fault, chance=Decimal("0.3"))
-    outcomes = [(await link.submit(f"c{n}", "buy 1 limit 1")).outcome for n in range(100)]
-    assert 10 <= outcomes.count(Outcome.UNKNOWN) <= 50
+    outcomes = [(await link.submit(f"c{n}", "buy 1 limit 1")).outcome for n in range(50)]
+    assert 3 <= outcomes.count(Outcome.UNKNOWN) <= 30
     arrived = len(await venue.journal(account))
-    assert arrived == (100 if fault == "drop_answer" else outcomes.count(Outcome.ACKED))
+    assert arrived == (50 if fault == "drop_answer" else outcomes.count(Outcome.ACKED))

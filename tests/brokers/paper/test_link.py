@@ -12,6 +12,7 @@ import pytest
 from tests.brokers.paper.market import ACME, terms
 from tests.brokers.paper.venue import SETTINGS, Venue, add_organization, assert_books_balance, deadline, said, ticket
 from trading_intents.brokers.paper.broker import PaperBroker
+from trading_intents.brokers.paper.desk import Reply
 from trading_intents.brokers.paper.matching import Book
 from trading_intents.brokers.paper.model import Account, Holding, Terms
 from trading_intents.brokers.paper.store import quote_of
@@ -240,6 +241,26 @@ async def test_a_database_that_goes_away_is_told_as_what_it_means(
         await link.broker.snapshot(datetime.now(UTC))
     with pytest.raises(BrokerUnavailable):
         await PaperBroker(venue.context(uuid4(), venue.organization)).open()
+
+
+async def test_an_order_that_was_taken_without_an_answer_is_worked(
+    venue: Venue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await venue.post("99x10 101x10")
+    link = await venue.link(uuid4())
+    desk = link.broker._desk
+    submit = desk.submit
+
+    async def unanswered(asked: OrderTicket) -> Reply:
+        await submit(asked)
+        desk._watched.clear()  # the commit was all: nothing here knows of it
+        raise OutcomeUnknown
+
+    monkeypatch.setattr(desk, "submit", unanswered)
+    assert (await link.submit("one", "buy 10 limit 100")).outcome is Outcome.UNKNOWN
+    assert await link.events(1) == ["accepted"]
+    await venue.post("99x10 100x10")
+    assert await link.events(1) == ["fill 10@100"]
 
 
 async def test_a_closed_link_sends_nothing_and_its_stream_has_ended(venue: Venue) -> None:

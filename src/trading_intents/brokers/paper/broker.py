@@ -51,7 +51,7 @@ class PaperBroker:
         self._down.set()
         self._told = 0  # the last event handed out
         self._news, self._stirred = asyncio.Event(), asyncio.Event()
-        self._quoted = False  # a quote was posted since the last look
+        self._wanted = False  # a look at the market
         self._running: asyncio.Task[None] | None = None
         self._mischief: set[Fault] = set()
         self._quiet_until_seconds = 0.0
@@ -150,10 +150,10 @@ class PaperBroker:
                 self._news.set()
                 self._stirred.set()  # what rests may be another now, and with it when to look next
                 return await self._answer(reply)
-        except TimeoutError:
-            return CommandResult(outcome=Outcome.UNKNOWN, message="no answer in time")
-        except OutcomeUnknown as error:
-            return CommandResult(outcome=Outcome.UNKNOWN, message=error.detail)
+        except (TimeoutError, OutcomeUnknown) as error:
+            self._look_soon()  # it may rest by now
+            reason = error.detail if isinstance(error, OutcomeUnknown) else "no answer in time"
+            return CommandResult(outcome=Outcome.UNKNOWN, message=reason)
         except PlatformError as error:
             return CommandResult(outcome=Outcome.NOT_SENT, message=error.detail)
 
@@ -172,8 +172,11 @@ class PaperBroker:
 
     def _on_quote(self) -> None:
         if self._desk.has_orders:
-            self._quoted = True
-            self._stirred.set()
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        self._wanted = True
+        self._stirred.set()
 
     def _break(self) -> None:
         self._down.set()
@@ -222,10 +225,10 @@ class PaperBroker:
             async with asyncio.timeout(min(left, TICK_MILLIS / 1000) if self._desk.walks else left):
                 await self._stirred.wait()
         self._stirred.clear()
-        if not self._quoted and clock.monotonic() < due and not self._desk.is_due(clock.now()):
+        if not self._wanted and clock.monotonic() < due and not self._desk.is_due(clock.now()):
             return
         await self._pause(self._looked_seconds + LOOK_PAUSE_SECONDS - clock.monotonic())
-        self._looked_seconds, self._quoted = clock.monotonic(), False
+        self._looked_seconds, self._wanted = clock.monotonic(), False
         try:
             last = await self._desk.look()
         except PlatformError:
