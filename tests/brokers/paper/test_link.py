@@ -263,6 +263,21 @@ async def test_an_order_that_was_taken_without_an_answer_is_worked(
     assert await link.events(1) == ["fill 10@100"]
 
 
+async def test_commands_that_wait_for_their_account_hold_one_connection(venue: Venue) -> None:
+    account = uuid4()
+    link = await venue.link(account)
+    async with venue.owner.transaction():
+        await venue.owner.execute("SELECT FROM paper_accounts WHERE account_id = $1 FOR UPDATE", account)
+        asked = [ticket(f"c{n}", terms("buy 1 market")) for n in range(20)]
+        waiting = [asyncio.create_task(link.broker.submit(each, deadline(0.5))) for each in asked]
+        assert await venue.database.worker.healthy()
+        outcomes = [(await each).outcome for each in waiting]
+        assert await venue.database.worker.healthy()
+    assert (outcomes.count(Outcome.UNKNOWN), outcomes.count(Outcome.NOT_SENT)) == (1, 19)
+    assert (await link.submit("later", "buy 1 market")).outcome is Outcome.ACKED
+    assert await venue.journal(account) == ["SUBMIT later"]
+
+
 async def test_a_closed_link_sends_nothing_and_its_stream_has_ended(venue: Venue) -> None:
     account = uuid4()
     link = await venue.link(account)

@@ -114,7 +114,7 @@ class PaperBroker:
         account_id = self._context.account.id
         try:
             async with self._context.database.transaction(read_only=True, isolation="repeatable read") as tx:
-                opened = await store.open_account(tx, account_id, lock=False)
+                opened = await store.read_account(tx, account_id)
                 working = await store.list_working(tx, account_id)
                 events = await store.list_events_of(tx, account_id, [order.number for order in working])
                 executions = await _events_since(tx, account_id, since)
@@ -139,18 +139,21 @@ class PaperBroker:
         )
 
     async def _send(self, send: Send, ticket: OrderTicket, deadline: float) -> CommandResult:
-        left = deadline - self._context.clock.monotonic()
-        if self._down.is_set() or left <= 0:
-            return CommandResult(
-                outcome=Outcome.NOT_SENT, message="the link is down" if left > 0 else "no time is left"
-            )
+        clock = self._context.clock
+        is_sent = False
         try:
-            async with asyncio.timeout(left):
-                reply = await send(ticket)
+            async with asyncio.timeout(deadline - clock.monotonic()):
+                async with self._desk.turn:
+                    if self._down.is_set() or clock.monotonic() >= deadline:
+                        return CommandResult(outcome=Outcome.NOT_SENT, message="the link is down, or no time was left")
+                    is_sent = True
+                    reply = await send(ticket)
                 self._news.set()
                 self._stirred.set()  # what rests may be another now, and with it when to look next
                 return await self._answer(reply)
         except (TimeoutError, OutcomeUnknown) as error:
+            if not is_sent:
+                return CommandResult(outcome=Outcome.NOT_SENT, message="no time was left")
             self._look_soon()  # it may rest by now
             reason = error.detail if isinstance(error, OutcomeUnknown) else "no answer in time"
             return CommandResult(outcome=Outcome.UNKNOWN, message=reason)

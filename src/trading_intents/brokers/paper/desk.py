@@ -1,6 +1,7 @@
 """One account's desk: a command, or a look at the market, is one transaction that loads the book, works it and writes
 it down. The truth is in the database; what is kept here only saves reading."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -50,6 +51,8 @@ class Desk:
         self._seed, self._cash = int(context.settings["PAPER_SEED"]), Decimal(context.settings["PAPER_CASH"])
         self._watched: dict[Symbol, Watched] = {}
         self._places = 0
+        # Whoever waits for the account's row holds a connection: of one link, only one does.
+        self.turn = asyncio.Lock()
 
     @property
     def has_orders(self) -> bool:
@@ -64,9 +67,11 @@ class Desk:
         """The number of the account's last event."""
         async with self._pool.transaction() as tx:
             await store.insert_account(tx, self._account.id, self._account.organization_id, self._cash)
-            return (await store.open_account(tx, self._account.id, lock=False)).account.events
+            return (await store.read_account(tx, self._account.id)).account.events
 
     async def submit(self, ticket: OrderTicket) -> Reply:
+        """Commands are for who has the `turn`."""
+
         def act(book: Book, _: Order | None, now: datetime, struck: Struck) -> CommandResult:
             order = book.submit(ticket.client_order_id, _terms(ticket), now, _scripted(struck))
             refused = order.status is OrderStatus.REJECTED
@@ -93,13 +98,13 @@ class Desk:
         """Works what the market brought since, and gives the number of the last event. Writes only if it brought
         something: the first pass holds no lock and is thrown away."""
         async with self._pool.transaction(read_only=True, isolation="repeatable read") as tx:
-            opened = await store.open_account(tx, self._account.id, lock=False)
+            opened = await store.read_account(tx, self._account.id)
             books = await self._load(tx, opened, await store.list_working(tx, self._account.id))
         if not any(book.happenings for book in books):
             self._watch(books, opened.account.places)
             return opened.account.events
-        async with self._pool.transaction() as tx:
-            opened = await store.open_account(tx, self._account.id, lock=True)
+        async with self.turn, self._pool.transaction() as tx:
+            opened = await store.lock_account(tx, self._account.id)
             books = await self._load(tx, opened, await store.list_working(tx, self._account.id))
             stirred = [book for book in books if book.happenings]
             if stirred:
@@ -124,16 +129,13 @@ class Desk:
     async def _command(self, command: str, ticket: OrderTicket, act: Act) -> Reply:
         account_id = self._account.id
         async with self._pool.transaction() as tx:
-            opened = await store.open_account(tx, account_id, lock=True)
+            opened = await store.lock_account(tx, account_id, commands=1)
             if ticket.not_after is not None and opened.now > ticket.not_after:
                 return Reply(CommandResult(outcome=Outcome.NOT_SENT, code=TOO_OLD))
-            opened = opened._replace(account=replace(opened.account, commands=opened.account.commands + 1))
             struck = Struck()
             if opened.faulty:
                 struck = await strike(tx, account_id, self._seed, command, opened.account.commands)
             used, _ = await store.find_command(tx, account_id, ticket.client_order_id)
-            if Fault.LOSE in struck or used:
-                await store.save_account(tx, account_id, opened.account)
             if Fault.LOSE in struck:
                 return Reply(CommandResult(outcome=Outcome.UNKNOWN, message=LOST), struck)
             if used:

@@ -46,18 +46,35 @@ async def insert_account(tx: Tx, account_id: UUID, organization_id: UUID, cash: 
     )
 
 
-async def open_account(tx: Tx, account_id: UUID, lock: bool) -> Opened:
-    """The time is read once the row is held, so that what follows is in order."""
-    if lock:
-        await tx.execute("SELECT FROM paper_accounts WHERE account_id = $1 FOR UPDATE", account_id)
-    row = await tx.fetchrow(
-        """
-        SELECT cash, reserved, short_value, orders, events, places, commands, clock_timestamp() AS now,
-               EXISTS (SELECT FROM paper_faults AS f WHERE f.account_id = a.account_id) AS faulty
-        FROM paper_accounts AS a WHERE account_id = $1
-        """,
-        account_id,
+async def read_account(tx: Tx, account_id: UUID) -> Opened:
+    return _opened(
+        await tx.fetchrow(
+            """
+            SELECT a.*, clock_timestamp() AS now,
+                   EXISTS (SELECT FROM paper_faults AS f WHERE f.account_id = a.account_id) AS faulty
+            FROM paper_accounts AS a WHERE account_id = $1
+            """,
+            account_id,
+        )
     )
+
+
+async def lock_account(tx: Tx, account_id: UUID, commands: int = 0) -> Opened:
+    """Counts so many more commands. The time is read once the row is held, so that what follows is in order."""
+    return _opened(
+        await tx.fetchrow(
+            """
+            UPDATE paper_accounts AS a SET commands = commands + $2 WHERE account_id = $1
+            RETURNING a.*, clock_timestamp() AS now,
+                      EXISTS (SELECT FROM paper_faults AS f WHERE f.account_id = a.account_id) AS faulty
+            """,
+            account_id,
+            commands,
+        )
+    )
+
+
+def _opened(row: Row | None) -> Opened:
     assert row is not None, "the link was opened before"
     names = ("cash", "reserved", "short_value", "orders", "events", "places", "commands")
     return Opened(Account(**{name: row[name] for name in names}), row["now"], row["faulty"])
