@@ -1,16 +1,14 @@
 """Books of an account that nobody else works on, and a platform that shows them. When a test is over they are true."""
 
-import asyncio
-import uuid
 from collections.abc import AsyncIterator, Iterator
 
-import asyncpg
 import pytest
 
-from tests.conftest import TEMPLATE, Urls
+from tests.conftest import Urls
 from tests.execution.books import Books, open_books
 from tests.execution.house import House, open_house
 from tests.execution.truth import assert_true_books
+from tests.world import made_database
 from trading_intents.storage.database import Database
 
 
@@ -23,17 +21,8 @@ async def books(urls: Urls, database: Database) -> AsyncIterator[Books]:
 
 @pytest.fixture(scope="session")
 def house(postgres: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    name = f"h_{uuid.uuid4().hex}"
-
-    async def execute(statement: str) -> None:
-        connection = await asyncpg.connect(postgres.owner.reveal())
-        await connection.execute(statement)
-        await connection.close()
-
-    asyncio.run(execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}"))
-    with open_house(postgres.of(name), tmp_path_factory.mktemp("house")) as opened:
+    with made_database(postgres) as urls, open_house(urls, tmp_path_factory.mktemp("house")) as opened:
         yield opened
-    asyncio.run(execute(f"DROP DATABASE {name} WITH (FORCE)"))
 
 
 @pytest.fixture
