@@ -9,7 +9,7 @@ Symbol = NewType("Symbol", str)
 
 # Matched before anything is made a number: int(Decimal("1e1000000")) runs for a minute.
 AMOUNT_PATTERN = r"^(0|[1-9]\d{0,17})(\.\d{1,18})?$"
-_AMOUNT = re.compile(AMOUNT_PATTERN.replace("$", r"\Z"), re.ASCII)
+AMOUNT = re.compile(AMOUNT_PATTERN.replace("$", r"\Z"), re.ASCII)
 _SYMBOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9./:_-]{0,31}\Z")
 
 
@@ -20,7 +20,7 @@ def parse_symbol(text: str) -> Symbol | None:
 
 def parse_amount(text: str) -> Decimal | None:
     """An amount as callers send it, greater than zero; None if it is none."""
-    amount = Decimal(text) if _AMOUNT.match(text) else None
+    amount = Decimal(text) if AMOUNT.match(text) else None
     return amount or None
 
 

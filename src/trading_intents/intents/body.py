@@ -9,19 +9,24 @@ import msgspec
 from trading_intents.errors import InvalidRequest, PlatformError, ValidationFailed
 from trading_intents.ids import ID_PATTERN, parse_id
 from trading_intents.intents.model import Cancel, Command, Create, Replace, Spec
-from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, TimeInForce, parse_symbol
+from trading_intents.trading import (
+    AMOUNT,
+    AMOUNT_PATTERN,
+    OrderKind,
+    OrderSide,
+    RouteStrategy,
+    TimeInForce,
+    parse_symbol,
+)
 from trading_intents.web.body import convert
 
 MAX_REFERENCE_CHARACTERS = 64
 MAX_KEY_CHARACTERS = 128
-# Matched before anything is made a number: int(Decimal("1e1000000")) runs for a minute.
-_AMOUNT_PATTERN = r"^(0|[1-9]\d{0,17})(\.\d{1,18})?$"
-_AMOUNT = re.compile(_AMOUNT_PATTERN.replace("$", r"\Z"), re.ASCII)
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 _AMOUNT_FIELDS = frozenset({"quantity", "limit_price", "stop_price"})
 _PAYLOAD, _SPEC = "/command/payload", "/command/payload/spec"
 
-Amount = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": _AMOUNT_PATTERN})]
+Amount = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": AMOUNT_PATTERN})]
 Id = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": ID_PATTERN})]
 
 
@@ -153,7 +158,7 @@ def _spec(body: SpecBody) -> Spec:
 
 def _amount(text: str, pointer: str) -> str:
     """Trailing zeros trimmed, so that equal amounts are equal texts."""
-    if not _AMOUNT.match(text):
+    if not AMOUNT.match(text):
         raise ValidationFailed.at(pointer, 'must be a decimal such as "10.5": up to 18 digits, up to 18 decimals')
     if "." in text:
         text = text.rstrip("0").rstrip(".")
