@@ -17,6 +17,8 @@ pytest_plugins = ("tests.warm",)
 ROOT = Path(__file__).parents[1]
 DOCUMENTED = "127.0.0.1:8080"
 RUN_SECONDS = 30
+# A reader ends it with Ctrl-C.
+FOLLOW = 'follow() { timeout 1 curl -sS --fail-with-body -N "$@" || [ $? -eq 124 ]; }\n'
 
 
 def blocks_of(document: str) -> list[str]:
@@ -42,7 +44,7 @@ def test_what_a_document_tells_to_paste_works(document: str, folder: Path, platf
     script = commands_of(document).replace(DOCUMENTED, httpx.URL(platform.url).netloc.decode())
     assert "curl -s " in script
     # A reader sees an error answer; a script must be told to mind it.
-    strict = script.replace("curl -s ", "curl -sS --fail-with-body ")
+    strict = FOLLOW + script.replace("curl -s ", "curl -sS --fail-with-body ").replace("curl -N ", "follow ")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-x", "-c", strict],
@@ -55,6 +57,7 @@ def test_what_a_document_tells_to_paste_works(document: str, folder: Path, platf
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "wrong " not in done.stdout
+    assert done.stdout.count("event: status") == script.count("curl -N ") > 0
 
 
 def test_what_the_documents_tell_to_make_can_be_made() -> None:

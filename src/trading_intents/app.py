@@ -62,6 +62,7 @@ from trading_intents.storage.migrate import migrate
 from trading_intents.storage.pipeline import SERVICE_SESSION, WORKER_SESSION, Pipeline
 from trading_intents.storage.signals import Signals, open_signals
 from trading_intents.stream.grpc import Door, Listener
+from trading_intents.stream.http import event_routes
 from trading_intents.stream.hub import Hub
 from trading_intents.stream.log import CHANNEL as STREAM
 from trading_intents.stream.model import EventType
@@ -150,6 +151,7 @@ class Features:
     gates: Mapping[str, Gate]
     limits: Limits
     routes: tuple[Route, ...]
+    event_routes: tuple[Route, ...]
     handlers: Mapping[Queue, Mapping[str, Handler]]
     writer: Writer
     execution: Callable[[Shop], Execution]
@@ -216,6 +218,7 @@ def build_features(parts: Parts, vault: Vault) -> Features:
         gates,
         limits,
         routes,
+        event_routes(gates["stream"], streams),
         handlers,
         writer,
         execution,
@@ -273,6 +276,8 @@ def build_app(parts: Parts, features: Features) -> App:
     routes = operations_routes(public, missing, parts.metrics.registry)
     if "api" in settings.roles:
         routes += features.routes
+    if {"api", "stream"} & set(settings.roles):
+        routes += features.event_routes
     routes += description_routes(public, routes, __version__)
     app = App(routes, features.limits, Proxies(settings.trusted_proxies), parts.clock, parts.metrics, parts.log)
     return app

@@ -87,7 +87,7 @@ class Door:
                     case "subscribe":
                         await self._streams.subscribe(stream, _asked(request.subscribe))
                     case "unsubscribe":
-                        await self._streams.unsubscribe(stream, request.unsubscribe.trading_account_id)
+                        await self._streams.unsubscribe(stream, request.unsubscribe.trading_account_id or None)
                     case _:
                         raise InvalidRequest("neither subscribe nor unsubscribe")
             return bool(stream.scopes)
@@ -192,7 +192,7 @@ def _asked(message: trading_pb2.Subscribe) -> Asked:
     if message.order_delivery not in trading_pb2.OrderDelivery.values():
         raise InvalidRequest("order_delivery is not one that is known")
     return Asked(
-        message.trading_account_id,
+        message.trading_account_id or None,
         frozenset(EventType(kind) for kind in message.subscriptions if kind in known),
         message.instrument_key,
         message.order_delivery == trading_pb2.ORDER_DELIVERY_PRIMED,

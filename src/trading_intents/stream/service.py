@@ -34,9 +34,9 @@ Retained = Callable[[Tx, OrganizationId, UUID | None, Environment | None], Await
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One Subscribe, as its door read it. An empty account means all."""
+    """One Subscribe, as its door read it. No account means all."""
 
-    account: str
+    account: str | None
     kinds: frozenset[EventType]
     symbol: str = ""
     orders_primed: bool = False
@@ -115,15 +115,15 @@ class Streams:
         scope.attaching = asyncio.create_task(work)
         await accepted
 
-    async def unsubscribe(self, stream: Stream, account: str) -> None:
-        account_id = parse_id(account)
-        if account_id is not None or not account:
+    async def unsubscribe(self, stream: Stream, account: str | None) -> None:
+        account_id = None if account is None else parse_id(account)
+        if account is None or account_id is not None:
             self._leave(stream, account_id)
         await stream.subscriber.offer([status("unsubscribed")])
 
     async def _wanted(self, request: Request, asked: Asked) -> Wanted:
         caller = caller_of(request)
-        if not asked.account:
+        if asked.account is None:
             principal = caller.principal
             environment = principal.environment if isinstance(principal, ApiKeyPrincipal) else None
             return Wanted(None, environment, asked.kinds, None)

@@ -15,15 +15,16 @@ HEARTBEAT = b": heartbeat\n\n"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def event_text(data: bytes) -> bytes:
+def event_text(message: bytes) -> bytes:
     """A heartbeat is a comment; every other event has its kind and, from the log, its cursor as id."""
-    event = TradingEvent.FromString(data)
+    event = TradingEvent.FromString(message)
     kind = event.WhichOneof("event")
     if kind == "heartbeat":
         return HEARTBEAT
     id_line = b"id: %s\n" % event.cursor.encode() if event.cursor else b""
-    # JSON has no raw line breaks, so the data are one line.
-    return b"event: %s\n%sdata: %s\n\n" % (str(kind).encode(), id_line, msgspec.json.encode(_fields(event)))
+    # JSON has no raw line breaks, so the data are one line; but some clients take these two for the end of one.
+    data = msgspec.json.encode(_fields(event)).replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
+    return b"event: %s\n%sdata: %s\n\n" % (str(kind).encode(), id_line, data)
 
 
 def _fields(message: Message) -> dict[str, Any]:

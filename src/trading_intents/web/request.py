@@ -45,10 +45,38 @@ class Caller(Protocol):
     def limit_key(self) -> str: ...
 
 
-class Answer:
-    """Bytes ready to be sent."""
+class Wire(Protocol):
+    """Where an endless body is written to. What is written while it is paused stays in memory."""
 
-    __slots__ = ("body", "content_type", "headers", "status")
+    paused: bool
+
+    def write(self, data: bytes) -> None: ...
+
+    def end(self) -> None:
+        """After what was written; at once if that does not leave soon."""
+        ...
+
+
+class Feed(Protocol):
+    """A body that goes on until either side ends it."""
+
+    def open(self, wire: Wire) -> None:
+        """The head is on its way."""
+        ...
+
+    def resume(self) -> None:
+        """The wire is no longer paused."""
+        ...
+
+    def close(self) -> None:
+        """Nobody is there any more. Called once, also when it was never opened."""
+        ...
+
+
+class Answer:
+    """Bytes ready to be sent; with a feed, what it writes follows them."""
+
+    __slots__ = ("body", "content_type", "feed", "headers", "status")
 
     def __init__(
         self,
@@ -56,8 +84,9 @@ class Answer:
         status: int = 200,
         content_type: bytes = JSON,
         headers: list[tuple[bytes, bytes]] | None = None,
+        feed: Feed | None = None,
     ) -> None:
-        self.body, self.status, self.content_type = body, status, content_type
+        self.body, self.status, self.content_type, self.feed = body, status, content_type, feed
         self.headers = headers or []
 
 

@@ -17,7 +17,7 @@ import httptools
 from trading_intents.errors import InvalidRequest, PlatformError, RequestTimeout, StartupRefused, Unavailable
 from trading_intents.web.body import MAX_BODY_BYTES
 from trading_intents.web.problem import PROBLEM
-from trading_intents.web.request import Answer, Begun, Incoming
+from trading_intents.web.request import Answer, Begun, Feed, Incoming
 from trading_intents.web.routing import App
 
 BACKLOG = 2048
@@ -27,6 +27,7 @@ MAX_PIPELINED = 16
 REQUEST_SECONDS = 10  # from a request's first byte to its last
 KEEP_ALIVE_SECONDS = 75
 CLOSE_SECONDS = 1.0
+LAST_WORD_SECONDS = 5.0  # for the end of a feed to leave; whoever has stopped reading never takes it
 
 _REASONS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -86,6 +87,8 @@ class _Connection(asyncio.Protocol):
         self._waiting: deque[Incoming] = deque()
         self._task: asyncio.Task[None] | None = None
         self._begun: Begun | None = None
+        self._feed: Feed | None = None
+        self.paused = False
         self._begun_at: float | None = None
         self._in_head = False
         self._idle_since = self._loop.time()
@@ -102,6 +105,8 @@ class _Connection(asyncio.Protocol):
         self._server.connections.discard(self)
         if self._begun:
             self._begun.gone = True
+        if self._feed:
+            self._feed.close()
         self._give_up()
 
     def _give_up(self) -> None:
@@ -112,10 +117,15 @@ class _Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client does not read its answers: take no more requests from it."""
-        self._transport.pause_reading()
+        self.paused = True
+        if not self._feed:
+            self._transport.pause_reading()
 
     def resume_writing(self) -> None:
+        self.paused = False
         self._transport.resume_reading()
+        if self._feed:
+            self._feed.resume()
 
     def data_received(self, data: bytes) -> None:
         if self._last:
@@ -182,7 +192,7 @@ class _Connection(asyncio.Protocol):
     @property
     def _busy(self) -> bool:
         """A request is being answered."""
-        return self._task is not None or self._begun is not None
+        return self._task is not None or self._begun is not None or self._feed is not None
 
     def _answer_begun(self, answer: Answer) -> None:
         self._begun = None
@@ -207,6 +217,9 @@ class _Connection(asyncio.Protocol):
                     answer = await self._server.app.handle(incoming)
                 finally:
                     self._server.app.leave()
+                if answer.feed:
+                    self._write_feed(answer, answer.feed, incoming.method)
+                    return
                 close = not incoming.keep_alive or self._server.app.draining or (self._last and not self._waiting)
                 self._write(answer, incoming.method, close)
                 if close:
@@ -225,12 +238,33 @@ class _Connection(asyncio.Protocol):
             self._waiting.popleft()
             self._server.app.leave()
 
+    def _write_feed(self, answer: Answer, feed: Feed, method: str) -> None:
+        """The last answer of its connection: its body ends with it."""
+        self._last = True
+        if not self._transport.is_closing():
+            self._write(answer, method, close=True)
+        if self._transport.is_closing() or method == "HEAD":
+            feed.close()
+            self._transport.close()
+            return
+        self._feed = feed
+        feed.open(self)
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def end(self) -> None:
+        self._transport.close()
+        self._loop.call_later(LAST_WORD_SECONDS, self._transport.abort)
+
     def _write(self, answer: Answer, method: str, close: bool) -> None:
         parts = [_REASONS[answer.status], self._server.date]
         for name, value in answer.headers:
             parts += (name, b": ", value, b"\r\n")
         if answer.status != 204:
-            parts += (b"content-type: ", answer.content_type, b"\r\ncontent-length: %d\r\n" % len(answer.body))
+            parts += (b"content-type: ", answer.content_type, b"\r\n")
+            if not answer.feed:
+                parts.append(b"content-length: %d\r\n" % len(answer.body))
         parts.append(b"connection: close\r\n\r\n" if close else b"\r\n")
         if method != "HEAD" and answer.status != 204:
             parts.append(answer.body)
@@ -255,6 +289,8 @@ class _Connection(asyncio.Protocol):
         self._last = True
         if not self._busy:
             self._transport.close()
+        elif self._feed:
+            self._transport.abort()  # what feeds it has ended it, or is too late
         return self._task
 
 

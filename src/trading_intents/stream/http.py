@@ -1,0 +1,81 @@
+"""The stream's HTTP door: text/event-stream, written straight to the connection. Renders nothing for a subscriber."""
+
+from trading_intents.errors import CursorExpired, LimitReached
+from trading_intents.identity.access import Gate
+from trading_intents.stream.log import open_cursor
+from trading_intents.stream.model import EventType
+from trading_intents.stream.service import Asked, Stream, Streams
+from trading_intents.stream.subscriber import failure
+from trading_intents.web.limits import Bucket
+from trading_intents.web.request import Answer, Request, Wire
+from trading_intents.web.routing import Parameter, Route
+
+EVENT_STREAM = b"text/event-stream"
+# Neither a cache nor a proxy that collects has any business with what happens now.
+HEADERS = [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
+LAST_EVENT_ID = Parameter(
+    "last-event-id", "The cursor to go on after.", {"type": "string"}, where="header", check=lambda text: _cursor(text)
+)
+
+
+class _EventFeed:
+    """Empties a subscriber's line into a connection for as long as that takes it."""
+
+    def __init__(self, streams: Streams, request: Request) -> None:
+        self._streams = streams
+        self._wire: Wire | None = None
+        self.stream: Stream = streams.open("sse", request, self.resume)
+
+    def open(self, wire: Wire) -> None:
+        self._wire = wire
+        self.resume()
+
+    def resume(self) -> None:
+        wire, subscriber = self._wire, self.stream.subscriber
+        if wire is None:
+            return
+        while not wire.paused and (batch := subscriber.take()):
+            wire.write(batch.text)
+            subscriber.sent(len(batch.messages), batch.size)
+        if subscriber.error is not None:
+            self._wire = None
+            wire.write(failure(subscriber.error.detail).text)
+            wire.end()
+
+    def close(self) -> None:
+        self._wire = None
+        self._streams.close(self.stream)
+
+
+def event_routes(gate: Gate, streams: Streams) -> tuple[Route, ...]:
+    async def follow(request: Request) -> Answer:
+        feed = _EventFeed(streams, request)
+        try:
+            cursor = _cursor(request.header(b"last-event-id") or "")
+            asked = Asked(request.params["account_id"], frozenset(EventType), resume_after=cursor)
+            await streams.subscribe(feed.stream, asked)
+        except BaseException:
+            feed.close()
+            raise
+        return Answer(content_type=EVENT_STREAM, headers=list(HEADERS), feed=feed)
+
+    return (
+        Route(
+            "GET",
+            "/v1/accounts/{account_id}/events",
+            gate,
+            follow,
+            "Follow an account's events as they happen.",
+            bucket=Bucket.READS,
+            parameters=(LAST_EVENT_ID,),
+            errors=(CursorExpired, LimitReached),
+            answer_media=EVENT_STREAM,
+        ),
+    )
+
+
+def _cursor(text: str) -> str:
+    """An empty one is none, as browsers have it."""
+    if text:
+        open_cursor(text)
+    return text
