@@ -1,11 +1,12 @@
-"""A TCP link to PostgreSQL's socket that can fail: refuse, reset, stall, cut after some bytes. Has its own thread."""
+"""A TCP link to PostgreSQL's socket that can fail: refuse, reset, stall, end at any byte or message. Has a thread."""
 
 import asyncio
 import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -17,11 +18,22 @@ CALL_LIMIT_SECONDS = 5
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
-class FaultProxy:
-    """Works until told otherwise; each fault replaces the one before it."""
+class Verdict(Enum):
+    """What becomes of something that a client sends."""
 
-    def __init__(self, target: Path) -> None:
-        self._target = target
+    PASS = "it passes"
+    HOLD = "it is held, and so is everything else, until the proxy is told to work"
+    CUT_UNSENT = "the link ends before it"
+    CUT_SENT = "the link ends right after it"
+    CUT_UNANSWERED = "the link ends when its answer comes"
+
+
+class FaultProxy:
+    """Works until told otherwise; each fault replaces the one before it. `watch` sees all that clients send."""
+
+    def __init__(self, target: Path, watch: Callable[[bytes], Verdict] = lambda _: Verdict.PASS) -> None:
+        self._target, self._watch = target, watch
+        self.held = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._links: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -79,7 +91,9 @@ class FaultProxy:
         try:
             if not self._resetting:
                 answers, upstream = await asyncio.open_unix_connection(self._target)
-                ways = {asyncio.create_task(w) for w in (self._ask(reader, upstream), self._answer(answers, writer))}
+                mute = asyncio.Event()
+                both = (self._ask(reader, upstream, mute), self._answer(answers, writer, mute))
+                ways = {asyncio.create_task(way) for way in both}
                 try:
                     await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
                 finally:
@@ -94,15 +108,27 @@ class FaultProxy:
                     end.transport.abort()
             self._links.discard(link)
 
-    async def _ask(self, client: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
+    async def _ask(self, client: asyncio.StreamReader, server: asyncio.StreamWriter, mute: asyncio.Event) -> None:
         while data := await client.read(CHUNK_BYTES):
+            verdict = self._watch(data)
+            if verdict is Verdict.HOLD:
+                self._open.clear()
+                self.held.set()
             await self._open.wait()
+            if verdict is Verdict.CUT_UNSENT:
+                return
+            if verdict is Verdict.CUT_UNANSWERED:
+                mute.set()
             server.write(data)
             await server.drain()
+            if verdict is Verdict.CUT_SENT:
+                return
 
-    async def _answer(self, server: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+    async def _answer(self, server: asyncio.StreamReader, client: asyncio.StreamWriter, mute: asyncio.Event) -> None:
         while data := await server.read(CHUNK_BYTES):
             await self._open.wait()
+            if mute.is_set():
+                return
             if self._budget is not None:
                 data = data[: self._budget]
                 self._budget -= len(data)
@@ -136,11 +162,13 @@ class FaultProxy:
 
 
 @contextlib.contextmanager
-def proxied(url: Secret) -> Iterator[tuple[FaultProxy, Secret]]:
+def proxied(
+    url: Secret, watch: Callable[[bytes], Verdict] = lambda _: Verdict.PASS
+) -> Iterator[tuple[FaultProxy, Secret]]:
     """A proxy before an embedded server's URL, and the URL that goes through it."""
     direct = urlsplit(url.reveal())
     (folder,) = parse_qs(direct.query)["host"]
-    proxy = FaultProxy(Path(folder, ".s.PGSQL.5432"))
+    proxy = FaultProxy(Path(folder, ".s.PGSQL.5432"), watch)
     with proxy.running():
         through = direct._replace(netloc=f"{direct.netloc}127.0.0.1:{proxy.port}", query="sslmode=disable")
         yield proxy, Secret(through.geturl())

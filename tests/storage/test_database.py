@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -11,8 +11,8 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
+from tests.proxy import FaultProxy, Verdict, proxied
 from tests.storage.conftest import query
-from tests.storage.proxy import Link, linked
 from trading_intents.errors import OutcomeUnknown, StartupRefused, Unavailable
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database, Isolation, Pool, Tx, open_database, open_pool
@@ -30,6 +30,7 @@ TENANT_TABLE = """
     CREATE TABLE notes (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED);
     GRANT SELECT, INSERT ON notes TO ti_service;
 """
+HOLD_LIMIT_SECONDS = 5
 A, B, C = UUID(int=1), UUID(int=2), UUID(int=3)
 
 
@@ -40,11 +41,41 @@ async def tables(owner_url: Secret) -> None:
     await connection.close()
 
 
+class Watch:
+    """Remembers the simple queries, and decides what becomes of a COMMIT."""
+
+    def __init__(self) -> None:
+        self.queries: list[bytes] = []
+        self.at_commit = Verdict.PASS
+
+    def look(self, data: bytes) -> Verdict:
+        query = data[5:].rstrip(b"\0") if data[:1] == b"Q" else b""
+        if query:
+            self.queries.append(query)
+        return self.at_commit if query == b"COMMIT" else Verdict.PASS
+
+
 @pytest.fixture
-async def linked_pool(urls: Urls, tmp_path: Path, metrics: Metrics) -> AsyncIterator[tuple[Link, Pool]]:
+def watch() -> Watch:
+    return Watch()
+
+
+@pytest.fixture
+def link(urls: Urls, watch: Watch) -> Iterator[tuple[FaultProxy, Secret]]:
+    with proxied(urls.login, watch.look) as (proxy, url):
+        yield proxy, url
+
+
+@pytest.fixture
+def proxy(link: tuple[FaultProxy, Secret]) -> FaultProxy:
+    return link[0]
+
+
+@pytest.fixture
+async def linked_pool(link: tuple[FaultProxy, Secret], metrics: Metrics) -> AsyncIterator[Pool]:
     """A pool of one connection, over a link that can be cut."""
-    async with linked(urls.login, tmp_path) as (link, url), open_pool(url, "ti_service", 1, metrics) as pool:
-        yield link, pool
+    async with open_pool(link[1], "ti_service", 1, metrics) as pool:
+        yield pool
 
 
 async def notes(urls: Urls) -> int:
@@ -95,12 +126,11 @@ async def test_a_read_only_transaction_writes_nothing(database: Database) -> Non
             await tx.execute("INSERT INTO notes VALUES (1)")
 
 
-async def test_an_error_rolls_back_and_arrives_unchanged(urls: Urls, linked_pool: tuple[Link, Pool]) -> None:
-    _, pool = linked_pool
+async def test_an_error_rolls_back_and_arrives_unchanged(urls: Urls, linked_pool: Pool) -> None:
     pids: set[int] = set()
 
     async def fail(act: Callable[[Tx], Awaitable[object]]) -> None:
-        async with pool.transaction() as tx:
+        async with linked_pool.transaction() as tx:
             pids.add(await tx.fetchval("SELECT pg_backend_pid()"))
             await tx.execute("INSERT INTO notes VALUES (1)")
             await act(tx)
@@ -131,13 +161,12 @@ async def test_a_swallowed_error_is_not_taken_for_a_commit(database: Database) -
             await asyncio.gather(tx.fetch("SELECT nonsense"), return_exceptions=True)
 
 
-async def test_a_transaction_is_two_round_trips_and_its_statements(linked_pool: tuple[Link, Pool]) -> None:
-    link, pool = linked_pool
-    link.queries.clear()
+async def test_a_transaction_is_two_round_trips_and_its_statements(linked_pool: Pool, watch: Watch) -> None:
+    watch.queries.clear()
     for organization in (A, B):
-        async with pool.transaction([organization]):
+        async with linked_pool.transaction([organization]):
             pass
-    assert [query[:5] for query in link.queries] == [b"BEGIN", b"COMMI", b"BEGIN", b"COMMI"]
+    assert [query[:5] for query in watch.queries] == [b"BEGIN", b"COMMI", b"BEGIN", b"COMMI"]
 
 
 async def insert_and_lose_the_backend(urls: Urls, pool: Pool, then: str) -> None:
@@ -158,30 +187,28 @@ async def test_a_backend_lost_before_the_commit_is_certain(urls: Urls, database:
     assert await database.service.healthy()
 
 
-async def test_a_link_cut_at_commit_leaves_the_outcome_unknown(urls: Urls, linked_pool: tuple[Link, Pool]) -> None:
-    link, pool = linked_pool
-    for cut, n in (("cut_before", 1), ("cut_after", 2)):
-        setattr(link, cut, b"COMMIT")
+async def test_a_link_cut_at_commit_leaves_the_outcome_unknown(linked_pool: Pool, watch: Watch) -> None:
+    for cut, n in ((Verdict.CUT_UNSENT, 1), (Verdict.CUT_UNANSWERED, 2)):
+        watch.at_commit = cut
         with pytest.raises(OutcomeUnknown):
-            async with pool.transaction() as tx:
+            async with linked_pool.transaction() as tx:
                 await tx.execute("INSERT INTO notes VALUES ($1)", n)
         with pytest.raises(Unavailable):
-            async with pool.transaction(read_only=True):
+            async with linked_pool.transaction(read_only=True):
                 pass
-        setattr(link, cut, b"\0never")
-    async with pool.transaction() as tx:
+        watch.at_commit = Verdict.PASS
+    async with linked_pool.transaction() as tx:
         assert [row["n"] for row in await tx.fetch("SELECT n FROM notes")] == [2]
 
 
-async def test_a_stalled_link_is_given_up_in_time(linked_pool: tuple[Link, Pool]) -> None:
-    link, pool = linked_pool
-    link.open.clear()
+async def test_a_stalled_link_is_given_up_in_time(linked_pool: Pool, proxy: FaultProxy) -> None:
+    proxy.stall()
     for attempt in (transact, never_healthy):
         before = time.monotonic()
-        await attempt(pool)
+        await attempt(linked_pool)
         assert time.monotonic() - before < 3
-    link.open.set()
-    assert await pool.healthy()
+    proxy.work()
+    assert await linked_pool.healthy()
 
 
 async def transact(pool: Pool) -> None:
@@ -194,15 +221,14 @@ async def never_healthy(pool: Pool) -> None:
     assert not await pool.healthy()
 
 
-async def test_an_exhausted_pool_is_unavailable_and_counted(linked_pool: tuple[Link, Pool], metrics: Metrics) -> None:
-    _, pool = linked_pool
-    async with pool.transaction():
+async def test_an_exhausted_pool_is_unavailable_and_counted(linked_pool: Pool, metrics: Metrics) -> None:
+    async with linked_pool.transaction():
         assert in_use(metrics) == 1
         before = time.monotonic()
-        await transact(pool)
+        await transact(linked_pool)
         assert time.monotonic() - before < 3
     assert in_use(metrics) == 0
-    assert await pool.healthy()
+    assert await linked_pool.healthy()
 
 
 def in_use(metrics: Metrics) -> float | None:
@@ -231,38 +257,39 @@ async def test_cancelled_callers_leave_nothing_and_free_the_pool(
     assert await database.service.healthy()
 
 
-async def test_a_cancelled_caller_does_not_cancel_its_commit(urls: Urls, linked_pool: tuple[Link, Pool]) -> None:
-    link, pool = linked_pool
-
+async def test_a_cancelled_caller_does_not_cancel_its_commit(
+    urls: Urls, linked_pool: Pool, proxy: FaultProxy, watch: Watch
+) -> None:
     async def insert() -> None:
-        async with pool.transaction() as tx:
+        async with linked_pool.transaction() as tx:
             await tx.execute("INSERT INTO notes VALUES (1)")
 
-    link.hold_at = b"COMMIT"
+    watch.at_commit = Verdict.HOLD
     task = asyncio.create_task(insert())
-    await link.held.wait()
+    assert await asyncio.to_thread(proxy.held.wait, HOLD_LIMIT_SECONDS)
     task.cancel()
-    link.hold_at = b"\0never"
-    link.open.set()
+    watch.at_commit = Verdict.PASS
+    proxy.work()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await notes(urls) == 1
-    assert await pool.healthy()
+    assert await linked_pool.healthy()
 
 
-async def test_a_caller_cancelled_twice_gives_the_connection_up(linked_pool: tuple[Link, Pool]) -> None:
-    link, pool = linked_pool
-    link.hold_at = b"COMMIT"
-    task = asyncio.create_task(enter_and_leave(pool))
-    await link.held.wait()
+async def test_a_caller_cancelled_twice_gives_the_connection_up(
+    linked_pool: Pool, proxy: FaultProxy, watch: Watch
+) -> None:
+    watch.at_commit = Verdict.HOLD
+    task = asyncio.create_task(enter_and_leave(linked_pool))
+    assert await asyncio.to_thread(proxy.held.wait, HOLD_LIMIT_SECONDS)
     task.cancel()
     await asyncio.wait([task], timeout=0.01)
     task.cancel()
     await asyncio.wait([task], timeout=1)
     assert task.cancelled()
-    link.hold_at = b"\0never"
-    link.open.set()
-    assert await pool.healthy()
+    watch.at_commit = Verdict.PASS
+    proxy.work()
+    assert await linked_pool.healthy()
 
 
 async def enter_and_leave(pool: Pool) -> None:
