@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.conftest import Urls
+from tests.line import Line, Reply
 from tests.platform import Platform, serving
 from tests.waiting import eventually
 from trading_intents.identity.keys import make_key
@@ -29,20 +29,17 @@ def made_key(platform: Platform) -> str:
     return key
 
 
-def client_from(platform: Platform, address: str) -> httpx.Client:
-    return httpx.Client(base_url=platform.url, transport=httpx.HTTPTransport(local_address=address))
-
-
 @pytest.mark.parametrize(("how", "guesses"), [("validation", 10_000), ("header", 2_000)])
 def test_ten_thousand_guesses_are_limited(platform: Platform, how: str, guesses: int) -> None:
     real = made_key(platform)
 
-    def ask(client: httpx.Client, key: str) -> httpx.Response:
+    def ask(line: Line, key: str) -> Reply:
         if how == "validation":
-            return client.post(VALIDATE, json={"api_key": key})
-        return client.get("/v1/api-keys", headers={"x-api-key": key})
+            return line.post(VALIDATE, {"api_key": key})
+        return line.get("/v1/api-keys", {"x-api-key": key})
 
-    with client_from(platform, "127.0.0.2") as here, client_from(platform, "127.0.0.3") as elsewhere:
+    url = platform.url
+    with Line(url, local_address="127.0.0.2") as here, Line(url, local_address="127.0.0.3") as elsewhere:
         answers = [ask(here, make_key(Environment.PAPER).reveal()) for _ in range(guesses)]
         statuses = [answer.status_code for answer in answers]
         assert set(statuses) == {401, 429}
@@ -57,6 +54,6 @@ def test_ten_thousand_guesses_are_limited(platform: Platform, how: str, guesses:
         eventually(lambda: _known(ask(here, real)), int(last.headers["retry-after"]))
 
 
-def _known(answer: httpx.Response) -> bool:
+def _known(answer: Reply) -> bool:
     """A validation answers 200; at an endpoint for users a real key is refused for its kind."""
     return answer.status_code == 200 or "this kind" in answer.json()["detail"]

@@ -10,6 +10,7 @@ import pytest
 from tests.intents.conftest import Opener
 from tests.intents.desk import Desk, cancel, create, limit, market, replace
 from tests.intents.test_refused import change_account, control
+from tests.line import Line
 from tests.platform import Platform
 from tests.world import World
 
@@ -135,11 +136,11 @@ def test_fifty_equal_requests_at_once_make_one_intent_for_each_of_fifty_keys(des
     def send(number: int) -> list[tuple[int, bytes, bool]]:
         """Every thread sends all the keys, each in another order, so that equal ones meet."""
         answers: list[Any] = [None] * KEYS
-        with httpx.Client(base_url=urls[number % 2], headers=desk.headers, timeout=30) as client:
+        with Line(urls[number % 2], desk.headers) as line:
             for step in range(KEYS):
                 key = (step + number // 2) % KEYS
                 body = create(limit(str(key + 1)))
-                answer = client.post(desk.url, json=body, headers={"idempotency-key": f"key {key}"})
+                answer = line.post(desk.url, body, {"idempotency-key": f"key {key}"})
                 answers[key] = (answer.status_code, answer.content, "idempotent-replayed" in answer.headers)
         return answers
 

@@ -5,15 +5,15 @@ import json
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPConnection
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import asyncpg
 import pytest
 
 from tests.intents.conftest import Opener
 from tests.intents.desk import Body, Desk, cancel, create, limit, replace, stop_limit
+from tests.line import Line
 from tests.platform import Platform
 from tests.world import World
 
@@ -199,61 +199,40 @@ def test_the_database_itself_keeps_seqs_and_keys_unique(desk: Desk) -> None:
         desk.tables.execute(copy, 0, None, desk.account["id"])
 
 
-class Line:
-    """One keep-alive connection, for what asks thousands of times."""
-
-    def __init__(self, url: str, desk: Desk) -> None:
-        address = urlsplit(url)
-        self._connection = HTTPConnection(str(address.hostname), address.port, timeout=30)
-        self._path, self._headers = desk.url, desk.headers | {"content-type": "application/json"}
-
-    def submit(self, body: Body) -> tuple[int, Body]:
-        self._connection.request("POST", self._path, json.dumps(body), self._headers)
-        answer = self._connection.getresponse()
-        return answer.status, json.loads(answer.read())
-
-    def page(self, cursor: str | None) -> Body:
-        query = urlencode({"limit": 100} | ({"next_cursor": cursor} if cursor else {}))
-        self._connection.request("GET", f"{self._path}?{query}", headers=self._headers)
-        page: Body = json.loads(self._connection.getresponse().read())
-        return page
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-def write(line: Line, count: int) -> list[tuple[int, str]]:
+def write(url: str, desk: Desk, count: int) -> list[tuple[int, str]]:
     made = []
-    for number in range(count):
-        status, said = line.submit(create(limit(str(number + 1))))
-        assert status == 202, said
-        made.append((said["seq"], said["intent_id"]))
-    line.close()
+    with Line(url, desk.headers) as line:
+        for number in range(count):
+            answer = line.post(desk.url, create(limit(str(number + 1))))
+            assert answer.status_code == 202, answer.text
+            said = answer.json()
+            made.append((said["seq"], said["intent_id"]))
     return made
 
 
-def follow(line: Line, over: threading.Event) -> list[tuple[int, str]]:
+def follow(url: str, desk: Desk, over: threading.Event) -> list[tuple[int, str]]:
     """By cursor alone. A last page has none, so it is asked for again, and what was seen of it is passed over."""
     cursor, seen, of_page = None, list[tuple[int, str]](), 0
-    while True:
-        was_over = over.is_set()
-        page = line.page(cursor)
-        seen += [(record["seq"], record["intent_id"]) for record in page["data"][of_page:]]
-        of_page = len(page["data"])
-        if page["next_cursor"]:
-            cursor, of_page = page["next_cursor"], 0
-        elif was_over:
-            line.close()
-            return seen
-        else:
-            over.wait(PAUSE_SECONDS)
+    with Line(url, desk.headers) as line:
+        while True:
+            was_over = over.is_set()
+            query = urlencode({"limit": 100} | ({"next_cursor": cursor} if cursor else {}))
+            page = line.get(f"{desk.url}?{query}").json()
+            seen += [(record["seq"], record["intent_id"]) for record in page["data"][of_page:]]
+            of_page = len(page["data"])
+            if page["next_cursor"]:
+                cursor, of_page = page["next_cursor"], 0
+            elif was_over:
+                return seen
+            else:
+                over.wait(PAUSE_SECONDS)
 
 
 def test_readers_miss_nothing_and_see_nothing_twice_while_eight_write(desk: Desk, second: Platform) -> None:
     urls, over = (str(desk.client.base_url), second.url), threading.Event()
     with ThreadPoolExecutor(WRITERS + READERS) as threads:
-        reading = [threads.submit(follow, Line(urls[n % 2], desk), over) for n in range(READERS)]
-        writing = [threads.submit(write, Line(urls[n % 2], desk), ACTIONS // WRITERS) for n in range(WRITERS)]
+        reading = [threads.submit(follow, urls[n % 2], desk, over) for n in range(READERS)]
+        writing = [threads.submit(write, urls[n % 2], desk, ACTIONS // WRITERS) for n in range(WRITERS)]
         try:
             made = sorted(pair for task in writing for pair in task.result())
         finally:

@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import Urls
 from tests.intents.desk import cancel, create, limit
 from tests.intents.test_commit import trader
+from tests.line import Line
 from tests.platform import Platform, serving
 from tests.world import PLENTY
 
@@ -41,12 +42,10 @@ def test_cancels_are_served_while_the_other_submits_are_limited(limited: Platfor
                     assert int(answer.headers["retry-after"]) >= 1
                     assert answer.headers["ratelimit"].startswith('"submits";r=0')
 
-    with ThreadPoolExecutor(4) as threads:
+    with ThreadPoolExecutor(4) as threads, Line(limited.url, headers) as line:
         flooding = [threads.submit(flood) for _ in range(4)]
         try:
-            answers = Counter(
-                limited.client.post(url, json=cancel(intent), headers=headers).status_code for _ in range(CANCELS)
-            )
+            answers = Counter(line.post(url, cancel(intent)).status_code for _ in range(CANCELS))
         finally:
             over.set()
         for task in flooding:

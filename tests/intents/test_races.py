@@ -14,6 +14,7 @@ import pytest
 
 from tests.intents.conftest import Opener
 from tests.intents.desk import Desk, Tables, cancel, create, dumps, limit
+from tests.line import Line
 from tests.platform import Platform
 from tests.waiting import eventually
 from tests.world import World
@@ -46,13 +47,13 @@ def test_a_control_answered_here_is_honoured_there_at_once(world: World, second:
     admin = world.callers["admin"]
     account = f"/v1/controls/accounts/{desk.account['id']}"
     misses = []
-    sides = itertools.cycle([(world.client, second.client), (second.client, world.client)])
-    with busy(second.url, desk):
+    with busy(second.url, desk), Line(world.platform.url) as one, Line(second.url) as other:
+        sides = itertools.cycle([(one, other), (other, one)])
         for number in range(ROUNDS):
             here, there = next(sides)
             for disabled, expected in ((True, 409), (False, 202)):
-                changed = here.put(f"{account}/symbols/S", json={"manually_disabled": disabled}, headers=admin)
-                answer = there.post(desk.url, json=create(symbol="s"), headers=desk.headers)
+                changed = here.put(f"{account}/symbols/S", {"manually_disabled": disabled}, admin)
+                answer = there.post(desk.url, create(symbol="s"), desk.headers)
                 assert changed.status_code == 200
                 if answer.status_code != expected:
                     misses.append((number, disabled, answer.text))
