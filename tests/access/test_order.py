@@ -6,7 +6,7 @@ import pytest
 
 from tests.world import World
 
-ACCOUNT = f"/v1/accounts/{uuid.uuid4()}"
+ACCOUNT = f"/v1/accounts/{uuid.UUID(int=1)}"
 BAD_PAGES = ({"limit": "x"}, {"limit": "-1"}, {"next_cursor": "=="}, {"next_cursor": "é"})
 
 

@@ -218,7 +218,6 @@ def changed(key: SigningKey, **changes: Any) -> dict[str, Any]:
         None,
         "ed",
     ],
-    ids=lambda jwk: ascii(jwk)[:60],
 )
 def test_a_key_that_is_not_fit_to_verify_with_is_ignored(jwk: Any) -> None:
     assert read_key(jwk) is None
