@@ -31,8 +31,8 @@ from trading_intents.storage.cluster import DATABASE, LOGIN, open_cluster
 from trading_intents.storage.database import Database, open_database
 from trading_intents.storage.signals import Signals, open_signals
 from trading_intents.stream import trading_pb2
-from trading_intents.stream.log import CHANNEL, append
-from trading_intents.stream.model import Event, EventType, intent_action_payload
+from trading_intents.stream.log import append
+from trading_intents.stream.model import CHANNEL, Event, EventType, intent_action_payload
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.trading import Environment
 

@@ -64,7 +64,7 @@ from trading_intents.storage.signals import Signals, open_signals
 from trading_intents.stream.grpc import Door, Listener
 from trading_intents.stream.http import event_routes
 from trading_intents.stream.hub import Hub
-from trading_intents.stream.log import CHANNEL as STREAM
+from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.stream.model import EventType
 from trading_intents.stream.service import Streams
 from trading_intents.telemetry import Log, Metrics

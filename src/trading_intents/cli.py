@@ -27,6 +27,8 @@ from trading_intents.outbox import operators
 from trading_intents.outbox.model import Queue, Status, channel
 from trading_intents.secret import Secret
 from trading_intents.storage.migrate import migrate as run_migrations
+from trading_intents.stream.model import CHANNEL as STREAM
+from trading_intents.stream.service import renew_epoch as renew_log_epoch
 from trading_intents.telemetry import Log, Metrics, make_log
 
 cli = typer.Typer(
@@ -41,6 +43,8 @@ vault = typer.Typer(help="The embedded vault's master keys.", no_args_is_help=Tr
 cli.add_typer(vault, name="vault")
 outbox = typer.Typer(help="Look at the outbox and settle its failed rows; each is archived.", no_args_is_help=True)
 cli.add_typer(outbox, name="outbox")
+streams = typer.Typer(help="The event log.", no_args_is_help=True)
+cli.add_typer(streams, name="stream")
 audits = typer.Typer(help="Prove that history was not rewritten.", no_args_is_help=True)
 cli.add_typer(audits, name="audit")
 
@@ -93,20 +97,23 @@ def _greet(parts: app.Parts, addresses: app.Addresses, demo: provision.Demo | No
     out.print(f"  roles   {', '.join(settings.roles)}")
     out.print(f"  data    {escape(place)}")
     if demo and demo.account_id:
-        place_order, look = _demo_commands(f"{url}/v1/accounts/{demo.account_id}", demo.key)
-        out.print("\n[bold]Try it[/]: buy something on paper,\n")
+        follow, place_order, look = _demo_commands(f"{url}/v1/accounts/{demo.account_id}", demo.key)
+        out.print("\n[bold]Try it[/]: follow what happens, in a terminal of its own,\n")
+        out.print(f"  {escape(follow)}\n", soft_wrap=True)
+        out.print("buy something on paper,\n")
         out.print(f"  {escape(place_order)}\n", soft_wrap=True)
         out.print("and see what came of it (orders, trades and positions).\n")
         out.print(f"  {escape(look)}\n", soft_wrap=True)
     out.print("  Ctrl-C ends all of it.\n")
 
 
-def _demo_commands(account: str, key: Secret) -> tuple[str, str]:
-    """What to paste: an order, and a look at what came of it."""
+def _demo_commands(account: str, key: Secret) -> tuple[str, str, str]:
+    """What to paste: the stream, an order, and a look at what came of it."""
     payload = {"symbol": "AAPL", "order_side": "BUY", "spec": {"Market": {"quantity": "10"}}}
     order = json.dumps({"command": {"type": "CREATE", "payload": payload}})
     header = f"-H 'x-api-key: {key.reveal()}'"
     return (
+        f"curl -N {account}/events {header}",
         f"curl -s {account}/intents {header} -H 'content-type: application/json' -d '{order}'",
         f"for what in orders trades positions; do curl -s {account}/$what {header}; echo; done",
     )
@@ -201,7 +208,7 @@ def rotate_vault(
 
 
 Ids = Annotated[list[int], typer.Argument(help="Ids of failed rows, as `outbox list` shows them.")]
-Reason = Annotated[str, typer.Option(help="Why, for the archive.")]
+Reason = Annotated[str, typer.Option(help="Why, for the record.")]
 
 
 @outbox.command(name="list")
@@ -245,6 +252,19 @@ def drop_outbox(ids: Ids, reason: Reason) -> None:
         async with app.open_parts(settings, log) as parts:
             await operators.drop(parts.database.worker, ids, _operator(), reason)
         typer.echo(f"dropped {' '.join(map(str, ids))}")
+
+    _run(work, quiet=True)
+
+
+@streams.command(name="renew-epoch")
+def renew_epoch(reason: Reason) -> None:
+    """After a restore: cursors from before it lead nowhere, and whoever follows begins anew."""
+
+    async def work(settings: Settings, log: Log) -> None:
+        async with app.open_parts(settings, log) as parts:
+            epoch = await renew_log_epoch(parts.database.worker, _operator(), reason)
+            parts.signals.notify(STREAM)
+        typer.echo(f"the epoch is {epoch}")
 
     _run(work, quiet=True)
 

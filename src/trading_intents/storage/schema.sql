@@ -978,3 +978,14 @@ CREATE POLICY service ON paper_quotes TO ti_service
 CREATE POLICY worker ON paper_quotes FOR SELECT TO ti_worker USING (true);
 GRANT SELECT, INSERT, DELETE ON paper_quotes TO ti_service;
 GRANT SELECT ON paper_quotes TO ti_worker;
+
+-- Who gave the log a new epoch, when, and why: every cursor from before leads nowhere since then.
+CREATE TABLE stream_epoch_renewals (
+    epoch uuid PRIMARY KEY,
+    before uuid NOT NULL,
+    renewed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    renewed_by text NOT NULL,
+    reason text NOT NULL CHECK (char_length(reason) BETWEEN 1 AND 500)
+);
+GRANT SELECT, INSERT ON stream_epoch_renewals TO ti_worker;
+GRANT UPDATE (epoch) ON stream_epoch TO ti_worker;

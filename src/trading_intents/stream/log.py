@@ -13,7 +13,6 @@ from trading_intents.storage.pipeline import Statement
 from trading_intents.stream.model import Event, EventType
 from trading_intents.trading import Environment
 
-CHANNEL = "stream"  # notified after a commit that appended
 KEEP_DAYS = 7
 DAYS_AHEAD = 3
 KEEP_LIMIT_SECONDS = 30.0
@@ -165,6 +164,21 @@ async def is_kept(tx: Tx, organization_id: OrganizationId, seq: int) -> bool:
 async def read_epoch(tx: Tx) -> UUID:
     """Changes when a backup is restored, and never else."""
     epoch: UUID = await tx.fetchval("SELECT epoch FROM stream_epoch")
+    return epoch
+
+
+async def renew_epoch(tx: Tx, who: str, reason: str) -> UUID:
+    """Cursors from before lead nowhere from here on. It is written down who did it."""
+    epoch: UUID = await tx.fetchval(
+        """
+        WITH old AS (SELECT epoch FROM stream_epoch FOR UPDATE),
+             new AS (UPDATE stream_epoch SET epoch = gen_random_uuid() RETURNING epoch)
+        INSERT INTO stream_epoch_renewals (epoch, before, renewed_by, reason)
+        SELECT new.epoch, old.epoch, $1, $2 FROM old, new RETURNING epoch
+        """,
+        who,
+        reason,
+    )
     return epoch
 
 

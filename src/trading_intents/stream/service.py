@@ -27,6 +27,7 @@ READS_AT_ONCE = 4  # of history and retained state, so that connections are left
 PRIMINGS_AT_ONCE = 4  # an organization's: each holds its retained state in memory until it is handed over
 RETAINED_CHUNK = 200
 MOST_SCOPES = 1_000
+MOST_REASON = 500
 
 # The working orders or open positions, and those finished within the hour; None: of all accounts, both environments.
 Retained = Callable[[Tx, OrganizationId, UUID | None, Environment | None], Awaitable[Sequence[Event]]]
@@ -264,3 +265,11 @@ def _fail(stream: Stream, accepted: "asyncio.Future[None]", error: PlatformError
         stream.subscriber.end(error)
     else:
         accepted.set_exception(error)
+
+
+async def renew_epoch(pool: Pool, who: str, reason: str) -> UUID:
+    """For an operator who has restored a backup: what readers have seen since it was made never happened."""
+    if not 0 < len(reason) <= MOST_REASON:
+        raise InvalidRequest(f"the reason must be 1 to {MOST_REASON} characters")
+    async with pool.transaction() as tx:
+        return await event_log.renew_epoch(tx, who, reason)

@@ -7,7 +7,7 @@ from trading_intents.intents.model import Cancel, Submission
 from trading_intents.intents.writing.batch import CommitLost, Receipt, Tools, run_batch
 from trading_intents.outbox.model import Queue, channel
 from trading_intents.storage.signals import Signals
-from trading_intents.stream.log import CHANNEL as STREAM
+from trading_intents.stream.model import CHANNEL as STREAM
 
 
 class PlatformCancels:

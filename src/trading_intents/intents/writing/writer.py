@@ -17,7 +17,7 @@ from trading_intents.outbox.model import Queue, channel
 from trading_intents.storage.database import Pool
 from trading_intents.storage.pipeline import Refused
 from trading_intents.storage.signals import Signals
-from trading_intents.stream.log import CHANNEL as STREAM
+from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log, Metrics
 
 MAX_WAITING = 5_000

@@ -1,0 +1,295 @@
+"""The hub: one reader for all, the same bytes, nothing missed or repeated, and nobody held up by anybody."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.stream.follow import ACTIONS, House, Reader, numbered
+from trading_intents.errors import CursorExpired, LimitReached, Unauthorized, Unavailable
+from trading_intents.ids import OrganizationId
+from trading_intents.storage.database import Database, Pool, Tx
+from trading_intents.stream.hub import STUCK_SECONDS
+from trading_intents.stream.model import Event, EventType
+from trading_intents.stream.service import renew_epoch
+from trading_intents.stream.subscriber import MOST_BYTES_BEHIND, MOST_EVENTS_BEHIND
+
+PAGE = 500
+
+
+@pytest.fixture
+def organization(organizations: list[OrganizationId]) -> OrganizationId:
+    return organizations[0]
+
+
+@pytest.fixture
+async def house(database: Database) -> AsyncIterator[House]:
+    async with House(database).running() as house:
+        yield house
+
+
+def numbered_from(organization: OrganizationId, first: int, last: int, size: int = 0) -> list[Event]:
+    return [numbered(organization, number, size) for number in range(first, last + 1)]
+
+
+async def test_everyone_gets_the_same_bytes(house: House, organizations: list[OrganizationId]) -> None:
+    one, other = organizations[:2]
+    readers = [await Reader(house, one).subscribe() for _ in range(3)]
+    stranger = await Reader(house, other).subscribe()
+    await house.append([*numbered_from(one, 1, 20), numbered(other, 99)])
+    for reader in readers:
+        assert (await reader.has(20)).numbers == list(range(1, 21))
+    first, *others = [[id(message) for message in reader.messages[1:]] for reader in readers]
+    assert all(these == first for these in others)
+    assert (await stranger.has(99)).numbers == [99]
+
+
+async def test_without_a_wake_up_the_poll_finds_it(house: House, organization: OrganizationId) -> None:
+    reader = await Reader(house, organization).subscribe()
+    await house.append([numbered(organization, 1)], wake=False)
+    assert (await reader.has(1)).numbers == [1]
+
+
+async def test_whoever_joins_or_resumes_in_the_midst_misses_nothing(house: House, organization: OrganizationId) -> None:
+    chance, total = random.Random(7), 3_000
+    whole = await Reader(house, organization).subscribe()
+    readers: list[tuple[int, Reader]] = []
+
+    async def write() -> None:
+        number = 1
+        while number <= total:
+            last = min(number + chance.randrange(40), total)
+            await house.append(numbered_from(organization, number, last))
+            number = last + 1
+
+    async def join() -> None:
+        while not writing.done():
+            if whole.numbers:
+                after = chance.choice(whole.numbers)
+                readers.append((after, await Reader(house, organization).subscribe(whole.cursors[after])))
+            await asyncio.sleep(0)
+
+    writing = asyncio.create_task(write())
+    await asyncio.gather(writing, join())
+    assert (await whole.has(total)).numbers == list(range(1, total + 1))
+    assert len(readers) > 5
+    for after, reader in readers:
+        if after < total:
+            await reader.has(total)
+        assert reader.numbers == list(range(after + 1, total + 1))
+
+
+async def test_priming_and_live_fit_without_a_gap(database: Database, organization: OrganizationId) -> None:
+    """The retained state is the number of events so far; the next one must be the one after it."""
+
+    async def retained(tx: Tx, organization_id: OrganizationId, *scope: object) -> Sequence[Event]:
+        return [numbered(organization_id, 1 + await tx.fetchval("SELECT count(*) FROM stream_events"))]
+
+    readers: list[Reader] = []
+    async with House(database, retained).running() as house:
+
+        async def write() -> None:
+            for number in range(1, 401):
+                await house.append([numbered(organization, number)])
+
+        writing = asyncio.create_task(write())
+        while not writing.done():
+            kinds = ACTIONS | {EventType.BROKER_POSITION}
+            readers.append(await Reader(house, organization).subscribe(kinds=kinds))
+        await writing
+        assert len(readers) > 5
+        for reader in readers:
+            await reader.until(lambda reader: reader.numbers and reader.numbers[-1] >= 400)
+            state, *live = reader.numbers
+            assert live == list(range(state, 401))
+
+
+async def test_a_reader_that_stops_is_ended_and_can_resume(house: House, organization: OrganizationId) -> None:
+    stopped, reader = Reader(house, organization, reading=False), Reader(house, organization)
+    another = Reader(house, organization)
+    for one in (stopped, reader, another):
+        await one.subscribe()
+    total = MOST_EVENTS_BEHIND + 2 * PAGE
+    for first in range(1, total, PAGE):
+        await house.append(numbered_from(organization, first, first + PAGE - 1))
+    for one in (reader, another):
+        assert (await one.has(total)).numbers == list(range(1, total + 1))
+    assert isinstance(await stopped.ended(), LimitReached)
+    assert stopped.line.take() is None
+    stopped.close()
+    resumed = await Reader(house, organization).subscribe(reader.cursors[17])
+    assert (await resumed.has(total)).numbers == list(range(18, total + 1))
+
+
+async def test_a_reader_that_is_too_many_bytes_behind_is_ended(house: House, organization: OrganizationId) -> None:
+    stopped, reader = Reader(house, organization, reading=False), Reader(house, organization)
+    another = await Reader(house, organization).subscribe()
+    for one in (stopped, reader):
+        await one.subscribe()
+    size = 100_000
+    total = MOST_BYTES_BEHIND // size + 2
+    for number in range(1, total + 1):
+        await house.append([numbered(organization, number, size)])
+    assert isinstance(await stopped.ended(), LimitReached)
+    await another.has(total)
+    assert (await reader.has(total)).numbers == list(range(1, total + 1))
+
+
+async def test_when_all_are_slow_the_log_waits_for_them(house: House, organization: OrganizationId) -> None:
+    reader = await Reader(house, organization, reading=False).subscribe()
+    total = 2 * MOST_EVENTS_BEHIND
+    for first in range(1, total, PAGE):
+        await house.append(numbered_from(organization, first, first + PAGE - 1), wake=False)
+    house.hub.wake()
+    async with asyncio.timeout(60):
+        while len(reader.messages) < 1 + total:
+            for _ in range(20):  # turns of the loop: much slower than the hub reads
+                await asyncio.sleep(0)
+            reader.take_one()
+            assert reader.line.error is None
+            assert reader.line.events < MOST_EVENTS_BEHIND
+    assert reader.numbers == list(range(1, total + 1))
+
+
+async def test_the_past_is_handed_over_at_the_readers_pace(house: House, organization: OrganizationId) -> None:
+    total = 2 * MOST_EVENTS_BEHIND
+    first = await Reader(house, organization).subscribe()
+    await house.append(numbered_from(organization, 1, 1))
+    await first.has(1)
+    for start in range(2, total, 2_000):
+        await house.append(numbered_from(organization, start, min(start + 1_999, total)), wake=False)
+    slow = await Reader(house, organization, reading=False).subscribe(first.cursors[1])
+    most = 0
+    async with asyncio.timeout(60):
+        while len(slow.messages) < total:
+            await asyncio.sleep(0)
+            most = max(most, slow.line.events)
+            slow.take_one()
+    assert slow.numbers == list(range(2, total + 1))
+    assert most <= 1_000 + PAGE
+
+
+async def test_what_is_no_longer_kept_cannot_be_resumed(
+    house: House, organization: OrganizationId, owner: asyncpg.Connection
+) -> None:
+    reader = await Reader(house, organization).subscribe()
+    await house.append(numbered_from(organization, 1, 20))
+    cursors = (await reader.has(20)).cursors
+    await owner.execute("DELETE FROM stream_events WHERE seq <= 10")
+    for seq in (1, 9):
+        with pytest.raises(CursorExpired):
+            await Reader(house, organization).subscribe(cursors[seq])
+    edge = await Reader(house, organization).subscribe(cursors[10])
+    last = await Reader(house, organization).subscribe(cursors[20])
+    await house.append([numbered(organization, 21)])
+    assert (await edge.has(21)).numbers == list(range(11, 22))
+    assert (await last.has(21)).numbers == [21]
+
+
+async def test_a_gap_in_the_log_ends_its_followers(
+    database: Database, organization: OrganizationId, owner: asyncpg.Connection
+) -> None:
+    house = House(database)
+    reader = await Reader(house, organization).subscribe()
+    await house.append(numbered_from(organization, 1, 20))
+    await owner.execute("DELETE FROM stream_events WHERE seq <= 10")
+    async with house.running():
+        assert isinstance(await reader.ended(), CursorExpired)
+
+
+async def test_a_restored_database_makes_old_cursors_useless(
+    database: Database, house: House, organization: OrganizationId, owner: asyncpg.Connection
+) -> None:
+    reader = await Reader(house, organization).subscribe()
+    await house.append(numbered_from(organization, 1, 3))
+    cursors = (await reader.has(3)).cursors
+    epoch = await renew_epoch(database.worker, "ada", "restored")
+    house.hub.wake()
+    assert isinstance(await reader.ended(), CursorExpired)
+    reader.close()
+    with pytest.raises(CursorExpired):
+        await Reader(house, organization).subscribe(cursors[3])
+    again = await Reader(house, organization).subscribe()
+    await house.append([numbered(organization, 4)])
+    assert (await again.has(4)).numbers == [4]
+    (row,) = await owner.fetch("SELECT * FROM stream_epoch_renewals")
+    assert (row["epoch"], row["renewed_by"], row["reason"]) == (epoch, "ada", "restored")
+
+
+async def test_a_log_that_lost_its_end_makes_its_followers_begin_anew(
+    house: House, organization: OrganizationId, owner: asyncpg.Connection
+) -> None:
+    reader = await Reader(house, organization).subscribe()
+    await house.append(numbered_from(organization, 1, 3))
+    await reader.has(3)
+    await owner.execute("UPDATE stream_heads SET seq = 1")
+    house.hub.wake()
+    assert isinstance(await reader.ended(), CursorExpired)
+
+
+class FlakyPool:
+    """A database that is away for a while."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool, self.away, self.refused = pool, False, asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def transaction(self, *args: Any, **kwargs: Any) -> AsyncIterator[Tx]:
+        if self.away:
+            self.refused.set()
+            raise Unavailable("the database is away")
+        async with self._pool.transaction(*args, **kwargs) as tx:
+            yield tx
+
+
+async def test_streams_outlast_a_database_that_is_away(database: Database, organization: OrganizationId) -> None:
+    pool: Any = FlakyPool(database.worker)
+    async with House(database, pool=pool).running() as house:
+        reader = await Reader(house, organization).subscribe()
+        pool.away = True
+        await house.append([numbered(organization, 1)])
+        await pool.refused.wait()
+        pool.away = False
+        assert (await reader.has(1)).numbers == [1]
+
+
+async def test_a_connection_that_takes_nothing_for_long_is_given_up(house: House, organization: OrganizationId) -> None:
+    stuck = await Reader(house, organization, reading=False).subscribe()
+    stuck.line.moved_at -= STUCK_SECONDS
+    assert isinstance(await stuck.ended(), LimitReached)
+
+
+async def test_a_caller_who_cannot_be_checked_stays_and_one_who_may_not_goes(
+    house: House, organization: OrganizationId
+) -> None:
+    reader = await Reader(house, organization).subscribe()
+    house.gate.error = Unavailable("the database is away")
+    await house.append([numbered(organization, 1)])
+    await reader.has(1)
+    house.gate.error = Unauthorized("gone")
+    assert isinstance(await reader.ended(), Unauthorized)
+
+
+async def test_a_draining_process_ends_its_streams_and_takes_no_more(
+    house: House, organization: OrganizationId
+) -> None:
+    reader = await Reader(house, organization).subscribe()
+    house.hub.drain()
+    assert isinstance(await reader.ended(), Unavailable)
+    with pytest.raises(Unavailable):
+        Reader(house, organization)
+
+
+async def test_nothing_is_kept_of_whoever_left(house: House, organization: OrganizationId) -> None:
+    readers = [await Reader(house, organization).subscribe() for _ in range(5)]
+    await house.append([numbered(organization, 1)])
+    for reader in readers:
+        await reader.has(1)
+        reader.close()
+    hub = house.hub
+    kept = [len(hub._sessions), len(hub._callers), len(hub._followed), len(hub._follows)]
+    assert kept == [0, 0, 0, 0]
