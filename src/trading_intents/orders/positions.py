@@ -54,36 +54,42 @@ def kept(row: Mapping[str, Any]) -> Position:
 
 
 def apply(position: Position, booking: Booking) -> Position:
-    with exact():
-        signed = booking.quantity if booking.side is OrderSide.BUY else -booking.quantity
-        value = booking.quantity * booking.price
-        open_cost = _open_cost(position, signed, booking.price)
-        bought = position.value_bought + (value if signed > 0 else ZERO)
-        sold = position.value_sold + (value if signed < 0 else ZERO)
-        fees = position.fees + (booking.fee or ZERO)
-        realized = sold - bought + open_cost - fees
-        day = booking.at.astimezone(UTC).date()
-        kept = position.day_pnl if position.day is not None and day <= position.day else ZERO
-        # A trade of an earlier day that comes late is no part of this day's result.
-        gained = ZERO if position.day is not None and day < position.day else realized - position.realized_pnl
-        return Position(
-            quantity=plain(position.quantity + signed),
-            open_cost=plain(open_cost),
-            realized_pnl=plain(realized),
-            value_bought=plain(bought),
-            value_sold=plain(sold),
-            fees=plain(fees),
-            day=day if position.day is None else max(day, position.day),
-            day_pnl=plain(kept + gained),
-        )
+    return from_trades((booking,), position)
 
 
 def from_trades(bookings: Iterable[Booking], position: Position = FLAT) -> Position:
     """The whole position again: what a bust or a correction asks for, since averages do not run backwards."""
-    for booking in bookings:
-        if booking.quantity:  # one that was busted is no trade, and its fee is none
-            position = apply(position, booking)
-    return position
+    with exact():
+        for booking in bookings:
+            if booking.quantity:  # one that was busted is no trade, and its fee is none
+                position = _add(position, booking)
+    values: list[Any] = [getattr(position, field.name) for field in fields(Position)]
+    spelled: list[Any] = [plain(value) if isinstance(value, Decimal) else value for value in values]
+    return Position(*spelled)
+
+
+def _add(position: Position, booking: Booking) -> Position:
+    signed = booking.quantity if booking.side is OrderSide.BUY else -booking.quantity
+    value = booking.quantity * booking.price
+    open_cost = _open_cost(position, signed, booking.price)
+    bought = position.value_bought + (value if signed > 0 else ZERO)
+    sold = position.value_sold + (value if signed < 0 else ZERO)
+    fees = position.fees + (booking.fee or ZERO)
+    realized = sold - bought + open_cost - fees
+    day = booking.at.astimezone(UTC).date()
+    kept = position.day_pnl if position.day is not None and day <= position.day else ZERO
+    # A trade of an earlier day that comes late is no part of this day's result.
+    gained = ZERO if position.day is not None and day < position.day else realized - position.realized_pnl
+    return Position(
+        quantity=position.quantity + signed,
+        open_cost=open_cost,
+        realized_pnl=realized,
+        value_bought=bought,
+        value_sold=sold,
+        fees=fees,
+        day=day if position.day is None else max(day, position.day),
+        day_pnl=kept + gained,
+    )
 
 
 def _open_cost(position: Position, signed: Decimal, price: Decimal) -> Decimal:

@@ -96,6 +96,8 @@ async def record_facts(
     facts: Sequence[tuple[Fact, UUID | None]],
 ) -> set[str]:
     """Locks the orders by id. Then the keys of the facts that are new, or whose order was not known until now."""
+    named = {f.client_order_id: f.broker_order_id for f, order_id in facts if order_id and f.broker_order_id}
+    named.pop(None, None)
     rows = await tx.fetch(
         """
         WITH held AS MATERIALIZED (
@@ -105,11 +107,9 @@ async def record_facts(
             FROM ROWS FROM (json_populate_recordset(NULL::facts, $4::text::json), unnest($5::uuid[])) WITH ORDINALITY
             WHERE (SELECT count(*) FROM held) >= 0  -- so that they are held before anything is written
         ), named AS (
-            UPDATE commands SET broker_order_id = new.broker_order_id
-            FROM new
-            WHERE commands.account_id = $1 AND commands.client_order_id = new.client_order_id
-              AND commands.order_id = owner_id
-              AND commands.broker_order_id IS NULL AND new.broker_order_id IS NOT NULL
+            UPDATE commands SET broker_order_id = ($7::text[])[array_position($6::text[], client_order_id)]
+            WHERE account_id = $1 AND client_order_id = ANY ($6::text[]) AND broker_order_id IS NULL
+              AND (SELECT count(*) FROM held) >= 0
         )
         INSERT INTO facts (account_id, organization_id, order_id, key, kind, client_order_id, broker_order_id, replaces,
                            exec_id, quantity, price, fee, cum_quantity, average_price, venue_time, reason, recorded_at)
@@ -126,6 +126,8 @@ async def record_facts(
         order_ids,
         _json([fact for fact, _ in facts]),
         [order_id for _, order_id in facts],
+        list(named),
+        list(named.values()),
     )
     return {row["key"] for row in rows}
 
@@ -138,7 +140,8 @@ async def adopt(tx: Tx, account_id: UUID, order_ids: Sequence[UUID], broker_orde
         FROM commands c
         WHERE facts.account_id = $1 AND facts.order_id IS NULL AND facts.client_order_id IS NULL
           AND facts.broker_order_id = ANY ($3::text[])
-          AND c.account_id = $1 AND c.broker_order_id = facts.broker_order_id AND c.order_id = ANY ($2::uuid[])
+          AND c.account_id = $1 AND c.broker_order_id = ANY ($3::text[])
+          AND c.broker_order_id = facts.broker_order_id AND c.order_id = ANY ($2::uuid[])
           AND facts.recorded_at >= c.sent_at  -- venues use their ids again
         RETURNING facts.key
         """,
@@ -228,13 +231,15 @@ async def write_orders(tx: Tx, orders: Sequence[Row]) -> None:
             broker_sent_at = n.broker_sent_at, received_at = n.received_at, updated_at = n.updated_at,
             finished_at = n.finished_at, version = n.version
         FROM json_populate_recordset(NULL::orders, $1::text::json) AS n
-        WHERE o.order_id = n.order_id
+        WHERE o.order_id = n.order_id AND o.order_id = ANY ($2::uuid[])  -- else a plan might go through the whole table
         """,
         _json(orders),
+        [order["order_id"] for order in orders],
     )
 
 
 async def write_positions(tx: Tx, positions: Sequence[Row]) -> None:
+    """Of one account."""
     await tx.execute(
         """
         UPDATE positions p
@@ -244,8 +249,11 @@ async def write_positions(tx: Tx, positions: Sequence[Row]) -> None:
             received_at = n.received_at
         FROM json_populate_recordset(NULL::positions, $1::text::json) AS n
         WHERE p.account_id = n.account_id AND p.symbol = n.symbol
+          AND p.account_id = $2 AND p.symbol = ANY ($3::text[])
         """,
         _json(positions),
+        positions[0]["account_id"],
+        [position["symbol"] for position in positions],
     )
 
 
@@ -301,7 +309,7 @@ async def read_orders(tx: Tx, order_ids: Sequence[UUID]) -> list[Row]:
     return await tx.fetch(
         """
         SELECT o.* FROM unnest($1::uuid[]) WITH ORDINALITY AS wanted (order_id, place)
-        JOIN orders o USING (order_id) ORDER BY place
+        JOIN orders o USING (order_id) WHERE o.order_id = ANY ($1::uuid[]) ORDER BY place
         """,
         order_ids,
     )
