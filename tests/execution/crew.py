@@ -1,0 +1,189 @@
+"""An API process and workers in processes of their own, on paper accounts; workers are killed, stopped and started."""
+
+import asyncio
+import contextlib
+import random
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from tests.conftest import Urls
+from tests.execution.truth import assert_true_books
+from tests.intents.desk import Body, Tables
+from tests.platform import Platform, serving
+from tests.waiting import eventually
+from tests.world import EVERY_PERMISSION, PLENTY, Headers, key
+from trading_intents.orders.facts import client_order_id
+from trading_intents.storage.database import open_database
+from trading_intents.telemetry import Metrics, make_log
+
+SUBMITTERS = 8
+LIFE_SECONDS = (1.0, 3.0)
+STOP_SECONDS = 8.0
+
+
+@dataclass
+class Crew:
+    urls: Urls
+    folder: Path
+    api: Platform
+    headers: Headers
+    accounts: list[str]
+    tables: Tables
+    settings: dict[str, str]
+
+    @contextlib.contextmanager
+    def worker(self) -> Iterator[Platform]:
+        with serving(self.folder, **self.settings | {"ROLES": "worker"}) as platform:
+            yield platform
+
+    def try_to_submit(self, body: Body, account: str | None = None) -> httpx.Response:
+        url = f"{self.api.url}/v1/accounts/{account or self.accounts[0]}/intents"
+        return self.api.client.post(url, json=body, headers=self.headers, timeout=20)
+
+    def submit(self, body: Body, account: str | None = None) -> str:
+        answer = self.try_to_submit(body, account)
+        assert answer.status_code == 202, answer.text
+        return str(answer.json()["intent_id"])
+
+    def submit_all(self, bodies: Sequence[Body]) -> list[str]:
+        """Over all accounts, from several clients at once."""
+        with ThreadPoolExecutor(SUBMITTERS) as threads:
+            accounts = [self.accounts[n % len(self.accounts)] for n in range(len(bodies))]
+            return list(threads.map(self.submit, bodies, accounts))
+
+    def script(self, kind: str, chance: str = "1", command: str | None = None, millis: int = 0) -> None:
+        """What the paper broker shall do wrong, on all accounts."""
+        for account in self.accounts:
+            self.tables.execute(
+                "INSERT INTO paper_faults (account_id, kind, chance, command, millis)"
+                " VALUES ($1::text::uuid, $2, $3::text::numeric, $4, $5)",
+                account,
+                kind,
+                chance,
+                command,
+                millis,
+            )
+
+    def heal(self) -> None:
+        self.tables.execute("DELETE FROM paper_faults")
+
+    def orders(self) -> dict[str, Body]:
+        return {str(row["order_id"]): row for row in self.tables.fetch("SELECT * FROM orders")}
+
+    def statuses(self) -> dict[str, int]:
+        rows = self.tables.fetch("SELECT order_status, count(*) FROM orders GROUP BY 1")
+        return {row["order_status"]: row["count"] for row in rows}
+
+    def unfinished(self) -> int:
+        count: int = self.tables.value(
+            "SELECT count(*) FROM outbox WHERE queue = 'intents' AND status IN ('pending', 'processing')"
+        )
+        return count
+
+    def journal(self) -> dict[str, list[str]]:
+        """The commands of each intent that reached the broker, in their order; a REPLACE and a CANCEL by its own id."""
+        actions = self.tables.fetch("SELECT intent_id, action_id, action_type FROM actions")
+        owners = {client_order_id(row["action_id"]): str(row["intent_id"]) for row in actions}
+        found: dict[str, list[str]] = {}
+        for row in self.tables.fetch("SELECT command, client_order_id FROM paper_journal ORDER BY account_id, seq"):
+            found.setdefault(owners[row["client_order_id"]], []).append(row["command"])
+        return found
+
+    def hurry_proofs(self) -> None:
+        """As if the ten seconds between two proofs of absence had gone."""
+        self.tables.execute(
+            """
+            UPDATE orders SET absent_at = absent_at - interval '10 s', lookup_due_at = clock_timestamp()
+            WHERE absent_at > clock_timestamp() - interval '10 s'
+            """
+        )
+
+    def assert_true(self) -> int:
+        async def check() -> int:
+            async with open_database(self.urls.login, 3, make_log("error"), Metrics()) as database:
+                return await assert_true_books(database)
+
+        return asyncio.run(check())
+
+
+@contextlib.contextmanager
+def open_crew(urls: Urls, folder: Path, accounts: int = 2, **settings: str) -> Iterator[Crew]:
+    chosen = PLENTY | {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()} | settings
+    tables = Tables(urls.owner)
+    try:
+        with serving(folder, **chosen | {"ROLES": "api"}) as api:
+            document = {
+                "external_id": "o",
+                "entitlements": ["controls_premium"],
+                "accounts": [{"name": f"a{n}", "broker": "paper", "environment": "paper"} for n in range(accounts)],
+                "api_keys": [key("k", "paper", EVERY_PERMISSION)],
+            }
+            made = api.apply({"organizations": [document]})["organizations"][0]
+            headers = {"x-api-key": made["api_keys"][0]["api_key"]}
+            ids = [account["id"] for account in made["accounts"]]
+            yield Crew(urls, folder, api, headers, ids, tables, chosen)
+    finally:
+        tables.close()
+
+
+class Mortals:
+    """Workers that are killed or stopped again and again until told to live."""
+
+    def __init__(self, crew: Crew, number: int, pauses: bool = False) -> None:
+        self._crew, self._number, self._pauses = crew, number, pauses
+        self.over = threading.Event()
+        self.released = threading.Event()
+        self.kills = self.stops = 0
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator["Mortals"]:
+        with ThreadPoolExecutor(self._number) as threads:
+            lives = [threads.submit(self._live, number) for number in range(self._number)]
+            try:
+                yield self
+            finally:
+                self.over.set()
+                self.released.set()
+            for life in lives:
+                life.result()
+
+    def _live(self, number: int) -> None:
+        chance = random.Random(number)
+        while not self.released.is_set():
+            with self._crew.worker() as platform:
+                if self.over.wait(chance.uniform(*LIFE_SECONDS)):
+                    self.released.wait()
+                    return
+                if self._pauses and chance.random() < 0.3:
+                    self._pause(platform)
+                platform.process.kill()
+                platform.process.wait()
+                self.kills += 1
+
+    def _pause(self, platform: Platform) -> None:
+        platform.process.send_signal(signal.SIGSTOP)
+        self.over.wait(STOP_SECONDS)
+        platform.process.send_signal(signal.SIGCONT)
+        self.stops += 1
+        self.over.wait(LIFE_SECONDS[0])
+
+
+def until_settled(crew: Crew, limit_seconds: float, hurry: bool) -> float:
+    """No row is unfinished and no order in doubt or on its way."""
+
+    def settled() -> bool:
+        if hurry:
+            crew.hurry_proofs()
+        waiting = crew.tables.value(
+            "SELECT count(*) FROM orders WHERE order_status IN"
+            " ('PENDING_NEW', 'UNKNOWN', 'PENDING_REPLACE', 'PENDING_CANCEL')"
+        )
+        return crew.unfinished() == 0 and waiting == 0
+
+    return eventually(settled, limit_seconds)
