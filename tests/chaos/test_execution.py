@@ -1,4 +1,4 @@
-"""Workers killed and stopped at random, a broker that drops its answers: nothing is sent twice, each order ends true."""
+"""Workers killed and stopped at random, a broker that drops its answers: nothing is sent twice, orders end true."""
 
 import random
 import signal

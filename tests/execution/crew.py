@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import httpx
 
@@ -23,6 +24,7 @@ from trading_intents.storage.database import open_database
 from trading_intents.telemetry import Metrics, make_log
 
 SUBMITTERS = 8
+SUBMIT_TRIES = 20
 LIFE_SECONDS = (1.0, 3.0)
 STOP_SECONDS = 8.0
 
@@ -43,8 +45,14 @@ class Crew:
             yield platform
 
     def try_to_submit(self, body: Body, account: str | None = None) -> httpx.Response:
+        """A worker that is stopped in the middle of a transaction keeps the API from its locks for some seconds."""
         url = f"{self.api.url}/v1/accounts/{account or self.accounts[0]}/intents"
-        return self.api.client.post(url, json=body, headers=self.headers, timeout=20)
+        headers = self.headers | {"idempotency-key": uuid4().hex}
+        for _ in range(SUBMIT_TRIES):
+            answer = self.api.client.post(url, json=body, headers=headers, timeout=20)
+            if answer.status_code != 503:
+                break
+        return answer
 
     def submit(self, body: Body, account: str | None = None) -> str:
         answer = self.try_to_submit(body, account)
@@ -186,4 +194,9 @@ def until_settled(crew: Crew, limit_seconds: float, hurry: bool) -> float:
         )
         return crew.unfinished() == 0 and waiting == 0
 
-    return eventually(settled, limit_seconds)
+    try:
+        return eventually(settled, limit_seconds)
+    except AssertionError:
+        open_orders = "SELECT * FROM orders WHERE finished_at IS NULL ORDER BY order_id LIMIT 5"
+        rows = "SELECT * FROM outbox WHERE queue = 'intents' AND status <> 'completed' ORDER BY id LIMIT 5"
+        raise AssertionError(f"not settled: {crew.tables.fetch(open_orders)} {crew.tables.fetch(rows)}") from None

@@ -71,7 +71,7 @@ class Gathering(Generic[Item, Result]):
             if len(batch) > 1:
                 for each in batch:
                     await self._settle([each])
-            else:
+            elif not batch[0][1].done():  # who waited may have gone
                 batch[0][1].set_exception(error)
             return
         for (_, settled), result in zip(batch, results, strict=True):

@@ -1,0 +1,54 @@
+"""Batches: what waits is worked on together, a bad item harms no other, and nobody who leaves holds up who comes."""
+
+import asyncio
+
+import pytest
+
+from trading_intents.execution.recorder import Gathering
+
+
+class Work:
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.gate = asyncio.Event()
+
+    async def __call__(self, items: list[int]) -> list[int]:
+        self.batches.append(items)
+        await self.gate.wait()
+        if -1 in items:
+            raise ValueError("bad")
+        return [item * 10 for item in items]
+
+
+async def test_what_comes_while_a_batch_is_worked_on_is_the_next_one() -> None:
+    work = Work()
+    gathering = Gathering(work, at_once=1)
+    first = asyncio.create_task(gathering.put("key", 1))
+    await asyncio.sleep(0)
+    others = [asyncio.create_task(gathering.put("key", item)) for item in (2, 3)]
+    await asyncio.sleep(0)
+    work.gate.set()
+    assert await asyncio.gather(first, *others) == [10, 20, 30]
+    assert work.batches == [[1], [2, 3]]
+
+
+async def test_a_bad_item_harms_no_other() -> None:
+    work = Work()
+    work.gate.set()
+    gathering = Gathering(work, at_once=1)
+    results = await asyncio.gather(*(gathering.put("key", item) for item in (1, -1, 2)), return_exceptions=True)
+    assert [results[0], results[2]] == [10, 20]
+    assert isinstance(results[1], ValueError)
+
+
+@pytest.mark.parametrize("item", [1, -1])
+async def test_who_leaves_while_its_batch_runs_holds_up_nobody(item: int) -> None:
+    work = Work()
+    gathering = Gathering(work, at_once=1)
+    leaver = asyncio.create_task(gathering.put("key", item))
+    while not work.batches:
+        await asyncio.sleep(0)
+    leaver.cancel()
+    await asyncio.gather(leaver, return_exceptions=True)
+    work.gate.set()
+    assert await asyncio.wait_for(gathering.put("key", 2), 5) == 20
