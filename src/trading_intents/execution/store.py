@@ -105,22 +105,26 @@ async def look_up_after(tx: Tx, order_ids: Sequence[UUID], seconds: float) -> No
 
 async def doubt_missing(tx: Tx, account_id: UUID, client_order_ids: Sequence[str], numbers: Sequence[str]) -> None:
     """Open orders that the broker was sent and does not name among its own, neither by client order id nor by its own
-    number, are looked up. One that is just being sent may not be there yet."""
+    number, are looked up; one that is just being sent may not be there yet. So are, at once, those that wait for their
+    next look-up: the broker can tell again."""
     await tx.execute(
         f"""
-        UPDATE orders o SET lookup_due_at = clock_timestamp(), lookups = 0, absent_at = NULL
+        UPDATE orders o SET lookup_due_at = clock_timestamp(), lookups = 0
         FROM (
             SELECT order_id FROM orders o
-            WHERE account_id = $1 AND order_status NOT IN ({_FINAL}) AND lookup_due_at IS NULL
-              AND EXISTS (
-                SELECT FROM commands c
-                WHERE c.order_id = o.order_id AND c.sent_at < clock_timestamp() - make_interval(secs => $4)
-              )
-              AND NOT EXISTS (
-                SELECT FROM commands c
-                WHERE c.order_id = o.order_id
-                  AND (c.client_order_id = ANY ($2::text[]) OR c.broker_order_id = ANY ($3::text[]))
-              )
+            WHERE account_id = $1 AND order_status NOT IN ({_FINAL}) AND (
+                lookup_due_at > clock_timestamp()
+                OR lookup_due_at IS NULL
+                AND EXISTS (
+                    SELECT FROM commands c
+                    WHERE c.order_id = o.order_id AND c.sent_at < clock_timestamp() - make_interval(secs => $4)
+                )
+                AND NOT EXISTS (
+                    SELECT FROM commands c
+                    WHERE c.order_id = o.order_id
+                      AND (c.client_order_id = ANY ($2::text[]) OR c.broker_order_id = ANY ($3::text[]))
+                )
+            )
             ORDER BY order_id FOR UPDATE
         ) AS missing
         WHERE o.order_id = missing.order_id
