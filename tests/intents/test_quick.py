@@ -1,0 +1,95 @@
+"""The quick way of a submit and the handler's way give the same answer to the same request, whatever is sent."""
+
+import http.client
+import json
+import socket
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.intents.desk import Desk, cancel, create, limit, replace
+from tests.world import World
+
+Reply = tuple[int, dict[str, Any], set[str]]
+NO_ID = "01a1ddf6-8899-707d-b118-000000000000"
+BODIES: dict[str, bytes] = {
+    "create": json.dumps(create()).encode(),
+    "limit": json.dumps(create(limit()) | {"client_reference_id": 'é"\\'}).encode(),
+    "cancel of nothing": json.dumps(cancel(NO_ID)).encode(),
+    "replace of nothing": json.dumps(replace(NO_ID, limit())).encode(),
+    "escaped": json.dumps(create()).replace("AAPL", "\\u0041APL").encode(),
+    "repeated key": json.dumps(create()).replace('"symbol"', '"symbol": "A", "symbol"').encode(),
+    "unknown field": json.dumps(create() | {"seq": 1}).encode(),
+    "no JSON": b"{",
+    "no object": b"[]",
+    "empty": b"",
+    "number": json.dumps(create()).replace('"10"', "10").encode(),
+    "zero": json.dumps(create()).replace('"10"', '"0.0"').encode(),
+    "bad symbol": json.dumps(create(symbol="A B")).encode(),
+    "not UTF-8": json.dumps(create()).replace("AAPL", "XX").encode().replace(b"XX", b"\xff\xfe"),
+}
+HEADERS: dict[str, dict[str, str]] = {
+    "plain": {},
+    "idempotent": {"idempotency-key": "once"},
+    "bad idempotency": {"idempotency-key": "x" * 200},
+    "own request id": {"x-request-id": "mine-1"},
+    "form": {"content-type": "text/plain"},
+    "encoded": {"content-encoding": "gzip"},
+    "no key": {"x-api-key": ""},
+    "unknown key": {"x-api-key": "tip_paper_" + "a" * 38},
+    "two credentials": {"authorization": "Bearer x"},
+}
+
+
+@pytest.fixture
+def connection(world: World) -> http.client.HTTPConnection:
+    parts = urlsplit(world.platform.url)
+    return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+
+
+def send(connection: http.client.HTTPConnection, path: str, body: bytes, headers: dict[str, str]) -> Reply:
+    connection.request("POST", path, body, headers)
+    answer = connection.getresponse()
+    said = json.loads(answer.read())
+    names = {name.lower() for name, _ in answer.getheaders()} - {"connection"}
+    return answer.status, {k: v for k, v in said.items() if k not in ("intent_id", "seq", "request_id")}, names
+
+
+@pytest.mark.parametrize("named", HEADERS)
+@pytest.mark.parametrize("body", BODIES)
+def test_both_ways_give_the_same_answer(
+    desk: Desk, connection: http.client.HTTPConnection, body: str, named: str
+) -> None:
+    """A request that asks for the connection's end goes the handler's way."""
+    headers = {"content-type": "application/json", **desk.headers, **HEADERS[named]}
+    send(connection, desk.url, b"{}", headers)  # the key is known from here on
+    if "idempotency-key" in headers:
+        headers["idempotency-key"] += f"-{body}"[:20]
+    first = send(connection, desk.url, BODIES[body], headers)
+    if "idempotency-key" in headers and first[0] == 202:
+        headers["idempotency-key"] += "2"
+    second = send(connection, desk.url, BODIES[body], headers | {"connection": "close"})
+    assert first == second
+
+
+def test_answers_of_piped_requests_keep_their_order(desk: Desk, world: World) -> None:
+    """Quick ones and others by turns on one connection, all sent before the first is answered."""
+    parts = urlsplit(world.platform.url)
+    bodies = [BODIES[name] for name in ("create", "zero", "limit", "no JSON", "create")]
+    head = "\r\n".join(f"{name}: {value}" for name, value in desk.headers.items())
+    requests = b"".join(
+        f"POST {desk.url} HTTP/1.1\r\nhost: x\r\n{head}\r\nx-request-id: n{number}\r\n"
+        "content-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n".encode()
+        + body
+        for number, body in enumerate(bodies)
+    )
+    with socket.create_connection((parts.hostname, parts.port or 80), timeout=10) as wire:
+        wire.sendall(requests)
+        received = b""
+        while received.count(b"x-request-id: n") < len(bodies):
+            received += wire.recv(65536)
+    starts = [received.index(f"x-request-id: n{number}".encode()) for number in range(len(bodies))]
+    assert starts == sorted(starts)
+    assert [part[:3] for part in received.split(b"HTTP/1.1 ")[1:]] == [b"202", b"422", b"202", b"400", b"202"]

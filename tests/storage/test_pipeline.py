@@ -1,0 +1,105 @@
+"""Statements that leave together: run in order, refused from the first bad one on, and never mixed up after a loss."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import Urls
+from tests.proxy import proxied
+from trading_intents.errors import Unavailable
+from trading_intents.storage import pipeline as module
+from trading_intents.storage.pipeline import SERVICE_SESSION, LinkLost, Pipeline, Refused, Reply, Statement
+
+ONE = [Statement("SELECT 1")]
+ANSWER = [Reply("", [(b"1",)])]
+
+
+@pytest.fixture
+def link(urls: Urls) -> Iterator[Pipeline]:
+    made = Pipeline(urls.login, SERVICE_SESSION)
+    yield made
+    made.close()
+
+
+async def test_answers_come_in_order_as_texts(link: Pipeline) -> None:
+    statements = [
+        Statement("BEGIN"),
+        Statement("SELECT $1::text, $2::bytea, NULL, $3::text::int + 1", ("it's é", b"\0\xff", "41")),
+        Statement("SELECT n FROM generate_series(1, 3) n"),
+        Statement("SELECT 1 WHERE false"),
+        Statement("COMMIT"),
+    ]
+    for _ in range(2):  # prepared, then known
+        begun, row, rows, none, committed = await link.run(statements)
+        assert (begun.tag, committed.tag) == ("BEGIN", "COMMIT")
+        assert row.rows == [("it's é".encode(), rb"\x00ff", None, b"42")]
+        assert rows.rows == [(b"1",), (b"2",), (b"3",)]
+        assert none.rows == []
+
+
+async def test_it_acts_as_the_services_role_by_indexes(link: Pipeline) -> None:
+    user, zone, seqscan = await link.run(
+        [Statement("SELECT current_user"), Statement("SHOW TimeZone"), Statement("SHOW enable_seqscan")]
+    )
+    assert [reply.rows for reply in (user, zone, seqscan)] == [[(b"ti_service",)], [(b"UTC",)], [(b"off",)]]
+
+
+async def test_what_follows_a_refused_statement_is_not_run(link: Pipeline) -> None:
+    for _ in range(2):
+        with pytest.raises(Refused) as refused:
+            await link.run([Statement("BEGIN"), Statement("SELECT 1 / 0"), Statement("COMMIT")])
+        assert refused.value.code == "22012"
+        (rolled_back, answer) = await link.run([Statement("ROLLBACK"), *ONE])
+        assert (rolled_back.tag, [answer]) == ("ROLLBACK", ANSWER)
+
+
+async def test_more_than_a_socket_takes_at_once_passes_both_ways(link: Pipeline) -> None:
+    large = "x" * 5_000_000
+    replies = await link.run([Statement("SELECT upper($1::text)", (large,))] * 3)
+    assert [reply.rows[0][0] for reply in replies] == [large.upper().encode()] * 3
+
+
+async def test_what_takes_too_long_is_lost_and_the_next_is_answered_its_own(
+    link: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await link.run(ONE) == ANSWER
+    monkeypatch.setattr(module, "RUN_LIMIT_SECONDS", 0.05)
+    with pytest.raises(LinkLost):
+        await link.run([Statement("SELECT pg_sleep(10)")])
+    monkeypatch.undo()
+    assert await link.run(ONE) == ANSWER
+
+
+async def test_a_caller_that_is_cancelled_takes_its_answer_with_it(link: Pipeline) -> None:
+    assert await link.run(ONE) == ANSWER
+    waiting = asyncio.create_task(link.run([Statement("SELECT pg_sleep(10)")]))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert await link.run(ONE) == ANSWER
+
+
+async def test_a_link_that_ends_is_lost_and_opened_again(urls: Urls) -> None:
+    with proxied(urls.login) as (proxy, login):
+        link = Pipeline(login, SERVICE_SESSION)
+        assert await link.run(ONE) == ANSWER
+        waiting = asyncio.create_task(link.run([Statement("SELECT pg_sleep(10)")]))
+        await asyncio.sleep(0)
+        proxy.refuse()
+        with pytest.raises(LinkLost):
+            await waiting
+        with pytest.raises(Unavailable):
+            await link.run(ONE)
+        proxy.work()
+        await asyncio.sleep(module.KNOCK_PAUSE_SECONDS)
+        assert await link.run(ONE) == ANSWER
+        link.close()
+
+
+async def test_a_wrong_password_is_never_shown(urls: Urls) -> None:
+    wrong = type(urls.login)(urls.login.reveal().replace("@", "wrong@", 1))
+    with pytest.raises(Unavailable) as unavailable:
+        await Pipeline(wrong, SERVICE_SESSION).run(ONE)
+    assert "wrong" not in str(unavailable.value)
