@@ -3,7 +3,7 @@ with the rows of the outbox. Never talks to a broker."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 from uuid import UUID
 
@@ -21,6 +21,7 @@ from trading_intents.telemetry import Log, Metrics
 MOST_TOGETHER = 100
 DESKS_AT_ONCE = 4
 STREAM_CHANNEL = "stream"
+CANCEL = "intent.cancel"
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -124,7 +125,8 @@ class Recorder:
         self._gathering = Gathering(self._write, DESKS_AT_ONCE)
 
     async def write(self, entry: Entry) -> Written:
-        return await self._gathering.put(entry.desk.account_id, entry)
+        # Setbacks lock their orders first, and so go by themselves: nobody locks orders in two goes.
+        return await self._gathering.put((entry.desk.account_id, entry.setback is None), entry)
 
     async def close(self) -> None:
         await self._gathering.close()
@@ -164,6 +166,7 @@ class Recorder:
     async def _record(self, tx: Tx, entries: list[Entry]) -> tuple[Recorded | None, list[Status | None]]:
         """In the order of the locks: orders and positions, rows of the outbox, stats, the stream's head."""
         desk = entries[0].desk
+        entries = await self._hurry(tx, entries)
         events = [event for entry in entries for event in entry.events]
         own = [fact for entry in entries for fact in entry.own]
         recorded = await self.book(tx, desk, events, own) if events or own else None
@@ -172,6 +175,20 @@ class Recorder:
         if recorded:
             await publish(tx, recorded)
         return recorded, statuses
+
+    async def _hurry(self, tx: Tx, entries: list[Entry]) -> list[Entry]:
+        """A CANCEL that came meanwhile does not wait for the next attempt of what it cancels. It makes waiting rows due
+        under the order's lock, as this looks for it."""
+        waiting = {entry.setback.row.order_key for entry in entries if entry.setback}
+        if not waiting:
+            return entries
+        cancelled = {row["order_id"] for row in await store.lock_orders(tx, waiting) if row["cancel_requested"]}
+        return [
+            replace(entry, setback=replace(entry.setback, after_seconds=0.0))
+            if entry.setback and entry.setback.row.order_key in cancelled and entry.setback.row.event_type != CANCEL
+            else entry
+            for entry in entries
+        ]
 
     async def _follow(self, tx: Tx, desk: Desk, entries: list[Entry]) -> None:
         doubted = sorted({entry.row.order_key for entry in entries if entry.look_up and entry.row})
