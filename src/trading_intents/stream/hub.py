@@ -25,7 +25,7 @@ from trading_intents.telemetry import Log, Metrics
 
 POLL_SECONDS = 1.0  # the guarantee; wake-ups only make it sooner
 PAGE_EVENTS = 500
-RECENT_EVENTS = 1_000
+RECENT_EVENTS, RECENT_BYTES = 1_000, 1024 * 1024
 TICK_SECONDS = 0.5
 HEARTBEAT_SECONDS = 10.0
 STUCK_SECONDS = 60.0  # a connection that takes nothing for so long is given up, however little it is behind
@@ -33,10 +33,10 @@ CHECK_SECONDS = 2.0
 CHECKS_AT_ONCE = 4
 MOST_STREAMS_PER_CALLER = 100
 MOST_STREAMS = 10_000
-# When most of an organization's subscribers have this many events waiting it is us who are slow, not they: the log can
-# wait better than memory can. Never for long, as some may have stopped for good.
-CROWDED_EVENTS = 2_000
-CROWDED_SECONDS = 0.25
+# While all of an organization's subscribers that still take anything have this much waiting, reading on would help none
+# of them: it is us who are slow, and the log can wait better than memory can.
+CROWDED_EVENTS, CROWDED_BYTES = 2_000, 2 * 1024 * 1024
+STOPPED_SECONDS = 2.0
 CROWDED_PAUSE_SECONDS = 0.02
 
 
@@ -74,9 +74,9 @@ class Followed:
     members: set[Subscriber] = field(default_factory=set)
     _wanted: dict[Subscriber, frozenset[Wanted]] = field(default_factory=dict)
     _audiences: dict[frozenset[Wanted], tuple[Audience, dict[Subscriber, None]]] = field(default_factory=dict)
-    _recent: deque[Entry] = field(default_factory=lambda: deque(maxlen=RECENT_EVENTS))
+    _recent: deque[Entry] = field(default_factory=deque)
+    _recent_bytes: int = 0
     _reached: list[tuple[int, "asyncio.Future[None]"]] = field(default_factory=list)
-    read_at: float = 0.0
 
     @property
     def floor(self) -> int:
@@ -114,7 +114,7 @@ class Followed:
                 count += len(selected) * len(members)
                 for subscriber in members:
                     subscriber.put(batch)
-        self._recent.extend(entries)
+        self._remember(entries)
         self.position = entries[-1].seq
         arrived = [reached for seq, reached in self._reached if seq <= self.position]
         self._reached = [(seq, reached) for seq, reached in self._reached if seq > self.position]
@@ -123,10 +123,15 @@ class Followed:
                 reached.set_result(None)
         return count
 
+    def _remember(self, entries: list[Entry]) -> None:
+        self._recent.extend(entries)
+        self._recent_bytes += sum(len(entry.message.data) for entry in entries)
+        while len(self._recent) > RECENT_EVENTS or self._recent_bytes > RECENT_BYTES:
+            self._recent_bytes -= len(self._recent.popleft().message.data)
+
     def is_crowded(self, now: float) -> bool:
-        if now - self.read_at > CROWDED_SECONDS:
-            return False
-        return 2 * sum(one.events > CROWDED_EVENTS for one in self._wanted) > len(self._wanted)
+        taking = [one for one in self._wanted if now - one.moved_at < STOPPED_SECONDS]
+        return bool(taking) and all(one.events > CROWDED_EVENTS or one.bytes > CROWDED_BYTES for one in taking)
 
 
 class Hub:
@@ -224,17 +229,16 @@ class Hub:
                 self._forget(epoch)
                 continue
             for followed, page in zip(behind, pages, strict=True):
-                self._hand_on(followed, page, epoch, now)
+                self._hand_on(followed, page, epoch)
             if not behind:
                 return POLL_SECONDS if len(waiting) == len(self._followed) else CROWDED_PAUSE_SECONDS
         return POLL_SECONDS
 
-    def _hand_on(self, followed: Followed, page: list[LoggedEvent], epoch: UUID, now: float) -> None:
+    def _hand_on(self, followed: Followed, page: list[LoggedEvent], epoch: UUID) -> None:
         # Seqs are dense. Where they are not, we were away for longer than events are kept, or the log was replaced.
         if not page or page[0].seq != followed.position + 1:
             self._end(followed)
             return
-        followed.read_at = now
         self._metrics.stream_events.inc(len(page))
         self._metrics.stream_deliveries.inc(followed.deliver(make_entries(epoch, page)))
 

@@ -1,0 +1,247 @@
+"""Stream processes killed while events flow, and readers that stop: every event, in order, in bounded memory."""
+
+import asyncio
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import grpc
+import pytest
+
+from tests.conftest import Urls
+from tests.intents.desk import Tables, create, limit
+from tests.platform import Platform, serving
+from tests.stream.client import ACTION, Client, body_of, kind_of, subscribe
+from tests.stream.follow import numbered
+from tests.stream.test_sse import following
+from tests.waiting import eventually
+from tests.world import PLENTY, World, key
+from trading_intents.identity.model import Permission
+from trading_intents.ids import OrganizationId
+from trading_intents.storage.database import open_database
+from trading_intents.stream.log import append
+from trading_intents.telemetry import Metrics, make_log
+
+pytestmark = pytest.mark.chaos
+
+ACCOUNTS = 50
+EVENTS = 2_000
+KILLS = 10
+LIFE_SECONDS = (0.3, 1.5)
+RUN_SECONDS = 300.0
+SUBSCRIBERS, STOPPED = 50, 5
+# Large events fill windows and lines in less time.
+EVENT_BYTES, LARGE_EVENTS = 8_000, 2_500
+MOST_GROWTH_BYTES = 200 * 1024 * 1024
+SAME_ID = """
+    INSERT INTO accounts (id, organization_id, name, broker, environment)
+    SELECT $2, organization_id, 'same id', broker, environment FROM accounts WHERE id = $1::text::uuid
+"""
+
+
+def provision(platform: Platform, accounts: int) -> dict[str, Any]:
+    permissions = [Permission.STREAM_READ, Permission.INTENT_EDIT]
+    document = {
+        "external_id": f"org_{random.randrange(10**9)}",
+        "accounts": [{"name": f"a{n}", "broker": "paper", "environment": "paper"} for n in range(accounts)],
+        "api_keys": [key("bot", "paper", permissions)],
+    }
+    (made,) = platform.apply({"organizations": [document]})["organizations"]
+    return dict(made)
+
+
+class Killed:
+    """A stream process that is killed (-9) and started again, at another port each time."""
+
+    def __init__(self, folder: Path, settings: dict[str, str]) -> None:
+        self._folder, self._settings = folder, settings
+        self.address, self.kills, self.over = "", 0, threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        chance = random.Random(7)
+        while not self.over.is_set():
+            with serving(self._folder, **self._settings) as platform:
+                self.address = platform.grpc
+                if self.kills < KILLS and not self.over.wait(chance.uniform(*LIFE_SECONDS)):
+                    platform.process.kill()
+                    platform.process.wait()
+                    self.kills += 1
+                else:
+                    self.over.wait()
+
+    def stop(self) -> None:
+        self.over.set()
+        self._thread.join()
+
+
+class Faithful:
+    """An organization-wide client that resumes after every end."""
+
+    def __init__(self, killed: Killed, caller: dict[str, str]) -> None:
+        self._killed, self._caller, self._cursor = killed, caller, ""
+        self.seen: list[Any] = []
+        self.ends: set[str] = set()
+        self.subscribed, self.over = threading.Event(), threading.Event()
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        while not self.over.is_set():
+            client = Client(self._killed.address)
+            try:
+                self._follow(client)
+            except grpc.RpcError as error:
+                call: Any = error
+                self.ends.add(call.code().name)
+            finally:
+                client.close()
+
+    def _follow(self, client: Client) -> None:
+        for event in client.follow(self._caller, resume_after=self._cursor):
+            self._cursor = event.cursor or self._cursor
+            if kind_of(event) == "primed":
+                self.subscribed.set()
+            elif event.cursor:
+                self.seen.append(event)
+
+
+def test_ten_kills_while_two_thousand_events_flow(
+    world: World, world_database: Urls, tables: Tables, tmp_path: Path
+) -> None:
+    made = provision(world.platform, ACCOUNTS)
+    caller = {"x-api-key": made["api_keys"][0]["api_key"]}
+    settings = PLENTY | {"DATABASE_URL": world_database.login.reveal(), "ROLES": "stream"}
+    killed = Killed(tmp_path, settings)
+    eventually(lambda: bool(killed.address), RUN_SECONDS)
+    client = Faithful(killed, caller)
+    committed: list[bytes] = []
+    try:
+        assert client.subscribed.wait(RUN_SECONDS)
+        chance = random.Random(8)
+        while len(committed) < EVENTS or killed.kills < KILLS:
+            for _ in range(10):
+                url = f"/v1/accounts/{chance.choice(made['accounts'])['id']}/intents"
+                answer = world.client.post(url, json=create(limit("1", "0.01")), headers=caller)
+                assert answer.status_code == 202, answer.text
+            committed = payloads(tables, made["id"])
+        eventually(lambda: len(client.seen) >= len(payloads(tables, made["id"])), RUN_SECONDS)
+    finally:
+        client.over.set()
+        killed.stop()
+        client.thread.join()
+    assert [without_cursor(event) for event in client.seen] == payloads(tables, made["id"])
+    assert killed.kills == KILLS
+    assert client.ends <= {"UNAVAILABLE"}
+    assert len({body_of(event).account_id for event in client.seen}) == ACCOUNTS
+
+
+def without_cursor(event: Any) -> bytes:
+    copy = type(event)()
+    copy.CopyFrom(event)
+    copy.ClearField("cursor")
+    data: bytes = copy.SerializeToString(deterministic=True)
+    return data
+
+
+def payloads(tables: Tables, organization_id: str) -> list[bytes]:
+    query = "SELECT payload FROM stream_events WHERE organization_id = $1::text::uuid ORDER BY seq"
+    return [row["payload"] for row in tables.fetch(query, organization_id)]
+
+
+@pytest.fixture
+def tables(world_database: Urls) -> Iterator[Tables]:
+    opened = Tables(world_database.owner)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def stream(world: World, world_database: Urls, tmp_path: Path) -> Iterator[Platform]:
+    settings = PLENTY | {"DATABASE_URL": world_database.login.reveal(), "ROLES": "stream"}
+    with serving(tmp_path, **settings) as platform:
+        yield platform
+
+
+def rss_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def append_large(urls: Urls, organization_id: OrganizationId) -> None:
+    async with open_database(urls.login, 1, make_log("warning"), Metrics()) as database:
+        for first in range(1, LARGE_EVENTS + 1, 50):
+            async with database.worker.transaction() as tx:
+                await append(tx, [numbered(organization_id, first + n, EVENT_BYTES) for n in range(50)])
+                await tx.execute("SELECT pg_notify('stream', '')")
+
+
+def test_readers_that_stop_cost_the_others_nothing(world: World, world_database: Urls, stream: Platform) -> None:
+    made = provision(world.platform, 1)
+    organization_id = OrganizationId(UUID(made["id"]))
+    caller = {"x-api-key": made["api_keys"][0]["api_key"]}
+    clients = [Client(stream.grpc) for _ in range(SUBSCRIBERS)]
+    request = subscribe("", (ACTION,)).SerializeToString()
+    followers = [client.send(caller, request, RUN_SECONDS).subscribed() for client in clients]
+    stopped, reading = followers[:STOPPED], followers[STOPPED:]
+    got: list[list[int]] = [[] for _ in reading]
+
+    def read(place: int) -> None:
+        for event in reading[place]:
+            got[place].append(event.intent_action.seq)
+            if len(got[place]) == LARGE_EVENTS:
+                return
+
+    before, most = rss_bytes(stream.process.pid), 0
+    threads = [threading.Thread(target=read, args=(place,)) for place in range(len(reading))]
+    threads.append(threading.Thread(target=lambda: asyncio.run(append_large(world_database, organization_id))))
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        most = max(most, rss_bytes(stream.process.pid) - before)
+        threads[0].join(0.05)
+        threads[-1].join(0.05)
+    assert all(numbers == list(range(1, LARGE_EVENTS + 1)) for numbers in got)
+    assert most < MOST_GROWTH_BYTES, most
+    for follower in stopped:
+        numbers, last = [], ""
+        try:
+            for event in follower:
+                numbers.append(event.intent_action.seq)
+                last = event.cursor
+        except grpc.RpcError:
+            assert follower.call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert len(numbers) < LARGE_EVENTS
+        resumed = clients[0].follow(caller, "", (ACTION,), resume_after=last).subscribed()
+        rest = [event.intent_action.seq for event in resumed.take(LARGE_EVENTS - len(numbers))]
+        assert rest == list(range(len(numbers) + 1, LARGE_EVENTS + 1))
+        resumed.cancel()
+    for client in clients:
+        client.close()
+
+
+def test_a_stopped_text_reader_is_ended(world: World, world_database: Urls, tables: Tables, stream: Platform) -> None:
+    made = provision(world.platform, 1)
+    organization_id = OrganizationId(UUID(made["id"]))
+    # The numbered events are of the account that has the organization's id.
+    tables.execute(SAME_ID, made["accounts"][0]["id"], organization_id)
+    caller = {"x-api-key": made["api_keys"][0]["api_key"]}
+    there = World(stream, world.answer, world.callers)
+    before = rss_bytes(stream.process.pid)
+    with following(there, caller, str(organization_id)) as reader:
+        reader.until("primed")
+        asyncio.run(append_large(world_database, organization_id))
+        since = time.monotonic()
+        eventually(lambda: 'ti_stream_ended_total{code="limit_reached",door="sse"}' in metrics(stream), RUN_SECONDS)
+        assert time.monotonic() - since < RUN_SECONDS
+        assert rss_bytes(stream.process.pid) - before < MOST_GROWTH_BYTES
+
+
+def metrics(platform: Platform) -> str:
+    return platform.client.get("/metrics").text
