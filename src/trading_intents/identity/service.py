@@ -77,9 +77,10 @@ class Callers:
         self._used[record.key.id] = self._clock.now()
         return record.caller
 
-    def known(self, key_digest: bytes) -> Caller | None:
+    def known(self, text: str) -> Caller | None:
         """As `by_key`, if it would read nothing and refuse nothing; else None, which says nothing."""
-        record = self._keys.peek(key_digest)
+        key_digest = digest(text)
+        record = self._keys.peek(key_digest, lambda: self._read_key(text, key_digest))
         if (
             record is None
             or not same_digest(record.digest, key_digest)

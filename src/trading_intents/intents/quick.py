@@ -1,14 +1,13 @@
 """The quick way of a submit: no wait and no task until the writer answers. Refuses nothing itself: what does not pass
 every check goes the handler's way, which finds out why."""
 
-from hashlib import sha256
 from typing import NamedTuple
 
 import msgspec
 
 from trading_intents.errors import PlatformError
 from trading_intents.identity.access import Gate
-from trading_intents.identity.model import ApiKeyPrincipal, Caller
+from trading_intents.identity.model import ApiKeyPrincipal, Caller, KeyId
 from trading_intents.identity.service import Callers
 from trading_intents.ids import parse_id
 from trading_intents.intents.body import Submit, check_key, digest_of, make_command
@@ -37,21 +36,20 @@ class _Pass(NamedTuple):
 
 
 def quick_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) -> Quick:
-    passes: dict[bytes, _Pass] = {}
+    passes: dict[KeyId, _Pass] = {}
 
-    def admit(key: bytes) -> _Pass | None:
-        digest = sha256(key).digest()
-        caller = callers.known(digest)
+    def admit(key: str) -> _Pass | None:
+        caller = callers.known(key)
         if caller is None:
             return None
-        known = passes.get(digest)
+        assert isinstance(caller.principal, ApiKeyPrincipal)
+        known = passes.get(caller.principal.key_id)
         if known is None or known.caller is not caller:
             gate.check(caller)
-            assert isinstance(caller.principal, ApiKeyPrincipal)
             known = _Pass(caller, str(caller.organization_id), str(caller.principal.key_id), caller.limit_key)
             if len(passes) >= MAX_PASSES:
                 passes.clear()
-            passes[digest] = known
+            passes[caller.principal.key_id] = known
         return known
 
     def submit(incoming: Incoming, account_id: str, address: str, respond: Respond) -> Waiting | None:
@@ -62,7 +60,7 @@ def quick_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) -
             return None
         try:
             limits.check(Bucket.FAILURES, address)
-            admitted = admit(key)
+            admitted = admit(key.decode("ascii"))
             if admitted is None or not is_plain(body):
                 return None
             given = _DECODER.decode(body)

@@ -6,6 +6,8 @@ from typing import Generic, TypeVar
 
 from trading_intents.clock import Clock
 
+YOUNG = 0.5  # of the greatest age
+
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -16,6 +18,7 @@ class Recent(Generic[K, V]):
     def __init__(self, clock: Clock, max_age_seconds: float, max_entries: int) -> None:
         self._clock, self._max_age_seconds, self._max_entries = clock, max_age_seconds, max_entries
         self._entries: dict[K, tuple[float, asyncio.Task[V | None]]] = {}
+        self._renewing: dict[K, asyncio.Task[V | None]] = {}
 
     async def get(self, key: K, read: Callable[[], Awaitable[V | None]]) -> V | None:
         now = self._clock.monotonic()
@@ -28,16 +31,28 @@ class Recent(Generic[K, V]):
         # Shielded: a caller that goes away must not cancel the read for the others.
         return await asyncio.shield(entry[1])
 
-    def peek(self, key: K) -> V | None:
-        """What a get would give at once; None if it would read."""
-        entry = self._entries.get(key)
-        if entry is None or self._clock.monotonic() - entry[0] > self._max_age_seconds or not entry[1].done():
+    def peek(self, key: K, read: Callable[[], Awaitable[V | None]]) -> V | None:
+        """What a get would give at once; None if it would read. What is no longer young is read again meanwhile."""
+        entry, now = self._entries.get(key), self._clock.monotonic()
+        if entry is None or now - entry[0] > self._max_age_seconds or not entry[1].done():
             return None
+        if now - entry[0] > self._max_age_seconds * YOUNG and key not in self._renewing:
+            task = self._renewing[key] = asyncio.ensure_future(_run(read))
+            task.add_done_callback(lambda task: self._renew(key, (now, task)))
         return entry[1].result()
 
     def forget(self) -> None:
         """The next get reads again."""
         self._entries.clear()
+        self._renewing.clear()
+
+    def _renew(self, key: K, entry: tuple[float, asyncio.Task[V | None]]) -> None:
+        task = entry[1]
+        if self._renewing.get(key) is not task:
+            return  # forgotten meanwhile: what it read may be from before that
+        del self._renewing[key]
+        if not task.cancelled() and task.exception() is None and task.result() is not None:
+            self._entries[key] = entry
 
     def _keep(self, key: K, entry: tuple[float, asyncio.Task[V | None]]) -> None:
         if len(self._entries) >= self._max_entries:

@@ -1,0 +1,77 @@
+"""Reads that may be a little old: never older than they may be, and renewed before they are."""
+
+import asyncio
+
+from trading_intents.storage.recent import Recent
+from trading_intents.testing.fakes import ManualClock
+
+
+class Source:
+    """Gives the number of the read; the next one waits while `slow` is set."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def read(self) -> int:
+        self.reads += 1
+        number = self.reads
+        await self.open.wait()
+        return number
+
+
+async def settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_peek_reads_nothing_that_is_not_there_and_renews_what_ages() -> None:
+    clock, source = ManualClock(), Source()
+    recent = Recent[str, int](clock, 0.8, 10)
+    assert recent.peek("k", source.read) is None
+    assert source.reads == 0
+    assert await recent.get("k", source.read) == 1
+    clock.advance(0.39)
+    assert recent.peek("k", source.read) == 1
+    await settled()
+    assert source.reads == 1, "it is young"
+    clock.advance(0.02)
+    assert [recent.peek("k", source.read) for _ in range(3)] == [1, 1, 1]
+    await settled()
+    assert source.reads == 2, "renewed once, however many ask"
+    clock.advance(0.5)
+    assert recent.peek("k", source.read) == 2
+    clock.advance(5)
+    assert recent.peek("k", source.read) is None, "too old, though it is being renewed"
+
+
+async def test_an_age_counts_from_before_the_read() -> None:
+    clock, source = ManualClock(), Source()
+    recent = Recent[str, int](clock, 0.8, 10)
+    await recent.get("k", source.read)
+    clock.advance(0.5)
+    source.open.clear()
+    recent.peek("k", source.read)
+    await settled()
+    clock.advance(0.7)
+    source.open.set()
+    await settled()
+    assert recent.peek("k", source.read) == 2
+    clock.advance(0.2)
+    assert recent.peek("k", source.read) is None
+
+
+async def test_what_was_read_before_a_change_is_not_kept_after_it() -> None:
+    clock, source = ManualClock(), Source()
+    recent = Recent[str, int](clock, 0.8, 10)
+    await recent.get("k", source.read)
+    clock.advance(0.5)
+    source.open.clear()
+    recent.peek("k", source.read)
+    await settled()
+    recent.forget()
+    source.open.set()
+    await settled()
+    assert recent.peek("k", source.read) is None
+    assert await recent.get("k", source.read) == 3
