@@ -15,10 +15,23 @@ from trading_intents.config import PREFIX
 pytest_plugins = ("tests.warm",)
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTED = "127.0.0.1:8080"
-RUN_SECONDS = 30
-# A reader ends it with Ctrl-C.
-FOLLOW = 'follow() { timeout 1 curl -sS --fail-with-body -N "$@" || [ $? -eq 124 ]; }\n'
+DOCUMENTED, DOCUMENTED_GRPC = "127.0.0.1:8080", "127.0.0.1:5051"
+FOLLOWER = ".venv/bin/python examples/follow_stream.py"
+RUN_SECONDS = 60
+# What goes on until Ctrl-C has a terminal of its own, and has begun before the next command is typed.
+ENDLESS = """
+terminals=()
+trap 'kill "${terminals[@]}"; cat terminal.*' EXIT
+endless() {
+    local file=terminal.${#terminals[@]}
+    "$@" > $file 2>&1 &
+    terminals+=($!)
+    until grep -q subscribed $file; do kill -0 $!; sleep 0.1; done
+}
+"""
+SEEN = """
+for file in terminal.*; do until grep -q %s $file; do sleep 0.1; done; done
+"""
 
 
 def blocks_of(document: str) -> list[str]:
@@ -36,15 +49,20 @@ def folder(platform: Platform) -> Path:
     """Looks like a checkout in which `make run` was typed."""
     folder = Path(platform.environ[f"{PREFIX}DATA_DIR"]).parent
     (folder / ".venv").symlink_to(sys.prefix)
+    (folder / "examples").symlink_to(ROOT / "examples")
     return folder
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/api.md"])
-def test_what_a_document_tells_to_paste_works(document: str, folder: Path, platform: Platform) -> None:
+@pytest.mark.parametrize(("document", "seen"), [("README.md", "broker_trade"), ("docs/api.md", "subscribed")])
+def test_what_a_document_tells_to_paste_works(document: str, seen: str, folder: Path, platform: Platform) -> None:
     script = commands_of(document).replace(DOCUMENTED, httpx.URL(platform.url).netloc.decode())
+    script = script.replace(DOCUMENTED_GRPC, platform.grpc)
     assert "curl -s " in script
+    assert "curl -N " in script
     # A reader sees an error answer; a script must be told to mind it.
-    strict = FOLLOW + script.replace("curl -s ", "curl -sS --fail-with-body ").replace("curl -N ", "follow ")
+    strict = script.replace("curl -s ", "curl -sS --fail-with-body ").replace("curl -N ", "endless curl -sSfN ")
+    strict = strict.replace(FOLLOWER, f"endless {FOLLOWER}")
+    strict = ENDLESS + strict + SEEN % seen
     environ = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-x", "-c", strict],
@@ -57,7 +75,6 @@ def test_what_a_document_tells_to_paste_works(document: str, folder: Path, platf
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "wrong " not in done.stdout
-    assert done.stdout.count("event: status") == script.count("curl -N ") > 0
 
 
 def test_what_the_documents_tell_to_make_can_be_made() -> None:
