@@ -17,7 +17,7 @@ from trading_intents.intents.model import Submission
 from trading_intents.intents.store import Place
 from trading_intents.intents.writing import writer as writer_module
 from trading_intents.intents.writing.batch import Receipt
-from trading_intents.intents.writing.writer import CANCEL_RESERVE, MAX_WAITING
+from trading_intents.intents.writing.writer import CANCEL_RESERVE, MAX_WAITING, Outcome
 
 ANSWER_SECONDS, RETURN_SECONDS = 3.0, 5.0
 LEAVERS = 500
@@ -76,6 +76,17 @@ async def test_one_that_cannot_be_understood_does_not_fail_its_neighbours(office
     commands = [office.create(account) for account in office.accounts] + [office.cancel(first, odd.intent_id)]
     assert codes(await office.submit_all(commands)) == ["recorded"] * 3 + ["internal_error"]
     assert await whole(office) == [2, 1, 1]
+
+
+async def test_one_that_nobody_waits_for_is_not_done_and_is_let_go(office: Office) -> None:
+    """A stop waits for all that are not answered, though their clients hung up."""
+    answers: list[Outcome] = []
+    first = asyncio.create_task(office.submit(office.create(office.accounts[0])))
+    await asyncio.sleep(0)
+    office.writer.offer(office.create(office.accounts[0]), answers.append).gone = True
+    assert codes([await first, await office.submit(office.create(office.accounts[0]))]) == ["recorded"] * 2
+    assert codes(answers) == ["unavailable"]
+    assert await whole(office) == [2]
 
 
 async def test_a_held_account_is_passed_over_and_the_others_go_on(office: Office, urls: Urls) -> None:

@@ -112,7 +112,9 @@ class Writer:
         for line in (self._cancels, self._others):
             while line and len(batch) < room:
                 waiting = line.popleft()
-                if not waiting.gone:
+                if waiting.gone:
+                    waiting.answer(Unavailable("nobody waits for it"))  # whoever counts it as under way counts on that
+                else:
                     batch.append(waiting)
         return batch
 
