@@ -101,6 +101,17 @@ INTENT_ROWS = {
     "stats_heads": "(account_id, organization_id) VALUES ($2, $1)",
     "stream_events": "(organization_id, seq, account_id, environment, kind, symbol, payload)"
     " VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, $2, 'paper', 4, 'A', 'x')",
+    "commands": "(account_id, client_order_id, organization_id, order_id, seq, action_type)"
+    " VALUES ($2, 'c', $1, $2, 1, 'CREATE')",
+    "facts": "(account_id, key, organization_id, kind, recorded_at) VALUES ($2, 'k', $1, 'FILLED', now())",
+    "trades": "(trade_id, account_id, organization_id, seq, order_id, exec_id, symbol, side, quantity, price,"
+    " cumulative_quantity, leaves_quantity, command_seq, received_at)"
+    " VALUES (gen_random_uuid(), $2, $1, 1, $2, 'e', 'A', 'BUY', 1, 1, 1, 0, 1, now())",
+    "positions": "(account_id, symbol, organization_id, received_at) VALUES ($2, 'A', $1, now())",
+    "leases": "(account_id, organization_id) VALUES ($2, $1)",
+    "paper_symbols": "(organization_id, symbol, number) VALUES ($1, upper(left($2::uuid::text, 8)), 1)",
+    "paper_quotes": "(organization_id, symbol, number, bid, ask, bid_size, ask_size)"
+    " VALUES ($1, upper(left($2::uuid::text, 8)), 1, 1, 1, 1, 1)",
 }
 SERVICE_APPENDS = ("actions", "orders", "refusals", "stats_buckets", "stream_events")
 

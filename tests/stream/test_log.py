@@ -172,7 +172,8 @@ async def test_the_service_appends_for_its_organizations_only(
         ("worker", "UPDATE stream_events SET symbol = 'X'"),
         ("worker", "DELETE FROM stream_events"),
         ("worker", "DELETE FROM stream_heads"),
-        ("worker", "UPDATE stream_epoch SET epoch = gen_random_uuid()"),
+        ("worker", "DELETE FROM stream_epoch"),
+        ("service", "UPDATE stream_epoch SET epoch = gen_random_uuid()"),
     ],
 )
 async def test_nobody_changes_the_log_or_goes_around_it(database: Database, role: str, statement: str) -> None:
