@@ -212,7 +212,7 @@ async def test_a_link_to_the_file_stays_a_link(tmp_path: Path) -> None:
     assert make_vault(tmp_path / "real").key_versions() == (1, 2)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can rotate for another user")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can rotate for another user: sudo -E make test")
 async def test_the_file_stays_its_owners(vault: EmbeddedVault, tmp_path: Path) -> None:
     os.chown(tmp_path / KEY_FILE, 12345, 12345)
     await vault.add_master_key()

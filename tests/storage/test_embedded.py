@@ -19,7 +19,7 @@ from tests.waiting import eventually, eventually_async
 from trading_intents.storage.embedded import running
 from trading_intents.telemetry import make_log
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to stop being it")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to stop being it: sudo -E make test")
 AS_NOBODY = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all")
 WITHOUT_NAMESPACES = (sys.executable, str(Path(__file__).with_name("without_namespaces.py")))
 
@@ -64,7 +64,9 @@ async def test_root_can_run_it_below_a_closed_folder(data_dir: Path, start: Star
 @needs_root
 async def test_root_can_run_it_where_namespaces_are_forbidden(tmp_path: Path, start: Start) -> None:
     if subprocess.run([*WITHOUT_NAMESPACES, "true"], check=False).returncode != 0:
-        pytest.skip("cannot forbid user namespaces here")
+        pytest.skip(
+            "cannot forbid user namespaces here: allow root to make one (docker run --privileged, or a real machine)"
+        )
     tmp_path.chmod(0o700)
     process = start(tmp_path / "data", python=(*WITHOUT_NAMESPACES, sys.executable))
     assert await query(process.until("url")["url"], "SELECT 1") == 1

@@ -26,7 +26,7 @@ LOG = make_log("warning")
 def external() -> Iterator[str]:
     """A superuser's URL of a server that another user runs."""
     if not BINARIES.exists():
-        pytest.skip("apt-get install postgresql-15")
+        pytest.skip("needs PostgreSQL 15: apt-get install postgresql-15")
     user = pwd.getpwnam("nobody") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
     folder = Path(tempfile.mkdtemp())
     os.chown(folder, user.pw_uid, user.pw_gid)
