@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+WORKERS := 3
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 LOCK := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --extra build
 
@@ -14,8 +15,13 @@ help: ## list these commands
 run: $(VENV)/run.stamp ## start everything: PostgreSQL, REST, gRPC, worker
 	@exec $(BIN)/trading-intents serve
 
-test: $(VENV)/dev.stamp ## run the whole test suite
+test: $(VENV)/dev.stamp ## run the whole test suite, or TESTS=tests/web
+ifdef TESTS
 	@$(BIN)/python -m pytest $(TESTS)
+else
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not chaos and not alone"
+	@$(BIN)/python -m pytest -m alone
+endif
 
 check: $(VENV)/dev.stamp ## lint, types, import rules, migrations
 	@$(BIN)/ruff check .

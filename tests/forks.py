@@ -189,6 +189,7 @@ def main() -> None:
     os.environ.clear()
     os.environ.update(request["environ"])
     sys.argv[1:] = request["arguments"]
+    sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
 

@@ -181,6 +181,7 @@ def test_a_worker_tells_of_itself_but_serves_no_api(warm: Path) -> None:
             assert worker.client.request(method, path).json()["code"] == "not_found"
 
 
+@pytest.mark.alone
 def test_a_person_at_a_terminal_is_shown_where_it_is_and_what_to_try(warm: Path) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(

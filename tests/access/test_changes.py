@@ -14,6 +14,8 @@ from tests.world import PLENTY, Headers, World
 
 WITHIN_SECONDS = 1.0
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(scope="module")
 def second(world: World, world_database: Urls) -> Iterator[Platform]:

@@ -14,6 +14,8 @@ from trading_intents.trading import Environment
 
 VALIDATE = "/api/v1/auth/api-key/validate"
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture
 def platform(urls: Urls, tmp_path: Path) -> Iterator[Platform]:

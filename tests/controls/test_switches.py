@@ -243,6 +243,7 @@ def test_a_closed_accounts_controls_are_read_and_not_written(world: World) -> No
     assert len(desk.reasons("AAPL")) == 3
 
 
+@pytest.mark.alone
 def test_controls_stay_in_force_when_the_entitlement_lapses(firm: World, world_database: Urls) -> None:
     desk = Desk(firm)
     desk.put("AAPL")

@@ -20,7 +20,6 @@ from tests.waiting import eventually_async
 from tests.world import EVERY_PERMISSION, PLENTY, Headers, key
 from trading_intents.intents.writing.writer import MAX_LOST_COMMITS
 
-CUTS = 200
 CROWD = 4
 COMMIT = b"commit_"  # how the name of the writer's prepared statement begins
 
@@ -85,8 +84,9 @@ def is_keyed(name: str) -> bool:
     return name.endswith(("0", "2"))
 
 
-def test_two_hundred_cuts_at_commit_double_nothing_and_tell_nothing_wrong(
-    cut_platform: Platform, cut: CutAtCommit, urls: Urls
+@pytest.mark.parametrize("cuts", [40, pytest.param(200, marks=pytest.mark.chaos)])
+def test_cuts_at_commit_double_nothing_and_tell_nothing_wrong(
+    cut_platform: Platform, cut: CutAtCommit, urls: Urls, cuts: int
 ) -> None:
     headers, url = trader(cut_platform)
     told: dict[str, tuple[int, Body]] = {}
@@ -100,12 +100,12 @@ def test_two_hundred_cuts_at_commit_double_nothing_and_tell_nothing_wrong(
         return answer.status_code, answer.json()
 
     with ThreadPoolExecutor(CROWD) as threads:
-        for number in range(CUTS):
+        for number in range(cuts):
             names = [f"{number}-{n}" for n in range(CROWD)]
             cut.left = 1
             told |= zip(names, threads.map(send, names), strict=True)
             cut.left = 0
-    assert sum(cut.made.values()) > CUTS * 0.9
+    assert sum(cut.made.values()) > cuts * 0.9
     with closing(Tables(urls.owner)) as tables:
         rows = tables.fetch(
             "SELECT seq, intent_id::text, record::jsonb ->> 'client_reference_id' AS name FROM actions ORDER BY seq"

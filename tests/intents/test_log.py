@@ -18,7 +18,6 @@ from tests.platform import Platform
 from tests.world import World
 
 WRITERS, READERS = 8, 3
-ACTIONS = 5_000
 PAUSE_SECONDS = 0.02  # at the end of the log: leaves the machine to the writers
 ESCAPES = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r", 34: '\\"', 92: "\\\\"}
 
@@ -228,16 +227,19 @@ def follow(url: str, desk: Desk, over: threading.Event) -> list[tuple[int, str]]
                 over.wait(PAUSE_SECONDS)
 
 
-def test_readers_miss_nothing_and_see_nothing_twice_while_eight_write(desk: Desk, second: Platform) -> None:
+@pytest.mark.parametrize("actions", [1_000, pytest.param(5_000, marks=pytest.mark.chaos)])
+def test_readers_miss_nothing_and_see_nothing_twice_while_eight_write(
+    desk: Desk, second: Platform, actions: int
+) -> None:
     urls, over = (str(desk.client.base_url), second.url), threading.Event()
     with ThreadPoolExecutor(WRITERS + READERS) as threads:
         reading = [threads.submit(follow, urls[n % 2], desk, over) for n in range(READERS)]
-        writing = [threads.submit(write, urls[n % 2], desk, ACTIONS // WRITERS) for n in range(WRITERS)]
+        writing = [threads.submit(write, urls[n % 2], desk, actions // WRITERS) for n in range(WRITERS)]
         try:
             made = sorted(pair for task in writing for pair in task.result())
         finally:
             over.set()
-        assert [seq for seq, _ in made] == list(range(1, ACTIONS + 1))
+        assert [seq for seq, _ in made] == list(range(1, actions + 1))
         for task in reading:
             assert task.result() == made
     check_chain(desk.actions())

@@ -201,6 +201,7 @@ async def test_a_link_cut_at_commit_leaves_the_outcome_unknown(linked_pool: Pool
         assert [row["n"] for row in await tx.fetch("SELECT n FROM notes")] == [2]
 
 
+@pytest.mark.alone
 async def test_a_stalled_link_is_given_up_in_time(linked_pool: Pool, proxy: FaultProxy) -> None:
     proxy.stall()
     for attempt in (transact, never_healthy):
@@ -221,6 +222,7 @@ async def never_healthy(pool: Pool) -> None:
     assert not await pool.healthy()
 
 
+@pytest.mark.alone
 async def test_an_exhausted_pool_is_unavailable_and_counted(linked_pool: Pool, metrics: Metrics) -> None:
     async with linked_pool.transaction():
         assert in_use(metrics) == 1

@@ -17,7 +17,6 @@ from trading_intents.storage.database import Database, open_database
 from trading_intents.storage.migrate import migrate
 from trading_intents.telemetry import Metrics, make_log
 
-KILLS = 20
 ROUNDS = 3
 WRITERS = 4
 COMMITS_BETWEEN_KILLS = 30
@@ -84,13 +83,14 @@ async def more_confirmed(outcomes: Outcomes, count: int) -> float:
     return await eventually_async(reached, RETURN_LIMIT_SECONDS)
 
 
-async def test_twenty_kills_under_load_lose_nothing(data_dir: Path, start: Start) -> None:
+@pytest.mark.parametrize("kills", [5, pytest.param(20, marks=pytest.mark.chaos)])
+async def test_kills_under_load_lose_nothing(data_dir: Path, start: Start, kills: int) -> None:
     owner, login = await prepared(start(data_dir, "--loop", "uvloop"))
     outcomes, numbers = Outcomes(), itertools.count()
     async with open_database(login, WRITERS + 1, make_log("warning"), Metrics()) as database:
         tasks = [asyncio.create_task(keep_writing(database, numbers, outcomes)) for _ in range(WRITERS)]
         tasks.append(asyncio.create_task(keep_reading(database, outcomes)))
-        for _ in range(KILLS):
+        for _ in range(kills):
             await more_confirmed(outcomes, COMMITS_BETWEEN_KILLS)
             kill_postgres(data_dir)
         await more_confirmed(outcomes, COMMITS_BETWEEN_KILLS)
