@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
+from uuid import UUID
 
 from trading_intents.brokers.port import (
     Absent,
@@ -65,6 +66,7 @@ class Act(StrEnum):
 
 @dataclass
 class VenueOrder:
+    account_id: UUID
     ticket: OrderTicket  # of the last version
     number: str
     events: list[BrokerEvent] = field(default_factory=list)
@@ -109,7 +111,7 @@ class Venue:
 
     def connect(self, context: IntegrationContext) -> "VenueLink":
         self.contexts.append(context)
-        return VenueLink(self)
+        return VenueLink(self, context.account.id)
 
     def arrived(self, command: str) -> list[str]:
         return [client_order_id for each, client_order_id in self.journal if each == command]
@@ -141,11 +143,11 @@ class Venue:
         for link in self.links:
             link.heard.put_nowait(StreamGap("scripted"))
 
-    def take(self, command: str, ticket: OrderTicket) -> CommandResult:
+    def take(self, account_id: UUID, command: str, ticket: OrderTicket) -> CommandResult:
         """What a command that arrives does to the book."""
         self.journal.append((command, ticket.client_order_id))
         if command == "submit":
-            return self._submit(ticket)
+            return self._submit(account_id, ticket)
         order = self.orders.get(ticket.orig_client_order_id or "")
         if order is None or order.over:
             return CommandResult(outcome=Outcome.REJECTED, code="too_late", message="no such open order")
@@ -159,8 +161,8 @@ class Venue:
             self._tell(order, EventKind.CANCELLED)
         return CommandResult(outcome=Outcome.ACKED, broker_order_id=order.number)
 
-    def _submit(self, ticket: OrderTicket) -> CommandResult:
-        order = VenueOrder(ticket, f"v{len(self.journal)}")
+    def _submit(self, account_id: UUID, ticket: OrderTicket) -> CommandResult:
+        order = VenueOrder(account_id, ticket, f"v{len(self.journal)}")
         self.orders[ticket.client_order_id] = order
         self._tell(order, EventKind.ACCEPTED)
         return CommandResult(outcome=Outcome.ACKED, broker_order_id=order.number)
@@ -175,15 +177,16 @@ class Venue:
             **more,  # type: ignore[arg-type] # fields of the event
         )
         order.events.append(event)
-        for link in [] if self.is_mute else self.links:
-            link.heard.put_nowait(event)
+        for link in self.links:
+            if link.account_id == order.account_id and not self.is_mute:
+                link.heard.put_nowait(event)
 
 
 class VenueLink:
     """The broker port over a venue."""
 
-    def __init__(self, venue: Venue) -> None:
-        self._venue = venue
+    def __init__(self, venue: Venue, account_id: UUID) -> None:
+        self._venue, self.account_id = venue, account_id
         self.name, self.capabilities = venue.capabilities.name, venue.capabilities
         self.heard: asyncio.Queue[BrokerEvent | StreamGap | None] = asyncio.Queue()
 
@@ -218,7 +221,8 @@ class VenueLink:
         if self._venue.is_away or self._venue.fails_snapshots:
             raise BrokerUnavailable("scripted")
         self._venue.snapshots += 1
-        orders = {order.number: order for order in self._venue.orders.values()}.values()
+        mine = [order for order in self._venue.orders.values() if order.account_id == self.account_id]
+        orders = {order.number: order for order in mine}.values()
         fills = [event for order in orders for event in order.events if event.kind is EventKind.FILL]
         return AccountSnapshot(START, tuple(_snapshot(o) for o in orders if not o.over), tuple(fills), None)
 
@@ -240,7 +244,7 @@ class VenueLink:
         if act is Act.REFUSE:
             venue.journal.append((command, ticket.client_order_id))
             return CommandResult(outcome=Outcome.REJECTED, code="scripted", message="scripted refusal")
-        result = venue.take(command, ticket)
+        result = venue.take(self.account_id, command, ticket)
         if act is Act.BREAK:
             raise ValueError("scripted")
         if act is Act.HANG:
