@@ -31,7 +31,7 @@ check: $(VENV)/dev.stamp ## lint, types, import rules, migrations
 	@$(BIN)/squawk -c squawk.toml src/trading_intents/storage/migrations/*.sql
 
 bench: $(VENV)/dev.stamp ## measure the performance bars
-	@for program in outbox submit grow; do $(BIN)/python bench/$$program.py || exit 1; done
+	@for program in outbox submit grow stream; do $(BIN)/python bench/$$program.py || exit 1; done
 
 chaos: $(VENV)/dev.stamp ## run the long fault tests
 	@PYTEST_DEBUG_TEMPROOT=$${TMPDIR:-/tmp} $(BIN)/python -m pytest -m chaos --timeout 1800 tests
