@@ -33,6 +33,25 @@ def test_a_worker_that_ends_hands_over_at_once(urls: Urls, tmp_path: Path) -> No
             eventually(lambda: crew.statuses() == {"FILLED": 2}, 3)
 
 
+def test_an_account_says_whether_it_is_connected(urls: Urls, tmp_path: Path) -> None:
+    with open_crew(urls, tmp_path, accounts=1) as crew:
+
+        def connection() -> str:
+            answer = crew.api.client.get(f"/v1/accounts/{crew.accounts[0]}", headers=crew.headers)
+            return str(answer.json()["connection"])
+
+        assert connection() == "disconnected"
+        with crew.worker() as worker:
+            eventually(lambda: connection() == "connected", 10)
+            worker.process.kill()
+            eventually(lambda: connection() == "disconnected", TAKEOVER_SECONDS)
+            worker.process.wait()
+        with crew.worker():
+            eventually(lambda: connection() == "connected", 10)
+        listed = crew.api.client.get("/v1/accounts", headers=crew.headers).json()["data"]
+        assert [account["connection"] for account in listed] == ["disconnected"]
+
+
 def test_a_broker_that_takes_ten_seconds_holds_no_claim_that_long(urls: Urls, tmp_path: Path) -> None:
     with open_crew(urls, tmp_path, accounts=1) as crew:
         crew.script("delay", millis=10_000)

@@ -47,10 +47,18 @@ async def insert_account(
     return _account(row)
 
 
+# With whether a worker holds the account's link: what a dead one last said of it is not so any more.
+_READ = """
+    SELECT *, EXISTS (
+        SELECT FROM leases l JOIN workers w ON w.id = l.worker_id
+        WHERE l.account_id = accounts.id AND w.expires_at > clock_timestamp()
+    ) AS worked
+    FROM accounts
+"""
+
+
 async def find_account(tx: Tx, organization_id: OrganizationId, account_id: UUID) -> Account | None:
-    row = await tx.fetchrow(
-        "SELECT * FROM accounts WHERE organization_id = $1 AND id = $2", organization_id, account_id
-    )
+    row = await tx.fetchrow(f"{_READ} WHERE organization_id = $1 AND id = $2", organization_id, account_id)
     return _account(row) if row else None
 
 
@@ -84,8 +92,8 @@ async def list_accounts(
     tx: Tx, organization_id: OrganizationId, environment: Environment | None, after: UUID | None, limit: int
 ) -> list[Account]:
     rows = await tx.fetch(
-        """
-        SELECT * FROM accounts
+        f"""
+        {_READ}
         WHERE organization_id = $1 AND ($2::text IS NULL OR environment = $2) AND ($3::uuid IS NULL OR id > $3)
         ORDER BY id LIMIT $4
         """,
@@ -263,13 +271,19 @@ def _account(row: Row) -> Account:
         environment=Environment(row["environment"]),
         external_account_id=row["external_account_id"],
         disabled=row["disabled"],
-        connection=Connection(row["connection"]),
+        connection=_connection(row),
         has_credential=row["has_credential"],
         created_at=row["created_at"],
         updated_at=row["updated_at"],
         closed_at=row["closed_at"],
         version=row["version"],
     )
+
+
+def _connection(row: Row) -> Connection:
+    shown = Connection(row["connection"])
+    is_stale = not row.get("worked", True) and shown in (Connection.CONNECTED, Connection.CONNECTING)
+    return Connection.DISCONNECTED if is_stale else shown
 
 
 def _credential(row: Row) -> Credential:
