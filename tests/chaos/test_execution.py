@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.crew import Crew, Mortals, open_crew, until_settled
+from tests.execution.crew import Crew, Mortals, open_crew, until_connected, until_settled
 from tests.intents.desk import cancel, create, limit, market, replace
 from tests.waiting import eventually
 
@@ -110,10 +110,6 @@ def test_what_was_queued_is_checked_before_it_is_sent(urls: Urls, tmp_path: Path
         assert ended == {expected: intents}
         assert crew.journal() == {}
         crew.assert_true()
-
-
-def until_connected(crew: Crew) -> None:
-    eventually(lambda: bool(crew.tables.value("SELECT bool_and(connection = 'connected') FROM accounts")), 10)
 
 
 def is_subsequence(commands: list[str]) -> bool:

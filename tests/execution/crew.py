@@ -84,6 +84,11 @@ class Crew:
     def orders(self) -> dict[str, Body]:
         return {str(row["order_id"]): row for row in self.tables.fetch("SELECT * FROM orders")}
 
+    def actions(self, intent: str) -> list[Body]:
+        url = f"/v1/accounts/{self.accounts[0]}/intents/{intent}/actions"
+        found: list[Body] = self.api.client.get(url, headers=self.headers).json()["data"]
+        return found
+
     def statuses(self) -> dict[str, int]:
         rows = self.tables.fetch("SELECT order_status, count(*) FROM orders GROUP BY 1")
         return {row["order_status"]: row["count"] for row in rows}
@@ -180,6 +185,10 @@ class Mortals:
         platform.process.send_signal(signal.SIGCONT)
         self.stops += 1
         self.over.wait(LIFE_SECONDS[0])
+
+
+def until_connected(crew: Crew) -> None:
+    eventually(lambda: bool(crew.tables.value("SELECT bool_and(connection = 'connected') FROM accounts")), 10)
 
 
 def until_settled(crew: Crew, limit_seconds: float, hurry: bool) -> float:

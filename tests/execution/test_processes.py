@@ -1,11 +1,12 @@
 """Workers as a user has them: processes that die, seen from outside."""
 
 import time
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from tests.conftest import Urls
-from tests.execution.crew import open_crew
-from tests.intents.desk import create, market
+from tests.execution.crew import open_crew, until_connected
+from tests.intents.desk import create, limit, market, replace
 from tests.waiting import eventually
 
 TAKEOVER_SECONDS = 7.0
@@ -50,6 +51,28 @@ def test_an_account_says_whether_it_is_connected(urls: Urls, tmp_path: Path) -> 
             eventually(lambda: connection() == "connected", 10)
         listed = crew.api.client.get("/v1/accounts", headers=crew.headers).json()["data"]
         assert [account["connection"] for account in listed] == ["disconnected"]
+
+
+def test_the_platform_cancels_what_has_worked_too_long(urls: Urls, tmp_path: Path) -> None:
+    with open_crew(urls, tmp_path, accounts=1) as crew, crew.worker():
+        url = f"/v1/controls/accounts/{crew.accounts[0]}/symbols/AAPL/time"
+        answer = crew.api.client.patch(url, json={"stale_order_millis": 2_000}, headers=crew.headers)
+        assert answer.status_code == 200, answer.text
+        until_connected(crew)
+        stale, other = crew.submit(create(limit("5", "1"))), crew.submit(create(limit("5", "1"), symbol="MSFT"))
+        eventually(lambda: crew.statuses() == {"NEW": 2}, 2)
+        crew.submit(replace(stale, limit("6", "1")))
+        eventually(lambda: crew.statuses() == {"NEW": 1, "CANCELLED": 1}, 6)
+        order, records = crew.orders()[stale], crew.actions(stale)
+        assert [(record["action_type"], record["principal_type"]) for record in records] == [
+            ("CREATE", "API_KEY"),
+            ("REPLACE", "API_KEY"),
+            ("CANCEL", "SYSTEM"),
+        ]
+        moments = [datetime.fromisoformat(record["created_at"]) for record in records]
+        assert timedelta(seconds=2) <= moments[2] - moments[1] <= timedelta(seconds=5), "from the action it reflects"
+        assert (order["quantity"], order["filled_quantity"]) == (6, 0)
+        assert crew.journal() == {stale: ["SUBMIT", "REPLACE", "CANCEL"], other: ["SUBMIT"]}
 
 
 def test_a_broker_that_takes_ten_seconds_holds_no_claim_that_long(urls: Urls, tmp_path: Path) -> None:

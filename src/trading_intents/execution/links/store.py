@@ -66,12 +66,14 @@ async def take(tx: Tx, worker_id: UUID, most: int) -> list[Row] | None:
     return await tx.fetch(
         """
         WITH free AS MATERIALIZED (
-            SELECT a.id, a.organization_id, a.environment, a.broker, a.link_generation
+            SELECT a.id, a.organization_id, a.environment, a.broker, a.link_generation, EXISTS (
+                SELECT FROM outbox WHERE lane = a.id AND status IN ('pending', 'processing')
+            ) AS busy
             FROM accounts a LEFT JOIN leases l ON l.account_id = a.id
             WHERE (a.closed_at IS NULL OR l.account_id IS NOT NULL) AND NOT EXISTS (
                 SELECT FROM workers w WHERE w.id = l.worker_id AND w.expires_at > clock_timestamp()
             )
-            ORDER BY a.id LIMIT $2
+            ORDER BY busy DESC, a.id LIMIT $2  -- links are opened a few at a time
         ), taken AS (
             INSERT INTO leases AS l (account_id, organization_id, worker_id, generation)
             SELECT id, organization_id, $1, link_generation FROM free
@@ -79,7 +81,7 @@ async def take(tx: Tx, worker_id: UUID, most: int) -> list[Row] | None:
             SET worker_id = excluded.worker_id, token = l.token + 1, generation = excluded.generation
             RETURNING account_id, token
         )
-        SELECT free.*, taken.token FROM taken JOIN free ON free.id = taken.account_id
+        SELECT free.*, taken.token FROM taken JOIN free ON free.id = taken.account_id ORDER BY free.busy DESC
         """,
         worker_id,
         most,
