@@ -218,7 +218,7 @@ def build_features(parts: Parts, vault: Vault) -> Features:
         gates,
         limits,
         routes,
-        event_routes(gates["stream"], streams),
+        event_routes(gates["stream"], streams, parts.log),
         handlers,
         writer,
         execution,
@@ -239,6 +239,8 @@ async def serve(
     `prepare` runs before the first request is served; `greet` is told where we are, and what it gave.
     """
     stop = _stop_signal()
+    if "stream" in settings.roles:  # a taken port is told of before anything is started
+        bind(settings.grpc_host, settings.grpc_port, "GRPC").close()
     with contextlib.closing(bind(settings.http_host, settings.http_port)) as listener:
         settings = replace(settings, http_port=listener.getsockname()[1])  # 0 asks for any: from here on it is known
         async with open_parts(settings, log) as parts, open_vault(settings, parts.clock, log) as vault:

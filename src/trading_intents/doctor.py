@@ -34,7 +34,8 @@ async def examine(settings: Settings, strangers: Mapping[str, str], log: Log) ->
         *_settings(strangers),
         *_files(settings),
         _disk(settings),
-        _port(settings),
+        _port(settings.http_host, settings.http_port, "HTTP"),
+        *([_port(settings.grpc_host, settings.grpc_port, "GRPC")] if "stream" in settings.roles else ()),
         *await _database(settings, log),
     ]
 
@@ -69,12 +70,12 @@ def _disk(settings: Settings) -> Finding:
     return Finding("ok", "disk", "there is room")
 
 
-def _port(settings: Settings) -> Finding:
+def _port(host: str, port: int, setting: str) -> Finding:
     try:
-        bind(settings.http_host, settings.http_port).close()
+        bind(host, port, setting).close()
     except PlatformError as error:
         return Finding("warning", "port", f"{error.detail} (fine if it is this platform)")
-    return Finding("ok", "port", f"{settings.http_host} port {settings.http_port} is free")
+    return Finding("ok", "port", f"{host} port {port} is free")
 
 
 async def _database(settings: Settings, log: Log) -> list[Finding]:

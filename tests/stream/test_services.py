@@ -23,6 +23,7 @@ from tests.stream.client import ACTION, LIMIT_SECONDS, Client
 from tests.world import PLENTY, World
 
 SERVICE = "trading.TradingService"
+FAILURES = 20  # more than fill again while they are sent
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
@@ -71,13 +72,14 @@ def test_reflection_tells_the_whole_service(client: Client) -> None:
     assert [method.name for method in told.service[0].method] == ["SubscribeEvents", "StreamEvents"]
 
 
-def test_tls_comes_from_files_and_a_renewed_certificate_is_taken(
+def test_tls_comes_from_files_and_guessing_runs_dry(
     world: World, desk: Desk, world_database: Urls, tmp_path: Path
 ) -> None:
     certificate, key = make_certificate(tmp_path)
     first = certificate.read_bytes()
     files = {"TLS_CERTIFICATE_FILE": str(certificate), "TLS_KEY_FILE": str(key)}
     settings = PLENTY | {"DATABASE_URL": world_database.login.reveal(), "ROLES": "stream"} | files
+    settings["RATE_LIMIT_FAILURES"] = f"1/{FAILURES}"
     with serving(tmp_path / "data", **settings) as second:
         assert second.client.get("/readyz").status_code == 200
         assert second.client.get("/v1/brokers", headers=world.callers["key_all"]).status_code == 404
@@ -91,6 +93,8 @@ def test_tls_comes_from_files_and_a_renewed_certificate_is_taken(
         renewed = Client(second.grpc, grpc.ssl_channel_credentials(certificate.read_bytes()))
         renewed.follow(desk.headers, desk.account["id"], (ACTION,)).subscribed()
         assert follower.call.is_active()
+        guesses = iter(lambda: encrypted.follow({"x-api-key": "tip_paper_guess"}).ended()[0], "RESOURCE_EXHAUSTED")
+        assert FAILURES <= len(list(guesses)) < 2 * FAILURES
         for client in (encrypted, plain, renewed):
             client.close()
 

@@ -1,11 +1,12 @@
 """The stream's HTTP door: text/event-stream, written straight to the connection. Renders nothing for a subscriber."""
 
-from trading_intents.errors import CursorExpired, LimitReached
+from trading_intents.errors import CursorExpired, InternalError, LimitReached
 from trading_intents.identity.access import Gate
 from trading_intents.stream.log import open_cursor
 from trading_intents.stream.model import EventType
 from trading_intents.stream.service import Asked, Stream, Streams
 from trading_intents.stream.subscriber import failure
+from trading_intents.telemetry import Log
 from trading_intents.web.limits import Bucket
 from trading_intents.web.request import Answer, Request, Wire
 from trading_intents.web.routing import Parameter, Route
@@ -21,8 +22,8 @@ LAST_EVENT_ID = Parameter(
 class _EventFeed:
     """Empties a subscriber's line into a connection for as long as that takes it."""
 
-    def __init__(self, streams: Streams, request: Request) -> None:
-        self._streams = streams
+    def __init__(self, streams: Streams, request: Request, log: Log) -> None:
+        self._streams, self._log = streams, log
         self._wire: Wire | None = None
         self.stream: Stream = streams.open("sse", request, self.resume)
 
@@ -34,10 +35,14 @@ class _EventFeed:
         wire, subscriber = self._wire, self.stream.subscriber
         if wire is None:
             return
-        while not wire.paused and (batch := subscriber.take()):
-            wire.write(batch.text)
-            subscriber.sent(len(batch.messages), batch.size)
-        if subscriber.error is not None:
+        try:
+            while not wire.paused and (batch := subscriber.take()):
+                wire.write(batch.text)
+                subscriber.sent(len(batch.messages), batch.size)
+        except Exception as fault:  # the hub, which calls this, has others to serve
+            self._log.error("stream failed", exc_info=fault)
+            subscriber.end(InternalError("our fault; the logs tell"))
+        if subscriber.error is not None and self._wire is not None:
             self._wire = None
             wire.write(failure(subscriber.error.detail).text)
             wire.end()
@@ -47,9 +52,9 @@ class _EventFeed:
         self._streams.close(self.stream)
 
 
-def event_routes(gate: Gate, streams: Streams) -> tuple[Route, ...]:
+def event_routes(gate: Gate, streams: Streams, log: Log) -> tuple[Route, ...]:
     async def follow(request: Request) -> Answer:
-        feed = _EventFeed(streams, request)
+        feed = _EventFeed(streams, request, log)
         try:
             cursor = _cursor(request.header(b"last-event-id") or "")
             asked = Asked(request.params["account_id"], frozenset(EventType), resume_after=cursor)

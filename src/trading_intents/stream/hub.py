@@ -25,6 +25,7 @@ from trading_intents.telemetry import Log, Metrics
 
 POLL_SECONDS = 1.0  # the guarantee; wake-ups only make it sooner
 PAGE_EVENTS = 500
+PAGES_AT_ONCE = 16
 RECENT_EVENTS, RECENT_BYTES = 1_000, 1024 * 1024
 TICK_SECONDS = 0.5
 HEARTBEAT_SECONDS = 10.0
@@ -197,8 +198,8 @@ class Hub:
         """Until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._read())
-            group.create_task(self._tick())
-            group.create_task(self._check())
+            group.create_task(self._repeat(self._tick, TICK_SECONDS))
+            group.create_task(self._repeat(self._check, CHECK_SECONDS))
 
     async def _read(self) -> None:
         pause_seconds = POLL_SECONDS
@@ -223,13 +224,14 @@ class Hub:
             waiting = {f.organization_id: f for f in self._followed.values() if not f.is_crowded(now)}
             async with self._pool.transaction(read_only=True, plans="by_key") as tx:
                 epoch, heads = await event_log.read_heads(tx, list(waiting))
-                behind = [f for f in waiting.values() if heads.get(f.organization_id, 0) != f.position]
+                behind = [f for f in waiting.values() if heads.get(f.organization_id, 0) != f.position][:PAGES_AT_ONCE]
                 pages = [await event_log.read_after(tx, f.organization_id, f.position, PAGE_EVENTS) for f in behind]
             if epoch != self._epoch:
                 self._forget(epoch)
                 continue
             for followed, page in zip(behind, pages, strict=True):
                 self._hand_on(followed, page, epoch)
+                self._line_up(followed)
             if not behind:
                 return POLL_SECONDS if len(waiting) == len(self._followed) else CROWDED_PAUSE_SECONDS
         return POLL_SECONDS
@@ -249,6 +251,11 @@ class Hub:
                 self._end(followed)
         self._epoch = epoch
 
+    def _line_up(self, followed: Followed) -> None:
+        """Behind the others: a busy organization must not keep the rest from being read."""
+        if self._followed.get(followed.organization_id) is followed:
+            self._followed[followed.organization_id] = self._followed.pop(followed.organization_id)
+
     def _drop(self, followed: Followed) -> None:
         if self._followed.get(followed.organization_id) is followed:
             del self._followed[followed.organization_id]
@@ -258,30 +265,33 @@ class Hub:
         for subscriber in followed.members:
             subscriber.end(CursorExpired("the log no longer has what follows: prime again"))
 
+    async def _repeat(self, work: Callable[[], Awaitable[None]], pause_seconds: float) -> None:
+        while True:
+            await asyncio.sleep(pause_seconds)
+            try:
+                await work()
+            except Exception as error:
+                self._log.error("looking after streams failed", work=work.__name__, exc_info=error)
+
     async def _tick(self) -> None:
         """Heartbeats for the quiet, an end for the stuck and for those whose token ran out."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            now, now_seconds, beat = self._clock.now(), loop.time(), None
-            for subscriber, session in list(self._sessions.items()):
-                still_seconds = now_seconds - subscriber.moved_at
-                if session.expires_at is not None and session.expires_at <= now:
-                    subscriber.end(Unauthorized("the token has expired"))
-                elif not subscriber.events and still_seconds >= HEARTBEAT_SECONDS:
-                    beat = beat or Batch([heartbeat(now)])
-                    subscriber.put(beat)
-                elif subscriber.events and still_seconds >= STUCK_SECONDS:
-                    subscriber.end(LimitReached(f"nothing was read for {STUCK_SECONDS:.0f} s"))
+        now, now_seconds, beat = self._clock.now(), asyncio.get_running_loop().time(), None
+        for subscriber, session in list(self._sessions.items()):
+            still_seconds = now_seconds - subscriber.moved_at
+            if session.expires_at is not None and session.expires_at <= now:
+                subscriber.end(Unauthorized("the token has expired"))
+            elif not subscriber.events and still_seconds >= HEARTBEAT_SECONDS:
+                beat = beat or Batch([heartbeat(now)])
+                subscriber.put(beat)
+            elif subscriber.events and still_seconds >= STUCK_SECONDS:
+                subscriber.end(LimitReached(f"nothing was read for {STUCK_SECONDS:.0f} s"))
 
     async def _check(self) -> None:
         """Whose credential no longer serves is ended."""
-        while True:
-            await asyncio.sleep(CHECK_SECONDS)
-            checks = {session.credential: session.check for session in self._sessions.values()}
-            waiting = iter(checks.items())
-            while some := list(islice(waiting, CHECKS_AT_ONCE)):
-                await asyncio.gather(*(self._check_one(credential, check) for credential, check in some))
+        checks = {session.credential: session.check for session in self._sessions.values()}
+        waiting = iter(checks.items())
+        while some := list(islice(waiting, CHECKS_AT_ONCE)):
+            await asyncio.gather(*(self._check_one(credential, check) for credential, check in some))
 
     async def _check_one(self, credential: Hashable, check: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -44,6 +44,7 @@ def _value(field: FieldDescriptor, value: Any) -> Any:
     if isinstance(value, Message):
         return _fields(value)
     if field.enum_type is not None:
-        return field.enum_type.values_by_number[value].name
+        named = field.enum_type.values_by_number.get(value)
+        return named.name if named else value
     # A JSON number is a double in many readers, and loses digits of 64 bits.
     return str(value) if field.type == FieldDescriptor.TYPE_INT64 else value

@@ -33,7 +33,7 @@ _REASONS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode(
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, setting: str = "HTTP") -> socket.socket:
     """Take the port before anything else is started; a taken one is refused in plain words."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol is named because asyncio turns Nagle's delay off only for sockets that say TCP.
@@ -46,7 +46,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         raise StartupRefused(
             f"cannot listen on {host} port {port} ({error.strerror}): end what uses it, or set "
-            "TRADING_INTENTS_HTTP_HOST and TRADING_INTENTS_HTTP_PORT"
+            f"TRADING_INTENTS_{setting}_HOST and TRADING_INTENTS_{setting}_PORT"
         ) from None
     listener.setblocking(False)
     return listener
