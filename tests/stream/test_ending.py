@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from trading_intents.ids import id_maker
 
 END_SECONDS = 5.0
 QUIET_SECONDS = 10.0
+EXPIRES_SECONDS = 3.0
 STOP_SECONDS = 12.0
 
 
@@ -45,85 +47,77 @@ def bearer(platform: Platform, user: str, organization: str, behind_seconds: flo
 def leaving(world: World) -> dict[str, Any]:
     """An organization whose users and keys may go."""
     keys = [{"name": name, "environment": "paper", "permissions": ["stream:read"]} for name in "abcd"]
-    users = [{"external_id": "leaving-user", "role": "member"}]
+    users = [{"external_id": f"{which}-user", "role": "member"} for which in ("leaving", "staying")]
     document = {"external_id": "org_leaving", "users": users, "api_keys": keys}
     (made,) = world.platform.apply({"organizations": [document]})["organizations"]
     return dict(made)
-
-
-class Quiet:
-    """A stream on which nothing happens, listened to from the first test of this file to the last."""
-
-    def __init__(self, address: str, caller: Headers) -> None:
-        self._client = Client(address)
-        self._follower = follow(self._client, caller)
-        self.since, self.heard_at = time.time(), 0.0
-        self.event: Any = None
-        self.thread = threading.Thread(target=self._listen)
-        self.thread.start()
-
-    def _listen(self) -> None:
-        self.event = next(self._follower.call)
-        self.heard_at = time.time()
-        self._client.close()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quiet(world: World) -> Quiet:
-    return Quiet(world.platform.grpc, world.callers["internal_admin"])
 
 
 def follow(client: Client, caller: Headers) -> Follower:
     return client.follow(caller, "", (ACTION,)).subscribed()
 
 
-def assert_ended_soon(followers: list[Follower], status: str) -> None:
-    since = time.monotonic()
-    assert {follower.ended()[0] for follower in followers} == {status}
-    assert time.monotonic() - since < END_SECONDS
+class Waiting:
+    """Streams that wait for their end, each in a thread of its own."""
+
+    def __init__(self, client: Client, callers: Mapping[str, Headers]) -> None:
+        self.followers = {name: follow(client, caller) for name, caller in callers.items()}
+        self.ends: dict[str, tuple[str, float]] = {}
+        self._threads = [threading.Thread(target=self._wait, args=(name,)) for name in callers]
+        for thread in self._threads:
+            thread.start()
+
+    def _wait(self, name: str) -> None:
+        status, _ = self.followers[name].ended()
+        self.ends[name] = (status, time.time())
+
+    def join(self) -> dict[str, tuple[str, float]]:
+        for thread in self._threads:
+            thread.join()
+        return self.ends
 
 
-@pytest.mark.parametrize(
-    ("number", "change", "status"),
-    [
-        (0, "UPDATE api_keys SET disabled = true WHERE id = $1::text::uuid", "UNAUTHENTICATED"),
-        (1, "UPDATE api_keys SET permissions = ARRAY['intent:read'] WHERE id = $1::text::uuid", "PERMISSION_DENIED"),
-        (2, "DELETE FROM api_keys WHERE id = $1::text::uuid", "UNAUTHENTICATED"),
-    ],
-    ids=["disabled", "without the permission", "deleted"],
-)
-def test_a_key_that_may_no_longer_is_ended(
-    client: Client, world: World, leaving: dict[str, Any], tables: Tables, number: int, change: str, status: str
-) -> None:
-    made = leaving["api_keys"][number]
-    followers = [follow(client, {"x-api-key": made["api_key"]}) for _ in range(3)]
-    bystander = follow(client, world.callers["key_all"])
-    tables.execute(change, made["id"])  # as another process would: ours hears of it by asking
-    assert_ended_soon(followers, status)
-    assert bystander.call.is_active()
-    bystander.cancel()
-
-
-def test_an_expired_token_ends_its_streams(client: Client, world: World, leaving: dict[str, Any]) -> None:
-    caller = bearer(world.platform, "leaving-user", "org_leaving", TOKEN_SECONDS - 2)
-    assert_ended_soon([follow(client, caller), follow(client, caller)], "UNAUTHENTICATED")
-
-
-def test_a_deleted_user_is_ended(client: Client, world: World, leaving: dict[str, Any]) -> None:
-    caller = bearer(world.platform, "leaving-user", "org_leaving")
-    follower = follow(client, caller)
-    assert world.client.delete("/v1/users/me", headers=caller).status_code == 204
-    assert_ended_soon([follower], "UNAUTHENTICATED")
-
-
-def test_a_disabled_organization_is_ended(
+@pytest.mark.alone
+def test_whoever_may_no_longer_is_ended_soon(
     client: Client, world: World, leaving: dict[str, Any], tables: Tables
 ) -> None:
-    follower = follow(client, {"x-api-key": leaving["api_keys"][3]["api_key"]})
+    keys = [{"x-api-key": made["api_key"]} for made in leaving["api_keys"]]
+    ids = [made["id"] for made in leaving["api_keys"]]
+    user = bearer(world.platform, "leaving-user", "org_leaving")
+    expiring = bearer(world.platform, "staying-user", "org_leaving", TOKEN_SECONDS - EXPIRES_SECONDS)
+    expires_at = time.time() + EXPIRES_SECONDS
+    callers = {"disabled": keys[0], "disabled too": keys[0], "less": keys[1], "removed": keys[2]}
+    waiting = Waiting(client, callers | {"user": user, "expired": expiring})
+    bystanders = [follow(client, caller) for caller in (keys[3], world.callers["key_all"])]
+    # As another process would: ours hears of it by asking.
+    tables.execute("UPDATE api_keys SET disabled = true WHERE id = $1::text::uuid", ids[0])
+    tables.execute("UPDATE api_keys SET permissions = ARRAY['intent:read'] WHERE id = $1::text::uuid", ids[1])
+    tables.execute("DELETE FROM api_keys WHERE id = $1::text::uuid", ids[2])
+    assert world.client.delete("/v1/users/me", headers=user).status_code == 204
+    changed_at = time.time()
+    ends = waiting.join()
+    statuses = {name: status for name, (status, _) in ends.items()}
+    assert statuses.pop("less") == "PERMISSION_DENIED"
+    assert set(statuses.values()) == {"UNAUTHENTICATED"}
+    expired_at = ends.pop("expired")[1]
+    assert -1 < expired_at - expires_at < END_SECONDS
+    assert max(at for _, at in ends.values()) - changed_at < END_SECONDS
+    assert all(follower.call.is_active() for follower in bystanders)
     tables.execute("UPDATE organizations SET disabled = true WHERE id = $1::text::uuid", leaving["id"])
-    assert_ended_soon([follower], "UNAUTHENTICATED")
+    assert bystanders[0].ended()[0] == "UNAUTHENTICATED"
+    bystanders[1].cancel()
 
 
+def test_a_quiet_stream_has_heartbeats_and_they_have_no_cursor(client: Client, world: World) -> None:
+    follower = follow(client, world.callers["internal_admin"])
+    since = time.time()
+    event = next(follower.call)
+    assert (kind_of(event), event.cursor) == ("heartbeat", "")
+    assert abs(event.heartbeat.sent_at.ToSeconds() - time.time()) < END_SECONDS
+    assert QUIET_SECONDS - 1 < time.time() - since < QUIET_SECONDS + END_SECONDS
+
+
+@pytest.mark.alone
 def test_sigterm_ends_streams_as_unavailable_and_they_resume_elsewhere(
     client: Client, world: World, desk: Desk, world_database: Urls, tmp_path: Path
 ) -> None:
@@ -146,11 +140,3 @@ def test_sigterm_ends_streams_as_unavailable_and_they_resume_elsewhere(
     record = desk.accepted(create(limit()))
     assert resumed.take(1)[0].intent_action.intent_id == record["intent_id"]
     assert not [line for line in second.logs if line.startswith("{") and json.loads(line)["level"] == "error"]
-
-
-def test_a_quiet_stream_has_heartbeats_and_they_have_no_cursor(quiet: Quiet) -> None:
-    quiet.thread.join()
-    event = quiet.event
-    assert (kind_of(event), event.cursor) == ("heartbeat", "")
-    assert abs(event.heartbeat.sent_at.ToSeconds() - quiet.heard_at) < END_SECONDS
-    assert QUIET_SECONDS - 1 < quiet.heard_at - quiet.since < QUIET_SECONDS + END_SECONDS

@@ -1,6 +1,7 @@
 """Stream processes killed while events flow, and readers that stop: every event, in order, in bounded memory."""
 
 import asyncio
+import itertools
 import os
 import random
 import threading
@@ -27,14 +28,9 @@ from trading_intents.storage.database import open_database
 from trading_intents.stream.log import append
 from trading_intents.telemetry import Metrics, make_log
 
-pytestmark = pytest.mark.chaos
-
 ACCOUNTS = 50
-EVENTS = 2_000
-KILLS = 10
 LIFE_SECONDS = (0.3, 1.5)
 RUN_SECONDS = 300.0
-SUBSCRIBERS, STOPPED = 50, 5
 # Large events fill windows and lines in less time.
 EVENT_BYTES, LARGE_EVENTS = 8_000, 2_500
 MOST_GROWTH_BYTES = 200 * 1024 * 1024
@@ -58,8 +54,8 @@ def provision(platform: Platform, accounts: int) -> dict[str, Any]:
 class Killed:
     """A stream process that is killed (-9) and started again, at another port each time."""
 
-    def __init__(self, folder: Path, settings: dict[str, str]) -> None:
-        self._folder, self._settings = folder, settings
+    def __init__(self, folder: Path, settings: dict[str, str], kills: int) -> None:
+        self._folder, self._settings, self._planned = folder, settings, kills
         self.address, self.kills, self.over = "", 0, threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -69,7 +65,7 @@ class Killed:
         while not self.over.is_set():
             with serving(self._folder, **self._settings) as platform:
                 self.address = platform.grpc
-                if self.kills < KILLS and not self.over.wait(chance.uniform(*LIFE_SECONDS)):
+                if self.kills < self._planned and not self.over.wait(chance.uniform(*LIFE_SECONDS)):
                     platform.process.kill()
                     platform.process.wait()
                     self.kills += 1
@@ -112,22 +108,23 @@ class Faithful:
                 self.seen.append(event)
 
 
-def test_ten_kills_while_two_thousand_events_flow(
-    world: World, world_database: Urls, tables: Tables, tmp_path: Path
+@pytest.mark.parametrize(("kills", "events"), [(3, 600), pytest.param(10, 2_000, marks=pytest.mark.chaos)])
+def test_a_client_that_resumes_sees_every_event_through_kills(
+    world: World, world_database: Urls, tables: Tables, tmp_path: Path, kills: int, events: int
 ) -> None:
     made = provision(world.platform, ACCOUNTS)
     caller = {"x-api-key": made["api_keys"][0]["api_key"]}
     settings = PLENTY | {"DATABASE_URL": world_database.login.reveal(), "ROLES": "stream"}
-    killed = Killed(tmp_path, settings)
+    killed = Killed(tmp_path, settings, kills)
     eventually(lambda: bool(killed.address), RUN_SECONDS)
     client = Faithful(killed, caller)
     committed: list[bytes] = []
     try:
         assert client.subscribed.wait(RUN_SECONDS)
-        chance = random.Random(8)
-        while len(committed) < EVENTS or killed.kills < KILLS:
+        accounts = itertools.cycle(account["id"] for account in made["accounts"])
+        while len(committed) < events or killed.kills < kills:
             for _ in range(10):
-                url = f"/v1/accounts/{chance.choice(made['accounts'])['id']}/intents"
+                url = f"/v1/accounts/{next(accounts)}/intents"
                 answer = world.client.post(url, json=create(limit("1", "0.01")), headers=caller)
                 assert answer.status_code == 202, answer.text
             committed = payloads(tables, made["id"])
@@ -137,7 +134,7 @@ def test_ten_kills_while_two_thousand_events_flow(
         killed.stop()
         client.thread.join()
     assert [without_cursor(event) for event in client.seen] == payloads(tables, made["id"])
-    assert killed.kills == KILLS
+    assert killed.kills == kills
     assert client.ends <= {"UNAVAILABLE"}
     assert len({body_of(event).account_id for event in client.seen}) == ACCOUNTS
 
@@ -181,14 +178,17 @@ async def append_large(urls: Urls, organization_id: OrganizationId) -> None:
                 await tx.execute("SELECT pg_notify('stream', '')")
 
 
-def test_readers_that_stop_cost_the_others_nothing(world: World, world_database: Urls, stream: Platform) -> None:
+@pytest.mark.parametrize(("count", "stops"), [(8, 2), pytest.param(50, 5, marks=pytest.mark.chaos)])
+def test_readers_that_stop_cost_the_others_nothing(
+    world: World, world_database: Urls, stream: Platform, count: int, stops: int
+) -> None:
     made = provision(world.platform, 1)
     organization_id = OrganizationId(UUID(made["id"]))
     caller = {"x-api-key": made["api_keys"][0]["api_key"]}
-    clients = [Client(stream.grpc) for _ in range(SUBSCRIBERS)]
+    clients = [Client(stream.grpc) for _ in range(count)]
     request = subscribe("", (ACTION,)).SerializeToString()
     followers = [client.send(caller, request, RUN_SECONDS).subscribed() for client in clients]
-    stopped, reading = followers[:STOPPED], followers[STOPPED:]
+    stopped, reading = followers[:stops], followers[stops:]
     got: list[list[int]] = [[] for _ in reading]
 
     def read(place: int) -> None:
