@@ -160,7 +160,7 @@ def test_an_account_that_is_not_there_is_not_found(client: Client, desk: Desk, s
         assert client.follow(desk.headers, account).ended()[0] == "NOT_FOUND"
 
 
-def test_what_cannot_be_read_is_an_invalid_argument(client: Client, desk: Desk) -> None:
+def test_what_cannot_be_read_is_an_invalid_argument(client: Client, world: World, desk: Desk) -> None:
     account = desk.account["id"]
     for request in (
         subscribe(account, ()),
@@ -174,6 +174,9 @@ def test_what_cannot_be_read_is_an_invalid_argument(client: Client, desk: Desk) 
         subscribe(str(uuid4()), ()),
     ):
         assert client.send(desk.headers, request.SerializeToString()).ended()[0] == "INVALID_ARGUMENT"
+        # It comes before whether one may, and after who one is.
+        assert client.send(world.callers["key_none"], request.SerializeToString()).ended()[0] == "INVALID_ARGUMENT"
+        assert client.send({}, request.SerializeToString()).ended()[0] == "UNAUTHENTICATED"
     for junk in (b"\xff", b"\x0a\x05ab", b"\x0a\x01\xff"):
         assert client.send(desk.headers, junk).ended()[0] == "INVALID_ARGUMENT"
 

@@ -56,6 +56,7 @@ OPTIONS = (
 _PEER = re.compile(r"ipv[46]:\[?(.*?)\]?:\d+\Z")
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
+Ask = Callable[[Stream], Awaitable[bool]]
 
 
 class Door:
@@ -73,11 +74,14 @@ class Door:
         )
 
     async def _subscribe_events(self, data: bytes, context: Context) -> None:
+        def read() -> None:
+            _asked(_parse(trading_pb2.Subscribe, data)).check()
+
         async def ask(stream: Stream) -> bool:
             await self._streams.subscribe(stream, _asked(_parse(trading_pb2.Subscribe, data)))
             return True
 
-        await self._serve(context, ask)
+        await self._serve(context, read, ask)
 
     async def _stream_events(self, requests: AsyncIterator[bytes], context: Context) -> None:
         async def ask(stream: Stream) -> bool:
@@ -92,12 +96,12 @@ class Door:
                         raise InvalidRequest("neither subscribe nor unsubscribe")
             return bool(stream.scopes)
 
-        await self._serve(context, ask)
+        await self._serve(context, lambda: None, ask)
 
-    async def _serve(self, context: Context, ask: Callable[[Stream], Awaitable[bool]]) -> None:
-        """`ask` reads what the caller asks for; False: nothing is asked for and nothing will be."""
+    async def _serve(self, context: Context, read: Callable[[], None], ask: Ask) -> None:
+        """`read` raises when the request cannot be read. `ask` asks for events; False: there is nothing to wait for."""
         try:
-            error = await self._stream(context, ask)
+            error = await self._stream(await self._admit(context, read), context, ask)
         except PlatformError as refusal:
             error = refusal
         except Exception as fault:
@@ -109,9 +113,8 @@ class Door:
                 async with asyncio.timeout(LAST_WORD_SECONDS):
                     await context.abort(code, error.detail)
 
-    async def _stream(self, context: Context, ask: Callable[[Stream], Awaitable[bool]]) -> PlatformError | None:
+    async def _stream(self, request: Request, context: Context, ask: Ask) -> PlatformError | None:
         """Why it ended; None when the caller wanted nothing more."""
-        request = await self._admit(context)
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = asyncio.Event()
 
@@ -146,8 +149,8 @@ class Door:
             pumping.cancel()
             await asyncio.gather(asking, pumping, return_exceptions=True)
 
-    async def _admit(self, context: Context) -> Request:
-        """In the order of REST: 401, 429, then 403."""
+    async def _admit(self, context: Context, read: Callable[[], None]) -> Request:
+        """In the order of REST: who, too often, can it be read, may they."""
         headers = [
             (name.encode(), value if isinstance(value, bytes) else value.encode())
             for name, value in context.invocation_metadata() or ()
@@ -163,6 +166,7 @@ class Door:
             raise
         assert isinstance(request.caller, Caller)
         self._limits.take(Bucket.READS, request.caller.limit_key)
+        read()
         self._gate.permit(request)
         return request
 

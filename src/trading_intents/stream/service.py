@@ -43,6 +43,15 @@ class Asked:
     orders_primed: bool = False
     resume_after: str = ""
 
+    def check(self) -> None:
+        """Raise InvalidRequest for what means nothing, whoever asks."""
+        if not self.kinds:
+            raise InvalidRequest("name at least one known kind of event")
+        if self.account is not None and self.symbol and parse_symbol(self.symbol) is None:
+            raise InvalidRequest("instrument_key is not a symbol")
+        if self.resume_after:
+            open_cursor(self.resume_after)
+
 
 @dataclass(eq=False, slots=True)
 class Scope:
@@ -102,8 +111,7 @@ class Streams:
     async def subscribe(self, stream: Stream, asked: Asked) -> None:
         """Returns once it is accepted; what it begins with follows. In the place of an earlier one of its scope."""
         caller = caller_of(stream.request)
-        if not asked.kinds:
-            raise InvalidRequest("name at least one known kind of event")
+        asked.check()
         cursor = open_cursor(asked.resume_after) if asked.resume_after else None
         wanted = await self._wanted(stream.request, asked)
         if wanted.account_id not in stream.scopes and len(stream.scopes) >= MOST_SCOPES:
@@ -129,8 +137,6 @@ class Streams:
             environment = principal.environment if isinstance(principal, ApiKeyPrincipal) else None
             return Wanted(None, environment, asked.kinds, None)
         symbol = parse_symbol(asked.symbol) if asked.symbol else None
-        if asked.symbol and symbol is None:
-            raise InvalidRequest("instrument_key is not a symbol")
         account = await self._accounts.find(caller.organization_id, parse_id(asked.account))
         self._gate.permit_object(request, account.environment)
         return Wanted(account.id, None, asked.kinds, symbol)
