@@ -210,6 +210,7 @@ async def measure(bench: Bench, doors: list[str]) -> int:
 
 
 def main(doors: list[str]) -> int:
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # what we start does not use our channel
     with tempfile.TemporaryDirectory(prefix="ti-bench-") as name, serving(Path(name)) as (pid, told):
         made = provision(Path(name))
         ids = OrganizationId(UUID(made["id"])), UUID(made["accounts"][0]["id"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -218,6 +219,8 @@ class Listener:
         return f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
 
     async def start(self) -> None:
+        # PostgreSQL may be started beside us at any time: what grpc does around a fork is for children that use it too.
+        os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
         self._server = server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=MOST_STREAMS)
         server.add_generic_rpc_handlers((self._door.handler(),))
         await self._health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
