@@ -1,7 +1,8 @@
 """What stands beside the stream: health, reflection, TLS, readiness that covers them, and the operator's command."""
 
-import getpass
 import ipaddress
+import os
+import pwd
 import socket
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -128,6 +129,6 @@ async def test_an_operator_renews_the_epoch_and_it_is_written_down(
     assert done.returncode == 0, done.stderr
     row = await owner.fetchrow("SELECT * FROM stream_epoch_renewals JOIN stream_epoch USING (epoch)")
     assert (row["before"], row["reason"]) == (before, "restored the backup of Monday")
-    assert row["renewed_by"] == getpass.getuser()
+    assert row["renewed_by"] == pwd.getpwuid(os.getuid()).pw_name
     assert str(row["epoch"]) in done.stdout
     assert command("").returncode == 1
