@@ -12,7 +12,7 @@ import pytest
 from tests.brokers.paper.market import ACME, terms
 from tests.brokers.paper.venue import SETTINGS, Venue, add_organization, assert_books_balance, deadline, said, ticket
 from trading_intents.brokers.paper.broker import PaperBroker
-from trading_intents.brokers.paper.desk import Reply
+from trading_intents.brokers.paper.desk import Asked, Reply
 from trading_intents.brokers.paper.matching import Book
 from trading_intents.brokers.paper.model import Account, Holding, Terms
 from trading_intents.brokers.paper.store import quote_of
@@ -249,14 +249,14 @@ async def test_an_order_that_was_taken_without_an_answer_is_worked(
     await venue.post("99x10 101x10")
     link = await venue.link(uuid4())
     desk = link.broker._desk
-    submit = desk.submit
+    take = desk.take
 
-    async def unanswered(asked: OrderTicket) -> Reply:
-        await submit(asked)
+    async def unanswered(asked: Asked) -> Reply:
+        await take(asked)
         desk._watched.clear()  # the commit was all: nothing here knows of it
         raise OutcomeUnknown
 
-    monkeypatch.setattr(desk, "submit", unanswered)
+    monkeypatch.setattr(desk, "take", unanswered)
     assert (await link.submit("one", "buy 10 limit 100")).outcome is Outcome.UNKNOWN
     assert await link.events(1) == ["accepted"]
     await venue.post("99x10 100x10")
@@ -273,7 +273,7 @@ async def test_commands_that_wait_for_their_account_hold_one_connection(venue: V
         assert await venue.database.worker.healthy()
         outcomes = [(await each).outcome for each in waiting]
         assert await venue.database.worker.healthy()
-    assert (outcomes.count(Outcome.UNKNOWN), outcomes.count(Outcome.NOT_SENT)) == (1, 19)
+    assert outcomes == [Outcome.NOT_SENT] * 20
     assert (await link.submit("later", "buy 1 market")).outcome is Outcome.ACKED
     assert await venue.journal(account) == ["SUBMIT later"]
 

@@ -2,12 +2,12 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import datetime
 from uuid import UUID
 
 from trading_intents.brokers.paper import store
-from trading_intents.brokers.paper.desk import Desk, Reply
+from trading_intents.brokers.paper.desk import DOWN, Asked, Desk, Reply
 from trading_intents.brokers.paper.faults import Fault
 from trading_intents.brokers.paper.model import CAPABILITIES, Order
 from trading_intents.brokers.paper.prices import TICK_MILLIS
@@ -37,8 +37,6 @@ POLL_SECONDS, IDLE_POLL_SECONDS = 1.0, 30.0
 LOOK_PAUSE_SECONDS = 0.02  # so that a flood of quotes is worked in bundles
 RETRY_SECONDS = 0.5
 
-Send = Callable[[OrderTicket], Awaitable[Reply]]
-
 
 class PaperBroker:
     name = CAPABILITIES.name
@@ -46,8 +44,8 @@ class PaperBroker:
 
     def __init__(self, context: IntegrationContext) -> None:
         self._context = context
-        self._desk = Desk(context)
         self._down = asyncio.Event()
+        self._desk = Desk(context, self._down)
         self._down.set()
         self._told = 0  # the last event handed out
         self._news, self._stirred = asyncio.Event(), asyncio.Event()
@@ -75,13 +73,13 @@ class PaperBroker:
             await asyncio.gather(self._running, return_exceptions=True)
 
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
-        return await self._send(self._desk.submit, ticket, deadline)
+        return await self._send(self._desk.submit(ticket), deadline)
 
     async def replace(self, ticket: OrderTicket, deadline: float) -> CommandResult:
-        return await self._send(self._desk.replace, ticket, deadline)
+        return await self._send(self._desk.replace(ticket), deadline)
 
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
-        return await self._send(self._desk.cancel, ticket, deadline)
+        return await self._send(self._desk.cancel(ticket), deadline)
 
     async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
         """By the client order id alone: the journal has every one that ever arrived."""
@@ -138,21 +136,17 @@ class PaperBroker:
             positions=tuple(positions),
         )
 
-    async def _send(self, send: Send, ticket: OrderTicket, deadline: float) -> CommandResult:
-        clock = self._context.clock
-        is_sent = False
+    async def _send(self, asked: Asked, deadline: float) -> CommandResult:
+        if self._down.is_set():
+            return CommandResult(outcome=Outcome.NOT_SENT, message=DOWN)
         try:
-            async with asyncio.timeout(deadline - clock.monotonic()):
-                async with self._desk.turn:
-                    if self._down.is_set() or clock.monotonic() >= deadline:
-                        return CommandResult(outcome=Outcome.NOT_SENT, message="the link is down, or no time was left")
-                    is_sent = True
-                    reply = await send(ticket)
+            async with asyncio.timeout(deadline - self._context.clock.monotonic()):
+                reply = await self._desk.take(asked)
                 self._news.set()
                 self._stirred.set()  # what rests may be another now, and with it when to look next
                 return await self._answer(reply)
         except (TimeoutError, OutcomeUnknown) as error:
-            if not is_sent:
+            if isinstance(error, TimeoutError) and not asked.is_taken:
                 return CommandResult(outcome=Outcome.NOT_SENT, message="no time was left")
             self._look_soon()  # it may rest by now
             reason = error.detail if isinstance(error, OutcomeUnknown) else "no answer in time"

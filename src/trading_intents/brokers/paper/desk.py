@@ -1,9 +1,9 @@
-"""One account's desk: a command, or a look at the market, is one transaction that loads the book, works it and writes
-it down. The truth is in the database; what is kept here only saves reading."""
+"""One account's desk: commands that came together, or a look at the market, are one transaction that loads the book,
+works it and writes it down. The truth is in the database; what is kept here only saves reading."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 
@@ -17,12 +17,14 @@ from trading_intents.brokers.paper.prices import tick_number, walk_quote
 from trading_intents.brokers.paper.rules import stirs
 from trading_intents.brokers.paper.store import Arrival, Opened, Wanted
 from trading_intents.brokers.port import DUPLICATE_ID, CommandResult, IntegrationContext, OrderTicket, Outcome
+from trading_intents.errors import Unavailable
 from trading_intents.storage.database import Tx
 from trading_intents.trading import Symbol
 
 # How far back a link that was away looks for what the walk did meanwhile: five minutes.
 MOST_TICKS = 1_200
 TOO_OLD, LOST, SCRIPTED = "too_old_to_send", "the link was lost", "scripted_refusal"
+DOWN = "the link is down"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +47,33 @@ class Watched:
 Act = Callable[[Book, Order | None, datetime, Struck], CommandResult]
 
 
+@dataclass(slots=True)
+class Asked:
+    """A command in line. Once it `is_taken` nobody knows what became of it before the reply."""
+
+    command: str
+    ticket: OrderTicket
+    act: Act
+    reply: asyncio.Future[Reply] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    is_taken: bool = False
+
+    def fail(self, error: Exception) -> None:
+        if not self.reply.done():  # who asked may have gone
+            self.reply.set_exception(error)
+
+
 class Desk:
-    def __init__(self, context: IntegrationContext) -> None:
+    """`down` is the link's end: what is in line then was not sent."""
+
+    def __init__(self, context: IntegrationContext, down: asyncio.Event) -> None:
         self._pool, self._account = context.database, context.account
         self._seed, self._cash = int(context.settings["PAPER_SEED"]), Decimal(context.settings["PAPER_CASH"])
         self._watched: dict[Symbol, Watched] = {}
         self._places = 0
         # Whoever waits for the account's row holds a connection: of one link, only one does.
-        self.turn = asyncio.Lock()
+        self._turn = asyncio.Lock()
+        self._down, self._line = down, list[Asked]()
+        self._taking: asyncio.Task[None] | None = None
 
     @property
     def has_orders(self) -> bool:
@@ -69,30 +90,45 @@ class Desk:
             await store.insert_account(tx, self._account.id, self._account.organization_id, self._cash)
             return (await store.read_account(tx, self._account.id)).account.events
 
-    async def submit(self, ticket: OrderTicket) -> Reply:
-        """Commands are for who has the `turn`."""
-
+    def submit(self, ticket: OrderTicket) -> Asked:
         def act(book: Book, _: Order | None, now: datetime, struck: Struck) -> CommandResult:
             order = book.submit(ticket.client_order_id, _terms(ticket), now, _scripted(struck))
             refused = order.status is OrderStatus.REJECTED
             reason = book.happenings[-1].event.reason if refused else None
             return _result(book, reason, order)
 
-        return await self._command("SUBMIT", ticket, act)
+        return Asked("SUBMIT", ticket, act)
 
-    async def replace(self, ticket: OrderTicket) -> Reply:
+    def replace(self, ticket: OrderTicket) -> Asked:
         def act(book: Book, order: Order | None, now: datetime, struck: Struck) -> CommandResult:
             reason = book.replace(order, ticket.client_order_id, _terms(ticket), now, _scripted(struck))
             return _result(book, reason, order)
 
-        return await self._command("REPLACE", ticket, act)
+        return Asked("REPLACE", ticket, act)
 
-    async def cancel(self, ticket: OrderTicket) -> Reply:
+    def cancel(self, ticket: OrderTicket) -> Asked:
         def act(book: Book, order: Order | None, now: datetime, struck: Struck) -> CommandResult:
             reason = book.cancel(order, ticket.client_order_id, now, _scripted(struck))
             return _result(book, reason, order)
 
-        return await self._command("CANCEL", ticket, act)
+        return Asked("CANCEL", ticket, act)
+
+    async def take(self, asked: Asked) -> Reply:
+        """With all that are in line by its turn. Who leaves the line before that was never there."""
+        self._line.append(asked)
+        if self._taking is None or self._taking.done():
+            self._taking = asyncio.create_task(self._take_line())
+        return await asked.reply
+
+    async def _take_line(self) -> None:
+        while self._line:
+            async with self._turn:
+                line, self._line = self._line, []
+                try:
+                    await self._work(line)
+                except Exception as error:
+                    for asked in line:
+                        asked.fail(error)
 
     async def look(self) -> int:
         """Works what the market brought since, and gives the number of the last event. Writes only if it brought
@@ -103,7 +139,7 @@ class Desk:
         if not any(book.happenings for book in books):
             self._watch(books, opened.account.places)
             return opened.account.events
-        async with self.turn, self._pool.transaction() as tx:
+        async with self._turn, self._pool.transaction() as tx:
             opened = await store.lock_account(tx, self._account.id)
             books = await self._load(tx, opened, await store.list_working(tx, self._account.id))
             stirred = [book for book in books if book.happenings]
@@ -126,40 +162,63 @@ class Desk:
                 self._watched[symbol] = replace(watched, number=max(watched.number, tick))
         return False
 
-    async def _command(self, command: str, ticket: OrderTicket, act: Act) -> Reply:
-        account_id = self._account.id
+    async def _work(self, line: Sequence[Asked]) -> None:
+        """Those who are still there once the account is held."""
+        if self._down.is_set():
+            raise Unavailable(DOWN)
+        books: list[Book] = []
+        replies: list[Reply] = []
         async with self._pool.transaction() as tx:
-            opened = await store.lock_account(tx, account_id, commands=1)
-            if ticket.not_after is not None and opened.now > ticket.not_after:
-                return Reply(CommandResult(outcome=Outcome.NOT_SENT, code=TOO_OLD))
-            struck = Struck()
-            if opened.faulty:
-                struck = await strike(tx, account_id, self._seed, command, opened.account.commands)
-            used, _ = await store.find_command(tx, account_id, ticket.client_order_id)
-            if Fault.LOSE in struck:
-                return Reply(CommandResult(outcome=Outcome.UNKNOWN, message=LOST), struck)
-            if used:
-                await self._note(tx, command, ticket, opened, None, duplicate=True)
-                return Reply(CommandResult(outcome=Outcome.UNKNOWN, code=DUPLICATE_ID), struck)
-            order = None if command == "SUBMIT" else await self._meant(tx, ticket)
-            book = await self._open_book(tx, opened, ticket, order)
-            book.overfill = Fault.OVERFILL in struck
-            result = act(book, order, opened.now, struck)
-            number = book.account.orders if command == "SUBMIT" else order.number if order else None
-            await self._note(tx, command, ticket, opened, number)
-            await self._save(tx, [book])
-            if order:
-                # All of its story: what it did before may still be on its way through the stream.
-                story = await store.list_events_of(tx, account_id, [order.number])
-                result = replace(result, updates=tuple(story[order.number]))
-        self._watch([book], book.account.places, only=True)
-        return Reply(result, struck)
+            await store.lock_account(tx, self._account.id)
+            line = [asked for asked in line if not asked.reply.done()]
+            for asked in line:
+                asked.is_taken = True
+            opened = await store.lock_account(tx, self._account.id, commands=len(line))
+            first = opened.account.commands - len(line) + 1
+            for place, asked in enumerate(line):
+                reply, book = await self._command(tx, opened, asked, first + place)
+                replies.append(reply)
+                if book:
+                    books.append(book)
+                    opened = opened._replace(account=book.account)
+        for book in books:
+            self._watch([book], book.account.places, only=True)
+        for asked, reply in zip(line, replies, strict=True):
+            if not asked.reply.done():
+                asked.reply.set_result(reply)
+
+    async def _command(self, tx: Tx, opened: Opened, asked: Asked, arrival: int) -> tuple[Reply, Book | None]:
+        account_id, command, ticket = self._account.id, asked.command, asked.ticket
+        if ticket.not_after is not None and opened.now > ticket.not_after:
+            return Reply(CommandResult(outcome=Outcome.NOT_SENT, code=TOO_OLD)), None
+        struck = Struck()
+        if opened.faulty:
+            struck = await strike(tx, account_id, self._seed, command, arrival)
+        used, _ = await store.find_command(tx, account_id, ticket.client_order_id)
+        if Fault.LOSE in struck:
+            return Reply(CommandResult(outcome=Outcome.UNKNOWN, message=LOST), struck), None
+        if used:
+            await self._note(tx, asked, arrival, opened, None, duplicate=True)
+            return Reply(CommandResult(outcome=Outcome.UNKNOWN, code=DUPLICATE_ID), struck), None
+        order = None if command == "SUBMIT" else await self._meant(tx, ticket)
+        book = await self._open_book(tx, opened, ticket, order)
+        book.overfill = Fault.OVERFILL in struck
+        result = asked.act(book, order, opened.now, struck)
+        number = book.account.orders if command == "SUBMIT" else order.number if order else None
+        await self._note(tx, asked, arrival, opened, number)
+        await self._save(tx, [book])
+        if order:
+            # All of its story: what it did before may still be on its way through the stream.
+            story = await store.list_events_of(tx, account_id, [order.number])
+            result = replace(result, updates=tuple(story[order.number]))
+        return Reply(result, struck), book
 
     async def _note(
-        self, tx: Tx, command: str, ticket: OrderTicket, opened: Opened, number: int | None, duplicate: bool = False
+        self, tx: Tx, asked: Asked, place: int, opened: Opened, number: int | None, duplicate: bool = False
     ) -> None:
-        arrival = Arrival(command, ticket.client_order_id, number, duplicate, msgspec.json.encode(ticket).decode())
-        await store.add_command(tx, self._account.id, opened.account.commands, arrival, opened.now)
+        ticket = msgspec.json.encode(asked.ticket).decode()
+        arrival = Arrival(asked.command, asked.ticket.client_order_id, number, duplicate, ticket)
+        await store.add_command(tx, self._account.id, place, arrival, opened.now)
 
     async def _meant(self, tx: Tx, ticket: OrderTicket) -> Order | None:
         """The order that a REPLACE or CANCEL names, by any id that it ever had."""
