@@ -53,7 +53,7 @@ async def test_what_was_answered_survives_a_kill(venue: Venue, world_database: U
     assert len((await link.broker.snapshot(await venue.value("SELECT now()"))).open_orders) == working
 
 
-@pytest.mark.parametrize("step", ["add_command", "save_holding", "save_orders", "add_events", "save_account"])
+@pytest.mark.parametrize("step", ["add_commands", "save_holding", "save_orders", "add_events", "save_account"])
 async def test_a_command_is_taken_as_a_whole_or_not_at_all(
     venue: Venue, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

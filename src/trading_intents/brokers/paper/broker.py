@@ -89,7 +89,7 @@ class PaperBroker:
                 asyncio.timeout(deadline - self._context.clock.monotonic()),
                 self._context.database.transaction(read_only=True) as tx,
             ):
-                _, number = await store.find_command(tx, account_id, client_order_id)
+                number = (await store.find_commands(tx, account_id, [client_order_id])).get(client_order_id)
                 if number is None:
                     return Absent()
                 order = await store.find_order(tx, account_id, number)

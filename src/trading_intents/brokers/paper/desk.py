@@ -2,7 +2,7 @@
 works it and writes it down. The truth is in the database; what is kept here only saves reading."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
@@ -56,6 +56,14 @@ class Asked:
     act: Act
     reply: asyncio.Future[Reply] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     is_taken: bool = False
+
+    @property
+    def ids(self) -> list[str]:
+        return [each for each in (self.ticket.client_order_id, self.ticket.orig_client_order_id) if each]
+
+    def arrival(self, number: int | None, duplicate: bool) -> Arrival:
+        ticket = msgspec.json.encode(self.ticket).decode()
+        return Arrival(self.command, self.ticket.client_order_id, number, duplicate, ticket)
 
     def fail(self, error: Exception) -> None:
         if not self.reply.done():  # who asked may have gone
@@ -166,77 +174,83 @@ class Desk:
         """Those who are still there once the account is held."""
         if self._down.is_set():
             raise Unavailable(DOWN)
-        books: list[Book] = []
-        replies: list[Reply] = []
         async with self._pool.transaction() as tx:
             await store.lock_account(tx, self._account.id)
             line = [asked for asked in line if not asked.reply.done()]
             for asked in line:
                 asked.is_taken = True
             opened = await store.lock_account(tx, self._account.id, commands=len(line))
-            first = opened.account.commands - len(line) + 1
-            for place, asked in enumerate(line):
-                reply, book = await self._command(tx, opened, asked, first + place)
-                replies.append(reply)
-                if book:
-                    books.append(book)
-                    opened = opened._replace(account=book.account)
-        for book in books:
-            self._watch([book], book.account.places, only=True)
+            replies, books = await self._take_all(tx, opened, line)
+        if books:
+            self._watch(books, books[-1].account.places, only=True)
         for asked, reply in zip(line, replies, strict=True):
             if not asked.reply.done():
                 asked.reply.set_result(reply)
 
-    async def _command(self, tx: Tx, opened: Opened, asked: Asked, arrival: int) -> tuple[Reply, Book | None]:
-        account_id, command, ticket = self._account.id, asked.command, asked.ticket
-        if ticket.not_after is not None and opened.now > ticket.not_after:
-            return Reply(CommandResult(outcome=Outcome.NOT_SENT, code=TOO_OLD)), None
-        struck = Struck()
-        if opened.faulty:
-            struck = await strike(tx, account_id, self._seed, command, arrival)
-        used, _ = await store.find_command(tx, account_id, ticket.client_order_id)
-        if Fault.LOSE in struck:
-            return Reply(CommandResult(outcome=Outcome.UNKNOWN, message=LOST), struck), None
-        if used:
-            await self._note(tx, asked, arrival, opened, None, duplicate=True)
-            return Reply(CommandResult(outcome=Outcome.UNKNOWN, code=DUPLICATE_ID), struck), None
-        order = None if command == "SUBMIT" else await self._meant(tx, ticket)
-        book = await self._open_book(tx, opened, ticket, order)
-        book.overfill = Fault.OVERFILL in struck
-        result = asked.act(book, order, opened.now, struck)
-        number = book.account.orders if command == "SUBMIT" else order.number if order else None
-        await self._note(tx, asked, arrival, opened, number)
-        await self._save(tx, [book])
-        if order:
-            # All of its story: what it did before may still be on its way through the stream.
-            story = await store.list_events_of(tx, account_id, [order.number])
-            result = replace(result, updates=tuple(story[order.number]))
-        return Reply(result, struck), book
+    async def _take_all(self, tx: Tx, opened: Opened, line: Sequence[Asked]) -> tuple[list[Reply], list[Book]]:
+        account_id, number = self._account.id, opened.account.commands - len(line)
+        known = await store.find_commands(tx, account_id, [each for asked in line for each in asked.ids])
+        meant = [await self._meant(tx, asked, known) for asked in line]
+        books = await self._open_books(tx, opened, line, meant)
+        for book in books.values():
+            opened = opened._replace(account=book.account)  # the last one's, after what the market brought
+        replies: list[Reply] = []
+        arrivals: list[tuple[int, Arrival]] = []
+        for asked, order in zip(line, meant, strict=True):
+            number += 1
+            struck = Struck()
+            if opened.faulty:
+                struck = await strike(tx, account_id, self._seed, asked.command, number)
+            used = asked.ticket.client_order_id in known
+            book = books[order.terms.symbol if order else asked.ticket.symbol]
+            book.account = opened.account
+            book.overfill = Fault.OVERFILL in struck
+            result, made = _take(asked, order, book, used, struck, opened.now)
+            if result.outcome is not Outcome.NOT_SENT and Fault.LOSE not in struck:
+                known.setdefault(asked.ticket.client_order_id, made)
+                arrivals.append((number, asked.arrival(None if used else made, used)))
+            opened = opened._replace(account=book.account)
+            replies.append(Reply(result, struck))
+        await store.add_commands(tx, account_id, arrivals, opened.now)
+        for book in books.values():
+            book.account = opened.account
+        await self._save(tx, list(books.values()))
+        return await self._tell_stories(tx, meant, replies), list(books.values())
 
-    async def _note(
-        self, tx: Tx, asked: Asked, place: int, opened: Opened, number: int | None, duplicate: bool = False
-    ) -> None:
-        ticket = msgspec.json.encode(asked.ticket).decode()
-        arrival = Arrival(asked.command, asked.ticket.client_order_id, number, duplicate, ticket)
-        await store.add_command(tx, self._account.id, place, arrival, opened.now)
+    async def _tell_stories(self, tx: Tx, meant: Sequence[Order | None], replies: list[Reply]) -> list[Reply]:
+        """All of what an order did: some of it may still be on its way through the stream."""
+        numbers = sorted({order.number for order in meant if order})
+        stories = await store.list_events_of(tx, self._account.id, numbers) if numbers else {}
+        return [
+            replace(reply, result=replace(reply.result, updates=tuple(stories[order.number])))
+            if order and reply.result.outcome in (Outcome.ACKED, Outcome.REJECTED)
+            else reply
+            for order, reply in zip(meant, replies, strict=True)
+        ]
 
-    async def _meant(self, tx: Tx, ticket: OrderTicket) -> Order | None:
+    async def _meant(self, tx: Tx, asked: Asked, known: Mapping[str, int | None]) -> Order | None:
         """The order that a REPLACE or CANCEL names, by any id that it ever had."""
-        if ticket.orig_client_order_id is not None:
-            _, number = await store.find_command(tx, self._account.id, ticket.orig_client_order_id)
-            if number is not None:
-                return await store.find_order(tx, self._account.id, number)
+        ticket = asked.ticket
+        if asked.command == "SUBMIT":
+            return None
+        number = known.get(ticket.orig_client_order_id or "")
+        if number is not None:
+            return await store.find_order(tx, self._account.id, number)
         if ticket.broker_order_id is not None:
             return await store.find_order_by_broker_id(tx, self._account.id, ticket.broker_order_id)
         return None
 
-    async def _open_book(self, tx: Tx, opened: Opened, ticket: OrderTicket, order: Order | None) -> Book:
-        symbol = order.terms.symbol if order else ticket.symbol
-        working = await store.list_working(tx, self._account.id, symbol)
-        (book,) = await self._load(tx, opened, working, [symbol])
-        if order:
-            book.orders.setdefault(order.number, order)
-        return book
+    async def _open_books(
+        self, tx: Tx, opened: Opened, line: Sequence[Asked], meant: Sequence[Order | None]
+    ) -> dict[Symbol, Book]:
+        pairs = list(zip(line, meant, strict=True))
+        symbols = sorted({order.terms.symbol if order else asked.ticket.symbol for asked, order in pairs})
+        working = await store.list_working(tx, self._account.id, symbols)
+        books = {book.symbol: book for book in await self._load(tx, opened, working, symbols)}
+        for order in meant:
+            if order:
+                books[order.terms.symbol].orders.setdefault(order.number, order)
+        return books
 
     async def _load(
         self, tx: Tx, opened: Opened, working: Iterable[Order], symbols: Sequence[Symbol] = ()
@@ -290,7 +304,7 @@ class Desk:
 
     async def _save(self, tx: Tx, books: Sequence[Book]) -> None:
         account_id, last = self._account.id, books[-1].account
-        happenings = [happening for book in books for happening in book.happenings]
+        happenings = sorted((each for book in books for each in book.happenings), key=lambda each: each.place)
         for book in books:
             await store.save_holding(tx, account_id, book.symbol, book.holding)
             await store.save_orders(tx, account_id, (book.orders[number] for number in sorted(book.changed)))
@@ -308,6 +322,21 @@ class Desk:
             if resting and book.quote is not None:
                 watched[book.symbol] = Watched(book.quote.source, book.quote.number, places, resting)
         self._watched, self._places = watched, places
+
+
+def _take(
+    asked: Asked, order: Order | None, book: Book, used: bool, struck: Struck, now: datetime
+) -> tuple[CommandResult, int | None]:
+    """What a command does to the book, and the order that it made or meant."""
+    ticket = asked.ticket
+    if ticket.not_after is not None and now > ticket.not_after:
+        return CommandResult(outcome=Outcome.NOT_SENT, code=TOO_OLD), None
+    if Fault.LOSE in struck:
+        return CommandResult(outcome=Outcome.UNKNOWN, message=LOST), None
+    if used:
+        return CommandResult(outcome=Outcome.UNKNOWN, code=DUPLICATE_ID), None
+    result = asked.act(book, order, now, struck)
+    return result, book.account.orders if asked.command == "SUBMIT" else order.number if order else None
 
 
 def _terms(ticket: OrderTicket) -> Terms:

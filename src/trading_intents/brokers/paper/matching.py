@@ -34,6 +34,7 @@ _KILLED = {
 class Happening:
     order: int | None
     event: BrokerEvent
+    place: int  # among the account's
 
 
 @dataclass(slots=True)
@@ -341,7 +342,7 @@ class Book:
             reason=reason,
             raw=self.quote.name if self.quote and kind in (EventKind.FILL, EventKind.TRIGGERED) else "",
         )
-        self.happenings.append(Happening(order.number if order else None, event))
+        self.happenings.append(Happening(order.number if order else None, event, self.account.events))
 
 
 def _unchangeable(order: Order | None) -> str | None:

@@ -136,15 +136,15 @@ async def save_holding(tx: Tx, account_id: UUID, symbol: Symbol, holding: Holdin
     )
 
 
-async def list_working(tx: Tx, account_id: UUID, symbol: Symbol | None = None) -> list[Order]:
+async def list_working(tx: Tx, account_id: UUID, symbols: Sequence[Symbol] | None = None) -> list[Order]:
     rows = await tx.fetch(
         """
         SELECT * FROM paper_orders
-        WHERE account_id = $1 AND status = 'WORKING' AND ($2::text IS NULL OR symbol = $2)
+        WHERE account_id = $1 AND status = 'WORKING' AND ($2::text[] IS NULL OR symbol = ANY ($2))
         ORDER BY number
         """,
         account_id,
-        symbol,
+        symbols,
     )
     return [_order(row) for row in rows]
 
@@ -212,26 +212,27 @@ def _order(row: Row) -> Order:
     )
 
 
-async def find_command(tx: Tx, account_id: UUID, client_order_id: str) -> tuple[bool, int | None]:
-    """Whether the id was used, and the order that the command made or meant."""
-    row = await tx.fetchrow(
-        "SELECT number FROM paper_journal WHERE account_id = $1 AND client_order_id = $2 AND NOT duplicate",
+async def find_commands(tx: Tx, account_id: UUID, client_order_ids: Sequence[str]) -> dict[str, int | None]:
+    """Those of the ids that were used, each with the order that the command made or meant."""
+    rows = await tx.fetch(
+        """
+        SELECT client_order_id, number FROM paper_journal
+        WHERE account_id = $1 AND client_order_id = ANY ($2) AND NOT duplicate
+        """,
         account_id,
-        client_order_id,
+        client_order_ids,
     )
-    return row is not None, row["number"] if row else None
+    return {row["client_order_id"]: row["number"] for row in rows}
 
 
-async def add_command(tx: Tx, account_id: UUID, seq: int, arrival: Arrival, at: datetime) -> None:
-    await tx.execute(
+async def add_commands(tx: Tx, account_id: UUID, arrivals: Sequence[tuple[int, Arrival]], at: datetime) -> None:
+    """Each with its number among the account's commands."""
+    await tx.executemany(
         """
         INSERT INTO paper_journal (account_id, seq, command, client_order_id, number, duplicate, ticket, at)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
         """,
-        account_id,
-        seq,
-        *arrival,
-        at,
+        [(account_id, seq, *arrival, at) for seq, arrival in arrivals],
     )
 
 
