@@ -101,6 +101,8 @@ class Executor:
                 case Send() as send:
                     result = await self._send(link, COMMANDS[row.event_type], send, began_seconds)
                     entry = self._answered(entry, row, result)
+        # Should they not be written, the command is found to have been sent, and is looked up.
+        link.remember(entry.events)
         return Finish(lambda: self._finish(entry, row))
 
     async def _finish(self, entry: Entry, row: ClaimedRow) -> Status | None:

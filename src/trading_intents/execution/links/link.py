@@ -3,7 +3,7 @@ it; it never decides which."""
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -14,6 +14,7 @@ from trading_intents.brokers.port import (
     AuthFailed,
     Broker,
     BrokerAccount,
+    BrokerEvent,
     BrokerUnavailable,
     CommandResult,
     Integration,
@@ -34,6 +35,7 @@ OPEN_SECONDS = 10.0
 CLOSE_SECONDS = 2.0
 LOOKUP_SECONDS = 3.0
 CALLS_AT_ONCE = 10
+MOST_REMEMBERED = 1_000
 # Before the link is opened again, and between snapshots while the broker is in doubt.
 PAUSES_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 NO_CREDENTIAL = frozenset({Connection.CREDENTIAL_MISSING, Connection.CREDENTIAL_REJECTED})
@@ -57,6 +59,7 @@ class Link:
         self.state = Connection.DISCONNECTED
         self.is_closed = False  # the account is, for good
         self.has_heard = False  # anything since it was last asked
+        self._answers: dict[str, BrokerEvent] = {}  # what answers told lately: most of what the stream tells too
         self.breaker = Breaker()
         self.budget = Budget(self.integration.capabilities.requests_per_minute if self.integration else None)
         # Whoever sends holds one from before the send is marked: what waits for the broker may still be given up.
@@ -115,6 +118,16 @@ class Link:
             self._leave()
         self._judge(command, result.outcome)
         return result
+
+    def remember(self, events: Iterable[BrokerEvent]) -> None:
+        """An answer has told them: its writing takes care of them."""
+        for event in events:
+            self._answers[event.dedupe_key] = event
+        while len(self._answers) > MOST_REMEMBERED:
+            del self._answers[next(iter(self._answers))]
+
+    def _is_news(self, event: BrokerEvent) -> bool:
+        return self._answers.get(event.dedupe_key) != event
 
     async def look_up(self, client_order_id: str, broker_order_id: str | None) -> Lookup:
         if self._broker is None:
@@ -228,7 +241,7 @@ class Link:
 
     async def _listen(self, broker: Broker, setup: _Setup) -> None:
         """Reconcile while what comes in is buffered, then write down what comes, until the stream ends."""
-        listener = Listener(self.desk, broker, self._exchange, self._hear, self._recover)
+        listener = Listener(self.desk, broker, self._exchange, self._is_news, self._hear, self._recover)
         try:
             async with self._exchange.opening:
                 async with asyncio.timeout(OPEN_SECONDS):

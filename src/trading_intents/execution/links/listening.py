@@ -50,13 +50,20 @@ _Heard = BrokerEvent | StreamGap | Exception | None  # None: the stream has ende
 
 
 class Listener:
-    """`heard` is told of every batch that was written, `well` whenever the broker could tell all that it has."""
+    """`is_news` spares what is written down already; `heard` is told of all that comes, `well` whenever the broker
+    could tell all that it has."""
 
     def __init__(
-        self, desk: Desk, broker: Broker, exchange: Exchange, heard: Callable[[], None], well: Callable[[], None]
+        self,
+        desk: Desk,
+        broker: Broker,
+        exchange: Exchange,
+        is_news: Callable[[BrokerEvent], bool],
+        heard: Callable[[], None],
+        well: Callable[[], None],
     ) -> None:
         self._desk, self._broker, self._exchange = desk, broker, exchange
-        self._heard, self._well = heard, well
+        self._is_news, self._heard, self._well = is_news, heard, well
         self._buffer: asyncio.Queue[_Heard] = asyncio.Queue(MOST_BUFFERED)
         self._reading: asyncio.Task[None] | None = None
 
@@ -76,7 +83,7 @@ class Listener:
             self._heard()
             while len(heard) < MOST_EVENTS and not self._buffer.empty():
                 heard.append(self._buffer.get_nowait())
-            events = tuple(each for each in heard if isinstance(each, BrokerEvent))
+            events = tuple(each for each in heard if isinstance(each, BrokerEvent) and self._is_news(each))
             if events:
                 await self._write(events)
             for each in heard:
