@@ -100,7 +100,8 @@ class Parts:
     settings: Settings
     database: Database
     signals: Signals
-    client: httpx.AsyncClient
+    client: httpx.AsyncClient | None
+    """For an external identity provider. Reading the authorities takes longer than the rest of a command."""
     brokers: Registry
     metrics: Metrics
     log: Log
@@ -130,7 +131,8 @@ async def open_parts(settings: Settings, log: Log) -> AsyncIterator[Parts]:
         await migrate(urls.owner, urls.login, log)
         database = await stack.enter_async_context(open_database(urls.login, settings.database_pool_size, log, metrics))
         signals = await stack.enter_async_context(open_signals(settings.database_listen_url or urls.login, log))
-        client = await stack.enter_async_context(httpx.AsyncClient())
+        is_local = settings.identity_provider_name == LOCAL_PROVIDER
+        client = None if is_local else await stack.enter_async_context(httpx.AsyncClient())
         link, worker_link = (
             stack.enter_context(contextlib.closing(Pipeline(urls.login, session)))
             for session in (SERVICE_SESSION, WORKER_SESSION)
@@ -168,6 +170,7 @@ def build_features(parts: Parts, vault: Vault) -> Features:
         verifier: TokenVerifier = provider.verifier(parts.log)
         directory: UserDirectory = LocalDirectory()
     else:
+        assert parts.client is not None
         verifier = external_verifier(settings, parts.client, parts.clock, parts.log)
         directory = RemoteDirectory(parts.client, settings.identity_users_url)
     callers = Callers(pool, verifier, name, provider is not None, parts.clock)
