@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -195,11 +196,16 @@ def test_a_person_at_a_terminal_is_shown_where_it_is_and_what_to_try(warm: Path)
     with process, open(ours, "rb+", buffering=0) as terminal:
         shown = read_until(terminal.fileno(), "Ctrl-C ends all of it.")
         url = re.search(r"REST +(http://127\.0\.0\.1:\d+) ", shown)
-        place_order, look = re.findall(r"^ +((?:curl|for) .*)$", shown, re.MULTILINE)
+        follow, place_order, look = re.findall(r"^ +((?:curl|for) .*)$", shown, re.MULTILINE)
         assert url, shown
         assert httpx.get(url[1] + "/readyz").status_code == 200
         assert '{"' not in shown.replace(place_order, "")
-        intent_id = json.loads(paste(place_order))["intent_id"]
+        with subprocess.Popen(shlex.split(follow), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as following:
+            assert following.stdout is not None
+            assert any(b"subscribed" in line for line in following.stdout)
+            intent_id = json.loads(paste(place_order))["intent_id"]
+            assert any(b"broker_trade" in line for line in following.stdout)
+            following.kill()
         eventually(
             lambda: [len(json.loads(line)["data"]) for line in paste(look).splitlines()] == [1, 1, 1], FILLED_SECONDS
         )
