@@ -1,11 +1,13 @@
 """Shared by the whole suite: one embedded server, and a fresh migrated database for each test that asks for one."""
 
+import contextlib
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +27,8 @@ STOP_LIMIT_SECONDS = 30
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 4 << 30
 
+Once = Callable[[str, Callable[[Path], None]], Path]
+
 
 def pytest_configure() -> None:
     """Databases live in memory where there is room: here programs are killed, not machines. `make chaos` uses disks."""
@@ -42,19 +46,54 @@ class Urls:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Urls]:
-    """The session's server, in a process of its own: its event loop must outlive every test's."""
-    folder = tmp_path_factory.mktemp("postgres")
-    process = Fork(
-        "tests.server_process", str(folder), "--template", TEMPLATE, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+def once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Once:
+    """Gives a folder by its name: the first worker that asks makes it, the others find it."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own if worker_id == "master" else own.parent
+
+    def made(name: str, make: Callable[[Path], None]) -> Path:
+        folder, draft = shared / name, shared / f"{name}.draft"
+        with (shared / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                make(draft)
+                draft.rename(folder)
+        return folder
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def cluster(once: Once) -> Path:
+    """The folder of a stopped server that has the template; never used, only copied. Saves everyone an initdb."""
+
+    def make(folder: Path) -> None:
+        with server(folder, "--template", TEMPLATE):
+            pass
+
+    return once("cluster", make)
+
+
+@contextlib.contextmanager
+def server(folder: Path, *options: str) -> Iterator[Urls]:
+    """In a process of its own: its event loop must outlive every test's."""
+    process = Fork("tests.server_process", str(folder), *options, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
     with process.stdin, process.stdout:
         lines = [json.loads(process.stdout.readline()) for _ in range(2)]
         assert "url" in lines[1], lines
         yield Urls(Secret(lines[1]["owner_url"]), Secret(lines[1]["url"]))
-    process.wait(STOP_LIMIT_SECONDS)
+    assert process.wait(STOP_LIMIT_SECONDS) == 0
+
+
+@pytest.fixture(scope="session")
+def postgres(cluster: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Urls]:
+    """The session's server."""
+    folder = tmp_path_factory.mktemp("postgres") / "data"
+    shutil.copytree(cluster, folder, copy_function=shutil.copy)
+    with server(folder) as urls:
+        yield urls
     shutil.rmtree(folder)
 
 

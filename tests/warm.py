@@ -6,17 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import Once
 from tests.platform import Platform, serving
 
 
 @pytest.fixture(scope="session")
-def warm_original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def warm_original(once: Once) -> Path:
     """Started for the first time and stopped; never used, only copied."""
-    folder = tmp_path_factory.mktemp("warm") / "data"
-    with serving(folder) as platform:
-        assert platform.client.get("/readyz").json() == {"status": "ready"}
-        assert platform.stop() == 0
-    return folder
+
+    def make(folder: Path) -> None:
+        with serving(folder) as platform:
+            assert platform.client.get("/readyz").json() == {"status": "ready"}
+            assert platform.stop() == 0
+
+    return once("warm", make)
 
 
 @pytest.fixture

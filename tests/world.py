@@ -13,7 +13,11 @@ import pytest
 
 from tests.conftest import TEMPLATE, Urls
 from tests.platform import Platform, serving
+from trading_intents.app import open_parts
+from trading_intents.config import load
 from trading_intents.identity.model import Entitlement, Permission, Scope
+from trading_intents.provision import user_token
+from trading_intents.telemetry import make_log
 
 Headers = dict[str, str]
 EVERY_PERMISSION, EVERY_SCOPE = list(Permission), list(Scope)
@@ -58,6 +62,17 @@ DOCUMENT: dict[str, Any] = {
     ],
     "service_accounts": [{"client_id": "reader", "scopes": EVERY_SCOPE}, {"client_id": "nobody", "scopes": []}],
 }
+
+
+USERS: tuple[tuple[str, str | None], ...] = (
+    ("acme-admin", "org_acme"),
+    ("acme-member", "org_acme"),
+    ("acme-read_only", "org_acme"),
+    ("acme-admin", None),
+    ("closed-admin", "org_closed"),
+    ("internal-admin", "org_internal"),
+    ("other-admin", "org_other"),
+)
 
 
 @dataclass
@@ -128,6 +143,12 @@ def world(world_database: Urls, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield made
 
 
+async def _user_tokens(world: World) -> list[str]:
+    """As `trading-intents token` prints them, but all of them at one go."""
+    async with open_parts(load(world.platform.environ), make_log("warning")) as parts:
+        return [(await user_token(parts, user, organization)).reveal() for user, organization in USERS]
+
+
 def _callers(world: World) -> dict[str, Headers]:
     def with_key(organization: str, name: str) -> Headers:
         return {"x-api-key": world.api_key(organization, name)["api_key"]}
@@ -136,7 +157,8 @@ def _callers(world: World) -> dict[str, Headers]:
         return {"authorization": f"Bearer {token}"}
 
     acme = {"x-organization-id": world.organization("org_acme")["id"]}
-    reader, admin = bearer(world.service_token("reader")), bearer(world.platform.token("acme-admin", "org_acme"))
+    reader = bearer(world.service_token("reader"))
+    admin, member, read_only, no_org, closed, internal, other = map(bearer, asyncio.run(_user_tokens(world)))
     return {
         "none": {},
         "both": with_key("org_acme", "all") | admin,
@@ -146,14 +168,14 @@ def _callers(world: World) -> dict[str, Headers]:
         "key_disabled": with_key("org_acme", "disabled"),
         "key_closed": with_key("org_closed", "all"),
         "admin": admin,
-        "member": bearer(world.platform.token("acme-member", "org_acme")),
-        "read_only": bearer(world.platform.token("acme-read_only", "org_acme")),
-        "no_org": bearer(world.platform.token("acme-admin")),
-        "closed_admin": bearer(world.platform.token("closed-admin", "org_closed")),
-        "internal_admin": bearer(world.platform.token("internal-admin", "org_internal")),
+        "member": member,
+        "read_only": read_only,
+        "no_org": no_org,
+        "closed_admin": closed,
+        "internal_admin": internal,
         "service_all": reader | acme,
         "service_none": bearer(world.service_token("nobody")) | acme,
         "service_unnamed": reader,
         "other_key": with_key("org_other", "all"),
-        "other_admin": bearer(world.platform.token("other-admin", "org_other")),
+        "other_admin": other,
     }

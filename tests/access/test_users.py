@@ -6,6 +6,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -17,28 +18,29 @@ import pytest
 
 from tests.conftest import Urls
 from tests.identity.issuer import Issuer, p256_key
+from tests.intents.desk import Tables
 from tests.platform import Platform, serving
-from tests.waiting import eventually
+from tests.waiting import POLL_SECONDS, eventually
 from tests.world import PLENTY, Headers, World
 from trading_intents.clock import SystemClock
 
 URL = "/v1/users/me"
 
 
-def rows(urls: Urls, query: str, *arguments: object) -> list[Any]:
-    async def fetch() -> list[Any]:
-        connection = await asyncpg.connect(urls.owner.reveal())
-        try:
-            found: list[Any] = await connection.fetch(query, *arguments)
-            return found
-        finally:
-            await connection.close()
-
-    return asyncio.run(fetch())
+@pytest.fixture
+def tables(urls: Urls) -> Iterator[Tables]:
+    with closing(Tables(urls.owner)) as tables:
+        yield tables
 
 
-def events(urls: Urls, subject: str) -> list[dict[str, Any]]:
-    found = rows(urls, "SELECT payload FROM outbox WHERE queue = 'users' AND payload->>'subject' = $1", subject)
+@pytest.fixture
+def world_tables(world_database: Urls) -> Iterator[Tables]:
+    with closing(Tables(world_database.owner)) as tables:
+        yield tables
+
+
+def events(tables: Tables, subject: str) -> list[dict[str, Any]]:
+    found = tables.fetch("SELECT payload FROM outbox WHERE queue = 'users' AND payload->>'subject' = $1", subject)
     return [json.loads(row["payload"]) for row in found]
 
 
@@ -48,7 +50,7 @@ def member(world: World, name: str) -> Headers:
     return {"authorization": f"Bearer {world.platform.token(name, 'org_acme')}"}
 
 
-def test_a_deleted_user_is_refused_at_once_and_told_of_once(world: World, world_database: Urls) -> None:
+def test_a_deleted_user_is_refused_at_once_and_told_of_once(world: World, world_tables: Tables) -> None:
     leaver = member(world, "leaver")
     assert world.client.get("/v1/accounts", headers=leaver).status_code == 200
     answer = world.client.delete(URL, headers=leaver)
@@ -57,22 +59,22 @@ def test_a_deleted_user_is_refused_at_once_and_told_of_once(world: World, world_
     assert (again.status_code, again.text) == (401, "unauthorized")
     assert again.headers["content-type"].startswith("text/plain")
     assert world.client.get("/v1/accounts", headers=leaver).status_code == 401
-    [event] = events(world_database, "leaver")
+    [event] = events(world_tables, "leaver")
     assert set(event) == {"subject", "organization_ids", "deleted_at"}
     assert event["organization_ids"] == [world.organization("org_acme")["id"]]
     memberships = "SELECT 1 FROM memberships m JOIN users u ON u.id = m.user_id WHERE u.external_id = 'leaver'"
-    eventually(lambda: not rows(world_database, memberships), 10)
+    eventually(lambda: not world_tables.fetch(memberships), 10)
     assert world.platform.run("token", "--user", "leaver").returncode == 1
 
 
-def test_a_user_who_comes_back_needs_a_new_token(world: World, world_database: Urls) -> None:
+def test_a_user_who_comes_back_needs_a_new_token(world: World, world_tables: Tables) -> None:
     old = member(world, "returner")
     assert world.client.delete(URL, headers=old).status_code == 204
     new = member(world, "returner")
     eventually(lambda: world.client.get("/v1/accounts", headers=new).status_code == 200, 2)
     assert world.client.get("/v1/accounts", headers=old).status_code == 401
     done = "SELECT 1 FROM outbox WHERE queue = 'users' AND payload->>'subject' = 'returner' AND status = 'completed'"
-    eventually(lambda: bool(rows(world_database, done)), 10)
+    eventually(lambda: bool(world_tables.fetch(done)), 10)
     assert world.client.get("/v1/accounts", headers=new).status_code == 200, "the new membership stays"
 
 
@@ -139,17 +141,17 @@ def user(issuer: Issuer, platform: Platform) -> Headers:
 
 @pytest.mark.parametrize("status", [204, 200, 404, 410])
 def test_an_external_provider_is_asked_to_delete(
-    issuer: Issuer, directory: Directory, urls: Urls, tmp_path: Path, status: int
+    issuer: Issuer, directory: Directory, urls: Urls, tables: Tables, tmp_path: Path, status: int
 ) -> None:
     directory.status = status
     with serving(tmp_path, **settings_of(issuer, directory, urls)) as platform:
         assert platform.client.delete(URL, headers=user(issuer, platform)).status_code == 204
     assert directory.deleted == ["/users/auth0%7Ca%2Fb"]
-    assert len(events(urls, "auth0|a/b")) == 1
+    assert len(events(tables, "auth0|a/b")) == 1
 
 
 def test_a_provider_that_is_away_is_asked_again_until_it_is_done(
-    issuer: Issuer, directory: Directory, urls: Urls, tmp_path: Path
+    issuer: Issuer, directory: Directory, urls: Urls, tables: Tables, tmp_path: Path
 ) -> None:
     directory.status = 500
     with serving(tmp_path, **settings_of(issuer, directory, urls)) as platform:
@@ -157,14 +159,14 @@ def test_a_provider_that_is_away_is_asked_again_until_it_is_done(
         answer = platform.client.delete(URL, headers=ada)
         assert (answer.status_code, answer.headers["content-type"]) == (503, "text/plain; charset=utf-8")
         assert platform.client.delete(URL, headers=ada).status_code == 401, "recorded first: refused from then on"
-        assert events(urls, "auth0|a/b") == []
+        assert events(tables, "auth0|a/b") == []
         directory.status = 204
-        eventually(lambda: len(events(urls, "auth0|a/b")) == 1, 15)
+        eventually(lambda: len(events(tables, "auth0|a/b")) == 1, 15)
 
 
 @pytest.mark.parametrize("step", ["recorded", "deleted at the provider", "told"])
 def test_killed_at_every_step_the_user_is_gone_with_one_event(
-    issuer: Issuer, directory: Directory, urls: Urls, tmp_path: Path, step: str
+    issuer: Issuer, directory: Directory, urls: Urls, tables: Tables, tmp_path: Path, step: str
 ) -> None:
     """The database stops the process between two steps: a lock holds the statement, the process is killed there."""
     statement = {
@@ -178,9 +180,9 @@ def test_killed_at_every_step_the_user_is_gone_with_one_event(
         asyncio.run(_kill_while_held(platform, urls, statement, ada, step, directory))
     with serving(tmp_path, **settings) as platform:
         if step == "recorded":
-            assert events(urls, "auth0|a/b") == [], "nothing was recorded, so nothing happened"
+            assert events(tables, "auth0|a/b") == [], "nothing was recorded, so nothing happened"
             assert platform.client.delete(URL, headers=ada).status_code == 204
-        eventually(lambda: len(events(urls, "auth0|a/b")) == 1, 15)
+        eventually(lambda: len(events(tables, "auth0|a/b")) == 1, 15)
         assert platform.client.delete(URL, headers=ada).status_code == 401
         assert directory.deleted
 
@@ -203,7 +205,7 @@ async def _kill_while_held(
     deadline = time.monotonic() + 15
     while not await watcher.fetchval(blocked):
         assert time.monotonic() < deadline, "nothing waits for the lock"
-        await asyncio.sleep(0)
+        await asyncio.sleep(POLL_SECONDS)
     platform.process.send_signal(signal.SIGKILL)
     await asyncio.to_thread(platform.process.wait)
     await transaction.rollback()

@@ -124,20 +124,8 @@ def start() -> Iterator[Start]:
         eventually(functools.partial(all_gone, data_dir), DEATH_LIMIT_SECONDS)
 
 
-@pytest.fixture(scope="session")
-def made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A stopped server's folder."""
-    folder = tmp_path_factory.mktemp("made") / "data"
-    process = ServerProcess(folder)
-    process.until("url")
-    assert process.stop() == 0
-    process.close()
-    yield folder
-    shutil.rmtree(folder)
-
-
 @pytest.fixture
-def data_dir(made_once: Path, tmp_path: Path) -> Iterator[Path]:
+def data_dir(cluster: Path, tmp_path: Path) -> Iterator[Path]:
     """A folder of a server that was started before: saves each test an initdb. Name it before `start`."""
-    yield Path(shutil.copytree(made_once, tmp_path / "data", copy_function=shutil.copy))
+    yield Path(shutil.copytree(cluster, tmp_path / "data", copy_function=shutil.copy))
     shutil.rmtree(tmp_path, ignore_errors=True)
