@@ -16,11 +16,11 @@ from trading_intents.outbox.model import ClaimedRow, Status
 from trading_intents.outbox.queue import Setback
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.signals import Signals
+from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log, Metrics
 
 MOST_TOGETHER = 100
 DESKS_AT_ONCE = 4
-STREAM_CHANNEL = "stream"
 CANCEL = "intent.cancel"
 
 Item = TypeVar("Item")
@@ -141,7 +141,7 @@ class Recorder:
     def told(self, recorded: Recorded) -> None:
         """After the commit."""
         if recorded.changed:
-            self._signals.notify(STREAM_CHANNEL)
+            self._signals.notify(STREAM)
         for order_id in recorded.resurrected:
             self._metrics.execution_alerts.labels("resurrected").inc()
             self._log.error("the broker has an order that was given up", order=str(order_id))

@@ -29,6 +29,7 @@ SEEN_SECONDS = 10.0
 TELL_PAUSE_SECONDS = 0.02  # so that many links that change together are one statement
 MOST_TAKEN = 500  # at a time
 MOST_GIVEN = 100  # at a time, to workers that have fewer
+BROKERLESS_SECONDS = 1.0  # between looks for rows that need no broker
 CHANNEL = "leases"
 CANCELS = "candidate.event_type = 'intent.cancel'"
 
@@ -65,14 +66,15 @@ class Leases:
         now = self._exchange.clock.monotonic()
         if now > self._valid_until - GUARD_SECONDS:
             return []
-        free = [link for link in self.links.values() if link.may_submit()]
-        cancels = [link for link in self.links.values() if link.is_up and not link.may_submit()]
-        found = [Lanes(_ids(free))] if free else []
+        free, cancels, down = list[UUID](), list[UUID](), list[UUID]()
+        for account_id, link in self.links.items():
+            (free if link.may_submit() else cancels if link.is_up else down).append(account_id)
+        found = [Lanes(free)] if free else []
         if cancels:
-            found.append(Lanes(_ids(cancels), CANCELS))
-        if now - self._brokerless_at >= 1.0 and len(free) < len(self.links):
+            found.append(Lanes(cancels, CANCELS))
+        if (cancels or down) and now - self._brokerless_at >= BROKERLESS_SECONDS:
             self._brokerless_at = now
-            found.append(Lanes(_ids(link for link in self.links.values() if not link.may_submit()), self._brokerless))
+            found.append(Lanes([*cancels, *down], self._brokerless))
         return found
 
     async def close(self, limit_seconds: float) -> None:

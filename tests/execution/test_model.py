@@ -1,0 +1,219 @@
+"""What execution decides, without anything around it: turns, findings, the breaker and the budget."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from trading_intents.accounts.model import AccountId
+from trading_intents.brokers.port import (
+    Absent,
+    BrokerEvent,
+    EventKind,
+    Lookup,
+    LookupKind,
+    LookupUnknown,
+    OrderSnapshot,
+)
+from trading_intents.controls.model import Controls, Switch, TimeRule
+from trading_intents.execution.model import (
+    Breaker,
+    Budget,
+    Decision,
+    Doubt,
+    Finding,
+    Hold,
+    Scene,
+    Send,
+    Settle,
+    Terms,
+    decide,
+    find,
+    next_lookup_seconds,
+)
+from trading_intents.ids import OrganizationId
+from trading_intents.orders.facts import CommandKind
+from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
+
+ORDER = UUID(int=1)
+NO_CONTROLS = Controls(OrganizationId(uuid4()), AccountId(uuid4()))
+OFF = NO_CONTROLS._replace(symbol=Switch(True))
+CREATE, REPLACE, CANCEL = CommandKind.SUBMIT, CommandKind.REPLACE, CommandKind.CANCEL
+SCENE = Scene(
+    command=CREATE,
+    order_id=ORDER,
+    client_order_id="mine",
+    confirmed_id="first",
+    broker_order_id="v1",
+    terms=Terms(
+        Symbol("AAPL"),
+        OrderSide.BUY,
+        OrderKind.LIMIT,
+        Decimal(10),
+        Decimal(100),
+        None,
+        TimeInForce.DAY,
+        RouteStrategy.SMART,
+    ),
+    now=datetime(2026, 1, 5, 15, tzinfo=UTC),
+    age_seconds=1.0,
+    claim_seconds=0.1,
+    order_status="PENDING_NEW",
+    acknowledged=False,
+    cancel_requested=False,
+    is_sent=False,
+    lookups=0,
+    account_disabled=False,
+    controls=NO_CONTROLS,
+    most_age_seconds=30.0,
+)
+
+
+def said(decision: Decision) -> str:
+    match decision:
+        case Send():
+            return "send"
+        case Hold():
+            return "hold"
+        case Settle(own, unclear):
+            facts = ", ".join(f"{fact.kind} {fact.reason or ''}".strip() for fact in own)
+            return f"look up: {facts}" if unclear else facts or "nothing"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "send"),
+        ({"command": REPLACE, "acknowledged": True}, "send"),
+        ({"command": REPLACE}, "hold"),
+        ({"command": CANCEL, "acknowledged": True}, "send"),
+        ({"command": CANCEL}, "hold"),
+        ({"command": CANCEL, "lookups": 1}, "send"),
+        ({"command": CANCEL, "age_seconds": 3.0}, "send"),
+        (
+            {"command": CANCEL, "acknowledged": True, "age_seconds": 1e6, "account_disabled": True, "controls": OFF},
+            "send",
+        ),
+        ({"order_status": "FILLED"}, "nothing"),
+        ({"command": REPLACE, "order_status": "CANCELLED", "is_sent": True}, "nothing"),
+        ({"is_sent": True}, "look up: UNCERTAIN"),
+        ({"is_sent": True, "cancel_requested": True, "age_seconds": 99.0}, "look up: UNCERTAIN"),
+        ({"command": CANCEL, "is_sent": True}, "look up: UNCERTAIN"),
+        ({"cancel_requested": True}, "CANCELLED_BEFORE_SEND"),
+        ({"command": REPLACE, "cancel_requested": True}, "REPLACE_DROPPED cancel_requested"),
+        ({"age_seconds": 30.0}, "send"),
+        ({"age_seconds": 30.1}, "STALE stale"),
+        ({"age_seconds": 2.1, "controls": NO_CONTROLS._replace(time=TimeRule(None, None, 2_000))}, "STALE stale"),
+        ({"age_seconds": 31.0, "controls": NO_CONTROLS._replace(time=TimeRule(None, None, 60_000))}, "STALE stale"),
+        ({"command": REPLACE, "age_seconds": 31.0}, "REPLACE_DROPPED stale"),
+        ({"controls": OFF}, "REFUSED symbol_manually_disabled"),
+        ({"command": REPLACE, "acknowledged": True, "controls": OFF}, "REPLACE_DROPPED symbol_manually_disabled"),
+        ({"account_disabled": True}, "REFUSED account_disabled"),
+        ({"claim_seconds": 2.1}, "hold"),
+    ],
+)
+def test_a_turn_comes_to_one_thing(changes: dict[str, Any], expected: str) -> None:
+    assert said(decide(replace(SCENE, **changes))) == expected
+
+
+def test_a_ticket_says_which_version_it_changes_and_how_long_it_is_good() -> None:
+    create, cancel = decide(SCENE), decide(replace(SCENE, command=CANCEL, acknowledged=True))
+    assert isinstance(create, Send)
+    assert isinstance(cancel, Send)
+    assert (create.ticket.orig_client_order_id, create.ticket.broker_order_id) == (None, None)
+    assert (create.left_seconds, create.call_seconds) == (29.0, 3.4)
+    assert (cancel.ticket.orig_client_order_id, cancel.ticket.broker_order_id) == ("first", "v1")
+    assert cancel.left_seconds is None
+
+
+def snapshot(*kinds: EventKind) -> OrderSnapshot:
+    events = tuple(BrokerEvent(kind=kind, dedupe_key=kind) for kind in kinds)
+    return OrderSnapshot(
+        client_order_id="c",
+        broker_order_id="v1",
+        symbol=Symbol("AAPL"),
+        side=OrderSide.BUY,
+        quantity=Decimal(10),
+        events=events,
+    )
+
+
+WORKING, OVER = snapshot(EventKind.ACCEPTED), snapshot(EventKind.ACCEPTED, EventKind.CANCELLED)
+AWAY, GONE = LookupUnknown("x"), Absent()
+DURABLE, OPEN_ONLY = LookupKind.DURABLE, LookupKind.OPEN_ONLY
+IN_DOUBT = Doubt("UNKNOWN", (), False, None, None, False, 0, None)
+ACCEPTED = replace(IN_DOUBT, order_status="NEW", acknowledged=True)
+REPLACING = replace(ACCEPTED, order_status="PENDING_REPLACE", replace_id="r", is_pending=True)
+CANCELLING = replace(ACCEPTED, order_status="PENDING_CANCEL", cancel_id="x", is_pending=True)
+REVIVED = replace(ACCEPTED, order_status="REJECTED", flags=("resurrected",))
+
+
+@pytest.mark.parametrize(
+    ("doubt", "order", "replaced", "lookup", "expected"),
+    [
+        (IN_DOUBT, GONE, None, DURABLE, Finding.MISSING),
+        (IN_DOUBT, GONE, None, OPEN_ONLY, Finding.UNKNOWN),
+        (IN_DOUBT, AWAY, None, DURABLE, Finding.UNKNOWN),
+        (ACCEPTED, WORKING, None, DURABLE, Finding.KNOWN),
+        (ACCEPTED, GONE, None, DURABLE, Finding.LOST),
+        (ACCEPTED, AWAY, None, DURABLE, Finding.UNKNOWN),
+        (replace(ACCEPTED, order_status="FILLED"), OVER, None, DURABLE, Finding.KNOWN),
+        (REPLACING, WORKING, GONE, DURABLE, Finding.MISSING),
+        (REPLACING, WORKING, GONE, OPEN_ONLY, Finding.UNKNOWN),
+        (REPLACING, AWAY, GONE, DURABLE, Finding.UNKNOWN),
+        (CANCELLING, WORKING, None, OPEN_ONLY, Finding.MISSING),
+        (CANCELLING, AWAY, None, DURABLE, Finding.UNKNOWN),
+        (replace(CANCELLING, cancel_id=None), WORKING, None, DURABLE, Finding.WAITING),
+        (REVIVED, WORKING, None, DURABLE, Finding.ALIVE),
+        (REVIVED, OVER, None, DURABLE, Finding.KNOWN),
+        (REVIVED, AWAY, None, DURABLE, Finding.UNKNOWN),
+    ],
+)
+def test_a_look_up_comes_to_one_thing(
+    doubt: Doubt, order: Lookup, replaced: Lookup | None, lookup: LookupKind, expected: Finding
+) -> None:
+    assert find(doubt, order, replaced, lookup) is expected
+
+
+def test_look_ups_follow_their_schedule() -> None:
+    pauses = [next_lookup_seconds(count, None) for count in range(7)]
+    offsets = [sum(pauses[: n + 1]) for n in range(5)]
+    assert offsets == [0.25, 1, 3, 10, 30]
+    assert pauses[5:] == [60, 60]
+    assert next_lookup_seconds(4, 4.0) == 6.0, "the second proof is due"
+
+
+def test_five_failures_in_half_a_minute_open_the_breaker() -> None:
+    breaker = Breaker()
+    assert [breaker.failed(at) for at in (0, 10, 20, 29, 31)] == [False] * 5
+    assert [breaker.failed(at) for at in (32, 33)] == [True, False]
+    assert breaker.is_open
+    breaker.reset()
+    assert not breaker.failed(34)
+    assert not breaker.is_open
+
+
+def test_a_budget_is_never_exceeded_and_keeps_some_for_cancels() -> None:
+    budget = Budget(60)
+    now, sent = 0.0, list[float]()
+    while now < 300:
+        wait = budget.wait_seconds(False, now)
+        if wait == 0:
+            budget.take()
+            sent.append(now)
+        else:
+            assert budget.wait_seconds(True, now) == 0
+            now += wait + 1e-9
+    busiest = max(sum(1 for at in sent if start <= at < start + 60) for start in sent)
+    assert 50 <= busiest <= 60
+    assert len(sent) >= 200
+
+
+def test_without_a_limit_nobody_waits() -> None:
+    budget = Budget(None)
+    for _ in range(1000):
+        budget.take()
+    assert budget.wait_seconds(False, 0.0) == 0
