@@ -79,4 +79,6 @@ def shown_connection(account: Account, manifest: Manifest | None) -> Connection:
         return Connection.DISCONNECTED
     if manifest and manifest.credential_fields and not account.has_credential:
         return Connection.CREDENTIAL_MISSING
+    if account.connection is Connection.CREDENTIAL_MISSING:
+        return Connection.CONNECTING  # it has one by now: the link has not seen it yet
     return account.connection
