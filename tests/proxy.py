@@ -36,7 +36,7 @@ class FaultProxy:
         self.held = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._links: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
         self._resetting = False
         self._budget: int | None = None
         self._open = asyncio.Event()
@@ -74,39 +74,57 @@ class FaultProxy:
             self._open.clear()
         else:
             self._open.set()
+        if not listening and self._listener is not None:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
         if resetting or not listening:
-            await self._end_links()
-        if listening and self._server is None:
-            self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, reuse_port=True)
-        elif not listening and self._server is not None:
-            self._server.close()
-            self._server = None
+            for link in self._links:
+                link.cancel()
+            await asyncio.gather(*self._links, return_exceptions=True)
+        if listening and self._listener is None:
+            self._listen()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        link = asyncio.current_task()
-        assert link is not None
+    def _listen(self) -> None:
+        """By hand: asyncio's server and its sock_accept lose a connection that comes while they are ended."""
+        self._listener = socket.create_server(("127.0.0.1", self.port), reuse_port=True)
+        self._listener.setblocking(False)
+        self._loop.add_reader(self._listener, self._accept, self._listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        client, _ = listener.accept()
+        client.setblocking(False)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+        link = self._loop.create_task(self._serve(client))
         self._links.add(link)
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
-        upstream: asyncio.StreamWriter | None = None
+        link.add_done_callback(self._links.discard)
+        # Here too, as a link that is cancelled before its first step closes nothing.
+        link.add_done_callback(lambda _: client.close())
+
+    async def _serve(self, client: socket.socket) -> None:
+        ends: list[asyncio.StreamWriter] = []
         try:
-            if not self._resetting:
-                answers, upstream = await asyncio.open_unix_connection(self._target)
-                mute = asyncio.Event()
-                both = (self._ask(reader, upstream, mute), self._answer(answers, writer, mute))
-                ways = {asyncio.create_task(way) for way in both}
-                try:
-                    await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    for way in ways:
-                        way.cancel()
-                    await asyncio.gather(*ways, return_exceptions=True)
+            if self._resetting:
+                return
+            asks, writer = await asyncio.open_connection(sock=client)
+            ends.append(writer)
+            answers, upstream = await asyncio.open_unix_connection(self._target)
+            ends.append(upstream)
+            mute = asyncio.Event()
+            both = (self._ask(asks, upstream, mute), self._answer(answers, writer, mute))
+            ways = {asyncio.create_task(way) for way in both}
+            try:
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for way in ways:
+                    way.cancel()
+                await asyncio.gather(*ways, return_exceptions=True)
         except (OSError, asyncio.CancelledError):
             pass  # the target is away, or the link is being ended
         finally:
-            for end in (writer, upstream):
-                if end is not None:
-                    end.transport.abort()
-            self._links.discard(link)
+            for end in ends:
+                end.transport.abort()
+            await asyncio.sleep(0)  # an aborted transport closes its socket in the loop's next turn
 
     async def _ask(self, client: asyncio.StreamReader, server: asyncio.StreamWriter, mute: asyncio.Event) -> None:
         while data := await client.read(CHUNK_BYTES):
@@ -136,12 +154,6 @@ class FaultProxy:
             await client.drain()
             if self._budget == 0:
                 return
-
-    async def _end_links(self) -> None:
-        links = list(self._links)
-        for link in links:
-            link.cancel()
-        await asyncio.gather(*links, return_exceptions=True)
 
     def _call(self, step: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(step, self._loop).result(CALL_LIMIT_SECONDS)
