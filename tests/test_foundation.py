@@ -12,7 +12,7 @@ import pytest
 
 from trading_intents.clock import SystemClock, rfc3339
 from trading_intents.errors import StartupRefused
-from trading_intents.ids import id_maker, parse_id
+from trading_intents.ids import id_maker, id_text_maker, parse_id
 from trading_intents.secret import Secret
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.testing.fakes import START, ManualClock
@@ -28,6 +28,14 @@ def test_an_id_is_a_uuid7_of_the_clocks_millisecond() -> None:
     assert parse_id(str(made)) == made
 
 
+def test_an_id_made_as_text_is_one_of_the_given_millisecond() -> None:
+    make, later = id_text_maker(), START + timedelta(hours=1)
+    made = [parse_id(make(at)) for at in (START, later, START)]
+    assert [each and (each.version, each.variant, each.int >> 80) for each in made] == [
+        (7, uuid.RFC_4122, int(at.timestamp() * 1000)) for at in (START, later, START)
+    ]
+
+
 def test_ids_of_later_milliseconds_sort_later() -> None:
     clock = ManualClock()
     make = id_maker(clock)
@@ -40,15 +48,17 @@ def test_ids_of_later_milliseconds_sort_later() -> None:
 
 
 def test_ids_of_one_millisecond_differ() -> None:
-    make = id_maker(ManualClock())
+    make, make_text = id_maker(ManualClock()), id_text_maker()
     assert len({make() for _ in range(10_000)}) == 10_000
+    assert len({make_text(START) for _ in range(10_000)}) == 10_000
 
 
-def test_every_random_bit_of_an_id_is_used() -> None:
-    make = id_maker(ManualClock())
+@pytest.mark.parametrize("as_text", [False, True])
+def test_every_random_bit_of_an_id_is_used(as_text: bool) -> None:
+    make, make_text = id_maker(ManualClock()), id_text_maker()
     ever_one, ever_zero = 0, 0
     for _ in range(200):
-        value = make().int
+        value = (uuid.UUID(make_text(START)) if as_text else make()).int
         ever_one, ever_zero = ever_one | value, ever_zero | ~value
     assert (ever_one & ever_zero & ((1 << 80) - 1)).bit_count() == 74
 

@@ -15,9 +15,11 @@ from trading_intents.clock import Clock
 OrganizationId = NewType("OrganizationId", UUID)
 
 IdMaker = Callable[[], UUID]
+IdTextMaker = Callable[[datetime], str]
 CHANCES_AT_ONCE = 100
 
 ID_PATTERN = r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
+_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 _ID = re.compile(ID_PATTERN.replace("$", r"\Z"))
 
 
@@ -28,6 +30,23 @@ def id_maker(clock: Clock) -> IdMaker:
 
     def make() -> UUID:
         return _uuid7(clock.now(), next(chances))
+
+    return make
+
+
+def id_text_maker() -> IdTextMaker:
+    """As `id_maker`, for who needs texts, and many of one moment."""
+    chances = _chances()
+    last: datetime | None = None
+    head = ""
+
+    def make(at: datetime) -> str:
+        nonlocal last, head
+        if at is not last:
+            millis = f"{int(at.timestamp() * 1000):012x}"
+            last, head = at, f"{millis[:8]}-{millis[8:]}-7"
+        chance = next(chances).hex()
+        return f"{head}{chance[:3]}-{_VARIANT[chance[3]]}{chance[4:7]}-{chance[7:19]}"
 
     return make
 

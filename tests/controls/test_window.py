@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo, available_timezones
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from trading_intents.accounts.model import AccountId
 from trading_intents.controls.model import (
@@ -180,7 +181,7 @@ def test_a_window_opens_at_its_start_and_closes_at_its_end(start: time, end: tim
 
 @given(RULES, MOMENTS)
 def test_a_window_and_its_opposite_share_no_moment(rule: TimeRule, now: datetime) -> None:
-    start, end, _, zone = rule
+    start, end, zone = rule.trading_start, rule.trading_end, rule.timezone
     if start is not None and end is not None and start != end:
         assert (closed_at(rule, now) is None) != (closed_at(TimeRule(end, start, None, zone), now) is None)
 
@@ -188,7 +189,7 @@ def test_a_window_and_its_opposite_share_no_moment(rule: TimeRule, now: datetime
 def test_a_change_sets_clears_and_leaves() -> None:
     rule = TimeRule(of("09:30:00"), of("16:00:00"), 500, NEW_YORK)
     assert changed(rule, TimeChange()) == rule
-    assert changed(rule, TimeChange(TimeRule(of("10:00:00")))) == rule._replace(trading_start=of("10:00:00"))
+    assert changed(rule, TimeChange(TimeRule(of("10:00:00")))) == structs.replace(rule, trading_start=of("10:00:00"))
     assert changed(rule, TimeChange(clear=frozenset(TimeField))) == TimeRule()
     moved = TimeChange(TimeRule(timezone=BERLIN), frozenset({TimeField.STALE_ORDER_MILLIS}))
     assert changed(rule, moved) == TimeRule(rule.trading_start, rule.trading_end, None, BERLIN)

@@ -85,9 +85,9 @@ class House:
 def _payload(command: Command) -> dict[str, Any]:
     if isinstance(command, Cancel):
         return {"ref_intent_id": str(command.ref_intent_id)}
-    kind, *amounts, _ = command.spec
-    names = ("quantity", "limit_price", "stop_price")
-    terms = {name: amount for name, amount in zip(names, amounts, strict=True) if amount is not None}
+    kind = command.spec.kind
+    amounts = {name: getattr(command.spec, name) for name in ("quantity", "limit_price", "stop_price")}
+    terms = {name: amount for name, amount in amounts.items() if amount is not None}
     if isinstance(command, Create):
         return {"symbol": command.symbol, "order_side": command.side, "spec": {kind: terms}}
     return {"ref_intent_id": str(command.ref_intent_id), "spec": {kind: terms}}

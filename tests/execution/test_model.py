@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from msgspec import structs
 
 from trading_intents.accounts.model import AccountId
 from trading_intents.brokers.port import (
@@ -40,7 +41,10 @@ from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol,
 
 ORDER = UUID(int=1)
 NO_CONTROLS = Controls(OrganizationId(uuid4()), AccountId(uuid4()))
-OFF = NO_CONTROLS._replace(symbol=Switch(True))
+OFF = structs.replace(NO_CONTROLS, symbol=Switch(True))
+STALE_AFTER_2, STALE_AFTER_60 = (
+    structs.replace(NO_CONTROLS, time=TimeRule(None, None, millis)) for millis in (2_000, 60_000)
+)
 CREATE, REPLACE, CANCEL = CommandKind.SUBMIT, CommandKind.REPLACE, CommandKind.CANCEL
 SCENE = Scene(
     command=CREATE,
@@ -106,8 +110,14 @@ def said(decision: Decision) -> str:
         ({"command": REPLACE, "cancel_requested": True}, "REPLACE_DROPPED cancel_requested"),
         ({"age_seconds": 30.0}, "send"),
         ({"age_seconds": 30.1}, "STALE stale"),
-        ({"age_seconds": 2.1, "controls": NO_CONTROLS._replace(time=TimeRule(None, None, 2_000))}, "STALE stale"),
-        ({"age_seconds": 31.0, "controls": NO_CONTROLS._replace(time=TimeRule(None, None, 60_000))}, "STALE stale"),
+        (
+            {"age_seconds": 2.1, "controls": STALE_AFTER_2},
+            "STALE stale",
+        ),
+        (
+            {"age_seconds": 31.0, "controls": STALE_AFTER_60},
+            "STALE stale",
+        ),
         ({"command": REPLACE, "age_seconds": 31.0}, "REPLACE_DROPPED stale"),
         ({"controls": OFF}, "REFUSED symbol_manually_disabled"),
         ({"command": REPLACE, "acknowledged": True, "controls": OFF}, "REPLACE_DROPPED symbol_manually_disabled"),

@@ -13,7 +13,7 @@ import asyncpg
 from trading_intents.brokers.registry import installed_brokers
 from trading_intents.clock import SystemClock
 from trading_intents.errors import PlatformError
-from trading_intents.ids import id_maker
+from trading_intents.ids import id_text_maker
 from trading_intents.intents.model import Cancel, Command, Create, Spec, Submission
 from trading_intents.intents.writing.batch import Receipt, Tools
 from trading_intents.intents.writing.writer import Writer
@@ -74,7 +74,7 @@ async def open_office(login: Secret, owner_url: Secret, accounts: int = 3, run: 
     log, metrics, clock = make_log("critical"), Metrics(), SystemClock()
     async with open_database(login, POOL_SIZE, log, metrics) as database, open_signals(login, log) as signals:
         link = Pipeline(login, SERVICE_SESSION)
-        tools = Tools(link, installed_brokers(log), id_maker(clock), clock)
+        tools = Tools(link, installed_brokers(log), id_text_maker(), clock)
         writer = Writer(tools, database.service, signals, metrics, log)
         task = asyncio.create_task(writer.run() if run else asyncio.sleep(0))
         try:

@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from trading_intents.brokers.alpaca.broker import CAPABILITIES as ALPACA
 from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
@@ -38,7 +39,7 @@ MINE, OTHER, ACCOUNT, INTENT, KEY = (str(uuid4()) for _ in range(5))
 OPEN_STATUSES = ("PENDING_NEW", "NEW", "PARTIALLY_FILLED", "PENDING_REPLACE", "PENDING_CANCEL", "UNKNOWN")
 AAPL = Symbol("AAPL")
 LIMIT = Spec(OrderKind.LIMIT, "10", "187.5", None, None)
-KEPT = LIMIT._replace(time_in_force=TimeInForce.GOOD_TILL_CANCEL)
+KEPT = structs.replace(LIMIT, time_in_force=TimeInForce.GOOD_TILL_CANCEL)
 CREATE = Create(AAPL, OrderSide.BUY, RouteStrategy.SMART, LIMIT)
 REPLACE, CANCEL = Replace(INTENT, LIMIT), Cancel(INTENT)
 NONE_SET = Controls(MINE, ACCOUNT)
@@ -46,35 +47,35 @@ WITHOUT_REPLACE = Manifest("slow", PAPER.environments, PAPER.times_in_force, PAP
 
 
 def submission(command: Any, **changes: Any) -> Submission:
-    return Submission(ACCOUNT, MINE, KEY, command, None, None, None)._replace(**changes)
+    return structs.replace(Submission(ACCOUNT, MINE, KEY, command, None, None, None), **changes)
 
 
 def key(**changes: Any) -> KeyState:
     made = KeyState(MINE, Environment.PAPER, frozenset({Permission.INTENT_EDIT}), frozenset(), False)
-    return made._replace(**changes)
+    return structs.replace(made, **changes)
 
 
 def account(**changes: Any) -> AccountState:
-    return AccountState(MINE, Environment.PAPER, "paper", False, False, False)._replace(**changes)
+    return structs.replace(AccountState(MINE, Environment.PAPER, "paper", False, False, False), **changes)
 
 
 def order(**changes: Any) -> OrderState:
     made = OrderState(
         ACCOUNT, AAPL, OrderSide.SELL, RouteStrategy.SMART, KEPT, "mine", "NEW", False, False, 1, command_seq=1
     )
-    return made._replace(**changes)
+    return structs.replace(made, **changes)
 
 
 def state(**changes: Any) -> State:
-    return State(key(), account(), PAPER, order(), None, NONE_SET)._replace(**changes)
+    return structs.replace(State(key(), account(), PAPER, order(), None, NONE_SET), **changes)
 
 
 LIVE = {"key": key(environment=Environment.LIVE), "account": account(environment=Environment.LIVE, broker="alpaca")}
-OFF = NONE_SET._replace(account=Switch(True))
+OFF = structs.replace(NONE_SET, account=Switch(True))
 NEVER = {"earlier": Earlier("other", INTENT, 1)}
 ALL = (CREATE, REPLACE, CANCEL)
 RISKY = (CREATE, REPLACE)
-UNOFFERED = LIMIT._replace(time_in_force=TimeInForce.EXT)
+UNOFFERED = structs.replace(LIMIT, time_in_force=TimeInForce.EXT)
 
 # Each row is wrong in its own way and in every way below it too, so the order of the checks shows.
 ORDER: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
@@ -87,11 +88,11 @@ ORDER: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
     ("entitlement_required", RISKY, LIVE | {"manifest": None, "order": None}),
     ("unavailable", RISKY, {"manifest": None, "order": None}),
     ("validation_failed", (REPLACE,), {"manifest": WITHOUT_REPLACE, "order": None}),
-    ("validation_failed", (Replace(INTENT, UNOFFERED), CREATE._replace(spec=UNOFFERED)), {"order": None}),
-    ("validation_failed", (CREATE._replace(route=RouteStrategy.NYSE),), NEVER),
+    ("validation_failed", (Replace(INTENT, UNOFFERED), structs.replace(CREATE, spec=UNOFFERED)), {"order": None}),
+    ("validation_failed", (structs.replace(CREATE, route=RouteStrategy.NYSE),), NEVER),
     ("not_found", (REPLACE, CANCEL), {"order": None} | NEVER),
     ("not_found", (REPLACE, CANCEL), {"order": order(account_id=str(uuid4()))} | NEVER),
-    ("validation_failed", (Replace(INTENT, LIMIT._replace(kind=OrderKind.MARKET, limit_price=None)),), NEVER),
+    ("validation_failed", (Replace(INTENT, structs.replace(LIMIT, kind=OrderKind.MARKET, limit_price=None)),), NEVER),
     ("idempotency_conflict", ALL, NEVER | {"account": account(closed=True, disabled=True)}),
     ("account_closed", ALL, {"account": account(closed=True, disabled=True)}),
     ("account_disabled", RISKY, {"account": account(disabled=True, broker="alpaca"), "manifest": ALPACA}),
@@ -113,14 +114,14 @@ def test_the_first_thing_that_is_wrong_is_told(code: str, commands: tuple[Any, .
 
 def test_a_create_is_completed_by_its_defaults() -> None:
     made = decide(submission(CREATE, client_reference_id="r"), state(order=None), NOW)
-    spec = LIMIT._replace(time_in_force=TimeInForce.DAY)
+    spec = structs.replace(LIMIT, time_in_force=TimeInForce.DAY)
     assert made == Accepted(ActionType.CREATE, AAPL, OrderSide.BUY, RouteStrategy.SMART, spec, "r")
 
 
 def test_a_replace_is_completed_by_the_order() -> None:
-    spec = LIMIT._replace(quantity="11")
+    spec = structs.replace(LIMIT, quantity="11")
     made = decide(submission(Replace(INTENT, spec)), state(), NOW)
-    kept = spec._replace(time_in_force=TimeInForce.GOOD_TILL_CANCEL)
+    kept = structs.replace(spec, time_in_force=TimeInForce.GOOD_TILL_CANCEL)
     assert made == Accepted(ActionType.REPLACE, AAPL, OrderSide.SELL, RouteStrategy.SMART, kept, "mine")
 
 
@@ -130,7 +131,8 @@ def test_a_cancel_repeats_the_order() -> None:
 
 
 def test_a_cancel_needs_no_broker_plan_credential_or_control() -> None:
-    bare = {"manifest": None, "controls": OFF} | LIVE | {"account": LIVE["account"]._replace(disabled=True)}  # type: ignore[attr-defined]  # an account
+    off = account(environment=Environment.LIVE, broker="alpaca", disabled=True)
+    bare = {"manifest": None, "controls": OFF} | LIVE | {"account": off}
     assert isinstance(decide(submission(CANCEL), state(**bare), NOW), Accepted)
 
 
@@ -265,16 +267,17 @@ def test_a_cancel_of_an_open_order_is_always_taken(
     met: State, status: str, cancelled: bool, replaced: bool, plan: frozenset[Entitlement]
 ) -> None:
     """By a key that may; whatever the controls, the plan, the broker or the account's switch say."""
-    kept = met.account._replace(organization_id=MINE, closed=False) if met.account else account()
+    kept = structs.replace(met.account, organization_id=MINE, closed=False) if met.account else account()
     allowed = key(environment=kept.environment, entitlements=plan)
     open_order = order(status=status, cancel_requested=cancelled, replace_pending=replaced)
-    made = decide(submission(CANCEL), met._replace(key=allowed, account=kept, order=open_order, earlier=None), NOW)
+    met = structs.replace(met, key=allowed, account=kept, order=open_order, earlier=None)
+    made = decide(submission(CANCEL), met, NOW)
     assert isinstance(made, Accepted)
     assert made.spec == open_order.spec
 
 
 def test_a_window_is_judged_at_the_moment_that_is_given() -> None:
-    window = NONE_SET._replace(time=TimeRule(time(9), time(15)))
+    window = structs.replace(NONE_SET, time=TimeRule(time(9), time(15)))
     assert isinstance(decide(submission(CREATE), state(controls=window), NOW.replace(hour=14, minute=59)), Accepted)
     refused = decide(submission(CREATE), state(controls=window), NOW)
     assert isinstance(refused, PlatformError)

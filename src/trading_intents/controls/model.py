@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, time
 from enum import StrEnum
-from typing import NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+from msgspec import structs
+
 from trading_intents.errors import ValidationFailed
-from trading_intents.trading import Symbol
+from trading_intents.trading import Made, Symbol
 
 DEFAULT_TIMEZONE = "UTC"
 
@@ -30,20 +31,19 @@ class TimeField(StrEnum):
     TIMEZONE = "timezone"
 
 
-# Tuples, not dataclasses: every submitted intent reads these, and a tuple is made in a third of the time.
-class Switch(NamedTuple):
+class Switch(Made, frozen=True):
     disabled: bool
     reason: str | None = None
 
 
-class TimeRule(NamedTuple):
+class TimeRule(Made, frozen=True):
     trading_start: time | None = None
     trading_end: time | None = None
     stale_order_millis: int | None = None
     timezone: str | None = None
 
 
-class Controls(NamedTuple):
+class Controls(Made, frozen=True):
     """What applies to one symbol on one account; None where nothing was ever set."""
 
     organization_id: UUID | str
@@ -104,8 +104,8 @@ class TimeChange:
 
 def changed(rule: TimeRule, change: TimeChange) -> TimeRule:
     """The rule after the change, or ValidationFailed if no window is left between its bounds."""
-    given = {name: value for name, value in change.rule._asdict().items() if value is not None}
-    made = rule._replace(**given)._replace(**{name.value: None for name in change.clear})
+    given = {name: value for name, value in structs.asdict(change.rule).items() if value is not None}
+    made = structs.replace(rule, **given | {name.value: None for name in change.clear})
     if made.trading_start is not None and made.trading_start == made.trading_end:
         name = TimeField.TRADING_START if change.rule.trading_end is None else TimeField.TRADING_END
         raise ValidationFailed.at(f"/{name}", "trading_start and trading_end must differ")

@@ -148,7 +148,10 @@ async def put_symbol_time(
         organization_id,
         account_id,
         symbol,
-        *rule,
+        rule.trading_start,
+        rule.trading_end,
+        rule.stale_order_millis,
+        rule.timezone,
     )
     assert row is not None
     return _time(row)

@@ -129,6 +129,26 @@ def make_command(body: Submit) -> tuple[Command, str | None]:
     return _command(body.command), _reference(body.client_reference_id)
 
 
+def count_keys(body: Submit) -> int:
+    """Those of its JSON, if none is written twice and none is null."""
+    payload = body.command.payload
+    count = 4 + (body.client_reference_id is not None)  # command, type, payload, and symbol or ref_intent_id
+    if isinstance(payload, CancelPayload):
+        return count
+    if isinstance(payload, CreatePayload):
+        count += 1 + (payload.route_strategy is not None)  # order_side
+    spec = payload.spec
+    if spec.limit is not msgspec.UNSET:
+        return count + 4 + (spec.limit.time_in_force is not None)  # spec, its kind, quantity, limit_price
+    if spec.market is not msgspec.UNSET:
+        return count + 3 + (spec.market.time_in_force is not None)
+    if spec.stop is not msgspec.UNSET:
+        return count + 4 + (spec.stop.time_in_force is not None)
+    if spec.stop_limit is not msgspec.UNSET:
+        return count + 5 + (spec.stop_limit.time_in_force is not None)
+    return 0
+
+
 def _command(command: CreateCommand | ReplaceCommand | CancelCommand) -> Command:
     payload = command.payload
     if isinstance(payload, CreatePayload):
@@ -149,21 +169,21 @@ def _spec(body: SpecBody) -> Spec:
         raise ValidationFailed.at(_SPEC, "must have exactly one key: Market, Limit, Stop or StopLimit")
     spec: Any = given[0]
     kind, has_limit, has_stop = _KINDS[type(spec)]
-    place = f"{_SPEC}/{kind}/"
-    quantity = _amount(spec.quantity, place + "quantity")
-    limit_price = _amount(spec.limit_price, place + "limit_price") if has_limit else None
-    stop_price = _amount(spec.stop_price, place + "stop_price") if has_stop else None
+    quantity = _amount(spec.quantity, kind, "quantity")
+    limit_price = _amount(spec.limit_price, kind, "limit_price") if has_limit else None
+    stop_price = _amount(spec.stop_price, kind, "stop_price") if has_stop else None
     return Spec(kind, quantity, limit_price, stop_price, spec.time_in_force)
 
 
-def _amount(text: str, pointer: str) -> str:
+def _amount(text: str, kind: OrderKind, name: str) -> str:
     """Trailing zeros trimmed, so that equal amounts are equal texts."""
     if not AMOUNT.match(text):
-        raise ValidationFailed.at(pointer, 'must be a decimal such as "10.5": up to 18 digits, up to 18 decimals')
+        wanted = 'must be a decimal such as "10.5": up to 18 digits, up to 18 decimals'
+        raise ValidationFailed.at(f"{_SPEC}/{kind}/{name}", wanted)
     if "." in text:
         text = text.rstrip("0").rstrip(".")
     if text == "0":
-        raise ValidationFailed.at(pointer, "must be greater than zero")
+        raise ValidationFailed.at(f"{_SPEC}/{kind}/{name}", "must be greater than zero")
     return text
 
 

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from trading_intents.stream import trading_pb2
+from trading_intents.trading import Made
 
 CHANNEL = "stream"  # the signal that says: the log has grown
 
@@ -21,7 +22,7 @@ class EventType(IntEnum):
     INTENT_ACTION = 4
 
 
-class Event(NamedTuple):
+class Event(Made, frozen=True):
     """`payload` is a serialized TradingEvent without its cursor, which only the log can give."""
 
     organization_id: UUID | str

@@ -15,6 +15,7 @@ from trading_intents.web.request import Incoming
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 MAX_CALLERS = 100_000
+DRIFT = 1e-6  # of a token: sums of 1 / rate drift by some 1e-12, and exactly the burst must pass
 
 
 class Bucket(StrEnum):
@@ -61,6 +62,7 @@ class _Tank:
         self._limited = limited.labels(bucket.value)
         self._name = bucket.value.encode()
         window = math.ceil(rate.burst / rate.per_second)
+        self._token_seconds = 1 / rate.per_second
         self._policy = (b"ratelimit-policy", b'"%s";q=%d;w=%d' % (self._name, rate.burst, window))
 
     def check(self, caller: str, now: float) -> None:
@@ -76,7 +78,7 @@ class _Tank:
             return left
         if len(self._full_at) >= MAX_CALLERS and caller not in self._full_at:
             self._forget(now)
-        self._full_at[caller] = max(self._full_at.get(caller, now), now) + 1 / self._rate.per_second
+        self._full_at[caller] = max(self._full_at.get(caller, now), now) + self._token_seconds
         return left
 
     def take(self, caller: str, now: float) -> list[tuple[bytes, bytes]]:
@@ -87,8 +89,7 @@ class _Tank:
 
     def _left(self, caller: str, now: float) -> float:
         missing = (self._full_at.get(caller, now) - now) * self._rate.per_second
-        # Rounded: sums of 1 / rate drift by some 1e-12, and exactly the burst must pass.
-        return round(self._rate.burst - max(missing, 0.0), 6)
+        return self._rate.burst - max(missing, 0.0) + DRIFT
 
     def _headers(self, left: float) -> list[tuple[bytes, bytes]]:
         refill = math.ceil((self._rate.burst - left) / self._rate.per_second)

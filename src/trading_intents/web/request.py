@@ -1,9 +1,9 @@
 """One request and its answer, as small as the hot path needs. Decides nothing."""
 
-import os
+import random
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -21,7 +21,7 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}\Z")
 _ETAG = re.compile(r'\s*(?:(?P<weak>W/)?"(?P<tag>[^"]*)"|(?P<any>\*))\s*\Z')
 
 
-class Incoming(NamedTuple):
+class Incoming(msgspec.Struct, frozen=True, gc=False):
     """A whole request, as it came over the wire."""
 
     method: str
@@ -98,7 +98,7 @@ def answer_json(value: Any, status: int = 200, version: int | None = None) -> An
 
 def request_id(given: bytes | None) -> str:
     """The caller's own, if it is one."""
-    return given.decode() if given and _REQUEST_ID.match(given) else os.urandom(12).hex()
+    return given.decode() if given and _REQUEST_ID.match(given) else f"{random.getrandbits(96):024x}"
 
 
 class Request:

@@ -1,14 +1,15 @@
 """One transaction of the write path: lock, read, decide each command in order, append, commit. Two round trips."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+
+from msgspec import structs
 
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Clock, rfc3339
 from trading_intents.errors import ControlRejected, PlatformError
-from trading_intents.ids import IdMaker
+from trading_intents.ids import IdTextMaker
 from trading_intents.intents.model import (
     Accepted,
     AccountState,
@@ -36,15 +37,13 @@ from trading_intents.intents.writing.scene import Scene, read_scene, symbol_of
 from trading_intents.storage.pipeline import LinkLost, Pipeline, Refused, Statement
 from trading_intents.stream import log as stream_log
 from trading_intents.stream.model import Event, EventType
-from trading_intents.trading import (
-    ORDER_TYPES,
-)
+from trading_intents.trading import ORDER_TYPES, Made
 
 PRINCIPAL_TYPE, SYSTEM = "API_KEY", "SYSTEM"
 PLATFORM = "platform"  # the principal of what the SYSTEM does
 
 
-class Receipt(NamedTuple):
+class Receipt(Made, frozen=True):
     intent_id: str
     seq: int
     replayed: bool = False
@@ -72,14 +71,19 @@ class Tools:
 
     link: Pipeline
     brokers: Registry
-    make_id: IdMaker
+    make_id: IdTextMaker
     clock: Clock
 
 
-async def run_batch(tools: Tools, submissions: Sequence[Submission], wait: bool) -> Settled:
-    """Committed when it returns. CommitLost: perhaps. Unavailable, Refused: nothing was recorded."""
+async def run_batch(
+    tools: Tools, submissions: Sequence[Submission], wait: bool, leaving: Callable[[], None] = lambda: None
+) -> Settled:
+    """Committed when it returns. CommitLost: perhaps. Unavailable, Refused: nothing was recorded.
+
+    `leaving` is called when all is decided and about to be written.
+    """
     try:
-        return await _run(tools, submissions, wait)
+        return await _run(tools, submissions, wait, leaving)
     except Refused:
         with contextlib.suppress(Refused, LinkLost):
             await tools.link.run([statements.ROLLBACK])
@@ -91,7 +95,7 @@ async def run_batch(tools: Tools, submissions: Sequence[Submission], wait: bool)
         raise
 
 
-async def _run(tools: Tools, submissions: Sequence[Submission], wait: bool) -> Settled:
+async def _run(tools: Tools, submissions: Sequence[Submission], wait: bool, leaving: Callable[[], None]) -> Settled:
     scene = await read_scene(tools.link, submissions, tools.brokers, wait)
     work = _Work(scene, tools.make_id)
     outcomes: list[Receipt | PlatformError | None] = []
@@ -101,6 +105,7 @@ async def _run(tools: Tools, submissions: Sequence[Submission], wait: bool) -> S
         outcomes.append(None if skipped else work.settle(submission))
     writes = work.writes()
     settled = Settled(outcomes, work.batch.last(), scene.transaction_id, tools.clock.monotonic())
+    leaving()
     try:
         *_, committed = await tools.link.run([*writes, statements.COMMIT])
     except LinkLost:
@@ -112,7 +117,7 @@ async def _run(tools: Tools, submissions: Sequence[Submission], wait: bool) -> S
 class _Work:
     """Decides command after command and gathers what is to be written."""
 
-    def __init__(self, scene: Scene, make_id: IdMaker) -> None:
+    def __init__(self, scene: Scene, make_id: IdTextMaker) -> None:
         self._scene, self._make_id = scene, make_id
         self._created_at = rfc3339(scene.now)
         self.batch = statements.Batch()
@@ -146,7 +151,7 @@ class _Work:
         scene, batch, command = self._scene, self.batch, submission.command
         account_id = submission.account_id
         account = scene.accounts[account_id]
-        intent_id = str(self._make_id()) if isinstance(command, Create) else command.ref_intent_id
+        intent_id = self._make_id(scene.now) if isinstance(command, Create) else command.ref_intent_id
         seq, previous = scene.heads[account_id]
         seq += 1
         record = self._record(submission, accepted, account, intent_id, seq)
@@ -231,7 +236,8 @@ class _Work:
         if earlier and is_cancel:
             replace_seq = earlier.pending_replace_seq
         status = "PENDING_CANCEL" if is_cancel else "PENDING_REPLACE"
-        new = old._replace(
+        new = structs.replace(
+            old,
             status=status,
             cancel_requested=is_cancel or old.cancel_requested,
             replace_pending=replace_seq is not None,
@@ -252,7 +258,7 @@ class _Work:
         principal_id = submission.key_id or PLATFORM
         reasons = ",".join(rejected.reasons)
         self._refusals.append(
-            (str(self._make_id()), organization_id, account_id, action_type, symbol, reasons, principal_id)
+            (self._make_id(self._scene.now), organization_id, account_id, action_type, symbol, reasons, principal_id)
         )
         self._counts += [
             Entry(account_id, organization_id, self._scene.now, Measure.REFUSED, reason)

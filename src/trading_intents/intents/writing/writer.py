@@ -52,6 +52,7 @@ class Writer:
         self._others: deque[Waiting] = deque()
         self._stirred = asyncio.Event()
         self._answering = 0
+        self._unanswered: list[tuple[Sequence[Waiting], Sequence[Outcome | None]]] = []
         self._settling: set[asyncio.Task[None]] = set()
 
     def offer(self, submission: Submission, answer: Callable[[Outcome], None]) -> Waiting:
@@ -89,6 +90,7 @@ class Writer:
                 await self._stirred.wait()
                 batch = self._take()
                 if not batch:
+                    self._answer_all()
                     self._stirred.clear()
                     continue
                 longest = max(self._clock.monotonic() - waiting.since_seconds for waiting in batch)
@@ -130,7 +132,7 @@ class Writer:
         """Has what could be decided answered; gives back what could not be locked."""
         started_seconds = self._clock.monotonic()
         try:
-            settled = await run_batch(self._tools, [w.submission for w in batch], wait)
+            settled = await run_batch(self._tools, [w.submission for w in batch], wait, self._answer_soon)
         except CommitLost as lost:
             task = asyncio.create_task(self._settle(batch, lost.settled))
             self._settling.add(task)
@@ -166,12 +168,20 @@ class Writer:
 
     def _committed(self, batch: Sequence[Waiting], settled: Settled) -> list[Waiting]:
         self._answering += len(batch)
-        # After the next batch has left: the server has work while answers are written.
-        asyncio.get_running_loop().call_soon(self._answer, batch, settled.outcomes)
+        # When the next batch has left: the server has work while answers are written and requests are read.
+        self._unanswered.append((batch, settled.outcomes))
         if settled.appended:
             self._signals.notify(channel(Queue.INTENTS))
             self._signals.notify(STREAM)
         return [waiting for waiting, outcome in zip(batch, settled.outcomes, strict=True) if outcome is None]
+
+    def _answer_soon(self) -> None:
+        asyncio.get_running_loop().call_soon(self._answer_all)
+
+    def _answer_all(self) -> None:
+        unanswered, self._unanswered = self._unanswered, []
+        for batch, outcomes in unanswered:
+            self._answer(batch, outcomes)
 
     def _answer(self, batch: Sequence[Waiting], outcomes: Sequence[Outcome | None]) -> None:
         for waiting, outcome in zip(batch, outcomes, strict=True):
