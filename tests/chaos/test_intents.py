@@ -77,7 +77,7 @@ class Load:
 
     def trade(self, number: int) -> None:
         chance, names = random.Random(100 + number), map(f"{number}-{{}}".format, itertools.count())
-        with httpx.Client(headers=self.headers, timeout=20) as client:
+        with httpx.Client(headers=self.headers, timeout=20, verify=False) as client:
             while not self.over.is_set():
                 account = chance.choice(self.accounts)
                 intent = self.send(client, chance, account, next(names), create(limit()))

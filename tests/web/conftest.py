@@ -102,7 +102,8 @@ async def site() -> AsyncIterator[Site]:
     app = App(routes, limits, Proxies(("127.0.0.9", "10.0.0.0/8")), clock, metrics, make_log("error"))
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
-    async with serving(app, listener), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+    url = f"http://127.0.0.1:{port}"
+    async with serving(app, listener), httpx.AsyncClient(base_url=url, verify=False) as client:
         lever.append(Site(app, client, clock, port))
         yield lever[0]
         lever[0].leave.set()
