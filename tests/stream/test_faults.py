@@ -154,13 +154,6 @@ def payloads(tables: Tables, organization_id: str) -> list[bytes]:
 
 
 @pytest.fixture
-def tables(world_database: Urls) -> Iterator[Tables]:
-    opened = Tables(world_database.owner)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
 def stream(world: World, world_database: Urls, tmp_path: Path) -> Iterator[Platform]:
     settings = PLENTY | {"DATABASE_URL": world_database.login.reveal(), "ROLES": "stream"}
     with serving(tmp_path, **settings) as platform:
