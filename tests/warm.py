@@ -1,5 +1,6 @@
 """Platforms for tests that need not see a first start: folders that were started before, and one that is shared."""
 
+import asyncio
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,8 @@ import pytest
 
 from tests.conftest import Once
 from tests.platform import Platform, serving
+from tests.server_process import make_logins_quick
+from trading_intents.storage.cluster import DATABASE, LOGIN, OWNER, open_cluster
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +20,8 @@ def warm_original(once: Once) -> Path:
     def make(folder: Path) -> None:
         with serving(folder) as platform:
             assert platform.client.get("/readyz").json() == {"status": "ready"}
+            cluster = open_cluster(folder, "")
+            asyncio.run(make_logins_quick(cluster.url(OWNER, DATABASE), cluster.url(LOGIN, DATABASE)))
             assert platform.stop() == 0
 
     return once("warm", make)

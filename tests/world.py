@@ -1,17 +1,15 @@
 """One platform with two tenants, an internal organization, and every kind of caller."""
 
 import asyncio
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
-from tests.conftest import TEMPLATE, Urls
+from tests.conftest import Databases, Urls
 from tests.platform import Platform, serving
 from trading_intents.app import open_parts
 from trading_intents.config import load
@@ -104,21 +102,6 @@ class World:
 
 
 @contextmanager
-def made_database(postgres: Urls) -> Iterator[Urls]:
-    """As `urls`, for a whole session."""
-    name = f"w_{uuid.uuid4().hex}"
-
-    async def execute(statement: str) -> None:
-        connection = await asyncpg.connect(postgres.owner.reveal())
-        await connection.execute(statement)
-        await connection.close()
-
-    asyncio.run(execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY file_copy"))
-    yield postgres.of(name)
-    asyncio.run(execute(f"DROP DATABASE {name} WITH (FORCE)"))
-
-
-@contextmanager
 def made_world(urls: Urls, folder: Path, **changes: str) -> Iterator[World]:
     settings = PLENTY | {
         "DATABASE_URL": urls.login.reveal(),
@@ -132,8 +115,8 @@ def made_world(urls: Urls, folder: Path, **changes: str) -> Iterator[World]:
 
 
 @pytest.fixture(scope="session")
-def world_database(postgres: Urls) -> Iterator[Urls]:
-    with made_database(postgres) as urls:
+def world_database(databases: Databases) -> Iterator[Urls]:
+    with databases() as urls:
         yield urls
 
 

@@ -4,11 +4,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.conftest import Urls
+from tests.conftest import Databases, Urls
 from tests.execution.books import Books, open_books
 from tests.execution.house import House, open_house
 from tests.execution.truth import assert_true_books
-from tests.world import made_database
 from trading_intents.storage.database import Database
 
 
@@ -20,8 +19,8 @@ async def books(urls: Urls, database: Database) -> AsyncIterator[Books]:
 
 
 @pytest.fixture(scope="session")
-def house(postgres: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with made_database(postgres) as urls, open_house(urls, tmp_path_factory.mktemp("house")) as opened:
+def house(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with databases() as urls, open_house(urls, tmp_path_factory.mktemp("house")) as opened:
         yield opened
 
 

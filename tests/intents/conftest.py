@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Urls
+from tests.conftest import Databases, Urls
 from tests.intents.desk import Desk, Tables, open_desk
 from tests.platform import Platform, serving
-from tests.world import EVERY_PERMISSION, PLENTY, World, key, made_database, made_world
+from tests.world import EVERY_PERMISSION, PLENTY, World, key, made_world
 
 Opener = Callable[..., Desk]
 PLAIN = {
@@ -19,8 +19,8 @@ PLAIN = {
 
 
 @pytest.fixture(scope="session")
-def world_database(postgres: Urls) -> Iterator[Urls]:
-    with made_database(postgres) as urls:
+def world_database(databases: Databases) -> Iterator[Urls]:
+    with databases() as urls:
         yield urls
 
 

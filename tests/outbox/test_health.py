@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.conftest import Urls
+from tests.conftest import Databases, Urls
 from tests.platform import Platform, serving
 from tests.proxy import FaultProxy, proxied
 from tests.waiting import eventually
@@ -48,14 +48,10 @@ FINISHED_AT = {"finished_at": "2026-01-05T16:00:00Z"}
 
 
 @pytest.fixture(scope="module")
-def link(postgres: Urls) -> Iterator[tuple[FaultProxy, Urls]]:
+def link(databases: Databases) -> Iterator[tuple[FaultProxy, Urls]]:
     """A database of its own for the module, reached through a link that can fail."""
-    name = f"h_{uuid.uuid4().hex}"
-    run(postgres, f"CREATE DATABASE {name} TEMPLATE ti_template")
-    urls = postgres.of(name)
-    with proxied(urls.login) as (proxy, url):
+    with databases() as urls, proxied(urls.login) as (proxy, url):
         yield proxy, Urls(urls.owner, url)
-    run(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def run(urls: Urls, statement: str, *arguments: object) -> None:
