@@ -1,27 +1,27 @@
 """Accounts and credentials made over HTTP while the workers are killed and stopped at random."""
 
-import asyncio
 import contextlib
 import random
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import httpx
 import pytest
 
 from tests.conftest import Urls
+from tests.intents.desk import Tables
 from tests.platform import Platform, serving
 from tests.waiting import eventually
 from tests.world import PLENTY, Headers
 
 SECRETS = {"api_key_id": "id", "api_secret": "secret"}
 STOPPED_SECONDS = 8.0
+LOOK_SECONDS = 0.02
 
 
 class Workers:
@@ -65,6 +65,13 @@ def platform(settings: dict[str, str], tmp_path: Path) -> Iterator[Platform]:
         yield platform
 
 
+@pytest.fixture
+def tables(urls: Urls) -> Iterator[Tables]:
+    opened = Tables(urls.owner)
+    yield opened
+    opened.close()
+
+
 def callers(platform: Platform) -> tuple[Headers, Headers]:
     permissions = ["account:edit", "credential:edit"]
     key = {"name": "bot", "environment": "paper", "permissions": permissions}
@@ -103,7 +110,7 @@ def health(platform: Platform, watch: Headers) -> dict[str, Any]:
     [(200, 0.0), pytest.param(2000, STOPPED_SECONDS, marks=pytest.mark.chaos)],
 )
 def test_every_event_is_handled_once_though_workers_die(
-    platform: Platform, settings: dict[str, str], urls: Urls, tmp_path: Path, count: int, stop_seconds: float
+    platform: Platform, settings: dict[str, str], tables: Tables, tmp_path: Path, count: int, stop_seconds: float
 ) -> None:
     bot, watch = callers(platform)
     workers = Workers(tmp_path, settings, stop_seconds)
@@ -114,9 +121,9 @@ def test_every_event_is_handled_once_though_workers_die(
         with ThreadPoolExecutor(4) as threads, httpx.Client(base_url=platform.url, timeout=30, verify=False) as client:
             making = [threads.submit(create, client, bot, number) for number in range(count)]
             final: set[int] = set()
-            while not all(task.done() for task in making):
+            while wait(making, LOOK_SECONDS).not_done:
                 health(platform, watch)
-                final = check_final(urls, final)
+                final = check_final(tables, final)
             for task in making:
                 task.result()
         started = time.monotonic()
@@ -128,24 +135,16 @@ def test_every_event_is_handled_once_though_workers_die(
             killer.join()
     report = health(platform, watch)
     assert (report["pending"], report["processing"], report["failed"]) == (0, 0, 0)
-    check_final(urls, final)
+    check_final(tables, final)
     # Every completed event moved the account's link generation by one, in the transaction that completed it.
-    assert fetch(urls, "SELECT DISTINCT link_generation AS n, link_wanted AS w FROM accounts") == [(2, True)]
+    assert tables.fetch("SELECT DISTINCT link_generation, link_wanted FROM accounts") == [
+        {"link_generation": 2, "link_wanted": True}
+    ]
 
 
-def check_final(urls: Urls, before: set[int]) -> set[int]:
+def check_final(tables: Tables, before: set[int]) -> set[int]:
     """Rows that are in a final state; those that were must still be."""
-    final = {row[0] for row in fetch(urls, "SELECT id FROM outbox WHERE status IN ('completed', 'failed')")}
+    rows = tables.fetch("SELECT id FROM outbox WHERE status IN ('completed', 'failed')")
+    final = {row["id"] for row in rows}
     assert before <= final
     return final
-
-
-def fetch(urls: Urls, query: str) -> list[Any]:
-    async def run() -> list[Any]:
-        connection = await asyncpg.connect(urls.owner.reveal())
-        try:
-            return [tuple(row) for row in await connection.fetch(query)]
-        finally:
-            await connection.close()
-
-    return asyncio.run(run())
