@@ -34,6 +34,7 @@ Databases = Callable[[], contextlib.AbstractContextManager["Urls"]]
 
 def pytest_configure() -> None:
     """Databases live in memory where there is room: here programs are killed, not machines. `make chaos` uses disks."""
+    gc.disable()
     if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
@@ -42,6 +43,7 @@ def pytest_collection_finish() -> None:
     """What was collected stays: looking through it again and again for garbage takes a tenth of the time."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,10 @@ from pathlib import Path
 from typing import IO, Any
 
 # Our programs, and what these import only when they are at work.
-PRELOADED = ("trading_intents.cli", "argparse", "httpcore", "anyio._backends._asyncio", "typer._adapters")
+PRELOADED = (
+    *("trading_intents.cli", "trading_intents.brokers.paper.broker", "trading_intents.brokers.alpaca.broker"),
+    *("argparse", "httpcore", "anyio._backends._asyncio", "typer._adapters", "importlib.readers", "tzdata"),
+)
 REQUEST_BYTES = 1 << 17
 STATUS_BYTES = 16
 END_LIMIT_SECONDS = 10

@@ -2,33 +2,31 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 POLL_SECONDS = 0.01
-MOST_POLL_SECONDS = 0.05
-GROWTH = 1.2
+MOST_POLL_SECONDS = 0.25
+# Of the time that was waited: whoever waits for seconds leaves the machine to what it waits for.
+POLL_SHARE = 0.1
 
 
 def eventually(condition: Callable[[], bool], limit_seconds: float) -> float:
     """Seconds until the condition held; fails at the limit."""
-    start, pauses = time.monotonic(), _pauses()
+    start = time.monotonic()
     while not condition():
-        assert time.monotonic() - start < limit_seconds, f"not within {limit_seconds} s"
-        time.sleep(next(pauses))
+        time.sleep(_pause(time.monotonic() - start, limit_seconds))
     return time.monotonic() - start
 
 
 async def eventually_async(condition: Callable[[], Awaitable[bool]], limit_seconds: float) -> float:
-    start, pauses = time.monotonic(), _pauses()
+    start = time.monotonic()
     while not await condition():
-        assert time.monotonic() - start < limit_seconds, f"not within {limit_seconds} s"
-        await asyncio.sleep(next(pauses))
+        await asyncio.sleep(_pause(time.monotonic() - start, limit_seconds))
     return time.monotonic() - start
 
 
-def _pauses() -> Iterator[float]:
-    """Longer and longer: whoever waits for seconds leaves the machine to what it waits for."""
-    pause = POLL_SECONDS
-    while True:
-        yield pause
-        pause = min(pause * GROWTH, MOST_POLL_SECONDS)
+def _pause(waited_seconds: float, limit_seconds: float) -> float:
+    """Until the condition is looked at again, the last time at the limit."""
+    left_seconds = limit_seconds - waited_seconds
+    assert left_seconds > 0, f"not within {limit_seconds} s"
+    return min(max(POLL_SECONDS, waited_seconds * POLL_SHARE), MOST_POLL_SECONDS, left_seconds)
