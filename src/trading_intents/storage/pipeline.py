@@ -23,7 +23,7 @@ _SESSION = ("SET TimeZone = 'UTC'", "SET plan_cache_mode = force_generic_plan", 
 SERVICE_SESSION = (f"SET ROLE {SERVICE_ROLE}", *_SESSION)
 WORKER_SESSION = (f"SET ROLE {WORKER_ROLE}", *_SESSION)
 
-_FORMATS = {str: 0, bytes: 1, type(None): 0}
+_TEXT, _BINARY = 0, 1
 
 # What the server says with these is the last that it says: it went away, or becomes something else.
 _LAST_WORDS = ("57P", "08")
@@ -154,7 +154,7 @@ class _Link:
                 link.send_prepare(name, sql.encode())
             if arguments:
                 values = [each.encode() if isinstance(each, str) else each for each in arguments]
-                link.send_query_prepared(name, values, [_FORMATS[type(each)] for each in arguments])
+                link.send_query_prepared(name, values, [_BINARY if type(each) is bytes else _TEXT for each in arguments])
             else:
                 link.send_query_prepared(name, None)
         link.pipeline_sync()

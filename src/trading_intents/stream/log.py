@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from uuid import UUID
 
@@ -18,6 +19,7 @@ DAYS_AHEAD = 3
 KEEP_LIMIT_SECONDS = 30.0
 CURSOR_CHARACTERS = 32
 MAX_SEQ = 2**63 - 1
+FEW = 4
 
 
 async def append(tx: Tx, events: Sequence[Event]) -> Mapping[OrganizationId, int]:
@@ -32,6 +34,8 @@ async def append(tx: Tx, events: Sequence[Event]) -> Mapping[OrganizationId, int
 
 def appending(events: Sequence[Event]) -> Statement:
     """As `append`, for a pipeline."""
+    if len(events) <= FEW and len({event.account_id for event in events}) == 1:
+        return _appending_few(events)
     counts, accounts, places = _place(events)
     payloads = [event.payload for event in events]
     lengths = [len(payload) for payload in payloads]
@@ -50,6 +54,41 @@ def appending(events: Sequence[Event]) -> Statement:
             column(list(map(str, lengths))),
         ),
     )
+
+
+def _appending_few(events: Sequence[Event]) -> Statement:
+    """Of one account: plain values, which take the server half as long."""
+    first = events[0]
+    return Statement(
+        _append_few(len(events)),
+        (
+            str(first.organization_id),
+            str(first.account_id),
+            first.environment,
+            *(value for event in events for value in (str(int(event.kind)), event.symbol, event.payload)),
+        ),
+    )
+
+
+@lru_cache(maxsize=FEW)
+def _append_few(count: int) -> str:
+    rows = ", ".join(
+        f"({count - 1 - number}, ${3 * number + 4}::text::smallint, ${3 * number + 5}::text, ${3 * number + 6}::bytea)"
+        for number in range(count)
+    )
+    return f"""
+    WITH heads AS (
+        INSERT INTO stream_heads AS head (organization_id, seq) VALUES ($1::text::uuid, {count})
+        ON CONFLICT (organization_id) DO UPDATE SET seq = head.seq + excluded.seq
+        RETURNING organization_id, seq
+    ),
+    appended AS (
+        INSERT INTO stream_events (organization_id, seq, account_id, environment, kind, symbol, payload)
+        SELECT organization_id, seq - below, $2::text::uuid, $3::text, kind, symbol, payload
+        FROM heads, (VALUES {rows}) AS new (below, kind, symbol, payload)
+    )
+    SELECT organization_id, seq FROM heads
+    """  # noqa: S608 - numbers of our own
 
 
 _APPEND = """
