@@ -154,7 +154,9 @@ class _Link:
                 link.send_prepare(name, sql.encode())
             if arguments:
                 values = [each.encode() if isinstance(each, str) else each for each in arguments]
-                link.send_query_prepared(name, values, [_BINARY if type(each) is bytes else _TEXT for each in arguments])
+                link.send_query_prepared(
+                    name, values, [_BINARY if type(each) is bytes else _TEXT for each in arguments]
+                )
             else:
                 link.send_query_prepared(name, None)
         link.pipeline_sync()
