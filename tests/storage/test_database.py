@@ -4,7 +4,10 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -199,6 +202,20 @@ async def test_a_link_cut_at_commit_leaves_the_outcome_unknown(linked_pool: Pool
         watch.at_commit = Verdict.PASS
     async with linked_pool.transaction() as tx:
         assert [row["n"] for row in await tx.fetch("SELECT n FROM notes")] == [2]
+
+
+async def test_the_server_is_not_asked_what_an_array_is(database: Database) -> None:
+    values: dict[str, object] = {
+        **{"boolean": True, "bytea": b"x", "integer": 1, "bigint": 1 << 40, "float8": 0.5},
+        **{"timestamptz": datetime.now(UTC), "numeric": Decimal("1.50"), "uuid": uuid4(), "text": "x"},
+    }
+    asked: list[str] = []
+    async with database.worker.transaction() as tx:
+        connection: Any = tx
+        connection.add_query_logger(lambda record: asked.append(record.query))
+        for kind, value in values.items():
+            assert await tx.fetchval(f"SELECT $1::{kind}[]", [value, None]) == [value, None]
+    assert asked == [*(f"SELECT $1::{kind}[]" for kind in values), "COMMIT"]
 
 
 @pytest.mark.alone

@@ -11,7 +11,7 @@ import asyncpg
 
 from trading_intents.errors import OutcomeUnknown, PlatformError, StartupRefused, Unavailable
 from trading_intents.secret import Secret
-from trading_intents.storage.connections import Connections, Share
+from trading_intents.storage.connections import Connections, Share, teach_arrays
 from trading_intents.telemetry import Log, Metrics
 
 OWNER_ROLE, SERVICE_ROLE, WORKER_ROLE = "ti_owner", "ti_service", "ti_worker"
@@ -183,6 +183,7 @@ async def open_pool(url: Secret, role: str, size: int, metrics: Metrics) -> Asyn
         connection = await asyncpg.connect(
             url.reveal(), timeout=ACQUIRE_LIMIT_SECONDS, command_timeout=COMMAND_LIMIT_SECONDS
         )
+        teach_arrays(connection)
         try:
             await _become(connection, role)
         except BaseException:
