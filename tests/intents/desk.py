@@ -120,7 +120,7 @@ class Desk:
         """As the execution side would."""
         self.tables.execute(
             """
-            UPDATE orders SET order_status = $2, version = version + 1, pending_replace_seq = NULL,
+            UPDATE orders SET order_status = $2::text, version = version + 1, pending_replace_seq = NULL,
                 cancel_requested = cancel_requested AND $2 <> 'NEW'
             WHERE order_id = $1::text::uuid
             """,

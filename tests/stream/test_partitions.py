@@ -6,6 +6,7 @@ import asyncpg
 import pytest
 
 from tests.stream.conftest import event
+from tests.waiting import eventually_async
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Database
 from trading_intents.stream.log import DAYS_AHEAD, KEEP_DAYS, append, keep_partitions, read_after
@@ -78,12 +79,14 @@ async def test_a_partition_is_locked_and_indexed_like_the_first(database: Databa
         """
         SELECT c.relname, c.relrowsecurity AND c.relforcerowsecurity AS forced, c.relacl, c.relowner::regrole::text,
                (SELECT count(*) FROM pg_policy WHERE polrelid = c.oid) AS policies,
-               (SELECT count(*) FROM pg_constraint WHERE conrelid = c.oid AND contype IN ('c', 'p')) AS constraints
+               (SELECT count(*) FROM pg_constraint WHERE conrelid = c.oid AND contype = 'p') AS keys,
+               (SELECT array_agg(atttypid ORDER BY attnum) FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0)
+               = (SELECT array_agg(atttypid ORDER BY attnum) FROM pg_attribute WHERE attrelid = inhparent AND attnum > 0)
         FROM pg_inherits JOIN pg_class AS c ON c.oid = inhrelid
         WHERE inhparent = 'stream_events'::regclass AND c.relname <> 'stream_events_default'
         """
     )
-    assert {tuple(row.values())[1:] for row in rows} == {(True, None, "ti_owner", 0, 4)}
+    assert {tuple(row.values())[1:] for row in rows} == {(True, None, "ti_owner", 0, 1, True)}
 
 
 async def test_events_come_and_are_read_while_upkeep_is_late(
@@ -132,8 +135,8 @@ async def test_upkeep_gives_way_to_those_who_read_and_append(
     async with owner.transaction():
         await owner.execute("LOCK TABLE ONLY stream_events IN ROW EXCLUSIVE MODE")
         assert not await keep(database)
-        # What it could not drop did not keep it from making the coming days.
-        assert await days(owner) == {-KEEP_DAYS - 1, *range(DAYS_AHEAD + 1)}
+        # What it could not do did not keep it from making the coming days.
+        assert await days(owner) == {-KEEP_DAYS - 1, *range(1, DAYS_AHEAD + 1)}
     assert await keep(database)
     assert await days(owner) == set(range(DAYS_AHEAD + 1))
 
@@ -162,3 +165,22 @@ async def test_nobody_can_have_events_dropped_early(database: Database, ahead: i
     with pytest.raises(asyncpg.RaiseError):
         async with database.worker.transaction() as tx:
             await tx.execute("SELECT stream_keep_partitions($1, $2)", ahead, keep_days)
+
+
+async def test_an_append_that_meets_the_making_of_todays_partition_waits_for_it(
+    database: Database, organizations: list[OrganizationId], owner: asyncpg.Connection
+) -> None:
+    async def add() -> None:
+        async with database.service.transaction(organizations) as tx:
+            await append(tx, [event(organizations[0])])
+
+    async def is_waiting() -> bool:
+        return bool(await owner.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+
+    async with database.worker.transaction() as tx:
+        assert await keep_partitions(tx)
+        adding = asyncio.create_task(add())
+        await eventually_async(is_waiting, 5)
+    await adding
+    assert 0 in await days(owner)
+    assert await kept(owner) == [1]
