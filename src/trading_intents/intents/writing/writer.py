@@ -24,6 +24,7 @@ MAX_WAITING = 5_000
 CANCEL_RESERVE = MAX_WAITING // 10  # places that only CANCELs may take
 MAX_BATCH = 256
 SMALL_BATCH = 16
+ANSWER_SECONDS = 0.02  # from the commit, at the latest
 SETTLE_SECONDS = 3.0  # from when the commit was sent
 SETTLE_PAUSE_SECONDS = 0.05
 MAX_LOST_COMMITS = 3  # a batch whose commit ends the server each time must not end it for ever
@@ -101,6 +102,7 @@ class Writer:
                     self._log.error("batch failed", size=len(batch), exc_info=error)
                     _fail(batch, InternalError("our fault; the logs tell"))
         finally:
+            self._answer_all()
             self._tools.link.close()
             for task in self._settling:
                 task.cancel()
@@ -168,8 +170,10 @@ class Writer:
 
     def _committed(self, batch: Sequence[Waiting], settled: Settled) -> list[Waiting]:
         self._answering += len(batch)
-        # When the next batch has left: the server has work while answers are written and requests are read.
+        # When the next batch has left, so that the server has work while answers are written and requests are read;
+        # but soon, whatever becomes of that one.
         self._unanswered.append((batch, settled.outcomes))
+        asyncio.get_running_loop().call_later(ANSWER_SECONDS, self._answer_all)
         if settled.appended:
             self._signals.notify(channel(Queue.INTENTS))
             self._signals.notify(STREAM)
