@@ -77,6 +77,7 @@ def taken_port() -> Iterator[int]:
         yield holder.getsockname()[1]
 
 
+@pytest.mark.alone
 def test_the_first_start_makes_what_the_second_finds_quickly(warm_original: Path, warm: Path) -> None:
     for private in (warm_original, warm_original / "demo.json"):
         assert private.stat().st_mode & 0o077 == 0
