@@ -81,7 +81,8 @@ async def test_a_partition_is_locked_and_indexed_like_the_first(database: Databa
                (SELECT count(*) FROM pg_policy WHERE polrelid = c.oid) AS policies,
                (SELECT count(*) FROM pg_constraint WHERE conrelid = c.oid AND contype = 'p') AS keys,
                (SELECT array_agg(atttypid ORDER BY attnum) FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0)
-               = (SELECT array_agg(atttypid ORDER BY attnum) FROM pg_attribute WHERE attrelid = inhparent AND attnum > 0)
+               = (SELECT array_agg(atttypid ORDER BY attnum) FROM pg_attribute
+                  WHERE attrelid = inhparent AND attnum > 0)
         FROM pg_inherits JOIN pg_class AS c ON c.oid = inhrelid
         WHERE inhparent = 'stream_events'::regclass AND c.relname <> 'stream_events_default'
         """
