@@ -64,17 +64,19 @@ def read_scene(
     ]
 
 
-# Of each: whose it is, a symbol or none, whether it is a window; then the switch, then the window.
+# Of each: whose it is, a symbol or none, whether it is a window; then the switch, then the window. A switch that is not
+# set refuses nothing, and is not sent.
 _READ_CONTROLS = """
     SELECT organization_id, '', false, manually_disabled, manual_reason,
            NULL::time, NULL::time, NULL::bigint, NULL::text
-    FROM organization_controls WHERE organization_id = ANY ($1::uuid[])
+    FROM organization_controls WHERE organization_id = ANY ($1::uuid[]) AND manually_disabled
     UNION ALL
     SELECT account_id, '', false, manually_disabled, manual_reason, NULL, NULL, NULL, NULL
-    FROM account_controls WHERE account_id = ANY ($2::uuid[])
+    FROM account_controls WHERE account_id = ANY ($2::uuid[]) AND manually_disabled
     UNION ALL
     SELECT account_id, symbol, false, manually_disabled, manual_reason, NULL, NULL, NULL, NULL
-    FROM symbol_controls WHERE account_id = ANY ($2::uuid[]) AND symbol = ANY (from_column($3))
+    FROM symbol_controls
+    WHERE account_id = ANY ($2::uuid[]) AND symbol = ANY (from_column($3)) AND manually_disabled
     UNION ALL
     SELECT account_id, symbol, true, NULL, NULL, trading_start, trading_end, stale_order_millis, timezone
     FROM symbol_times WHERE account_id = ANY ($2::uuid[]) AND symbol = ANY (from_column($3))
