@@ -15,7 +15,7 @@ from trading_intents.secret import Secret
 
 CHUNK_BYTES = 65536
 CALL_LIMIT_SECONDS = 5
-RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+RESET_ON_CLOSE, END_ON_CLOSE = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 
 
 class Verdict(Enum):
@@ -39,6 +39,7 @@ class FaultProxy:
         self._listener: socket.socket | None = None
         self._resetting = False
         self._budget: int | None = None
+        self._gently = False
         self._open = asyncio.Event()
         self._open.set()
         # Bound but never listening: the port stays ours while every connection is refused.
@@ -62,14 +63,22 @@ class FaultProxy:
         """Nothing passes any more, and nothing is closed."""
         self._call(self._set(stalled=True))
 
-    def cut_after(self, answer_bytes: int) -> None:
-        """Every link is reset once so many more bytes of answers have passed, all links taken together."""
-        self._call(self._set(budget=answer_bytes))
+    def cut_after(self, answer_bytes: int, gently: bool = False) -> None:
+        """Every link is reset once so many more bytes of answers have passed, all links taken together.
+
+        Gently: ended as by a server that dies, so that what has passed is read.
+        """
+        self._call(self._set(budget=answer_bytes, gently=gently))
 
     async def _set(
-        self, listening: bool = True, resetting: bool = False, stalled: bool = False, budget: int | None = None
+        self,
+        listening: bool = True,
+        resetting: bool = False,
+        stalled: bool = False,
+        budget: int | None = None,
+        gently: bool = False,
     ) -> None:
-        self._resetting, self._budget = resetting, budget
+        self._resetting, self._budget, self._gently = resetting, budget, gently
         if stalled:
             self._open.clear()
         else:
@@ -153,6 +162,8 @@ class FaultProxy:
             client.write(data)
             await client.drain()
             if self._budget == 0:
+                if self._gently:
+                    client.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, END_ON_CLOSE)
                 return
 
     def _call(self, step: Coroutine[Any, Any, None]) -> None:

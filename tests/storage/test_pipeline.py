@@ -103,3 +103,23 @@ async def test_a_wrong_password_is_never_shown(urls: Urls) -> None:
     with pytest.raises(Unavailable) as unavailable:
         await Pipeline(wrong, SERVICE_SESSION).run(ONE)
     assert "wrong" not in str(unavailable.value)
+
+
+async def test_a_link_that_ends_after_any_byte_of_the_answers_is_lost(urls: Urls) -> None:
+    asked = [Statement("BEGIN"), Statement("SELECT 1"), Statement("SELECT 2"), Statement("COMMIT")]
+    with proxied(urls.login) as (proxy, url):
+        link = Pipeline(url, SERVICE_SESSION)
+        answered = len(await link.run(asked))
+        passed, lost = 0, 0
+        while True:
+            await link.run(asked)  # prepared
+            await asyncio.to_thread(proxy.cut_after, passed, gently=True)
+            try:
+                assert len(await link.run(asked)) == answered
+                break
+            except LinkLost:
+                lost += 1
+            await asyncio.to_thread(proxy.work)
+            passed += 1
+        link.close()
+    assert lost > 50

@@ -178,10 +178,15 @@ class _Link:
         link = self._link
         try:
             link.consume_input()
+            at_end = False
             while self._answered and not link.is_busy():
                 result = link.get_result()
                 if result is None:
-                    continue  # the end of one statement's results
+                    if at_end:
+                        raise psycopg.OperationalError  # nothing more will come: the link is gone
+                    at_end = True  # of one statement's results
+                    continue
+                at_end = False
                 if result.status == pq.ExecStatus.PIPELINE_SYNC:
                     self._end(self._error)
                     return
@@ -204,8 +209,10 @@ class _Link:
             case pq.ExecStatus.FATAL_ERROR if self._error is None:
                 code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
                 message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
-                self._error = LinkLost() if code.startswith(_LAST_WORDS) else Refused(code, message)
-                if code.startswith(_LAST_WORDS):
+                # Without a code it is not the server who says it: the link is gone.
+                is_last = not code or code.startswith(_LAST_WORDS)
+                self._error = LinkLost() if is_last else Refused(code, message)
+                if is_last:
                     self.close()
 
     def _end(self, error: Exception | None) -> None:
