@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 
 from tests.conftest import Urls
@@ -123,3 +124,14 @@ async def test_a_link_that_ends_after_any_byte_of_the_answers_is_lost(urls: Urls
             passed += 1
         link.close()
     assert lost > 50
+
+
+async def test_a_link_whose_end_is_not_seen_yet_is_lost_once_and_made_again(urls: Urls, link: Pipeline) -> None:
+    with psycopg.connect(urls.owner.reveal(), autocommit=True) as owner:
+        for _ in range(20):
+            (found,) = await link.run([Statement("SELECT pg_backend_pid()")])
+            # Not awaited: our loop must not see what came of it before it sends.
+            owner.execute("SELECT pg_terminate_backend(%s, 5000)", [int(found.rows[0][0] or 0)])
+            with pytest.raises(LinkLost):
+                await link.run(ONE)
+            assert await link.run(ONE) == ANSWER
