@@ -25,11 +25,10 @@ _ID = re.compile(ID_PATTERN.replace("$", r"\Z"))
 
 def id_maker(clock: Clock) -> IdMaker:
     """A maker of UUIDv7s: 48 bits of milliseconds, then 74 random ones."""
-
-    chances = _chances()
+    make_text = id_text_maker()
 
     def make() -> UUID:
-        return _uuid7(clock.now(), next(chances))
+        return _uuid(make_text(clock.now()))
 
     return make
 
@@ -43,17 +42,15 @@ def id_text_maker() -> IdTextMaker:
     def make(at: datetime) -> str:
         nonlocal last, head
         if at is not last:
-            millis = f"{int(at.timestamp() * 1000):012x}"
-            last, head = at, f"{millis[:8]}-{millis[8:]}-7"
-        chance = next(chances).hex()
-        return f"{head}{chance[:3]}-{_VARIANT[chance[3]]}{chance[4:7]}-{chance[7:19]}"
+            last, head = at, _head(at)
+        return _spell(head, next(chances))
 
     return make
 
 
 def named_id(at: datetime, name: str) -> UUID:
     """The UUIDv7 of what was first seen at that time under a name that nothing else has."""
-    return _uuid7(at, hashlib.blake2b(name.encode(), digest_size=10).digest())
+    return _uuid(_spell(_head(at), hashlib.blake2b(name.encode(), digest_size=10).digest()))
 
 
 def _chances() -> Iterator[bytes]:
@@ -69,14 +66,18 @@ def parse_id(text: str) -> UUID | None:
     return _uuid(text) if _ID.match(text) else None
 
 
-def _uuid7(at: datetime, chance_bytes: bytes) -> UUID:
-    millis = int(at.timestamp() * 1000) & 0xFFFF_FFFF_FFFF
-    chance = int.from_bytes(chance_bytes, "big")
-    value = millis << 80 | 0x7 << 76 | chance >> 68 << 64 | 0b10 << 62 | chance & 0x3FFF_FFFF_FFFF_FFFF
-    return _uuid(value.to_bytes(16, "big"))
+def _head(at: datetime) -> str:
+    """The milliseconds and the version."""
+    millis = f"{int(at.timestamp() * 1000):012x}"
+    return f"{millis[:8]}-{millis[8:]}-7"
 
 
-def _uuid(value: str | bytes) -> UUID:
+def _spell(head: str, chance_bytes: bytes) -> str:
+    chance = chance_bytes.hex()
+    return f"{head}{chance[:3]}-{_VARIANT[chance[4]]}{chance[5:8]}-{chance[8:]}"
+
+
+def _uuid(value: str) -> UUID:
     """The database driver's own UUID: equal to Python's, and made, shown and compared in a fifth of the time."""
     made: UUID = pgproto.UUID(value)
     return made
