@@ -27,6 +27,7 @@ TEMPLATE = "ti_template"
 STOP_LIMIT_SECONDS = 30
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 4 << 30
+GARBAGE_OBJECTS = 50_000
 
 Once = Callable[[str, Callable[[Path], None]], Path]
 Databases = Callable[[], contextlib.AbstractContextManager["Urls"]]
@@ -43,7 +44,14 @@ def pytest_collection_finish() -> None:
     """What was collected stays: looking through it again and again for garbage takes a tenth of the time."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(GARBAGE_OBJECTS)
     gc.enable()
+
+
+def copy_folder(folder: Path, to: Path) -> Path:
+    """In half the time that shutil takes."""
+    subprocess.run(["cp", "-a", folder, to], check=True)
+    return to
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +108,7 @@ def server(folder: Path, *options: str) -> Iterator[Urls]:
 @pytest.fixture(scope="session")
 def postgres(cluster: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Urls]:
     """The session's server."""
-    folder = tmp_path_factory.mktemp("postgres") / "data"
-    shutil.copytree(cluster, folder, copy_function=shutil.copy)
+    folder = copy_folder(cluster, tmp_path_factory.mktemp("postgres") / "data")
     with server(folder) as urls:
         yield urls
     shutil.rmtree(folder)

@@ -21,7 +21,7 @@ import threading
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 # Our programs, and what these import only when they are at work.
 PRELOADED = (
@@ -193,7 +193,30 @@ def main() -> None:
     os.environ.update(request["environ"])
     sys.argv[1:] = request["arguments"]
     sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    end(run_to_the_end(request["module"]))
+
+
+def run_to_the_end(module: str) -> int:
+    """As the interpreter does, and what it would end with."""
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        if isinstance(ended.code, str):
+            print(ended.code, file=sys.stderr)
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+def end(code: int) -> NoReturn:
+    """All that shows of an interpreter's end. The rest is to give back memory, piece by piece: 60 ms."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are not daemons; has no public name
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -43,14 +43,19 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
 
+@functools.cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(tree_of(path)))
+
+
 def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return (node for node in nodes_of(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 @functools.cache
 def calls_of(path: Path) -> list[tuple[str, ast.Call]]:
     """Every call with the name it is written by, such as `time.sleep`."""
-    return [(ast.unparse(node.func), node) for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)]
+    return [(ast.unparse(node.func), node) for node in nodes_of(path) if isinstance(node, ast.Call)]
 
 
 def words_of(name: str) -> set[str]:
@@ -96,7 +101,7 @@ def test_a_module_says_its_job_in_a_line_or_two() -> None:
 
 def test_names_say_what_a_thing_is() -> None:
     def empty(path: Path) -> list[str]:
-        classes = [node.name for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef)]
+        classes = [node.name for node in nodes_of(path) if isinstance(node, ast.ClassDef)]
         return [name for name in (path.stem, path.parent.name, *classes) if words_of(name) & BANNED]
 
     assert complaints(EVERYTHING, empty) == {}
@@ -125,7 +130,7 @@ def test_a_silenced_rule_says_why() -> None:
 def test_no_module_keeps_state() -> None:
     def state(path: Path) -> list[object]:
         tree, found = tree_of(path), list[object]()
-        found += [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Global)]
+        found += [node.lineno for node in nodes_of(path) if isinstance(node, ast.Global)]
         for node in tree.body:
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None and is_mutable(node.value):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -153,15 +158,15 @@ def test_tests_wait_for_something_and_never_just_sleep() -> None:
 
 def test_a_skipped_test_says_why() -> None:
     def unexplained(path: Path) -> list[int]:
-        found, tree = list[int](), tree_of(path)
+        found, nodes = list[int](), nodes_of(path)
         for name, node in calls_of(path):
             if name == "pytest.skip" and not (node.args or node.keywords):
                 found.append(node.lineno)
             is_mark = name in ("pytest.mark.skip", "pytest.mark.skipif", "pytest.mark.xfail")
             if is_mark and "reason" not in {keyword.arg for keyword in node.keywords}:
                 found.append(node.lineno)
-        called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-        bare = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and id(node) not in called]
+        called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+        bare = [node for node in nodes if isinstance(node, ast.Attribute) and id(node) not in called]
         marks = [node for node in bare if node.attr in ("skip", "xfail")]
         return found + [n.lineno for n in marks if ast.unparse(n) in ("pytest.mark.skip", "pytest.mark.xfail")]
 

@@ -1,13 +1,12 @@
 """Platforms for tests that need not see a first start: folders that were started before, and one that is shared."""
 
 import asyncio
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Once
+from tests.conftest import Once, copy_folder
 from tests.platform import Platform, serving
 from tests.server_process import make_logins_quick
 from trading_intents.storage.cluster import DATABASE, LOGIN, OWNER, open_cluster
@@ -29,12 +28,12 @@ def warm_original(once: Once) -> Path:
 
 @pytest.fixture
 def warm(warm_original: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(warm_original, tmp_path / "data", copy_function=shutil.copy))
+    return copy_folder(warm_original, tmp_path / "data")
 
 
 @pytest.fixture(scope="session")
 def platform(warm_original: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     """One for all who leave it as they found it, but for what they add. Its folder is named as in a checkout."""
-    folder = shutil.copytree(warm_original, tmp_path_factory.mktemp("checkout") / ".data", copy_function=shutil.copy)
-    with serving(Path(folder)) as platform:
+    folder = copy_folder(warm_original, tmp_path_factory.mktemp("checkout") / ".data")
+    with serving(folder) as platform:
         yield platform

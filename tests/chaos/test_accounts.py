@@ -107,7 +107,7 @@ def health(platform: Platform, watch: Headers) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("count", "stop_seconds"),
-    [(200, 0.0), pytest.param(2000, STOPPED_SECONDS, marks=pytest.mark.chaos)],
+    [(100, 0.0), pytest.param(2000, STOPPED_SECONDS, marks=pytest.mark.chaos)],
 )
 def test_every_event_is_handled_once_though_workers_die(
     platform: Platform, settings: dict[str, str], tables: Tables, tmp_path: Path, count: int, stop_seconds: float

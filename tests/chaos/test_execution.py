@@ -90,7 +90,7 @@ def test_a_stopped_worker_that_wakes_up_changes_nothing(urls: Urls, tmp_path: Pa
         check_once(crew, made)
 
 
-@pytest.mark.parametrize("intents", [100, pytest.param(500, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("intents", [40, pytest.param(500, marks=pytest.mark.chaos)])
 @pytest.mark.parametrize("cause", ["disabled", "stale"])
 def test_what_was_queued_is_checked_before_it_is_sent(urls: Urls, tmp_path: Path, cause: str, intents: int) -> None:
     settings = {"EXECUTION_MAX_AGE_MILLIS": "1500"} if cause == "stale" else {}

@@ -159,7 +159,7 @@ def provision(folder: Path, settings: dict[str, str]) -> tuple[Headers, list[str
 
 
 @pytest.mark.parametrize(
-    ("seconds", "pauses"), [(7, (1.5, 3)), pytest.param(300, (3, 8), marks=pytest.mark.chaos)], ids=["short", "long"]
+    ("seconds", "pauses"), [(5, (1.5, 3)), pytest.param(300, (3, 8), marks=pytest.mark.chaos)], ids=["short", "long"]
 )
 def test_every_answer_is_kept_whole_though_everything_dies(
     server: tuple[Path, Body], tmp_path: Path, seconds: int, pauses: tuple[float, float]

@@ -19,11 +19,12 @@ WITHIN_SECONDS = 1.0
 @pytest.fixture(scope="module")
 def firm(world: World) -> World:
     """A tenant of our own in the world: its organization's switch is nobody else's matter."""
+    name = f"org_firm_{uuid.uuid4().hex}"  # another one when this is made again
     made = world.platform.apply(
         {
             "organizations": [
                 {
-                    "external_id": "org_firm",
+                    "external_id": name,
                     "entitlements": ["controls_premium"],
                     "users": [{"external_id": "firm-admin", "role": "admin"}],
                     "api_keys": [
@@ -34,7 +35,7 @@ def firm(world: World) -> World:
         }
     )["organizations"][0]
     callers = {
-        "admin": {"authorization": f"Bearer {world.platform.token('firm-admin', 'org_firm')}"},
+        "admin": {"authorization": f"Bearer {world.platform.token('firm-admin', name)}"},
         "key": {"x-api-key": made["api_keys"][0]["api_key"]},
     }
     return World(world.platform, {"organizations": [made]}, callers)
@@ -57,7 +58,7 @@ def test_the_organizations_switch_holds_for_every_account(firm: World) -> None:
     control = answer.json()
     assert (answer.status_code, answer.headers["etag"]) == (200, '"1"')
     assert all(STAMP.fullmatch(control[name]) for name in ("created_at", "updated_at"))
-    organization = firm.organization("org_firm")["id"]
+    organization = firm.answer["organizations"][0]["id"]
     stamps = {name: control[name] for name in ("created_at", "updated_at")}
     assert control == stamps | {
         "organization_id": organization,
@@ -250,7 +251,7 @@ def test_controls_stay_in_force_when_the_entitlement_lapses(firm: World, world_d
 
     async def entitle(entitlements: list[str]) -> None:
         connection = await asyncpg.connect(world_database.owner.reveal())
-        organization = firm.organization("org_firm")["id"]
+        organization = firm.answer["organizations"][0]["id"]
         await connection.execute("UPDATE organizations SET entitlements = $2 WHERE id = $1", organization, entitlements)
         await connection.close()
 

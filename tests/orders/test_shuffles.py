@@ -12,7 +12,7 @@ from trading_intents.orders.facts import Fact, FactKind, admit
 from trading_intents.orders.model import OrderFlag, OrderStatus, OrderView, Pending, Terms, derive
 
 EXAMPLES = 200
-SHUFFLES = 55  # of each example
+SHUFFLES = 50  # of each example
 CHAIN = terms("100", "80", "120", limit="10")
 COMMANDS = Pending(cancels=("X",), replace="R2")
 OPEN = {

@@ -117,10 +117,11 @@ async def run_flow(
     return done
 
 
+@pytest.mark.parametrize("rows", [1_000, pytest.param(2_000, marks=pytest.mark.chaos)])
 async def test_killed_workers_lose_nothing_and_double_nothing(
-    database: Database, table: Table, database_url: Secret
+    database: Database, table: Table, database_url: Secret, rows: int
 ) -> None:
-    faults = await run_flow(database, table, database_url, 2_000, 5, 0, seed=4)
+    faults = await run_flow(database, table, database_url, rows, 5, 0, seed=4)
     assert len(faults) >= 5
 
 

@@ -14,6 +14,7 @@ from typing import IO, Any
 import asyncpg
 import pytest
 
+from tests.conftest import copy_folder
 from tests.forks import Fork
 from tests.waiting import eventually
 
@@ -127,5 +128,5 @@ def start() -> Iterator[Start]:
 @pytest.fixture
 def data_dir(cluster: Path, tmp_path: Path) -> Iterator[Path]:
     """A folder of a server that was started before: saves each test an initdb. Name it before `start`."""
-    yield Path(shutil.copytree(cluster, tmp_path / "data", copy_function=shutil.copy))
+    yield copy_folder(cluster, tmp_path / "data")
     shutil.rmtree(tmp_path, ignore_errors=True)

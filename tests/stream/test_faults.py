@@ -108,7 +108,7 @@ class Faithful:
                 self.seen.append(event)
 
 
-@pytest.mark.parametrize(("kills", "events"), [(3, 600), pytest.param(10, 2_000, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize(("kills", "events"), [(2, 400), pytest.param(10, 2_000, marks=pytest.mark.chaos)])
 def test_a_client_that_resumes_sees_every_event_through_kills(
     world: World, world_database: Urls, tables: Tables, tmp_path: Path, kills: int, events: int
 ) -> None:

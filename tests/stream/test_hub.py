@@ -54,8 +54,11 @@ async def test_without_a_wake_up_the_poll_finds_it(house: House, organization: O
     assert (await reader.has(1)).numbers == [1]
 
 
-async def test_whoever_joins_or_resumes_in_the_midst_misses_nothing(house: House, organization: OrganizationId) -> None:
-    chance, total = random.Random(7), 3_000
+@pytest.mark.parametrize("total", [1_500, pytest.param(3_000, marks=pytest.mark.chaos)])
+async def test_whoever_joins_or_resumes_in_the_midst_misses_nothing(
+    house: House, organization: OrganizationId, total: int
+) -> None:
+    chance = random.Random(7)
     whole = await Reader(house, organization).subscribe()
     readers: list[tuple[int, Reader]] = []
 
@@ -83,7 +86,8 @@ async def test_whoever_joins_or_resumes_in_the_midst_misses_nothing(house: House
         assert reader.numbers == list(range(after + 1, total + 1))
 
 
-async def test_priming_and_live_fit_without_a_gap(database: Database, organization: OrganizationId) -> None:
+@pytest.mark.parametrize("total", [150, pytest.param(400, marks=pytest.mark.chaos)])
+async def test_priming_and_live_fit_without_a_gap(database: Database, organization: OrganizationId, total: int) -> None:
     """The retained state is the number of events so far; the next one must be the one after it."""
 
     async def retained(tx: Tx, organization_id: OrganizationId, *scope: object) -> Sequence[Event]:
@@ -93,7 +97,7 @@ async def test_priming_and_live_fit_without_a_gap(database: Database, organizati
     async with House(database, retained).running() as house:
 
         async def write() -> None:
-            for number in range(1, 401):
+            for number in range(1, total + 1):
                 await house.append([numbered(organization, number)])
 
         writing = asyncio.create_task(write())
@@ -105,8 +109,8 @@ async def test_priming_and_live_fit_without_a_gap(database: Database, organizati
         for reader in readers:
             await reader.until(lambda reader: reader.numbers)
             state = reader.numbers[0]
-            await reader.until(lambda reader: len(reader.numbers) >= 1 + 401 - state)  # noqa: B023 - awaited at once
-            assert reader.numbers[1:] == list(range(state, 401))
+            await reader.until(lambda reader: len(reader.numbers) >= 2 + total - state)  # noqa: B023 - awaited at once
+            assert reader.numbers[1:] == list(range(state, total + 1))
 
 
 async def test_a_reader_that_stops_is_ended_and_can_resume(house: House, organization: OrganizationId) -> None:
