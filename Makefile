@@ -4,7 +4,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS := 3
-ALONE_WORKERS := 2
 # Compiled code is kept, whatever the shell says: every start takes half the time.
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
@@ -22,8 +21,7 @@ test: $(VENV)/dev.stamp ## run the whole test suite, or TESTS=tests/web
 ifdef TESTS
 	@$(BIN)/python -m pytest $(TESTS)
 else
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not chaos and not alone"
-	@$(BIN)/python -m pytest -n $(ALONE_WORKERS) --dist loadscope -m alone $$(grep -rl --include='*.py' 'mark\.alone' tests)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -p tests.turns
 endif
 
 check: $(VENV)/dev.stamp ## lint, types, import rules, migrations

@@ -3,11 +3,15 @@
 import asyncio
 from uuid import UUID, uuid4
 
+import pytest
+
 from tests.conftest import Urls
 from tests.execution.floor import Floor, executing, open_floor
 from trading_intents.execution.service import Execution
 from trading_intents.telemetry import Metrics
 from trading_intents.testing.fakes import Act, Venue
+
+pytestmark = pytest.mark.quiet
 
 
 async def until_connection(floor: Floor, state: str, account: UUID | None = None) -> None:

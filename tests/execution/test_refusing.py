@@ -6,6 +6,8 @@ from tests.conftest import Urls
 from tests.execution.floor import Floor, executing, open_floor
 from trading_intents.testing.fakes import Act
 
+pytestmark = pytest.mark.quiet
+
 DISABLINGS = {
     "organization_manually_disabled": "INSERT INTO organization_controls (organization_id, manually_disabled)"
     " SELECT organization_id, true FROM accounts LIMIT 1",

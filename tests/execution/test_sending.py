@@ -8,6 +8,8 @@ from trading_intents.brokers.port import EventKind
 from trading_intents.telemetry import Metrics
 from trading_intents.testing.fakes import Act
 
+pytestmark = pytest.mark.quiet
+
 UNCLEAR = (Act.DROP, Act.HANG, Act.BREAK, Act.DUPLICATE)
 
 
