@@ -18,7 +18,7 @@ from tests.proxy import FaultProxy, Verdict, proxied
 from tests.storage.conftest import query
 from trading_intents.errors import OutcomeUnknown, StartupRefused, Unavailable
 from trading_intents.secret import Secret
-from trading_intents.storage.database import Database, Isolation, Pool, Tx, open_database, open_pool
+from trading_intents.storage.database import SERVICE_ROLE, Database, Isolation, Pool, Tx, open_database, open_pool
 from trading_intents.storage.migrate import pending
 from trading_intents.telemetry import Metrics, make_log
 
@@ -237,6 +237,29 @@ async def transact(pool: Pool) -> None:
 
 async def never_healthy(pool: Pool) -> None:
     assert not await pool.healthy()
+
+
+async def test_a_crowd_on_a_cold_pool_shares_what_its_first_made(urls: Urls, metrics: Metrics) -> None:
+    crowd, all_hold, holding = 20, asyncio.Event(), 0
+    open_ones = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename <> current_user"
+
+    async def use() -> None:
+        async with pool.transaction() as tx:
+            await tx.fetchval("SELECT 1")
+
+    async def hold() -> None:
+        nonlocal holding
+        async with pool.transaction():
+            holding += 1
+            if holding == crowd:
+                all_hold.set()
+            await all_hold.wait()
+
+    async with open_pool(urls.login, SERVICE_ROLE, crowd, metrics) as pool:
+        await asyncio.gather(*(use() for _ in range(crowd)))
+        assert await query(urls.owner.reveal(), open_ones) < crowd
+        await asyncio.gather(*(hold() for _ in range(crowd)))
+        assert await query(urls.owner.reveal(), open_ones) == crowd, "who need them all at once have them all"
 
 
 @pytest.mark.alone

@@ -11,6 +11,8 @@ from typing import Any
 import asyncpg
 
 CLOSE_LIMIT_SECONDS = 5.0
+# Made at once. A crowd that starts together is served by what the first of it give back, long before each had its own.
+MAKING_LIMIT = 2
 IDLE_LIMIT_SECONDS = 300.0  # older ones may have been forgotten by what lies between us and the server
 
 # Element types by name, with PostgreSQL's own numbers of their arrays and of themselves, which are the same everywhere.
@@ -49,6 +51,7 @@ class Connections:
         self._connect = connect
         self.size = size
         self._permits = asyncio.Semaphore(size)
+        self._making = asyncio.Semaphore(MAKING_LIMIT)
         self._idle: list[tuple[Any, float]] = []
         self._closing = False
 
@@ -93,8 +96,8 @@ class Connections:
 
     async def _made(self, limit_seconds: float) -> Any:
         try:
-            async with asyncio.timeout(limit_seconds):
-                return await self._connect()
+            async with asyncio.timeout(limit_seconds), self._making:
+                return self._warmest() or await self._connect()
         except BaseException:
             self._permits.release()
             raise
