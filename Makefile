@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS := 3
+WORKERS := 4
 # Compiled code is kept, whatever the shell says: every start takes half the time.
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q

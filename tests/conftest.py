@@ -117,6 +117,7 @@ def postgres(cluster: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture(scope="session")
 def databases(postgres: Urls) -> Iterator[Databases]:
     """Gives both logins' URLs of a fresh, migrated database, as often as it is entered."""
+    psycopg.connect(postgres.of(TEMPLATE).owner.reveal()).close()  # leaves a file that spares every copy 3 ms
     with psycopg.connect(postgres.owner.reveal(), autocommit=True) as server:
 
         @contextlib.contextmanager

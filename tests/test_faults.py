@@ -166,7 +166,7 @@ FAULTS: list[Callable[[FaultProxy], None]] = [
 ]
 
 
-@pytest.mark.alone
+@pytest.mark.alone(seconds=5)
 def test_ten_outages_are_told_in_time_and_survived(behind: Behind) -> None:
     for fault in FAULTS:
         assert behind.write().status_code == 201

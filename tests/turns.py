@@ -1,4 +1,7 @@
-"""Who is `alone` goes first, on two workers, beside who is `quiet` on a third; the others begin when they are done."""
+"""Who is `alone` goes first, on three workers; the others begin when they are done, but for who is `quiet`.
+
+All who are quiet begin on one worker: while they wait, the processors are for two others, and never idle.
+"""
 
 import os
 import tempfile
@@ -9,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-SIDES = 2
+SIDES = 3
 LIMIT_SECONDS = 120.0
 LOOK_SECONDS = 0.05
 
@@ -28,6 +31,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure() -> None:
     if "PYTEST_XDIST_WORKER" not in os.environ:
         Path(os.environ.pop(DONE)).unlink()
+
+
+def _seconds(alone: list[pytest.Item]) -> float:
+    marks = [mark for item in alone if (mark := item.get_closest_marker("alone"))]
+    return float(sum(mark.kwargs.get("seconds", 1) for mark in marks))
 
 
 def _parted(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item], list[pytest.Item]]:
@@ -50,8 +58,9 @@ class Turns:
         self._left = len(alone)
         firsts: list[list[pytest.Item]] = [[] for _ in range(self._workers)]
         for _, module in groupby(alone, lambda item: item.path):
-            min(firsts[:SIDES], key=len).extend(module)
-        firsts[-1] += quiet
+            min(firsts[:SIDES], key=_seconds).extend(module)
+        # Backwards: those that wait longest are in execution, and are beside who is alone.
+        firsts[-1] += sorted(quiet, key=lambda item: item.path, reverse=True)
         ordered: list[pytest.Item] = []
         for worker, first in enumerate(firsts):
             size = (len(items) - len(ordered)) // (self._workers - worker)

@@ -14,7 +14,7 @@ from trading_intents.trading import Environment
 
 VALIDATE = "/api/v1/auth/api-key/validate"
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.alone(seconds=2)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("caller", "examples", "phases"),
     [
-        ("admin", 2, EVERY_PHASE),
+        ("admin", 1, EVERY_PHASE),
         ("service", 1, "fuzzing"),  # the same operations; what else it may is in the matrix, as is all of who is nobody
         *(pytest.param(caller, 15, EVERY_PHASE, marks=pytest.mark.chaos) for caller in ("admin", "service", "none")),
     ],

@@ -54,7 +54,7 @@ def check_once(crew: Crew, intents: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("intents", "seconds"), [(60, 6), pytest.param(2_000, 120, marks=pytest.mark.chaos)], ids=["short", "long"]
+    ("intents", "seconds"), [(40, 4), pytest.param(2_000, 120, marks=pytest.mark.chaos)], ids=["short", "long"]
 )
 def test_no_order_is_sent_twice_though_workers_die_and_answers_are_lost(
     urls: Urls, tmp_path: Path, intents: int, seconds: int
@@ -156,7 +156,7 @@ def test_commands_of_an_intent_stay_in_order_though_workers_die(urls: Urls, tmp_
         crew.assert_true()
 
 
-@pytest.mark.parametrize("triples", [20, pytest.param(300, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("triples", [16, pytest.param(300, marks=pytest.mark.chaos)])
 def test_without_kills_every_command_arrives(urls: Urls, tmp_path: Path, triples: int) -> None:
     with open_crew(urls, tmp_path, accounts=3) as crew, crew.worker():
         until_connected(crew)

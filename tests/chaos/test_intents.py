@@ -69,6 +69,7 @@ class Load:
     fleet: Fleet
     headers: Headers
     accounts: list[str]
+    pace_seconds: float
     over: threading.Event = field(default_factory=threading.Event)
     confirmed: dict[str, tuple[str, str, int]] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
@@ -78,7 +79,7 @@ class Load:
     def trade(self, number: int) -> None:
         chance, names = random.Random(100 + number), map(f"{number}-{{}}".format, itertools.count())
         with httpx.Client(headers=self.headers, timeout=20, verify=False) as client:
-            while not self.over.is_set():
+            while not self.over.wait(self.pace_seconds):
                 account = chance.choice(self.accounts)
                 intent = self.send(client, chance, account, next(names), create(limit()))
                 for body in (replace(intent, limit("11")), cancel(intent), cancel(intent)):
@@ -159,16 +160,18 @@ def provision(folder: Path, settings: dict[str, str]) -> tuple[Headers, list[str
 
 
 @pytest.mark.parametrize(
-    ("seconds", "pauses"), [(5, (1.5, 3)), pytest.param(300, (3, 8), marks=pytest.mark.chaos)], ids=["short", "long"]
+    ("seconds", "pauses", "pace_seconds"),
+    [(5, (1.5, 3), 0.05), pytest.param(300, (3, 8), 0, marks=pytest.mark.chaos)],
+    ids=["short", "long"],
 )
 def test_every_answer_is_kept_whole_though_everything_dies(
-    server: tuple[Path, Body], tmp_path: Path, seconds: int, pauses: tuple[float, float]
+    server: tuple[Path, Body], tmp_path: Path, seconds: int, pauses: tuple[float, float], pace_seconds: float
 ) -> None:
     folder, said = server
     settings = PLENTY | {"DATABASE_URL": said["url"], "DATABASE_OWNER_URL": said["owner_url"], "ROLES": "api"}
     headers, accounts = provision(tmp_path / "api", settings)
     fleet = Fleet(tmp_path / "api", settings, pauses)
-    load = Load(fleet, headers, accounts)
+    load = Load(fleet, headers, accounts, pace_seconds)
     with ThreadPoolExecutor(2 + CLIENTS) as threads:
         living = [threads.submit(fleet.run, number) for number in range(2)]
         try:

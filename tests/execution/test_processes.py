@@ -4,10 +4,14 @@ import time
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Urls
 from tests.execution.crew import open_crew, until_connected
 from tests.intents.desk import create, limit, market, replace
 from tests.waiting import eventually
+
+pytestmark = pytest.mark.quiet
 
 TAKEOVER_SECONDS = 7.0
 

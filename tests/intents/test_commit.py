@@ -84,7 +84,7 @@ def is_keyed(name: str) -> bool:
     return name.endswith(("0", "2"))
 
 
-@pytest.mark.parametrize("cuts", [40, pytest.param(200, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("cuts", [20, pytest.param(200, marks=pytest.mark.chaos)])
 def test_cuts_at_commit_double_nothing_and_tell_nothing_wrong(
     cut_platform: Platform, cut: CutAtCommit, urls: Urls, cuts: int
 ) -> None:

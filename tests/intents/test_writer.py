@@ -205,7 +205,7 @@ async def answered(office: Office, seconds: float) -> str:
     return codes([outcome])[0]
 
 
-@pytest.mark.alone
+@pytest.mark.alone(seconds=3)
 @pytest.mark.parametrize("fault", ["refuse", "reset", "stall"])
 async def test_a_database_that_is_away_is_told_in_time_and_is_back_soon(urls: Urls, fault: str) -> None:
     with proxied(urls.login) as (proxy, login):

@@ -77,7 +77,7 @@ class Waiting:
         return self.ends
 
 
-@pytest.mark.alone
+@pytest.mark.alone(seconds=3)
 def test_whoever_may_no_longer_is_ended_soon(
     client: Client, world: World, leaving: dict[str, Any], tables: Tables
 ) -> None:

@@ -31,6 +31,7 @@ from trading_intents.telemetry import Metrics, make_log
 ACCOUNTS = 50
 LIFE_SECONDS = (0.3, 1.5)
 RUN_SECONDS = 300.0
+PACE_SECONDS = 0.05
 # Large events fill windows and lines in less time.
 EVENT_BYTES, LARGE_EVENTS = 8_000, 2_500
 MOST_GROWTH_BYTES = 200 * 1024 * 1024
@@ -127,6 +128,7 @@ def test_a_client_that_resumes_sees_every_event_through_kills(
                 url = f"/v1/accounts/{next(accounts)}/intents"
                 answer = world.client.post(url, json=create(limit("1", "0.01")), headers=caller)
                 assert answer.status_code == 202, answer.text
+            killed.over.wait(PACE_SECONDS)
             committed = count_events(tables, made["id"])
         eventually(lambda: len(client.seen) >= committed, RUN_SECONDS)
     finally:
