@@ -103,7 +103,7 @@ async def kill_postgres(data_dir: Path) -> None:
     await eventually_async(replaced, RETURN_SECONDS)
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(20, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.chaos)])
 async def test_kills_of_postgresql_lose_no_answered_write(warm: Path, kills: int) -> None:
     with serving(warm, **UNLIMITED) as platform:
         admin = admin_of(platform, "demo", "demo")

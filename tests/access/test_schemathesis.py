@@ -35,7 +35,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("caller", "examples", "phases"),
     [
         ("admin", 1, EVERY_PHASE),
-        ("service", 1, "fuzzing"),  # the same operations; what else it may is in the matrix, as is all of who is nobody
         *(pytest.param(caller, 15, EVERY_PHASE, marks=pytest.mark.chaos) for caller in ("admin", "service", "none")),
     ],
 )

@@ -42,7 +42,7 @@ def busy(url: str, desk: Desk) -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.parametrize("rounds", [60, pytest.param(250, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("rounds", [30, pytest.param(250, marks=pytest.mark.chaos)])
 def test_a_control_answered_here_is_honoured_there_at_once(
     world: World, second: Platform, desk: Desk, rounds: int
 ) -> None:
