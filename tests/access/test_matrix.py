@@ -1,4 +1,4 @@
-"""Every caller at every endpoint, against a table written by hand from the contract; run in two orders."""
+"""Every caller at every endpoint, against a table written by hand from the contract; in two orders, one in chaos."""
 
 import random
 import uuid
