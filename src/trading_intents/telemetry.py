@@ -117,6 +117,12 @@ class Metrics:
         self._count_stream()
 
     def _count_writer(self) -> None:
+        self.writer_batches = Counter(
+            "ti_writer_batches",
+            "Batches by way: decided ahead, asked first, or mistaken (decided ahead, then asked).",
+            ["way"],
+            registry=self.registry,
+        )
         self.writer_batch_size = Histogram(
             "ti_writer_batch_size",
             "Commands decided in one transaction.",

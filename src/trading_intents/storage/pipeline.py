@@ -4,6 +4,7 @@ For the writer, which would else wait for the server seven times a batch. Knows 
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -36,7 +37,8 @@ class Statement(NamedTuple):
     arguments: tuple[str | bytes | None, ...] = ()
 
 
-Rows = list[tuple[bytes | None, ...]]  # as texts
+Row = tuple[bytes | None, ...]  # texts
+Rows = list[Row]
 
 
 class Reply(NamedTuple):
@@ -56,6 +58,68 @@ class LinkLost(Exception):
     """The connection ended, or was ended since no answer came in time: what was sent may have been run."""
 
 
+class LinkDropped(LinkLost):
+    """We ended it ourselves."""
+
+
+class Trip:
+    """Statements on their way to the server and their answers on the way back."""
+
+    def __init__(self, link: "_Link", known: dict[str, bytes]) -> None:
+        """`known` had been prepared before it left."""
+        self.replies: list[Reply] = []
+        self.error: Exception | None = None
+        self.known = known
+        self._first = 0
+        self.timer: asyncio.TimerHandle | None = None
+        self._link = link
+        loop = asyncio.get_running_loop()
+        self._arrived: asyncio.Future[None] = loop.create_future()
+        self._ended: asyncio.Future[None] = loop.create_future()
+
+    def also(self, statements: Sequence[Statement], more: bool = False) -> None:
+        """What belongs to one that was sent with `more`: not run if anything before was refused."""
+        self._link.add(statements, more)
+
+    def then(self, statements: Sequence[Statement]) -> "Trip":
+        """What follows on the same link, or is lost with it."""
+        return self._link.send(statements)
+
+    async def head(self) -> list[Reply]:
+        """The answers to what was sent first, while the server may still be at work on the rest. Raises as `end`."""
+        await self._arrived
+        if len(self.replies) < self._first and self.error:
+            raise self.error
+        return self.replies[: self._first]
+
+    async def end(self) -> list[Reply]:
+        """All of them. Refused and LinkLost: as these say."""
+        await self._ended
+        if self.error:
+            raise self.error
+        return self.replies
+
+    def expect(self, first: int) -> None:
+        self._first = first
+
+    def add(self, reply: Reply) -> None:
+        self.replies.append(reply)
+        if len(self.replies) == self._first and not self._arrived.done():
+            self._arrived.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        self.error = self.error or error
+        if not self._arrived.done():
+            self._arrived.set_result(None)
+
+    def finish(self) -> None:
+        if self.timer:
+            self.timer.cancel()
+        for future in (self._arrived, self._ended):
+            if not future.done():
+                future.set_result(None)
+
+
 class Pipeline:
     """Opened by its first use, and again after every loss. For one caller at a time."""
 
@@ -67,14 +131,25 @@ class Pipeline:
 
     async def run(self, statements: Sequence[Statement]) -> list[Reply]:
         """One round trip. Unavailable: none of them left. Refused and LinkLost: as these say."""
+        return await self._finished(await self.send(statements))
+
+    async def send(self, statements: Sequence[Statement], more: bool = False) -> Trip:
+        """They are on their way, behind those that were sent before. With `more` the rest follows by `Trip.also`."""
         link = self._link
         if link is None or link.closed:
             link = self._link = await self._open()
-        return await link.run(statements)
+        return link.send(statements, more)
+
+    async def _finished(self, trip: Trip) -> list[Reply]:
+        try:
+            return await trip.end()
+        except asyncio.CancelledError:
+            self.close()  # who would know what was run?
+            raise
 
     def close(self) -> None:
         if self._link:
-            self._link.close()
+            self._link.close(LinkDropped())
 
     async def _open(self) -> "_Link":
         loop = asyncio.get_running_loop()
@@ -85,7 +160,7 @@ class Pipeline:
             async with asyncio.timeout(CONNECT_LIMIT_SECONDS):
                 connection = await psycopg.AsyncConnection.connect(self._url.reveal(), autocommit=True)
                 link = _Link(connection)
-                await link.run([Statement(text) for text in self._session])
+                await link.send([Statement(text) for text in self._session]).end()
         except (psycopg.Error, OSError, TimeoutError, Refused, LinkLost) as error:
             if link:
                 link.close()
@@ -106,61 +181,62 @@ class _Link:
         self._loop.add_reader(self._fd, self._receive)
         self._names: dict[str, bytes] = {}
         self._prepared = 0
-        self._answered: asyncio.Future[None] | None = None
-        self._replies: list[Reply] = []
-        self._error: Exception | None = None
+        self._trips: deque[Trip] = deque()
         self.closed = False
 
-    async def run(self, statements: Sequence[Statement]) -> list[Reply]:
-        known = dict(self._names)
-        self._replies, self._error = [], None
-        self._answered = self._loop.create_future()
-        timer = self._loop.call_later(RUN_LIMIT_SECONDS, self.close)
-        try:
-            self._send(statements)
-            await self._answered
-        except Refused:
-            # Who knows which were prepared: those that were new get other names.
-            self._names = known
-            raise
-        except psycopg.Error as error:
-            self.close()
-            raise LinkLost from error
-        except BaseException:
-            self.close()  # else this answer would be taken for the next one's
-            raise
-        finally:
-            timer.cancel()
-            self._answered = None
-        return self._replies
+    def send(self, statements: Sequence[Statement], more: bool = False) -> Trip:
+        trip = Trip(self, dict(self._names))
+        if self.closed:
+            trip.fail(LinkLost())
+            trip.finish()
+            return trip
+        self._trips.append(trip)
+        trip.timer = self._loop.call_later(RUN_LIMIT_SECONDS, self.close)
+        if more:
+            trip.expect(len(statements))
+        self.add(statements, more)
+        return trip
 
-    def close(self) -> None:
+    def add(self, statements: Sequence[Statement], more: bool) -> None:
+        """To the trip that was sent last."""
+        if self.closed:
+            return
+        try:
+            for statement in statements:
+                self._send(statement)
+            if more:
+                self._link.send_flush_request()
+            else:
+                self._link.pipeline_sync()
+            self._flush()
+        except psycopg.Error:
+            self.close()
+
+    def close(self, error: LinkLost | None = None) -> None:
         if self.closed:
             return
         self.closed = True
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
         self._link.finish()
-        self._end(LinkLost())
+        while self._trips:
+            trip = self._trips.popleft()
+            trip.fail(error or LinkLost())
+            trip.finish()
 
-    def _send(self, statements: Sequence[Statement]) -> None:
-        link = self._link
-        for sql, arguments in statements:
-            name = self._names.get(sql)
-            if name is None:
-                self._prepared += 1
-                # The first word is for whoever reads the server's log.
-                name = self._names[sql] = f"{sql.split(maxsplit=1)[0].lower()}_{self._prepared}".encode()
-                link.send_prepare(name, sql.encode())
-            if arguments:
-                values = [each.encode() if isinstance(each, str) else each for each in arguments]
-                link.send_query_prepared(
-                    name, values, [_BINARY if type(each) is bytes else _TEXT for each in arguments]
-                )
-            else:
-                link.send_query_prepared(name, None)
-        link.pipeline_sync()
-        self._flush()
+    def _send(self, statement: Statement) -> None:
+        link, (sql, arguments) = self._link, statement
+        name = self._names.get(sql)
+        if name is None:
+            self._prepared += 1
+            # The first word is for whoever reads the server's log.
+            name = self._names[sql] = f"{sql.split(maxsplit=1)[0].lower()}_{self._prepared}".encode()
+            link.send_prepare(name, sql.encode())
+        if arguments:
+            values = [each.encode() if isinstance(each, str) else each for each in arguments]
+            link.send_query_prepared(name, values, [_BINARY if type(each) is bytes else _TEXT for each in arguments])
+        else:
+            link.send_query_prepared(name, None)
 
     def _flush(self) -> None:
         """What the socket does not take at once leaves when it can."""
@@ -178,47 +254,44 @@ class _Link:
         link = self._link
         try:
             link.consume_input()
+            if not self._trips:
+                raise psycopg.OperationalError  # nothing was asked: it is the end of the link that is told
             at_end = False
-            while self._answered and not link.is_busy():
+            while self._trips and not link.is_busy():
                 result = link.get_result()
                 if result is None:
                     if at_end:
-                        raise psycopg.OperationalError  # nothing more will come: the link is gone
+                        break  # of all that was sent so far
                     at_end = True  # of one statement's results
                     continue
                 at_end = False
                 if result.status == pq.ExecStatus.PIPELINE_SYNC:
-                    self._end(self._error)
-                    return
-                self._keep(result)
-            if not self._answered:
-                raise psycopg.OperationalError  # nothing was asked: it is the end of the link that is told
+                    trip = self._trips.popleft()
+                    if trip.error:
+                        self._names = trip.known  # who knows which were prepared: the new ones get other names
+                    trip.finish()
+                else:
+                    self._keep(self._trips[0], result)
+            if link.status != pq.ConnStatus.OK:
+                raise psycopg.OperationalError  # nothing more will come
         except psycopg.Error:
             self.close()
 
-    def _keep(self, result: pq.abc.PGresult) -> None:
+    def _keep(self, trip: Trip, result: pq.abc.PGresult) -> None:
         match result.status:
             case pq.ExecStatus.TUPLES_OK:
                 columns = range(result.nfields)
                 rows = [tuple([result.get_value(row, c) for c in columns]) for row in range(result.ntuples)]
-                self._replies.append(Reply("", rows))
+                trip.add(Reply("", rows))
             case pq.ExecStatus.COMMAND_OK:
                 # A statement that was prepared gives one of these without a tag.
                 if tag := result.command_status:
-                    self._replies.append(Reply(tag.decode(), []))
-            case pq.ExecStatus.FATAL_ERROR if self._error is None:
+                    trip.add(Reply(tag.decode(), []))
+            case pq.ExecStatus.FATAL_ERROR if trip.error is None:
                 code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
                 message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
                 # Without a code it is not the server who says it: the link is gone.
                 is_last = not code or code.startswith(_LAST_WORDS)
-                self._error = LinkLost() if is_last else Refused(code, message)
+                trip.fail(LinkLost() if is_last else Refused(code, message))
                 if is_last:
                     self.close()
-
-    def _end(self, error: Exception | None) -> None:
-        if self._answered is None or self._answered.done():
-            return
-        if error:
-            self._answered.set_exception(error)
-        else:
-            self._answered.set_result(None)

@@ -1,4 +1,5 @@
-"""One transaction of the write path: lock, read, decide each command in order, append, commit. Two round trips."""
+"""One transaction of the write path: lock, read, decide each command in order, append, commit. Two round trips, or one
+when it can be decided by what is remembered."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -8,7 +9,7 @@ from msgspec import structs
 
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Clock, rfc3339
-from trading_intents.errors import ControlRejected, PlatformError
+from trading_intents.errors import ControlRejected, PlatformError, Unavailable
 from trading_intents.ids import IdTextMaker
 from trading_intents.intents.model import (
     Accepted,
@@ -24,6 +25,7 @@ from trading_intents.intents.stats import buckets
 from trading_intents.intents.stats.model import EVERY_REASON, Entry, Measure
 from trading_intents.intents.store import Place
 from trading_intents.intents.writing import statements
+from trading_intents.intents.writing.memory import Memory
 from trading_intents.intents.writing.record import (
     HASH_VERSION,
     Record,
@@ -33,8 +35,8 @@ from trading_intents.intents.writing.record import (
     marked_order_payload,
     new_payloads,
 )
-from trading_intents.intents.writing.scene import Scene, read_scene, symbol_of
-from trading_intents.storage.pipeline import LinkLost, Pipeline, Refused, Statement
+from trading_intents.intents.writing.scene import Questions, Scene, compose, read_scene, symbol_of
+from trading_intents.storage.pipeline import LinkDropped, LinkLost, Pipeline, Refused, Statement, Trip
 from trading_intents.stream import log as stream_log
 from trading_intents.stream.model import Event, EventType
 from trading_intents.trading import ORDER_TYPES, Made
@@ -65,6 +67,10 @@ class CommitLost(Exception):
         self.settled = settled
 
 
+class Mistaken(Exception):
+    """What was remembered holds no longer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tools:
     """What a batch is run with."""
@@ -76,14 +82,23 @@ class Tools:
 
 
 async def run_batch(
-    tools: Tools, submissions: Sequence[Submission], wait: bool, leaving: Callable[[], None] = lambda: None
+    tools: Tools,
+    submissions: Sequence[Submission],
+    wait: bool,
+    leaving: Callable[[], None] = lambda: None,
+    memory: Memory | None = None,
 ) -> Settled:
     """Committed when it returns. CommitLost: perhaps. Unavailable, Refused: nothing was recorded.
 
-    `leaving` is called when all is decided and about to be written.
+    `leaving` is called when all is decided and about to be written. `memory` learns what was met.
     """
     try:
-        return await _run(tools, submissions, wait, leaving)
+        scene = await read_scene(tools.link, submissions, tools.brokers, wait)
+        work, outcomes = _decide_all(tools, submissions, scene)
+        settled = Settled(outcomes, work.batch.last(), scene.transaction_id, tools.clock.monotonic())
+        leaving()
+        trip = await tools.link.send([*work.writes(), statements.COMMIT])
+        await _committed(trip, settled)
     except Refused:
         with contextlib.suppress(Refused, LinkLost):
             await tools.link.run([statements.ROLLBACK])
@@ -93,25 +108,83 @@ async def run_batch(
     except BaseException:
         tools.link.close()  # the transaction ends with it
         raise
+    if memory:
+        memory.learn(submissions, scene)
+    return settled
 
 
-async def _run(tools: Tools, submissions: Sequence[Submission], wait: bool, leaving: Callable[[], None]) -> Settled:
-    scene = await read_scene(tools.link, submissions, tools.brokers, wait)
+class Flight:
+    """A batch whose COMMIT is on its way."""
+
+    def __init__(self, link: Pipeline, trip: Trip, settled: Settled) -> None:
+        self._link, self._trip, self._settled = link, trip, settled
+
+    async def land(self) -> Settled:
+        """Committed when it returns. CommitLost: perhaps. Refused: nothing was recorded."""
+        try:
+            await _committed(self._trip, self._settled)
+        except Refused:
+            self._link.close()  # the transaction ends with it, and what was sent behind it
+            raise
+        return self._settled
+
+
+async def run_ahead(
+    tools: Tools, submissions: Sequence[Submission], memory: Memory, leaving: Callable[[], None]
+) -> Flight | None:
+    """Decided by what is remembered, while the server is asked; committed only if what it met was the same.
+
+    None: too little is remembered. Mistaken, Unavailable: nothing was recorded. `leaving` is called when it has left.
+    """
+    scene = memory.recall(submissions)
+    if scene is None:
+        return None
+    asked = Questions(submissions)
+    heads = {account_id: scene.heads[account_id] for account_id in asked.account_ids}
+    trip = await tools.link.send([*asked.locks(statements.Lock.AT_ONCE), *asked.reads()], more=True)
+    try:
+        work, outcomes = _decide_all(tools, submissions, scene)
+        trip.also(work.writes(), more=True)
+        decided_seconds = tools.clock.monotonic()
+        leaving()
+        with contextlib.suppress(Refused):
+            met = compose(tools.brokers, asked, await trip.head())
+            if memory.was_right(submissions, heads, scene.now, met):
+                trip.also([statements.COMMIT])
+                settled = Settled(outcomes, work.batch.last(), met.transaction_id, decided_seconds)
+                return Flight(tools.link, trip, settled)
+        with contextlib.suppress(Refused):
+            trip.also([])
+            await trip.end()
+        await trip.then([statements.ROLLBACK]).end()
+    except LinkDropped:
+        pass  # with the batch before it, which was refused
+    except LinkLost:
+        raise Unavailable("the database went away") from None
+    except BaseException:
+        tools.link.close()  # the transaction ends with it
+        raise
+    raise Mistaken
+
+
+def _decide_all(
+    tools: Tools, submissions: Sequence[Submission], scene: Scene
+) -> "tuple[_Work, list[Receipt | PlatformError | None]]":
     work = _Work(scene, tools.make_id)
     outcomes: list[Receipt | PlatformError | None] = []
     for submission in submissions:
         # An account that is there but not locked is locked elsewhere; one that is not there can be refused.
         skipped = submission.account_id not in scene.heads and submission.account_id in scene.accounts
         outcomes.append(None if skipped else work.settle(submission))
-    writes = work.writes()
-    settled = Settled(outcomes, work.batch.last(), scene.transaction_id, tools.clock.monotonic())
-    leaving()
+    return work, outcomes
+
+
+async def _committed(trip: Trip, settled: Settled) -> None:
     try:
-        *_, committed = await tools.link.run([*writes, statements.COMMIT])
+        *_, committed = await trip.end()
     except LinkLost:
         raise CommitLost(settled) from None
     assert committed.tag == "COMMIT", "an error was swallowed inside a transaction, which then rolled back"
-    return settled
 
 
 class _Work:
@@ -141,7 +214,7 @@ class _Work:
         return [
             *([statements.insert_refusals(self._refusals, now)] if self._refusals else ()),
             *([statements.mark_orders(batch, now)] if batch.changed_orders else ()),
-            *(statements.append(batch, now) if batch.actions else ()),
+            *([statements.append(batch, now)] if batch.actions else ()),
             *([statements.hurry(batch.cancelled_intents)] if batch.cancelled_intents else ()),
             *([buckets.addition(self._counts)] if self._counts else ()),
             *([stream_log.appending(self._events)] if self._events else ()),

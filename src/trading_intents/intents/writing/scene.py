@@ -1,5 +1,6 @@
 """What a batch meets: heads, orders, accounts, keys and controls, read under the heads' locks. Decides nothing."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, time
@@ -13,7 +14,7 @@ from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.intents.model import AccountState, Create, Earlier, KeyState, OrderState, Spec, State, Submission
 from trading_intents.intents.writing import statements
 from trading_intents.intents.writing.record import trimmed
-from trading_intents.storage.pipeline import LinkLost, Pipeline, Reply, Rows
+from trading_intents.storage.pipeline import LinkLost, Pipeline, Reply, Row, Statement
 from trading_intents.trading import ORDER_KINDS, Environment, OrderSide, RouteStrategy, Symbol, TimeInForce
 
 
@@ -57,37 +58,48 @@ class Scene:
         )
 
 
+class Questions:
+    """What is to be locked and read for a batch, in the order of the locks: heads, then the orders that are named,
+    then what needs no lock."""
+
+    def __init__(self, submissions: Sequence[Submission]) -> None:
+        self.organization_ids = {s.organization_id for s in submissions}
+        self.account_ids = sorted({s.account_id for s in submissions})
+        self.key_ids = {s.key_id for s in submissions if s.key_id}
+        self.references = {s.command.ref_intent_id for s in submissions if not isinstance(s.command, Create)}
+        self.symbols = {s.command.symbol for s in submissions if isinstance(s.command, Create)}
+        self.keyed = [(s.account_id, s.idempotency_key) for s in submissions if s.idempotency_key]
+
+    def locks(self, lock: statements.Lock) -> list[Statement]:
+        return [
+            *statements.begin(self.organization_ids),
+            *statements.lock_heads(self.account_ids, lock),
+            *([statements.lock_orders(sorted(self.references))] if self.references else ()),
+        ]
+
+    def reads(self) -> list[Statement]:
+        return [
+            *([statements.read_earlier(self.keyed)] if self.keyed else ()),
+            statements.read_scene(self.organization_ids, self.account_ids, self.key_ids, self.symbols or [""]),
+        ]
+
+
 async def read_scene(link: Pipeline, submissions: Sequence[Submission], brokers: Registry, wait: bool) -> Scene:
-    """In the order of the locks: heads, then the orders that are named, then what needs none."""
-    organization_ids = {s.organization_id for s in submissions}
-    account_ids = sorted({s.account_id for s in submissions})
-    key_ids = {s.key_id for s in submissions if s.key_id}
-    references = {s.command.ref_intent_id for s in submissions if not isinstance(s.command, Create)}
-    symbols = {s.command.symbol for s in submissions if isinstance(s.command, Create)}
-    keyed = [(s.account_id, s.idempotency_key) for s in submissions if s.idempotency_key]
-    first = [
-        *statements.begin(organization_ids),
-        *statements.lock_heads(account_ids, wait),
-        *([statements.lock_orders(sorted(references))] if references else ()),
-    ]
-    rows: list[statements.OrderRow] = []
+    asked = Questions(submissions)
+    locks = asked.locks(statements.Lock.WAIT if wait else statements.Lock.SKIP)
     try:
-        if references:  # only they know their symbols
-            *_, heads, orders = await link.run(first)
-            rows = [statements.OrderRow(*_texts(row)) for row in orders.rows]
-            symbols |= {Symbol(row.symbol) for row in rows}
-            first = []
+        if asked.references:  # only they know their symbols
+            locked = await link.run(locks)
+            asked.symbols |= {Symbol(_texts(row)[_SYMBOL]) for row in locked[-1].rows}
+            replies = [*locked, *await link.run(asked.reads())]
         else:
-            heads = None
-        earlier = [statements.read_earlier(keyed)] if keyed else []
-        replies = await link.run(
-            [*first, *earlier, *statements.read_scene(organization_ids, account_ids, key_ids, symbols or [""])]
-        )
+            replies = await link.run([*locks, *asked.reads()])
     except LinkLost:
         raise Unavailable("the database went away") from None
-    heads = heads or replies[len(first) - 1]
-    earlier_rows = replies[len(first)].rows if keyed else []
-    return _compose(brokers, heads, rows, earlier_rows, replies[-statements.SCENE_STATEMENTS :])
+    return compose(brokers, asked, replies)
+
+
+_SYMBOL = statements.OrderRow._fields.index("symbol")
 
 
 def symbol_of(submission: Submission, orders: dict[str, statements.OrderRow]) -> str:
@@ -98,72 +110,80 @@ def symbol_of(submission: Submission, orders: dict[str, statements.OrderRow]) ->
     return row.symbol if row else ""
 
 
-def _texts(row: tuple[bytes | None, ...]) -> list[Any]:
+def _texts(row: Row) -> list[Any]:
     return [None if value is None else value.decode() for value in row]
 
 
-def _compose(
-    brokers: Registry, heads: Reply, rows: list[statements.OrderRow], earlier: Rows, replies: Sequence[Reply]
-) -> Scene:
-    clock, accounts, keys, controls = ([_texts(row) for row in reply.rows] for reply in replies)
-    now, transaction_id = clock[0]
+def compose(brokers: Registry, asked: Questions, replies: Sequence[Reply]) -> Scene:
+    """Of the answers to all its locks and reads."""
+    *before, read = replies
+    earlier = map(_texts, before.pop().rows) if asked.keyed else ()
+    orders = [statements.OrderRow(*_texts(row)) for row in before.pop().rows] if asked.references else []
+    of: dict[bytes | None, list[Row]] = defaultdict(list)
+    for row in read.rows:
+        of[row[0]].append(row)
+    ((_, now, transaction_id, *_),) = map(_texts, of[_CLOCK])
     return Scene(
         brokers=brokers,
-        heads={account_id: (int(seq), digest) for account_id, seq, digest in map(_texts, heads.rows)},
-        order_rows={row.order_id: row for row in rows},
-        orders={row.order_id: _order(row) for row in rows},
+        heads={account_id: (int(seq), digest) for account_id, seq, digest in map(_texts, before.pop().rows)},
+        order_rows={row.order_id: row for row in orders},
+        orders={row.order_id: _order(row) for row in orders},
         earlier={
             (account_id, key): Earlier(digest, intent_id, int(seq))
-            for account_id, key, digest, intent_id, seq in map(_texts, earlier)
+            for account_id, key, digest, intent_id, seq in earlier
         },
         now=datetime.fromisoformat(now),
         now_text=now,
         transaction_id=transaction_id,
-        accounts={
-            account_id: AccountState(
-                organization_id, _ENVIRONMENTS[environment], broker, disabled == "t", closed == "t", stored == "t"
-            )
-            for account_id, organization_id, environment, broker, disabled, closed, stored in accounts
-        },
-        keys={
-            key_id: KeyState(
-                organization_id,
-                _ENVIRONMENTS[environment],
-                _permissions(permissions),
-                _entitlements(entitlements),
-                disabled == "t",
-            )
-            for key_id, organization_id, environment, permissions, entitlements, disabled in keys
-        },
-        switches={
-            (whose, symbol): Switch(disabled == "t", reason)
-            for whose, symbol, is_window, disabled, reason, *_ in controls
-            if is_window == "f"
-        },
-        windows={
-            (whose, symbol): TimeRule(_time(start), _time(end), stale and int(stale), zone)
-            for whose, symbol, is_window, _, _, start, end, stale, zone in controls
-            if is_window == "t"
-        },
+        accounts=dict(map(_account, of[_ACCOUNT])),
+        keys=dict(map(_key, of[_KEY])),
+        switches=dict(map(_switch, of[_SWITCH])),
+        windows=dict(map(_window, of[_WINDOW])),
     )
 
 
+_CLOCK, _ACCOUNT, _KEY, _SWITCH, _WINDOW = (kind.encode() for kind in statements.Kind)
+
+
+# Pure functions of what PostgreSQL writes: the same rows come again and again.
+@lru_cache(maxsize=10_000)
+def _account(row: Row) -> tuple[str, AccountState]:
+    _, account_id, organization_id, environment, broker, disabled, closed, stored = _texts(row)
+    return account_id, AccountState(
+        organization_id, _ENVIRONMENTS[environment], broker, disabled == _TRUE, closed == _TRUE, stored == _TRUE
+    )
+
+
+@lru_cache(maxsize=10_000)
+def _key(row: Row) -> tuple[str, KeyState]:
+    _, key_id, organization_id, environment, permissions, entitlements, disabled, _ = _texts(row)
+    return key_id, KeyState(
+        organization_id,
+        _ENVIRONMENTS[environment],
+        frozenset(map(Permission, _members(permissions))),
+        frozenset(map(Entitlement, _members(entitlements))),
+        disabled == _TRUE,
+    )
+
+
+@lru_cache(maxsize=10_000)
+def _switch(row: Row) -> tuple[tuple[str, str], Switch]:
+    _, whose, symbol, reason, *_ = _texts(row)
+    return (whose, symbol), Switch(True, reason)
+
+
+@lru_cache(maxsize=10_000)
+def _window(row: Row) -> tuple[tuple[str, str], TimeRule]:
+    _, whose, symbol, start, end, stale, zone, _ = _texts(row)
+    return (whose, symbol), TimeRule(_time(start), _time(end), stale and int(stale), zone)
+
+
+_TRUE = "true"
 _ENVIRONMENTS = {str(each): each for each in Environment}
 
 
 def _time(text: str | None) -> time | None:
     return None if text is None else time.fromisoformat(text)
-
-
-# Pure functions of an array as PostgreSQL writes it; there are few different ones.
-@lru_cache(maxsize=1024)
-def _permissions(text: str) -> frozenset[Permission]:
-    return frozenset(map(Permission, _members(text)))
-
-
-@lru_cache(maxsize=64)
-def _entitlements(text: str) -> frozenset[Entitlement]:
-    return frozenset(map(Entitlement, _members(text)))
 
 
 def _members(text: str) -> list[str]:

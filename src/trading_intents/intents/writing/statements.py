@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple
 
 from trading_intents.intents.store import Place
@@ -9,7 +10,6 @@ from trading_intents.storage.database import column
 from trading_intents.storage.pipeline import Statement
 
 LOCK_WAIT = "1s"
-SCENE_STATEMENTS = 4
 
 
 def begin(organization_ids: Iterable[str]) -> list[Statement]:
@@ -22,12 +22,18 @@ COMMIT = Statement("COMMIT")
 ROLLBACK = Statement("ROLLBACK")
 
 
-def lock_heads(account_ids: Sequence[str], wait: bool) -> list[Statement]:
-    """In id order, as everyone locks. Without `wait`, those that another process holds are left out."""
-    asked = (f"{{{','.join(account_ids)}}}",)
-    if wait:
-        return [Statement(f"SET LOCAL lock_timeout = '{LOCK_WAIT}'"), Statement(_LOCK_HEADS, asked)]
-    return [Statement(f"{_LOCK_HEADS} SKIP LOCKED", asked)]
+class Lock(StrEnum):
+    """What becomes of heads that another transaction holds."""
+
+    WAIT = ""
+    SKIP = "SKIP LOCKED"  # they are left out
+    AT_ONCE = "NOWAIT"  # all of it is refused
+
+
+def lock_heads(account_ids: Sequence[str], lock: Lock) -> list[Statement]:
+    """In id order, as everyone locks."""
+    statement = Statement(f"{_LOCK_HEADS} {lock}", (f"{{{','.join(account_ids)}}}",))
+    return [Statement(f"SET LOCAL lock_timeout = '{LOCK_WAIT}'"), statement] if lock is Lock.WAIT else [statement]
 
 
 _LOCK_HEADS = """
@@ -36,50 +42,52 @@ _LOCK_HEADS = """
 """
 
 
+class Kind(StrEnum):
+    """What a row of `read_scene` tells of."""
+
+    CLOCK = "clock"
+    ACCOUNT = "account"
+    KEY = "key"
+    SWITCH = "switch"
+    WINDOW = "window"
+
+
 def read_scene(
     organization_ids: Iterable[str], account_ids: Iterable[str], key_ids: Iterable[str], symbols: Iterable[str]
-) -> list[Statement]:
-    """The clock and the transaction's id; accounts; keys; controls.
+) -> Statement:
+    """The clock and the transaction's id, accounts, keys and controls, as rows of texts: a `Kind`, then what it has.
 
     Each by its key, for all at once. Read after the heads are locked: what was answered before holds.
     """
     organizations, accounts, keys = (f"{{{','.join(ids)}}}" for ids in (organization_ids, account_ids, key_ids))
-    return [
-        Statement("SELECT clock_timestamp(), pg_current_xact_id()"),
-        Statement(
-            """
-            SELECT id, organization_id, environment, broker, disabled, closed_at IS NOT NULL, has_credential
-            FROM accounts WHERE id = ANY ($1::uuid[])
-            """,
-            (accounts,),
-        ),
-        Statement(
-            """
-            SELECT k.id, k.organization_id, k.environment, k.permissions, g.entitlements, k.disabled OR g.disabled
-            FROM api_keys k JOIN organizations g ON g.id = k.organization_id WHERE k.id = ANY ($1::uuid[])
-            """,
-            (keys,),
-        ),
-        Statement(_READ_CONTROLS, (organizations, accounts, column(list(symbols)))),
-    ]
+    return Statement(_READ_SCENE, (organizations, accounts, keys, column(list(symbols))))
 
 
-# Of each: whose it is, a symbol or none, whether it is a window; then the switch, then the window. A switch that is not
-# set refuses nothing, and is not sent.
-_READ_CONTROLS = """
-    SELECT organization_id, '', false, manually_disabled, manual_reason,
-           NULL::time, NULL::time, NULL::bigint, NULL::text
+# Of each control: whose it is, a symbol or none. A switch that is not set refuses nothing, and is not sent.
+_READ_SCENE = """
+    SELECT 'clock', clock_timestamp()::text, pg_current_xact_id()::text, NULL, NULL, NULL, NULL, NULL
+    UNION ALL
+    SELECT 'account', id::text, organization_id::text, environment, broker, disabled::text,
+           (closed_at IS NOT NULL)::text, has_credential::text
+    FROM accounts WHERE id = ANY ($2::uuid[])
+    UNION ALL
+    SELECT 'key', k.id::text, k.organization_id::text, k.environment, k.permissions::text, g.entitlements::text,
+           (k.disabled OR g.disabled)::text, NULL
+    FROM api_keys k JOIN organizations g ON g.id = k.organization_id WHERE k.id = ANY ($3::uuid[])
+    UNION ALL
+    SELECT 'switch', organization_id::text, '', manual_reason, NULL, NULL, NULL, NULL
     FROM organization_controls WHERE organization_id = ANY ($1::uuid[]) AND manually_disabled
     UNION ALL
-    SELECT account_id, '', false, manually_disabled, manual_reason, NULL, NULL, NULL, NULL
+    SELECT 'switch', account_id::text, '', manual_reason, NULL, NULL, NULL, NULL
     FROM account_controls WHERE account_id = ANY ($2::uuid[]) AND manually_disabled
     UNION ALL
-    SELECT account_id, symbol, false, manually_disabled, manual_reason, NULL, NULL, NULL, NULL
+    SELECT 'switch', account_id::text, symbol, manual_reason, NULL, NULL, NULL, NULL
     FROM symbol_controls
-    WHERE account_id = ANY ($2::uuid[]) AND symbol = ANY (from_column($3)) AND manually_disabled
+    WHERE account_id = ANY ($2::uuid[]) AND symbol = ANY (from_column($4)) AND manually_disabled
     UNION ALL
-    SELECT account_id, symbol, true, NULL, NULL, trading_start, trading_end, stale_order_millis, timezone
-    FROM symbol_times WHERE account_id = ANY ($2::uuid[]) AND symbol = ANY (from_column($3))
+    SELECT 'window', account_id::text, symbol, trading_start::text, trading_end::text, stale_order_millis::text,
+           timezone, NULL
+    FROM symbol_times WHERE account_id = ANY ($2::uuid[]) AND symbol = ANY (from_column($4))
 """
 
 
@@ -183,86 +191,81 @@ class Batch:
         return next((Place(account_id, *head) for account_id, head in self.heads.items()), None)
 
 
-class _Append:
-    """A statement that reads FROM {rows}. One row goes as plain values, which takes the server half as long."""
-
-    def __init__(self, sql: str, *types: str) -> None:
-        places = list(enumerate(types, 1))
-        one = ", ".join(f"${place}::{kind}" for place, kind in places)
-        many = ", ".join(f"from_column(${place})::{kind}[]" for place, kind in places)
-        self._one, self._many = sql.format(rows=f"(VALUES ({one}))"), sql.format(rows=f"unnest({many})")
-
-    def of(self, values: Sequence[str | None], are_columns: bool) -> Statement:
-        return Statement(self._many if are_columns else self._one, tuple(values))
-
-
-_ACTIONS = _Append(
-    """
-    INSERT INTO actions (account_id, seq, intent_id, organization_id, action_type, idempotency_key, body_digest,
-                         record, hash, created_at, action_id)
-    SELECT account_id, seq, intent_id, organization_id, action_type, idempotency_key, decode(body_digest, 'hex'),
-           record, hash, $10::timestamptz, CASE action_type WHEN 'CREATE' THEN intent_id ELSE gen_random_uuid() END
-    FROM {rows} AS new (account_id, seq, intent_id, organization_id, action_type, idempotency_key, body_digest, record,
-                        hash)
-    """,
-    *("uuid", "bigint", "uuid", "uuid", "text", "text", "text", "text", "text"),
-)
-_HEADS = _Append(
-    """
-    UPDATE account_heads h SET seq = moved.seq, hash = moved.hash
-    FROM {rows} AS moved (account_id, seq, hash) WHERE h.account_id = moved.account_id
-    """,
-    *("uuid", "bigint", "text"),
-)
-_OUTBOX = _Append(
-    """
+_COLUMNS = {
+    "account_id": "uuid",
+    "seq": "bigint",
+    "intent_id": "uuid",
+    "organization_id": "uuid",
+    "action_type": "text",
+    "idempotency_key": "text",
+    "body_digest": "text",
+    "record": "text",
+    "hash": "text",
+    "environment": "text",
+    "broker": "text",
+    "symbol": "text",
+    "order_type": "text",
+    "order_side": "text",
+    "time_in_force": "text",
+    "route_strategy": "text",
+    "quantity": "numeric",
+    "limit_price": "numeric",
+    "stop_price": "numeric",
+    "client_reference_id": "text",
+}
+# One statement, so that each value is sent and read once. The head that a row moves is its account's last.
+_APPEND = """
+    WITH new ({columns}) AS {kept} (SELECT * FROM {rows}),
+    recorded AS (
+        INSERT INTO actions (account_id, seq, intent_id, organization_id, action_type, idempotency_key, body_digest,
+                             record, hash, created_at, action_id)
+        SELECT account_id, seq, intent_id, organization_id, action_type, idempotency_key, decode(body_digest, 'hex'),
+               record, hash, $1::timestamptz,
+               CASE action_type WHEN 'CREATE' THEN intent_id ELSE gen_random_uuid() END
+        FROM new
+    ),
+    ordered AS (
+        INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq, command_seq,
+                            symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
+                            stop_price, client_reference_id, received_at, created_at, updated_at)
+        SELECT intent_id, account_id, organization_id, environment, broker, seq, seq,
+               symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
+               stop_price, client_reference_id, $1::timestamptz, $1::timestamptz, $1::timestamptz
+        FROM new WHERE action_type = 'CREATE'
+    ),
+    moved AS (
+        UPDATE account_heads h SET seq = last.seq, hash = last.hash
+        FROM {last} AS last
+        WHERE h.account_id = last.account_id
+    )
     INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload)
     SELECT 'intents', 'intent.' || lower(action_type), organization_id, intent_id, account_id,
            jsonb_build_object('seq', seq)
-    FROM {rows} AS new (account_id, seq, intent_id, organization_id, action_type)
-    """,
-    *("uuid", "bigint", "uuid", "uuid", "text"),
+    FROM new
+"""
+
+
+_PLACES = [(f"${number}", kind) for number, kind in enumerate(_COLUMNS.values(), 2)]
+# One row goes as plain values, which takes the server half as long.
+_APPEND_ONE = _APPEND.format(
+    columns=", ".join(_COLUMNS),
+    kept="NOT MATERIALIZED",
+    rows=f"(VALUES ({', '.join(f'{place}::{kind}' for place, kind in _PLACES)})) AS one",
+    last="new",
 )
-_ORDERS = _Append(
-    """
-    INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq, command_seq,
-                        symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
-                        stop_price, client_reference_id, received_at, created_at, updated_at)
-    SELECT intent_id, account_id, organization_id, environment, broker, seq, seq,
-           symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
-           stop_price, client_reference_id, $16::timestamptz, $16::timestamptz, $16::timestamptz
-    FROM {rows} AS new (
-        account_id, seq, intent_id, organization_id, environment, broker, symbol, order_type, order_side,
-        time_in_force, route_strategy, quantity, limit_price, stop_price, client_reference_id
-    )
-    """,
-    *("uuid", "bigint", "uuid", "uuid", "text", "text", "text", "text", "text", "text", "text"),
-    *("numeric", "numeric", "numeric", "text"),
+_APPEND_MANY = _APPEND.format(
+    columns=", ".join(_COLUMNS),
+    kept="MATERIALIZED",
+    rows=f"unnest({', '.join(f'from_column({place})::{kind}[]' for place, kind in _PLACES)})",
+    last="(SELECT DISTINCT ON (account_id) account_id, seq, hash FROM new ORDER BY account_id, seq DESC)",
 )
 
 
-def append(batch: Batch, now: str) -> list[Statement]:
-    """Actions, the heads, their outbox rows and their PENDING_NEW orders."""
-    values, are_columns = _values(batch.actions)
-    heads, are_head_columns = _values(
-        [(account_id, str(seq), digest) for account_id, (seq, digest) in batch.heads.items()]
-    )
-    statements = [
-        _ACTIONS.of((*values[:9], now), are_columns),
-        _HEADS.of(heads, are_head_columns),
-        _OUTBOX.of(values[:5], are_columns),
-    ]
-    creates = [action for action in batch.actions if action.action_type == "CREATE"]
-    if creates:
-        if len(creates) < len(batch.actions):
-            values, are_columns = _values(creates)
-        statements.append(_ORDERS.of((*values[:4], *values[9:], now), are_columns))
-    return statements
-
-
-def _values(rows: Sequence[Sequence[str | None]]) -> tuple[Sequence[str | None], bool]:
-    """The row if there is one; else the columns, and that they are columns."""
-    return (rows[0], False) if len(rows) == 1 else (tuple(map(column, zip(*rows, strict=True))), True)
+def append(batch: Batch, now: str) -> Statement:
+    """Actions, their PENDING_NEW orders, the heads and their outbox rows."""
+    if len(batch.actions) == 1:
+        return Statement(_APPEND_ONE, (now, *batch.actions[0]))
+    return Statement(_APPEND_MANY, (now, *map(column, zip(*batch.actions, strict=True))))
 
 
 def mark_orders(batch: Batch, now: str) -> Statement:

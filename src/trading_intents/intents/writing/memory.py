@@ -1,0 +1,114 @@
+"""What the last batches met: by it the next one is decided and sent before the server has been asked. Never trusted:
+what the server then says must be the same, or nothing of that batch is committed."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from trading_intents.brokers.registry import Registry
+from trading_intents.clock import Clock
+from trading_intents.controls.model import Switch, TimeRule
+from trading_intents.intents.model import AccountState, Create, KeyState, Submission
+from trading_intents.intents.writing.scene import Scene
+
+MAX_KNOWN = 50_000
+MAX_LATE = timedelta(milliseconds=500)  # how long after its decision a batch may meet the server
+MAX_EARLY = timedelta(milliseconds=1)  # how far our idea of the server's clock may be ahead of it
+
+
+class Memory:
+    def __init__(self, brokers: Registry, clock: Clock) -> None:
+        self._brokers, self._clock = brokers, clock
+        self._start: datetime | None = None  # when our clock was zero, by the server's
+        self._last: datetime | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        self._known: set[tuple[str, str, str, str]] = set()  # organization, account, key, symbol
+        self._heads: dict[str, tuple[int, str]] = {}
+        self._accounts: dict[str, AccountState] = {}
+        self._keys: dict[str, KeyState] = {}
+        self._switches: dict[tuple[str, str], Switch] = {}
+        self._windows: dict[tuple[str, str], TimeRule] = {}
+
+    def learn(self, submissions: Sequence[Submission], met: Scene) -> None:
+        """`met` as it is after its batch was committed."""
+        if len(self._known) > MAX_KNOWN:
+            self.forget()
+        self._watch_clock(met.now)
+        for each in submissions:
+            account_id, key_id = each.account_id, each.key_id
+            if account_id not in met.heads or key_id is None or key_id not in met.keys:
+                continue
+            self._heads[account_id] = met.heads[account_id]
+            self._accounts[account_id] = met.accounts[account_id]
+            self._keys[key_id] = met.keys[key_id]
+            if isinstance(each.command, Create):
+                self._known.add((each.organization_id, account_id, key_id, each.command.symbol))
+        self._switches |= met.switches
+        self._windows |= met.windows
+
+    def recall(self, submissions: Sequence[Submission]) -> Scene | None:
+        """What they will meet if nothing happened since. Its heads stay ours: they move on with each decision."""
+        for each in submissions:
+            place = each.organization_id, each.account_id, each.key_id or "", getattr(each.command, "symbol", "")
+            if place not in self._known:
+                return None
+        now = self._now()
+        if now is None:
+            return None
+        return Scene(
+            brokers=self._brokers,
+            heads=self._heads,
+            order_rows={},
+            orders={},
+            earlier={},
+            now=now,
+            now_text=now.isoformat(),
+            transaction_id="",
+            accounts=self._accounts,
+            keys=self._keys,
+            switches=self._switches,
+            windows=self._windows,
+        )
+
+    def was_right(
+        self, submissions: Sequence[Submission], heads: Mapping[str, tuple[int, str]], now: datetime, met: Scene
+    ) -> bool:
+        """Whether they would have been decided alike by what they met. `heads` are those that we recalled."""
+        self._watch_clock(met.now)
+        return (
+            -MAX_EARLY <= met.now - now <= MAX_LATE
+            and met.heads == heads
+            and not met.earlier
+            and all(met.accounts.get(account_id) == self._accounts.get(account_id) for account_id in heads)
+            and all(
+                met.keys.get(key_id) == self._keys[key_id] for key_id in {s.key_id for s in submissions if s.key_id}
+            )
+            and self._controls_are(submissions, met)
+        )
+
+    def _controls_are(self, submissions: Sequence[Submission], met: Scene) -> bool:
+        if not (self._switches or self._windows or met.switches or met.windows):
+            return True
+        places = {(s.organization_id, "") for s in submissions} | {(s.account_id, "") for s in submissions}
+        places |= {(s.account_id, s.command.symbol) for s in submissions if isinstance(s.command, Create)}
+        return all(
+            met.switches.get(place) == self._switches.get(place) and met.windows.get(place) == self._windows.get(place)
+            for place in places
+        )
+
+    def _now(self) -> datetime | None:
+        """The server's clock as far as we know, and never back."""
+        if self._start is None:
+            return None
+        now = self._start + timedelta(seconds=self._clock.monotonic())
+        self._last = max(now, self._last or now)
+        return self._last
+
+    def _watch_clock(self, now: datetime) -> None:
+        """An answer is always late: the least late one tells best. One that is too early tells of a clock set back."""
+        start = now - timedelta(seconds=self._clock.monotonic())
+        is_back = self._last is not None and now < self._last
+        self._start = start if is_back or self._start is None else max(self._start, start)
+        if self._last is not None:
+            self._last = min(self._last, now + MAX_EARLY)
