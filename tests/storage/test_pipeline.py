@@ -10,7 +10,7 @@ from tests.conftest import Urls
 from tests.proxy import proxied
 from trading_intents.errors import Unavailable
 from trading_intents.storage import pipeline as module
-from trading_intents.storage.pipeline import SERVICE_SESSION, LinkLost, Pipeline, Refused, Reply, Statement
+from trading_intents.storage.pipeline import SERVICE_SESSION, LinkDropped, LinkLost, Pipeline, Refused, Reply, Statement
 
 ONE = [Statement("SELECT 1")]
 ANSWER = [Reply("", [(b"1",)])]
@@ -135,3 +135,59 @@ async def test_a_link_whose_end_is_not_seen_yet_is_lost_once_and_made_again(urls
             with pytest.raises(LinkLost):
                 await link.run(ONE)
             assert await link.run(ONE) == ANSWER
+
+
+BEGIN, TWO, COMMIT, ROLLBACK = (Statement(sql) for sql in ("BEGIN", "SELECT 2", "COMMIT", "ROLLBACK"))
+WRONG = Statement("SELECT 1 / 0")
+
+
+async def test_the_first_answers_come_before_the_rest_is_sent(link: Pipeline) -> None:
+    for _ in range(2):
+        trip = await link.send([BEGIN, *ONE], more=True)
+        begun, one = await trip.head()
+        assert (begun.tag, [one]) == ("BEGIN", ANSWER)
+        trip.also([TWO], more=True)
+        trip.also([COMMIT])
+        replies = await trip.end()
+        assert [reply.tag or reply.rows for reply in replies] == ["BEGIN", [(b"1",)], [(b"2",)], "COMMIT"]
+
+
+async def test_what_leaves_behind_another_is_answered_its_own(link: Pipeline) -> None:
+    first = await link.send([BEGIN, *ONE], more=True)
+    await first.head()
+    first.also([COMMIT])
+    second = await link.send([BEGIN, TWO], more=True)
+    second.also([ROLLBACK])
+    third = second.then(ONE)
+    assert [reply.tag or reply.rows for reply in await first.end()] == ["BEGIN", [(b"1",)], "COMMIT"]
+    assert [reply.tag or reply.rows for reply in await second.head()] == ["BEGIN", [(b"2",)]]
+    assert await third.end() == ANSWER
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_nothing_is_run_after_what_was_refused(link: Pipeline, is_first: bool) -> None:
+    for _ in range(2):
+        trip = await link.send([BEGIN, *([WRONG] if is_first else ONE)], more=True)
+        if is_first:
+            with pytest.raises(Refused):
+                await trip.head()
+        else:
+            await trip.head()
+            trip.also([WRONG], more=True)
+        trip.also([COMMIT])
+        with pytest.raises(Refused):
+            await trip.end()
+        (rolled_back,) = await trip.then([ROLLBACK]).end()
+        assert rolled_back.tag == "ROLLBACK"
+    assert await link.run(ONE) == ANSWER
+
+
+async def test_what_follows_on_a_lost_link_is_lost_and_never_sent_on_another(link: Pipeline) -> None:
+    trip = await link.send([BEGIN, *ONE], more=True)
+    await trip.head()
+    link.close()
+    assert await link.run(ONE) == ANSWER, "on a new one"
+    trip.also([COMMIT])
+    for lost in (trip, trip.then([COMMIT])):
+        with pytest.raises(LinkDropped):
+            await lost.end()

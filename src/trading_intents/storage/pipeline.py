@@ -136,7 +136,7 @@ class Pipeline:
     async def send(self, statements: Sequence[Statement], more: bool = False) -> Trip:
         """They are on their way, behind those that were sent before. With `more` the rest follows by `Trip.also`."""
         link = self._link
-        if link is None or link.closed:
+        if link is None or link.lost:
             link = self._link = await self._open()
         return link.send(statements, more)
 
@@ -182,12 +182,12 @@ class _Link:
         self._names: dict[str, bytes] = {}
         self._prepared = 0
         self._trips: deque[Trip] = deque()
-        self.closed = False
+        self.lost: LinkLost | None = None
 
     def send(self, statements: Sequence[Statement], more: bool = False) -> Trip:
         trip = Trip(self, dict(self._names))
-        if self.closed:
-            trip.fail(LinkLost())
+        if self.lost:
+            trip.fail(self.lost)
             trip.finish()
             return trip
         self._trips.append(trip)
@@ -199,7 +199,7 @@ class _Link:
 
     def add(self, statements: Sequence[Statement], more: bool) -> None:
         """To the trip that was sent last."""
-        if self.closed:
+        if self.lost:
             return
         try:
             for statement in statements:
@@ -213,15 +213,15 @@ class _Link:
             self.close()
 
     def close(self, error: LinkLost | None = None) -> None:
-        if self.closed:
+        if self.lost:
             return
-        self.closed = True
+        self.lost = error or LinkLost()
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
         self._link.finish()
         while self._trips:
             trip = self._trips.popleft()
-            trip.fail(error or LinkLost())
+            trip.fail(self.lost)
             trip.finish()
 
     def _send(self, statement: Statement) -> None:
