@@ -238,10 +238,11 @@ def met(submission: Submission, now: datetime) -> Scene:
         (5.0, timedelta(0), True),
         (5.0, timedelta(milliseconds=400), True),
         (5.0, MAX_LATE + timedelta(milliseconds=1), False),
+        (5.0, timedelta(microseconds=-500), True),
         (5.0, timedelta(milliseconds=-2), False),
         (5.0, timedelta(hours=-1), False),
     ],
-    ids=["as it was", "a little later", "too late", "set back a little", "set back"],
+    ids=["as it was", "a little later", "too late", "a little earlier", "set back a little", "set back"],
 )
 async def test_a_clock_that_runs_otherwise_is_noticed(
     office: Office, passed: float, away: timedelta, right: bool
@@ -258,5 +259,6 @@ async def test_a_clock_that_runs_otherwise_is_noticed(
     assert memory.was_right([submission], heads, recalled.now, second) == right
     following = memory.recall([submission])
     assert following is not None
+    assert not right or following.now >= recalled.now, "a time never goes back"
     expected = max(recalled.now + away, recalled.now if right else NOON - timedelta(days=1))
     assert abs(following.now - expected) <= timedelta(milliseconds=1), "it is known from the last answer on"

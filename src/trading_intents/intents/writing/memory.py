@@ -81,9 +81,7 @@ class Memory:
             and met.heads == heads
             and not met.earlier
             and all(met.accounts.get(account_id) == self._accounts.get(account_id) for account_id in heads)
-            and all(
-                met.keys.get(key_id) == self._keys[key_id] for key_id in {s.key_id for s in submissions if s.key_id}
-            )
+            and all(met.keys.get(key_id) == self._keys.get(key_id) for key_id in {s.key_id or "" for s in submissions})
             and self._controls_are(submissions, met)
         )
 
