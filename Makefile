@@ -1,6 +1,8 @@
 # Everything a person or CI types. `make help` lists it.
 .DEFAULT_GOAL := help
-PYTHON ?= python3
+# The system's, if it can: built with profiles, it is a sixth faster than one that was compiled by hand.
+PYTHON ?= $(shell /usr/bin/python3 -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>&- \
+	&& echo /usr/bin/python3 || echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS := 4

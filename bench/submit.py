@@ -185,6 +185,7 @@ def main() -> int:
         yardstick, alone, one = [], [], []
         posts: dict[int, list[dict[str, Any]]] = {n: [] for n in CONNECTIONS}
         for _ in range(ROUNDS):
+            bench.psql("CHECKPOINT")  # so that what the last round logged can be used again, as it is in a long run
             yardstick.append(bench.pgbench(STATEMENTS, YARDSTICK_CLIENTS))
             one.append(bench.pgbench(ONE_STATEMENT, YARDSTICK_CLIENTS))
             alone.append(bench.pgbench(STATEMENTS, 1))
