@@ -251,14 +251,13 @@ async def test_a_clock_that_runs_otherwise_is_noticed(
     memory = Memory(installed_brokers(make_log("critical")), clock)
     memory.learn([submission], met(submission, NOON))
     clock.seconds += passed
-    recalled = memory.recall([submission])
-    assert recalled is not None
+    assert memory.knows([submission])
+    recalled = memory.recall(memory.now())
     assert recalled.now == NOON + timedelta(seconds=passed)
     heads = dict(recalled.heads)
     second = met(submission, recalled.now + away)
     assert memory.was_right([submission], heads, recalled.now, second) == right
-    following = memory.recall([submission])
-    assert following is not None
+    following = memory.recall(memory.now())
     assert not right or following.now >= recalled.now, "a time never goes back"
     expected = max(recalled.now + away, recalled.now if right else NOON - timedelta(days=1))
     assert abs(following.now - expected) <= timedelta(milliseconds=1), "it is known from the last answer on"

@@ -5,7 +5,7 @@ For the writer, which would else wait for the server seven times a batch. Knows 
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import psycopg
@@ -194,10 +194,12 @@ class _Link:
         trip.timer = self._loop.call_later(RUN_LIMIT_SECONDS, self.close)
         if more:
             trip.expect(len(statements))
-        self.add(statements, more)
+        self.add(statements, more, self._link.send_flush_request)
         return trip
 
-    def add(self, statements: Sequence[Statement], more: bool) -> None:
+    def add(
+        self, statements: Sequence[Statement], more: bool, ask_for_answers: Callable[[], None] = lambda: None
+    ) -> None:
         """To the trip that was sent last."""
         if self.lost:
             return
@@ -205,7 +207,7 @@ class _Link:
             for statement in statements:
                 self._send(statement)
             if more:
-                self._link.send_flush_request()
+                ask_for_answers()
             else:
                 self._link.pipeline_sync()
             self._flush()

@@ -47,15 +47,23 @@ class Memory:
         self._switches |= met.switches
         self._windows |= met.windows
 
-    def recall(self, submissions: Sequence[Submission]) -> Scene | None:
-        """What they will meet if nothing happened since. Its heads stay ours: they move on with each decision."""
+    def knows(self, submissions: Sequence[Submission]) -> bool:
+        """Whether all that they will meet can be recalled."""
         for each in submissions:
             place = each.organization_id, each.account_id, each.key_id or "", getattr(each.command, "symbol", "")
             if place not in self._known:
-                return None
-        now = self._now()
-        if now is None:
-            return None
+                return False
+        return True
+
+    def now(self) -> datetime:
+        """The server's clock as far as we know, and never back."""
+        assert self._start is not None, "nothing is known yet"
+        now = self._start + timedelta(seconds=self._clock.monotonic())
+        self._last = max(now, self._last or now)
+        return self._last
+
+    def recall(self, now: datetime) -> Scene:
+        """What will be met if nothing happened since. Its heads stay ours: they move on with each decision."""
         return Scene(
             brokers=self._brokers,
             heads=self._heads,
@@ -94,14 +102,6 @@ class Memory:
             met.switches.get(place) == self._switches.get(place) and met.windows.get(place) == self._windows.get(place)
             for place in places
         )
-
-    def _now(self) -> datetime | None:
-        """The server's clock as far as we know, and never back."""
-        if self._start is None:
-            return None
-        now = self._start + timedelta(seconds=self._clock.monotonic())
-        self._last = max(now, self._last or now)
-        return self._last
 
     def _watch_clock(self, now: datetime) -> None:
         """An answer is always late: the least late one tells best. One that is too early tells of a clock set back."""

@@ -59,36 +59,46 @@ def read_scene(
 
     Each by its key, for all at once. Read after the heads are locked: what was answered before holds.
     """
-    organizations, accounts, keys = (f"{{{','.join(ids)}}}" for ids in (organization_ids, account_ids, key_ids))
-    return Statement(_READ_SCENE, (organizations, accounts, keys, column(list(symbols))))
+    asked = list(map(list, (organization_ids, account_ids, key_ids, symbols)))
+    if all(len(each) == 1 for each in asked):
+        return Statement(_READ_ONE_SCENE, tuple(value for (value,) in asked))
+    *ids, names = asked
+    return Statement(_READ_SCENE, (*(f"{{{','.join(each)}}}" for each in ids), column(names)))
 
 
 # Of each control: whose it is, a symbol or none. A switch that is not set refuses nothing, and is not sent.
-_READ_SCENE = """
+_SCENE = """
     SELECT 'clock', clock_timestamp()::text, pg_current_xact_id()::text, NULL, NULL, NULL, NULL, NULL
     UNION ALL
     SELECT 'account', id::text, organization_id::text, environment, broker, disabled::text,
            (closed_at IS NOT NULL)::text, has_credential::text
-    FROM accounts WHERE id = ANY ($2::uuid[])
+    FROM accounts WHERE id {account}
     UNION ALL
     SELECT 'key', k.id::text, k.organization_id::text, k.environment, k.permissions::text, g.entitlements::text,
            (k.disabled OR g.disabled)::text, NULL
-    FROM api_keys k JOIN organizations g ON g.id = k.organization_id WHERE k.id = ANY ($3::uuid[])
+    FROM api_keys k JOIN organizations g ON g.id = k.organization_id WHERE k.id {key}
     UNION ALL
     SELECT 'switch', organization_id::text, '', manual_reason, NULL, NULL, NULL, NULL
-    FROM organization_controls WHERE organization_id = ANY ($1::uuid[]) AND manually_disabled
+    FROM organization_controls WHERE organization_id {organization} AND manually_disabled
     UNION ALL
     SELECT 'switch', account_id::text, '', manual_reason, NULL, NULL, NULL, NULL
-    FROM account_controls WHERE account_id = ANY ($2::uuid[]) AND manually_disabled
+    FROM account_controls WHERE account_id {account} AND manually_disabled
     UNION ALL
     SELECT 'switch', account_id::text, symbol, manual_reason, NULL, NULL, NULL, NULL
     FROM symbol_controls
-    WHERE account_id = ANY ($2::uuid[]) AND symbol = ANY (from_column($4)) AND manually_disabled
+    WHERE account_id {account} AND symbol {symbol} AND manually_disabled
     UNION ALL
     SELECT 'window', account_id::text, symbol, trading_start::text, trading_end::text, stale_order_millis::text,
            timezone, NULL
-    FROM symbol_times WHERE account_id = ANY ($2::uuid[]) AND symbol = ANY (from_column($4))
+    FROM symbol_times WHERE account_id {account} AND symbol {symbol}
 """
+_READ_SCENE = _SCENE.format(
+    organization="= ANY ($1::uuid[])",
+    account="= ANY ($2::uuid[])",
+    key="= ANY ($3::uuid[])",
+    symbol="= ANY (from_column($4))",
+)
+_READ_ONE_SCENE = _SCENE.format(organization="= $1::uuid", account="= $2::uuid", key="= $3::uuid", symbol="= $4::text")
 
 
 def read_earlier(asked: Sequence[tuple[str, str]]) -> Statement:
