@@ -79,7 +79,7 @@ class Trip:
 
     def also(self, statements: Sequence[Statement], more: bool = False) -> None:
         """What belongs to one that was sent with `more`: not run if anything before was refused."""
-        self._link.add(statements, more)
+        self._link.add(self, statements, more)
 
     def then(self, statements: Sequence[Statement]) -> "Trip":
         """What follows on the same link, or is lost with it."""
@@ -194,22 +194,20 @@ class _Link:
         trip.timer = self._loop.call_later(RUN_LIMIT_SECONDS, self.close)
         if more:
             trip.expect(len(statements))
-        self.add(statements, more, self._link.send_flush_request)
+        self._leave(statements, self._link.send_flush_request if more else self._link.pipeline_sync)
         return trip
 
-    def add(
-        self, statements: Sequence[Statement], more: bool, ask_for_answers: Callable[[], None] = lambda: None
-    ) -> None:
-        """To the trip that was sent last."""
-        if self.lost:
-            return
+    def add(self, trip: Trip, statements: Sequence[Statement], more: bool) -> None:
+        if not self.lost:
+            assert trip is self._trips[-1], "something else was sent behind it"
+            self._leave(statements, None if more else self._link.pipeline_sync)
+
+    def _leave(self, statements: Sequence[Statement], end: Callable[[], None] | None) -> None:
         try:
             for statement in statements:
                 self._send(statement)
-            if more:
-                ask_for_answers()
-            else:
-                self._link.pipeline_sync()
+            if end:
+                end()
             self._flush()
         except psycopg.Error:
             self.close()

@@ -138,18 +138,17 @@ async def run_ahead(
     """
     if not memory.knows(submissions):
         return None
-    asked, now = Questions(submissions), memory.now()
+    asked, scene = Questions(submissions), memory.recall()
+    heads = {account_id: scene.heads[account_id] for account_id in asked.account_ids}
     trip = await tools.link.send([*asked.locks(statements.Lock.AT_ONCE), *asked.reads()], more=True)
     try:
-        scene = memory.recall(now)
-        heads = {account_id: scene.heads[account_id] for account_id in asked.account_ids}
         work, outcomes = _decide_all(tools, submissions, scene)
         trip.also(work.writes(), more=True)
         decided_seconds = tools.clock.monotonic()
         leaving()
         with contextlib.suppress(Refused):
             met = compose(tools.brokers, asked, await trip.head())
-            if memory.was_right(submissions, heads, now, met):
+            if memory.was_right(submissions, heads, scene.now, met):
                 trip.also([statements.COMMIT])
                 settled = Settled(outcomes, work.batch.last(), met.transaction_id, decided_seconds)
                 return Flight(tools.link, trip, settled)
