@@ -229,7 +229,7 @@ class _Work:
         record = self._record(submission, accepted, account, intent_id, seq)
         text = canonical(record)
         digest = chain(previous, text)
-        scene.heads[account_id] = batch.heads[account_id] = (seq, digest)
+        scene.heads[account_id] = seq, digest
         batch.actions.append(
             statements.NewAction(
                 account_id,

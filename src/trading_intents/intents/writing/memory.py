@@ -1,5 +1,5 @@
-"""What the last batches met: by it the next one is decided and sent before the server has been asked. Never trusted:
-what the server then says must be the same, or nothing of that batch is committed."""
+"""What the last batches met: by it the next one is decided and written while the server is asked. Never trusted: what
+the server says must be the same, or nothing of that batch is committed."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta

@@ -192,13 +192,15 @@ class Batch:
     """What one transaction appends and changes."""
 
     actions: list[NewAction] = field(default_factory=list)
-    heads: dict[str, tuple[int, str]] = field(default_factory=dict)
     changed_orders: dict[str, OrderChange] = field(default_factory=dict)
     cancelled_intents: list[str] = field(default_factory=list)
 
     def last(self) -> Place | None:
         """One of the actions, which proves that the commit happened."""
-        return next((Place(account_id, *head) for account_id, head in self.heads.items()), None)
+        if not self.actions:
+            return None
+        action = self.actions[-1]
+        return Place(action.account_id, int(action.seq), action.hash)
 
 
 _COLUMNS = {
@@ -223,7 +225,7 @@ _COLUMNS = {
     "stop_price": "numeric",
     "client_reference_id": "text",
 }
-# One statement, so that each value is sent and read once. The head that a row moves is its account's last.
+# One statement, so that each value is sent and read once. A head moves to its account's last row.
 _APPEND = """
     WITH new ({columns}) AS {kept} (SELECT * FROM {rows}),
     recorded AS (

@@ -1,5 +1,5 @@
-"""The process's one writer: natural group commit. It takes everything that waits, commits it as one transaction and
-answers all of them; meanwhile the next batch gathers. Never answers before the commit is durable."""
+"""The process's one writer: natural group commit. It takes those who wait, commits them as one transaction and answers
+them; meanwhile the next batch gathers, and may leave behind that commit. Never answers before the commit is durable."""
 
 import asyncio
 from collections import deque
