@@ -225,6 +225,7 @@ def met(submission: Submission, now: datetime) -> Scene:
         now=now,
         now_text=str(now),
         transaction_id="1",
+        versions={submission.organization_id: "1"},
         accounts={submission.account_id: account},
         keys={str(submission.key_id): key},
         switches={},
@@ -256,7 +257,7 @@ async def test_a_clock_that_runs_otherwise_is_noticed(
     assert recalled.now == NOON + timedelta(seconds=passed)
     heads = dict(recalled.heads)
     second = met(submission, recalled.now + away)
-    assert memory.was_right([submission], heads, recalled.now, second) == right
+    assert memory.was_right(heads, recalled.now, second) == right
     following = memory.recall()
     assert not right or following.now >= recalled.now, "a time never goes back"
     expected = max(recalled.now + away, recalled.now if right else NOON - timedelta(days=1))

@@ -130,8 +130,7 @@ async def has_open_orders(tx: Tx, account_id: AccountId) -> bool:
         await tx.fetchval(
             """
             SELECT EXISTS (
-                SELECT FROM orders
-                WHERE account_id = $1 AND order_status NOT IN ('FILLED', 'CANCELLED', 'EXPIRED', 'REJECTED')
+                SELECT FROM orders WHERE account_id = $1 AND finished_at IS NULL
             )
             """,
             account_id,

@@ -4,13 +4,11 @@ from collections.abc import Collection, Sequence
 from uuid import UUID
 
 from trading_intents.controls.store import COLUMNS, JOINS
-from trading_intents.execution.model import FINAL_STATUSES
 from trading_intents.orders.model import ALIVE
 from trading_intents.storage.database import Row, Tx
 
 JUST_SENT_SECONDS = 5.0
 SWEEP_ROWS = 100
-_FINAL = ", ".join(f"'{status}'" for status in sorted(FINAL_STATUSES))
 _ALIVE = ", ".join(f"'{kind}'" for kind in sorted(ALIVE))
 
 
@@ -108,11 +106,11 @@ async def doubt_missing(tx: Tx, account_id: UUID, client_order_ids: Sequence[str
     number, are looked up; one that is just being sent may not be there yet. So are, at once, those that wait for their
     next look-up: the broker can tell again."""
     await tx.execute(
-        f"""
+        """
         UPDATE orders o SET lookup_due_at = clock_timestamp(), lookups = 0
         FROM (
             SELECT order_id FROM orders o
-            WHERE account_id = $1 AND order_status NOT IN ({_FINAL}) AND (
+            WHERE account_id = $1 AND finished_at IS NULL AND (
                 lookup_due_at > clock_timestamp()
                 OR lookup_due_at IS NULL
                 AND EXISTS (
@@ -128,7 +126,7 @@ async def doubt_missing(tx: Tx, account_id: UUID, client_order_ids: Sequence[str
             ORDER BY order_id FOR UPDATE
         ) AS missing
         WHERE o.order_id = missing.order_id
-        """,  # noqa: S608 - our own constants
+        """,
         account_id,
         client_order_ids,
         numbers,
@@ -258,7 +256,7 @@ async def used_up(tx: Tx, lanes: Sequence[UUID], attempt_limit: int, claim_secon
                    WHERE c.order_id = r.order_key AND c.seq = a.seq AND c.sent_at IS NOT NULL
                ) AS is_sent
         FROM outbox r JOIN actions a ON a.account_id = r.lane AND a.seq = (r.payload ->> 'seq')::bigint
-        WHERE r.lane = ANY ($1::uuid[]) AND r.status IN ('pending', 'processing') AND r.attempts >= $2
+        WHERE r.queue = 'intents' AND r.lane = ANY ($1::uuid[]) AND r.finished_at IS NULL AND r.attempts >= $2
           AND (r.status = 'pending' OR r.claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $3))
         ORDER BY r.id LIMIT $4
         """,

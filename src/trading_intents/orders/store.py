@@ -288,7 +288,7 @@ async def find_retained_orders(
         FROM accounts a
         CROSS JOIN LATERAL (
             SELECT order_id, create_seq FROM orders
-            WHERE account_id = a.id AND order_status NOT IN ('FILLED', 'CANCELLED', 'EXPIRED', 'REJECTED')
+            WHERE account_id = a.id AND finished_at IS NULL
             UNION ALL
             SELECT order_id, create_seq FROM orders
             WHERE account_id = a.id AND finished_at > (SELECT clock_timestamp()) - make_interval(secs => $4)
@@ -339,7 +339,7 @@ async def list_retained_positions(
 LIST_ORDERS = """
     WITH working AS MATERIALIZED (
         SELECT * FROM orders
-        WHERE account_id = $1 AND order_status NOT IN ('FILLED', 'CANCELLED', 'EXPIRED', 'REJECTED')
+        WHERE account_id = $1 AND finished_at IS NULL
     )
     SELECT * FROM {source}
     WHERE account_id = $1 AND create_seq > $2 AND create_seq <= $3

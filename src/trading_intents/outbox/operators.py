@@ -87,7 +87,7 @@ async def _final_order_status(tx: Tx, row_id: int) -> str | None:
     status: str | None = await tx.fetchval(
         """
         SELECT o.order_status FROM outbox r JOIN orders o ON o.order_id = r.order_key
-        WHERE r.id = $1 AND r.queue = 'intents' AND o.order_status IN ('FILLED', 'CANCELLED', 'EXPIRED', 'REJECTED')
+        WHERE r.id = $1 AND r.queue = 'intents' AND o.finished_at IS NOT NULL
         FOR UPDATE OF o
         """,
         row_id,

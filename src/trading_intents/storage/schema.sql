@@ -168,12 +168,9 @@ CREATE TABLE outbox (
     )
 );
 -- Only unfinished rows are searched on the hot path, so finished ones cost a claim nothing.
-CREATE INDEX outbox_unfinished ON outbox (queue, id) WHERE status IN ('pending', 'processing') AND lane IS NULL;
-CREATE INDEX outbox_unfinished_lanes ON outbox (lane, id)
-WHERE status IN ('pending', 'processing') AND lane IS NOT NULL;
-CREATE INDEX outbox_order ON outbox (order_key, queue, id) WHERE status IN ('pending', 'processing');
-CREATE INDEX outbox_completed ON outbox (queue, finished_at) WHERE status = 'completed';
-CREATE INDEX outbox_failed ON outbox (queue, id) WHERE status = 'failed';
+CREATE INDEX outbox_unfinished ON outbox (queue, lane, id) WHERE finished_at IS NULL;
+CREATE INDEX outbox_order ON outbox (order_key, queue, id) WHERE finished_at IS NULL;
+CREATE INDEX outbox_finished ON outbox (queue, status, finished_at) WHERE finished_at IS NOT NULL;
 -- All that the health report reads: it visits no row of another queue.
 CREATE INDEX outbox_accounts_health ON outbox (status, event_type, created_at, attempts, claimed_at)
 WHERE queue = 'accounts';
@@ -382,6 +379,68 @@ CREATE POLICY worker ON symbol_times FOR SELECT TO ti_worker USING (true);
 GRANT SELECT, INSERT, UPDATE, DELETE ON symbol_times TO ti_service;
 GRANT SELECT ON symbol_times TO ti_worker;
 
+-- What an organization's intents are decided by has a version: while it is the same, what was read before still holds.
+CREATE TABLE rule_versions (
+    organization_id uuid PRIMARY KEY REFERENCES organizations,
+    version bigint NOT NULL DEFAULT 1
+) WITH (fillfactor = 50);
+ALTER TABLE rule_versions ENABLE ROW LEVEL SECURITY;
+ALTER TABLE rule_versions FORCE ROW LEVEL SECURITY;
+CREATE POLICY service ON rule_versions FOR SELECT TO ti_service
+    USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
+CREATE POLICY owner ON rule_versions TO ti_owner USING (true);
+GRANT SELECT ON rule_versions TO ti_service;
+
+CREATE FUNCTION count_rule_change() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    changed uuid;
+BEGIN
+    IF TG_TABLE_NAME = 'organizations' THEN
+        changed := NEW.id;
+    ELSIF TG_OP = 'DELETE' THEN
+        changed := OLD.organization_id;
+    ELSE
+        changed := NEW.organization_id;
+    END IF;
+    INSERT INTO public.rule_versions AS r (organization_id) VALUES (changed)
+    ON CONFLICT (organization_id) DO UPDATE SET version = r.version + 1;
+    RETURN NULL;
+END
+$$;
+
+-- At the commit, so that nobody who holds one of these rows waits for anything else.
+CREATE CONSTRAINT TRIGGER rules_changed AFTER INSERT OR UPDATE OR DELETE ON organization_controls
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_rule_change();
+CREATE CONSTRAINT TRIGGER rules_changed AFTER INSERT OR UPDATE OR DELETE ON account_controls
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_rule_change();
+CREATE CONSTRAINT TRIGGER rules_changed AFTER INSERT OR UPDATE OR DELETE ON symbol_controls
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_rule_change();
+CREATE CONSTRAINT TRIGGER rules_changed AFTER INSERT OR UPDATE OR DELETE ON symbol_times
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_rule_change();
+
+-- A new one of these is not remembered by anyone, and not every column is a rule.
+CREATE CONSTRAINT TRIGGER rules_changed AFTER UPDATE ON organizations
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+WHEN ((OLD.entitlements, OLD.disabled) IS DISTINCT FROM (NEW.entitlements, NEW.disabled))
+EXECUTE FUNCTION count_rule_change();
+CREATE CONSTRAINT TRIGGER rules_changed AFTER UPDATE ON api_keys
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+WHEN ((OLD.environment, OLD.permissions, OLD.disabled) IS DISTINCT FROM (NEW.environment, NEW.permissions, NEW.disabled))
+EXECUTE FUNCTION count_rule_change();
+CREATE CONSTRAINT TRIGGER rules_gone AFTER DELETE ON api_keys
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_rule_change();
+CREATE CONSTRAINT TRIGGER rules_changed AFTER UPDATE ON accounts
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+WHEN (
+    (OLD.environment, OLD.broker, OLD.disabled, OLD.closed_at, OLD.has_credential)
+    IS DISTINCT FROM (NEW.environment, NEW.broker, NEW.disabled, NEW.closed_at, NEW.has_credential)
+)
+EXECUTE FUNCTION count_rule_change();
+CREATE CONSTRAINT TRIGGER rules_gone AFTER DELETE ON accounts
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_rule_change();
+
 -- A restored database has forgotten events that someone has seen: with a new epoch their cursors no longer fit.
 CREATE TABLE stream_epoch (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
@@ -393,7 +452,7 @@ GRANT SELECT ON stream_epoch TO ti_worker;
 -- The last seq of an organization. Whoever appends holds its row until the commit, so seqs commit in their order.
 CREATE TABLE stream_heads (
     organization_id uuid PRIMARY KEY REFERENCES organizations,
-    seq bigint NOT NULL CHECK (seq > 0)
+    seq seq_number NOT NULL
 ) WITH (fillfactor = 50);
 ALTER TABLE stream_heads ENABLE ROW LEVEL SECURITY;
 ALTER TABLE stream_heads FORCE ROW LEVEL SECURITY;
@@ -611,8 +670,7 @@ CREATE TABLE orders (
     )
 );
 CREATE UNIQUE INDEX orders_by_account ON orders (account_id, create_seq);
-CREATE INDEX orders_open ON orders (account_id)
-WHERE order_status NOT IN ('FILLED', 'CANCELLED', 'EXPIRED', 'REJECTED');
+CREATE INDEX orders_open ON orders (account_id) WHERE finished_at IS NULL;
 CREATE INDEX orders_finished ON orders (account_id, finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX orders_by_reference ON orders (account_id, client_reference_id, create_seq)
 WHERE client_reference_id IS NOT NULL;

@@ -5,14 +5,12 @@ from datetime import datetime
 from uuid import UUID
 
 from trading_intents.accounts.model import Connection
-from trading_intents.execution.model import FINAL_STATUSES
 from trading_intents.storage.database import Row, Tx
 
 LEASE_SECONDS = 5.0
 # A worker that is long gone is forgotten; by then nobody can mistake its leases for living ones.
 FORGET_SECONDS = 60.0
 TAKING_LOCK = 7469010  # of the advisory kind
-_FINAL = ", ".join(f"'{status}'" for status in sorted(FINAL_STATUSES))
 
 
 async def enlist(tx: Tx, worker_id: UUID) -> None:
@@ -67,7 +65,7 @@ async def take(tx: Tx, worker_id: UUID, most: int) -> list[Row] | None:
         """
         WITH free AS MATERIALIZED (
             SELECT a.id, a.organization_id, a.environment, a.broker, a.link_generation, EXISTS (
-                SELECT FROM outbox WHERE lane = a.id AND status IN ('pending', 'processing')
+                SELECT FROM outbox WHERE queue = 'intents' AND lane = a.id AND finished_at IS NULL
             ) AS busy
             FROM accounts a LEFT JOIN leases l ON l.account_id = a.id
             WHERE (a.closed_at IS NULL OR l.account_id IS NOT NULL) AND NOT EXISTS (
@@ -120,7 +118,7 @@ async def forget_closed(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) ->
         """
         DELETE FROM leases l
         WHERE worker_id = $1 AND account_id = ANY ($2::uuid[]) AND NOT EXISTS (
-            SELECT FROM outbox WHERE lane = l.account_id AND status IN ('pending', 'processing')
+            SELECT FROM outbox WHERE queue = 'intents' AND lane = l.account_id AND finished_at IS NULL
         )
         RETURNING account_id
         """,
@@ -186,7 +184,7 @@ def needs_no_broker(most_age_millis: int) -> str:
         EXISTS (
             SELECT FROM orders o
             WHERE o.order_id = candidate.order_key AND (
-                o.order_status IN ({_FINAL})
+                o.finished_at IS NOT NULL
                 OR candidate.event_type <> 'intent.cancel' AND (
                     o.cancel_requested
                     OR candidate.created_at < clock_timestamp() - make_interval(secs => least({most_age_millis}, (

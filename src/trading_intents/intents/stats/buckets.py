@@ -104,8 +104,7 @@ async def _read_open(tx: Tx, account_id: UUID, start: datetime) -> Counted:
     rows = await tx.fetch(
         """
         SELECT order_status, count(*) AS amount FROM orders
-        WHERE account_id = $1 AND created_at >= $2
-          AND order_status NOT IN ('FILLED', 'CANCELLED', 'EXPIRED', 'REJECTED')
+        WHERE account_id = $1 AND created_at >= $2 AND finished_at IS NULL
         GROUP BY order_status
         """,
         account_id,

@@ -140,7 +140,7 @@ async def run_ahead(
         return None
     asked, scene = Questions(submissions), memory.recall()
     heads = {account_id: scene.heads[account_id] for account_id in asked.account_ids}
-    trip = await tools.link.send([*asked.locks(statements.Lock.AT_ONCE), *asked.reads()], more=True)
+    trip = await tools.link.send([*asked.locks(statements.Lock.AT_ONCE), *asked.checks()], more=True)
     try:
         work, outcomes = _decide_all(tools, submissions, scene)
         trip.also(work.writes(), more=True)
@@ -148,7 +148,7 @@ async def run_ahead(
         leaving()
         with contextlib.suppress(Refused):
             met = compose(tools.brokers, asked, await trip.head())
-            if memory.was_right(submissions, heads, scene.now, met):
+            if memory.was_right(heads, scene.now, met):
                 trip.also([statements.COMMIT])
                 settled = Settled(outcomes, work.batch.last(), met.transaction_id, decided_seconds)
                 return Flight(tools.link, trip, settled)

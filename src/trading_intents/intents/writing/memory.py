@@ -25,6 +25,7 @@ class Memory:
     def forget(self) -> None:
         self._known: set[tuple[str, str, str, str]] = set()  # organization, account, key, symbol
         self._heads: dict[str, tuple[int, str]] = {}
+        self._versions: dict[str, str] = {}  # of the rest, by organization
         self._accounts: dict[str, AccountState] = {}
         self._keys: dict[str, KeyState] = {}
         self._switches: dict[tuple[str, str], Switch] = {}
@@ -32,7 +33,8 @@ class Memory:
 
     def learn(self, submissions: Sequence[Submission], met: Scene) -> None:
         """`met` as it is after its batch was committed."""
-        if len(self._known) > MAX_KNOWN:
+        is_old = any(self._versions.get(key, version) != version for key, version in met.versions.items())
+        if is_old or len(self._known) > MAX_KNOWN:
             self.forget()
         self._watch_clock(met.now)
         for each in submissions:
@@ -44,6 +46,7 @@ class Memory:
             self._keys[key_id] = met.keys[key_id]
             if isinstance(each.command, Create):
                 self._known.add((each.organization_id, account_id, key_id, each.command.symbol))
+        self._versions |= met.versions
         self._switches |= met.switches
         self._windows |= met.windows
 
@@ -67,34 +70,21 @@ class Memory:
             now=now,
             now_text=now.isoformat(),
             transaction_id="",
+            versions=self._versions,
             accounts=self._accounts,
             keys=self._keys,
             switches=self._switches,
             windows=self._windows,
         )
 
-    def was_right(
-        self, submissions: Sequence[Submission], heads: Mapping[str, tuple[int, str]], now: datetime, met: Scene
-    ) -> bool:
-        """Whether they would have been decided alike by what they met. `heads` are those that we recalled."""
+    def was_right(self, heads: Mapping[str, tuple[int, str]], now: datetime, met: Scene) -> bool:
+        """Whether it would have been decided alike by what it met. `heads` and `now` are those that we recalled."""
         self._watch_clock(met.now)
         return (
             -MAX_EARLY <= met.now - now <= MAX_LATE
             and met.heads == heads
             and not met.earlier
-            and all(met.accounts.get(account_id) == self._accounts.get(account_id) for account_id in heads)
-            and all(met.keys.get(key_id) == self._keys.get(key_id) for key_id in {s.key_id or "" for s in submissions})
-            and self._controls_are(submissions, met)
-        )
-
-    def _controls_are(self, submissions: Sequence[Submission], met: Scene) -> bool:
-        if not (self._switches or self._windows or met.switches or met.windows):
-            return True
-        places = {(s.organization_id, "") for s in submissions} | {(s.account_id, "") for s in submissions}
-        places |= {(s.account_id, s.command.symbol) for s in submissions if isinstance(s.command, Create)}
-        return all(
-            met.switches.get(place) == self._switches.get(place) and met.windows.get(place) == self._windows.get(place)
-            for place in places
+            and all(self._versions.get(organization_id) == version for organization_id, version in met.versions.items())
         )
 
     def _now(self) -> datetime:

@@ -30,6 +30,7 @@ class Scene:
     now: datetime
     now_text: str
     transaction_id: str
+    versions: dict[str, str]  # by organization: of the rest
     accounts: dict[str, AccountState]
     keys: dict[str, KeyState]
     switches: dict[tuple[str, str], Switch]  # by organization or account, and symbol or none
@@ -78,10 +79,18 @@ class Questions:
         ]
 
     def reads(self) -> list[Statement]:
+        symbols = self.symbols or [""]
         return [
-            *([statements.read_earlier(self.keyed)] if self.keyed else ()),
-            statements.read_scene(self.organization_ids, self.account_ids, self.key_ids, self.symbols or [""]),
+            *self._earlier(),
+            statements.read_scene(self.organization_ids, self.account_ids, self.key_ids, symbols),
         ]
+
+    def checks(self) -> list[Statement]:
+        """In place of the reads, when all that they would tell is known but for whether it still holds."""
+        return [*self._earlier(), statements.read_versions(self.organization_ids)]
+
+    def _earlier(self) -> list[Statement]:
+        return [statements.read_earlier(self.keyed)] if self.keyed else []
 
 
 async def read_scene(link: Pipeline, submissions: Sequence[Submission], brokers: Registry, wait: bool) -> Scene:
@@ -115,7 +124,7 @@ def _texts(row: Row) -> list[Any]:
 
 
 def compose(brokers: Registry, asked: Questions, replies: Sequence[Reply]) -> Scene:
-    """Of the answers to all its locks and reads."""
+    """Of the answers to all its locks and reads, or its locks and checks."""
     *before, read = replies
     earlier = map(_texts, before.pop().rows) if asked.keyed else ()
     orders = [statements.OrderRow(*_texts(row)) for row in before.pop().rows] if asked.references else []
@@ -135,6 +144,7 @@ def compose(brokers: Registry, asked: Questions, replies: Sequence[Reply]) -> Sc
         now=datetime.fromisoformat(now),
         now_text=now,
         transaction_id=transaction_id,
+        versions=dict.fromkeys(asked.organization_ids, _NEVER_CHANGED) | dict(map(_version, of[_RULES])),
         accounts=dict(map(_account, of[_ACCOUNT])),
         keys=dict(map(_key, of[_KEY])),
         switches=dict(map(_switch, of[_SWITCH])),
@@ -142,7 +152,15 @@ def compose(brokers: Registry, asked: Questions, replies: Sequence[Reply]) -> Sc
     )
 
 
-_CLOCK, _ACCOUNT, _KEY, _SWITCH, _WINDOW = (kind.encode() for kind in statements.Kind)
+_CLOCK, _RULES, _ACCOUNT, _KEY, _SWITCH, _WINDOW = (kind.encode() for kind in statements.Kind)
+
+
+_NEVER_CHANGED = "0"
+
+
+def _version(row: Row) -> tuple[str, str]:
+    _, organization_id, version, *_ = _texts(row)
+    return organization_id, version
 
 
 # Pure functions of what PostgreSQL writes: the same rows come again and again.

@@ -43,9 +43,10 @@ _LOCK_HEADS = """
 
 
 class Kind(StrEnum):
-    """What a row of `read_scene` tells of."""
+    """What a row of `read_scene` and `read_versions` tells of."""
 
     CLOCK = "clock"
+    RULES = "rules"
     ACCOUNT = "account"
     KEY = "key"
     SWITCH = "switch"
@@ -66,9 +67,22 @@ def read_scene(
     return Statement(_READ_SCENE, (*(f"{{{','.join(each)}}}" for each in ids), column(names)))
 
 
+def read_versions(organization_ids: Iterable[str]) -> Statement:
+    """The clock and the transaction's id, and the versions of all else that `read_scene` reads."""
+    return Statement(_READ_VERSIONS, (f"{{{','.join(organization_ids)}}}",))
+
+
+_READ_VERSIONS = """
+    SELECT 'clock', clock_timestamp()::text, pg_current_xact_id()::text
+    UNION ALL
+    SELECT 'rules', organization_id::text, version::text FROM rule_versions WHERE organization_id = ANY ($1::uuid[])
+"""
 # Of each control: whose it is, a symbol or none. A switch that is not set refuses nothing, and is not sent.
 _SCENE = """
     SELECT 'clock', clock_timestamp()::text, pg_current_xact_id()::text, NULL, NULL, NULL, NULL, NULL
+    UNION ALL
+    SELECT 'rules', organization_id::text, version::text, NULL, NULL, NULL, NULL, NULL
+    FROM rule_versions WHERE organization_id {organization}
     UNION ALL
     SELECT 'account', id::text, organization_id::text, environment, broker, disabled::text,
            (closed_at IS NOT NULL)::text, has_credential::text
@@ -310,7 +324,7 @@ def hurry(intent_ids: Sequence[str]) -> Statement:
     return Statement(
         """
         UPDATE outbox SET due_at = clock_timestamp()
-        WHERE queue = 'intents' AND order_key = ANY ($1::uuid[]) AND status = 'pending'
+        WHERE queue = 'intents' AND order_key = ANY ($1::uuid[]) AND finished_at IS NULL AND status = 'pending'
           AND due_at > (SELECT clock_timestamp())
         """,
         (f"{{{','.join(intent_ids)}}}",),
