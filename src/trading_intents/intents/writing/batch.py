@@ -97,7 +97,7 @@ async def run_batch(
         work, outcomes = _decide_all(tools, submissions, scene)
         settled = Settled(outcomes, work.batch.last(), scene.transaction_id, tools.clock.monotonic())
         leaving()
-        trip = await tools.link.send([*work.writes(), statements.COMMIT])
+        trip = await tools.link.send([*work.writes(), *work.events(), statements.COMMIT])
         await _committed(trip, settled)
     except Refused:
         with contextlib.suppress(Refused, LinkLost):
@@ -146,6 +146,7 @@ async def run_ahead(
         trip.also(work.writes(), more=True)
         decided_seconds = tools.clock.monotonic()
         leaving()
+        trip.also(work.events(), more=True)  # made while the server is at work on the rest
         with contextlib.suppress(Refused):
             met = compose(tools.brokers, asked, await trip.head())
             if memory.was_right(heads, scene.now, met):
@@ -195,7 +196,7 @@ class _Work:
         self.batch = statements.Batch()
         self._refusals: list[tuple[str, ...]] = []
         self._counts: list[Entry] = []
-        self._events: list[Event] = []
+        self._told: list[tuple[Record, AccountState, bytes | None]] = []  # each with its changed order's message
 
     def settle(self, submission: Submission) -> Receipt | PlatformError:
         decision = decide(submission, self._scene.state(submission), self._scene.now)
@@ -208,7 +209,7 @@ class _Work:
         return decision
 
     def writes(self) -> list[Statement]:
-        """In the order of the locks; the organizations' stream heads last."""
+        """In the order of the locks."""
         now, batch = self._scene.now_text, self.batch
         return [
             *([statements.insert_refusals(self._refusals, now)] if self._refusals else ()),
@@ -216,8 +217,12 @@ class _Work:
             *([statements.append(batch, now)] if batch.actions else ()),
             *([statements.hurry(batch.cancelled_intents)] if batch.cancelled_intents else ()),
             *([buckets.addition(self._counts)] if self._counts else ()),
-            *([stream_log.appending(self._events)] if self._events else ()),
         ]
+
+    def events(self) -> list[Statement]:
+        """What tells of it, to be written last: it takes the organizations' stream heads."""
+        events = [event for told in self._told for event in self._tell(*told)]
+        return [stream_log.appending(events)] if events else []
 
     def _append(self, submission: Submission, accepted: Accepted) -> Receipt:
         scene, batch, command = self._scene, self.batch, submission.command
@@ -257,7 +262,8 @@ class _Work:
         if submission.idempotency_key and submission.body_digest is not None:
             key = (account_id, submission.idempotency_key)
             scene.earlier[key] = Earlier(submission.body_digest, intent_id, seq)
-        self._follow(record, accepted, account)
+        is_new = accepted.action_type is ActionType.CREATE
+        self._told.append((record, account, None if is_new else self._mark(accepted.action_type, intent_id, seq)))
         return Receipt(intent_id, seq)
 
     def _record(
@@ -287,17 +293,16 @@ class _Work:
             spec.time_in_force,
         )
 
-    def _follow(self, record: Record, accepted: Accepted, account: AccountState) -> None:
-        """The order's own change, and the two events that tell of it."""
-        now = self._scene.now
-        if accepted.action_type is ActionType.CREATE:
-            action, order = new_payloads(record, account.broker, now)
+    def _tell(self, record: Record, account: AccountState, order: bytes | None) -> tuple[Event, Event]:
+        if order is None:
+            action, order = new_payloads(record, account.broker, self._scene.now)
         else:
-            action = action_payload(record, now)
-            order = self._mark(accepted.action_type, record.intent_id, record.seq)
+            action = action_payload(record, self._scene.now)
         place = account.organization_id, record.account_id, record.environment
-        self._events.append(Event(*place, EventType.INTENT_ACTION, record.symbol, action))
-        self._events.append(Event(*place, EventType.BROKER_ORDER, record.symbol, order))
+        return (
+            Event(*place, EventType.INTENT_ACTION, record.symbol, action),
+            Event(*place, EventType.BROKER_ORDER, record.symbol, order),
+        )
 
     def _mark(self, action_type: ActionType, intent_id: str, seq: int) -> bytes:
         """A pending command shows from its commit until it is answered; the fields stay as last confirmed."""
