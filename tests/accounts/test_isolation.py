@@ -132,7 +132,7 @@ async def test_every_tenant_table_shows_the_set_organizations_rows_only(database
         async with database.service.transaction([mine]) as tx:
             found = await tx.fetch(f"SELECT organization_id FROM {table}")
         assert {row["organization_id"] for row in found} == {mine}, table
-        each = 1 if table in ("organization_controls", "stream_heads") else 2
+        each = 1 if table in ("organization_controls", "rule_versions", "stream_heads") else 2
         assert len(found) == each, table
         async with database.service.transaction() as tx:
             assert await tx.fetch(f"SELECT organization_id FROM {table}") == [], table

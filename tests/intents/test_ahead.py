@@ -1,6 +1,7 @@
 """Batches that are decided by what is remembered: committed only if what they met was the same."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,12 +10,13 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.office import Office, codes, open_office
+from tests.intents.office import Office, add_account, codes, furnish, open_office
 from tests.intents.test_writer import TRAP, whole
 from trading_intents.brokers.registry import installed_brokers
 from trading_intents.clock import SystemClock
 from trading_intents.ids import id_text_maker
 from trading_intents.intents.model import Submission
+from trading_intents.intents.writing import statements
 from trading_intents.intents.writing import writer as module
 from trading_intents.intents.writing.batch import Receipt, Tools
 from trading_intents.intents.writing.memory import MAX_LATE, Memory
@@ -87,6 +89,8 @@ CHANGES = {
     "UPDATE api_keys SET permissions = '{intent:read}' WHERE organization_id = $1 AND $2::uuid IS NOT NULL": (
         "forbidden"
     ),
+    "UPDATE api_keys SET environment = 'live' WHERE organization_id = $1 AND $2::uuid IS NOT NULL": "forbidden",
+    "DELETE FROM api_keys WHERE organization_id = $1 AND $2::uuid IS NOT NULL": "unauthorized",
     "UPDATE organizations SET disabled = true WHERE id = $1 AND $2::uuid IS NOT NULL": "unauthorized",
 }
 
@@ -117,6 +121,115 @@ async def test_a_control_that_was_taken_back_refuses_no_longer(office: Office) -
     await office.owner.execute("DELETE FROM account_controls")
     assert codes([await office.submit(office.create(first))]) == ["recorded"]
     assert await office.count("refusals") == 3
+
+
+CONTROLS = {
+    "organization_controls": "organization_id",
+    "account_controls": "account_id, organization_id",
+    "symbol_controls": "account_id, symbol, organization_id",
+}
+
+
+@pytest.mark.parametrize("table", CONTROLS)
+async def test_every_change_of_a_control_is_met_by_the_next_batch(office: Office, table: str) -> None:
+    first = office.accounts[0]
+    values = {"account_id": first, "organization_id": office.organization, "symbol": "AAPL"}
+    columns = CONTROLS[table].split(", ")
+    marks = ", ".join(f"${number}" for number, _ in enumerate(columns, 1))
+    insert = f"INSERT INTO {table} ({CONTROLS[table]}, manually_disabled) VALUES ({marks}, false)"
+    await warm(office)
+    for change, expected in (
+        (insert, "recorded"),
+        (f"UPDATE {table} SET manually_disabled = true", "control_rejected"),
+        (f"UPDATE {table} SET manually_disabled = false", "recorded"),
+        (f"UPDATE {table} SET manually_disabled = true", "control_rejected"),
+        (f"DELETE FROM {table}", "recorded"),
+    ):
+        await office.owner.execute(change, *([values[name] for name in columns] if change == insert else ()))
+        before = ways(office)
+        assert codes([await office.submit(office.create(first)) for _ in range(3)]) == [expected] * 3
+        expected_ways = {"asked": before["asked"] + 1, "ahead": before["ahead"] + 2, "mistaken": before["mistaken"] + 1}
+        assert ways(office) == expected_ways, "one mistake, and what was met instead is remembered"
+
+
+async def test_what_was_read_before_a_change_is_not_taken_for_newer(office: Office) -> None:
+    await warm(office)
+    one, other, _ = office.accounts
+    await office.owner.execute("UPDATE accounts SET disabled = true WHERE id = $1", other)
+    assert codes([await office.submit(office.create(one, "MSFT"))]) == ["recorded"], "which is asked for, and learnt"
+    assert codes([await office.submit(office.create(other))]) == ["account_disabled"]
+    assert codes([await office.submit(office.create(one))]) == ["recorded"]
+
+
+async def version(office: Office) -> int:
+    found: int = await office.owner.fetchval(
+        "SELECT coalesce(max(version), 0) FROM rule_versions WHERE organization_id = $1", office.organization
+    )
+    return found
+
+
+async def test_what_no_decision_reads_is_no_mistake(office: Office) -> None:
+    await warm(office)
+    for change in (
+        "UPDATE api_keys SET last_used_at = now(), name = 'another'",
+        "UPDATE accounts SET connection = 'connected', link_generation = link_generation + 1, name = 'another'",
+        "UPDATE organizations SET name = 'another', disabled = disabled",
+    ):
+        await office.owner.execute(change)
+    await add_account(office.owner, office.organization)
+    assert await version(office) == 0
+    await warm(office)
+    assert ways(office) == {"asked": 1, "ahead": 3, "mistaken": 0}
+
+
+async def test_another_organizations_rules_are_no_concern_of_ours(office: Office) -> None:
+    await warm(office)
+    other, _ = await furnish(office.owner)
+    await office.owner.execute(
+        "INSERT INTO organization_controls (organization_id, manually_disabled) VALUES ($1, true)", other
+    )
+    await warm(office)
+    assert ways(office) == {"asked": 1, "ahead": 3, "mistaken": 0}
+
+
+async def test_every_column_that_decides_is_watched(office: Office) -> None:
+    """What the server itself finds in the statement, against what it finds in the triggers."""
+    read = re.sub(r"\$\d::(\w+)", r"NULL::\1", statements._READ_ONE_SCENE)
+    async with office.owner.transaction():
+        await office.owner.execute(f"CREATE TEMP VIEW scene (a, b, c, d, e, f, g, h) AS {read}")
+        used = await office.owner.fetch(
+            "SELECT table_name, column_name FROM information_schema.view_column_usage WHERE view_name = 'scene'"
+        )
+    triggers = await office.owner.fetch(
+        """
+        SELECT tgrelid::regclass::text AS table_name, pg_get_triggerdef(oid) AS text FROM pg_trigger
+        WHERE tgfoid = 'count_rule_change()'::regprocedure
+        """
+    )
+    watched = {row["table_name"]: "" for row in triggers}
+    for row in triggers:
+        watched[row["table_name"]] += row["text"]
+    never_change = {"id", "organization_id", "account_id", "symbol"}
+    assert {row["table_name"] for row in used} == {*watched, "rule_versions"}
+    for table, column in used:
+        is_whole = table == "rule_versions" or "INSERT OR DELETE OR UPDATE" in watched[table]
+        assert is_whole or column in never_change or f"old.{column}" in watched[table], (table, column)
+    assert len(used) > 20
+
+
+async def test_rules_that_change_together_keep_nobody_waiting(office: Office, urls: Urls) -> None:
+    """The version is counted at the commit: who changes many rules in any order waits for no other's version."""
+    first, second = [await asyncpg.connect(urls.owner.reveal()) for _ in range(2)]
+    one, other, _ = office.accounts
+    disable = "UPDATE accounts SET disabled = true WHERE id = $1"
+    async with first.transaction():
+        await first.execute(disable, one)
+        async with second.transaction():
+            await second.execute(disable, other)
+        await first.execute("UPDATE api_keys SET disabled = true")
+    assert await version(office) == 3
+    for connection in (first, second):
+        await connection.close()
 
 
 async def test_two_writers_of_the_same_accounts_keep_every_seq(office: Office, neighbour: Writer) -> None:
@@ -255,9 +368,8 @@ async def test_a_clock_that_runs_otherwise_is_noticed(
     assert memory.knows([submission])
     recalled = memory.recall()
     assert recalled.now == NOON + timedelta(seconds=passed)
-    heads = dict(recalled.heads)
     second = met(submission, recalled.now + away)
-    assert memory.was_right(heads, recalled.now, second) == right
+    assert memory.was_right(recalled.now, second) == right
     following = memory.recall()
     assert not right or following.now >= recalled.now, "a time never goes back"
     expected = max(recalled.now + away, recalled.now if right else NOON - timedelta(days=1))

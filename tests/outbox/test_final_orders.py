@@ -18,8 +18,8 @@ async def failed_row(owner: asyncpg.Connection, order_id: UUID, status: str) -> 
         INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq, command_seq, symbol,
                             order_status, order_type, order_side, time_in_force, route_strategy, quantity,
                             received_at, created_at, updated_at, finished_at)
-        VALUES ($1, $2, $3, 'paper', 'paper', 1, 1, 'AAPL', $4::text, 'MARKET', 'BUY', 'DAY', 'SMART', 1, now(), now(), now(),
-                CASE WHEN $4::text <> 'NEW' THEN now() END)
+        VALUES ($1, $2, $3, 'paper', 'paper', 1, 1, 'AAPL', $4::text, 'MARKET', 'BUY', 'DAY', 'SMART', 1,
+                now(), now(), now(), CASE WHEN $4::text <> 'NEW' THEN now() END)
         """,
         order_id,
         account_id,

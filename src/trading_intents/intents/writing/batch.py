@@ -70,6 +70,10 @@ class CommitLost(Exception):
 class Mistaken(Exception):
     """What was remembered holds no longer."""
 
+    def __init__(self, others_write: bool) -> None:
+        super().__init__()
+        self.others_write = others_write  # to the same accounts: it will happen again
+
 
 @dataclass(frozen=True, slots=True)
 class Tools:
@@ -140,6 +144,7 @@ async def run_ahead(
         return None
     asked, scene = Questions(submissions), memory.recall()
     heads = {account_id: scene.heads[account_id] for account_id in asked.account_ids}
+    others_write = True  # as long as we do not know
     trip = await tools.link.send([*asked.locks(statements.Lock.AT_ONCE), *asked.checks()], more=True)
     try:
         work, outcomes = _decide_all(tools, submissions, scene)
@@ -149,7 +154,8 @@ async def run_ahead(
         trip.also(work.events(), more=True)  # made while the server is at work on the rest
         with contextlib.suppress(Refused):
             met = compose(tools.brokers, asked, await trip.head())
-            if memory.was_right(heads, scene.now, met):
+            others_write = met.heads != heads
+            if not others_write and memory.was_right(scene.now, met):
                 trip.also([statements.COMMIT])
                 settled = Settled(outcomes, work.batch.last(), met.transaction_id, decided_seconds)
                 return Flight(tools.link, trip, settled)
@@ -164,7 +170,7 @@ async def run_ahead(
     except BaseException:
         tools.link.close()  # the transaction ends with it
         raise
-    raise Mistaken
+    raise Mistaken(others_write)
 
 
 def _decide_all(

@@ -1,7 +1,7 @@
 """What the last batches met: by it the next one is decided and written while the server is asked. Never trusted: what
 the server says must be the same, or nothing of that batch is committed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from trading_intents.brokers.registry import Registry
@@ -77,12 +77,11 @@ class Memory:
             windows=self._windows,
         )
 
-    def was_right(self, heads: Mapping[str, tuple[int, str]], now: datetime, met: Scene) -> bool:
-        """Whether it would have been decided alike by what it met. `heads` and `now` are those that we recalled."""
+    def was_right(self, now: datetime, met: Scene) -> bool:
+        """Whether it would have been decided alike by what it met beside the heads. `now` is what we recalled."""
         self._watch_clock(met.now)
         return (
             -MAX_EARLY <= met.now - now <= MAX_LATE
-            and met.heads == heads
             and not met.earlier
             and all(self._versions.get(organization_id) == version for organization_id, version in met.versions.items())
         )

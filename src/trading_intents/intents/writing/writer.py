@@ -160,9 +160,12 @@ class Writer:
         except PlatformError as error:
             self._fail_all(batch, error)
             return True
-        except Mistaken:
+        except Mistaken as mistake:
             self._metrics.writer_batches.labels(MISTAKEN).inc()
-            self._distrust()
+            if mistake.others_write:
+                self._distrust()
+            else:
+                self._memory.forget()
             return False
         except Exception as error:
             self._log.error("batch not decided ahead", size=len(batch), exc_info=error)

@@ -8,8 +8,9 @@ ALTER TABLE rule_versions ENABLE ROW LEVEL SECURITY;
 ALTER TABLE rule_versions FORCE ROW LEVEL SECURITY;
 CREATE POLICY service ON rule_versions FOR SELECT TO ti_service
     USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
+CREATE POLICY worker ON rule_versions FOR SELECT TO ti_worker USING (true);
 CREATE POLICY owner ON rule_versions TO ti_owner USING (true);
-GRANT SELECT ON rule_versions TO ti_service;
+GRANT SELECT ON rule_versions TO ti_service, ti_worker;
 
 CREATE FUNCTION count_rule_change() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
