@@ -70,11 +70,11 @@ def run(host: str, port: int, count: int, seconds: float, path: str) -> dict[str
             for number, _ in ready:
                 connection = connections[number]
                 data = connection.socket.recv(ANSWER_BYTES)
+                now = clock()
                 assert data, "the connection was closed"
                 connection.buffer += data
                 if not connection.complete():
                     continue
-                now = clock()
                 status = connection.buffer[9:12]
                 statuses[status] += 1
                 latencies.append(now - connection.sent_at)
@@ -86,7 +86,7 @@ def run(host: str, port: int, count: int, seconds: float, path: str) -> dict[str
                     poll.unregister(number)
                     busy -= 1
                 else:
-                    connection.sent_at = now
+                    connection.sent_at = clock()
                     connection.socket.sendall(request)
         took = clock() - started
     ordered = sorted(latencies)
