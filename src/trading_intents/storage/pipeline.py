@@ -6,6 +6,7 @@ For the writer, which would else wait for the server seven times a batch. Knows 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import psycopg
@@ -65,8 +66,8 @@ class LinkDropped(LinkLost):
 class Trip:
     """Statements on their way to the server and their answers on the way back."""
 
-    def __init__(self, link: "_Link", known: dict[str, bytes]) -> None:
-        """`known` had been prepared before it left."""
+    def __init__(self, link: "Link", known: int) -> None:
+        """So many statements were `known` before it left."""
         self.replies: list[Reply] = []
         self.error: Exception | None = None
         self.known = known
@@ -126,7 +127,7 @@ class Pipeline:
     def __init__(self, url: Secret, session: Sequence[str]) -> None:
         """`session` is run once on every new connection."""
         self._url, self._session = url, session
-        self._link: _Link | None = None
+        self._link: Link | None = None
         self._away_until_seconds = 0.0
 
     async def run(self, statements: Sequence[Statement]) -> list[Reply]:
@@ -135,10 +136,15 @@ class Pipeline:
 
     async def send(self, statements: Sequence[Statement], more: bool = False) -> Trip:
         """They are on their way, behind those that were sent before. With `more` the rest follows by `Trip.also`."""
-        link = self._link
-        if link is None or link.lost:
+        link = self.open_link
+        if link is None:
             link = self._link = await self._open()
         return link.send(statements, more)
+
+    @property
+    def open_link(self) -> "Link | None":
+        """For who does not wait for one to be opened."""
+        return self._link if self._link and not self._link.lost else None
 
     async def _finished(self, trip: Trip) -> list[Reply]:
         try:
@@ -151,7 +157,7 @@ class Pipeline:
         if self._link:
             self._link.close(LinkDropped())
 
-    async def _open(self) -> "_Link":
+    async def _open(self) -> "Link":
         loop = asyncio.get_running_loop()
         if loop.time() < self._away_until_seconds:
             raise Unavailable("the database is away")
@@ -159,7 +165,7 @@ class Pipeline:
         try:
             async with asyncio.timeout(CONNECT_LIMIT_SECONDS):
                 connection = await psycopg.AsyncConnection.connect(self._url.reveal(), autocommit=True)
-                link = _Link(connection)
+                link = Link(connection)
                 await link.send([Statement(text) for text in self._session]).end()
         except (psycopg.Error, OSError, TimeoutError, Refused, LinkLost) as error:
             if link:
@@ -170,7 +176,7 @@ class Pipeline:
         return link
 
 
-class _Link:
+class Link:
     def __init__(self, connection: "psycopg.AsyncConnection[tuple[object, ...]]") -> None:
         self._owner = connection  # it ends the link when it is forgotten
         self._link = connection.pgconn
@@ -185,7 +191,7 @@ class _Link:
         self.lost: LinkLost | None = None
 
     def send(self, statements: Sequence[Statement], more: bool = False) -> Trip:
-        trip = Trip(self, dict(self._names))
+        trip = Trip(self, len(self._names))
         if self.lost:
             trip.fail(self.lost)
             trip.finish()
@@ -268,7 +274,8 @@ class _Link:
                 if result.status == pq.ExecStatus.PIPELINE_SYNC:
                     trip = self._trips.popleft()
                     if trip.error:
-                        self._names = trip.known  # who knows which were prepared: the new ones get other names
+                        # Who knows which were prepared: the new ones get other names.
+                        self._names = dict(islice(self._names.items(), trip.known))
                     trip.finish()
                 else:
                     self._keep(self._trips[0], result)

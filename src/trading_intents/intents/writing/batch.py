@@ -138,15 +138,18 @@ async def run_ahead(
 ) -> Flight | None:
     """Decided by what is remembered, while the server is asked; committed only if what it met was the same.
 
-    None: too little is remembered. Mistaken, Unavailable: nothing was recorded. `leaving` is called when it has left.
+    None: too little is remembered, or the link is away. Mistaken, Unavailable: nothing was recorded. `leaving` is called
+    when it has left.
     """
-    if not memory.knows(submissions):
+    link = tools.link.open_link
+    if link is None or not memory.knows(submissions):
         return None
-    asked, scene = Questions(submissions), memory.recall()
-    heads = {account_id: scene.heads[account_id] for account_id in asked.account_ids}
+    asked, now = Questions(submissions), memory.now()
     others_write = True  # as long as we do not know
-    trip = await tools.link.send([*asked.locks(statements.Lock.AT_ONCE), *asked.checks()], more=True)
+    trip = link.send([*asked.locks(statements.Lock.AT_ONCE), *asked.checks()], more=True)
     try:
+        scene = memory.recall(now)
+        heads = {account_id: scene.heads[account_id] for account_id in asked.account_ids}
         work, outcomes = _decide_all(tools, submissions, scene)
         trip.also(work.writes(), more=True)
         decided_seconds = tools.clock.monotonic()
@@ -155,7 +158,7 @@ async def run_ahead(
         with contextlib.suppress(Refused):
             met = compose(tools.brokers, asked, await trip.head())
             others_write = met.heads != heads
-            if not others_write and memory.was_right(scene.now, met):
+            if not others_write and memory.was_right(now, met):
                 trip.also([statements.COMMIT])
                 settled = Settled(outcomes, work.batch.last(), met.transaction_id, decided_seconds)
                 return Flight(tools.link, trip, settled)

@@ -58,9 +58,15 @@ class Memory:
                 return False
         return True
 
-    def recall(self) -> Scene:
+    def now(self) -> datetime:
+        """The server's clock as far as we know, and never back."""
+        assert self._start is not None, "nothing is known yet"
+        now = self._start + timedelta(seconds=self._clock.monotonic())
+        self._last = max(now, self._last or now)
+        return self._last
+
+    def recall(self, now: datetime) -> Scene:
         """What will be met if nothing happened since. Its heads stay ours: they move on with each decision."""
-        now = self._now()
         return Scene(
             brokers=self._brokers,
             heads=self._heads,
@@ -85,13 +91,6 @@ class Memory:
             and not met.earlier
             and all(self._versions.get(organization_id) == version for organization_id, version in met.versions.items())
         )
-
-    def _now(self) -> datetime:
-        """The server's clock as far as we know, and never back."""
-        assert self._start is not None, "nothing is known yet"
-        now = self._start + timedelta(seconds=self._clock.monotonic())
-        self._last = max(now, self._last or now)
-        return self._last
 
     def _watch_clock(self, now: datetime) -> None:
         """An answer is always late: the least late one tells best. One that is too early tells of a clock set back."""
