@@ -380,8 +380,9 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON symbol_times TO ti_service;
 GRANT SELECT ON symbol_times TO ti_worker;
 
 -- What an organization's intents are decided by has a version: while it is the same, what was read before still holds.
+-- No foreign key: it would lock the organization, last of all, which others lock first.
 CREATE TABLE rule_versions (
-    organization_id uuid PRIMARY KEY REFERENCES organizations,
+    organization_id uuid PRIMARY KEY,
     version bigint NOT NULL DEFAULT 1
 ) WITH (fillfactor = 50);
 ALTER TABLE rule_versions ENABLE ROW LEVEL SECURITY;

@@ -138,8 +138,8 @@ async def run_ahead(
 ) -> Flight | None:
     """Decided by what is remembered, while the server is asked; committed only if what it met was the same.
 
-    None: too little is remembered, or the link is away. Mistaken, Unavailable: nothing was recorded. `leaving` is called
-    when it has left.
+    None: too little is remembered, or the link is away. Mistaken, Unavailable: nothing was recorded.
+    `leaving` is called when it has left.
     """
     link = tools.link.open_link
     if link is None or not memory.knows(submissions):
