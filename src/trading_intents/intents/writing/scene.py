@@ -153,8 +153,6 @@ def compose(brokers: Registry, asked: Questions, replies: Sequence[Reply]) -> Sc
 
 
 _CLOCK, _RULES, _ACCOUNT, _KEY, _SWITCH, _WINDOW = (kind.encode() for kind in statements.Kind)
-
-
 _NEVER_CHANGED = "0"
 
 
