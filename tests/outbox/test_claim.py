@@ -11,7 +11,7 @@ from trading_intents.outbox.model import EventType, Queue
 from trading_intents.outbox.queue import CLAIM, claim, claim_in_lanes, complete, put
 from trading_intents.storage.database import Database, Pool
 
-PARTIAL = {"outbox_unfinished", "outbox_order"}
+PARTIAL = {"outbox_unfinished", "outbox_unfinished_lanes", "outbox_order"}
 
 
 async def test_rows_are_put_in_their_order_and_claimed_oldest_first(pool: Pool) -> None:

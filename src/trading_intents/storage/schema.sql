@@ -168,9 +168,12 @@ CREATE TABLE outbox (
     )
 );
 -- Only unfinished rows are searched on the hot path, so finished ones cost a claim nothing.
-CREATE INDEX outbox_unfinished ON outbox (queue, lane, id) WHERE finished_at IS NULL;
-CREATE INDEX outbox_order ON outbox (order_key, queue, id) WHERE finished_at IS NULL;
-CREATE INDEX outbox_finished ON outbox (queue, status, finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX outbox_unfinished ON outbox (queue, id) WHERE status IN ('pending', 'processing') AND lane IS NULL;
+CREATE INDEX outbox_unfinished_lanes ON outbox (lane, id)
+WHERE status IN ('pending', 'processing') AND lane IS NOT NULL;
+CREATE INDEX outbox_order ON outbox (order_key, queue, id) WHERE status IN ('pending', 'processing');
+CREATE INDEX outbox_completed ON outbox (queue, finished_at) WHERE status = 'completed';
+CREATE INDEX outbox_failed ON outbox (queue, id) WHERE status = 'failed';
 -- All that the health report reads: it visits no row of another queue.
 CREATE INDEX outbox_accounts_health ON outbox (status, event_type, created_at, attempts, claimed_at)
 WHERE queue = 'accounts';

@@ -324,7 +324,7 @@ def hurry(intent_ids: Sequence[str]) -> Statement:
     return Statement(
         """
         UPDATE outbox SET due_at = clock_timestamp()
-        WHERE queue = 'intents' AND order_key = ANY ($1::uuid[]) AND finished_at IS NULL AND status = 'pending'
+        WHERE queue = 'intents' AND order_key = ANY ($1::uuid[]) AND status = 'pending'
           AND due_at > (SELECT clock_timestamp())
         """,
         (f"{{{','.join(intent_ids)}}}",),
