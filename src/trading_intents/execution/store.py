@@ -256,7 +256,7 @@ async def used_up(tx: Tx, lanes: Sequence[UUID], attempt_limit: int, claim_secon
                    WHERE c.order_id = r.order_key AND c.seq = a.seq AND c.sent_at IS NOT NULL
                ) AS is_sent
         FROM outbox r JOIN actions a ON a.account_id = r.lane AND a.seq = (r.payload ->> 'seq')::bigint
-        WHERE r.lane = ANY ($1::uuid[]) AND r.status IN ('pending', 'processing') AND r.attempts >= $2
+        WHERE r.lane = ANY ($1::uuid[]) AND r.finished_at IS NULL AND r.attempts >= $2
           AND (r.status = 'pending' OR r.claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $3))
         ORDER BY r.id LIMIT $4
         """,

@@ -27,7 +27,7 @@ _CLAIM = """
           AND event_type = ANY ($2)
           AND attempts < $3
           AND {lane}
-          AND status IN ('pending', 'processing')
+          AND finished_at IS NULL
           AND (
             (status = 'pending' AND due_at <= (SELECT clock_timestamp()))
             OR (status = 'processing' AND claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $4))
@@ -37,7 +37,7 @@ _CLAIM = """
             WHERE earlier.order_key = candidate.order_key
               AND earlier.queue = $1
               AND earlier.id < candidate.id
-              AND earlier.status IN ('pending', 'processing')
+              AND earlier.finished_at IS NULL
             OFFSET 0
           )
         ORDER BY id
@@ -188,7 +188,7 @@ async def sweep(tx: Tx, queue: Queue, attempt_limit: int) -> list[str]:
         """
         WITH used_up AS MATERIALIZED (
             SELECT id FROM outbox
-            WHERE queue = $1 AND status IN ('pending', 'processing') AND attempts >= $2
+            WHERE queue = $1 AND finished_at IS NULL AND attempts >= $2
               AND (status = 'pending' OR claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $3))
             ORDER BY id
             LIMIT $4
@@ -263,9 +263,10 @@ async def measure(tx: Tx, queue: Queue) -> Backlog:
         SELECT status, count(*) AS count,
                extract(epoch FROM clock_timestamp() - min(created_at))::float8 AS oldest_seconds,
                extract(epoch FROM clock_timestamp() - min(claimed_at))::float8 AS oldest_claim_seconds
-        FROM outbox WHERE queue = $1 AND status IN ('pending', 'processing') GROUP BY status
+        FROM outbox WHERE queue = $1 AND finished_at IS NULL GROUP BY status
         UNION ALL
-        SELECT 'failed', count(*), 0, NULL FROM outbox WHERE queue = $1 AND status = 'failed'
+        SELECT 'failed', count(*), 0, NULL FROM outbox
+        WHERE queue = $1 AND status = 'failed' AND finished_at IS NOT NULL
         """,
         queue,
     )

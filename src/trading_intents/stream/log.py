@@ -27,20 +27,20 @@ async def append(tx: Tx, events: Sequence[Event]) -> Mapping[OrganizationId, int
 
     Gives each organization's new head, which is the seq of its last event here; those before it count down.
     """
-    statement = appending(events)
+    statement = appending(events, tells=True)
     rows = await tx.fetch(statement.sql, *statement.arguments)
     return {OrganizationId(row["organization_id"]): row["seq"] for row in rows}
 
 
-def appending(events: Sequence[Event]) -> Statement:
-    """As `append`, for a pipeline."""
+def appending(events: Sequence[Event], tells: bool = False) -> Statement:
+    """As `append`, for a pipeline; it `tells` of the heads, or does not."""
     if len(events) <= FEW and len({event.account_id for event in events}) == 1:
-        return _appending_few(events)
+        return _appending_few(events, tells)
     counts, accounts, places = _place(events)
     payloads = [event.payload for event in events]
     lengths = [len(payload) for payload in payloads]
     return Statement(
-        _APPEND,
+        _APPEND_TELLING if tells else _APPEND,
         (
             column([str(organization_id) for organization_id in counts]),
             column(list(map(str, counts.values()))),
@@ -56,11 +56,11 @@ def appending(events: Sequence[Event]) -> Statement:
     )
 
 
-def _appending_few(events: Sequence[Event]) -> Statement:
+def _appending_few(events: Sequence[Event], tells: bool) -> Statement:
     """Of one account: plain values, which take the server half as long."""
     first = events[0]
     return Statement(
-        _append_few(len(events)),
+        _append_few(len(events), tells),
         (
             str(first.organization_id),
             str(first.account_id),
@@ -70,52 +70,54 @@ def _appending_few(events: Sequence[Event]) -> Statement:
     )
 
 
-@lru_cache(maxsize=FEW)
-def _append_few(count: int) -> str:
+def _append(heads: str, events: str, tells: bool) -> str:
+    if tells:
+        return f"WITH heads AS ({heads}), appended AS ({events}) SELECT organization_id, seq FROM heads"  # noqa: S608 - our own texts
+    return f"WITH heads AS ({heads}) {events}"
+
+
+@lru_cache(maxsize=2 * FEW)
+def _append_few(count: int, tells: bool) -> str:
     rows = ", ".join(
         f"({count - 1 - number}, ${3 * number + 4}::text::smallint, ${3 * number + 5}::text, ${3 * number + 6}::bytea)"
         for number in range(count)
     )
-    return f"""
-    WITH heads AS (
+    heads = f"""
         INSERT INTO stream_heads AS head (organization_id, seq) VALUES ($1::text::uuid, {count})
         ON CONFLICT (organization_id) DO UPDATE SET seq = head.seq + excluded.seq
         RETURNING organization_id, seq
-    ),
-    appended AS (
+    """  # noqa: S608 - numbers of our own
+    events = f"""
         INSERT INTO stream_events (organization_id, seq, account_id, environment, kind, symbol, payload)
         SELECT organization_id, seq - below, $2::text::uuid, $3::text, kind, symbol, payload
         FROM heads, (VALUES {rows}) AS new (below, kind, symbol, payload)
-    )
-    SELECT organization_id, seq FROM heads
-    """  # noqa: S608 - numbers of our own
+    """  # noqa: S608 - likewise
+    return _append(heads, events, tells)
 
 
-_APPEND = """
-    WITH heads AS (
-        INSERT INTO stream_heads AS head (organization_id, seq)
-        SELECT organization_id, count
-        FROM unnest(from_column($1)::uuid[], from_column($2)::bigint[]) AS new (organization_id, count)
-        ORDER BY organization_id  -- as everywhere, so that two transactions never wait for each other
-        ON CONFLICT (organization_id) DO UPDATE SET seq = head.seq + excluded.seq
-        RETURNING organization_id, seq
-    ),
-    appended AS (
-        INSERT INTO stream_events (organization_id, seq, account_id, environment, kind, symbol, payload)
-        SELECT organization_id, heads.seq - (place >> 8 & 4294967295), account_id, environment, place & 255,
-               symbol, payload
-        FROM (
-            SELECT place, symbol, substring($8::bytea FROM start::int FOR length::int) AS payload
-            FROM unnest(
-                from_column($6)::bigint[], from_column($7), from_column($9)::bigint[], from_column($10)::bigint[]
-            ) AS new (place, symbol, start, length)
-        ) AS new
-        JOIN unnest(from_column($3)::uuid[], from_column($4)::uuid[], from_column($5))
-             WITH ORDINALITY AS account (organization_id, account_id, environment, number) ON number = place >> 40
-        JOIN heads USING (organization_id)
-    )
-    SELECT organization_id, seq FROM heads
+_HEADS = """
+    INSERT INTO stream_heads AS head (organization_id, seq)
+    SELECT organization_id, count
+    FROM unnest(from_column($1)::uuid[], from_column($2)::bigint[]) AS new (organization_id, count)
+    ORDER BY organization_id  -- as everywhere, so that two transactions never wait for each other
+    ON CONFLICT (organization_id) DO UPDATE SET seq = head.seq + excluded.seq
+    RETURNING organization_id, seq
 """
+_EVENTS = """
+    INSERT INTO stream_events (organization_id, seq, account_id, environment, kind, symbol, payload)
+    SELECT organization_id, heads.seq - (place >> 8 & 4294967295), account_id, environment, place & 255,
+           symbol, payload
+    FROM (
+        SELECT place, symbol, substring($8::bytea FROM start::int FOR length::int) AS payload
+        FROM unnest(
+            from_column($6)::bigint[], from_column($7), from_column($9)::bigint[], from_column($10)::bigint[]
+        ) AS new (place, symbol, start, length)
+    ) AS new
+    JOIN unnest(from_column($3)::uuid[], from_column($4)::uuid[], from_column($5))
+         WITH ORDINALITY AS account (organization_id, account_id, environment, number) ON number = place >> 40
+    JOIN heads USING (organization_id)
+"""
+_APPEND, _APPEND_TELLING = (_append(_HEADS, _EVENTS, tells) for tells in (False, True))
 
 
 def _place(events: Sequence[Event]) -> tuple[dict[UUID | str, int], list[Event], list[int]]:

@@ -65,7 +65,7 @@ async def take(tx: Tx, worker_id: UUID, most: int) -> list[Row] | None:
         """
         WITH free AS MATERIALIZED (
             SELECT a.id, a.organization_id, a.environment, a.broker, a.link_generation, EXISTS (
-                SELECT FROM outbox WHERE lane = a.id AND status IN ('pending', 'processing')
+                SELECT FROM outbox WHERE lane = a.id AND finished_at IS NULL
             ) AS busy
             FROM accounts a LEFT JOIN leases l ON l.account_id = a.id
             WHERE (a.closed_at IS NULL OR l.account_id IS NOT NULL) AND NOT EXISTS (
@@ -118,7 +118,7 @@ async def forget_closed(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) ->
         """
         DELETE FROM leases l
         WHERE worker_id = $1 AND account_id = ANY ($2::uuid[]) AND NOT EXISTS (
-            SELECT FROM outbox WHERE lane = l.account_id AND status IN ('pending', 'processing')
+            SELECT FROM outbox WHERE lane = l.account_id AND finished_at IS NULL
         )
         RETURNING account_id
         """,

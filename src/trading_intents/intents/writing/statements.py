@@ -32,10 +32,14 @@ class Lock(StrEnum):
 
 def lock_heads(account_ids: Sequence[str], lock: Lock) -> list[Statement]:
     """In id order, as everyone locks."""
-    statement = Statement(f"{_LOCK_HEADS} {lock}", (f"{{{','.join(account_ids)}}}",))
+    if len(account_ids) == 1:
+        statement = Statement(f"{_LOCK_HEAD} {lock}", tuple(account_ids))
+    else:
+        statement = Statement(f"{_LOCK_HEADS} {lock}", (f"{{{','.join(account_ids)}}}",))
     return [Statement(f"SET LOCAL lock_timeout = '{LOCK_WAIT}'"), statement] if lock is Lock.WAIT else [statement]
 
 
+_LOCK_HEAD = "SELECT account_id, seq, hash FROM account_heads WHERE account_id = $1::uuid FOR UPDATE"
 _LOCK_HEADS = """
     SELECT account_id, seq, hash FROM account_heads
     WHERE account_id = ANY ($1::uuid[]) ORDER BY account_id FOR UPDATE
@@ -324,7 +328,7 @@ def hurry(intent_ids: Sequence[str]) -> Statement:
     return Statement(
         """
         UPDATE outbox SET due_at = clock_timestamp()
-        WHERE queue = 'intents' AND order_key = ANY ($1::uuid[]) AND status = 'pending'
+        WHERE queue = 'intents' AND order_key = ANY ($1::uuid[]) AND finished_at IS NULL AND status = 'pending'
           AND due_at > (SELECT clock_timestamp())
         """,
         (f"{{{','.join(intent_ids)}}}",),
