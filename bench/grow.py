@@ -57,7 +57,7 @@ ACTION_COLUMNS = (
 ORDER_COLUMNS = (
     *("order_id", "account_id", "organization_id", "environment", "broker", "create_seq", "command_seq", "symbol"),
     *("order_status", "order_type", "order_side", "time_in_force", "route_strategy", "quantity", "limit_price"),
-    *("received_at", "created_at", "updated_at"),
+    *("received_at", "created_at", "updated_at", "finished_at"),
 )
 
 
@@ -125,7 +125,7 @@ async def fill(owner: asyncpg.Connection, account: Account) -> None:
                             "BUY",
                             "DAY",
                         ),
-                        *("SMART", Decimal(10), Decimal("187.5"), at, at, at),
+                        *("SMART", Decimal(10), Decimal("187.5"), at, at, at, at),
                     )
                 )
         await owner.copy_records_to_table("actions", records=actions, columns=(*ACTION_COLUMNS, "hash"))
