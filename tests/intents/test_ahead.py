@@ -218,11 +218,14 @@ async def test_every_column_that_decides_is_watched(office: Office) -> None:
 
 
 async def test_rules_that_change_together_keep_nobody_waiting(office: Office, urls: Urls) -> None:
-    """The version is counted at the commit: who changes many rules in any order waits for no other's version."""
+    """The version is counted at the commit: who changes many rules in any order, or holds the organization to count
+    what it has, waits for no other's version, nor the other for it."""
     first, second = [await asyncpg.connect(urls.owner.reveal()) for _ in range(2)]
+    await second.execute("SET lock_timeout = '2s'")
     one, other, _ = office.accounts
     disable = "UPDATE accounts SET disabled = true WHERE id = $1"
     async with first.transaction():
+        await first.execute("SELECT FROM organizations WHERE id = $1 FOR UPDATE", office.organization)
         await first.execute(disable, one)
         async with second.transaction():
             await second.execute(disable, other)
