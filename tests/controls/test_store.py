@@ -99,6 +99,7 @@ class Explaining:
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 async def test_reading_many_looks_up_primary_keys_only(database: Database, tenant: Tenant, mode: str) -> None:
     await add_accounts(tenant, ACCOUNTS)
+    await tenant.connection.execute("SET session_replication_role = replica")  # without triggers: five times as fast
     await tenant.connection.execute(
         """
         INSERT INTO organizations (id, provider, external_id, name)

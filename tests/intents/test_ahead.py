@@ -230,7 +230,7 @@ async def test_rules_that_change_together_keep_nobody_waiting(office: Office, ur
         async with second.transaction():
             await second.execute(disable, other)
         await first.execute("UPDATE api_keys SET disabled = true")
-    assert await version(office) == 3
+    assert await version(office) == 2, "counted once a transaction"
     for connection in (first, second):
         await connection.close()
 

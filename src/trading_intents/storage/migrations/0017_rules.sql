@@ -27,7 +27,8 @@ BEGIN
         changed := NEW.organization_id;
     END IF;
     INSERT INTO public.rule_versions AS r (organization_id) VALUES (changed)
-    ON CONFLICT (organization_id) DO UPDATE SET version = r.version + 1;
+    ON CONFLICT (organization_id) DO UPDATE SET version = r.version + 1
+    WHERE r.xmin <> pg_current_xact_id()::xid;  -- once a transaction, whatever it changes
     RETURN NULL;
 END
 $$;
