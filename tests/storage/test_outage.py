@@ -124,3 +124,18 @@ async def test_a_stopped_server_is_unavailable_until_it_is_back(data_dir: Path, 
             await eventually_async(database.service.healthy, RETURN_LIMIT_SECONDS)
         async with database.service.transaction() as tx:
             assert await tx.fetchval("SELECT count(*) FROM t") == ROUNDS
+
+
+async def test_who_stands_still_in_a_transaction_keeps_nobody_longer_than_they_wait(database: Database) -> None:
+    served = asyncio.Event()
+
+    async def stand_still() -> None:
+        async with database.worker.transaction() as held:
+            await held.execute("SELECT pg_advisory_xact_lock(1)")
+            async with database.service.transaction() as tx:
+                await tx.execute("SELECT pg_advisory_xact_lock(1)")
+            served.set()
+
+    with pytest.raises((Unavailable, OutcomeUnknown)):
+        await stand_still()
+    assert served.is_set()
