@@ -57,7 +57,7 @@ def run(host: str, port: int, count: int, seconds: float, path: str) -> dict[str
     gc.freeze()
     gc.disable()
     with select.epoll() as poll:
-        started = clock()
+        began, started = time.time(), clock()
         until = started + seconds
         for number, connection in connections.items():
             poll.register(number, select.EPOLLIN)
@@ -91,6 +91,7 @@ def run(host: str, port: int, count: int, seconds: float, path: str) -> dict[str
         took = clock() - started
     ordered = sorted(latencies)
     return {
+        "began": began,
         "seconds": took,
         "statuses": {status.decode(): number for status, number in statuses.items()},
         "per_second": sum(number for status, number in statuses.items() if status[:1] == b"2") / took,

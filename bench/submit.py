@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ INSERT INTO yardstick.outbox (account_id, payload) SELECT id, '{{"seq": 1}}' FRO
 
 class Bench:
     def __init__(self, folder: Path, url: str, pid: int) -> None:
-        self.folder, self.url, self.pid = folder, url, pid
+        self.folder, self.url, self.pids = folder, url, [pid]
         self.cluster: Cluster = open_cluster(folder / "data", "")
         self._batch = 0
 
@@ -93,24 +93,28 @@ class Bench:
 
     def post(self, headers: dict[str, str], accounts: list[str], connections: int) -> dict[str, Any]:
         self._batch += 1
+        numbers = range(int(MOST_REQUESTS_A_SECOND * SECONDS))
+        before = self.cpu()
+        result = self.load((self._request(headers, random.choice(accounts), n) for n in numbers), connections, SECONDS)
+        count = sum(result["statuses"].values())
+        result["service_us"], result["postgres_us"] = (
+            (b - a) / count * 1e6 for a, b in zip(before, self.cpu(), strict=True)
+        )
+        return result
+
+    def load(self, requests: Iterable[dict[str, Any]], connections: int, seconds: float) -> dict[str, Any]:
+        """Sends them, each once, for so many seconds at most."""
         path = self.folder / "requests.jsonl"
         with path.open("w") as out:
-            for number in range(int(MOST_REQUESTS_A_SECOND * SECONDS)):
-                out.write(json.dumps(self._request(headers, random.choice(accounts), number)) + "\n")
+            out.writelines(json.dumps(request) + "\n" for request in requests)
         parts = urlsplit(self.url)
-        before = self._cpu()
         command = [sys.executable, str(Path(__file__).with_name("load.py")), str(parts.hostname), str(parts.port)]
         done = subprocess.run(
-            [*command, str(connections), str(SECONDS), str(path)], capture_output=True, text=True, timeout=120
+            [*command, str(connections), str(seconds), str(path)], capture_output=True, text=True, timeout=120
         )
         assert done.returncode == 0, done.stderr
         result: dict[str, Any] = json.loads(done.stdout)
         assert set(result["statuses"]) == {"202"}, result
-        count = sum(result["statuses"].values())
-        after = self._cpu()
-        result["service_us"], result["postgres_us"] = (
-            (b - a) / count * 1e6 for a, b in zip(before, after, strict=True)
-        )
         return result
 
     def _request(self, headers: dict[str, str], account: str, number: int) -> dict[str, Any]:
@@ -119,12 +123,13 @@ class Bench:
         body = {"command": {"type": "CREATE", "payload": payload}, "client_reference_id": f"{self._batch}-{number}"}
         return {"path": f"/v1/accounts/{account}/intents", "headers": headers, "body": json.dumps(body)}
 
-    def _cpu(self) -> tuple[float, float]:
-        """Seconds of the service and of all of PostgreSQL so far."""
+    def cpu(self) -> tuple[float, float]:
+        """Seconds of the service's processes and of all of PostgreSQL so far."""
         postmaster = int((self.folder / "data" / "postgres" / "postmaster.pid").read_text().split()[0])
         children = [pid for pid in _pids() if _stat(pid)[1] == postmaster]
         # What ended meanwhile is in the postmaster's own count of its children.
-        return _stat(self.pid)[0], sum(_stat(pid)[0] for pid in children) + _stat(postmaster, with_dead=True)[0]
+        service = sum(_stat(pid)[0] for pid in self.pids)
+        return service, sum(_stat(pid)[0] for pid in children) + _stat(postmaster, with_dead=True)[0]
 
 
 def _pids() -> Iterator[int]:
@@ -142,14 +147,16 @@ def _stat(pid: int, with_dead: bool = False) -> tuple[float, int]:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Bench]:
+def serving(folder: Path, roles: str = "api", beside: Bench | None = None) -> Iterator[Bench]:
+    """A process with these roles; `beside` another one, on its database."""
     environ = (
         os.environ
         | PLENTY
         | {
             "TRADING_INTENTS_DATA_DIR": str(folder / "data"),
             "TRADING_INTENTS_HTTP_PORT": "0",
-            "TRADING_INTENTS_ROLES": "api",
+            "TRADING_INTENTS_GRPC_PORT": "0",
+            "TRADING_INTENTS_ROLES": roles,
         }
     )
     command = [sys.executable, "-m", "trading_intents", "serve"]
@@ -158,7 +165,9 @@ def serving(folder: Path) -> Iterator[Bench]:
     try:
         url = next(json.loads(line)["http"] for line in process.stderr if '"serving"' in line)
         threading.Thread(target=sys.stderr.writelines, args=(process.stderr,), daemon=True).start()
-        yield Bench(folder, url, process.pid)
+        if beside:
+            beside.pids.append(process.pid)
+        yield beside or Bench(folder, url, process.pid)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)

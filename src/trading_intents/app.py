@@ -58,6 +58,7 @@ from trading_intents.outbox.worker import Shop, Worker
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database, open_database
 from trading_intents.storage.embedded import running
+from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.migrate import migrate
 from trading_intents.storage.pipeline import SERVICE_SESSION, WORKER_SESSION, Pipeline
 from trading_intents.storage.signals import Signals, open_signals
@@ -109,6 +110,7 @@ class Parts:
     make_id: IdMaker
     link: Pipeline
     worker_link: Pipeline
+    open_transactions: Callable[[], GroupTransactions]  # of the worker's role, each on a connection of its own
 
 
 @contextlib.asynccontextmanager
@@ -138,7 +140,13 @@ async def open_parts(settings: Settings, log: Log) -> AsyncIterator[Parts]:
             for session in (SERVICE_SESSION, WORKER_SESSION)
         )
         make_id = id_maker(clock)
-        yield Parts(settings, database, signals, client, brokers, metrics, log, clock, make_id, link, worker_link)
+
+        def transactions() -> GroupTransactions:
+            return stack.enter_context(contextlib.closing(GroupTransactions(Pipeline(urls.login, WORKER_SESSION))))
+
+        yield Parts(
+            settings, database, signals, client, brokers, metrics, log, clock, make_id, link, worker_link, transactions
+        )
 
 
 def embedded_provider(parts: Parts) -> EmbeddedProvider:
@@ -209,7 +217,17 @@ def build_features(parts: Parts, vault: Vault) -> Features:
 
     def execution(shop: Shop) -> Execution:
         own = partial(broker_settings, settings)
-        return Execution(shop, brokers, vault, own, signals, make_id, settings.execution_max_age_millis, append_cancel)
+        return Execution(
+            shop,
+            brokers,
+            vault,
+            own,
+            signals,
+            make_id,
+            settings.execution_max_age_millis,
+            append_cancel,
+            parts.open_transactions,
+        )
 
     cancels = PlatformCancels(replace(tools, link=parts.worker_link), signals)
 

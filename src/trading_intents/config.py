@@ -99,6 +99,9 @@ class Settings:
         "", "PEM file of the authorities that may have signed its certificate. Empty: the usual ones."
     )
     paper_cash: int = _setting(1_000_000, "USD that an account of the paper broker starts with.")
+    paper_max_open_orders: int = _setting(
+        1_000, "Working orders that an account may have at the paper broker; one more is refused."
+    )
     paper_seed: int = _setting(1, "What the paper broker's prices, ids and chances are made from.")
     log_level: str = _setting("info", "debug, info, warning or error.")
 

@@ -55,7 +55,7 @@ class Stage:
         account = BrokerAccount(uuid4(), OrganizationId(uuid4()), Environment.PAPER, None)
         nothing: Any = None
         link: Broker = MODULE.MyBroker(
-            IntegrationContext(account, {}, SystemClock(), {}, database=nothing, signals=nothing), self.venue
+            IntegrationContext(account, {}, SystemClock(), {}, nothing, nothing, nothing, {}), self.venue
         )
         return link
 

@@ -13,6 +13,7 @@ from trading_intents.clock import Clock
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Pool
+from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.signals import Signals
 from trading_intents.trading import Environment, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 
@@ -208,6 +209,7 @@ class Capabilities:
     lookup: LookupKind = LookupKind.NONE
     event_replay: bool = False  # the stream itself repeats what was missed
     requests_per_minute: int | None = None  # that a credential may make; None: any
+    calls_at_once: int = 10  # commands of one session that may be on their way together
 
 
 class Broker(Protocol):
@@ -264,7 +266,8 @@ class BrokerAccount:
 @dataclass(frozen=True, slots=True)
 class IntegrationContext:
     """All that an integration gets of us. `settings` are those that start with its name, such as PAPER_SEED;
-    `database` is for its own tables and no others; `signals` wakes it when another process changed those."""
+    `database` is for its own tables and no others; `signals` wakes it when another process changed those. All sessions
+    of the integration in this process have one `shared`; `open_transactions` gives a connection for group commits."""
 
     account: BrokerAccount
     secrets: Mapping[str, Secret]
@@ -272,6 +275,8 @@ class IntegrationContext:
     settings: Mapping[str, str]
     database: Pool
     signals: Signals
+    open_transactions: Callable[[], GroupTransactions]
+    shared: dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)

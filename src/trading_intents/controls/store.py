@@ -1,7 +1,7 @@
 """Controls in the database, one function per statement. Never decides."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, time
 from uuid import UUID
 
 from trading_intents.accounts.model import AccountId
@@ -226,6 +226,25 @@ def controls_of(row: Row) -> Controls:
         None if off_3 is None else Switch(off_3, why_3),
         None if version is None else TimeRule(start, end, stale, zone),
     )
+
+
+def controls_from_texts(texts: Sequence[str | None]) -> Controls:
+    """Of COLUMNS as PostgreSQL writes them."""
+    organization_id, account_id, off_1, why_1, off_2, why_2, off_3, why_3, version, start, end, stale, zone = texts
+    assert organization_id is not None
+    assert account_id is not None
+    return Controls(
+        organization_id,
+        account_id,
+        None if off_1 is None else Switch(off_1 == "t", why_1),
+        None if off_2 is None else Switch(off_2 == "t", why_2),
+        None if off_3 is None else Switch(off_3 == "t", why_3),
+        None if version is None else TimeRule(_time_of(start), _time_of(end), int(stale) if stale else None, zone),
+    )
+
+
+def _time_of(text: str | None) -> time | None:
+    return None if text is None else time.fromisoformat(text)
 
 
 def _rule(row: Row) -> TimeRule:

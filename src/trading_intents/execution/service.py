@@ -1,17 +1,20 @@
 """All that a process runs to execute intents: built from its parts, started, drained."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 
 from trading_intents.accounts.vault import Vault
 from trading_intents.brokers.registry import Registry
-from trading_intents.execution.jobs import Executor, Rules
+from trading_intents.execution.dispatcher import Dispatcher, SendLimits
 from trading_intents.execution.links.leases import CHANNEL, Leases
 from trading_intents.execution.links.listening import Exchange
 from trading_intents.execution.recorder import Recorder
 from trading_intents.execution.watch import AppendCancel, Watch
 from trading_intents.ids import IdMaker
 from trading_intents.outbox.model import HANDLER_SECONDS, Queue, channel
-from trading_intents.outbox.worker import Shop, Worker
+from trading_intents.outbox.upkeep import keep_up
+from trading_intents.outbox.worker import Shop
+from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.signals import Signals
 
 
@@ -26,10 +29,11 @@ class Execution:
         make_id: IdMaker,
         most_age_millis: int,
         append_cancel: AppendCancel,
+        open_transactions: Callable[[], GroupTransactions],
     ) -> None:
         """`settings` gives those of a broker."""
         pool, clock, metrics, log = shop.pool, shop.clock, shop.metrics, shop.log
-        rules = Rules(most_age_millis, shop.attempt_limit)
+        limits = SendLimits(most_age_millis, shop.attempt_limit)
         self._recorder = Recorder(pool, shop.attempt_limit, lambda: self._watch.stir_after(), signals, metrics, log)
         exchange = Exchange(
             pool=pool,
@@ -43,29 +47,34 @@ class Execution:
             metrics=metrics,
             log=log,
             changed=lambda: self.leases.state_changed(),
+            open_transactions=open_transactions,
         )
-        self.leases = Leases(exchange, make_id, most_age_millis, lambda: self._worker.wake())
-        self._executor = Executor(
-            pool, self.leases, self._recorder, rules, lambda: self._worker.wake(), clock, metrics, log
+        self.leases = Leases(exchange, make_id, most_age_millis, lambda: self._dispatcher.wake())
+        self._dispatcher = Dispatcher(
+            open_transactions(), self.leases, self._recorder, limits, make_id, clock, metrics, log
         )
-        self._watch = Watch(pool, self.leases, self._recorder, rules, append_cancel, clock, metrics, log)
-        self._worker = Worker(
-            Queue.INTENTS, self._executor.handlers(), shop, lanes=self.leases.lanes, sweep=self._watch.sweep
-        )
-        self._signals = signals
+        self._watch = Watch(pool, self.leases, self._recorder, limits, append_cancel, clock, metrics, log)
+        self._shop, self._signals = shop, signals
+        self._upkeep: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._signals.subscribe(channel(Queue.INTENTS), self._worker.wake)
+        self._signals.subscribe(channel(Queue.INTENTS), self._dispatcher.wake)
         self._signals.subscribe(channel(Queue.ACCOUNTS), self.leases.stir)
         self._signals.subscribe(CHANNEL, self.leases.stir)
         self.leases.start()
         self._watch.start()
-        self._worker.start()
+        self._dispatcher.start()
+        shop = self._shop
+        self._upkeep = asyncio.create_task(
+            keep_up(Queue.INTENTS, shop.pool, shop.attempt_limit, shop.metrics, shop.log, self._watch.sweep)
+        )
 
     async def stop(self, limit_seconds: float) -> None:
         """Claims end first, then links are closed and leases given back. May be repeated."""
-        await self._worker.stop(limit_seconds)
+        await self._dispatcher.stop(limit_seconds)
+        if self._upkeep:
+            self._upkeep.cancel()
+            await asyncio.gather(self._upkeep, return_exceptions=True)
         await self._watch.close()
         await self.leases.close(min(limit_seconds, HANDLER_SECONDS))
-        await self._executor.close()
         await self._recorder.close()

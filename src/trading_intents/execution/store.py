@@ -1,14 +1,17 @@
 """Commands and look-ups in the database, one function per statement. Never decides. Times are the database's."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from trading_intents.controls.store import COLUMNS, JOINS
 from trading_intents.orders.model import ALIVE
 from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.pipeline import Reply, Statement, array_text
 
 JUST_SENT_SECONDS = 5.0
 SWEEP_ROWS = 100
+ACTION_TYPES = {"intent.create": "CREATE", "intent.replace": "REPLACE", "intent.cancel": "CANCEL"}
 _ALIVE = ", ".join(f"'{kind}'" for kind in sorted(ALIVE))
 
 
@@ -18,46 +21,109 @@ async def lock_orders(tx: Tx, order_ids: Collection[UUID]) -> list[Row]:
     )
 
 
-# What the commands of claimed rows meet. A row whose claim or lease is not ours any more has no claim_seconds.
-READ_SCENES = f"""
-    SELECT {COLUMNS}, a.disabled, asked.place, act.action_id, act.action_type, act.record,
-        confirmed.action_id AS confirmed_action_id,
-        extract(epoch FROM clock_timestamp() - act.created_at)::float8 AS age_seconds,
-        extract(epoch FROM clock_timestamp() - r.claimed_at)::float8 AS claim_seconds,
+def lock_claimed_orders(token: UUID) -> Statement:
+    """Of the rows that were claimed with this token; an order that another transaction holds is left out, so that who
+    holds an order and waits for a row never waits for us."""
+    return Statement(
+        """
+        SELECT order_id FROM orders
+        WHERE order_id IN (SELECT order_key FROM outbox WHERE claim_token = $1::uuid)
+        ORDER BY order_id FOR UPDATE SKIP LOCKED
+        """,
+        (str(token),),
+    )
+
+
+class ClaimedCommand(NamedTuple):
+    """A claimed row, its order, and what decides whether it is sent: as texts of PostgreSQL. `claim_seconds` is None
+    when the account's lease is not ours any more."""
+
+    row_id: str
+    event_type: str
+    attempts: str
+    organization_id: str
+    account_id: str
+    order_id: str
+    seq: str
+    action_id: str
+    confirmed_action_id: str
+    record: str
+    order_status: str
+    external_order_id: str | None
+    cancel_requested: str
+    lookups: str
+    now: str
+    age_seconds: str
+    claim_seconds: str | None
+    is_sent: str
+    acknowledged: str
+    account_disabled: str
+    controls: tuple[str | None, ...]
+
+
+# LATERAL with LIMIT allows only look-ups by key.
+_READ_CLAIMED = f"""
+    SELECT asked.row_id, asked.event_type, asked.attempts, asked.organization_id, asked.account_id, asked.order_id,
+        asked.seq, act.action_id, confirmed.action_id, act.record, asked.order_status, asked.external_order_id,
+        asked.cancel_requested, asked.lookups, clock_timestamp(),
+        extract(epoch FROM clock_timestamp() - act.created_at)::float8,
+        CASE WHEN lease.is_ours THEN extract(epoch FROM clock_timestamp() - asked.claimed_at)::float8 END,
         EXISTS (
             SELECT FROM commands c WHERE c.order_id = asked.order_id AND c.seq = asked.seq AND c.sent_at IS NOT NULL
-        ) AS is_sent,
-        EXISTS (
-            SELECT FROM facts f WHERE f.order_id = asked.order_id AND f.kind IN ({_ALIVE})
-        ) AS acknowledged,
-        clock_timestamp() AS now
-    FROM unnest(
-        (SELECT $1::bigint[]), (SELECT $2::uuid[]), (SELECT $3::uuid[]), (SELECT $4::text[]), (SELECT $5::uuid[]),
-        (SELECT $6::bigint[]), (SELECT $7::bigint[]), (SELECT $8::bigint[])
-    ) WITH ORDINALITY AS asked (row_id, token, account_id, symbol, order_id, seq, command_seq, lease_token, place)
+        ),
+        EXISTS (SELECT FROM facts f WHERE f.order_id = asked.order_id AND f.kind IN ({_ALIVE})),
+        a.disabled, {COLUMNS}
+    FROM (
+        SELECT r.id AS row_id, r.event_type, r.attempts, r.organization_id, r.lane AS account_id,
+            r.order_key AS order_id, (r.payload ->> 'seq')::bigint AS seq, r.claimed_at, ord.symbol, ord.order_status,
+            ord.external_order_id, ord.cancel_requested, ord.lookups, ord.command_seq
+        FROM outbox r CROSS JOIN LATERAL (SELECT * FROM orders WHERE order_id = r.order_key LIMIT 1) ord
+        WHERE r.claim_token = $1::uuid
+    ) AS asked
     {JOINS}
-    JOIN actions act ON act.account_id = asked.account_id AND act.seq = asked.seq
-    JOIN actions confirmed ON confirmed.account_id = asked.account_id AND confirmed.seq = asked.command_seq
+    CROSS JOIN LATERAL (
+        SELECT action_id, record, created_at FROM actions
+        WHERE account_id = asked.account_id AND seq = asked.seq LIMIT 1
+    ) act
+    CROSS JOIN LATERAL (
+        SELECT action_id FROM actions WHERE account_id = asked.account_id AND seq = asked.command_seq LIMIT 1
+    ) confirmed
     LEFT JOIN LATERAL (
-        SELECT claimed_at FROM outbox WHERE id = asked.row_id AND claim_token = asked.token AND EXISTS (
-            SELECT FROM leases l JOIN workers w ON w.id = l.worker_id
-            WHERE l.account_id = asked.account_id AND l.token = asked.lease_token
-              AND w.id = $9 AND w.expires_at > clock_timestamp()
-        ) LIMIT 1
-    ) r ON true
+        SELECT true AS is_ours FROM leases l JOIN workers w ON w.id = l.worker_id
+        WHERE l.account_id = asked.account_id AND w.id = $2::uuid AND w.expires_at > clock_timestamp()
+          AND l.token = ($4::bigint[])[array_position($3::uuid[], asked.account_id)]
+        LIMIT 1
+    ) lease ON true
+    ORDER BY asked.row_id
 """  # noqa: S608 - our own constants
 
 
-async def read_scenes(
-    tx: Tx, worker_id: UUID, asked: Sequence[tuple[int, UUID, UUID, str, UUID, int, int, int]]
-) -> list[Row]:
-    """For each row's id, claim token, account, symbol, order, seq, the order's command_seq, and the lease's token."""
-    return await tx.fetch(READ_SCENES, *map(list, zip(*asked, strict=True)), worker_id)
+def read_claimed(token: UUID, worker_id: UUID, lease_tokens: Mapping[UUID, int]) -> Statement:
+    """What was claimed with this token, read under the locks of its orders."""
+    return Statement(
+        _READ_CLAIMED,
+        (
+            str(token),
+            str(worker_id),
+            array_text(map(str, lease_tokens)),
+            array_text(map(str, lease_tokens.values())),
+        ),
+    )
 
 
-async def mark_sent(tx: Tx, commands: Sequence[tuple[UUID, str, UUID, UUID, int, str]]) -> None:
-    """Of each: account, client order id, organization, order, seq, action type. From here on it is never sent again."""
-    await tx.execute(
+def parse_claimed(reply: Reply) -> list[ClaimedCommand]:
+    columns = len(ClaimedCommand._fields) - 1
+    rows: list[list[Any]] = [[None if value is None else value.decode() for value in row] for row in reply.rows]
+    return [ClaimedCommand._make((*row[:columns], tuple(row[columns:]))) for row in rows]
+
+
+def mark_sent(commands: Sequence[tuple[ClaimedCommand, str]]) -> Statement:
+    """Each with its client order id. From here on it is never sent again."""
+    values = [
+        (c.account_id, client_order_id, c.organization_id, c.order_id, c.seq, ACTION_TYPES[c.event_type])
+        for c, client_order_id in commands
+    ]
+    return Statement(
         """
         INSERT INTO commands (account_id, client_order_id, organization_id, order_id, seq, action_type, sent_at)
         SELECT account_id, client_order_id, organization_id, order_id, seq, action_type, clock_timestamp()
@@ -65,7 +131,7 @@ async def mark_sent(tx: Tx, commands: Sequence[tuple[UUID, str, UUID, UUID, int,
              AS new (account_id, client_order_id, organization_id, order_id, seq, action_type)
         ON CONFLICT (account_id, client_order_id) DO UPDATE SET sent_at = excluded.sent_at, unclear_at = NULL
         """,
-        *map(list, zip(*commands, strict=True)),
+        tuple(array_text(column) for column in zip(*values, strict=True)),
     )
 
 

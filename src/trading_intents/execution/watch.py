@@ -10,7 +10,7 @@ from uuid import UUID
 from trading_intents.brokers.port import Absent, BrokerEvent, Lookup, LookupKind, OrderSnapshot, OrderTicket
 from trading_intents.clock import Clock
 from trading_intents.execution import store
-from trading_intents.execution.jobs import Rules, alert_lost_cancel
+from trading_intents.execution.dispatcher import SendLimits, alert_lost_cancel
 from trading_intents.execution.links.leases import Leases
 from trading_intents.execution.links.link import Link
 from trading_intents.execution.model import (
@@ -67,13 +67,13 @@ class Watch:
         pool: Pool,
         leases: Leases,
         recorder: Recorder,
-        rules: Rules,
+        limits: SendLimits,
         append_cancel: AppendCancel,
         clock: Clock,
         metrics: Metrics,
         log: Log,
     ) -> None:
-        self._pool, self._leases, self._recorder, self._rules = pool, leases, recorder, rules
+        self._pool, self._leases, self._recorder, self._limits = pool, leases, recorder, limits
         self._append_cancel, self._clock, self._metrics, self._log = append_cancel, clock, metrics, log
         self._stirred = asyncio.Event()
         self._looking: dict[UUID, asyncio.Task[None]] = {}
@@ -237,7 +237,7 @@ class Watch:
         """Fails the rows that have no attempt left, with what that means for their orders. Gives their event types."""
         lanes = list(self._leases.links)
         async with self._pool.transaction(read_only=True, plans="fresh") as tx:
-            found = await store.used_up(tx, lanes, self._rules.attempt_limit, CLAIM_SECONDS)
+            found = await store.used_up(tx, lanes, self._limits.attempt_limit, CLAIM_SECONDS)
         failed: list[str] = []
         for account_id in sorted({row["lane"] for row in found}):
             if link := self._leases.links.get(account_id):
@@ -245,7 +245,7 @@ class Watch:
         return failed
 
     async def _fail(self, link: Link, found: Sequence[Row]) -> list[str]:
-        desk, limit, ids = link.desk, self._rules.attempt_limit, {row["id"] for row in found}
+        desk, limit, ids = link.desk, self._limits.attempt_limit, {row["id"] for row in found}
         async with self._pool.transaction(plans="fresh") as tx:
             await store.lock_orders(tx, {row["order_key"] for row in found})
             # Read again: what is known of them under their orders' locks counts.

@@ -1,8 +1,7 @@
 """The outbox row: its types, what a handler may answer, and the moves it can make. No I/O, no clock."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
@@ -92,19 +91,9 @@ class ClaimedRow:
     event_type: str
     organization_id: OrganizationId
     order_key: UUID
-    lane: UUID | None
     payload: dict[str, Any]
     attempts: int  # this one included
-    created_at: datetime
     token: UUID
-
-
-@dataclass(frozen=True, slots=True)
-class Lanes:
-    """Lanes to claim in. `where`, our own SQL about the row `candidate`, says what of them."""
-
-    ids: Sequence[UUID]
-    where: str = "true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +121,7 @@ class Release:
     after_seconds: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """Handled, and the handler ends the row itself: `write` runs once, in a transaction that it may share with other
-    rows, and gives what became of this one; None when the claim was lost, and with it what was written."""
-
-    write: Callable[[], Awaitable[Status | None]]
-
-
-Outcome = Done | Retry | Release | Finish
+Outcome = Done | Retry | Release
 Handler = Callable[[ClaimedRow], Awaitable[Outcome]]
 
 

@@ -3,15 +3,16 @@
 Each write after a claim names its token and does nothing if that is not the row's: only processing rows have one.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 import msgspec
 
 from trading_intents.ids import OrganizationId
-from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, Lanes, NewRow, Queue, Status, backoff_seconds, scrub
+from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, NewRow, Queue, Status, backoff_seconds, scrub
 from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.pipeline import Statement, array_text
 
 SWEEP_ROWS = 1_000
 PRUNE_ROWS = 1_000
@@ -20,13 +21,13 @@ PRUNE_ROWS = 1_000
 # may stale statistics spoil it. Without MATERIALIZED the CTE may run once for every row it is joined with, and
 # over-claim; without OFFSET 0 every row may be compared with every other. The clock in a sub-select is one value for
 # the statement, which an index can use.
-_CLAIM = """
+CLAIM = """
     WITH candidates AS MATERIALIZED (
         SELECT id FROM outbox AS candidate
         WHERE queue = $1
           AND event_type = ANY ($2)
           AND attempts < $3
-          AND {lane}
+          AND lane IS NULL
           AND finished_at IS NULL
           AND (
             (status = 'pending' AND due_at <= (SELECT clock_timestamp()))
@@ -49,13 +50,83 @@ _CLAIM = """
         claimed_at = clock_timestamp(), claim_token = gen_random_uuid()
     FROM candidates
     WHERE outbox.id = candidates.id
-    RETURNING outbox.id, queue, event_type, organization_id, order_key, lane, payload, attempts, created_at, claim_token
+    RETURNING outbox.id, queue, event_type, organization_id, order_key, payload, attempts, claim_token
 """
-CLAIM = _CLAIM.format(lane="lane IS NULL")
+
+# Of each lane as many as it has free slots, urgent ones first, and in turn over the lanes: when there are more than a
+# batch takes, each has an equal share. Only lanes with unfinished rows are visited, by one look into the index each.
+_CLAIM_IN_TURN = """
+    WITH RECURSIVE busy AS (
+        (SELECT lane FROM outbox WHERE finished_at IS NULL AND lane IS NOT NULL ORDER BY lane LIMIT 1)
+        UNION ALL
+        SELECT (
+            SELECT lane FROM outbox
+            WHERE finished_at IS NULL AND lane IS NOT NULL AND lane > busy.lane ORDER BY lane LIMIT 1
+        )
+        FROM busy WHERE busy.lane IS NOT NULL
+    ), sharing AS MATERIALIZED (
+        SELECT lane, least(free, greatest($3::bigint / count(*) OVER (), 1)) AS share
+        FROM busy JOIN unnest($1::uuid[], $2::bigint[]) AS free (lane, free) USING (lane)
+    ), candidates AS MATERIALIZED (
+        SELECT found.id
+        FROM sharing CROSS JOIN LATERAL (
+            SELECT id FROM outbox AS candidate
+            WHERE lane = sharing.lane
+              AND event_type IN ('intent.create', 'intent.replace', 'intent.cancel')
+              AND attempts < $4::bigint
+              AND finished_at IS NULL
+              AND (
+                (status = 'pending' AND due_at <= (SELECT clock_timestamp()))
+                OR (status = 'processing' AND claimed_at < (SELECT clock_timestamp()) - interval '{seconds} s')
+              )
+              AND NOT EXISTS (
+                SELECT FROM outbox AS earlier
+                WHERE earlier.order_key = candidate.order_key
+                  AND earlier.queue = 'intents'
+                  AND earlier.id < candidate.id
+                  AND earlier.finished_at IS NULL
+                OFFSET 0
+              )
+              AND ({where})
+            ORDER BY urgent DESC, id
+            LIMIT sharing.share
+            FOR UPDATE SKIP LOCKED
+        ) AS found
+    )
+    UPDATE outbox
+    SET status = 'processing', attempts = attempts + 1, claimed_at = clock_timestamp(), claim_token = $5::uuid
+    FROM candidates
+    WHERE outbox.id = candidates.id
+"""
 
 
-def claim_in_lanes(where: str) -> str:
-    return _CLAIM.format(lane=f"lane = ANY ($6) AND ({where})")
+def claim_in_turn(free_slots: Mapping[UUID, int], where: str, limit: int, attempt_limit: int, token: UUID) -> Statement:
+    """Claims about `limit` rows of these lanes under one token; of each lane at least one. `where` is our own SQL about
+    the row `candidate`. The tag tells how many."""
+    return Statement(
+        _CLAIM_IN_TURN.format(seconds=CLAIM_SECONDS, where=where),
+        (
+            array_text(map(str, free_slots)),
+            array_text(map(str, free_slots.values())),
+            str(limit),
+            str(attempt_limit),
+            str(token),
+        ),
+    )
+
+
+def release_claimed(token: UUID, delays_seconds: Mapping[int, float]) -> Statement:
+    """Claims by this token that are not to be worked on yet: pending again, the attempt given back."""
+    return Statement(
+        """
+        UPDATE outbox
+        SET status = 'pending', attempts = attempts - 1, claimed_at = NULL, claim_token = NULL,
+            due_at = clock_timestamp() + make_interval(secs => delay)
+        FROM unnest($2::bigint[], $3::float8[]) AS held (id, delay)
+        WHERE outbox.id = held.id AND claim_token = $1::uuid
+        """,
+        (str(token), array_text(map(str, delays_seconds)), array_text(map(str, delays_seconds.values()))),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +172,9 @@ async def claim(
     event_types: Collection[str],
     limit: int,
     attempt_limit: int,
-    lanes: Lanes | None = None,
 ) -> list[ClaimedRow]:
-    """At most `limit` rows, oldest first. Rows with a lane are claimed only by whoever names it."""
-    arguments = (queue, list(event_types), attempt_limit, CLAIM_SECONDS, limit)
-    if lanes is None:
-        rows = await tx.fetch(CLAIM, *arguments)
-    else:
-        rows = await tx.fetch(claim_in_lanes(lanes.where), *arguments, lanes.ids)
+    """At most `limit` rows without a lane, oldest first."""
+    rows = await tx.fetch(CLAIM, queue, list(event_types), attempt_limit, CLAIM_SECONDS, limit)
     return sorted(map(_claimed, rows), key=lambda row: row.id)
 
 
@@ -286,10 +352,8 @@ def _claimed(row: Row) -> ClaimedRow:
         event_type=row["event_type"],
         organization_id=OrganizationId(row["organization_id"]),
         order_key=row["order_key"],
-        lane=row["lane"],
         payload=msgspec.json.decode(row["payload"]),
         attempts=row["attempts"],
-        created_at=row["created_at"],
         token=row["claim_token"],
     )
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trading_intents.clock import Clock
@@ -12,16 +12,14 @@ from trading_intents.outbox.model import (
     HANDLER_SECONDS,
     ClaimedRow,
     Done,
-    Finish,
     Handler,
-    Lanes,
     Outcome,
     Queue,
     Release,
     Retry,
 )
-from trading_intents.outbox.settling import ENDED, Held, Settler, reason_of
-from trading_intents.outbox.upkeep import Sweep, keep_up
+from trading_intents.outbox.settling import Held, Settler, reason_of
+from trading_intents.outbox.upkeep import keep_up
 from trading_intents.storage.database import Pool
 from trading_intents.telemetry import Log, Metrics
 
@@ -30,7 +28,6 @@ POLL_SECONDS = 1.0
 # A claim that is already older when its handler would start is given back: a paused process that wakes up has them.
 START_SECONDS = 2.0
 PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0)
-NEVER = 1_000_000  # attempts: more than any row can have
 
 
 class _ClaimLost(Exception):
@@ -49,23 +46,15 @@ class Shop:
 
 
 class Worker:
-    """`lanes` gives the lanes to claim in; without it rows that have none are claimed. `sweep` fails the rows that are
-    used up, together with what they speak of; without it that is done here."""
-
     def __init__(
         self,
         queue: Queue,
         handlers: Mapping[str, Handler],
         shop: Shop,
         slots: int = SLOTS,
-        lanes: Callable[[], Sequence[Lanes]] | None = None,
-        sweep: Sweep | None = None,
     ) -> None:
         self._queue, self._handlers, self._shop, self._slots = queue, handlers, shop, slots
-        self._lanes: Callable[[], Sequence[Lanes | None]] = lanes or (lambda: [None])
-        self._sweep = sweep
-        limit = NEVER if sweep else shop.attempt_limit
-        self._settler = Settler(shop.pool, limit, shop.clock, shop.metrics, shop.log)
+        self._settler = Settler(shop.pool, shop.attempt_limit, shop.clock, shop.metrics, shop.log)
         self._running: set[asyncio.Task[None]] = set()
         self._woken = asyncio.Event()
         self._stopping = False
@@ -74,7 +63,7 @@ class Worker:
 
     def start(self) -> None:
         shop = self._shop
-        upkeep = keep_up(self._queue, shop.pool, shop.attempt_limit, shop.metrics, shop.log, self._sweep)
+        upkeep = keep_up(self._queue, shop.pool, shop.attempt_limit, shop.metrics, shop.log)
         self._background = [asyncio.create_task(self._settler.run()), asyncio.create_task(upkeep)]
         self._claiming = asyncio.create_task(self._claim_until_stopped())
 
@@ -114,16 +103,12 @@ class Worker:
                     await self._woken.wait()
 
     async def _claim(self) -> None:
-        for lanes in self._lanes():
-            await self._claim_in(lanes)
-
-    async def _claim_in(self, lanes: Lanes | None) -> None:
         free = self._slots - len(self._running)
         if not free or not self._handlers:
             return
         before_seconds = self._shop.clock.monotonic()
         async with self._shop.pool.transaction(plans="fresh") as tx:
-            rows = await outbox.claim(tx, self._queue, self._handlers, free, self._shop.attempt_limit, lanes)
+            rows = await outbox.claim(tx, self._queue, self._handlers, free, self._shop.attempt_limit)
         for row in rows:
             task = asyncio.create_task(self._handle(Held(row, before_seconds)))
             self._running.add(task)
@@ -141,9 +126,7 @@ class Worker:
             await self._settler.settle(held, Release(after_seconds=0))
             return
         outcome: Outcome | None = await self._run(held)
-        if isinstance(outcome, Finish):
-            outcome = await self._finish(held, outcome)
-        elif isinstance(outcome, Done) and outcome.write:
+        if isinstance(outcome, Done) and outcome.write:
             outcome = await self._write(held, outcome)
         if outcome:
             await self._settler.settle(held, outcome)
@@ -177,19 +160,6 @@ class Worker:
         except Exception as error:
             return self._setback(row, error)
         self._shop.metrics.outbox_rows.labels(row.queue, row.event_type, "completed").inc()
-        return None
-
-    async def _finish(self, held: Held, finish: Finish) -> Outcome | None:
-        row = held.row
-        try:
-            async with asyncio.timeout(CLAIM_SECONDS - self._age_seconds(held)):
-                status = await finish.write()
-        except Exception as error:
-            return self._setback(row, error)
-        if status is None:
-            self._shop.log.warning("outbox claim was lost", queue=row.queue, event_type=row.event_type, row=row.id)
-        else:
-            self._shop.metrics.outbox_rows.labels(row.queue, row.event_type, ENDED[status]).inc()
         return None
 
     def _setback(self, row: ClaimedRow, error: Exception) -> Retry:

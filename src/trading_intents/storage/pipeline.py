@@ -5,7 +5,7 @@ For the writer, which would else wait for the server seven times a batch. Knows 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -36,6 +36,11 @@ class Statement(NamedTuple):
 
     sql: str
     arguments: tuple[str | bytes | None, ...] = ()
+
+
+def array_text(values: Iterable[str]) -> str:
+    """An array parameter of numbers, ids or words: none of them needs quoting."""
+    return f"{{{','.join(values)}}}"
 
 
 Row = tuple[bytes | None, ...]  # texts

@@ -158,6 +158,8 @@ CREATE TABLE outbox (
     claim_token uuid,
     finished_at timestamptz,
     last_error outbox_error,
+    -- Claimed before the others of its lane: a CANCEL, and what it cancels.
+    urgent boolean NOT NULL DEFAULT false,
     CONSTRAINT outbox_event_fits_queue CHECK (
         queue <> 'accounts' OR event_type LIKE 'account.%' OR event_type LIKE 'credential.%'
     ),
@@ -169,7 +171,8 @@ CREATE TABLE outbox (
 );
 -- Only unfinished rows are searched on the hot path, so finished ones cost a claim nothing.
 CREATE INDEX outbox_unfinished ON outbox (queue, id) WHERE finished_at IS NULL AND lane IS NULL;
-CREATE INDEX outbox_unfinished_lanes ON outbox (lane, id) WHERE finished_at IS NULL AND lane IS NOT NULL;
+CREATE INDEX outbox_unfinished_lanes ON outbox (lane, urgent DESC, id) WHERE finished_at IS NULL AND lane IS NOT NULL;
+CREATE INDEX outbox_claimed ON outbox (claim_token) WHERE claim_token IS NOT NULL;
 CREATE INDEX outbox_order ON outbox (order_key, queue, id) WHERE finished_at IS NULL;
 CREATE INDEX outbox_finished ON outbox (queue, status, finished_at) WHERE finished_at IS NOT NULL;
 -- All that the health report reads: it visits no row of another queue.
@@ -709,7 +712,7 @@ GRANT SELECT, INSERT ON refusals TO ti_service;
 GRANT SELECT, DELETE ON refusals TO ti_worker;
 
 -- A CANCEL makes its intent's waiting rows due.
-GRANT UPDATE (due_at) ON outbox TO ti_service;
+GRANT UPDATE (due_at, urgent) ON outbox TO ti_service;
 
 -- How far the account's log is counted. Apart from account_heads, whose rows every submit updates.
 CREATE TABLE stats_heads (

@@ -98,15 +98,15 @@ class Market:
     def said(self) -> str:
         """What happened since it was last asked: `1 fill 5@101, 2 cancelled immediate_or_cancel`."""
         said = []
-        for happening in self.book.happenings:
-            event = happening.event
-            words = [str(happening.order), event.kind.lower()]
+        for each in self.book.events:
+            event = each.event
+            words = [str(each.order), event.kind.lower()]
             if event.kind is EventKind.FILL:
                 assert event.quantity is not None
                 assert event.price is not None
                 words.append(f"{amount_text(event.quantity)}@{amount_text(event.price)}")
             said.append(" ".join([*words, *([event.reason] if event.reason else [])]))
-        self.book.happenings.clear()
+        self.book.events.clear()
         return ", ".join(said)
 
 

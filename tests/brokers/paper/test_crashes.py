@@ -10,6 +10,7 @@ from tests.brokers.paper.venue import Venue, assert_books_balance, deadline
 from tests.conftest import Urls
 from trading_intents.brokers.paper import store
 from trading_intents.brokers.port import OrderSnapshot, Outcome
+from trading_intents.storage.pipeline import Statement
 
 ANSWERS_BEFORE_A_KILL = 40
 
@@ -53,15 +54,15 @@ async def test_what_was_answered_survives_a_kill(venue: Venue, world_database: U
     assert len((await link.broker.snapshot(await venue.value("SELECT now()"))).open_orders) == working
 
 
-@pytest.mark.parametrize("step", ["add_commands", "save_holding", "save_orders", "add_events", "save_account"])
+@pytest.mark.parametrize("step", ["add_commands", "save_holdings", "save_orders", "add_events", "save_accounts"])
 async def test_a_command_is_taken_as_a_whole_or_not_at_all(
     venue: Venue, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     account = uuid4()
     link = await venue.link(account)
 
-    async def fail(*_: object) -> None:
-        raise TimeoutError
+    def fail(*_: object) -> Statement:
+        return Statement("SELECT 1 / 0")
 
     with monkeypatch.context() as patched:
         patched.setattr(store, step, fail)

@@ -12,10 +12,10 @@ import pytest
 from tests.brokers.paper.market import ACME, terms
 from tests.brokers.paper.venue import SETTINGS, Venue, add_organization, assert_books_balance, deadline, said, ticket
 from trading_intents.brokers.paper.broker import PaperBroker
-from trading_intents.brokers.paper.desk import Asked, Reply
 from trading_intents.brokers.paper.matching import Book
 from trading_intents.brokers.paper.model import Account, Holding, Terms
 from trading_intents.brokers.paper.store import quote_of
+from trading_intents.brokers.paper.venue import Reply, Request
 from trading_intents.brokers.port import (
     DUPLICATE_ID,
     Absent,
@@ -125,7 +125,7 @@ async def test_nothing_is_written_while_nothing_happens(venue: Venue) -> None:
     before = await venue.owner.fetch(query, account)
     for _ in range(20):
         await venue.post("99x10 101x10")
-    await link.broker._desk.look()
+    await link.broker._look_at_market()
     assert await venue.owner.fetch(query, account) == before, "neither written nor locked"
     await venue.post("1x1 1x1")
     assert await link.events(1) == ["fill 1@1"]
@@ -136,10 +136,13 @@ async def test_orders_expire_by_the_databases_time(venue: Venue) -> None:
     account = uuid4()
     link = await venue.link(account)
     await link.submit("one", "buy 1 limit 1")
+    assert await link.events(1) == ["accepted"]
+    await link.broker.close()
     await venue.owner.execute(
         "UPDATE paper_orders SET expires_at = now() - interval '1 second' WHERE account_id = $1", account
     )
-    assert await link.events(2) == ["accepted", "expired day_ended"]
+    snapshot = await (await venue.link(account)).broker.snapshot(await venue.value("SELECT now() - interval '1 s'"))
+    assert [said(event) for event in snapshot.executions] == ["accepted", "expired day_ended"]
 
 
 async def test_an_id_that_was_used_is_no_licence_to_send_again(venue: Venue) -> None:
@@ -235,6 +238,7 @@ async def test_a_database_that_goes_away_is_told_as_what_it_means(
         raise error
 
     monkeypatch.setattr(venue.database.worker, "transaction", away)
+    monkeypatch.setattr(link.broker._venue._transactions, "transaction", away)
     assert (await link.submit("one", "buy 1 market")).outcome is outcome
     assert isinstance(await link.broker.lookup("one", None, deadline()), LookupUnknown)
     with pytest.raises(BrokerUnavailable):
@@ -248,15 +252,18 @@ async def test_an_order_that_was_taken_without_an_answer_is_worked(
 ) -> None:
     await venue.post("99x10 101x10")
     link = await venue.link(uuid4())
-    desk = link.broker._desk
-    take = desk.take
+    session = link.broker
+    take = session._venue.take
 
-    async def unanswered(asked: Asked) -> Reply:
-        await take(asked)
-        desk._watched.clear()  # the commit was all: nothing here knows of it
+    async def unanswered(request: Request) -> Reply:
+        monkeypatch.setattr(session._venue, "take", take)
+        on_events, session._books.on_events = session._books.on_events, lambda *_: None
+        await take(request)
+        session._books.on_events = on_events
+        session._books.clear()  # the commit was all: nothing here knows of it
         raise OutcomeUnknown
 
-    monkeypatch.setattr(desk, "take", unanswered)
+    monkeypatch.setattr(session._venue, "take", unanswered)
     assert (await link.submit("one", "buy 10 limit 100")).outcome is Outcome.UNKNOWN
     assert await link.events(1) == ["accepted"]
     await venue.post("99x10 100x10")
@@ -296,6 +303,7 @@ async def test_two_links_of_one_account_cannot_break_its_book(venue: Venue) -> N
     outcomes = [result.outcome for result in results]
     assert (outcomes.count(Outcome.ACKED), outcomes.count(Outcome.UNKNOWN)) == (20, 20)
     for link in links:
+        link.broker._check_soon()
         assert sorted(await link.events(40)).count("accepted") == 20
     await assert_books_balance(venue.owner, account)
 
@@ -321,7 +329,7 @@ async def test_a_run_can_be_replayed_from_what_is_recorded(venue: Venue) -> None
     book = Book(int(SETTINGS["PAPER_SEED"]), str(account), ACME, start, Holding(), {})
     for row in sorted([*quotes, *commands], key=lambda row: row.get("posted_at") or row["at"]):
         replay(book, row)
-    replayed = [(str(h.event.kind), h.event.exec_id, h.event.quantity, h.event.price) for h in book.happenings]
+    replayed = [(str(h.event.kind), h.event.exec_id, h.event.quantity, h.event.price) for h in book.events]
     assert len(replayed) > 10
     assert replayed == [(row["kind"], row["exec_id"], row["quantity"], row["price"]) for row in rows]
 

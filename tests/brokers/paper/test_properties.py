@@ -47,7 +47,7 @@ steps = st.lists(
 def run(market: Market, step: tuple[str, object]) -> list[BrokerEvent]:
     """What the step brought."""
     name, what = step
-    book, before = market.book, len(market.book.happenings)
+    book, before = market.book, len(market.book.events)
     if name == "submit":
         book.submit(f"c{before}", terms(str(what)), market.now)
     elif name == "quote":
@@ -62,7 +62,7 @@ def run(market: Market, step: tuple[str, object]) -> list[BrokerEvent]:
         assert isinstance(what, int)
         market.later(seconds=what)
         book.expire(market.now)
-    return [happening.event for happening in book.happenings[before:]]
+    return [each.event for each in book.events[before:]]
 
 
 def signed(fill: BrokerEvent) -> Decimal:
@@ -83,7 +83,7 @@ def test_the_books_balance_after_every_step(script: list[tuple[str, object]]) ->
             used[book.quote.number, fill.side is OrderSide.BUY] += abs(signed(fill))
             position += signed(fill)
             assert position >= 0 or fill.side is not OrderSide.SELL, "a SELL went short"
-        fills = [h.event for h in book.happenings if h.event.kind is EventKind.FILL]
+        fills = [h.event for h in book.events if h.event.kind is EventKind.FILL]
         with exact():
             paid = sum((signed(fill) * (fill.price or ZERO) for fill in fills), ZERO)
             assert book.account.cash == CASH - paid
@@ -94,7 +94,7 @@ def test_the_books_balance_after_every_step(script: list[tuple[str, object]]) ->
             traded = book.quote.last_size or ZERO
             assert used[book.quote.number, True] <= book.quote.ask_size + traded
             assert used[book.quote.number, False] <= book.quote.bid_size + traded
-    numbers = [h.event.dedupe_key for h in book.happenings]
+    numbers = [h.event.dedupe_key for h in book.events]
     assert numbers == [f"paper:{n}" for n in range(1, len(numbers) + 1)]
 
 
@@ -117,7 +117,7 @@ def test_no_order_is_overfilled_or_filled_beyond_its_limit(script: list[tuple[st
             assert fill.price
             if limit is not None:
                 assert fill.price <= limit if fill.side is OrderSide.BUY else fill.price >= limit
-    ended = [h.order for h in market.book.happenings if h.event.kind in ("CANCELLED", "EXPIRED", "REJECTED")]
+    ended = [h.order for h in market.book.events if h.event.kind in ("CANCELLED", "EXPIRED", "REJECTED")]
     assert len(ended) == len(set(ended))
 
 

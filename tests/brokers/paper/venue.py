@@ -28,13 +28,15 @@ from trading_intents.clock import SystemClock
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database, open_database
+from trading_intents.storage.grouped import GroupTransactions
+from trading_intents.storage.pipeline import WORKER_SESSION, Pipeline
 from trading_intents.storage.signals import Signals, open_signals
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.trading import Environment, Symbol, amount_text
 
 CALL_SECONDS = 3.0
 WAIT_SECONDS = 5.0
-SETTINGS = {"PAPER_CASH": "1000000", "PAPER_SEED": "7"}
+SETTINGS = {"PAPER_CASH": "1000000", "PAPER_SEED": "7", "PAPER_MAX_OPEN_ORDERS": "1000"}
 
 
 def ticket(client_order_id: str, asked: Terms, **more: Any) -> OrderTicket:
@@ -104,6 +106,8 @@ class Venue:
     owner: asyncpg.Connection
     organization: OrganizationId
     stack: contextlib.AsyncExitStack
+    login: Secret
+    shared: dict[str, object] = field(default_factory=dict)
 
     async def link(self, account_id: UUID, organization: OrganizationId | None = None) -> Link:
         """Open until the test ends, unless it is closed before."""
@@ -116,7 +120,19 @@ class Venue:
 
     def context(self, account_id: UUID, organization: OrganizationId) -> IntegrationContext:
         account = BrokerAccount(account_id, organization, Environment.PAPER, None)
-        return IntegrationContext(account, {}, SystemClock(), SETTINGS, self.database.worker, self.signals)
+        return IntegrationContext(
+            account,
+            {},
+            SystemClock(),
+            SETTINGS,
+            self.database.worker,
+            self.signals,
+            self.open_transactions,
+            self.shared,
+        )
+
+    def open_transactions(self) -> GroupTransactions:
+        return self.stack.enter_context(contextlib.closing(GroupTransactions(Pipeline(self.login, WORKER_SESSION))))
 
     async def post(self, text: str, symbol: Symbol = ACME, organization: OrganizationId | None = None) -> Posted:
         """Such as `99x5 101x7 100x3`, through the service's own pool."""
@@ -150,7 +166,7 @@ async def open_venue(login: Secret, owner_url: Secret) -> AsyncIterator[Venue]:
         open_signals(login, log) as signals,
         contextlib.AsyncExitStack() as stack,
     ):
-        yield Venue(database, signals, owner, await add_organization(owner), stack)
+        yield Venue(database, signals, owner, await add_organization(owner), stack, login)
     await owner.close()
 
 

@@ -1,17 +1,20 @@
-"""The paper broker's link: the port over the desk. Streams what is committed, in order, and runs the market."""
+"""The paper broker's session: the port over the venue. Streams what is committed, in order, and runs the market."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
+from decimal import Decimal
 from uuid import UUID
 
 from trading_intents.brokers.paper import store
-from trading_intents.brokers.paper.desk import DOWN, Asked, Desk, Reply
-from trading_intents.brokers.paper.faults import Fault
-from trading_intents.brokers.paper.model import CAPABILITIES, Order
-from trading_intents.brokers.paper.prices import TICK_MILLIS
+from trading_intents.brokers.paper.faults import ActiveFaults, FaultKind
+from trading_intents.brokers.paper.matching import Book, PaperEvent
+from trading_intents.brokers.paper.model import CAPABILITIES, Order, Source
+from trading_intents.brokers.paper.prices import TICK_MILLIS, tick_number
 from trading_intents.brokers.paper.quotes import channel
+from trading_intents.brokers.paper.venue import AccountBooks, Reply, Request, Venue
 from trading_intents.brokers.port import (
     Absent,
     AccountSnapshot,
@@ -30,12 +33,32 @@ from trading_intents.brokers.port import (
 )
 from trading_intents.errors import OutcomeUnknown, PlatformError
 from trading_intents.storage.database import Tx
+from trading_intents.storage.pipeline import Refused
+from trading_intents.trading import Symbol
 
-# A wake-up can be lost: this often a link looks without one. Where no order rests it is only for what another worker,
-# paused while it held the account, may have sent after all.
-POLL_SECONDS, IDLE_POLL_SECONDS = 1.0, 30.0
+# A wake-up can be lost: this often a session with working orders looks for posted quotes without one.
+QUOTES_SECONDS = 1.0
+# This often it looks whether another worker, paused while it held the account, has sent something after all.
+CHECK_SECONDS = 30.0
 LOOK_PAUSE_SECONDS = 0.02  # so that a flood of quotes is worked in bundles
 RETRY_SECONDS = 0.5
+MAX_BOOKS_AT_ONCE = 50  # looked at before the others get their turn
+DOWN = "the link is down"
+
+
+def shared_venue(context: IntegrationContext) -> Venue:
+    """The one of this process."""
+    if "venue" not in context.shared:
+        settings = context.settings
+        context.shared["venue"] = Venue(
+            context.open_transactions(),
+            int(settings["PAPER_SEED"]),
+            Decimal(settings["PAPER_CASH"]),
+            int(settings["PAPER_MAX_OPEN_ORDERS"]),
+        )
+    venue = context.shared["venue"]
+    assert isinstance(venue, Venue)
+    return venue
 
 
 class PaperBroker:
@@ -43,24 +66,28 @@ class PaperBroker:
     capabilities = CAPABILITIES
 
     def __init__(self, context: IntegrationContext) -> None:
-        self._context = context
+        self._context, self._venue = context, shared_venue(context)
+        self._books = AccountBooks(context.account.id, context.account.organization_id, self._on_events)
         self._down = asyncio.Event()
-        self._desk = Desk(context, self._down)
         self._down.set()
         self._told = 0  # the last event handed out
-        self._news, self._stirred = asyncio.Event(), asyncio.Event()
-        self._wanted = False  # a look at the market
+        self._committed: deque[PaperEvent] = deque()
+        self._news, self._wakeup = asyncio.Event(), asyncio.Event()
+        self._is_quoted = False  # a quote was posted
         self._running: asyncio.Task[None] | None = None
-        self._mischief: set[Fault] = set()
+        self._armed_faults: set[FaultKind] = set()
         self._quiet_until_seconds = 0.0
-        self._looked_seconds = 0.0
+        self._looked_seconds = self._checked_seconds = self._quotes_seconds = 0.0
 
     async def open(self) -> None:
         try:
-            self._told = await self._desk.open()
-            await self._desk.look()
+            await self._venue.open(self._books)
         except PlatformError as error:
             raise BrokerUnavailable(error.detail) from None
+        assert self._books.totals is not None
+        self._told = self._books.totals.events
+        self._committed.clear()
+        self._checked_seconds = self._context.clock.monotonic()
         self._down.clear()
         self._context.signals.subscribe(channel(self._context.account.organization_id), self._on_quote)
         self._running = asyncio.create_task(self._run_market())
@@ -73,35 +100,30 @@ class PaperBroker:
             await asyncio.gather(self._running, return_exceptions=True)
 
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
-        return await self._send(self._desk.submit(ticket), deadline)
+        return await self._send("SUBMIT", ticket, deadline)
 
     async def replace(self, ticket: OrderTicket, deadline: float) -> CommandResult:
-        return await self._send(self._desk.replace(ticket), deadline)
+        return await self._send("REPLACE", ticket, deadline)
 
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
-        return await self._send(self._desk.cancel(ticket), deadline)
+        return await self._send("CANCEL", ticket, deadline)
 
     async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
         """By the client order id alone: the journal has every one that ever arrived."""
-        account_id = self._context.account.id
         try:
             async with (
                 asyncio.timeout(deadline - self._context.clock.monotonic()),
                 self._context.database.transaction(read_only=True) as tx,
             ):
-                number = (await store.find_commands(tx, account_id, [client_order_id])).get(client_order_id)
-                if number is None:
-                    return Absent()
-                order = await store.find_order(tx, account_id, number)
-                events = await store.list_events_of(tx, account_id, [number])
+                found = await store.find_order(tx, self._context.account.id, client_order_id)
         except (PlatformError, TimeoutError) as error:
             return LookupUnknown(str(error))
-        return _snapshot(order, events[number])
+        return _snapshot(*found) if found else Absent()
 
     async def events(self) -> AsyncIterator[BrokerEvent | StreamGap]:
         while not self._down.is_set():
             self._news.clear()
-            batch = await self._read_events()
+            batch = await self._take_events()
             for event in batch:
                 yield event
             if not batch:
@@ -112,71 +134,79 @@ class PaperBroker:
         account_id = self._context.account.id
         try:
             async with self._context.database.transaction(read_only=True, isolation="repeatable read") as tx:
-                opened = await store.read_account(tx, account_id)
-                working = await store.list_working(tx, account_id)
-                events = await store.list_events_of(tx, account_id, [order.number for order in working])
+                now, number = await store.read_now(tx), await store.count_events(tx, account_id)
+                working = await store.list_open(tx, account_id)
                 executions = await _events_since(tx, account_id, since)
-                holdings = await store.list_holdings(tx, account_id, None)
+                held = await store.list_positions(tx, account_id)
         except PlatformError as error:
             raise BrokerUnavailable(error.detail) from None
         positions = (
             BrokerEvent(
                 kind=EventKind.POSITION,
-                dedupe_key=f"paper:{opened.account.events}:{symbol}",
+                dedupe_key=f"paper:{number}:{symbol}",
                 symbol=symbol,
-                quantity=holding.position,
-                venue_time=opened.now,
+                quantity=quantity,
+                venue_time=now,
             )
-            for symbol, holding in holdings.items()
+            for symbol, quantity in held.items()
         )
         return AccountSnapshot(
-            taken_at=opened.now,
-            open_orders=tuple(_snapshot(order, events[order.number]) for order in working),
+            taken_at=now,
+            open_orders=tuple(_snapshot(order, events) for order, events in working),
             executions=tuple(executions),
             positions=tuple(positions),
         )
 
-    async def _send(self, asked: Asked, deadline: float) -> CommandResult:
+    async def _send(self, command: str, ticket: OrderTicket, deadline: float) -> CommandResult:
         if self._down.is_set():
             return CommandResult(outcome=Outcome.NOT_SENT, message=DOWN)
+        request = Request(self._books, command, ticket)
         try:
             async with asyncio.timeout(deadline - self._context.clock.monotonic()):
-                reply = await self._desk.take(asked)
-                self._news.set()
-                self._stirred.set()  # what rests may be another now, and with it when to look next
-                return await self._answer(reply)
+                return await self._answer(await self._venue.take(request))
         except (TimeoutError, OutcomeUnknown) as error:
-            if isinstance(error, TimeoutError) and not asked.is_taken:
+            request.is_abandoned = True
+            if isinstance(error, TimeoutError) and not request.is_taken:
                 return CommandResult(outcome=Outcome.NOT_SENT, message="no time was left")
-            self._look_soon()  # it may rest by now
+            self._check_soon()  # it may rest by now
             reason = error.detail if isinstance(error, OutcomeUnknown) else "no answer in time"
             return CommandResult(outcome=Outcome.UNKNOWN, message=reason)
         except PlatformError as error:
             return CommandResult(outcome=Outcome.NOT_SENT, message=error.detail)
+        except Refused as error:
+            return CommandResult(outcome=Outcome.NOT_SENT, message=f"the database refused: {error.code}")
 
     async def _answer(self, reply: Reply) -> CommandResult:
         """As the broker gives it, but for what is scripted to go wrong."""
-        self._mischief |= reply.struck.kinds & {Fault.DUPLICATE, Fault.REORDER}
-        if Fault.DELAY in reply.struck:
-            seconds = reply.struck.delay_millis / 1000
-            self._quiet_until_seconds = self._context.clock.monotonic() + seconds
-            await asyncio.sleep(seconds)
-        if Fault.DISCONNECT in reply.struck:
+        if FaultKind.DELAY in reply.faults:
+            await asyncio.sleep(reply.faults.delay_millis / 1000)
+        if FaultKind.DISCONNECT in reply.faults:
             self._break()
-        if reply.struck.kinds & {Fault.DISCONNECT, Fault.DROP_ANSWER}:
+        if reply.faults.kinds & {FaultKind.DISCONNECT, FaultKind.DROP_ANSWER}:
             return CommandResult(outcome=Outcome.UNKNOWN, message="no answer came")
         return reply.result
 
-    def _on_quote(self) -> None:
-        if self._desk.has_orders:
-            self._look_soon()
+    def _on_events(self, events: Sequence[PaperEvent], faults: Sequence[ActiveFaults]) -> None:
+        for each in faults:
+            self._armed_faults |= each.kinds & {FaultKind.DUPLICATE, FaultKind.REORDER}
+            if FaultKind.DELAY in each:
+                self._quiet_until_seconds = self._context.clock.monotonic() + each.delay_millis / 1000
+        self._committed.extend(events)
+        self._news.set()
+        self._wakeup.set()  # what rests may be another now, and with it when to look next
 
-    def _look_soon(self) -> None:
-        self._wanted = True
-        self._stirred.set()
+    def _on_quote(self) -> None:
+        if self._books.working():
+            self._is_quoted = True
+            self._wakeup.set()
+
+    def _check_soon(self) -> None:
+        self._checked_seconds = -CHECK_SECONDS
+        self._wakeup.set()
 
     def _break(self) -> None:
         self._down.set()
+        self._books.is_closed = True
         self._news.set()
 
     async def _pause(self, seconds: float) -> None:
@@ -186,8 +216,28 @@ class PaperBroker:
                 async with asyncio.timeout(seconds):
                     await self._down.wait()
 
-    async def _read_events(self) -> list[BrokerEvent]:
+    async def _take_events(self) -> list[BrokerEvent]:
+        """Those that were committed here, or if others were before them, what the database has."""
         await self._pause(self._quiet_until_seconds - self._context.clock.monotonic())
+        while self._committed and self._committed[0].place <= self._told:
+            self._committed.popleft()
+        last = self._books.totals.events if self._books.totals else self._told
+        if self._committed and self._committed[0].place == self._told + 1:
+            events = [each.event for each in self._committed]
+            self._told = self._committed[-1].place
+            self._committed.clear()
+        elif self._committed or last > self._told:
+            events = await self._read_events()
+        else:
+            return []
+        if FaultKind.REORDER in self._armed_faults:
+            events.reverse()
+        if FaultKind.DUPLICATE in self._armed_faults:
+            events += events
+        self._armed_faults.clear()
+        return events
+
+    async def _read_events(self) -> list[BrokerEvent]:
         try:
             async with self._context.database.transaction(read_only=True) as tx:
                 rows = await store.list_events(tx, self._context.account.id, self._told)
@@ -196,43 +246,95 @@ class PaperBroker:
             self._news.set()
             return []
         self._told = rows[-1][0] if rows else self._told
-        events = [event for _, event in rows]
-        if Fault.REORDER in self._mischief:
-            events.reverse()
-        if Fault.DUPLICATE in self._mischief:
-            events += events
-        if events:
-            self._mischief.clear()
-        return events
+        return [event for _, event in rows]
 
     async def _run_market(self) -> None:
         """Until cancelled. A link whose market stands still must not look alive: it ends with it."""
         try:
             while not self._down.is_set():
-                await self._look_at_market()
+                await self._wait_for_market()
+                try:
+                    await self._look_at_market()
+                except PlatformError:
+                    await self._pause(RETRY_SECONDS)
         finally:
             self._break()
 
-    async def _look_at_market(self) -> None:
-        """Woken by a posted quote; else looks when the walk or the time may have done something, and now and then."""
-        clock = self._context.clock
-        due = self._looked_seconds + (POLL_SECONDS if self._desk.has_orders else IDLE_POLL_SECONDS)
-        left = due - clock.monotonic()
+    async def _wait_for_market(self) -> None:
+        clock, working = self._context.clock, self._books.working()
+        due = self._checked_seconds + CHECK_SECONDS
+        if working:
+            due = min(due, self._looked_seconds + QUOTES_SECONDS)
+        if any(book.holding.source is not Source.POSTED for book in working):
+            due = min(due, self._looked_seconds + TICK_MILLIS / 1000)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(left, TICK_MILLIS / 1000) if self._desk.walks else left):
-                await self._stirred.wait()
-        self._stirred.clear()
-        if not self._wanted and clock.monotonic() < due and not self._desk.is_due(clock.now()):
-            return
+            async with asyncio.timeout(due - clock.monotonic()):
+                await self._wakeup.wait()
+        self._wakeup.clear()
         await self._pause(self._looked_seconds + LOOK_PAUSE_SECONDS - clock.monotonic())
-        self._looked_seconds, self._wanted = clock.monotonic(), False
-        try:
-            last = await self._desk.look()
-        except PlatformError:
-            await self._pause(RETRY_SECONDS)
-        else:
-            if last > self._told:
-                self._news.set()
+
+    async def _look_at_market(self) -> None:
+        """Has the venue work the books that a quote, the walk or the time has come to; the others stay untouched."""
+        clock = self._context.clock
+        now_seconds = clock.monotonic()
+        if now_seconds >= self._checked_seconds + CHECK_SECONDS:
+            self._checked_seconds = now_seconds
+            await self._check()
+        is_quoted = self._is_quoted or now_seconds >= self._quotes_seconds + QUOTES_SECONDS
+        self._looked_seconds, self._is_quoted = now_seconds, False
+        due = await self._find_due(clock.now())
+        if is_quoted and self._books.working():
+            self._quotes_seconds = now_seconds
+            due |= await self._find_quoted()
+        if due:
+            await self._venue.take(Request(self._books, symbols=frozenset(due)))
+
+    async def _check(self) -> None:
+        """What another process did to the account is worked from here on."""
+        async with self._context.database.transaction(read_only=True) as tx:
+            number = await store.count_events(tx, self._context.account.id)
+        if self._books.totals is None or self._books.totals.events != number:
+            await self._venue.take(Request(self._books))
+        if self._books.totals and self._books.totals.events > self._told:
+            self._news.set()
+
+    async def _find_due(self, now: datetime) -> set[Symbol]:
+        """Symbols in which an order expires or the walk has come to one. Others run meanwhile."""
+        due, tick = set[Symbol](), tick_number(now)
+        for number, book in enumerate(self._books.working()):
+            if number % MAX_BOOKS_AT_ONCE == MAX_BOOKS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            expires_at = book.levels.expires_at
+            is_walked = book.holding.source is not Source.POSTED
+            if (expires_at and expires_at <= now) or (is_walked and self._is_near(book, tick)):
+                due.add(book.symbol)
+        return due
+
+    def _is_near(self, book: Book, tick: int) -> bool:
+        if book.checked_tick >= tick:
+            return False
+        if self._venue.next_match_tick(book, max(book.checked_tick, book.holding.number), tick) is not None:
+            return True
+        book.checked_tick = tick
+        return False
+
+    async def _find_quoted(self) -> set[Symbol]:
+        """Symbols for which a quote was posted that could match."""
+        books = {book.symbol: book for book in self._books.working()}
+        seen = {
+            symbol: max(book.checked_quote, book.holding.number if book.holding.source is Source.POSTED else 0)
+            for symbol, book in books.items()
+        }
+        async with self._context.database.transaction(read_only=True) as tx:
+            posted = await store.list_new_quotes(tx, self._context.account.organization_id, seen)
+        due = set()
+        for symbol, quotes in posted.items():
+            book = books[symbol]
+            if book.holding.source is not Source.POSTED or any(map(book.levels.could_match, quotes)):
+                due.add(symbol)
+            else:
+                book.checked_quote = quotes[-1].number
+        return due
 
 
 async def _events_since(tx: Tx, account_id: UUID, since: datetime) -> list[BrokerEvent]:
@@ -245,7 +347,7 @@ async def _events_since(tx: Tx, account_id: UUID, since: datetime) -> list[Broke
     return found
 
 
-def _snapshot(order: Order, events: list[BrokerEvent]) -> OrderSnapshot:
+def _snapshot(order: Order, events: Sequence[BrokerEvent]) -> OrderSnapshot:
     return OrderSnapshot(
         client_order_id=order.client_order_id,
         broker_order_id=order.broker_order_id,

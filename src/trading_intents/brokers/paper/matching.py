@@ -18,7 +18,15 @@ from trading_intents.brokers.paper.model import (
     made_id,
     quotient,
 )
-from trading_intents.brokers.paper.rules import find_flaw, is_traded_through, is_triggered, market_price, touches
+from trading_intents.brokers.paper.rules import (
+    PriceLevels,
+    find_flaw,
+    is_traded_through,
+    is_triggered,
+    market_price,
+    price_levels,
+    touches,
+)
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.trading import OrderSide, Symbol, TimeInForce
 
@@ -31,7 +39,7 @@ _KILLED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class PaperEvent:
     order: int | None
     event: BrokerEvent
     place: int  # among the account's
@@ -47,9 +55,20 @@ class Book:
     orders: dict[int, Order]  # those that work, and one that a command names
     quote: Quote | None = None
     overfill: bool = False  # a scripted fault: the next fill is twice what it should be
-    happenings: list[Happening] = field(default_factory=list)
+    events: list[PaperEvent] = field(default_factory=list)
     changed: set[int] = field(default_factory=set)
     _trade_left: Decimal = ZERO
+    _levels: PriceLevels | None = None
+    # Up to where the market was looked at without a match; kept in memory only.
+    checked_tick: int = 0
+    checked_quote: int = 0
+
+    @property
+    def levels(self) -> PriceLevels:
+        """Of the orders that work."""
+        if self._levels is None:
+            self._levels = price_levels(o for o in self.orders.values() if o.status is OrderStatus.WORKING)
+        return self._levels
 
     def show(self, quote: Quote | None) -> None:
         """The present quote, for who arrives; who rests has been asked about it already."""
@@ -224,6 +243,7 @@ class Book:
         filled, self.account, self.holding = self._booked(order, quantity, price)
         self.orders[order.number] = filled
         self.changed.add(order.number)
+        self._levels = None
         exec_id = made_id(self.seed, self.account_id, "fill", self.account.events + 1)
         self._tell(filled, EventKind.FILL, at, exec_id=exec_id, quantity=quantity, price=price)
         if reason and filled.status is OrderStatus.WORKING:
@@ -307,6 +327,7 @@ class Book:
         self.account = replace(self.account, reserved=self.account.reserved + delta)
         self.orders[order.number] = order
         self.changed.add(order.number)
+        self._levels = None
 
     def _tell(
         self,
@@ -342,7 +363,7 @@ class Book:
             reason=reason,
             raw=self.quote.name if self.quote and kind in (EventKind.FILL, EventKind.TRIGGERED) else "",
         )
-        self.happenings.append(Happening(order.number if order else None, event, self.account.events))
+        self.events.append(PaperEvent(order.number if order else None, event, self.account.events))
 
 
 def _unchangeable(order: Order | None) -> str | None:

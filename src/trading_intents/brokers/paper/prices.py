@@ -25,8 +25,13 @@ def tick_number(at: datetime) -> int:
     return (at - _EPOCH) // _TICK
 
 
+def walk_middle_cents(seed: int, symbol: Symbol, tick: int) -> int:
+    """Moves by one cent a tick."""
+    return _number(seed, symbol, "base") % CENTS_RANGE + LOWEST_CENTS + _level(seed, symbol, tick)
+
+
 def walk_quote(seed: int, symbol: Symbol, tick: int) -> Quote:
-    middle = _number(seed, symbol, "base") % CENTS_RANGE + LOWEST_CENTS + _level(seed, symbol, tick)
+    middle = walk_middle_cents(seed, symbol, tick)
     chance = _number(seed, symbol, "size", tick)
     return Quote(
         source=Source.WALK,

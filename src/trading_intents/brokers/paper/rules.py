@@ -1,11 +1,16 @@
 """The rules that need no book: what is wrong with an order by itself (P11), and what a quote means to it (P3 to P7)."""
 
-from decimal import Decimal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import ROUND_CEILING, Decimal
 
 from trading_intents.brokers.paper.model import CAPABILITIES, NEEDS, Order, Quote, Terms, exact, tick_of
+from trading_intents.brokers.paper.prices import CENT, HALF_SPREAD_CENTS
 from trading_intents.trading import OrderSide, Symbol, parse_symbol
 
 BAD_SYMBOL, NOT_OFFERED, BAD_PRICES = "unknown_symbol", "not_offered", "prices_do_not_fit_the_kind"
+NO_ORDERS_AWAY = Decimal(10_000)  # where nothing rests: further than the walk ever goes
 BAD_STEP, BAD_TICK = "quantity_off_step", "price_off_tick"
 
 
@@ -59,8 +64,66 @@ def is_triggered(terms: Terms, quote: Quote) -> bool:
     return seen >= terms.stop_price if terms.side is OrderSide.BUY else seen <= terms.stop_price
 
 
-def stirs(order: Order, quote: Quote) -> bool:
-    """Whether an event could do anything to a resting order."""
-    if order.waits_for_trigger:
-        return is_triggered(order.terms, quote)
-    return touches(order.terms, quote) or is_traded_through(order.terms, quote)
+@dataclass(frozen=True, slots=True)
+class PriceLevels:
+    """The prices at which the first of a book's working orders could match, None where there is none of its kind; and
+    when the first of them expires."""
+
+    expires_at: datetime | None
+    any_price: bool  # one without a limit rests: every quote could
+    buy_limit: Decimal | None
+    sell_limit: Decimal | None
+    buy_stop: Decimal | None
+    sell_stop: Decimal | None
+
+    def could_match(self, quote: Quote) -> bool:
+        if self.any_price:
+            return True
+        low = quote.ask if quote.last is None else min(quote.ask, quote.last)
+        high = quote.bid if quote.last is None else max(quote.bid, quote.last)
+        up = quote.ask if quote.last is None else quote.last
+        down = quote.bid if quote.last is None else quote.last
+        return (
+            (self.buy_limit is not None and low <= self.buy_limit)
+            or (self.sell_limit is not None and high >= self.sell_limit)
+            or (self.buy_stop is not None and up >= self.buy_stop)
+            or (self.sell_stop is not None and down <= self.sell_stop)
+        )
+
+    def cents_away(self, middle_cents: int) -> int:
+        """How far the walk, at this middle, must move at least before an order could match; 0: it could now."""
+        if self.any_price:
+            return 0
+        bid, ask = (middle_cents - HALF_SPREAD_CENTS) * CENT, (middle_cents + HALF_SPREAD_CENTS) * CENT
+        ways = [
+            *([ask - self.buy_limit] if self.buy_limit is not None else ()),
+            *([self.sell_limit - bid] if self.sell_limit is not None else ()),
+            *([self.buy_stop - ask] if self.buy_stop is not None else ()),
+            *([bid - self.sell_stop] if self.sell_stop is not None else ()),
+        ]
+        nearest = min(ways, default=NO_ORDERS_AWAY)
+        return max(0, int((nearest / CENT).to_integral_value(ROUND_CEILING)))
+
+
+def price_levels(orders: Iterable[Order]) -> PriceLevels:
+    any_price, expires_at = False, None
+    limits: dict[bool, list[Decimal]] = {True: [], False: []}
+    stops: dict[bool, list[Decimal]] = {True: [], False: []}
+    for order in orders:
+        expires_at = order.expires_at if expires_at is None else min(expires_at, order.expires_at)
+        is_buy = order.terms.side is OrderSide.BUY
+        if order.waits_for_trigger:
+            assert order.terms.stop_price is not None
+            stops[is_buy].append(order.terms.stop_price)
+        elif order.terms.limit_price is None:
+            any_price = True
+        else:
+            limits[is_buy].append(order.terms.limit_price)
+    return PriceLevels(
+        expires_at,
+        any_price,
+        max(limits[True], default=None),
+        min(limits[False], default=None),
+        min(stops[True], default=None),
+        max(stops[False], default=None),
+    )

@@ -5,7 +5,8 @@ import asyncio
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from trading_intents.accounts.model import Connection
@@ -15,7 +16,7 @@ from trading_intents.execution.links.listening import Exchange
 from trading_intents.execution.links.store import LEASE_SECONDS
 from trading_intents.execution.tracker import Desk
 from trading_intents.ids import IdMaker, OrganizationId
-from trading_intents.outbox.model import HANDLER_SECONDS, Lanes
+from trading_intents.outbox.model import HANDLER_SECONDS
 from trading_intents.outbox.settling import reason_of
 from trading_intents.storage.database import Row, Tx
 from trading_intents.trading import Environment
@@ -30,8 +31,18 @@ TELL_PAUSE_SECONDS = 0.02  # so that many links that change together are one sta
 MOST_TAKEN = 500  # at a time
 MOST_GIVEN = 100  # at a time, to workers that have fewer
 BROKERLESS_SECONDS = 1.0  # between looks for rows that need no broker
+MAX_ACCOUNTS = 500  # in one claim
 CHANNEL = "leases"
 CANCELS = "candidate.event_type = 'intent.cancel'"
+
+
+@dataclass(frozen=True, slots=True)
+class Claimable:
+    """Accounts with their free slots and their leases' tokens. `where` is our own SQL about the row `candidate`."""
+
+    free_slots: Mapping[UUID, int]
+    lease_tokens: Mapping[UUID, int]
+    where: str
 
 
 class Leases:
@@ -61,20 +72,23 @@ class Leases:
         """Of a link."""
         self._states_changed.set()
 
-    def lanes(self) -> list[Lanes]:
+    def claimable(self) -> list[Claimable]:
         """What may be claimed now, by what each link can do. Rows that need no broker are looked for once a second."""
         now = self._exchange.clock.monotonic()
         if now > self._valid_until - GUARD_SECONDS:
             return []
-        free, cancels, down = list[UUID](), list[UUID](), list[UUID]()
-        for account_id, link in self.links.items():
-            (free if link.may_submit() else cancels if link.is_up else down).append(account_id)
-        found = [Lanes(free)] if free else []
-        if cancels:
-            found.append(Lanes(cancels, CANCELS))
-        if (cancels or down) and now - self._brokerless_at >= BROKERLESS_SECONDS:
+        submits, cancels, brokerless = list[Link](), list[Link](), list[Link]()
+        for link in self.links.values():
+            if not link.is_up:
+                brokerless.append(link)
+            elif link.free_slots > 0:
+                (submits if link.may_submit() else cancels).append(link)
+        found = [_claimable(part) for part in _batched(submits, MAX_ACCOUNTS)]
+        found += [_claimable(part, CANCELS) for part in _batched(cancels, MAX_ACCOUNTS)]
+        brokerless += cancels
+        if brokerless and now - self._brokerless_at >= BROKERLESS_SECONDS:
             self._brokerless_at = now
-            found.append(Lanes([*cancels, *down], self._brokerless))
+            found += [_claimable(part, self._brokerless) for part in _batched(brokerless, MAX_ACCOUNTS)]
         return found
 
     async def close(self, limit_seconds: float) -> None:
@@ -231,6 +245,18 @@ class Leases:
         for state in Connection:
             self._exchange.metrics.execution_links.labels(state).set(counts[state])
         self._exchange.metrics.execution_breakers.set(sum(link.breaker.is_open for link in self.links.values()))
+
+
+def _claimable(links: Sequence[Link], where: str = "true") -> Claimable:
+    return Claimable(
+        {link.desk.account_id: max(link.free_slots, 1) for link in links},
+        {link.desk.account_id: link.token for link in links},
+        where,
+    )
+
+
+def _batched(links: Sequence[Link], size: int) -> list[Sequence[Link]]:
+    return [links[start : start + size] for start in range(0, len(links), size)]
 
 
 def _ids(links: Iterable[Link]) -> list[UUID]:

@@ -34,7 +34,6 @@ from trading_intents.outbox.settling import reason_of
 OPEN_SECONDS = 10.0
 CLOSE_SECONDS = 2.0
 LOOKUP_SECONDS = 3.0
-CALLS_AT_ONCE = 10
 MOST_REMEMBERED = 1_000
 # Before the link is opened again, and between snapshots while the broker is in doubt.
 PAUSES_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -62,8 +61,7 @@ class Link:
         self._answers: dict[str, BrokerEvent] = {}  # what answers told lately: most of what the stream tells too
         self.breaker = Breaker()
         self.budget = Budget(self.integration.capabilities.requests_per_minute if self.integration else None)
-        # Whoever sends holds one from before the send is marked: what waits for the broker may still be given up.
-        self.slots = asyncio.Semaphore(CALLS_AT_ONCE)
+        self.in_flight = 0  # commands that are marked, and not recorded yet
         self._broker: Broker | None = None
         self._calls = 0
         self._idle = asyncio.Event()
@@ -72,6 +70,11 @@ class Link:
         self._refreshed = False
         self._complaint: tuple[str, str] | None = None
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def free_slots(self) -> int:
+        """A command holds one from before its send is marked: what waits for the broker may still be given up."""
+        return (self.integration.capabilities.calls_at_once if self.integration else 1) - self.in_flight
 
     @property
     def is_up(self) -> bool:
@@ -236,7 +239,14 @@ class Link:
         account = BrokerAccount(desk.account_id, desk.organization_id, desk.environment, setup.external_account_id)
         settings = exchange.settings(desk.broker)
         return IntegrationContext(
-            account, secrets, exchange.clock, settings, exchange.integrations_pool, exchange.signals
+            account,
+            secrets,
+            exchange.clock,
+            settings,
+            exchange.integrations_pool,
+            exchange.signals,
+            exchange.open_transactions,
+            exchange.shared[desk.broker],
         )
 
     async def _listen(self, broker: Broker, setup: _Setup) -> None:

@@ -2,6 +2,7 @@
 never sends anything."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,6 +18,7 @@ from trading_intents.execution.recorder import Entry, Recorder
 from trading_intents.execution.tracker import Desk
 from trading_intents.outbox.settling import reason_of
 from trading_intents.storage.database import Pool
+from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.signals import Signals
 from trading_intents.telemetry import Log, Metrics
 
@@ -43,6 +45,8 @@ class Exchange:
     metrics: Metrics
     log: Log
     changed: Callable[[], None]
+    open_transactions: Callable[[], GroupTransactions]
+    shared: defaultdict[str, dict[str, object]] = field(default_factory=lambda: defaultdict(dict))  # by broker
     opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(OPENING_AT_ONCE))
 
 

@@ -324,12 +324,12 @@ def mark_orders(batch: Batch, now: str) -> Statement:
 
 
 def hurry(intent_ids: Sequence[str]) -> Statement:
-    """A cancelled intent's waiting rows are due now: its unsent CREATE is to be settled, not waited for."""
+    """A cancelled intent's waiting rows are due now, before those of other intents: its unsent CREATE is to be settled,
+    not waited for, and its CANCEL to be sent."""
     return Statement(
         """
-        UPDATE outbox SET due_at = clock_timestamp()
+        UPDATE outbox SET due_at = least(due_at, clock_timestamp()), urgent = true
         WHERE queue = 'intents' AND order_key = ANY ($1::uuid[]) AND finished_at IS NULL AND status = 'pending'
-          AND due_at > (SELECT clock_timestamp())
         """,
         (f"{{{','.join(intent_ids)}}}",),
     )

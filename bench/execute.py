@@ -1,0 +1,237 @@
+"""Measures the whole way of an order: from POST until it is filled, booked and streamed, beside pgbench's minimal
+transaction. Run it alone on the machine: `python bench/execute.py`. Exit code 1 when a bar is missed.
+"""
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+from rich.console import Console
+from rich.table import Table
+
+from plot import Bar, draw
+from submit import STATEMENTS, TABLES, YARDSTICK_CLIENTS, Bench, best, serving
+from trading_intents.storage.cluster import DATABASE, OWNER
+
+PICTURE = Path(__file__).with_name("out") / "execute.png"
+ROUNDS = 3
+CONNECTIONS = 64
+WAVES = ((1, 1, 1_000), (8, 40, 2_000), (64, 40, 3_000), (512, 40, 3_000))  # accounts, symbols, orders
+MOST_ACCOUNTS = 512
+BURST_ORDERS, BURST_ACCOUNTS = 4_000, 64
+SUSTAINED_SECONDS = 20.0
+QUEUED = 10_000
+LONE_ORDERS = 200
+IDLE_SECONDS = 10.0
+WAIT_SECONDS = 120.0
+POLL_SECONDS = 0.02
+
+
+@dataclass
+class Wave:
+    """What a number of orders at once came to."""
+
+    per_second: float
+    accepted_per_second: float
+    service_us: float
+    postgres_us: float
+    stale: int
+
+
+class Market:
+    """Accounts of one organization at the paper broker, and market orders on them."""
+
+    def __init__(self, bench: Bench, client: httpx.Client, database: "psycopg.Connection[Any]") -> None:
+        self.bench, self.client, self.database = bench, client, database
+        self.accounts: list[str] = []
+
+    def open_accounts(self, number: int) -> None:
+        while len(self.accounts) < number:
+            body = {"name": f"a{len(self.accounts)}", "broker": "paper", "environment": "paper"}
+            self.accounts.append(self.client.post("/v1/accounts", json=body).raise_for_status().json()["id"])
+        self._until("SELECT count(*) FROM accounts WHERE connection <> 'connected'", 0)
+
+    def wave(self, accounts: int, symbols: int, orders: int, seconds: float = 1000.0) -> Wave:
+        """POSTs them over many connections as fast as they are taken, and waits until each is finished and booked."""
+        before, cpu = self._count_finished(), self.bench.cpu()
+        posted = self.bench.load(
+            (self._order(self.accounts[n % accounts], f"S{n % symbols}") for n in range(orders)), CONNECTIONS, seconds
+        )
+        count = sum(posted["statuses"].values())
+        while self._count_finished() < before + count:
+            assert time.time() - posted["began"] < WAIT_SECONDS, "orders do not finish"
+            time.sleep(POLL_SECONDS)
+        took = time.time() - posted["began"]
+        service, postgres = ((b - a) / count * 1e6 for a, b in zip(cpu, self.bench.cpu(), strict=True))
+        return Wave(count / took, posted["per_second"], service, postgres, self._take_stale())
+
+    def lone(self, orders: int) -> tuple[list[float], list[float]]:
+        """Milliseconds of one order after another: until the broker has it, and until FILLED is on the stream."""
+        sent, filled = [], []
+        account = self.accounts[0]
+        with self.client.stream("GET", f"/v1/accounts/{account}/events", timeout=30) as events:
+            lines = events.iter_lines()
+            for _ in range(orders):
+                began, at = time.perf_counter(), time.time()
+                body = self._order(account, "LONE")["body"]
+                answer = self.client.post(f"/v1/accounts/{account}/intents", content=body)
+                intent = answer.raise_for_status().json()["intent_id"]
+                for line in lines:
+                    if intent in line and '"ORDER_STATUS_FILLED"' in line:
+                        break
+                filled.append((time.perf_counter() - began) * 1000)
+                arrived = self._value("SELECT extract(epoch FROM max(at))::float8 FROM paper_journal")
+                sent.append((arrived - at) * 1000)
+        return sent, filled
+
+    def idle_transactions(self) -> float:
+        """A second, while nothing happens."""
+        query = "SELECT sum(xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()"
+        time.sleep(1.5)
+        before = self._value(query)
+        time.sleep(IDLE_SECONDS)
+        return float((self._value(query) - before) / IDLE_SECONDS)
+
+    def queue(self, account: int, orders: int) -> None:
+        self.bench.load((self._order(self.accounts[account], "BUSY") for _ in range(orders)), CONNECTIONS, 1000)
+
+    def until_finished(self) -> None:
+        self._until("SELECT count(*) FROM orders WHERE finished_at IS NULL", 0)
+
+    def _order(self, account: str, symbol: str) -> dict[str, Any]:
+        payload = {"symbol": symbol, "order_side": "BUY", "spec": {"Market": {"quantity": "0.01"}}}
+        return {
+            "path": f"/v1/accounts/{account}/intents",
+            "headers": dict(self.client.headers) | {"accept-encoding": "identity"},
+            "body": json.dumps({"command": {"type": "CREATE", "payload": payload}}),
+        }
+
+    def _count_finished(self) -> int:
+        return int(self._value("SELECT count(*) FROM orders WHERE finished_at IS NOT NULL"))
+
+    def _take_stale(self) -> int:
+        return int(self._value("SELECT count(*) FROM orders WHERE reason = 'stale'"))
+
+    def _until(self, query: str, value: int) -> None:
+        began = time.perf_counter()
+        while self._value(query) != value:
+            assert time.perf_counter() - began < WAIT_SECONDS, query
+            time.sleep(POLL_SECONDS)
+
+    def _value(self, query: str) -> Any:
+        row = self.database.execute(query).fetchone()
+        assert row is not None
+        return row[0]
+
+
+@contextmanager
+def market(*roles: str) -> Iterator[Market]:
+    """A fresh platform: a process for each of `roles`."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ti-bench-")))
+        bench = stack.enter_context(serving(folder, roles[0]))
+        for others in roles[1:]:
+            stack.enter_context(serving(folder, others, bench))
+        key = json.loads((folder / "data" / "demo.json").read_bytes())["api_key"]
+        headers = {"x-api-key": key, "content-type": "application/json"}
+        client = stack.enter_context(httpx.Client(base_url=bench.url, headers=headers, timeout=60))
+        url = bench.cluster.url(OWNER, DATABASE).reveal()
+        database = stack.enter_context(closing(psycopg.connect(url, autocommit=True)))
+        database.execute("SET row_security = off")
+        bench.psql(TABLES)
+        yield Market(bench, client, database)
+
+
+def measure_one_process() -> dict[str, Any]:
+    with market("api,stream,worker") as here:
+        found: dict[str, Any] = {"yardstick": [], "alone": [], "waves": {wave: [] for wave in WAVES}}
+        here.open_accounts(1)
+        here.lone(20)
+        found["idle"] = here.idle_transactions()
+        for _ in range(ROUNDS):
+            here.bench.psql("CHECKPOINT")
+            found["yardstick"].append(here.bench.pgbench(STATEMENTS, YARDSTICK_CLIENTS))
+            found["alone"].append(here.bench.pgbench(STATEMENTS, 1))
+            found.setdefault("lone", []).append(here.lone(LONE_ORDERS))
+            for wave in WAVES:
+                here.open_accounts(wave[0])
+                found["waves"][wave].append(here.wave(*wave))
+        found["burst"] = here.wave(BURST_ACCOUNTS, 40, BURST_ORDERS)
+        here.queue(1, QUEUED)
+        found["beside"] = here.lone(10)
+        here.until_finished()
+        return found
+
+
+def measure_worker_apart() -> list[Wave]:
+    with market("api,stream", "worker") as here:
+        here.open_accounts(64)
+        return [here.wave(64, 40, 3_000) for _ in range(ROUNDS)]
+
+
+def main() -> int:
+    found = measure_one_process()
+    apart = measure_worker_apart()
+    return report(found, apart)
+
+
+def report(found: dict[str, Any], apart: list[Wave]) -> int:
+    out = Console()
+    base, alone = best(found["yardstick"])["per_second"], best(found["alone"])["p50_ms"]
+    table = Table("accounts x symbols", "filled and booked/s", "ratio", "accepted/s", "service us", "postgres us", "stale")
+    waves: dict[Any, Wave] = {
+        wave: max(rounds, key=lambda each: each.per_second) for wave, rounds in found["waves"].items()
+    }
+    named = {f"{wave[0]} x {wave[1]}": each for wave, each in waves.items()}
+    named["64 x 40, worker apart"] = max(apart, key=lambda each: each.per_second)
+    named[f"burst of {BURST_ORDERS}, 64 x 40"] = found["burst"]
+    for name, each in named.items():
+        table.add_row(
+            name,
+            f"{each.per_second:.0f}",
+            f"{each.per_second / base:.3f}",
+            f"{each.accepted_per_second:.0f}",
+            f"{each.service_us:.0f}",
+            f"{each.postgres_us:.0f}",
+            str(each.stale),
+        )
+    out.print(f"yardstick {base:.0f}/s, alone {alone:.2f} ms")
+    out.print(table)
+    lone = min(found["lone"], key=lambda each: statistics.median(each[1]))
+    sent, filled = (statistics.median(each) for each in lone)
+    late = statistics.quantiles(lone[1], n=100)[98]
+    beside = statistics.median(found["beside"][1])
+    middle = named["64 x 40"]
+    bars = [
+        Bar("filled and booked/s, 64 x 40, x yardstick", middle.per_second / base, 0.2, 0.5, True),
+        Bar("likewise, worker apart", named["64 x 40, worker apart"].per_second / base, 0.25, 0.6, True),
+        Bar("512 x 40 / 8 x 40", named["512 x 40"].per_second / named["8 x 40"].per_second, 0.7, 0.9, True),
+        Bar("service CPU an order, microseconds", middle.service_us, 800, 400, False),
+        Bar("PostgreSQL CPU an order, microseconds", middle.postgres_us, 600, 300, False),
+        Bar("stale in a burst", found["burst"].stale, 0, 0, False),
+        Bar("lone POST until submit, p50, x pgbench alone", sent / alone, 8, 5, False),
+        Bar("lone POST until FILLED, p50, likewise", filled / alone, 20, 12, False),
+        Bar("its p99 / p50", late / filled, 3, 2, False),
+        Bar("a lone order beside 10,000 queued / alone", beside / filled, 10, 4, False),
+        Bar("transactions/s of an idle platform", found["idle"], 5, 2, False),
+    ]
+    shown = Table("bar", "measured", "bar", "goal", "met")
+    for bar in bars:
+        shown.add_row(bar.name, f"{bar.value:.2f}", f"{bar.bar}", f"{bar.goal}", "yes" if bar.met else "NO")
+    out.print(shown)
+    draw(PICTURE, f"bench/execute.py: the whole way (yardstick {base:.0f}/s)", bars)
+    out.print(f"drawn in {PICTURE}")
+    return 0 if all(bar.met for bar in bars) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

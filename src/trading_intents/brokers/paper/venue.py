@@ -1,0 +1,392 @@
+"""The paper venue: takes what waits, of all accounts, in one transaction that locks the accounts, matches, and writes
+orders, holdings, events and the journal. The truth is in the database; books in memory only save reading."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from decimal import Decimal
+from uuid import UUID
+
+import msgspec
+
+from trading_intents.brokers.paper import store
+from trading_intents.brokers.paper.faults import ActiveFaults, FaultKind, draw_faults
+from trading_intents.brokers.paper.matching import Book, PaperEvent
+from trading_intents.brokers.paper.model import Account, Holding, Order, OrderStatus, Quote, Source, Terms
+from trading_intents.brokers.paper.prices import tick_number, walk_middle_cents, walk_quote
+from trading_intents.brokers.paper.store import Arrival, Fault, Place, Target
+from trading_intents.brokers.port import DUPLICATE_ID, BrokerEvent, CommandResult, OrderTicket, Outcome
+from trading_intents.ids import OrganizationId
+from trading_intents.storage.grouped import GroupCommit, GroupTransactions, PipelinedTransaction
+from trading_intents.storage.pipeline import Reply as DatabaseReply
+from trading_intents.trading import Symbol
+
+# How far back a session that was away looks for what the walk did meanwhile: five minutes.
+MAX_TICKS_BACK = 1_200
+MAX_IDLE_BOOKS = 100  # of a session: books without a working order, kept for the next command
+TOO_OLD, LOST, SCRIPTED = "too_old_to_send", "the link was lost", "scripted_refusal"
+TOO_MANY_ORDERS = "too_many_working_orders"
+LOCKED = "the account is held elsewhere"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    result: CommandResult
+    faults: ActiveFaults = ActiveFaults()
+
+
+@dataclass(slots=True)
+class AccountBooks:
+    """An account's state at the venue as it was last committed here: totals, and the books of symbols in which orders
+    work or lately did. It counts as known while the totals in the database are the same."""
+
+    account_id: UUID
+    organization_id: OrganizationId
+    on_events: Callable[[Sequence[PaperEvent], Sequence[ActiveFaults]], None]  # once they are committed
+    totals: Account | None = None
+    books: dict[Symbol, Book] = field(default_factory=dict)
+    is_closed: bool = False  # its session has ended: nothing more is taken
+
+    def clear(self) -> None:
+        self.totals = None
+        self.books.clear()
+
+    def trim(self) -> None:
+        """Finished orders leave the books, and books without an order make room for others."""
+        idle = []
+        for symbol, book in self.books.items():
+            book.orders = {n: o for n, o in book.orders.items() if o.status is OrderStatus.WORKING}
+            book.events, book.changed = [], set()
+            if not book.orders:
+                idle.append(symbol)
+        for symbol in idle[: max(0, len(idle) - MAX_IDLE_BOOKS)]:
+            del self.books[symbol]
+
+    def working(self) -> list[Book]:
+        """The books in which orders work."""
+        return [book for book in self.books.values() if book.orders]
+
+
+@dataclass(slots=True)
+class Request:
+    """What a session asks of the venue: a command, or without a ticket that its books be brought up to now. Once it
+    `is_taken` nobody knows what became of it before the reply."""
+
+    books: AccountBooks
+    command: str = ""
+    ticket: OrderTicket | None = None
+    symbols: frozenset[Symbol] = frozenset()  # to be brought up to now, beside those of the ticket
+    is_abandoned: bool = False  # nobody waits for it any more: it is not taken
+    is_taken: bool = False
+
+    @property
+    def places(self) -> set[Place]:
+        symbols = {*self.symbols, *([self.ticket.symbol] if self.ticket else ())}
+        return {Place(self.books.account_id, symbol) for symbol in symbols}
+
+    @property
+    def ids(self) -> list[tuple[UUID, str]]:
+        return [(self.books.account_id, self.ticket.client_order_id)] if self.ticket else []
+
+    @property
+    def target(self) -> Target | None:
+        if self.ticket is None or self.command == "SUBMIT":
+            return None
+        return Target(self.books.account_id, self.ticket.orig_client_order_id, self.ticket.broker_order_id)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What was read for the requests of one transaction, and what they made of it."""
+
+    now: datetime
+    faults: dict[UUID, list[Fault]]
+    known: dict[tuple[UUID, str], int | None]
+    targets: dict[Target, tuple[Order, list[BrokerEvent]]]
+    arrivals: list[Arrival] = field(default_factory=list)
+    spent: list[Fault] = field(default_factory=list)
+
+
+class _TwoSessions(Exception):
+    """Of one account are in a batch: what one does the other does not know."""
+
+
+class Venue:
+    """One for all sessions of a process."""
+
+    def __init__(self, transactions: GroupTransactions, seed: int, cash: Decimal, max_working_orders: int) -> None:
+        self._transactions, self._seed, self._cash = transactions, seed, cash
+        self._max_working_orders = max_working_orders
+        self._group: GroupCommit[Request, Reply] = GroupCommit(self._work)
+
+    async def open(self, books: AccountBooks) -> None:
+        """Reads what the database has, and works what the market brought since."""
+        books.clear()
+        async with self._transactions.transaction() as tx:
+            await tx.commit([store.insert_account(books.account_id, books.organization_id, self._cash)])
+        await self._group.put(Request(books))
+
+    async def take(self, request: Request) -> Reply:
+        """With all that wait by its turn. Unavailable: nothing happened. OutcomeUnknown: perhaps."""
+        return await self._group.put(request)
+
+    def next_match_tick(self, book: Book, after: int, until: int) -> int | None:
+        """The first tick of the walk at which one of the book's orders could match; the walk is asked only as often as
+        it can have come near."""
+        tick = after + 1
+        while tick <= until:
+            away = book.levels.cents_away(walk_middle_cents(self._seed, book.symbol, tick))
+            if away == 0:
+                return tick
+            tick += away
+        return None
+
+    async def _work(self, requests: list[Request]) -> list[Reply]:
+        if len({id(r.books) for r in requests}) > len({r.books.account_id for r in requests}):
+            raise _TwoSessions  # each by itself
+        try:
+            async with self._transactions.transaction() as tx:
+                replies, events = await self._run(tx, requests)
+        except BaseException:
+            for request in requests:
+                request.books.clear()  # what became of it is not known here
+            raise
+        for account_id, books in {request.books.account_id: request.books for request in requests}.items():
+            books.trim()
+            if told := events.get(account_id):
+                books.on_events(told, [r.faults for q, r in zip(requests, replies, strict=True) if q.books is books])
+        return replies
+
+    async def _run(
+        self, tx: PipelinedTransaction, requests: Sequence[Request]
+    ) -> tuple[list[Reply], dict[UUID, list[PaperEvent]]]:
+        batch, totals, quotes = await self._read(tx, requests)
+        replies = [
+            self._apply(request, batch, quotes) if request.is_taken else Reply(_not_sent(LOCKED))
+            for request in requests
+        ]
+        taken = {request.books.account_id: request.books for request in requests if request.is_taken}
+        books = [(account_id, book) for account_id, each in taken.items() for book in each.books.values()]
+        changed = [(account_id, book) for account_id, book in books if book.events or book.changed]
+        events: dict[UUID, list[PaperEvent]] = {}
+        for account_id, book in changed:
+            events.setdefault(account_id, []).extend(book.events)
+        for told in events.values():
+            told.sort(key=lambda each: each.place)
+        moved = {key: each.totals for key, each in taken.items() if each.totals and each.totals != totals[key]}
+        orders = [(key, book.orders[number]) for key, book in changed for number in sorted(book.changed)]
+        await tx.commit(
+            [
+                *([store.save_faults(batch.spent)] if batch.spent else ()),
+                *([store.add_commands(batch.arrivals)] if batch.arrivals else ()),
+                *([store.save_orders(orders)] if orders else ()),
+                *([store.save_holdings({Place(k, b.symbol): b.holding for k, b in changed})] if changed else ()),
+                *([store.add_events([(k, each) for k, told in events.items() for each in told])] if events else ()),
+                *([store.save_accounts(moved)] if moved else ()),
+            ]
+        )
+        return replies, events
+
+    async def _read(
+        self, tx: PipelinedTransaction, requests: Sequence[Request]
+    ) -> tuple[_Batch, dict[UUID, Account], dict[Place, list[Quote]]]:
+        account_ids = {request.books.account_id for request in requests}
+        places = {place for request in requests for place in request.places}
+        organizations = {request.books.account_id: request.books.organization_id for request in requests}
+        by_account = {request.books.account_id: request.books for request in requests}
+        targets = [target for request in requests if (target := request.target)]
+        unread = [p for p in places if p.symbol not in by_account[p.account_id].books]
+        seen = {p: _seen(by_account[p.account_id].books.get(p.symbol)) for p in places}
+        ids = [each for request in requests for each in request.ids]
+        replies = await tx.run(
+            [
+                store.lock_accounts(account_ids),
+                store.read_clock(),
+                store.read_faults(account_ids),
+                store.find_commands(ids),
+                store.find_targets(targets),
+                store.read_holdings(unread),
+                store.list_quotes({p: organizations[p.account_id] for p in places}, seen),
+            ]
+        )
+        locked, clock, faults, known, meant, held, posted = replies
+        totals = store.parse_accounts(locked)
+        for request in requests:
+            is_gone = request.is_abandoned or request.books.is_closed
+            request.is_taken = request.books.account_id in totals and not is_gone
+        quotes = store.parse_quotes(posted)
+        stale = [each for key, each in by_account.items() if key in totals and each.totals != totals[key]]
+        for each in by_account.values():
+            self._put_books(each, store.parse_holdings(held), places)
+        if stale:
+            quotes |= await self._reload(tx, stale, totals, places)
+        return self._batch(clock, faults, known, meant), totals, quotes
+
+    async def _reload(
+        self, tx: PipelinedTransaction, stale: Sequence[AccountBooks], totals: dict[UUID, Account], asked: set[Place]
+    ) -> dict[Place, list[Quote]]:
+        """What is in memory of these accounts is not what the database has: everything that works is read again."""
+        ids = {each.account_id for each in stale}
+        (working,) = await tx.run([store.list_working(ids)])
+        orders = store.parse_orders(working)
+        places = {Place(account_id, order.terms.symbol) for account_id, order in orders}
+        places |= {place for place in asked if place.account_id in ids}
+        (held,) = await tx.run([store.read_holdings(places)])
+        holdings = store.parse_holdings(held)
+        for each in stale:
+            each.clear()
+            each.totals = totals[each.account_id]
+            self._put_books(each, holdings, places)
+        by_account = {each.account_id: each for each in stale}
+        for account_id, order in orders:
+            by_account[account_id].books[order.terms.symbol].orders[order.number] = order
+        seen = {p: _seen(by_account[p.account_id].books[p.symbol]) for p in places}
+        organizations = {p: by_account[p.account_id].organization_id for p in places}
+        (posted,) = await tx.run([store.list_quotes(organizations, seen)])
+        return store.parse_quotes(posted)
+
+    def _put_books(self, account: AccountBooks, holdings: dict[Place, Holding], places: Iterable[Place]) -> None:
+        for place in places:
+            if place.account_id == account.account_id and place.symbol not in account.books:
+                account.books[place.symbol] = Book(
+                    self._seed,
+                    str(account.account_id),
+                    place.symbol,
+                    Account(cash=self._cash),  # handed over with each use
+                    holdings.get(place, Holding()),
+                    {},
+                )
+
+    def _batch(self, clock: DatabaseReply, faults: DatabaseReply, known: DatabaseReply, meant: DatabaseReply) -> _Batch:
+        by_account: dict[UUID, list[Fault]] = {}
+        for fault in store.parse_faults(faults):
+            by_account.setdefault(fault.account_id, []).append(fault)
+        return _Batch(store.parse_clock(clock), by_account, store.parse_commands(known), store.parse_targets(meant))
+
+    def _apply(self, request: Request, batch: _Batch, quotes: Mapping[Place, list[Quote]]) -> Reply:
+        """What the market brought to the books concerned, then the command."""
+        books = request.books
+        concerned = [books.books[place.symbol] for place in sorted(request.places)] or books.working()
+        for book in concerned:
+            self._catch_up(books, book, quotes.get(Place(books.account_id, book.symbol)), batch.now)
+        if request.ticket is None:
+            return Reply(CommandResult(outcome=Outcome.ACKED))
+        assert books.totals is not None
+        number = books.totals.commands + 1
+        books.totals = replace(books.totals, commands=number)
+        faults, spent = draw_faults(
+            batch.faults.get(books.account_id, ()), self._seed, books.account_id, request.command, number
+        )
+        batch.spent += spent
+        result, made = self._execute(request, request.ticket, batch, faults)
+        if result.outcome is not Outcome.NOT_SENT and FaultKind.LOSE not in faults:
+            key = (books.account_id, request.ticket.client_order_id)
+            is_duplicate = key in batch.known
+            batch.known.setdefault(key, made)
+            text = msgspec.json.encode(request.ticket).decode()
+            batch.arrivals.append(
+                Arrival(
+                    books.account_id,
+                    number,
+                    request.command,
+                    request.ticket.client_order_id,
+                    None if is_duplicate else made,
+                    is_duplicate,
+                    text,
+                    batch.now,
+                )
+            )
+        return Reply(result, faults)
+
+    def _catch_up(self, books: AccountBooks, book: Book, posted: Sequence[Quote] | None, now: datetime) -> None:
+        assert books.totals is not None
+        book.account = books.totals
+        has_orders, tick = bool(book.orders), tick_number(now)
+        if posted:
+            seen = book.holding.number if book.holding.source is Source.POSTED else 0
+            for quote in posted:
+                if has_orders and quote.number > seen:
+                    book.feed(quote)
+            book.show(posted[-1])
+        else:
+            at = max(book.holding.number, tick - MAX_TICKS_BACK) if book.holding.source is Source.WALK else tick
+            while has_orders and (match := self.next_match_tick(book, at, tick)) is not None:
+                book.feed(walk_quote(self._seed, book.symbol, match))
+                at = match
+            book.show(walk_quote(self._seed, book.symbol, tick))
+        book.expire(now)
+        books.totals = book.account
+
+    def _execute(
+        self, request: Request, ticket: OrderTicket, batch: _Batch, faults: ActiveFaults
+    ) -> tuple[CommandResult, int | None]:
+        """What the command does, and the number of the order that it made or meant."""
+        books, now = request.books, batch.now
+        if ticket.not_after is not None and now > ticket.not_after:
+            return CommandResult(outcome=Outcome.NOT_SENT, code=TOO_OLD), None
+        if FaultKind.LOSE in faults:
+            return CommandResult(outcome=Outcome.UNKNOWN, message=LOST), None
+        if (books.account_id, ticket.client_order_id) in batch.known:
+            return CommandResult(outcome=Outcome.UNKNOWN, code=DUPLICATE_ID), None
+        book, refusal = books.books[ticket.symbol], SCRIPTED if FaultKind.REJECT in faults else None
+        assert books.totals is not None
+        book.account, book.overfill = books.totals, FaultKind.OVERFILL in faults
+        order, before = self._target(request, batch, book)
+        client_id = ticket.client_order_id
+        match request.command:
+            case "SUBMIT":
+                order = book.submit(client_id, _terms(ticket), now, refusal or self._lacks_room(books))
+                is_refused = order.status is OrderStatus.REJECTED
+                reason = book.events[-1].event.reason if is_refused else None
+            case "REPLACE":
+                reason = book.replace(order, client_id, _terms(ticket), now, refusal)
+            case _:
+                reason = book.cancel(order, client_id, now, refusal)
+        books.totals = book.account
+        number = order.number if order else None
+        # All of what the order did: some of it may still be on its way through the stream.
+        updates = (*before, *(each.event for each in book.events if each.order == number))
+        result = CommandResult(
+            outcome=Outcome.REJECTED if reason else Outcome.ACKED,
+            broker_order_id=order.broker_order_id if order else None,
+            code=reason,
+            updates=updates,
+        )
+        return result, number
+
+    def _target(self, request: Request, batch: _Batch, book: Book) -> tuple[Order | None, Sequence[BrokerEvent]]:
+        """The order that a REPLACE or CANCEL names, and what happened to it before this batch."""
+        target = request.target
+        if target is None:
+            return None, ()
+        order, events = batch.targets.get(target, (None, ()))
+        if order is None or order.terms.symbol != book.symbol:
+            return None, ()
+        return book.orders.setdefault(order.number, order), events
+
+    def _lacks_room(self, books: AccountBooks) -> str | None:
+        working = sum(len(book.orders) for book in books.books.values())
+        return TOO_MANY_ORDERS if working >= self._max_working_orders else None
+
+
+def _seen(book: Book | None) -> int | None:
+    """The number of the posted quote after which the book's orders want all; None: the present one is enough."""
+    if book is None or not book.orders:
+        return None
+    return book.holding.number if book.holding.source is Source.POSTED else 0
+
+
+def _not_sent(message: str) -> CommandResult:
+    return CommandResult(outcome=Outcome.NOT_SENT, message=message)
+
+
+def _terms(ticket: OrderTicket) -> Terms:
+    return Terms(
+        symbol=ticket.symbol,
+        side=ticket.side,
+        kind=ticket.kind,
+        quantity=ticket.quantity,
+        limit_price=ticket.limit_price,
+        stop_price=ticket.stop_price,
+        time_in_force=ticket.time_in_force,
+    )

@@ -1,0 +1,361 @@
+"""Takes due commands of all leased accounts: one transaction claims, checks and marks them; then each is sent once, and
+its answer handed to the recorder."""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+from uuid import UUID
+
+import msgspec
+
+from trading_intents.brokers.port import DUPLICATE_ID, CommandResult, Outcome
+from trading_intents.clock import Clock
+from trading_intents.controls.store import controls_from_texts
+from trading_intents.errors import PlatformError
+from trading_intents.execution import store
+from trading_intents.execution.links.leases import Claimable, Leases
+from trading_intents.execution.links.link import Link
+from trading_intents.execution.model import COMMANDS, Decision, Hold, Scene, Send, Settle, Terms, decide, used_up
+from trading_intents.execution.recorder import Entry, Recorder
+from trading_intents.execution.store import ClaimedCommand
+from trading_intents.execution.tracker import OwnFact, answer
+from trading_intents.ids import IdMaker, OrganizationId
+from trading_intents.orders.facts import CommandKind, FactKind, client_order_id
+from trading_intents.orders.model import OrderState
+from trading_intents.outbox import model as outbox
+from trading_intents.outbox import queue
+from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, Queue
+from trading_intents.outbox.queue import Setback
+from trading_intents.outbox.settling import ENDED, reason_of
+from trading_intents.storage.grouped import GroupTransactions
+from trading_intents.telemetry import Log, Metrics
+from trading_intents.trading import ORDER_KINDS, OrderSide, RouteStrategy, Symbol, TimeInForce
+
+POLL_SECONDS = 1.0
+MAX_BATCH = 256
+NO_ROOM = -1  # in place of a count of wakes
+# Commands that were sent lately and are not recorded yet. Those of a slow broker stop counting after SLOW_SECONDS, so
+# that they hold up nobody but their own account, whose slots they keep.
+MAX_IN_FLIGHT = 512
+SLOW_SECONDS = 1.0
+LOCKED_PAUSE_SECONDS = 0.02  # an order that another transaction holds is looked at again after this
+NOT_OURS_SECONDS = 0.5
+RETRY_PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0)
+TRUE = "t"  # as PostgreSQL writes it
+CANCEL_NOT_DELIVERED = "cancel_not_delivered"
+CANCEL_LOST = frozenset({FactKind.CANCEL_REJECTED, FactKind.CANCEL_DROPPED})
+
+
+@dataclass(frozen=True, slots=True)
+class SendLimits:
+    max_age_millis: int
+    attempt_limit: int
+
+
+class _Record(msgspec.Struct):
+    """What a ticket takes from an action's record."""
+
+    symbol: str
+    order_side: OrderSide
+    order_type: str
+    quantity: str
+    time_in_force: TimeInForce
+    route_strategy: RouteStrategy
+    limit_price: str | None = None
+    stop_price: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    command: ClaimedCommand
+    client_order_id: str
+    link: Link | None
+    decision: Decision
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        transactions: GroupTransactions,
+        leases: Leases,
+        recorder: Recorder,
+        limits: SendLimits,
+        make_id: IdMaker,
+        clock: Clock,
+        metrics: Metrics,
+        log: Log,
+    ) -> None:
+        self._transactions, self._leases, self._recorder, self._limits = transactions, leases, recorder, limits
+        self._make_id, self._clock, self._metrics, self._log = make_id, clock, metrics, log
+        self._wakeup = asyncio.Event()
+        self._wakes = 0
+        self._in_flight = 0
+        self._sending: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    def wake(self) -> None:
+        """There may be a command to claim."""
+        self._wakes += 1
+        self._wakeup.set()
+
+    async def stop(self, limit_seconds: float) -> None:
+        """Claims no more and waits for what was sent; then ends it."""
+        self._stopping = True
+        self.wake()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_seconds):
+                if self._task:
+                    await asyncio.shield(self._task)
+                while self._sending:
+                    await asyncio.wait(self._sending)
+        tasks = [*self._sending, *([self._task] if self._task else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._transactions.close()
+
+    async def _run(self) -> None:
+        failures = 0
+        while not self._stopping:
+            self._wakeup.clear()
+            try:
+                while self._in_flight <= MAX_IN_FLIGHT // 2 and await self._claim_all():
+                    pass
+                failures = 0
+            except Exception as error:
+                self._log.warning("commands not claimed", reason=reason_of(error))
+                await asyncio.sleep(RETRY_PAUSES_SECONDS[min(failures, len(RETRY_PAUSES_SECONDS) - 1)])
+                failures += 1
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._wakeup.wait()
+
+    async def _claim_all(self) -> bool:
+        """Whether there may be more at once."""
+        more = False
+        for claimable in self._leases.claimable():
+            if self._stopping or self._in_flight >= MAX_IN_FLIGHT:
+                break
+            more |= await self._claim(claimable)
+        return more
+
+    async def _claim(self, claimable: Claimable) -> bool:
+        token, since_seconds, wakes = self._make_id(), self._clock.monotonic(), self._wakes
+        limit = min(MAX_BATCH, MAX_IN_FLIGHT - self._in_flight)
+        async with self._transactions.transaction() as tx:
+            claimed, locked, contexts = await tx.run(
+                [
+                    queue.claim_in_turn(
+                        claimable.free_slots, claimable.where, limit, self._limits.attempt_limit, token
+                    ),
+                    store.lock_claimed_orders(token),
+                    store.read_claimed(token, self._leases.worker_id, claimable.lease_tokens),
+                ]
+            )
+            if claimed.tag == "UPDATE 0":
+                return False
+            locked_ids = {row[0].decode() for row in locked.rows if row[0]}
+            decided = [self._decide(command, locked_ids) for command in store.parse_claimed(contexts)]
+            sent = [(each.command, each.client_order_id) for each in decided if isinstance(each.decision, Send)]
+            held = {
+                int(each.command.row_id): each.decision.after_seconds
+                for each in decided
+                if isinstance(each.decision, Hold)
+            }
+            await tx.commit(
+                [
+                    *([store.mark_sent(sent)] if sent else ()),
+                    *([queue.release_claimed(token, held)] if held else ()),
+                ]
+            )
+        for after_seconds in set(held.values()):
+            self._wake_after(after_seconds)
+        counts = Counter(each.command.account_id for each in decided)
+        is_full = len(decided) >= limit
+        for each in decided:
+            if not isinstance(each.decision, Hold):
+                account_id = UUID(each.command.account_id)
+                is_limited = is_full or counts[each.command.account_id] >= claimable.free_slots[account_id]
+                self._start(each, token, since_seconds, NO_ROOM if is_limited else wakes)
+        return is_full and len(held) < len(decided)
+
+    def _decide(self, command: ClaimedCommand, locked_ids: Collection[str]) -> Decided:
+        client_id = client_order_id(UUID(command.action_id))
+        link = self._leases.links.get(UUID(command.account_id))
+        if command.order_id not in locked_ids:
+            return Decided(command, client_id, link, Hold(LOCKED_PAUSE_SECONDS))
+        if command.claim_seconds is None or link is None:
+            return Decided(command, client_id, link, Hold(NOT_OURS_SECONDS))
+        decision = decide(_context(command, client_id, self._limits.max_age_millis / 1000))
+        if isinstance(decision, Send):
+            is_cancel = COMMANDS[command.event_type] is CommandKind.CANCEL
+            wait_seconds = link.budget.wait_seconds(is_cancel, self._clock.monotonic())
+            if not link.is_up or (link.breaker.is_open and not is_cancel):
+                decision = Hold(NOT_OURS_SECONDS)
+            elif wait_seconds > 0:
+                decision = Hold(wait_seconds)
+            else:
+                link.budget.take()
+        return Decided(command, client_id, link, decision)
+
+    def _start(self, decided: Decided, token: UUID, since_seconds: float, wakes: int) -> None:
+        """Its slot is taken here and now. `wakes` were counted when it was claimed: if there was one since, or it was
+        the last that there was room for, more may be claimed when it ends."""
+        assert decided.link is not None
+        link, is_slow = decided.link, False
+        link.in_flight += 1
+        self._in_flight += 1
+
+        def on_slow() -> None:
+            nonlocal is_slow
+            is_slow = True
+            self._in_flight -= 1
+            self._wakeup.set()
+
+        def on_end(task: asyncio.Task[None]) -> None:
+            timer.cancel()
+            link.in_flight -= 1
+            self._in_flight -= not is_slow
+            self._sending.discard(task)
+            if wakes != self._wakes:
+                self._wakeup.set()
+            if not task.cancelled() and (error := task.exception()):
+                self._log.error("command not carried out", exc_info=error)
+
+        timer = asyncio.get_running_loop().call_later(SLOW_SECONDS, on_slow)
+        task = asyncio.create_task(self._carry_out(decided, link, token, since_seconds))
+        self._sending.add(task)
+        task.add_done_callback(on_end)
+
+    async def _carry_out(self, decided: Decided, link: Link, token: UUID, since_seconds: float) -> None:
+        command = decided.command
+        row = _row(command, token)
+        entry = Entry(link.desk, row=row, client_order_id=decided.client_order_id)
+        match decided.decision:
+            case Settle(own, unclear):
+                entry = replace(entry, own=own, is_unclear=unclear, look_up=unclear)
+            case Send() as send:
+                result = await self._send(link, COMMANDS[command.event_type], send, since_seconds)
+                entry = self._answered(entry, row, result)
+        # Should they not be written, the command is found to have been sent, and is looked up.
+        link.remember(entry.events)
+        await self._record(entry, row, since_seconds)
+
+    async def _send(self, link: Link, command: CommandKind, send: Send, since_seconds: float) -> CommandResult:
+        ticket, clock = send.ticket, self._clock
+        if send.left_seconds is not None:
+            spent_seconds = clock.monotonic() - since_seconds
+            ticket = replace(ticket, not_after=clock.now() + timedelta(seconds=send.left_seconds - spent_seconds))
+        with self._metrics.execution_call_seconds.labels(command.lower()).time():
+            return await link.call(command, ticket, since_seconds + send.call_seconds)
+
+    def _answered(self, entry: Entry, row: ClaimedRow, result: CommandResult) -> Entry:
+        command, client_id = COMMANDS[row.event_type], entry.client_order_id
+        own = answer(row.order_key, command, client_id, result)
+        entry = replace(entry, events=result.updates, own=tuple(map(_with_code, own)))
+        match result.outcome:
+            case Outcome.NOT_SENT:
+                if row.attempts >= self._limits.attempt_limit:
+                    entry = replace(entry, own=(used_up(command, row.order_key, client_id),))
+                after_seconds = result.retry_after_seconds
+                self._wake_after(outbox.backoff_seconds(row.attempts) if after_seconds is None else after_seconds)
+                setback = Setback(row, f"not sent: {result.message}", after_seconds)
+                return replace(entry, setback=setback, is_unsent=True)
+            case Outcome.UNKNOWN:
+                return replace(entry, is_unclear=True, look_up=True)
+            case Outcome.REJECTED if result.code == DUPLICATE_ID:
+                return replace(entry, is_unclear=True, look_up=True)
+            case Outcome.REJECTED:
+                # A broker that refuses to change an order may know more of it than we do.
+                return replace(entry, look_up=command is not CommandKind.SUBMIT)
+            case Outcome.ACKED:
+                return entry
+
+    async def _record(self, entry: Entry, row: ClaimedRow, since_seconds: float) -> None:
+        """Tries for as long as the claim can be ours; another worker then finds the command sent, and looks it up."""
+        while True:
+            try:
+                written = await self._recorder.write(entry)
+                break
+            except PlatformError as error:
+                self._log.warning("answer not written", event_type=row.event_type, row=row.id, reason=reason_of(error))
+                if self._clock.monotonic() - since_seconds > CLAIM_SECONDS:
+                    return
+                await asyncio.sleep(RETRY_PAUSES_SECONDS[0])
+        spent_seconds = self._clock.monotonic() - since_seconds
+        self._metrics.outbox_handler_seconds.labels(row.queue, row.event_type).observe(spent_seconds)
+        if written.status is None:
+            self._log.warning("outbox claim was lost", queue=row.queue, event_type=row.event_type, row=row.id)
+            return
+        self._metrics.outbox_rows.labels(row.queue, row.event_type, ENDED[written.status]).inc()
+        booked = written.orders.get(row.order_key)
+        if any(fact.kind in CANCEL_LOST for fact in entry.own) and booked and booked.view.state is OrderState.OPEN:
+            alert_lost_cancel(row.order_key, self._metrics, self._log)
+
+    def _wake_after(self, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self.wake)
+
+
+def alert_lost_cancel(order_id: UUID, metrics: Metrics, log: Log) -> None:
+    metrics.execution_alerts.labels("cancel_not_delivered").inc()
+    log.error("cancel not delivered, the order is still open", order=str(order_id))
+
+
+def _row(command: ClaimedCommand, token: UUID) -> ClaimedRow:
+    return ClaimedRow(
+        id=int(command.row_id),
+        queue=Queue.INTENTS,
+        event_type=command.event_type,
+        organization_id=OrganizationId(UUID(command.organization_id)),
+        order_key=UUID(command.order_id),
+        payload={},
+        attempts=int(command.attempts),
+        token=token,
+    )
+
+
+def _context(command: ClaimedCommand, client_id: str, max_age_seconds: float) -> Scene:
+    record = msgspec.json.decode(command.record, type=_Record)
+    assert command.claim_seconds is not None
+    return Scene(
+        command=COMMANDS[command.event_type],
+        order_id=UUID(command.order_id),
+        client_order_id=client_id,
+        confirmed_id=client_order_id(UUID(command.confirmed_action_id)),
+        broker_order_id=command.external_order_id,
+        terms=Terms(
+            Symbol(record.symbol),
+            record.order_side,
+            ORDER_KINDS[record.order_type],
+            Decimal(record.quantity),
+            Decimal(record.limit_price) if record.limit_price else None,
+            Decimal(record.stop_price) if record.stop_price else None,
+            record.time_in_force,
+            record.route_strategy,
+        ),
+        now=datetime.fromisoformat(command.now),
+        age_seconds=float(command.age_seconds),
+        claim_seconds=float(command.claim_seconds),
+        order_status=command.order_status,
+        acknowledged=command.acknowledged == TRUE,
+        cancel_requested=command.cancel_requested == TRUE,
+        is_sent=command.is_sent == TRUE,
+        lookups=int(command.lookups),
+        account_disabled=command.account_disabled == TRUE,
+        controls=controls_from_texts(command.controls),
+        most_age_seconds=max_age_seconds,
+    )
+
+
+def _with_code(fact: OwnFact) -> OwnFact:
+    """A CANCEL that was refused came to nothing, whatever words the broker has for it."""
+    return replace(fact, reason=CANCEL_NOT_DELIVERED) if fact.kind is FactKind.CANCEL_REJECTED else fact

@@ -1,0 +1,122 @@
+"""Group commits: what waits is worked on together, in transactions whose reads leave together, and whose writes leave
+with COMMIT. Knows no table."""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from itertools import islice
+from typing import Generic, TypeVar
+
+from trading_intents.errors import OutcomeUnknown, PlatformError, Unavailable
+from trading_intents.storage.pipeline import LinkLost, Pipeline, Refused, Reply, Statement
+
+MAX_BATCH = 256
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+BEGIN, COMMIT, ROLLBACK = Statement("BEGIN"), Statement("COMMIT"), Statement("ROLLBACK")
+
+
+class PipelinedTransaction:
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self.has_begun = self.has_ended = False
+
+    async def run(self, statements: Sequence[Statement]) -> list[Reply]:
+        """One round trip. Refused: the transaction is lost, and nothing was recorded."""
+        try:
+            if self.has_begun:
+                return await self._pipeline.run(statements)
+            self.has_begun = True
+            return (await self._pipeline.run([BEGIN, *statements]))[1:]
+        except LinkLost:
+            raise Unavailable("the database went away") from None
+
+    async def commit(self, statements: Sequence[Statement] = ()) -> list[Reply]:
+        """The last round trip. OutcomeUnknown: the connection was lost, perhaps after the commit."""
+        begin = () if self.has_begun else (BEGIN,)
+        self.has_begun = True
+        try:
+            replies = await self._pipeline.run([*begin, *statements, COMMIT])
+        except LinkLost:
+            raise OutcomeUnknown from None
+        assert replies[-1].tag == "COMMIT", "an error was swallowed inside a transaction, which then rolled back"
+        self.has_ended = True
+        return replies[len(begin) : -1]
+
+
+class GroupTransactions:
+    """One transaction at a time: whoever comes meanwhile waits, and joins the next group."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline, self._turn = pipeline, asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[PipelinedTransaction]:
+        """Rolls back unless it was committed. Unavailable: nothing was recorded."""
+        async with self._turn:
+            transaction = PipelinedTransaction(self._pipeline)
+            try:
+                yield transaction
+                if transaction.has_begun and not transaction.has_ended:
+                    await self._pipeline.run([ROLLBACK])
+            except Refused:
+                with contextlib.suppress(Refused, LinkLost, Unavailable):
+                    await self._pipeline.run([ROLLBACK])
+                raise
+            except BaseException:
+                self._pipeline.close()  # the transaction ends with it
+                raise
+
+    def close(self) -> None:
+        self._pipeline.close()
+
+
+class GroupCommit(Generic[Item, Result]):
+    """While a batch is worked on the next one gathers. A batch that fails is tried item by item, so that a bad item
+    harms no other; not so when the database is away, or when the commit's outcome is unknown. Bounded by its callers,
+    each of whom waits."""
+
+    def __init__(self, work: Callable[[list[Item]], Awaitable[Sequence[Result]]]) -> None:
+        self._work = work
+        self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    async def put(self, item: Item) -> Result:
+        settled: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, settled))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+        return await settled
+
+    async def close(self) -> None:
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while self._waiting:
+            batch = list(islice(self._waiting, MAX_BATCH))
+            for _ in batch:
+                self._waiting.popleft()
+            await self._settle(batch)
+
+    async def _settle(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
+        batch = [each for each in batch if not each[1].done()]
+        if not batch:
+            return
+        try:
+            results = await self._work([item for item, _ in batch])
+        except Exception as error:
+            if len(batch) > 1 and not isinstance(error, PlatformError):
+                for each in batch:
+                    await self._settle([each])
+                return
+            for _, settled in batch:
+                if not settled.done():  # its caller may have gone
+                    settled.set_exception(error)
+            return
+        for (_, settled), result in zip(batch, results, strict=True):
+            if not settled.done():
+                settled.set_result(result)
