@@ -1,5 +1,6 @@
-"""Positions: of many symbols at once, summed up again, and beside the broker's own count."""
+"""Positions: of many symbols at once, summed up again, and beside what the broker reports."""
 
+from decimal import Decimal
 from io import StringIO
 from typing import Any
 
@@ -50,29 +51,76 @@ async def test_a_bust_sums_up_a_long_history_again(books: Books, monkeypatch: py
     assert position["realized_pnl"] == D("32.5")  # 5 sold at 10 that cost 3.5 on average
 
 
-async def test_the_brokers_count_is_shown_where_it_tells_one(books: Books) -> None:
+async def reported(books: Books, symbol: str = "AAPL") -> tuple[Decimal, Decimal | None, bool]:
+    row = await books.position(symbol)
+    return row["quantity"], row["broker_quantity"], row["differs"]
+
+
+async def test_readers_see_our_quantity_and_the_brokers_report_is_an_alarm(books: Books) -> None:
     sent = await books.create("10")
     await books.tell(fill(sent, "e1", "4", at=1))
     await books.tell(counted("7", "p1", at=2))
     await books.tell(fill(sent, "e2", "6", at=3))
-    assert await shown(books) == [("AAPL", "4"), ("AAPL", "7"), ("AAPL", "13")]
-    row = await books.position()
-    assert (row["quantity"], row["broker_quantity"]) == (D(10), D(13))
+    assert await shown(books) == [("AAPL", "4"), ("AAPL", "10")]
+    assert await reported(books) == (D(10), D(7), True)
     before = await books.everything()
     await books.tell(counted("7", "p1", at=2), counted("1", "p0", at=0))
     assert await books.everything() == before  # an old report, and an older one
-    await books.tell(fill(await books.create("5"), "e3", "5", at=2))
-    assert (await books.position())["broker_quantity"] == D(13)  # its report of that second knew of it
 
 
-async def test_a_report_counts_what_was_told_before_it_and_not_after(books: Books) -> None:
+async def test_a_fill_that_was_on_its_way_ends_the_difference(books: Books) -> None:
     sent = await books.create("10")
-    await books.tell(fill(sent, "e1", "4"), counted("4", "p1"), fill(sent, "e2", "6"))
-    row = await books.position()
-    assert (row["quantity"], row["broker_quantity"]) == (D(10), D(10))
+    await books.tell(fill(sent, "e1", "1"))
+    await books.tell(counted("11", "p1"))
+    assert await reported(books) == (D(1), D(11), True)
+    await books.tell(fill(await books.create("10"), "e2", "10"))
+    assert await reported(books) == (D(11), D(11), False)
+    await books.tell(fill(sent, "e3", "5"))
+    assert await reported(books) == (D(16), D(11), False)  # a fill from after the report
+
+
+async def test_fills_that_overtake_a_report_make_no_difference(books: Books) -> None:
+    sent = await books.create("100")
+    await books.tell(fill(sent, "e1", "1"))
+    await books.tell(fill(sent, "e2", "10"), fill(sent, "e3", "20"))
+    await books.tell(counted("1", "p1"))
+    assert await reported(books) == (D(31), D(1), False)
+    await books.tell(fill(sent, "e4", "5"), counted("31", "p2"))
+    assert await reported(books) == (D(36), D(31), False)
+    await books.owner.execute("UPDATE trades SET received_at = received_at - interval '1 minute'")
+    await books.tell(counted("11", "p3"))
+    assert await reported(books) == (D(36), D(11), True)
+
+
+async def test_a_bust_that_the_broker_counts_already_ends_the_difference(books: Books) -> None:
+    sent = await books.create("10")
+    await books.tell(fill(sent, "e1", "4"), fill(sent, "e2", "6"))
+    await books.tell(counted("3", "p1"))
+    await books.tell(told(E.FILL_CORRECT, sent, "k1", exec_id="k1", replaces="e1", quantity="3", price="10"))
     await books.tell(told(E.FILL_BUST, sent, "bust/e2", replaces="e2"))
-    row = await books.position()
-    assert (row["quantity"], row["broker_quantity"]) == (D(4), D(4))
+    assert await reported(books) == (D(3), D(3), False)
+
+
+async def test_a_symbol_that_was_never_held_or_traded_has_no_position(books: Books) -> None:
+    await books.create("10", limit="1")
+    await books.tell(counted("0", "p1"), counted("0", "p2", "OTHER"))
+    assert await books.owner.fetchval("SELECT count(*) FROM positions") == 0
+    await books.tell(counted("2", "p3", "OTHER"))
+    assert await reported(books, "OTHER") == (D(0), D(2), True)
+    await books.tell(counted("0", "p4", "OTHER"))
+    assert await reported(books, "OTHER") == (D(0), D(0), False)
+
+
+async def test_a_position_of_what_is_no_symbol_is_left_out_loudly(books: Books) -> None:
+    metrics, out = Metrics(), StringIO()
+    odd = ["AAA\x1fBBB", "\x1e", "A\nB", "<b>", "\u202eX", "K" * 300, "A\ud800", "A\0"]
+    events = [counted("2", f"p{place}", symbol) for place, symbol in enumerate(odd)]
+    warn(await books.tell(*events, counted("3", "good", "ok.a")), make_log("warning", out), metrics)
+    rows = await books.owner.fetch("SELECT symbol, broker_quantity FROM positions")
+    assert [tuple(row) for row in rows] == [("OK.A", D(3))]
+    kinds = {"kind": "event_left_out"}
+    assert metrics.registry.get_sample_value("ti_execution_alerts_total", kinds) == len(odd)
+    assert out.getvalue().count("broker event left out") == len(odd)
 
 
 async def test_a_difference_is_logged_and_counted_once(books: Books) -> None:
@@ -87,8 +135,8 @@ async def test_a_difference_is_logged_and_counted_once(books: Books) -> None:
     assert await tell(fill(sent, "e1", "4"), counted("4", "p1")) == 0
     assert await tell(counted("3", "p2")) == 1
     assert await tell(counted("3", "p3")) == 1
-    assert await tell(fill(sent, "e2", "6")) == 1
-    assert await tell(counted("10", "p4")) == 1
+    assert await tell(fill(sent, "e2", "5")) == 1
+    assert await tell(counted("9", "p4")) == 1
     assert await tell(counted("2", "p5", "OTHER")) == 2
     lines: list[Any] = out.getvalue().splitlines()
     assert len(lines) == 2

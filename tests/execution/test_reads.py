@@ -62,6 +62,7 @@ TRADE_FIELDS = [
     "received_at",
 ]
 POSITION_FIELDS = ["symbol", "quantity", "average_cost", "realized_pnl", "daily_pnl", "received_at"]
+POSITION_FIELDS += ["opening_quantity", "broker_quantity", "differs"]
 
 
 async def test_an_order_has_the_contracts_fields(shown: Books, house: House) -> None:
@@ -141,7 +142,13 @@ async def test_a_trade_and_a_position_have_the_contracts_fields(shown: Books, ho
         "realized_pnl": "5.9",
         "daily_pnl": "6",  # the fee was of another day
         "received_at": "",
+        "opening_quantity": "0",
+        "broker_quantity": None,
+        "differs": False,
     }
+    await shown.tell(told(E.POSITION, None, "p1", symbol="AAPL", quantity="11"))
+    (position,) = house.read(account, "positions")["data"]
+    assert (position["quantity"], position["broker_quantity"], position["differs"]) == ("6", "11", True)
 
 
 STATUSES: Mapping[str, tuple[str, str]] = {

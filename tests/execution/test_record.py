@@ -272,6 +272,17 @@ async def test_unreadable_text_stops_nothing(books: Books) -> None:
     assert len(row["reason"]) == 500
 
 
+async def test_executions_whose_odd_ids_look_alike_stay_two(books: Books) -> None:
+    sent = await books.create("10")
+    for odd in ("\x1f", "\0", "\ud800", "\udfff", "x" * 600 + "1", "x" * 600 + "2"):
+        await books.tell(fill(sent, f"e{odd}", "1"))
+    assert (await books.order(sent))["filled_quantity"] == D(6)
+    await books.tell(told(E.FILL_BUST, sent, "bust", replaces="e\ud800"))
+    assert (await books.order(sent))["filled_quantity"] == D(5)
+    ids = [row["exec_id"] for row in (await books.trades(sent)).values()]
+    assert all(each.isprintable() and len(each) <= 500 for each in ids)
+
+
 async def test_the_day_of_a_position_is_the_trades_own(books: Books) -> None:
     bought, sold = await books.create("10"), await books.create("10", side="SELL")
     await books.tell(fill(bought, "e1", "10", "10"), fill(sold, "e2", "10", "12"))

@@ -8,7 +8,7 @@ from trading_intents.execution.booking import booking_of, commands_of
 from trading_intents.orders import store
 from trading_intents.orders.amounts import ZERO, exact, quotient, total
 from trading_intents.orders.model import OrderView, derive
-from trading_intents.orders.positions import Position, from_trades, kept
+from trading_intents.orders.positions import Position, from_trades, kept, opening
 from trading_intents.orders.store import Book
 from trading_intents.storage.database import Database, Row
 
@@ -104,12 +104,13 @@ async def _assert_true_positions(database: Database) -> None:
     found = {(row["account_id"], row["symbol"]): kept(row) for row in positions}
     assert booked.keys() <= found.keys()
     for key, position in found.items():
-        assert position == from_trades(map(booking_of, booked.get(key, ()))), key
+        start = opening(position.opening_quantity, position.opening_price)
+        assert position == from_trades(map(booking_of, booked.get(key, ())), start), key
         _assert_money_adds_up(position)
 
 
 def _assert_money_adds_up(position: Position) -> None:
     with exact():
-        sums = position.value_sold - position.value_bought + position.open_cost - position.fees
+        sums = position.value_sold - position.value_bought + position.open_cost - position.opening_cost - position.fees
         assert position.realized_pnl == sums
         assert position.quantity or position.open_cost == ZERO

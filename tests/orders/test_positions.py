@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trading_intents.orders.positions import Booking, Position, apply, from_trades
+from trading_intents.orders.positions import Booking, Position, apply, from_trades, opening
 from trading_intents.trading import OrderSide
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -47,8 +47,33 @@ def test_a_position_is_kept_at_average_cost(
 ) -> None:
     position = from_trades(life(trades))
     assert (position.quantity, position.value_bought, position.value_sold) == (D(quantity), D(bought), D(sold))
+    assert position.average_cost is not None
     assert abs(position.average_cost - D(average)) <= D("1e-18")
     assert abs(position.realized_pnl - D(realized)) <= D("1e-17")
+
+
+@pytest.mark.parametrize(
+    ("held", "price", "trades", "quantity", "average", "realized"),
+    [
+        ("10", "20", "S 4 25", "6", "20", "20"),
+        ("10", "20", "B 10 30, S 5 26", "15", "25", "5"),
+        ("-10", "20", "B 4 15", "-6", "20", "20"),
+        ("10", "20", "S 15 25", "-5", "25", "50"),
+        # Its price is not known: closing it realizes nothing, and what we traded ourselves is kept apart.
+        ("10", None, "S 4 25", "6", None, "0"),
+        ("10", None, "B 5 30, S 10 99", "5", "30", "0"),
+        ("10", None, "B 5 30, S 12 40", "3", "30", "20"),
+        ("10", None, "S 15 25, B 5 20", "0", "0", "25"),
+        ("-10", None, "H 5 30, B 12 20", "-3", "30", "20"),
+        ("-10", None, "B 4 20 1", "-6", None, "-1"),
+    ],
+)
+def test_a_position_that_was_held_before_us_is_closed_at_its_own_cost(
+    held: str, price: str | None, trades: str, quantity: str, average: str | None, realized: str
+) -> None:
+    position = from_trades(life(trades), opening(D(held), D(price) if price else None))
+    assert (position.quantity, position.realized_pnl) == (D(quantity), D(realized))
+    assert position.average_cost == (D(average) if average else None)
 
 
 def test_a_days_result_starts_again_at_midnight_in_utc() -> None:
@@ -84,19 +109,23 @@ BOOKINGS = st.lists(
 
 
 @settings(max_examples=80, deadline=None)
-@given(BOOKINGS)
-def test_a_position_is_the_sum_of_its_trades_to_the_last_digit(bookings: list[Booking]) -> None:
-    position = from_trades(bookings)
+@given(BOOKINGS, st.none() | AMOUNT, st.sampled_from([D(0), D("12.5"), D(-700)]))
+def test_a_position_is_the_sum_of_its_trades_to_the_last_digit(
+    bookings: list[Booking], price: Decimal | None, held: Decimal
+) -> None:
+    position = from_trades(bookings, opening(held, price))
     with localcontext(prec=500):
         bought = [each for each in bookings if each.side is OrderSide.BUY]
         sold = [each for each in bookings if each.side is not OrderSide.BUY]
         fees = sum((each.fee or D(0) for each in bookings), D(0))
-        assert position.quantity == sum(each.quantity for each in bought) - sum(each.quantity for each in sold)
+        traded = sum(each.quantity for each in bought) - sum(each.quantity for each in sold)
+        assert position.quantity == held + traded
         assert position.value_bought == sum(each.quantity * each.price for each in bought)
         assert position.value_sold == sum(each.quantity * each.price for each in sold)
         cash = position.value_sold - position.value_bought - fees
-        assert position.realized_pnl == cash + position.open_cost
-        assert (position.open_cost == 0) == (position.quantity == 0)
+        assert position.realized_pnl == cash + position.open_cost - position.opening_cost
+        assert (position.open_cost == 0) == (position.quantity == position.uncosted_quantity)
+        assert price is None or position.opening_cost == held * price
 
 
 @settings(max_examples=50, deadline=None)
@@ -117,4 +146,5 @@ def test_the_average_cost_lies_between_the_prices_paid(bookings: list[Booking]) 
     position = from_trades(bookings)
     if position.quantity:
         prices = [each.price for each in bookings]
+        assert position.average_cost is not None
         assert min(prices) - D("1e-8") <= position.average_cost <= max(prices) + D("1e-8")

@@ -73,7 +73,8 @@ class OrderTicket:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerEvent:
     """One thing that the broker said. `quantity` and `price` are of this execution (POSITION: the signed position),
-    `cum_quantity` and `average_price` of the order through all its versions. None means not told, never zero."""
+    `cum_quantity` and `average_price` of the order through all its versions (POSITION: what a share of it cost). None
+    means not told, never zero."""
 
     kind: EventKind
     dedupe_key: str  # unique per account, from the venue's ids only: stream, answer and snapshot give the same one
@@ -168,7 +169,8 @@ class AccountSnapshot:
     taken_at: datetime
     open_orders: tuple[OrderSnapshot, ...]
     executions: tuple[BrokerEvent, ...]
-    positions: tuple[BrokerEvent, ...] | None  # None: the broker tells none
+    # All of them, as of the executions told: a symbol that is left out is none. None: the broker tells none.
+    positions: tuple[BrokerEvent, ...] | None
 
 
 class LookupKind(StrEnum):

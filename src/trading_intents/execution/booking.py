@@ -1,6 +1,6 @@
 """What new facts change of an order, of its trades, and of the positions that these make. Pure: no I/O, no clock."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
@@ -11,7 +11,7 @@ from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.ids import named_id
 from trading_intents.intents.model import ActionType
 from trading_intents.intents.stats.model import Entry, Measure, ack_key
-from trading_intents.orders.amounts import ZERO, exact, plain
+from trading_intents.orders.amounts import ZERO, exact
 from trading_intents.orders.executions import TradeFlag
 from trading_intents.orders.facts import FactKind, client_order_id
 from trading_intents.orders.model import (
@@ -27,7 +27,7 @@ from trading_intents.orders.model import (
     is_acknowledged,
     state_of,
 )
-from trading_intents.orders.positions import Booking, Position, apply
+from trading_intents.orders.positions import Booking, Position, apply, kept
 from trading_intents.orders.store import Book, TradeRow
 from trading_intents.storage.database import Row
 from trading_intents.trading import OrderSide
@@ -56,7 +56,7 @@ class TradeChange:
     @property
     def booking(self) -> Booking:
         trade = self.after
-        at = trade.broker_sent_at or trade.received_at
+        at = _booked_at(trade.broker_sent_at, trade.received_at)
         return Booking(OrderSide(self.order["order_side"]), trade.quantity, trade.price, trade.fee, at)
 
     def more(self) -> tuple[Decimal, Decimal]:
@@ -79,8 +79,13 @@ def _booking_numbers(trade: TradeRow) -> tuple[object, ...]:
 
 def booking_of(row: Row) -> Booking:
     """Of a row of trades."""
-    at = row["broker_sent_at"] or row["received_at"]
+    at = _booked_at(row["broker_sent_at"], row["received_at"])
     return Booking(OrderSide(row["side"]), row["quantity"], row["price"], row["fee"], at)
+
+
+def _booked_at(broker_sent_at: datetime | None, received_at: datetime) -> datetime:
+    """A venue's clock that runs ahead of ours must not move the day of a result into the future."""
+    return received_at if broker_sent_at is None else min(broker_sent_at, received_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +183,13 @@ def _row_after(book: Book, terms: Terms, view: OrderView, new: Collection[str]) 
 def _trade_changes(
     book: Book, terms: Terms, view: OrderView, order: Row, places: Mapping[str, int]
 ) -> tuple[TradeChange, ...]:
-    kept = {trade.exec_id: trade for trade in book.trades}
+    known = {trade.exec_id: trade for trade in book.trades}
     seqs = {version.client_order_id: version.seq for version in terms.versions}
     arrived = {fact.exec_id: places[fact.key] for fact in book.facts if fact.key in places}
     first = min(arrived.values(), default=0)
     changes = []
     for trade in view.trades:
-        before = kept.pop(trade.exec_id, None)
+        before = known.pop(trade.exec_id, None)
         after = TradeRow(
             trade_id=before.trade_id if before else named_id(book.now, f"{terms.order_id}/{trade.exec_id}"),
             seq=before.seq if before else 0,
@@ -202,7 +207,7 @@ def _trade_changes(
         )
         if after != before:
             changes.append(TradeChange(order, before, after, arrived.get(trade.exec_id, first)))
-    for gone in kept.values():
+    for gone in known.values():
         if gone.quantity:
             flag = TradeFlag.REPLACED if TradeFlag.GAP in gone.flags else TradeFlag.BUSTED
             after = msgspec.structs.replace(gone, quantity=ZERO, flags=(*gone.flags, flag.value))
@@ -233,38 +238,45 @@ def _entries(book: Book, view: OrderView, changes: Sequence[TradeChange], new: C
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A position, and the broker's own count of it if it tells one."""
+    """A position, and what the broker last reported of it."""
 
     position: Position
-    broker_quantity: Decimal | None
-    broker_key: str | None
-    broker_sent_at: datetime | None
+    broker_quantity: Decimal | None = None
+    broker_key: str | None = None
+    broker_sent_at: datetime | None = None
+    differs: bool = False  # the report does not agree with our quantity, and no fill booked since explains it
+
+
+def read_holding(row: Row) -> Holding:
+    counts = (row[name] for name in ("broker_quantity", "broker_key", "broker_sent_at", "differs"))
+    return Holding(kept(row), *counts)
 
 
 def book_trade(holding: Holding, change: TradeChange) -> Holding:
-    """The trade's part in the position; one that is rebooked only moves the broker's count."""
+    """The trade's part in the position; one that is rebooked is summed up by the caller."""
     position = apply(holding.position, change.booking) if change.before is None else holding.position
-    counted, at = holding.broker_quantity, change.after.broker_sent_at
-    if counted is not None and not (at and holding.broker_sent_at and at <= holding.broker_sent_at):
-        more, _ = change.more()
-        with exact():
-            counted = plain(counted + (more if change.order["order_side"] == OrderSide.BUY else -more))
-    return replace(holding, position=position, broker_quantity=counted)
+    return with_position(holding, position)
+
+
+def with_position(holding: Holding, position: Position) -> Holding:
+    """A fill that was on its way when the broker reported ends the difference; one from after it makes none."""
+    return replace(holding, position=position, differs=holding.differs and position.quantity != holding.broker_quantity)
 
 
 def book_report(holding: Holding, event: BrokerEvent) -> Holding:
-    """What the broker counts; a report that came before, or is older than the last one, changes nothing."""
+    """What the broker reports; a report that came before, or is older than the last one, changes nothing."""
     old = event.venue_time and holding.broker_sent_at and event.venue_time < holding.broker_sent_at
     if old or event.dedupe_key == holding.broker_key:
         return holding
-    return replace(
-        holding, broker_quantity=event.quantity, broker_key=event.dedupe_key, broker_sent_at=event.venue_time
-    )
+    differs = event.quantity != holding.position.quantity
+    return Holding(holding.position, event.quantity, event.dedupe_key, event.venue_time, differs)
 
 
-def difference(holding: Holding) -> Decimal:
-    """How much more the broker counts than we do."""
-    if holding.broker_quantity is None:
-        return ZERO
+def was_held(quantity: Decimal | None, held: Decimal, recent: Iterable[Booking]) -> bool:
+    """Whether the position was of that quantity before some of the recent trades, which come newest first."""
     with exact():
-        return holding.broker_quantity - holding.position.quantity
+        for booking in recent:
+            held -= booking.quantity if booking.side is OrderSide.BUY else -booking.quantity
+            if held == quantity:
+                return True
+    return False

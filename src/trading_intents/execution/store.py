@@ -21,6 +21,19 @@ async def lock_orders(tx: Tx, order_ids: Collection[UUID]) -> list[Row]:
     )
 
 
+async def last_trades(tx: Tx, account_id: UUID, symbol: str, limit: int) -> list[Row]:
+    """The symbol's trades as they were booked, newest first."""
+    return await tx.fetch(
+        """
+        SELECT side, quantity, price, fee, broker_sent_at, received_at FROM trades
+        WHERE account_id = $1 AND symbol = $2 ORDER BY booking DESC LIMIT $3
+        """,
+        account_id,
+        symbol,
+        limit,
+    )
+
+
 def lock_claimed_orders(token: UUID) -> Statement:
     """Of the rows that were claimed with this token; an order that another transaction holds is left out, so that who
     holds an order and waits for a row never waits for us."""

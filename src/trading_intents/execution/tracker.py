@@ -3,14 +3,15 @@ transaction. Never talks to a broker, never decides what an order is: orders/mod
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from trading_intents.brokers.port import BrokerEvent, CommandResult, EventKind
+from trading_intents.brokers.sanitizing import sanitize, sanitize_id, sanitize_text
+from trading_intents.execution import store as execution_store
 from trading_intents.execution.booking import (
     Holding,
     Settled,
@@ -18,14 +19,17 @@ from trading_intents.execution.booking import (
     book_report,
     book_trade,
     booking_of,
-    difference,
+    read_holding,
     settle,
+    was_held,
+    with_position,
 )
 from trading_intents.ids import OrganizationId
 from trading_intents.intents.stats import buckets
 from trading_intents.intents.stats.model import Entry, sum_up
 from trading_intents.orders import store
-from trading_intents.orders.events import day_of, order_event, position_event, shown_quantity, trade_event
+from trading_intents.orders.amounts import ZERO
+from trading_intents.orders.events import day_of, order_event, position_event, trade_event
 from trading_intents.orders.facts import (
     LONG_AGO,
     CommandKind,
@@ -38,7 +42,7 @@ from trading_intents.orders.facts import (
     result_facts,
 )
 from trading_intents.orders.model import OrderView
-from trading_intents.orders.positions import Position, from_trades, kept
+from trading_intents.orders.positions import Position, from_trades, opening
 from trading_intents.storage.database import Row, Tx
 from trading_intents.stream import log as stream_log
 from trading_intents.stream.model import Event
@@ -46,8 +50,9 @@ from trading_intents.telemetry import Log, Metrics
 from trading_intents.trading import Environment, amount_text
 
 REBOOK_PAGE = 1_000
-MOST_TEXT_CHARACTERS = 500
-_TEXTS = ("dedupe_key", "client_order_id", "broker_order_id", "replaces", "exec_id", "reason")
+# A snapshot takes up to 10 s, and commands and the stream go on meanwhile.
+REPORT_AGE = timedelta(seconds=15)
+MAX_OVERTAKING_FILLS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,7 @@ class Booked:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A position of which the broker newly counts another quantity than we do."""
+    """A position of which the broker newly reports another quantity than ours."""
 
     symbol: str
     ours: Decimal
@@ -101,6 +106,7 @@ class Recorded:
     positions: tuple[Row, ...]  # those that a reader sees changed
     differences: tuple[Difference, ...]
     entries: tuple[Entry, ...]
+    left_out: tuple[str, ...] = ()  # keys of events that mean nothing
 
     @property
     def changed(self) -> bool:
@@ -122,15 +128,14 @@ async def record(tx: Tx, desk: Desk, events: Sequence[BrokerEvent], own: Sequenc
 
     The statements go by keys alone: open the transaction with plans="by_key".
     """
-    events = [_legible(event) for event in events]
+    events, left_out = sanitize(events)
     news = await _gather(tx, desk, events, own)
     settled, now = await _settle(tx, desk, news) if news.facts else ([], None)
     if rows := [each.row for each in settled if each.written]:
         await store.write_orders(tx, rows)
     changes = sorted((change for each in settled for change in each.trades), key=lambda change: change.place)
     reports = [(place, event) for place, event in enumerate(events) if event.kind is EventKind.POSITION]
-    symbols = {change.order["symbol"] for change in changes} | {event.symbol for _, event in reports}
-    holdings = await _book_positions(tx, desk, sorted(filter(None, symbols)), changes, reports) if symbols else []
+    holdings = await _book_positions(tx, desk, changes, reports) if changes or reports else []
     return Recorded(
         desk,
         now or next((each.row["now"] for each in holdings), None),
@@ -140,6 +145,7 @@ async def record(tx: Tx, desk: Desk, events: Sequence[BrokerEvent], own: Sequenc
         tuple(each.row for each in holdings if each.visible),
         tuple(each.difference for each in holdings if each.difference),
         sum_up(entry for each in settled for entry in each.entries),
+        left_out,
     )
 
 
@@ -169,6 +175,9 @@ async def publish(tx: Tx, recorded: Recorded) -> None:
 
 def warn(recorded: Recorded, log: Log, metrics: Metrics) -> None:
     """Once it is committed."""
+    for key in recorded.left_out:
+        metrics.execution_alerts.labels("event_left_out").inc()
+        log.error("broker event left out: its symbol is none", account=str(recorded.desk.account_id), key=key)
     for each in recorded.differences:
         metrics.position_differences.inc()
         log.warning(
@@ -194,7 +203,16 @@ class _News:
 async def _gather(tx: Tx, desk: Desk, events: Sequence[BrokerEvent], own: Sequence[OwnFact]) -> _News:
     """What may be new. Most of what a stream tells was in an answer before, and ends here."""
     told = {place: event_fact(event, 0) for place, event in enumerate(events) if event.kind is not EventKind.POSITION}
-    ours = [own_fact(each.kind, each.client_order_id, 0, _clip(each.reason), each.broker_order_id) for each in own]
+    ours = [
+        own_fact(
+            each.kind,
+            each.client_order_id,
+            0,
+            each.reason and sanitize_text(each.reason),
+            each.broker_order_id and sanitize_id(each.broker_order_id),
+        )
+        for each in own
+    ]
     facts: dict[str, tuple[Fact, UUID | None]] = {
         fact.key: (fact, each.order_id) for fact, each in zip(ours, own, strict=True)
     }
@@ -259,24 +277,24 @@ class _Held:
 
 
 async def _book_positions(
-    tx: Tx,
-    desk: Desk,
-    symbols: Sequence[str],
-    changes: Sequence[TradeChange],
-    reports: Sequence[tuple[int, BrokerEvent]],
+    tx: Tx, desk: Desk, changes: Sequence[TradeChange], reports: Sequence[tuple[int, BrokerEvent]]
 ) -> list[_Held]:
-    """What changed, written."""
+    """What changed, written. A report of nothing makes no position of a symbol that was never held or traded."""
     held = []
-    for row in await store.lock_positions(tx, desk.account_id, desk.organization_id, symbols):
+    symbols = {change.order["symbol"] for change in changes} | {e.symbol for _, e in reports if e.symbol and e.quantity}
+    flat = {event.symbol for _, event in reports if event.symbol} - symbols
+    for row in await store.lock_positions(tx, desk.account_id, desk.organization_id, sorted(symbols), sorted(flat)):
         trades = [change for change in changes if change.order["symbol"] == row["symbol"]]
         told = [(place, event) for place, event in reports if event.symbol == row["symbol"]]
-        before = Holding(kept(row), row["broker_quantity"], row["broker_key"], row["broker_sent_at"])
-        after = before
+        before = after = read_holding(row)
         steps: list[tuple[int, TradeChange | BrokerEvent]] = [*((each.place, each) for each in trades), *told]
         for _, step in sorted(steps, key=lambda each: each[0]):
             after = book_report(after, step) if isinstance(step, BrokerEvent) else book_trade(after, step)
         if any(change.rebooked for change in trades):
-            after = replace(after, position=await _book_again(tx, desk, row["symbol"], trades))
+            start = opening(before.position.opening_quantity, before.position.opening_price)
+            after = with_position(after, await sum_trades(tx, desk, row["symbol"], start, trades))
+        if after.differs and told and await _is_outdated(tx, row, after, trades):
+            after = replace(after, differs=False)
         if after != before:
             held.append(_held(desk, row, before, after))
     if held:
@@ -284,27 +302,35 @@ async def _book_positions(
     return held
 
 
+async def _is_outdated(tx: Tx, row: Row, holding: Holding, trades: Sequence[TradeChange]) -> bool:
+    """Whether the report says what we held a moment ago: fills have overtaken it. Only asked where the two differ."""
+    last = await execution_store.last_trades(tx, row["account_id"], row["symbol"], MAX_OVERTAKING_FILLS)
+    since = row["now"] - REPORT_AGE
+    recent = [change.booking for change in reversed(trades) if change.before is None]
+    recent += [booking_of(trade) for trade in last if trade["received_at"] >= since]
+    return was_held(holding.broker_quantity, holding.position.quantity, recent)
+
+
 def _held(desk: Desk, row: Row, before: Holding, after: Holding) -> _Held:
-    counts = {
-        "broker_quantity": after.broker_quantity,
-        "broker_key": after.broker_key,
-        "broker_sent_at": after.broker_sent_at,
-    }
+    counts = {name: getattr(after, name) for name in ("broker_quantity", "broker_key", "broker_sent_at", "differs")}
     account = {"environment": desk.environment, "broker": desk.broker}
-    new = {**row, **asdict(after.position), **counts, **account, "received_at": row["now"]}
-    differs = difference(after)
-    newly = after.broker_quantity is not None and differs and differs != difference(before)
+    visible = before.position != after.position
+    reported = (before.broker_quantity, before.differs) != (after.broker_quantity, after.differs)
+    received_at = row["now"] if visible or reported else row["received_at"]
+    differing = Difference(row["symbol"], after.position.quantity, after.broker_quantity or ZERO)
     return _Held(
-        new,
-        before.position != after.position or shown_quantity(row) != shown_quantity(new),
-        Difference(row["symbol"], after.position.quantity, new["broker_quantity"]) if newly else None,
+        {**row, **asdict(after.position), **counts, **account, "received_at": received_at},
+        visible,
+        differing if after.differs and reported else None,
     )
 
 
-async def _book_again(tx: Tx, desk: Desk, symbol: str, changes: Sequence[TradeChange]) -> Position:
-    """The whole position again, from the trades as they were booked with their numbers of now."""
+async def sum_trades(
+    tx: Tx, desk: Desk, symbol: str, position: Position, changes: Sequence[TradeChange] = ()
+) -> Position:
+    """The whole position again, from its opening and the trades as they were booked with their numbers of now."""
     numbers = {change.after.trade_id: change.booking for change in changes if change.before}
-    position, after, more = Position(), 0, True
+    after, more = 0, True
     while more:
         rows = await store.read_bookings(tx, desk.account_id, symbol, after, REBOOK_PAGE)
         bookings = (numbers.get(row["trade_id"]) or booking_of(row) for row in rows)
@@ -325,16 +351,3 @@ def _trade_row(change: TradeChange, first: int, place: int | None) -> Row:
         "side": order["order_side"],
         "client_reference_id": order["client_reference_id"],
     }
-
-
-def _legible(event: BrokerEvent) -> BrokerEvent:
-    """Text that no database or stream takes must not stop everything that comes after it."""
-    texts = {name: getattr(event, name) for name in _TEXTS}
-    changed: dict[str, Any] = {name: _clip(text) for name, text in texts.items() if _clip(text) != text}
-    return replace(event, **changed) if changed else event
-
-
-def _clip(text: str | None) -> str | None:
-    if text is None or (text.isascii() and "\0" not in text and len(text) <= MOST_TEXT_CHARACTERS):
-        return text
-    return text.encode(errors="replace").decode().replace("\0", "?")[:MOST_TEXT_CHARACTERS]

@@ -88,8 +88,8 @@ def position_event(row: Row, today: date) -> Event:
     payload = broker_position_payload(
         account_id=str(row["account_id"]),
         symbol=row["symbol"],
-        quantity=amount_text(shown_quantity(row)),
-        average_cost=amount_text(position.average_cost),
+        quantity=amount_text(position.quantity),
+        average_cost=maybe_text(position.average_cost),
         received_at=row["received_at"],
         organization_id=str(row["organization_id"]),
         broker=row["broker"],
@@ -100,12 +100,6 @@ def position_event(row: Row, today: date) -> Event:
         value_sold=amount_text(position.value_sold),
     )
     return _event(row, EventType.BROKER_POSITION, payload)
-
-
-def shown_quantity(row: Row) -> Decimal:
-    """The broker's own report where it gives one, else from our fills."""
-    quantity: Decimal = row["quantity"] if row["broker_quantity"] is None else row["broker_quantity"]
-    return quantity
 
 
 def maybe_text(amount: Decimal | None) -> str | None:

@@ -9,7 +9,7 @@ from trading_intents.errors import InvalidCursor, ValidationFailed
 from trading_intents.identity.access import Gate, caller_of
 from trading_intents.ids import parse_id
 from trading_intents.orders import model
-from trading_intents.orders.events import day_of, maybe_text, shown_quantity
+from trading_intents.orders.events import day_of, maybe_text
 from trading_intents.orders.executions import TradeFlag
 from trading_intents.orders.positions import kept
 from trading_intents.orders.service import OrderFilter, Orders
@@ -87,10 +87,13 @@ class Trade(msgspec.Struct):
 class Position(msgspec.Struct):
     symbol: str
     quantity: str
-    average_cost: str
+    average_cost: str | None
     realized_pnl: str
     daily_pnl: str
     received_at: str
+    opening_quantity: str
+    broker_quantity: str | None
+    differs: bool
 
 
 def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route, ...]:
@@ -256,9 +259,12 @@ def _position(row: Row) -> Position:
     position = kept(row)
     return Position(
         row["symbol"],
-        amount_text(shown_quantity(row)),
-        amount_text(position.average_cost),
+        amount_text(position.quantity),
+        maybe_text(position.average_cost),
         amount_text(position.realized_pnl),
         amount_text(position.daily_pnl(day_of(row["now"]))),
         rfc3339(row["received_at"]),
+        amount_text(position.opening_quantity),
+        maybe_text(row["broker_quantity"]),
+        row["differs"],
     )

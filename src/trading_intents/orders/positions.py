@@ -1,8 +1,8 @@
-"""Positions at average cost, from trades in the order they were booked. Pure: the day comes from trades and callers.
-Rounding never loses money: realized_pnl = value_sold - value_bought + open_cost - fees, to the last digit."""
+"""Positions at average cost: an opening, then trades in the order they were booked. Pure: no clock. No rounding loses
+money: realized_pnl = value_sold - value_bought + open_cost - opening_cost - fees, to the last digit."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -24,8 +24,14 @@ class Booking:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """`open_cost` is what the open quantity cost, signed as it is. Fees lower realized_pnl, never move the cost."""
+    """`open_cost` is what the open quantity cost, signed as it is. Fees lower realized_pnl, never move the cost.
 
+    An opening whose price is not known is closed before anything else, at the price of the trade that closes it."""
+
+    opening_quantity: Decimal = ZERO  # held before our first trade
+    opening_price: Decimal | None = None  # None: not known
+    opening_cost: Decimal = ZERO  # as far as it is known
+    uncosted_quantity: Decimal = ZERO  # what is left of an opening without a price
     quantity: Decimal = ZERO  # negative: short
     open_cost: Decimal = ZERO
     realized_pnl: Decimal = ZERO
@@ -36,8 +42,10 @@ class Position:
     day_pnl: Decimal = ZERO  # realized on that day
 
     @property
-    def average_cost(self) -> Decimal:
-        """Exact fraction rendered to 18 decimals; zero when flat."""
+    def average_cost(self) -> Decimal | None:
+        """Exact fraction rendered to 18 decimals; zero when flat, None while the cost of a part is not known."""
+        if self.uncosted_quantity:
+            return None
         return quotient(self.open_cost, self.quantity) if self.quantity else ZERO
 
     def daily_pnl(self, today: date) -> Decimal:
@@ -46,6 +54,20 @@ class Position:
 
 
 FLAT = Position()
+
+
+def opening(quantity: Decimal, price: Decimal | None) -> Position:
+    """The position before our first trade; the broker's average price is its cost where it tells one."""
+    with exact():
+        cost = ZERO if price is None else plain(quantity * price)
+    return Position(
+        opening_quantity=plain(quantity),
+        opening_price=price,
+        opening_cost=cost,
+        uncosted_quantity=plain(quantity) if price is None else ZERO,
+        quantity=plain(quantity),
+        open_cost=cost,
+    )
 
 
 def kept(row: Mapping[str, Any]) -> Position:
@@ -71,16 +93,22 @@ def from_trades(bookings: Iterable[Booking], position: Position = FLAT) -> Posit
 def _add(position: Position, booking: Booking) -> Position:
     signed = booking.quantity if booking.side is OrderSide.BUY else -booking.quantity
     value = booking.quantity * booking.price
-    open_cost = _open_cost(position, signed, booking.price)
+    closed = _closed_uncosted(position, signed)
+    opening_cost = position.opening_cost + closed * booking.price
+    costed = position.quantity - position.uncosted_quantity
+    open_cost = _open_cost(costed, position.open_cost, signed + closed, booking.price)
     bought = position.value_bought + (value if signed > 0 else ZERO)
     sold = position.value_sold + (value if signed < 0 else ZERO)
     fees = position.fees + (booking.fee or ZERO)
-    realized = sold - bought + open_cost - fees
+    realized = sold - bought + open_cost - opening_cost - fees
     day = booking.at.astimezone(UTC).date()
     kept = position.day_pnl if position.day is not None and day <= position.day else ZERO
     # A trade of an earlier day that comes late is no part of this day's result.
     gained = ZERO if position.day is not None and day < position.day else realized - position.realized_pnl
-    return Position(
+    return replace(
+        position,
+        opening_cost=opening_cost,
+        uncosted_quantity=position.uncosted_quantity - closed,
         quantity=position.quantity + signed,
         open_cost=open_cost,
         realized_pnl=realized,
@@ -92,13 +120,20 @@ def _add(position: Position, booking: Booking) -> Position:
     )
 
 
-def _open_cost(position: Position, signed: Decimal, price: Decimal) -> Decimal:
-    held = position.quantity
+def _closed_uncosted(position: Position, signed: Decimal) -> Decimal:
+    """How much a trade closes of what has no cost yet, signed as that is."""
+    uncosted = position.uncosted_quantity
+    if uncosted == 0 or (uncosted > 0) == (signed > 0):
+        return ZERO
+    return -signed if abs(signed) < abs(uncosted) else uncosted
+
+
+def _open_cost(held: Decimal, cost: Decimal, signed: Decimal, price: Decimal) -> Decimal:
     after = held + signed
-    if held == 0 or (held > 0) == (signed > 0):
-        return position.open_cost + signed * price
+    if held == 0 or signed == 0 or (held > 0) == (signed > 0):
+        return cost + signed * price
     if after == 0:
         return ZERO
     if (after > 0) == (held > 0):
-        return quotient(position.open_cost * after, held)
+        return quotient(cost * after, held)
     return after * price  # crossed zero: the old position is closed whole, the rest is new

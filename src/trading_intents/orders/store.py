@@ -190,18 +190,27 @@ def _book(row: dict[str, Any]) -> Book:
     )
 
 
-async def lock_positions(tx: Tx, account_id: UUID, organization_id: UUID, symbols: Sequence[str]) -> list[Row]:
-    """By symbol; those that are not there yet are flat from now on. An update, as only that locks and reads at once."""
+async def lock_positions(
+    tx: Tx, account_id: UUID, organization_id: UUID, symbols: Sequence[str], flat: Sequence[str] = ()
+) -> list[Row]:
+    """By symbol. Those of `symbols` that are not there yet are made, those of `flat` are not.
+
+    An update, as only that locks and reads at once."""
     return await tx.fetch(
         """
         INSERT INTO positions AS p (account_id, organization_id, symbol, received_at)
-        SELECT $1, $2, symbol, clock_timestamp() FROM unnest($3::text[]) AS symbol ORDER BY symbol
+        SELECT $1, $2, symbol, clock_timestamp() FROM (
+            SELECT unnest($3::text[])
+            UNION ALL
+            SELECT symbol FROM positions WHERE account_id = $1 AND symbol = ANY ($4::text[])
+        ) AS wanted (symbol) ORDER BY symbol
         ON CONFLICT (account_id, symbol) DO UPDATE SET received_at = p.received_at
         RETURNING *, clock_timestamp() AS now
         """,
         account_id,
         organization_id,
         symbols,
+        flat,
     )
 
 
@@ -245,8 +254,9 @@ async def write_positions(tx: Tx, positions: Sequence[Row]) -> None:
         UPDATE positions p
         SET quantity = n.quantity, open_cost = n.open_cost, realized_pnl = n.realized_pnl,
             value_bought = n.value_bought, value_sold = n.value_sold, fees = n.fees, day = n.day, day_pnl = n.day_pnl,
-            broker_quantity = n.broker_quantity, broker_key = n.broker_key, broker_sent_at = n.broker_sent_at,
-            received_at = n.received_at
+            opening_quantity = n.opening_quantity, opening_price = n.opening_price, opening_cost = n.opening_cost,
+            uncosted_quantity = n.uncosted_quantity, broker_quantity = n.broker_quantity, broker_key = n.broker_key,
+            broker_sent_at = n.broker_sent_at, differs = n.differs, received_at = n.received_at
         FROM json_populate_recordset(NULL::positions, $1::text::json) AS n
         WHERE p.account_id = n.account_id AND p.symbol = n.symbol
           AND p.account_id = $2 AND p.symbol = ANY ($3::text[])
@@ -323,7 +333,7 @@ async def list_retained_positions(
         SELECT p.*, a.environment, a.broker, (SELECT clock_timestamp()) AS now
         FROM accounts a JOIN positions p ON p.account_id = a.id
         WHERE a.organization_id = $1 AND ($2::uuid IS NULL OR a.id = $2) AND ($3::text IS NULL OR a.environment = $3)
-          AND (coalesce(p.broker_quantity, p.quantity) <> 0
+          AND (p.quantity <> 0
                OR p.received_at > (SELECT clock_timestamp()) - make_interval(secs => $4))
         ORDER BY p.account_id, p.symbol
         """,

@@ -847,8 +847,8 @@ CREATE POLICY worker ON trades TO ti_worker USING (true);
 GRANT SELECT ON trades TO ti_service;
 GRANT SELECT, INSERT, UPDATE ON trades TO ti_worker;
 
--- At average cost, from our trades. broker_quantity is the broker's own count, told under broker_key at broker_sent_at and
--- moved on by the trades since.
+-- At average cost, from the opening (what was held before our first trade) and our trades. broker_quantity is what the
+-- broker last reported, under broker_key at broker_sent_at; differs says whether the two do not agree.
 CREATE TABLE positions (
     account_id uuid NOT NULL,
     symbol text NOT NULL,
@@ -865,6 +865,11 @@ CREATE TABLE positions (
     broker_key text,
     broker_sent_at timestamptz,
     received_at timestamptz NOT NULL,
+    opening_quantity numeric NOT NULL DEFAULT 0,
+    opening_price numeric,
+    opening_cost numeric NOT NULL DEFAULT 0,
+    uncosted_quantity numeric NOT NULL DEFAULT 0,
+    differs boolean NOT NULL DEFAULT false,
     PRIMARY KEY (account_id, symbol)
 ) WITH (fillfactor = 50);
 ALTER TABLE positions ENABLE ROW LEVEL SECURITY;
@@ -874,6 +879,20 @@ CREATE POLICY service ON positions FOR SELECT TO ti_service
 CREATE POLICY worker ON positions TO ti_worker USING (true);
 GRANT SELECT ON positions TO ti_service;
 GRANT SELECT, INSERT, UPDATE ON positions TO ti_worker;
+
+-- Accounts whose openings are set, which happens once, by the first snapshot that tells positions.
+CREATE TABLE position_openings (
+    account_id uuid PRIMARY KEY,
+    organization_id uuid NOT NULL,
+    opened_at timestamptz NOT NULL
+);
+ALTER TABLE position_openings ENABLE ROW LEVEL SECURITY;
+ALTER TABLE position_openings FORCE ROW LEVEL SECURITY;
+CREATE POLICY service ON position_openings FOR SELECT TO ti_service
+    USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
+CREATE POLICY worker ON position_openings TO ti_worker USING (true);
+GRANT SELECT ON position_openings TO ti_service;
+GRANT SELECT, INSERT ON position_openings TO ti_worker;
 
 -- A worker's process, while it lives: with one row to renew, thousands of leases cost no more than one. What it leased is
 -- free once this has expired; a worker that finds that of itself comes back as another.

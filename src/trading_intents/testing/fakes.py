@@ -101,6 +101,7 @@ class Venue:
         self.hides = False  # look-ups find nothing out
         self.lookups: list[str] = []
         self.snapshots = 0
+        self.positions: tuple[BrokerEvent, ...] | None = None  # as snapshots tell them
         self.contexts: list[IntegrationContext] = []
         self.lost: dict[str, OrderTicket] = {}  # commands that never arrived, by client order id
         self._count = 0
@@ -224,7 +225,8 @@ class VenueLink:
         mine = [order for order in self._venue.orders.values() if order.account_id == self.account_id]
         orders = {order.number: order for order in mine}.values()
         fills = [event for order in orders for event in order.events if event.kind is EventKind.FILL]
-        return AccountSnapshot(START, tuple(_snapshot(o) for o in orders if not o.over), tuple(fills), None)
+        working = tuple(_snapshot(order) for order in orders if not order.over)
+        return AccountSnapshot(START, working, tuple(fills), self._venue.positions)
 
     async def close(self) -> None:
         if self in self._venue.links:

@@ -3,24 +3,28 @@ never sends anything."""
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from trading_intents.accounts.vault import Vault
-from trading_intents.brokers.port import Broker, BrokerEvent, StreamGap
+from trading_intents.brokers.port import AccountSnapshot, Broker, BrokerEvent, StreamGap
 from trading_intents.brokers.registry import Registry
+from trading_intents.brokers.sanitizing import sanitize_id
 from trading_intents.clock import Clock
 from trading_intents.errors import PlatformError
 from trading_intents.execution import store as execution_store
 from trading_intents.execution.links import store
+from trading_intents.execution.links.opening import complete_reports, open_positions
 from trading_intents.execution.recorder import Entry, Recorder
 from trading_intents.execution.tracker import Desk
 from trading_intents.outbox.settling import reason_of
 from trading_intents.storage.database import Pool
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.signals import Signals
+from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log, Metrics
+from trading_intents.trading import amount_text
 
 OPENING_AT_ONCE = 8  # links; with thousands of accounts everything else must go on
 SNAPSHOT_SECONDS = 10.0
@@ -110,14 +114,36 @@ class Listener:
         async with asyncio.timeout(SNAPSHOT_SECONDS):
             snapshot = await self._broker.snapshot(seen_at - SEEN_MARGIN)
         told = [event for order in snapshot.open_orders for event in order.events]
-        told += [*snapshot.executions, *(snapshot.positions or ())]
-        for start in range(0, len(told), MOST_EVENTS):
-            await self._write(tuple(told[start : start + MOST_EVENTS]))
-        clients = [order.client_order_id for order in snapshot.open_orders if order.client_order_id]
-        numbers = [order.broker_order_id for order in snapshot.open_orders]
+        await self._write_all([*told, *snapshot.executions])
+        # After the executions, which the positions count.
+        await self._write_all(await self._open_positions(snapshot))
+        clients = [sanitize_id(order.client_order_id) for order in snapshot.open_orders if order.client_order_id]
+        numbers = [sanitize_id(order.broker_order_id) for order in snapshot.open_orders]
         async with self._exchange.pool.transaction() as tx:
             await execution_store.doubt_missing(tx, self._desk.account_id, clients, numbers)
         self._well()
+
+    async def _open_positions(self, snapshot: AccountSnapshot) -> list[BrokerEvent]:
+        """The snapshot's positions. The account's first ones say what it held before us."""
+        if snapshot.positions is None:
+            return []
+        async with self._exchange.pool.transaction(plans="by_key") as tx:
+            reports = await complete_reports(tx, self._desk, snapshot)
+            openings = await open_positions(tx, self._desk, reports)
+        if openings:
+            self._exchange.signals.notify(STREAM)
+        for each in openings:
+            self._exchange.log.warning(
+                "position_opening",
+                account_id=self._account,
+                symbol=each.symbol,
+                opening_quantity=amount_text(each.quantity),
+            )
+        return reports
+
+    async def _write_all(self, events: Sequence[BrokerEvent]) -> None:
+        for start in range(0, len(events), MOST_EVENTS):
+            await self._write(tuple(events[start : start + MOST_EVENTS]))
 
     async def _write(self, events: tuple[BrokerEvent, ...]) -> None:
         """Goes on while the database is away; an event that cannot be written for itself is left out, loudly."""

@@ -196,3 +196,28 @@ def needs_no_broker(most_age_millis: int) -> str:
             OFFSET 0
         )
     """  # noqa: S608 - our own constants
+
+
+async def held_symbols(tx: Tx, account_id: UUID) -> list[str]:
+    """Symbols of which we hold something, or the broker last said that it does."""
+    rows = await tx.fetch(
+        """
+        SELECT symbol FROM positions
+        WHERE account_id = $1 AND (quantity <> 0 OR coalesce(broker_quantity, 0) <> 0) ORDER BY symbol
+        """,
+        account_id,
+    )
+    return [row["symbol"] for row in rows]
+
+
+async def claim_openings(tx: Tx, account_id: UUID, organization_id: UUID) -> bool:
+    """Whether the account's opening positions are to be set now: once, ever."""
+    claimed = await tx.fetchval(
+        """
+        INSERT INTO position_openings (account_id, organization_id, opened_at) VALUES ($1, $2, clock_timestamp())
+        ON CONFLICT (account_id) DO NOTHING RETURNING true
+        """,
+        account_id,
+        organization_id,
+    )
+    return bool(claimed)

@@ -1,0 +1,55 @@
+"""All that a broker says passes here before it is recorded: without what a database, a stream or a log does not take.
+Pure: no I/O."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any
+
+from trading_intents.brokers.port import BrokerEvent, EventKind
+from trading_intents.trading import parse_symbol
+
+MAX_TEXT_CHARACTERS = 500
+_DIGEST_BYTES = 16
+_IDS = ("dedupe_key", "client_order_id", "broker_order_id", "replaces", "exec_id")
+
+
+def sanitize(events: Iterable[BrokerEvent]) -> tuple[list[BrokerEvent], tuple[str, ...]]:
+    """The events in legible form, and the keys of those that mean nothing: positions of what is no symbol."""
+    legible, left_out = [], []
+    for event in events:
+        clean = _sanitize_event(event)
+        if clean.kind is EventKind.POSITION and parse_symbol(clean.symbol or "") is None:
+            left_out.append(clean.dedupe_key)
+        else:
+            legible.append(clean)
+    return legible, tuple(left_out)
+
+
+def sanitize_id(text: str) -> str:
+    """Different ids stay different, whatever had to be replaced or cut."""
+    clean = sanitize_text(text)
+    if clean == text:
+        return text
+    digest = blake2b(text.encode(errors="surrogatepass"), digest_size=_DIGEST_BYTES).hexdigest()
+    return f"{clean[: MAX_TEXT_CHARACTERS - len(digest) - 1]}~{digest}"
+
+
+def sanitize_text(text: str) -> str:
+    """Control characters, lone surrogates and whatever else cannot be printed become question marks."""
+    clipped = text[:MAX_TEXT_CHARACTERS]
+    return clipped if clipped.isprintable() else "".join([each if each.isprintable() else "?" for each in clipped])
+
+
+def _sanitize_event(event: BrokerEvent) -> BrokerEvent:
+    changed: dict[str, Any] = {}
+    for name in _IDS:
+        text = getattr(event, name)
+        if text is not None and (clean := sanitize_id(text)) != text:
+            changed[name] = clean
+    if event.reason is not None and (reason := sanitize_text(event.reason)) != event.reason:
+        changed["reason"] = reason
+    symbol = None if event.symbol is None else parse_symbol(event.symbol) or sanitize_text(event.symbol)
+    if symbol != event.symbol:
+        changed["symbol"] = symbol
+    return replace(event, **changed) if changed else event

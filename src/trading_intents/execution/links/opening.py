@@ -1,0 +1,69 @@
+"""Opening positions: what an account held at its broker before our first trade. The first snapshot that tells positions
+sets them, once for all symbols: a later report of a new symbol may be of a fill that is still on its way."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+
+from trading_intents.brokers.port import AccountSnapshot, BrokerEvent, EventKind
+from trading_intents.brokers.sanitizing import sanitize
+from trading_intents.execution.links import store
+from trading_intents.execution.tracker import Desk, sum_trades
+from trading_intents.orders import store as orders_store
+from trading_intents.orders.amounts import ZERO, exact, plain
+from trading_intents.orders.events import day_of, position_event
+from trading_intents.orders.positions import opening
+from trading_intents.storage.database import Row, Tx
+from trading_intents.stream import log as stream_log
+from trading_intents.trading import Symbol
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    symbol: str
+    quantity: Decimal
+
+
+async def complete_reports(tx: Tx, desk: Desk, snapshot: AccountSnapshot) -> list[BrokerEvent]:
+    """What the snapshot says of every position; a symbol that we hold and that it leaves out is 0."""
+    reports = list(snapshot.positions or ())
+    if snapshot.positions is None:
+        return reports
+    told = {event.symbol for event in sanitize(reports)[0]}
+    return reports + [
+        BrokerEvent(
+            kind=EventKind.POSITION,
+            dedupe_key=f"left-out:{snapshot.taken_at.isoformat()}:{symbol}",
+            symbol=Symbol(symbol),
+            quantity=ZERO,
+        )
+        for symbol in await store.held_symbols(tx, desk.account_id)
+        if symbol not in told
+    ]
+
+
+async def open_positions(tx: Tx, desk: Desk, reports: Sequence[BrokerEvent]) -> list[Opening]:
+    """The openings that are not 0, written and published; none once the account had them. Executions come first."""
+    if not await store.claim_openings(tx, desk.account_id, desk.organization_id):
+        return []
+    told = {event.symbol: event for event in sanitize(reports)[0]}
+    rows: list[Row] = []
+    for row in await orders_store.lock_positions(tx, desk.account_id, desk.organization_id, *_symbols(told.values())):
+        report = told[row["symbol"]]
+        assert report.quantity is not None
+        with exact():
+            quantity = plain(report.quantity - row["quantity"])
+        if quantity:
+            position = await sum_trades(tx, desk, row["symbol"], opening(quantity, report.average_price))
+            account = {"environment": desk.environment, "broker": desk.broker}
+            rows.append({**row, **asdict(position), **account, "received_at": row["now"]})
+    if rows:
+        await orders_store.write_positions(tx, rows)
+        await stream_log.append(tx, [position_event(row, day_of(row["now"])) for row in rows])
+    return [Opening(row["symbol"], row["opening_quantity"]) for row in rows]
+
+
+def _symbols(reports: Iterable[BrokerEvent]) -> tuple[list[str], list[str]]:
+    """Those with a quantity, and those without: of these only what we have a position of is looked at."""
+    held = {str(event.symbol) for event in reports if event.quantity}
+    return sorted(held), sorted({str(event.symbol) for event in reports} - held)
