@@ -1,15 +1,17 @@
 """What is recorded of a broker's reports: facts, orders, trades, positions, stats and stream, each once."""
 
 from datetime import UTC, datetime
+from io import StringIO
 
 import pytest
 
 from tests.execution.books import Books, D, Sent, fill, ours, told
-from trading_intents.brokers.port import CommandResult, Outcome
+from trading_intents.brokers.port import BrokerEvent, CommandResult, Outcome
 from trading_intents.brokers.port import EventKind as E
-from trading_intents.execution.tracker import answer
+from trading_intents.execution.tracker import answer, warn
 from trading_intents.orders.facts import CommandKind
 from trading_intents.orders.facts import FactKind as F
+from trading_intents.telemetry import Metrics, make_log
 
 
 def kinds(events: list[object]) -> list[str]:
@@ -272,6 +274,38 @@ async def test_unreadable_text_stops_nothing(books: Books) -> None:
     assert len(row["reason"]) == 500
 
 
+async def test_a_late_replace_changes_no_final_order_in_silence(books: Books) -> None:
+    first, second = await books.create("10", limit="10"), await books.create("10", limit="10")
+    larger, dearer = await books.replace(first, "20", "10"), await books.replace(second, "10", "11")
+    await books.tell(fill(first, "e1", "10"), fill(second, "e2", "10"))
+    before = await books.order(second)
+    assert await status(books, first) == await status(books, second) == ("FILLED", "10", [])
+    recorded = await books.tell(
+        *(told(E.REPLACED, new, replaces=old.client_order_id) for old, new in ((first, larger), (second, dearer)))
+    )
+    assert await status(books, first) == ("PARTIALLY_FILLED", "10", ["resurrected"])
+    assert recorded.resurrected == (first.order_id,)
+    assert await books.order(second) == before
+
+
+async def test_an_execution_that_comes_again_with_other_numbers_raises_an_alert(books: Books) -> None:
+    metrics, out = Metrics(), StringIO()
+
+    async def tell(*events: BrokerEvent) -> float | None:
+        warn(await books.tell(*events), make_log("error", out), metrics)
+        return metrics.registry.get_sample_value("ti_execution_alerts_total", {"kind": "conflicting_execution"})
+
+    sent = await books.create("10")
+    assert await tell(fill(sent, "e1", "4"), fill(sent, "e1", "4")) is None
+    assert await tell(fill(sent, "e1", "5")) == 1
+    assert await tell(fill(sent, "e1", "5")) == 1
+    listed = told(E.FILL, sent, "listed/e1", exec_id="e1", quantity="6", price="10")
+    assert await tell(listed) == 2
+    assert await tell(told(E.FILL_CORRECT, sent, "k", exec_id="k", replaces="e1", quantity="3", price="9")) == 2
+    assert await status(books, sent) == ("PARTIALLY_FILLED", "3", ["conflicting_execution"])
+    assert out.getvalue().count(str(sent.order_id)) == 2
+
+
 async def test_executions_whose_odd_ids_look_alike_stay_two(books: Books) -> None:
     sent = await books.create("10")
     for odd in ("\x1f", "\0", "\ud800", "\udfff", "x" * 600 + "1", "x" * 600 + "2"):
@@ -290,3 +324,13 @@ async def test_the_day_of_a_position_is_the_trades_own(books: Books) -> None:
     assert (row["day"], row["day_pnl"]) == (datetime.now(UTC).date(), D(20))
     (*_, last) = await books.events()
     assert (last.quantity, last.realized_pnl, last.daily_pnl) == ("0", "20", "20")
+
+
+async def test_a_venues_clock_that_runs_ahead_moves_no_day(books: Books) -> None:
+    bought, sold = await books.create("10"), await books.create("10", side="SELL")
+    ahead = fill(bought, "e1", "5", "10", venue_time=datetime(2226, 1, 1, tzinfo=UTC))
+    await books.tell(ahead, fill(sold, "e2", "5", "12"))
+    row = await books.position()
+    assert (row["day"], row["day_pnl"]) == (datetime.now(UTC).date(), D(10))
+    await books.tell(fill(bought, "e3", "1", "10"), told(E.FILL_BUST, sold, "bust", replaces="e2"))
+    assert (await books.position())["day"] == datetime.now(UTC).date()

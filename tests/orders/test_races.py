@@ -178,6 +178,21 @@ def test_a_final_order_that_was_shown_changes_only_with_a_flag() -> None:
     assert following(view(fill("e1", "100")), over).flags == (OrderFlag.OVERFILL,)
 
 
+def test_a_filled_order_that_a_late_replace_opens_again_says_so() -> None:
+    both, pending = terms("10", "20"), Pending(replace="R")
+    filled = view(told(E.ACCEPTED), fill("e1", "10", coid="C"), terms=both, pending=pending)
+    replaced = told(E.REPLACED, coid="R", replaces="C")
+    after = view(told(E.ACCEPTED), fill("e1", "10", coid="C"), replaced, terms=both, pending=pending)
+    assert (filled.status, after.status, after.flags) == (S.FILLED, S.PARTIALLY_FILLED, ())
+    assert following(filled, after).flags == (OrderFlag.RESURRECTED,)
+
+
+def test_a_second_end_changes_nothing_of_a_final_order() -> None:
+    before = view(told(E.EXPIRED))
+    after = view(told(E.EXPIRED), told(E.CANCELLED))
+    assert (after.status, following(before, after).status) == (S.CANCELLED, S.EXPIRED)
+
+
 def test_an_overfill_is_booked_and_flagged() -> None:
     seen = view(fill("e1", "70"), fill("e2", "40"))
     assert (seen.status, seen.quantity, seen.filled_quantity) == (S.FILLED, D(100), D(110))

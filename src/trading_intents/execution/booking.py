@@ -13,7 +13,7 @@ from trading_intents.intents.model import ActionType
 from trading_intents.intents.stats.model import Entry, Measure, ack_key
 from trading_intents.orders.amounts import ZERO, exact
 from trading_intents.orders.executions import TradeFlag
-from trading_intents.orders.facts import FactKind, client_order_id
+from trading_intents.orders.facts import FactKind, client_order_id, is_conflict
 from trading_intents.orders.model import (
     OrderFlag,
     OrderState,
@@ -99,6 +99,7 @@ class Settled:
     resurrected: bool  # the broker has it though it was given up
     trades: tuple[TradeChange, ...]
     entries: tuple[Entry, ...]
+    conflicts: tuple[str, ...]  # keys of new facts by which an execution came again with other numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,9 @@ def settle(book: Book, new: Collection[str], places: Mapping[str, int]) -> Settl
     changes = _trade_changes(book, terms, view, after, places)
     over = view.status is OrderStatus.FILLED or any(fact.kind in ENDED for fact in book.facts)
     resurrected = OrderFlag.RESURRECTED in view.flags and not over
-    return Settled(after, view, written, visible, resurrected, changes, _entries(book, view, changes, new))
+    conflicts = tuple(fact.key for fact in book.facts if fact.key in new and is_conflict(fact, book.facts))
+    entries = _entries(book, view, changes, new)
+    return Settled(after, view, written, visible, resurrected, changes, entries, conflicts)
 
 
 def _row_after(book: Book, terms: Terms, view: OrderView, new: Collection[str]) -> tuple[Row, bool, bool]:
@@ -163,6 +166,11 @@ def _row_after(book: Book, terms: Terms, view: OrderView, new: Collection[str]) 
         "flags": [flag.value for flag in view.flags],
         "broker_sent_at": max((fact.venue_time for fact in book.facts if fact.venue_time), default=None),
     }
+    if state_of(OrderStatus(row["order_status"])) is not OrderState.OPEN and not view.flags:
+        # Over, and nothing that a flag names has come since: only the broker's id may still become known.
+        shown = {name: row[name] for name in shown} | {
+            "external_order_id": row["external_order_id"] or view.broker_order_id
+        }
     seqs = {version.client_order_id: version.seq for version in terms.versions}
     hidden = {
         "pending_replace_seq": seqs[view.pending.replace] if view.pending.replace else None,

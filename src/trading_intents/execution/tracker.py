@@ -107,6 +107,7 @@ class Recorded:
     differences: tuple[Difference, ...]
     entries: tuple[Entry, ...]
     left_out: tuple[str, ...] = ()  # keys of events that mean nothing
+    conflicts: tuple[tuple[UUID, str], ...] = ()  # orders, and the keys by which an execution came with other numbers
 
     @property
     def changed(self) -> bool:
@@ -146,6 +147,7 @@ async def record(tx: Tx, desk: Desk, events: Sequence[BrokerEvent], own: Sequenc
         tuple(each.difference for each in holdings if each.difference),
         sum_up(entry for each in settled for entry in each.entries),
         left_out,
+        tuple((each.row["order_id"], key) for each in settled for key in each.conflicts),
     )
 
 
@@ -178,6 +180,9 @@ def warn(recorded: Recorded, log: Log, metrics: Metrics) -> None:
     for key in recorded.left_out:
         metrics.execution_alerts.labels("event_left_out").inc()
         log.error("broker event left out: its symbol is none", account=str(recorded.desk.account_id), key=key)
+    for order_id, key in recorded.conflicts:
+        metrics.execution_alerts.labels("conflicting_execution").inc()
+        log.error("an execution came again with other numbers", order=str(order_id), key=key)
     for each in recorded.differences:
         metrics.position_differences.inc()
         log.warning(

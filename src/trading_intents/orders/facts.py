@@ -175,6 +175,14 @@ def admit(known: Mapping[str, Fact], fact: Fact) -> Fact | None:
     return None if key in known else Fact(key=key, arrival=fact.arrival, kind=FactKind.CONFLICT)
 
 
+def is_conflict(fact: Fact, known: Iterable[Fact]) -> bool:
+    """Whether the fact says that an execution came again with other numbers: what it told is lost but for this."""
+    if fact.kind is FactKind.CONFLICT:
+        return True
+    same = (each for each in known if each.kind is FactKind.FILL and each.exec_id == fact.exec_id)
+    return fact.kind is FactKind.FILL and any(each.numbers != fact.numbers for each in same)
+
+
 def distinct(facts: Iterable[Fact]) -> tuple[tuple[Fact, ...], bool]:
     """Each fact once, by moment; and whether one came again with other numbers. Of those the first seen is kept."""
     by_key, keys_conflict = _first(facts, lambda fact: fact.key)

@@ -38,7 +38,7 @@ class OrderFlag(StrEnum):
     LATE_FILL = "late_fill"
     OVERFILL = "overfill"
     CONFLICTING_EXECUTION = "conflicting_execution"  # came again with other numbers, or was busted or corrected
-    RESURRECTED = "resurrected"
+    RESURRECTED = "resurrected"  # the broker works it though it was over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,9 +153,14 @@ def following(before: Shown, after: OrderView) -> OrderView:
     """`after` with the flags that stay. A final order changes only with a flag that says why."""
     flags = {*before.flags, *after.flags}
     fills = (before.filled_quantity, before.average_price) != (after.filled_quantity, after.average_price)
-    if before.status in _FINAL and fills and not flags - set(before.flags):
-        less = after.filled_quantity < before.filled_quantity
-        flags.add(OrderFlag.CONFLICTING_EXECUTION if less else OrderFlag.LATE_FILL)
+    if before.status in _FINAL and not flags - set(before.flags):
+        if fills:
+            less = after.filled_quantity < before.filled_quantity
+            flags.add(OrderFlag.CONFLICTING_EXECUTION if less else OrderFlag.LATE_FILL)
+        elif after.state is OrderState.OPEN:
+            flags.add(OrderFlag.RESURRECTED)  # a REPLACE to more than was filled is confirmed late
+        elif not flags:
+            after = replace(after, status=before.status, state=state_of(before.status))
     return replace(after, flags=tuple(flag for flag in OrderFlag if flag in flags))
 
 
