@@ -180,6 +180,9 @@ class Metrics:
         self.stream_events = Counter(
             "ti_stream_events_total", "Events read from the log for subscribers.", registry=self.registry
         )
+        self.stream_holes = Counter(
+            "ti_stream_holes_total", "Times that events were missing from the log.", registry=self.registry
+        )
         self.stream_deliveries = Counter(
             "ti_stream_deliveries_total", "Events handed to subscribers as they happened.", registry=self.registry
         )

@@ -206,6 +206,31 @@ async def test_a_gap_in_the_log_ends_its_followers(
         assert isinstance(await reader.ended(), CursorExpired)
 
 
+@pytest.mark.parametrize("lost", [2, 12, 20])
+async def test_a_hole_inside_a_page_is_not_handed_on(
+    database: Database, organization: OrganizationId, owner: asyncpg.Connection, lost: int
+) -> None:
+    house = House(database)
+    reader = await Reader(house, organization).subscribe()
+    await house.append([numbered(organization, 1)])
+    async with house.running():
+        cursor = (await reader.has(1)).cursors[1]
+    behind = await Reader(house, organization).subscribe()
+    await house.append(numbered_from(organization, 2, 20))
+    await owner.execute("DELETE FROM stream_events WHERE seq = $1", lost)
+    async with house.running():
+        for each in (reader, behind):
+            assert isinstance(await each.ended(), CursorExpired)
+            assert lost + 1 not in each.numbers
+        metric = house.metrics.registry.get_sample_value("ti_stream_holes_total")
+        assert metric == 1
+        resumed = Reader(house, organization)
+        with contextlib.suppress(CursorExpired):
+            await resumed.subscribe(cursor)
+            assert isinstance(await resumed.ended(), CursorExpired)
+        assert lost + 1 not in resumed.numbers
+
+
 async def test_a_restored_database_makes_old_cursors_useless(
     database: Database, house: House, organization: OrganizationId, owner: asyncpg.Connection
 ) -> None:

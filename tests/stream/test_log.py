@@ -18,8 +18,8 @@ from trading_intents.stream.log import (
     Cursor,
     append,
     head,
-    keep_partitions,
     make_cursor,
+    make_partitions,
     open_cursor,
     read_after,
     read_epoch,
@@ -139,7 +139,7 @@ async def test_followers_see_every_event_of_many_writers_in_order(
 async def upkeep(database: Database) -> None:
     """Runs among them all, and need not succeed."""
     async with database.worker.transaction() as tx:
-        await keep_partitions(tx)
+        await make_partitions(tx)
 
 
 async def test_the_service_appends_for_its_organizations_only(

@@ -5,11 +5,12 @@ import asyncio
 import asyncpg
 import pytest
 
+from tests.conftest import Urls
 from tests.stream.conftest import event
 from tests.waiting import eventually_async
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Database
-from trading_intents.stream.log import DAYS_AHEAD, KEEP_DAYS, append, keep_partitions, read_after
+from trading_intents.stream.log import DAYS_AHEAD, KEEP_DAYS, append, drop_partitions, make_partitions, read_after
 
 ADD_PARTITION = """
     CREATE FUNCTION add_partition(days integer) RETURNS text LANGUAGE plpgsql AS $$
@@ -27,8 +28,11 @@ ADD_PARTITION = """
 
 
 async def keep(database: Database) -> bool:
-    async with database.worker.transaction() as tx:
-        return await keep_partitions(tx)
+    done = []
+    for work in (make_partitions, drop_partitions):
+        async with database.worker.transaction() as tx:
+            done.append(await work(tx))
+    return all(done)
 
 
 async def days(owner: asyncpg.Connection) -> set[int]:
@@ -142,6 +146,32 @@ async def test_upkeep_gives_way_to_those_who_read_and_append(
     assert await days(owner) == set(range(DAYS_AHEAD + 1))
 
 
+@pytest.mark.parametrize("missing", ["an old day to drop", "days to make"])
+async def test_nobody_waits_for_upkeep_that_meets_a_long_reader(
+    database: Database, organizations: list[OrganizationId], owner: asyncpg.Connection, urls: Urls, missing: str
+) -> None:
+    one = organizations[0]
+    if missing == "an old day to drop":
+        assert await keep(database)
+        await owner.execute(ADD_PARTITION)
+        await owner.execute("SELECT add_partition($1)", -KEEP_DAYS - 1)
+    before = await days(owner)
+    dump = await asyncpg.connect(urls.owner.reveal())
+    try:
+        await dump.execute("BEGIN; SELECT FROM stream_events LIMIT 1")  # as a dump holds it for its whole run
+        upkeep = asyncio.create_task(keep(database))
+        while not upkeep.done():
+            assert await owner.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted") == 0
+            async with database.service.transaction([one]) as tx:
+                await append(tx, [event(one)])
+        assert not await upkeep
+        assert await days(owner) == before
+    finally:
+        await dump.close()
+    assert await keep(database)
+    assert -KEEP_DAYS - 1 not in await days(owner)
+
+
 async def test_a_busy_default_partition_puts_off_the_coming_days(database: Database, owner: asyncpg.Connection) -> None:
     async with owner.transaction():
         await owner.execute("LOCK TABLE stream_events_default IN ROW EXCLUSIVE MODE")
@@ -157,7 +187,7 @@ async def test_many_processes_may_keep_them_at_once(database: Database, owner: a
 
 async def test_the_service_may_make_partitions_at_its_start(database: Database, owner: asyncpg.Connection) -> None:
     async with database.service.transaction() as tx:
-        assert await keep_partitions(tx)
+        assert await make_partitions(tx)
     assert await days(owner) == set(range(DAYS_AHEAD + 1))
 
 
@@ -166,6 +196,10 @@ async def test_nobody_can_have_events_dropped_early(database: Database, ahead: i
     with pytest.raises(asyncpg.RaiseError):
         async with database.worker.transaction() as tx:
             await tx.execute("SELECT stream_keep_partitions($1, $2)", ahead, keep_days)
+    if keep_days < KEEP_DAYS:
+        with pytest.raises(asyncpg.RaiseError):
+            async with database.worker.transaction() as tx:
+                await tx.execute("SELECT stream_drop_partitions($1)", keep_days)
 
 
 async def test_an_append_that_meets_the_making_of_todays_partition_waits_for_it(
@@ -179,7 +213,7 @@ async def test_an_append_that_meets_the_making_of_todays_partition_waits_for_it(
         return bool(await owner.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
 
     async with database.worker.transaction() as tx:
-        assert await keep_partitions(tx)
+        assert await make_partitions(tx)
         adding = asyncio.create_task(add())
         await eventually_async(is_waiting, 5)
     await adding

@@ -8,7 +8,7 @@ from trading_intents.intents import store
 from trading_intents.intents.stats import buckets, rollup
 from trading_intents.outbox.settling import reason_of
 from trading_intents.storage.database import Pool
-from trading_intents.stream.log import keep_partitions
+from trading_intents.stream.log import drop_partitions, make_partitions
 from trading_intents.telemetry import Log, Metrics
 
 ROLL_SECONDS = 1.0
@@ -38,9 +38,12 @@ async def keep_up(pool: Pool, clock: Clock, metrics: Metrics, log: Log) -> None:
         return 0.0 if any(more) else PRUNE_SECONDS
 
     async def partition() -> float:
-        async with pool.transaction() as tx:
-            done = await keep_partitions(tx)
-        return PARTITIONS_SECONDS if done else RETRY_SECONDS
+        # One after the other, each committed at once: both lock out others for as long as they are under way.
+        done = []
+        for work in (make_partitions, drop_partitions):
+            async with pool.transaction() as tx:
+                done.append(await work(tx))
+        return PARTITIONS_SECONDS if all(done) else RETRY_SECONDS
 
     async with asyncio.TaskGroup() as group:
         for work in (roll, prune, partition):

@@ -237,8 +237,14 @@ class Hub:
         return POLL_SECONDS
 
     def _hand_on(self, followed: Followed, page: list[LoggedEvent], epoch: UUID) -> None:
-        # Seqs are dense. Where they are not, we were away for longer than events are kept, or the log was replaced.
-        if not page or page[0].seq != followed.position + 1:
+        # Where they are not dense we were away for longer than events are kept, or rows of the log are lost.
+        if not event_log.is_dense(page, followed.position):
+            self._metrics.stream_holes.inc()
+            self._log.error(
+                "events are missing from the log: its followers prime again",
+                organization=str(followed.organization_id),
+                after_seq=followed.position,
+            )
             self._end(followed)
             return
         self._metrics.stream_events.inc(len(page))

@@ -155,7 +155,7 @@ class LoggedEvent:
 
 
 async def read_after(tx: Tx, organization_id: OrganizationId, seq: int, limit: int) -> list[LoggedEvent]:
-    """What follows that seq. When its first is not seq + 1, or there is none below the head, it is kept no longer.
+    """What follows that seq. Where it is not dense, something is kept no longer, or lost.
 
     For the worker's role: the service only appends.
     """
@@ -175,6 +175,11 @@ async def read_after(tx: Tx, organization_id: OrganizationId, seq: int, limit: i
         LoggedEvent(number, account_id, Environment(environment), EventType(kind), symbol, payload)
         for number, account_id, environment, kind, symbol, payload in (row.values() for row in rows)
     ]
+
+
+def is_dense(page: Sequence[LoggedEvent], after: int) -> bool:
+    """Whether the page begins right after that seq and leaves none out: an organization's seqs have no holes."""
+    return bool(page) and all(event.seq == seq for seq, event in enumerate(page, after + 1))
 
 
 async def head(tx: Tx, organization_id: OrganizationId) -> int:
@@ -248,10 +253,14 @@ def open_cursor(text: str) -> Cursor:
     return cursor
 
 
-async def keep_partitions(tx: Tx) -> bool:
-    """Makes the coming days' partitions, drops those kept long enough. False: something was left to the next call."""
-    row = await tx.fetchrow(
+async def make_partitions(tx: Tx) -> bool:
+    """Makes the coming days' partitions. False: something was left to the next call."""
+    late = await tx.fetchval(
         "SELECT late FROM stream_keep_partitions($1, $2)", DAYS_AHEAD, KEEP_DAYS, timeout=KEEP_LIMIT_SECONDS
     )
-    assert row is not None
-    return not row["late"]
+    return not late
+
+
+async def drop_partitions(tx: Tx) -> bool:
+    """Drops the days that were kept long enough, in a transaction of its own: see make_partitions."""
+    return not await tx.fetchval("SELECT late FROM stream_drop_partitions($1)", KEEP_DAYS, timeout=KEEP_LIMIT_SECONDS)

@@ -244,7 +244,7 @@ class Streams:
             limit = min(PAGE_EVENTS, until - scope.after)
             async with self._reads, self._pool.transaction(read_only=True, plans="by_key") as tx:
                 page = await event_log.read_after(tx, followed.organization_id, scope.after, limit)
-            if not page or page[0].seq != scope.after + 1:
+            if not event_log.is_dense(page, scope.after):
                 raise CursorExpired("what follows is no longer kept: prime again")
             entries = make_entries(epoch, page)
             await stream.subscriber.offer([entry.message for entry in audience.select(Page(entries))])
