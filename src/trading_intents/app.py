@@ -31,7 +31,7 @@ from trading_intents.execution.http import quote_routes
 from trading_intents.execution.service import Execution
 from trading_intents.identity.access import RULES, Gate
 from trading_intents.identity.http import key_routes, organization_routes, provider_routes, user_routes
-from trading_intents.identity.provider import EmbeddedProvider, load_signing_key
+from trading_intents.identity.provider import EmbeddedProvider, load_issuer
 from trading_intents.identity.service import ApiKeys, Callers, Organizations, TokenIssuer, keep_reporting
 from trading_intents.identity.tokens import TokenVerifier, external_verifier
 from trading_intents.identity.users import (
@@ -150,7 +150,7 @@ async def open_parts(settings: Settings, log: Log) -> AsyncIterator[Parts]:
 
 
 def embedded_provider(parts: Parts) -> EmbeddedProvider:
-    return EmbeddedProvider(parts.settings, load_signing_key(parts.settings.data_dir), parts.clock, parts.make_id)
+    return EmbeddedProvider(parts.settings, load_issuer(parts.settings), parts.clock, parts.make_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ class Settings:
     identity_provider_name: str = _setting(
         LOCAL_PROVIDER, "The identity provider's name in paths and records. local: the embedded one."
     )
-    identity_issuer: str = _setting("", "The `iss` of acceptable tokens. Empty (local only): this process's address.")
+    identity_issuer: str = _setting("", "The `iss` of acceptable tokens. Empty (local only): that of the data folder.")
     identity_jwks_url: str = _setting("", "Where an external provider serves its keys. https, or http on loopback.")
     identity_audience: str = _setting(
         "trading-intents",

@@ -2,9 +2,9 @@
 
 import json
 import os
+import shutil
 import stat
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -18,7 +18,14 @@ from tests.identity.issuer import SigningKey, encode, p256_key
 from trading_intents.config import Settings
 from trading_intents.errors import StartupRefused, Unauthorized
 from trading_intents.identity.model import ClaimsKind, Scope
-from trading_intents.identity.provider import KEY_FILE, TOKEN_SECONDS, EmbeddedProvider, load_signing_key
+from trading_intents.identity.provider import (
+    ISSUER_FILE,
+    KEY_FILE,
+    TOKEN_SECONDS,
+    EmbeddedProvider,
+    Issuer,
+    load_issuer,
+)
 from trading_intents.identity.tokens import LEEWAY_SECONDS, read_key, read_key_set
 from trading_intents.ids import id_maker
 from trading_intents.telemetry import Log
@@ -27,18 +34,23 @@ from trading_intents.testing.fakes import ManualClock
 PROCESSES = 16
 
 
+def load(folder: Path, **settings: Any) -> Issuer:
+    return load_issuer(Settings(data_dir=folder, **settings))
+
+
+def make_provider(folder: Path, clock: ManualClock, **changes: Any) -> EmbeddedProvider:
+    settings = Settings(data_dir=folder, **changes)
+    return EmbeddedProvider(settings, load_issuer(settings), clock, id_maker(clock))
+
+
 @pytest.fixture
 def key(tmp_path: Path) -> Ed25519PrivateKey:
-    return load_signing_key(tmp_path)
-
-
-def make_provider(key: Ed25519PrivateKey, clock: ManualClock, settings: Settings | None = None) -> EmbeddedProvider:
-    return EmbeddedProvider(settings or Settings(), key, clock, id_maker(clock))
+    return load(tmp_path).key
 
 
 @pytest.fixture
-def provider(key: Ed25519PrivateKey, clock: ManualClock) -> EmbeddedProvider:
-    return make_provider(key, clock)
+def provider(tmp_path: Path, clock: ManualClock) -> EmbeddedProvider:
+    return make_provider(tmp_path, clock)
 
 
 # The key file
@@ -46,33 +58,34 @@ def provider(key: Ed25519PrivateKey, clock: ManualClock) -> EmbeddedProvider:
 
 def test_the_key_is_made_once_and_found_again(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "data"
-    assert load_signing_key(folder).private_bytes_raw() == load_signing_key(folder).private_bytes_raw()
-    assert os.listdir(folder) == [KEY_FILE]
+    assert load(folder).key.private_bytes_raw() == load(folder).key.private_bytes_raw()
+    assert set(os.listdir(folder)) == {KEY_FILE, ISSUER_FILE}
 
 
 def test_only_its_owner_may_read_the_key(tmp_path: Path) -> None:
-    load_signing_key(tmp_path)
+    load(tmp_path)
     assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
 
 
-def test_processes_that_start_together_agree_on_one_key(tmp_path: Path) -> None:
+def test_processes_that_start_together_agree_on_one_key_and_name(tmp_path: Path) -> None:
     start = Barrier(PROCESSES)
 
-    def load(_: int) -> bytes:
+    def start_one(number: int) -> tuple[str, bytes]:
         start.wait()
-        return load_signing_key(tmp_path).private_bytes_raw()
+        issuer = load(tmp_path, http_port=9000 + number)
+        return issuer.name, issuer.key.private_bytes_raw()
 
     with ThreadPoolExecutor(PROCESSES) as pool:
-        assert len(set(pool.map(load, range(PROCESSES)))) == 1
-    assert os.listdir(tmp_path) == [KEY_FILE]
+        assert len(set(pool.map(start_one, range(PROCESSES)))) == 1
+    assert set(os.listdir(tmp_path)) == {KEY_FILE, ISSUER_FILE}
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o620])
 def test_a_key_that_others_can_reach_is_refused(tmp_path: Path, mode: int) -> None:
-    load_signing_key(tmp_path)
+    load(tmp_path)
     (tmp_path / KEY_FILE).chmod(mode)
     with pytest.raises(StartupRefused, match="chmod 600"):
-        load_signing_key(tmp_path)
+        load(tmp_path)
 
 
 OTHER_KIND = p256_key().private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -84,14 +97,14 @@ def test_a_file_that_is_no_such_key_is_refused_and_left_alone(tmp_path: Path, co
     path.touch(0o600)
     path.write_bytes(content)
     with pytest.raises(StartupRefused, match=KEY_FILE):
-        load_signing_key(tmp_path)
+        load(tmp_path)
     assert path.read_bytes() == content
 
 
 def test_a_data_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StartupRefused):
-        load_signing_key(tmp_path / "file")
+        load(tmp_path / "file")
 
 
 # Tokens
@@ -156,15 +169,15 @@ async def test_only_the_type_that_we_issue_is_taken(
 async def test_another_folders_key_is_refused(
     provider: EmbeddedProvider, clock: ManualClock, log: Log, tmp_path: Path
 ) -> None:
-    stranger = make_provider(load_signing_key(tmp_path / "other"), clock)
+    stranger = make_provider(tmp_path / "other", clock)
     with pytest.raises(Unauthorized):
         await provider.verifier(log).verify(stranger.issue_user_token("ada", None, None).reveal())
 
 
 async def test_a_token_of_another_audience_is_refused(
-    provider: EmbeddedProvider, key: Ed25519PrivateKey, clock: ManualClock, log: Log
+    provider: EmbeddedProvider, tmp_path: Path, clock: ManualClock, log: Log
 ) -> None:
-    other = make_provider(key, clock, Settings(identity_audience="staging"))
+    other = make_provider(tmp_path, clock, identity_audience="staging")
     with pytest.raises(Unauthorized):
         await provider.verifier(log).verify(other.issue_user_token("ada", None, None).reveal())
 
@@ -173,16 +186,29 @@ async def test_a_token_of_another_audience_is_refused(
 
 
 async def test_processes_on_other_ports_that_share_the_folder_take_each_others_tokens(
-    provider: EmbeddedProvider, key: Ed25519PrivateKey, clock: ManualClock, log: Log
+    provider: EmbeddedProvider, tmp_path: Path, clock: ManualClock, log: Log
 ) -> None:
-    neighbour = make_provider(key, clock, Settings(http_port=9090))
-    assert neighbour.issuer != provider.issuer
-    await neighbour.verifier(log).verify(provider.issue_user_token("ada", None, None).reveal())
+    neighbour = make_provider(tmp_path, clock, http_port=9090)
+    for one, other in ((provider, neighbour), (neighbour, provider)):
+        await one.verifier(log).verify(other.issue_user_token("ada", None, None).reveal())
 
 
-async def test_an_issuer_that_is_set_is_required(key: Ed25519PrivateKey, clock: ManualClock, log: Log) -> None:
-    settings = Settings(identity_issuer="https://trading.example")
-    named, other = make_provider(key, clock, settings), make_provider(key, clock)
+async def test_a_token_of_another_issuer_is_refused_though_the_key_is_the_same(
+    provider: EmbeddedProvider, tmp_path: Path, clock: ManualClock, log: Log
+) -> None:
+    """Somebody copied the key to another platform with the same audience."""
+    other_folder = tmp_path / "other"
+    other_folder.mkdir()
+    shutil.copy(tmp_path / KEY_FILE, other_folder)
+    other = make_provider(other_folder, clock, http_port=9090)
+    for one, stranger in ((provider, other), (other, provider)):
+        with pytest.raises(Unauthorized):
+            await one.verifier(log).verify(stranger.issue_user_token("ada", None, None).reveal())
+
+
+async def test_an_issuer_that_is_set_is_required(tmp_path: Path, clock: ManualClock, log: Log) -> None:
+    named = make_provider(tmp_path, clock, identity_issuer="https://trading.example")
+    other = make_provider(tmp_path, clock)
     await named.verifier(log).verify(named.issue_user_token("ada", None, None).reveal())
     with pytest.raises(Unauthorized):
         await named.verifier(log).verify(other.issue_user_token("ada", None, None).reveal())
@@ -191,15 +217,22 @@ async def test_an_issuer_that_is_set_is_required(key: Ed25519PrivateKey, clock: 
 @pytest.mark.parametrize(
     ("settings", "issuer"),
     [
-        (Settings(), "http://127.0.0.1:8080"),
-        (Settings(http_host="::1", http_port=80), "http://[::1]:80"),
-        (Settings(identity_issuer="https://trading.example"), "https://trading.example"),
+        ({}, "http://127.0.0.1:8080"),
+        ({"http_host": "::1", "http_port": 80}, "http://[::1]:80"),
+        ({"identity_issuer": "https://trading.example"}, "https://trading.example"),
     ],
 )
-def test_the_issuer_is_the_setting_or_the_address(
-    key: Ed25519PrivateKey, clock: ManualClock, settings: Settings, issuer: str
+def test_the_issuer_is_the_setting_or_the_first_address(
+    tmp_path: Path, clock: ManualClock, settings: dict[str, Any], issuer: str
 ) -> None:
-    assert make_provider(key, clock, settings).issuer == issuer
+    assert make_provider(tmp_path, clock, **settings).issuer == issuer
+
+
+@pytest.mark.parametrize("content", [b"", b"a\0b", b"\xff", b"x" * 300])
+def test_a_file_that_is_no_issuers_name_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / ISSUER_FILE).write_bytes(content)
+    with pytest.raises(StartupRefused, match=ISSUER_FILE):
+        load(tmp_path)
 
 
 # Documents
@@ -216,7 +249,8 @@ def test_the_key_set_holds_one_public_key_that_others_can_use(provider: Embedded
 def test_the_kid_is_the_thumbprint_of_rfc_8037(clock: ManualClock) -> None:
     # The key and the thumbprint of RFC 8037, appendix A.
     raw = bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")
-    provider = make_provider(Ed25519PrivateKey.from_private_bytes(raw), clock)
+    issuer = Issuer("http://here", Ed25519PrivateKey.from_private_bytes(raw))
+    provider = EmbeddedProvider(Settings(), issuer, clock, id_maker(clock))
     assert provider.jwks()["keys"][0]["kid"] == "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k"
 
 
@@ -231,8 +265,8 @@ def test_discovery_points_to_where_the_caller_reached_us(provider: EmbeddedProvi
 
 
 async def test_settings_for_external_claims_do_not_change_the_embedded_tokens(
-    key: Ed25519PrivateKey, clock: ManualClock, log: Log
+    tmp_path: Path, clock: ManualClock, log: Log
 ) -> None:
-    provider = make_provider(key, clock, replace(Settings(), identity_claim_role="sub", identity_claim_kind="role"))
+    provider = make_provider(tmp_path, clock, identity_claim_role="sub", identity_claim_kind="role")
     claims = await provider.verifier(log).verify(provider.issue_user_token("ada", "org_acme", "service").reveal())
     assert (claims.kind, claims.role) == (ClaimsKind.USER, "service")

@@ -17,7 +17,7 @@ from tests.stream.client import ACTION, Client, Follower, kind_of
 from tests.world import PLENTY, Headers, World
 from trading_intents.clock import SystemClock
 from trading_intents.config import PREFIX, Settings
-from trading_intents.identity.provider import TOKEN_SECONDS, EmbeddedProvider, load_signing_key
+from trading_intents.identity.provider import TOKEN_SECONDS, EmbeddedProvider, load_issuer
 from trading_intents.ids import id_maker
 
 END_SECONDS = 5.0
@@ -39,7 +39,8 @@ class Clock(SystemClock):
 def bearer(platform: Platform, user: str, organization: str, behind_seconds: float = 0.0) -> Headers:
     """A token as the platform itself makes them, some time ago."""
     folder, clock = Path(platform.environ[f"{PREFIX}DATA_DIR"]), Clock(behind_seconds)
-    provider = EmbeddedProvider(Settings(data_dir=folder), load_signing_key(folder), clock, id_maker(clock))
+    settings = Settings(data_dir=folder)
+    provider = EmbeddedProvider(settings, load_issuer(settings), clock, id_maker(clock))
     return {"authorization": f"Bearer {provider.issue_user_token(user, organization, 'member').reveal()}"}
 
 

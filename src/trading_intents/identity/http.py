@@ -263,7 +263,7 @@ def provider_routes(gate: Gate, provider: EmbeddedProvider, issuer: TokenIssuer)
         return answer
 
     async def discovery(request: Request) -> Answer:
-        return answer_json(provider.discovery(provider.issuer))
+        return answer_json(provider.discovery(provider.base_url))
 
     async def keys(request: Request) -> Answer:
         return answer_json(provider.jwks())

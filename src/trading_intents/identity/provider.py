@@ -8,6 +8,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,41 +23,45 @@ from trading_intents.clock import Clock
 from trading_intents.config import Settings
 from trading_intents.errors import StartupRefused
 from trading_intents.identity.model import Scope
-from trading_intents.identity.tokens import ACCESS_TOKEN_TYPES, ClaimNames, TokenRules, TokenVerifier
+from trading_intents.identity.tokens import ACCESS_TOKEN_TYPES, LONGEST_TEXT, ClaimNames, TokenRules, TokenVerifier
 from trading_intents.ids import IdMaker
 from trading_intents.secret import Secret
 from trading_intents.telemetry import Log
 
 KEY_FILE = "identity-key.pem"
+ISSUER_FILE = "identity-issuer"
 TOKEN_SECONDS = 900
 TOKEN_PATH = "/oauth/token"  # noqa: S105 - a path
 KEYS_PATH = "/.well-known/jwks.json"
 
 
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """Whose tokens these are: the name that each must carry, and the key that signs it."""
+
+    name: str
+    key: Ed25519PrivateKey
+
+
 class EmbeddedProvider:
     """Issues tokens, and is the source of the key that they verify with."""
 
-    # The issuer is IDENTITY_ISSUER, and then every token must name it. Without that setting it is the address that the
-    # issuing process is configured for, as discovery wants it, and is not compared: processes that share a data folder
-    # listen on different ports, the command line on none. The folder's own key, which signs nothing else, then says
-    # who issued a token, and the audience whom it is for.
-
-    def __init__(self, settings: Settings, key: Ed25519PrivateKey, clock: Clock, make_id: IdMaker) -> None:
-        self.issuer = settings.identity_issuer or _address(settings)
-        self._required_issuer = settings.identity_issuer or None
+    def __init__(self, settings: Settings, issuer: Issuer, clock: Clock, make_id: IdMaker) -> None:
+        self.issuer = issuer.name
+        self.base_url = settings.identity_issuer or _address(settings)
         self._audience = settings.identity_audience
         self._names = ClaimNames()
-        self._key = key
+        self._key = issuer.key
         self._clock = clock
         self._make_id = make_id
-        self._jwk = _published(key)
+        self._jwk = _published(issuer.key)
         self._verification_key = PyJWK(self._jwk)
 
     async def find(self, kid: str) -> PyJWK | None:
         return self._verification_key if kid == self._jwk["kid"] else None
 
     def verifier(self, log: Log) -> TokenVerifier:
-        rules = TokenRules(self._required_issuer, self._audience, self._names, ACCESS_TOKEN_TYPES)
+        rules = TokenRules(self.issuer, self._audience, self._names, ACCESS_TOKEN_TYPES)
         return TokenVerifier(rules, self, self._clock, log)
 
     def issue_user_token(self, subject: str, organization: str | None, role: str | None) -> Secret:
@@ -102,29 +107,43 @@ class EmbeddedProvider:
         return Secret(jwt.encode(claims, self._key, algorithm="EdDSA", headers=header))
 
 
-def load_signing_key(data_dir: Path) -> Ed25519PrivateKey:
-    """The data folder's one key, made by whichever process asks first."""
-    path = data_dir / KEY_FILE
+def load_issuer(settings: Settings) -> Issuer:
+    """The data folder's one key, and the issuer's name beside it: IDENTITY_ISSUER, else the first process's address.
+    The others, on other ports or on none, issue and accept under that name too."""
+    key_path, name_path = settings.data_dir / KEY_FILE, settings.data_dir / ISSUER_FILE
     try:
-        if not path.exists():
-            _make_key_file(path)
-        return _read_key_file(path)
+        if not key_path.exists():
+            _make_file(key_path, _new_key())
+        if not (settings.identity_issuer or name_path.exists()):
+            _make_file(name_path, _address(settings).encode())
+        return Issuer(settings.identity_issuer or _read_name(name_path), _read_key_file(key_path))
     except OSError as error:
-        raise StartupRefused(f"{path}: {error.strerror}") from error
+        raise StartupRefused(f"{error.filename}: {error.strerror}") from error
 
 
-def _make_key_file(path: Path) -> None:
-    pem = Ed25519PrivateKey.generate().private_bytes(
+def _new_key() -> bytes:
+    return Ed25519PrivateKey.generate().private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+
+
+def _read_name(path: Path) -> str:
+    name = path.read_bytes().decode(errors="replace").strip()
+    if not (0 < len(name) <= LONGEST_TEXT and name.isascii() and name.isprintable()):
+        raise StartupRefused(f"{path}: not an issuer's name; remove it to have a new one made")
+    return name
+
+
+def _make_file(path: Path, content: bytes) -> None:
+    """Unless there is one by then."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{KEY_FILE}.")  # mode 0600
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(pem)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        # A link, not a rename: it never replaces the key of a process that was faster.
+        # A link, not a rename: it never replaces the file of a process that was faster.
         os.link(draft, path)
     except FileExistsError:
         pass

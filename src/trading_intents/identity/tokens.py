@@ -62,9 +62,9 @@ class ClaimNames:
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """What a token must be. `issuer` None: whoever holds the key is the issuer (see provider.py)."""
+    """What a token must be."""
 
-    issuer: str | None
+    issuer: str
     audience: str
     claims: ClaimNames = ClaimNames()
     types: frozenset[str] = ACCESS_TOKEN_TYPES | PLAIN_TYPES
@@ -140,7 +140,7 @@ def _check_is_access_token(header: dict[str, Any], payload: dict[str, Any]) -> N
 
 def _read_claims(payload: dict[str, Any], rules: TokenRules, now: float) -> Claims:
     issuer = _text(payload, "iss")
-    if issuer is None or issuer != (rules.issuer or issuer):
+    if issuer is None or issuer != rules.issuer:
         _refuse("another issuer")
     if rules.audience not in _texts(payload.get("aud"), "aud"):
         _refuse("another audience")
