@@ -27,8 +27,11 @@ async def kept(
     """The messages of the retained orders and positions."""
     organization = OrganizationId(books.organization)
     async with books.database.worker.transaction(read_only=True, isolation="repeatable read") as tx:
-        orders = await retained_orders(tx, organization, account, environment)
-        positions = await retained_positions(tx, organization, account, environment)
+        pages = [page async for page in retained_orders(tx, organization, account, environment)]
+        orders = [event for page in pages for event in page]
+        found = [page async for page in retained_positions(tx, organization, account, environment)]
+        positions = [event for page in found for event in page]
+    assert all(len(page) <= events.RETAINED_PAGE for page in (*pages, *found))
     return [_message(event).broker_order for event in orders], [_message(event).broker_position for event in positions]
 
 
@@ -51,7 +54,8 @@ async def test_working_orders_and_open_positions_are_retained_and_others_for_an_
         told(E.ACCEPTED, working), fill(done, "e1", "10"), fill(bought, "e2", "10"), fill(sold, "e3", "10")
     )
     orders, positions = await kept(books)
-    assert [order.order_id for order in orders] == [str(each.order_id) for each in (working, done, sold, bought)]
+    assert orders[0].order_id == str(working.order_id)  # what works comes first
+    assert {order.order_id for order in orders} == {str(each.order_id) for each in (working, done, sold, bought)}
     assert [(position.symbol, position.quantity) for position in positions] == [("AAPL", "10"), ("MSFT", "0")]
     await age(books, "orders", "finished_at")
     await age(books, "positions", "received_at")
@@ -77,6 +81,14 @@ async def test_retained_state_is_narrowed_to_an_account_or_an_environment(
         for account in (0, 0, 0, 1):
             sent = await books.create("10", account=account)
             await books.tell(fill(sent, f"{sent.seq}", "4"), account=account)
+        assert [len(each) for each in await kept(books)] == [4, 2]
+        done = [await books.create("10", symbol=symbol) for symbol in "ABCDE"]
+        await books.tell(*(fill(sent, f"{sent.seq}", "10") for sent in done))  # all in one moment
+        orders, positions = await kept(books, books.accounts[0])
+        assert len({order.order_id for order in orders}) == len(orders) == 8
+        assert [position.symbol for position in positions] == ["A", "AAPL", "B", "C", "D", "E"]
+        await age(books, "orders", "finished_at")
+        await books.owner.execute("DELETE FROM positions WHERE symbol <> 'AAPL'")
         assert [len(each) for each in await kept(books)] == [4, 2]
         assert [len(each) for each in await kept(books, books.accounts[0])] == [3, 1]
         assert [len(each) for each in await kept(books, None, Environment.PAPER)] == [4, 2]

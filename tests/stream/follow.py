@@ -136,5 +136,6 @@ class House:
 
 async def _nothing(
     tx: Tx, organization_id: OrganizationId, account_id: UUID | None, environment: Environment | None
-) -> Sequence[Event]:
-    return []
+) -> AsyncIterator[Sequence[Event]]:
+    return
+    yield

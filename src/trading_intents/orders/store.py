@@ -288,62 +288,6 @@ async def write_trades(tx: Tx, trades: Sequence[Row]) -> None:
     )
 
 
-async def find_retained_orders(
-    tx: Tx, organization_id: UUID, account_id: UUID | None, environment: str | None, finished_seconds: int
-) -> list[UUID]:
-    """In the order of their accounts and CREATEs."""
-    rows = await tx.fetch(
-        """
-        SELECT o.order_id
-        FROM accounts a
-        CROSS JOIN LATERAL (
-            SELECT order_id, create_seq FROM orders
-            WHERE account_id = a.id AND finished_at IS NULL
-            UNION ALL
-            SELECT order_id, create_seq FROM orders
-            WHERE account_id = a.id AND finished_at > (SELECT clock_timestamp()) - make_interval(secs => $4)
-        ) AS o
-        WHERE a.organization_id = $1 AND ($2::uuid IS NULL OR a.id = $2) AND ($3::text IS NULL OR a.environment = $3)
-        ORDER BY a.id, o.create_seq
-        """,
-        organization_id,
-        account_id,
-        environment,
-        finished_seconds,
-    )
-    return [row["order_id"] for row in rows]
-
-
-async def read_orders(tx: Tx, order_ids: Sequence[UUID]) -> list[Row]:
-    """In the order of the ids."""
-    return await tx.fetch(
-        """
-        SELECT o.* FROM unnest($1::uuid[]) WITH ORDINALITY AS wanted (order_id, place)
-        JOIN orders o USING (order_id) WHERE o.order_id = ANY ($1::uuid[]) ORDER BY place
-        """,
-        order_ids,
-    )
-
-
-async def list_retained_positions(
-    tx: Tx, organization_id: UUID, account_id: UUID | None, environment: str | None, closed_seconds: int
-) -> list[Row]:
-    return await tx.fetch(
-        """
-        SELECT p.*, a.environment, a.broker, (SELECT clock_timestamp()) AS now
-        FROM accounts a JOIN positions p ON p.account_id = a.id
-        WHERE a.organization_id = $1 AND ($2::uuid IS NULL OR a.id = $2) AND ($3::text IS NULL OR a.environment = $3)
-          AND (p.quantity <> 0
-               OR p.received_at > (SELECT clock_timestamp()) - make_interval(secs => $4))
-        ORDER BY p.account_id, p.symbol
-        """,
-        organization_id,
-        account_id,
-        environment,
-        closed_seconds,
-    )
-
-
 # Open orders are few and mostly young, and are read by their own index first: a plan that goes through the account's
 # orders from the oldest would find them last.
 LIST_ORDERS = """

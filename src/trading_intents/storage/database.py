@@ -91,6 +91,10 @@ class Pool:
         self._in_use = metrics.pool_in_use.labels(role)
         self._away_until_seconds = 0.0
 
+    @property
+    def size(self) -> int:
+        return self._connections.size
+
     def share(self) -> "Pool":
         """Half of the connections: those who take all of it leave the others enough."""
         return Pool(Share(self._connections, max(1, self._connections.size // 2)), self._role, self._metrics)

@@ -2,13 +2,20 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 from weakref import WeakValueDictionary
 
 from trading_intents.accounts.service import Accounts
-from trading_intents.errors import CursorExpired, InternalError, InvalidRequest, LimitReached, PlatformError
+from trading_intents.errors import (
+    CursorExpired,
+    InternalError,
+    InvalidRequest,
+    LimitReached,
+    PlatformError,
+    Unavailable,
+)
 from trading_intents.identity.access import Gate, caller_of
 from trading_intents.identity.model import ApiKeyPrincipal
 from trading_intents.ids import OrganizationId, parse_id
@@ -23,14 +30,18 @@ from trading_intents.telemetry import Log
 from trading_intents.trading import Environment, parse_symbol
 from trading_intents.web.request import Request
 
-READS_AT_ONCE = 4  # of history and retained state, so that connections are left for what happens now
-PRIMINGS_AT_ONCE = 4  # an organization's: each holds its retained state in memory until it is handed over
-RETAINED_CHUNK = 200
+READS_AT_ONCE = 4  # of history, so that connections are left for what happens now
+MAX_PRIMINGS = 4  # of a process: each holds a connection with a snapshot until the retained state is handed over
+TURN_SECONDS = 60.0
+# A reader that is primed makes room for a page within this time, which is less than a transaction may stand still. In
+# all it may keep its snapshot waiting for the seconds at the start, and one more for each so many events.
+PAGE_SECONDS, PRIMING_START_SECONDS, MIN_PRIMED_PER_SECOND = 1.5, 10.0, 1_000
 MOST_SCOPES = 1_000
 MOST_REASON = 500
 
 # The working orders or open positions, and those finished within the hour; None: of all accounts, both environments.
-Retained = Callable[[Tx, OrganizationId, UUID | None, Environment | None], Awaitable[Sequence[Event]]]
+# Read a page at a time.
+Retained = Callable[[Tx, OrganizationId, UUID | None, Environment | None], AsyncIterator[Sequence[Event]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +84,15 @@ class Stream:
     followed: Followed | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """What a subscription begins with, as of one moment."""
-
-    epoch: UUID
-    head: int
-    retained: Mapping[EventType, Sequence[Event]]
-
-
 class Streams:
     def __init__(
         self, pool: Pool, hub: Hub, accounts: Accounts, gate: Gate, retained: Mapping[EventType, Retained], log: Log
     ) -> None:
         self._pool, self._hub, self._accounts, self._gate, self._log = pool, hub, accounts, gate, log
         self._retained = retained
-        self._reads = asyncio.Semaphore(READS_AT_ONCE)
+        primings = max(1, min(MAX_PRIMINGS, pool.size // 2 - 1))  # what happens now needs connections too
+        self._reads, self._snapshots = asyncio.Semaphore(READS_AT_ONCE), asyncio.Semaphore(primings)
+        self._of_organization = max(1, primings // 2)  # so that one leaves room for another
         self._primings: WeakValueDictionary[OrganizationId, asyncio.Semaphore] = WeakValueDictionary()
 
     def open(self, door: str, request: Request, notify: Callable[[], None]) -> Stream:
@@ -169,18 +173,28 @@ class Streams:
         accepted: "asyncio.Future[None]",
     ) -> None:
         try:
-            async with self._priming(organization_id, bool(kinds)):
-                start = await self._start(scope.wanted, organization_id, cursor, kinds)
-                stream.followed = self._hub.follow(stream.subscriber, organization_id, start.epoch, start.head)
-                scope.after = cursor.seq if cursor else start.head
-                if before is not None and before.after is not None and cursor is None:
-                    # What the one before was still due: between it and this nothing may be missed.
-                    await self._catch_up(stream, before, start.epoch, start.head)
-                if not accepted.done():
-                    accepted.set_result(None)
-                await stream.subscriber.offer([status("subscribed")])
-                await self._prime(stream, scope.wanted, start)
-            await self._join(stream, scope, start.epoch)
+            due = before if before is not None and before.after is not None and cursor is None else None
+            if due is not None:
+                # What the one before was to get still, at the reader's own pace: nothing may be missed in between.
+                await self._catch_up(stream, due, *await self._read_head(organization_id))
+            await stream.subscriber.offer([])
+            async with contextlib.AsyncExitStack() as snapshot:
+                tx = await snapshot.enter_async_context(self._snapshot(organization_id, is_primed=bool(kinds)))
+                epoch, head = await event_log.read_epoch(tx), await event_log.head(tx, organization_id)
+                if cursor is not None and not await _leads_on(tx, organization_id, cursor, epoch, head):
+                    raise CursorExpired("what follows the cursor is no longer kept: prime again")
+                if not kinds:
+                    await snapshot.aclose()
+                stream.followed = self._hub.follow(stream.subscriber, organization_id, epoch, head)
+                scope.after = cursor.seq if cursor else head
+                async with _keeping_up(PAGE_SECONDS if kinds else None):
+                    if due is not None:
+                        await self._catch_up(stream, due, epoch, head, tx if kinds else None)
+                    if not accepted.done():
+                        accepted.set_result(None)
+                    await stream.subscriber.offer([status("subscribed")])
+                await self._prime(tx, stream, scope.wanted, organization_id, kinds, make_cursor(epoch, head))
+            await self._join(stream, scope, epoch)
         except PlatformError as error:
             _fail(stream, accepted, error)
         except Exception as error:
@@ -190,34 +204,53 @@ class Streams:
             accepted.cancel()
 
     @contextlib.asynccontextmanager
-    async def _priming(self, organization_id: OrganizationId, needed: bool) -> AsyncIterator[None]:
-        if not needed:
-            yield
-            return
-        turn = self._primings.setdefault(organization_id, asyncio.Semaphore(PRIMINGS_AT_ONCE))
-        async with turn:
-            yield
+    async def _snapshot(self, organization_id: OrganizationId, is_primed: bool) -> AsyncIterator[Tx]:
+        """All that is read in it is as of one moment, the stream's head too."""
+        turn = self._primings.setdefault(organization_id, asyncio.Semaphore(self._of_organization))
+        async with contextlib.AsyncExitStack() as turns:
+            try:
+                async with asyncio.timeout(TURN_SECONDS):
+                    for each in (turn, self._snapshots) if is_primed else (self._reads,):
+                        await turns.enter_async_context(each)
+            except TimeoutError:
+                raise Unavailable("too many subscriptions are being primed: try again") from None
+            transaction = self._pool.transaction(read_only=True, isolation="repeatable read", plans="by_key")
+            yield await turns.enter_async_context(transaction)
 
-    async def _start(
-        self, wanted: Wanted, organization_id: OrganizationId, cursor: Cursor | None, kinds: Sequence[EventType]
-    ) -> _Start:
-        async with self._reads, self._pool.transaction(read_only=True, isolation="repeatable read") as tx:
-            epoch, head = await event_log.read_epoch(tx), await event_log.head(tx, organization_id)
-            if cursor is not None and not await _leads_on(tx, organization_id, cursor, epoch, head):
-                raise CursorExpired("what follows the cursor is no longer kept: prime again")
-            retained = {
-                kind: await self._retained[kind](tx, organization_id, wanted.account_id, wanted.environment)
-                for kind in kinds
-            }
-        return _Start(epoch, head, retained)
+    @contextlib.asynccontextmanager
+    async def _history(self) -> AsyncIterator[Tx]:
+        async with self._reads, self._pool.transaction(read_only=True, plans="by_key") as tx:
+            yield tx
 
-    async def _prime(self, stream: Stream, wanted: Wanted, start: _Start) -> None:
-        cursor = make_cursor(start.epoch, start.head)
-        for kind, state in start.retained.items():
-            messages = [Message(event.payload) for event in state if wanted.symbol in (None, event.symbol)]
-            for first in range(0, len(messages), RETAINED_CHUNK):
-                await stream.subscriber.offer(messages[first : first + RETAINED_CHUNK])
-            await stream.subscriber.offer([primed(kind, cursor)])
+    async def _read_head(self, organization_id: OrganizationId) -> tuple[UUID, int]:
+        async with self._snapshot(organization_id, is_primed=False) as tx:
+            return await event_log.read_epoch(tx), await event_log.head(tx, organization_id)
+
+    async def _prime(
+        self,
+        tx: Tx,
+        stream: Stream,
+        wanted: Wanted,
+        organization_id: OrganizationId,
+        kinds: Sequence[EventType],
+        cursor: str,
+    ) -> None:
+        """The retained state, page by page."""
+        loop, handed, waited_seconds = asyncio.get_running_loop(), 0, 0.0
+        for kind in kinds:
+            async for page in self._retained[kind](tx, organization_id, wanted.account_id, wanted.environment):
+                began = loop.time()
+                slack_seconds = PRIMING_START_SECONDS + handed / MIN_PRIMED_PER_SECOND - waited_seconds
+                async with _keeping_up(min(PAGE_SECONDS, slack_seconds)):
+                    await stream.subscriber.offer(
+                        [Message(event.payload) for event in page if wanted.symbol in (None, event.symbol)]
+                    )
+                if stream.subscriber.error is not None:
+                    raise stream.subscriber.error
+                handed += len(page)
+                waited_seconds += loop.time() - began
+            async with _keeping_up(PAGE_SECONDS):
+                await stream.subscriber.offer([primed(kind, cursor)])
 
     async def _join(self, stream: Stream, scope: Scope, epoch: UUID) -> None:
         """Read what was until what is, at the reader's own pace; then go on with everyone else."""
@@ -236,19 +269,31 @@ class Streams:
         scope.joined = True
         self._change(stream)
 
-    async def _catch_up(self, stream: Stream, scope: Scope, epoch: UUID, until: int) -> None:
+    async def _catch_up(
+        self, stream: Stream, scope: Scope, epoch: UUID, until: int, snapshot: Tx | None = None
+    ) -> None:
         followed, audience = stream.followed, Audience([scope.wanted])
         assert followed is not None
         assert scope.after is not None
         while scope.after < until:
             limit = min(PAGE_EVENTS, until - scope.after)
-            async with self._reads, self._pool.transaction(read_only=True, plans="by_key") as tx:
+            async with contextlib.nullcontext(snapshot) if snapshot else self._history() as tx:
                 page = await event_log.read_after(tx, followed.organization_id, scope.after, limit)
             if not event_log.is_dense(page, scope.after):
                 raise CursorExpired("what follows is no longer kept: prime again")
             entries = make_entries(epoch, page)
             await stream.subscriber.offer([entry.message for entry in audience.select(Page(entries))])
             scope.after = entries[-1].seq
+
+
+@contextlib.asynccontextmanager
+async def _keeping_up(limit_seconds: float | None) -> AsyncIterator[None]:
+    """For a reader that a snapshot waits for."""
+    try:
+        async with asyncio.timeout(limit_seconds):
+            yield
+    except TimeoutError:
+        raise LimitReached("the reader is too slow to be primed: read on while it is") from None
 
 
 def _credential(request: Request) -> Hashable:
