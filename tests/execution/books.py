@@ -1,7 +1,7 @@
 """An account whose orders are submitted through the real writer, sent by nobody, and told of by the test."""
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -13,12 +13,13 @@ import asyncpg
 from tests.conftest import Urls
 from tests.intents.office import open_office
 from trading_intents.brokers.port import BrokerEvent, EventKind
-from trading_intents.execution.tracker import Desk, OwnFact, Recorded, publish, record
+from trading_intents.execution.tracker import Desk, OwnFact, Recorded, Recording, publishing, record, writes
 from trading_intents.ids import OrganizationId
 from trading_intents.intents.model import Cancel, Command, Create, Replace, Spec
 from trading_intents.intents.writing.batch import Receipt
 from trading_intents.orders.facts import FactKind, client_order_id
-from trading_intents.storage.database import Database
+from trading_intents.storage.database import Database, Tx
+from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.stream import trading_pb2
 from trading_intents.trading import Environment, OrderKind, OrderSide, RouteStrategy, Symbol
 
@@ -36,6 +37,14 @@ class Sent:
 
 
 Commit = Callable[[UUID, Command, str | None], Awaitable[tuple[UUID, int]]]
+
+
+async def record_alone(tx: Tx, desk: Desk, events: Sequence[BrokerEvent], own: Sequence[OwnFact] = ()) -> Recorded:
+    """As a whole transaction of the recorder, in the caller's."""
+    runner = PoolTransaction(tx)
+    (recorded,), _ = await record(runner, [Recording(desk, events, own)])
+    await runner.run([*writes([recorded]), *publishing([recorded])])
+    return recorded
 
 
 @dataclass
@@ -89,10 +98,12 @@ class Books:
         return sent
 
     async def tell(self, *events: BrokerEvent, own: tuple[OwnFact, ...] = (), account: int = 0) -> Recorded:
-        async with self.database.worker.transaction(plans="by_key") as tx:
-            recorded = await record(tx, self.desk(account), events, own)
-            await publish(tx, recorded)
-        return recorded
+        while True:
+            try:
+                async with self.database.worker.transaction(plans="by_key") as tx:
+                    return await record_alone(tx, self.desk(account), events, own)
+            except asyncpg.UniqueViolationError:
+                continue  # another one made the same position: read again
 
     async def order(self, order: Sent) -> dict[str, Any]:
         return dict(await self.owner.fetchrow("SELECT * FROM orders WHERE order_id = $1", order.order_id))

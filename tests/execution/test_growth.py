@@ -1,8 +1,7 @@
 """What is written of an order costs the same however many came before it."""
 
-from tests.execution.books import Books, fill, ours, told
+from tests.execution.books import Books, fill, ours, record_alone, told
 from trading_intents.brokers.port import EventKind as E
-from trading_intents.execution.tracker import publish, record
 from trading_intents.orders.facts import FactKind as F
 
 ROWS = 5_000
@@ -46,7 +45,7 @@ async def rows_read(books: Books, name: str) -> int:
     events = [told(E.ACCEPTED, sent, f"a{name}", broker_order_id=name), fill(sent, name, "10", broker_order_id=name)]
     async with books.database.worker.transaction(plans="by_key") as tx:
         before: int = await tx.fetchval(ROWS_READ)
-        await publish(tx, await record(tx, books.desk(), events, [ours(sent, F.ACCEPTED, broker_order_id=name)]))
+        await record_alone(tx, books.desk(), events, [ours(sent, F.ACCEPTED, broker_order_id=name)])
         after: int = await tx.fetchval(ROWS_READ)
     return after - before
 

@@ -2,9 +2,8 @@
 
 import asyncio
 
-from tests.execution.books import Books, D, fill, ours, told
+from tests.execution.books import Books, D, fill, ours, record_alone, told
 from trading_intents.brokers.port import EventKind as E
-from trading_intents.execution.tracker import publish, record
 from trading_intents.orders.facts import FactKind as F
 
 
@@ -111,8 +110,7 @@ async def test_a_transaction_that_fails_leaves_nothing(books: Books) -> None:
     before = await books.everything()
     try:
         async with books.database.worker.transaction() as tx:
-            recorded = await record(tx, books.desk(), [fill(sent, "e1", "10")])
-            await publish(tx, recorded)
+            await record_alone(tx, books.desk(), [fill(sent, "e1", "10")])
             raise ZeroDivisionError
     except ZeroDivisionError:
         assert await books.everything() == before

@@ -188,7 +188,7 @@ async def test_a_snapshot_between_a_quote_and_its_fill_loses_nothing(urls: Urls)
         await floor.until_status(resting, "NEW")
         link = execution.leases.links[floor.account]
         assert isinstance(link._broker, PaperBroker)
-        async with link._broker._desk._turn:  # a command is just being taken
+        async with link._broker._venue._transactions._turn:  # a command is just being taken
             await post("20")  # touches the limit
             for _ in range(5):
                 link.breaker.failed(asyncio.get_running_loop().time())  # its recovery takes a snapshot

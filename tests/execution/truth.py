@@ -4,13 +4,17 @@ from collections.abc import Sequence
 from decimal import Decimal
 from uuid import UUID
 
+import msgspec
+
 from trading_intents.execution.booking import booking_of, commands_of
 from trading_intents.orders import store
 from trading_intents.orders.amounts import ZERO, exact, quotient, total
+from trading_intents.orders.ledger_store import BookedTrade, Names, parse_ledger, read_ledger
 from trading_intents.orders.model import OrderView, derive
 from trading_intents.orders.positions import Position, from_trades, kept, opening
 from trading_intents.orders.store import Book
-from trading_intents.storage.database import Database, Row
+from trading_intents.storage.database import Database
+from trading_intents.storage.grouped import PoolTransaction
 
 PAGE_ORDERS = 500
 LIMIT_SECONDS = 30.0
@@ -30,11 +34,13 @@ async def assert_true_books(database: Database) -> int:
 
 
 async def _page(database: Database, after: UUID) -> list[Book]:
-    async with database.worker.transaction(read_only=True, isolation="repeatable read") as tx:
+    async with database.worker.transaction(isolation="repeatable read") as tx:
         rows = await tx.fetch(
             "SELECT order_id FROM orders WHERE order_id > $1 ORDER BY order_id LIMIT $2", after, PAGE_ORDERS
         )
-        return await store.read_books(tx, [row["order_id"] for row in rows]) if rows else []
+        names = Names([row["order_id"] for row in rows], (), (), ())
+        read = parse_ledger(await PoolTransaction(tx).run(read_ledger(names, ())))
+        return [read.histories[row["order_id"]] for row in rows]
 
 
 def _derived(book: Book) -> OrderView:
@@ -102,9 +108,9 @@ async def _assert_true_positions(database: Database) -> None:
     async with database.worker.transaction(read_only=True, isolation="repeatable read") as tx:
         positions = await tx.fetch("SELECT * FROM positions", timeout=LIMIT_SECONDS)
         trades = await tx.fetch("SELECT * FROM trades ORDER BY booking", timeout=LIMIT_SECONDS)
-    booked: dict[tuple[UUID, str], list[Row]] = {}
+    booked: dict[tuple[UUID, str], list[BookedTrade]] = {}
     for trade in trades:
-        booked.setdefault((trade["account_id"], trade["symbol"]), []).append(trade)
+        booked.setdefault((trade["account_id"], trade["symbol"]), []).append(msgspec.convert(dict(trade), BookedTrade))
     found = {(row["account_id"], row["symbol"]): kept(row) for row in positions}
     assert booked.keys() <= found.keys()
     for key, position in found.items():

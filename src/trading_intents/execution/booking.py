@@ -14,6 +14,7 @@ from trading_intents.intents.stats.model import Entry, Measure, ack_key
 from trading_intents.orders.amounts import ZERO, exact
 from trading_intents.orders.executions import TradeFlag
 from trading_intents.orders.facts import FactKind, client_order_id, is_conflict
+from trading_intents.orders.ledger_store import BookedTrade
 from trading_intents.orders.model import (
     OrderFlag,
     OrderState,
@@ -77,10 +78,9 @@ def _booking_numbers(trade: TradeRow) -> tuple[object, ...]:
     return trade.quantity, trade.price, trade.fee, trade.broker_sent_at
 
 
-def booking_of(row: Row) -> Booking:
-    """Of a row of trades."""
-    at = _booked_at(row["broker_sent_at"], row["received_at"])
-    return Booking(OrderSide(row["side"]), row["quantity"], row["price"], row["fee"], at)
+def booking_of(trade: BookedTrade) -> Booking:
+    at = _booked_at(trade.broker_sent_at, trade.received_at)
+    return Booking(trade.side, trade.quantity, trade.price, trade.fee, at)
 
 
 def _booked_at(broker_sent_at: datetime | None, received_at: datetime) -> datetime:

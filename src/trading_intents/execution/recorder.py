@@ -1,83 +1,41 @@
-"""Writes down what brokers said and what became of commands: all that waits of an account in one transaction, together
-with the rows of the outbox. Never talks to a broker."""
+"""Writes down what brokers said and what became of commands: all that waits, of all accounts, in one transaction,
+together with the rows of the outbox. Never talks to a broker."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
 from uuid import UUID
 
 from trading_intents.brokers.port import BrokerEvent
+from trading_intents.errors import Unavailable
 from trading_intents.execution import store
 from trading_intents.execution.model import LOOKUP_PAUSES_SECONDS
-from trading_intents.execution.tracker import Booked, Desk, OwnFact, Recorded, publish, record, warn
+from trading_intents.execution.tracker import (
+    Booked,
+    Desk,
+    OwnFact,
+    Recorded,
+    Recording,
+    publishing,
+    record,
+    warn,
+    writes,
+)
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import ClaimedRow, Status
 from trading_intents.outbox.queue import Setback
-from trading_intents.storage.database import Pool, Tx
+from trading_intents.storage.database import Tx
+from trading_intents.storage.grouped import GroupCommit, GroupTransactions, PoolTransaction
+from trading_intents.storage.pipeline import Refused, Statement
 from trading_intents.storage.signals import Signals
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log, Metrics
 
-MOST_TOGETHER = 100
-DESKS_AT_ONCE = 4
 CANCEL = "intent.cancel"
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-
-class Gathering(Generic[Item, Result]):
-    """Natural group commit: while a batch of a key is worked on its next one gathers. A batch that fails is tried item
-    by item, so that a bad one harms no other. Bounded by its callers, each of whom waits."""
-
-    def __init__(self, work: Callable[[list[Item]], Awaitable[Sequence[Result]]], at_once: int) -> None:
-        self._work, self._slots = work, asyncio.Semaphore(at_once)
-        self._waiting: dict[Hashable, list[tuple[Item, asyncio.Future[Result]]]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def put(self, key: Hashable, item: Item) -> Result:
-        settled: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        if key in self._waiting:
-            self._waiting[key].append((item, settled))
-        else:
-            self._waiting[key] = [(item, settled)]
-            task = asyncio.create_task(self._empty(key))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        return await settled
-
-    async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _empty(self, key: Hashable) -> None:
-        while True:
-            async with self._slots:
-                waiting = self._waiting[key]
-                batch, self._waiting[key] = waiting[:MOST_TOGETHER], waiting[MOST_TOGETHER:]
-                await self._settle(batch)
-            if not self._waiting[key]:
-                del self._waiting[key]
-                return
-
-    async def _settle(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
-        batch = [each for each in batch if not each[1].done()]
-        if not batch:
-            return
-        try:
-            results = await self._work([item for item, _ in batch])
-        except Exception as error:
-            if len(batch) > 1:
-                for each in batch:
-                    await self._settle([each])
-            elif not batch[0][1].done():  # who waited may have gone
-                batch[0][1].set_exception(error)
-            return
-        for (_, settled), result in zip(batch, results, strict=True):
-            if not settled.done():
-                settled.set_result(result)
+# What a second try can mend: another transaction holds an order or a stream head, or has just made the same fact or
+# position.
+LOCK_NOT_AVAILABLE, UNIQUE_VIOLATION = "55P03", "23505"
+# A batch that meets an order or a stream head which another transaction holds is tried in parts: first by organization.
+LIMIT_LOCK_WAIT = Statement("SET LOCAL lock_timeout = '50ms'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,39 +62,42 @@ class Written:
     orders: Mapping[UUID, Booked]
 
 
-class _ClaimLost(Exception):
-    """Of a row in the batch: it is another worker's by now."""
-
-
 class Recorder:
-    """`doubted` is told when an order is to be looked up."""
+    """`on_doubt` runs when an order is to be looked up."""
 
     def __init__(
         self,
-        pool: Pool,
+        transactions: GroupTransactions,
         attempt_limit: int,
-        doubted: Callable[[], None],
+        on_doubt: Callable[[], None],
         signals: Signals,
         metrics: Metrics,
         log: Log,
     ) -> None:
-        self._pool, self._attempt_limit, self._doubted = pool, attempt_limit, doubted
+        self._transactions, self._attempt_limit, self._on_doubt = transactions, attempt_limit, on_doubt
         self._signals, self._metrics, self._log = signals, metrics, log
-        self._gathering = Gathering(self._write, DESKS_AT_ONCE)
+        self._group: GroupCommit[Entry, Written] = GroupCommit(self._write)
 
     async def write(self, entry: Entry) -> Written:
-        # Setbacks lock their orders first, and so go by themselves: nobody locks orders in two goes.
-        return await self._gathering.put((entry.desk.account_id, entry.setback is None), entry)
+        """Unavailable: nothing was written. OutcomeUnknown: perhaps; writing it again changes nothing twice."""
+        return await self._group.put(entry)
 
     async def close(self) -> None:
-        await self._gathering.close()
+        await self._group.close()
+        self._transactions.close()
 
     async def book(self, tx: Tx, desk: Desk, events: Sequence[BrokerEvent], own: Sequence[OwnFact] = ()) -> Recorded:
         """The first statements of a transaction that `publish` and `told` must follow."""
-        recorded = await record(tx, desk, events, own)
+        runner = PoolTransaction(tx)
+        (recorded,), _ = await record(runner, [Recording(desk, events, own)])
+        await runner.run(writes([recorded]))
         if recorded.resurrected:
             await store.look_up_after(tx, recorded.resurrected, 0)
         return recorded
+
+    async def publish(self, tx: Tx, recorded: Recorded) -> None:
+        """The last statements before the commit."""
+        await PoolTransaction(tx).run(publishing([recorded]))
 
     def told(self, recorded: Recorded) -> None:
         """After the commit."""
@@ -145,70 +106,114 @@ class Recorder:
         for order_id in recorded.resurrected:
             self._metrics.execution_alerts.labels("resurrected").inc()
             self._log.error("the broker has an order that was given up", order=str(order_id))
-            self._doubted()
+            self._on_doubt()
         warn(recorded, self._log, self._metrics)
 
-    async def _write(self, entries: list[Entry]) -> list[Written]:
+    async def _write(self, entries: list[Entry]) -> list[Written | Exception]:
         try:
-            async with self._pool.transaction(plans="by_key") as tx:
-                recorded, statuses = await self._record(tx, entries)
-        except _ClaimLost:
-            if len(entries) > 1:
+            return [*await self._commit(entries)]
+        except Refused as error:
+            if error.code not in (LOCK_NOT_AVAILABLE, UNIQUE_VIOLATION):
                 raise
-            return [Written(None, {})]
-        if recorded:
-            self.told(recorded)
+        if len(entries) == 1:
+            return [Unavailable("another transaction is just recording the same")]
+        results: dict[int, Written | Exception] = {}
+        for part in _parts(entries):
+            for entry, result in zip(part, await self._write(part), strict=True):
+                results[id(entry)] = result
+        return [results[id(entry)] for entry in entries]
+
+    async def _commit(self, entries: list[Entry]) -> list[Written]:
+        rows = [entry.row for entry in entries if entry.row]
+        async with self._transactions.transaction() as tx:
+            lock_rows = [outbox.lock_claimed(rows)] if rows else []
+            recorded, replies = await record(tx, _recordings(entries), lock_rows, before=[LIMIT_LOCK_WAIT])
+            held = outbox.parse_locked(replies[0]) if rows else set()
+            if any((row.id, row.token) not in held for row in rows):
+                if len(entries) > 1:
+                    raise _ClaimLost  # each by itself
+                return [Written(None, {})]
+            cancelled = {order_id for each in recorded for order_id in each.cancelled}
+            entries = [_hurried(entry, cancelled) for entry in entries]
+            await tx.commit(
+                [*writes(recorded), *self._follow(entries, recorded), *self._end_rows(entries), *publishing(recorded)]
+            )
+        for each in recorded:
+            self.told(each)
         if any(entry.look_up for entry in entries):
-            self._doubted()
-        orders = recorded.orders if recorded else {}
-        return [Written(status, orders) for status in statuses]
+            self._on_doubt()
+        orders = {order_id: booked for each in recorded for order_id, booked in each.orders.items()}
+        return [Written(self._status(entry), orders) for entry in entries]
 
-    async def _record(self, tx: Tx, entries: list[Entry]) -> tuple[Recorded | None, list[Status | None]]:
-        """In the order of the locks: orders and positions, rows of the outbox, stats, the stream's head."""
-        desk = entries[0].desk
-        entries = await self._hurry(tx, entries)
-        events = [event for entry in entries for event in entry.events]
-        own = [fact for entry in entries for fact in entry.own]
-        recorded = await self.book(tx, desk, events, own) if events or own else None
-        await self._follow(tx, desk, entries)
-        statuses = await self._end_rows(tx, entries)
-        if recorded:
-            await publish(tx, recorded)
-        return recorded, statuses
-
-    async def _hurry(self, tx: Tx, entries: list[Entry]) -> list[Entry]:
-        """A CANCEL that came meanwhile does not wait for the next attempt of what it cancels. It makes waiting rows due
-        under the order's lock, as this looks for it."""
-        waiting = {entry.setback.row.order_key for entry in entries if entry.setback}
-        if not waiting:
-            return entries
-        cancelled = {row["order_id"] for row in await store.lock_orders(tx, waiting) if row["cancel_requested"]}
+    def _follow(self, entries: Sequence[Entry], recorded: Sequence[Recorded]) -> list[Statement]:
+        doubted = {entry.row.order_key for entry in entries if entry.look_up and entry.row}
+        resurrected = {order_id for each in recorded for order_id in each.resurrected}
+        unclear, unsent = (
+            [(entry.desk.account_id, entry.client_order_id) for entry in entries if getattr(entry, name)]
+            for name in ("is_unclear", "is_unsent")
+        )
         return [
-            replace(entry, setback=replace(entry.setback, after_seconds=0.0))
-            if entry.setback and entry.setback.row.order_key in cancelled and entry.setback.row.event_type != CANCEL
-            else entry
-            for entry in entries
+            *([store.looking_up(doubted, LOOKUP_PAUSES_SECONDS[0])] if doubted else ()),
+            *([store.looking_up(resurrected, 0)] if resurrected else ()),
+            *([store.marking_unclear(unclear)] if unclear else ()),
+            *([store.unmarking_sent(unsent)] if unsent else ()),
         ]
 
-    async def _follow(self, tx: Tx, desk: Desk, entries: list[Entry]) -> None:
-        doubted = sorted({entry.row.order_key for entry in entries if entry.look_up and entry.row})
-        if doubted:
-            await store.look_up_after(tx, doubted, LOOKUP_PAUSES_SECONDS[0])
-        unclear = [entry.client_order_id for entry in entries if entry.is_unclear]
-        if unclear:
-            await store.mark_unclear(tx, desk.account_id, unclear)
-        unsent = [entry.client_order_id for entry in entries if entry.is_unsent]
-        if unsent:
-            await store.unmark_sent(tx, desk.account_id, unsent)
-
-    async def _end_rows(self, tx: Tx, entries: list[Entry]) -> list[Status | None]:
+    def _end_rows(self, entries: Sequence[Entry]) -> list[Statement]:
         done = [entry.row for entry in entries if entry.row and not entry.setback]
         setbacks = [entry.setback for entry in entries if entry.setback]
-        ended: dict[UUID, Status] = {}
-        if done:
-            ended |= dict.fromkeys(await outbox.complete(tx, done), Status.COMPLETED)
-        if setbacks:
-            ended |= await outbox.retry(tx, setbacks, self._attempt_limit)
-        if len(ended) < len(done) + len(setbacks):
-            raise _ClaimLost
-        return [ended[entry.row.token] if entry.row else None for entry in entries]
+        return [
+            *([outbox.completing(done)] if done else ()),
+            *([outbox.retrying(setbacks, self._attempt_limit)] if setbacks else ()),
+        ]
+
+    def _status(self, entry: Entry) -> Status | None:
+        if entry.row is None:
+            return None
+        if entry.setback is None:
+            return Status.COMPLETED
+        return Status.PENDING if entry.row.attempts < self._attempt_limit else Status.FAILED
+
+
+class _ClaimLost(Exception):
+    """Of a row in the batch: it is another worker's by now."""
+
+
+def _recordings(entries: Sequence[Entry]) -> list[Recording]:
+    """One of each account; an order whose row is put back is locked with the others."""
+    by_account: dict[UUID, list[Entry]] = {}
+    for entry in entries:
+        by_account.setdefault(entry.desk.account_id, []).append(entry)
+    return [
+        Recording(
+            part[0].desk,
+            [event for entry in part for event in entry.events],
+            [fact for entry in part for fact in entry.own],
+            frozenset(entry.row.order_key for entry in part if entry.row and entry.setback),
+        )
+        for part in by_account.values()
+    ]
+
+
+def _hurried(entry: Entry, cancelled: set[UUID]) -> Entry:
+    """A CANCEL that came meanwhile does not wait for the next attempt of what it cancels. It makes waiting rows due
+    under the order's lock, as this looks for it."""
+    setback = entry.setback
+    if setback is None or setback.row.order_key not in cancelled or setback.row.event_type == CANCEL:
+        return entry
+    return replace(entry, setback=replace(setback, after_seconds=0.0, is_urgent=True))
+
+
+def _parts(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """By organization; of one organization by account; of one account each by itself."""
+
+    def split(key: Callable[[Entry], Hashable]) -> list[list[Entry]]:
+        found: dict[Hashable, list[Entry]] = {}
+        for entry in entries:
+            found.setdefault(key(entry), []).append(entry)
+        return list(found.values())
+
+    for key in (lambda e: e.desk.organization_id, lambda e: e.desk.account_id):
+        if len(parts := split(key)) > 1:
+            return parts
+    return [[entry] for entry in entries]

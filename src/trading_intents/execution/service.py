@@ -34,7 +34,9 @@ class Execution:
         """`settings` gives those of a broker."""
         pool, clock, metrics, log = shop.pool, shop.clock, shop.metrics, shop.log
         limits = SendLimits(most_age_millis, shop.attempt_limit)
-        self._recorder = Recorder(pool, shop.attempt_limit, lambda: self._watch.stir_after(), signals, metrics, log)
+        self._recorder = Recorder(
+            open_transactions(), shop.attempt_limit, lambda: self._watch.stir_after(), signals, metrics, log
+        )
         exchange = Exchange(
             pool=pool,
             integrations_pool=pool.share(),

@@ -21,26 +21,13 @@ async def lock_orders(tx: Tx, order_ids: Collection[UUID]) -> list[Row]:
     )
 
 
-async def last_trades(tx: Tx, account_id: UUID, symbol: str, limit: int) -> list[Row]:
-    """The symbol's trades as they were booked, newest first."""
-    return await tx.fetch(
-        """
-        SELECT side, quantity, price, fee, broker_sent_at, received_at FROM trades
-        WHERE account_id = $1 AND symbol = $2 ORDER BY booking DESC LIMIT $3
-        """,
-        account_id,
-        symbol,
-        limit,
-    )
-
-
 def lock_claimed_orders(token: UUID) -> Statement:
     """Of the rows that were claimed with this token; an order that another transaction holds is left out, so that who
     holds an order and waits for a row never waits for us."""
     return Statement(
         """
         SELECT order_id FROM orders
-        WHERE order_id IN (SELECT order_key FROM outbox WHERE claim_token = $1::uuid)
+        WHERE order_id = ANY (ARRAY (SELECT order_key FROM outbox WHERE claim_token = $1::uuid))
         ORDER BY order_id FOR UPDATE SKIP LOCKED
         """,
         (str(token),),
@@ -148,12 +135,39 @@ def mark_sent(commands: Sequence[tuple[ClaimedCommand, str]]) -> Statement:
     )
 
 
-async def unmark_sent(tx: Tx, account_id: UUID, client_order_ids: Sequence[str]) -> None:
-    """Provably nothing reached the broker."""
-    await tx.execute(
-        "UPDATE commands SET sent_at = NULL WHERE account_id = $1 AND client_order_id = ANY ($2::text[])",
-        account_id,
-        client_order_ids,
+def unmarking_sent(commands: Sequence[tuple[UUID, str]]) -> Statement:
+    """Each by account and client order id: provably nothing of it reached the broker."""
+    return Statement(f"UPDATE commands c SET sent_at = NULL {_BY_NAME}", _names(commands))  # noqa: S608 - our own
+
+
+def marking_unclear(commands: Sequence[tuple[UUID, str]]) -> Statement:
+    """Each by account and client order id: its answer was lost."""
+    return Statement(
+        f"UPDATE commands c SET unclear_at = clock_timestamp() {_BY_NAME} AND unclear_at IS NULL",  # noqa: S608 - our own
+        _names(commands),
+    )
+
+
+_BY_NAME = """
+    FROM unnest($1::uuid[], $2::text[]) AS n (account_id, name)
+    WHERE c.account_id = n.account_id AND c.client_order_id = n.name
+      AND c.account_id = ANY ($1::uuid[]) AND c.client_order_id = ANY ($2::text[])
+"""
+
+
+def _names(commands: Sequence[tuple[UUID, str]]) -> tuple[str, str]:
+    return array_text(str(account_id) for account_id, _ in commands), array_text(name for _, name in commands)
+
+
+def looking_up(order_ids: Collection[UUID], seconds: float) -> Statement:
+    """Begin to look these up, or begin anew."""
+    return Statement(
+        """
+        UPDATE orders
+        SET lookup_due_at = clock_timestamp() + make_interval(secs => $2::float8), lookups = 0, absent_at = NULL
+        WHERE order_id = ANY ($1::uuid[])
+        """,
+        (array_text(map(str, order_ids)), str(seconds)),
     )
 
 

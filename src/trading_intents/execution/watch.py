@@ -27,7 +27,7 @@ from trading_intents.execution.model import (
     used_up,
 )
 from trading_intents.execution.recorder import Recorder
-from trading_intents.execution.tracker import OwnFact, publish
+from trading_intents.execution.tracker import OwnFact
 from trading_intents.ids import OrganizationId
 from trading_intents.orders.facts import CommandKind, FactKind, client_order_id
 from trading_intents.outbox import queue as outbox
@@ -154,7 +154,7 @@ class Watch:
                 absent_seconds = (doubt.absent_seconds or 0) if is_missing else None
                 delay = next_lookup_seconds(doubt.lookups + 1, absent_seconds)
             await store.plan_lookup(tx, order_id, delay, is_missing)
-            await publish(tx, recorded)
+            await self._recorder.publish(tx, recorded)
         self._recorder.told(recorded)
         if delay is not None:
             self.stir_after(delay)
@@ -188,7 +188,7 @@ class Watch:
             await store.clear_unclear(tx, desk.account_id, fact.client_order_id)
             # Another one may be in doubt still.
             await store.plan_lookup(tx, order_id, LOOKUP_PAUSES_SECONDS[0], is_absent=False)
-            await publish(tx, recorded)
+            await self._recorder.publish(tx, recorded)
         self._recorder.told(recorded)
         self.stir_after()
         self._log.warning("command never arrived", order=str(order_id), kind=fact.kind)
@@ -257,7 +257,7 @@ class Watch:
             if sent:
                 await store.mark_unclear(tx, desk.account_id, [client_order_id(row["action_id"]) for row in sent])
                 await store.look_up_after(tx, [row["order_key"] for row in sent], LOOKUP_PAUSES_SECONDS[0])
-            await publish(tx, recorded)
+            await self._recorder.publish(tx, recorded)
         self._recorder.told(recorded)
         if sent:
             self.stir_after()

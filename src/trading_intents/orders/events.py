@@ -150,8 +150,8 @@ async def _pages(
 
 
 _NO_ID = UUID(int=0)
-# Accounts that retain something, so that the others cost no question. Not EXISTS, of which a plan may make a list of all
-# tenants' rows.
+# Accounts that retain something, so that the others cost no question. Not EXISTS, of which a plan may make a list of
+# all tenants' rows.
 _ACCOUNTS = """
     WITH clock AS MATERIALIZED (
         SELECT clock_timestamp() AS now, clock_timestamp() - make_interval(secs => $4) AS since

@@ -12,7 +12,7 @@ import msgspec
 from trading_intents.ids import OrganizationId
 from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, NewRow, Queue, Status, backoff_seconds, scrub
 from trading_intents.storage.database import Row, Tx
-from trading_intents.storage.pipeline import Statement, array_text
+from trading_intents.storage.pipeline import Reply, Statement, array_text
 
 SWEEP_ROWS = 1_000
 PRUNE_ROWS = 1_000
@@ -129,6 +129,55 @@ def release_claimed(token: UUID, delays_seconds: Mapping[int, float]) -> Stateme
     )
 
 
+def lock_claimed(claims: Sequence[ClaimedRow]) -> Statement:
+    """By id. `parse_locked` gives the ids and tokens of those that still hold."""
+    ids, tokens = _ids_and_tokens(claims)
+    return Statement(
+        """
+        SELECT id, claim_token FROM outbox
+        WHERE id = ANY ($1::bigint[]) AND claim_token = ANY ($2::uuid[]) ORDER BY id FOR UPDATE
+        """,
+        (array_text(map(str, ids)), array_text(map(str, set(tokens)))),
+    )
+
+
+def parse_locked(reply: Reply) -> set[tuple[int, UUID]]:
+    return {(int(row[0]), UUID(row[1].decode())) for row in reply.rows if row[0] and row[1]}
+
+
+def completing(claims: Sequence[ClaimedRow]) -> Statement:
+    """Of rows that are locked and whose claims hold."""
+    return Statement(
+        """
+        UPDATE outbox
+        SET status = 'completed', finished_at = clock_timestamp(), claimed_at = NULL, claim_token = NULL,
+            last_error = NULL
+        WHERE id = ANY ($1::bigint[])
+        """,
+        (array_text(str(row.id) for row in claims),),
+    )
+
+
+def retrying(setbacks: "Sequence[Setback]", attempt_limit: int) -> Statement:
+    """Of rows that are locked and whose claims hold: pending again, or failed at the attempt limit."""
+    rows = [
+        {"id": each.row.id, "delay": _delay_seconds(each), "reason": scrub(each.reason), "is_urgent": each.is_urgent}
+        for each in setbacks
+    ]
+    return Statement(
+        """
+        UPDATE outbox
+        SET status = CASE WHEN attempts < $2::bigint THEN 'pending' ELSE 'failed' END,
+            due_at = clock_timestamp() + make_interval(secs => delay), urgent = urgent OR is_urgent,
+            finished_at = CASE WHEN attempts < $2::bigint THEN NULL ELSE clock_timestamp() END,
+            claimed_at = NULL, claim_token = NULL, last_error = reason
+        FROM json_to_recordset($1::text::json) AS held (id bigint, delay float8, reason text, is_urgent boolean)
+        WHERE outbox.id = held.id AND outbox.id = ANY ($3::bigint[])
+        """,
+        (msgspec.json.encode(rows).decode(), str(attempt_limit), array_text(str(each.row.id) for each in setbacks)),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Setback:
     """An attempt that came to nothing: why, and when the next one is due (None: by the back-off)."""
@@ -136,6 +185,7 @@ class Setback:
     row: ClaimedRow
     reason: str
     after_seconds: float | None = None
+    is_urgent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from trading_intents.errors import OutcomeUnknown, PlatformError, Unavailable
+from trading_intents.storage.database import Tx
 from trading_intents.storage.pipeline import LinkLost, Pipeline, Refused, Reply, Statement
 
 MAX_BATCH = 256
@@ -16,6 +17,27 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 BEGIN, COMMIT, ROLLBACK = Statement("BEGIN"), Statement("COMMIT"), Statement("ROLLBACK")
+
+
+class StatementRunner(Protocol):
+    """An open transaction that statements can be run in; those that are to run in any of them tell texts alone."""
+
+    async def run(self, statements: Sequence[Statement]) -> list[Reply]: ...
+
+
+class PoolTransaction:
+    """A pool's transaction as a StatementRunner. Parameters are cast from text in the statements."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+
+    async def run(self, statements: Sequence[Statement]) -> list[Reply]:
+        replies = []
+        for sql, arguments in statements:
+            rows = await self._tx.fetch(sql, *arguments)
+            texts = [tuple(None if each is None else str(each).encode() for each in row.values()) for row in rows]
+            replies.append(Reply("", texts))
+        return replies
 
 
 class PipelinedTransaction:
@@ -78,7 +100,7 @@ class GroupCommit(Generic[Item, Result]):
     harms no other; not so when the database is away, or when the commit's outcome is unknown. Bounded by its callers,
     each of whom waits."""
 
-    def __init__(self, work: Callable[[list[Item]], Awaitable[Sequence[Result]]]) -> None:
+    def __init__(self, work: Callable[[list[Item]], Awaitable[Sequence[Result | Exception]]]) -> None:
         self._work = work
         self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -118,5 +140,9 @@ class GroupCommit(Generic[Item, Result]):
                     settled.set_exception(error)
             return
         for (_, settled), result in zip(batch, results, strict=True):
-            if not settled.done():
+            if settled.done():
+                continue
+            if isinstance(result, Exception):
+                settled.set_exception(result)
+            else:
                 settled.set_result(result)

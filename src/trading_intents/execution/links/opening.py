@@ -12,8 +12,10 @@ from trading_intents.execution.tracker import Desk, sum_trades
 from trading_intents.orders import store as orders_store
 from trading_intents.orders.amounts import ZERO, exact, plain
 from trading_intents.orders.events import day_of, position_event
+from trading_intents.orders.ledger_store import Place, write_positions
 from trading_intents.orders.positions import opening
 from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.stream import log as stream_log
 from trading_intents.trading import Symbol
 
@@ -54,11 +56,12 @@ async def open_positions(tx: Tx, desk: Desk, reports: Sequence[BrokerEvent]) -> 
         with exact():
             quantity = plain(report.quantity - row["quantity"])
         if quantity:
-            position = await sum_trades(tx, desk, row["symbol"], opening(quantity, report.average_price))
+            place = Place(desk.account_id, row["symbol"])
+            position = await sum_trades(PoolTransaction(tx), place, opening(quantity, report.average_price))
             account = {"environment": desk.environment, "broker": desk.broker}
             rows.append({**row, **asdict(position), **account, "received_at": row["now"]})
     if rows:
-        await orders_store.write_positions(tx, rows)
+        await PoolTransaction(tx).run([write_positions(rows)])
         await stream_log.append(tx, [position_event(row, day_of(row["now"])) for row in rows])
     return [Opening(row["symbol"], row["opening_quantity"]) for row in rows]
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from trading_intents.execution.recorder import Gathering
+from trading_intents.storage.grouped import GroupCommit
 
 
 class Work:
@@ -22,10 +22,10 @@ class Work:
 
 async def test_what_comes_while_a_batch_is_worked_on_is_the_next_one() -> None:
     work = Work()
-    gathering = Gathering(work, at_once=1)
-    first = asyncio.create_task(gathering.put("key", 1))
+    group = GroupCommit(work)
+    first = asyncio.create_task(group.put(1))
     await asyncio.sleep(0)
-    others = [asyncio.create_task(gathering.put("key", item)) for item in (2, 3)]
+    others = [asyncio.create_task(group.put(item)) for item in (2, 3)]
     await asyncio.sleep(0)
     work.gate.set()
     assert await asyncio.gather(first, *others) == [10, 20, 30]
@@ -35,8 +35,8 @@ async def test_what_comes_while_a_batch_is_worked_on_is_the_next_one() -> None:
 async def test_a_bad_item_harms_no_other() -> None:
     work = Work()
     work.gate.set()
-    gathering = Gathering(work, at_once=1)
-    results = await asyncio.gather(*(gathering.put("key", item) for item in (1, -1, 2)), return_exceptions=True)
+    group = GroupCommit(work)
+    results = await asyncio.gather(*(group.put(item) for item in (1, -1, 2)), return_exceptions=True)
     assert [results[0], results[2]] == [10, 20]
     assert isinstance(results[1], ValueError)
 
@@ -44,11 +44,11 @@ async def test_a_bad_item_harms_no_other() -> None:
 @pytest.mark.parametrize("item", [1, -1])
 async def test_who_leaves_while_its_batch_runs_holds_up_nobody(item: int) -> None:
     work = Work()
-    gathering = Gathering(work, at_once=1)
-    leaver = asyncio.create_task(gathering.put("key", item))
+    group = GroupCommit(work)
+    leaver = asyncio.create_task(group.put(item))
     while not work.batches:
         await asyncio.sleep(0)
     leaver.cancel()
     await asyncio.gather(leaver, return_exceptions=True)
     work.gate.set()
-    assert await asyncio.wait_for(gathering.put("key", 2), 5) == 20
+    assert await asyncio.wait_for(group.put(2), 5) == 20

@@ -1,0 +1,466 @@
+"""Statements of a booking, over many accounts: lock and read what facts concern, then write what they changed. Rows
+travel as JSON in both directions, one parameter a statement. Never decides."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import NamedTuple, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from trading_intents.orders.facts import Fact
+from trading_intents.orders.store import Action, Book, TradeRow
+from trading_intents.storage.database import Row
+from trading_intents.storage.pipeline import Reply, Statement, array_text
+from trading_intents.trading import OrderSide
+
+Parsed = TypeVar("Parsed")
+
+
+class Name(NamedTuple):
+    """A client order id, a broker's order id or a fact's key, in its account."""
+
+    account_id: UUID
+    name: str
+
+
+class Place(NamedTuple):
+    """A symbol in an account."""
+
+    account_id: UUID
+    symbol: str
+
+
+class Names(NamedTuple):
+    """What tells which orders are concerned."""
+
+    order_ids: Iterable[UUID]
+    client_order_ids: Iterable[Name]
+    broker_order_ids: Iterable[Name]
+    keys: Iterable[Name]
+
+
+# LATERAL with OFFSET allows only look-ups by key, and so does ANY beside a join: else a plan that was made for small
+# tables might go through the whole of large ones. What was locked is kept for the statements that follow in the same
+# transaction, which each see what was committed before them.
+_LOCK_ORDERS = """
+    SELECT set_config('trading_intents.locked_orders', coalesce(array_agg(order_id), '{}')::text, true)
+    FROM (
+        SELECT order_id FROM orders
+        WHERE order_id = ANY (ARRAY (
+            SELECT unnest($1::text::uuid[])
+            UNION
+            SELECT found.order_id FROM json_to_recordset($2::text::json) AS asked (account_id uuid, name text)
+            CROSS JOIN LATERAL (
+                SELECT order_id FROM commands
+                WHERE account_id = asked.account_id AND client_order_id = asked.name OFFSET 0
+            ) AS found
+            UNION
+            SELECT found.order_id FROM json_to_recordset($3::text::json) AS asked (account_id uuid, name text)
+            CROSS JOIN LATERAL (
+                SELECT order_id FROM commands
+                WHERE account_id = asked.account_id AND broker_order_id = asked.name OFFSET 0
+            ) AS found
+            UNION
+            SELECT found.order_id FROM json_to_recordset($4::text::json) AS asked (account_id uuid, name text)
+            CROSS JOIN LATERAL (
+                SELECT order_id FROM facts
+                WHERE account_id = asked.account_id AND key = asked.name AND order_id IS NOT NULL OFFSET 0
+            ) AS found
+        ))
+        ORDER BY order_id FOR UPDATE
+    ) AS held
+"""
+_LOCKED = "current_setting('trading_intents.locked_orders')::uuid[]"
+_FACT = """
+    json_build_object('key', f.key, 'arrival', f.arrival, 'kind', f.kind, 'client_order_id', f.client_order_id,
+        'broker_order_id', f.broker_order_id, 'replaces', f.replaces, 'exec_id', f.exec_id, 'quantity', f.quantity,
+        'price', f.price, 'fee', f.fee, 'cum_quantity', f.cum_quantity, 'average_price', f.average_price,
+        'venue_time', f.venue_time, 'reason', f.reason)
+"""
+_FIND = f"""
+    SELECT json_build_object('what', 'client', 'account_id', asked.account_id, 'name', asked.name,
+        'order_id', c.order_id, 'at', c.sent_at, 'broker_order_id', c.broker_order_id)::text
+    FROM json_to_recordset($1::text::json) AS asked (account_id uuid, name text)
+    CROSS JOIN LATERAL (
+        SELECT * FROM commands WHERE account_id = asked.account_id AND client_order_id = asked.name OFFSET 0
+    ) AS c
+    UNION ALL
+    SELECT json_build_object('what', 'broker', 'account_id', asked.account_id, 'name', asked.name,
+        'order_id', c.order_id, 'at', c.sent_at)::text
+    FROM json_to_recordset($2::text::json) AS asked (account_id uuid, name text)
+    CROSS JOIN LATERAL (
+        SELECT * FROM commands WHERE account_id = asked.account_id AND broker_order_id = asked.name OFFSET 0
+    ) AS c
+    UNION ALL
+    SELECT json_build_object('what', 'unmatched', 'account_id', asked.account_id, 'name', asked.name,
+        'at', f.recorded_at, 'fact', {_FACT})::text
+    FROM json_to_recordset($2::text::json) AS asked (account_id uuid, name text)
+    CROSS JOIN LATERAL (
+        SELECT * FROM facts
+        WHERE account_id = asked.account_id AND order_id IS NULL AND client_order_id IS NULL
+          AND broker_order_id = asked.name
+        OFFSET 0
+    ) AS f
+    UNION ALL
+    SELECT json_build_object('what', 'fact', 'account_id', asked.account_id, 'name', asked.name,
+        'order_id', f.order_id, 'fact', {_FACT})::text
+    FROM json_to_recordset($3::text::json) AS asked (account_id uuid, name text)
+    CROSS JOIN LATERAL (
+        SELECT * FROM facts WHERE account_id = asked.account_id AND key = asked.name OFFSET 0
+    ) AS f
+"""  # noqa: S608 - our own constants
+_READ_HISTORIES = f"""
+    SELECT json_build_object('row', o, 'now', (SELECT clock_timestamp()),
+        'facts', (SELECT json_agg({_FACT}) FROM facts f WHERE f.order_id = o.order_id),
+        'actions', (SELECT json_agg(a ORDER BY a.seq) FROM (
+            SELECT seq, action_id, action_type, record::json FROM actions WHERE intent_id = o.order_id
+        ) AS a),
+        'trades', (SELECT json_agg(t ORDER BY t.booking) FROM trades t WHERE t.order_id = o.order_id),
+        'sent_at', (SELECT sent_at FROM commands c WHERE c.order_id = o.order_id AND c.action_type = 'CREATE' LIMIT 1)
+    )::text
+    FROM orders o WHERE o.order_id = ANY ({_LOCKED}) ORDER BY o.order_id
+"""  # noqa: S608 - our own constants
+_LOCK_POSITIONS = f"""
+    SELECT json_build_object('row', p, 'now', clock_timestamp())::text
+    FROM (
+        SELECT account_id, symbol FROM (
+            SELECT account_id, symbol FROM orders WHERE order_id = ANY ({_LOCKED})
+            UNION
+            SELECT account_id, symbol FROM json_to_recordset($1::text::json) AS asked (account_id uuid, symbol text)
+        ) AS asked
+        ORDER BY account_id, symbol OFFSET 0  -- in this order they are locked
+    ) AS asked
+    CROSS JOIN LATERAL (
+        SELECT * FROM positions WHERE account_id = asked.account_id AND symbol = asked.symbol FOR UPDATE
+    ) AS p
+"""  # noqa: S608 - our own constants
+
+
+def read_ledger(names: Names, places: Iterable[Place]) -> list[Statement]:
+    """Locks the orders by id and their positions by account and symbol; reads all that a booking needs."""
+    clients, brokers, keys = (
+        _json([name._asdict() for name in each])
+        for each in (names.client_order_ids, names.broker_order_ids, names.keys)
+    )
+    return [
+        Statement(_LOCK_ORDERS, (array_text(map(str, names.order_ids)), clients, brokers, keys)),
+        Statement(_FIND, (clients, brokers, keys)),
+        Statement(_READ_HISTORIES),
+        Statement(_LOCK_POSITIONS, (_json([place._asdict() for place in places]),)),
+        Statement("SELECT to_json(clock_timestamp())::text"),
+    ]
+
+
+class Found(msgspec.Struct):
+    """A command by its client order id or its broker's, or a fact by its key or, as long as nobody's, its broker's id.
+    `at`: when the command was sent, or the fact recorded."""
+
+    what: str
+    account_id: UUID
+    name: str
+    order_id: UUID | None = None
+    at: datetime | None = None
+    broker_order_id: str | None = None
+    fact: Fact | None = None
+
+
+class _OrderColumns(msgspec.Struct):
+    order_id: UUID
+    account_id: UUID
+    organization_id: UUID
+    environment: str
+    broker: str
+    create_seq: int
+    command_seq: int
+    symbol: str
+    order_status: str
+    order_type: str
+    order_side: str
+    time_in_force: str
+    route_strategy: str
+    quantity: Decimal
+    limit_price: Decimal | None
+    stop_price: Decimal | None
+    filled_quantity: Decimal
+    average_price: Decimal | None
+    external_order_id: str | None
+    client_reference_id: str | None
+    reason: str | None
+    flags: list[str]
+    pending_replace_seq: int | None
+    cancel_requested: bool
+    broker_sent_at: datetime | None
+    received_at: datetime
+    created_at: datetime
+    updated_at: datetime
+    version: int
+    finished_at: datetime | None
+
+
+class _HistoryRow(msgspec.Struct):
+    row: _OrderColumns
+    now: datetime
+    facts: tuple[Fact, ...] | None
+    actions: tuple[Action, ...] | None
+    trades: tuple[TradeRow, ...] | None
+    sent_at: datetime | None
+
+
+class _PositionColumns(msgspec.Struct):
+    account_id: UUID
+    symbol: str
+    organization_id: UUID
+    received_at: datetime
+    quantity: Decimal = Decimal()
+    open_cost: Decimal = Decimal()
+    realized_pnl: Decimal = Decimal()
+    value_bought: Decimal = Decimal()
+    value_sold: Decimal = Decimal()
+    fees: Decimal = Decimal()
+    day: date | None = None
+    day_pnl: Decimal = Decimal()
+    broker_quantity: Decimal | None = None
+    broker_key: str | None = None
+    broker_sent_at: datetime | None = None
+    opening_quantity: Decimal = Decimal()
+    opening_price: Decimal | None = None
+    opening_cost: Decimal = Decimal()
+    uncosted_quantity: Decimal = Decimal()
+    differs: bool = False
+
+
+class _PositionRow(msgspec.Struct):
+    row: _PositionColumns
+    now: datetime
+
+
+class Ledger(NamedTuple):
+    """What was locked and read."""
+
+    found: list[Found]
+    histories: dict[UUID, Book]
+    positions: dict[Place, Row]
+    now: datetime
+
+
+def parse_ledger(replies: Sequence[Reply]) -> Ledger:
+    _, found, histories, positions, clock = replies
+    return Ledger(
+        _decoded(found, Found),
+        {
+            each.row.order_id: Book(
+                msgspec.structs.asdict(each.row),
+                each.facts or (),
+                each.actions or (),
+                each.trades or (),
+                each.sent_at,
+                each.now,
+            )
+            for each in _decoded(histories, _HistoryRow)
+        },
+        {
+            Place(each.row.account_id, each.row.symbol): msgspec.structs.asdict(each.row) | {"now": each.now}
+            for each in _decoded(positions, _PositionRow)
+        },
+        _decoded(clock, datetime)[0],
+    )
+
+
+def new_position(place: Place, organization_id: UUID, now: datetime) -> Row:
+    return msgspec.structs.asdict(_PositionColumns(*place, organization_id, now)) | {"now": now}
+
+
+def insert_facts(facts: Sequence[tuple[UUID, UUID, Fact, UUID | None]]) -> Statement:
+    """Each: account, organization, the fact, its order if it has one. A key that came meanwhile is refused."""
+    rows = [
+        {"account_id": account_id, "organization_id": organization_id, "order_id": order_id}
+        | {name: getattr(fact, name) for name in _FACT_COLUMNS}
+        for account_id, organization_id, fact, order_id in facts
+    ]
+    columns = ", ".join(("account_id", "organization_id", "order_id", *_FACT_COLUMNS))
+    return Statement(
+        f"""
+        INSERT INTO facts ({columns}, recorded_at)
+        SELECT {columns}, clock_timestamp()
+        FROM json_populate_recordset(NULL::facts, $1::text::json) WITH ORDINALITY
+        ORDER BY order_id IS NOT NULL, CASE WHEN order_id IS NULL THEN key END, ordinality
+        """,  # noqa: S608 - our own constants
+        (_json(rows),),
+    )
+
+
+_FACT_COLUMNS = (
+    *("key", "kind", "client_order_id", "broker_order_id", "replaces", "exec_id", "quantity", "price", "fee"),
+    *("cum_quantity", "average_price", "venue_time", "reason"),
+)
+
+
+def match_facts(owners: Mapping[Name, UUID]) -> Statement:
+    """Gives facts that nobody's order had, by their keys, to the orders that they turned out to be of."""
+    rows = [{"account_id": name.account_id, "key": name.name, "order_id": owner} for name, owner in owners.items()]
+    return Statement(
+        """
+        UPDATE facts f SET order_id = n.order_id
+        FROM json_to_recordset($1::text::json) AS n (account_id uuid, key text, order_id uuid)
+        WHERE f.account_id = n.account_id AND f.key = n.key AND f.order_id IS NULL
+          AND f.account_id = ANY ($2::text::uuid[])
+          AND f.key = ANY (ARRAY (SELECT json_array_elements_text($3::text::json)))
+        """,
+        (_json(rows), array_text({str(name.account_id) for name in owners}), _json([name.name for name in owners])),
+    )
+
+
+def name_commands(broker_order_ids: Mapping[Name, str]) -> Statement:
+    """The broker's ids of commands, by their client order ids; the first one stays."""
+    rows = [name._asdict() | {"broker_order_id": each} for name, each in broker_order_ids.items()]
+    return Statement(
+        """
+        UPDATE commands c SET broker_order_id = n.broker_order_id
+        FROM json_to_recordset($1::text::json) AS n (account_id uuid, name text, broker_order_id text)
+        WHERE c.account_id = n.account_id AND c.client_order_id = n.name AND c.broker_order_id IS NULL
+          AND c.account_id = ANY ($2::text::uuid[])
+          AND c.client_order_id = ANY (ARRAY (SELECT json_array_elements_text($3::text::json)))
+        """,
+        (
+            _json(rows),
+            array_text({str(name.account_id) for name in broker_order_ids}),
+            _json([name.name for name in broker_order_ids]),
+        ),
+    )
+
+
+def write_orders(orders: Sequence[Row]) -> Statement:
+    return Statement(
+        """
+        UPDATE orders o
+        SET order_status = n.order_status, command_seq = n.command_seq, quantity = n.quantity,
+            limit_price = n.limit_price, stop_price = n.stop_price, time_in_force = n.time_in_force,
+            filled_quantity = n.filled_quantity, average_price = n.average_price,
+            external_order_id = n.external_order_id, reason = n.reason, flags = n.flags,
+            pending_replace_seq = n.pending_replace_seq, cancel_requested = n.cancel_requested,
+            broker_sent_at = n.broker_sent_at, received_at = n.received_at, updated_at = n.updated_at,
+            finished_at = n.finished_at, version = n.version
+        FROM json_populate_recordset(NULL::orders, $1::text::json) AS n
+        WHERE o.order_id = n.order_id AND o.order_id = ANY ($2::text::uuid[])
+        """,
+        (_json(orders), array_text(str(order["order_id"]) for order in orders)),
+    )
+
+
+_POSITION_COLUMNS = ", ".join(_PositionColumns.__struct_fields__)
+
+
+def insert_positions(positions: Sequence[Row]) -> Statement:
+    """One that came meanwhile is refused."""
+    return Statement(
+        f"""
+        INSERT INTO positions ({_POSITION_COLUMNS})
+        SELECT {_POSITION_COLUMNS} FROM json_populate_recordset(NULL::positions, $1::text::json)
+        ORDER BY account_id, symbol
+        """,  # noqa: S608 - our own constants
+        (_json(positions),),
+    )
+
+
+def write_positions(positions: Sequence[Row]) -> Statement:
+    return Statement(
+        """
+        UPDATE positions p
+        SET quantity = n.quantity, open_cost = n.open_cost, realized_pnl = n.realized_pnl,
+            value_bought = n.value_bought, value_sold = n.value_sold, fees = n.fees, day = n.day, day_pnl = n.day_pnl,
+            opening_quantity = n.opening_quantity, opening_price = n.opening_price, opening_cost = n.opening_cost,
+            uncosted_quantity = n.uncosted_quantity, broker_quantity = n.broker_quantity, broker_key = n.broker_key,
+            broker_sent_at = n.broker_sent_at, differs = n.differs, received_at = n.received_at
+        FROM json_populate_recordset(NULL::positions, $1::text::json) AS n
+        WHERE p.account_id = n.account_id AND p.symbol = n.symbol
+          AND p.account_id = ANY ($2::text::uuid[]) AND p.symbol = ANY ($3::text::text[])
+        """,
+        (
+            _json(positions),
+            array_text({str(position["account_id"]) for position in positions}),
+            array_text({str(position["symbol"]) for position in positions}),
+        ),
+    )
+
+
+def write_trades(trades: Sequence[Row]) -> Statement:
+    """`below` is how far an event that told of the trade is below the organization's new stream head, which is held; a
+    trade that none tells of again keeps its `seq`."""
+    return Statement(
+        """
+        INSERT INTO trades (trade_id, account_id, organization_id, seq, order_id, exec_id, symbol, side, quantity,
+                            price, fee, cumulative_quantity, leaves_quantity, client_order_id, command_seq,
+                            client_reference_id, flags, broker_sent_at, received_at)
+        SELECT trade_id, account_id, organization_id,
+               CASE WHEN below IS NULL THEN n.seq ELSE (
+                   SELECT h.seq - below FROM stream_heads h WHERE h.organization_id = n.organization_id
+               ) END,
+               order_id, exec_id, symbol, side, quantity, price,
+               fee, cumulative_quantity, leaves_quantity, client_order_id, command_seq,
+               client_reference_id, flags, broker_sent_at, received_at
+        FROM ROWS FROM (
+            json_populate_recordset(NULL::trades, $1::text::json),
+            json_to_recordset($1::text::json) AS (below bigint)
+        ) WITH ORDINALITY AS n
+        ORDER BY ordinality  -- which is the order of their bookings
+        ON CONFLICT (trade_id) DO UPDATE
+        SET seq = excluded.seq, quantity = excluded.quantity, price = excluded.price, fee = excluded.fee,
+            cumulative_quantity = excluded.cumulative_quantity, leaves_quantity = excluded.leaves_quantity,
+            client_order_id = excluded.client_order_id, command_seq = excluded.command_seq, flags = excluded.flags,
+            broker_sent_at = excluded.broker_sent_at
+        """,
+        (_json(trades),),
+    )
+
+
+class BookedTrade(msgspec.Struct):
+    """A trade as a position is summed up from it."""
+
+    booking: int
+    trade_id: UUID
+    side: OrderSide
+    quantity: Decimal
+    price: Decimal
+    fee: Decimal | None
+    broker_sent_at: datetime | None
+    received_at: datetime
+
+
+_BOOKED = "json_build_object({})".format(", ".join(f"'{name}', {name}" for name in BookedTrade.__struct_fields__))
+
+
+def read_bookings(place: Place, after: int, limit: int) -> Statement:
+    """The symbol's trades as they were booked, a page at a time."""
+    return Statement(
+        f"""
+        SELECT {_BOOKED}::text FROM trades
+        WHERE account_id = $1::text::uuid AND symbol = $2::text AND booking > $3::text::bigint
+        ORDER BY booking LIMIT $4::text::bigint
+        """,  # noqa: S608 - our own constants
+        (str(place.account_id), place.symbol, str(after), str(limit)),
+    )
+
+
+def last_bookings(place: Place, limit: int) -> Statement:
+    """The symbol's trades as they were booked, newest first."""
+    return Statement(
+        f"""
+        SELECT {_BOOKED}::text FROM trades
+        WHERE account_id = $1::text::uuid AND symbol = $2::text ORDER BY booking DESC LIMIT $3::text::bigint
+        """,  # noqa: S608 - our own constants
+        (str(place.account_id), place.symbol, str(limit)),
+    )
+
+
+def parse_bookings(reply: Reply) -> list[BookedTrade]:
+    return _decoded(reply, BookedTrade)
+
+
+def _decoded(reply: Reply, kind: type[Parsed]) -> list[Parsed]:
+    return [msgspec.json.decode(text, type=kind) for (text,) in reply.rows if text]
+
+
+def _json(rows: object) -> str:
+    return msgspec.json.encode(rows).decode()
