@@ -98,6 +98,7 @@ INTENT_ROWS = {
     " VALUES (gen_random_uuid(), $1, $2, 'CREATE', 'A', '{x}', 'k', now())",
     "stats_buckets": "(account_id, width_seconds, start, measure, key, organization_id, amount)"
     " VALUES ($2, 60, now(), 'm', 'k', $1, 1)",
+    "stats_entries": "(account_id, organization_id, at, measure, key, amount) VALUES ($2, $1, now(), 'm', 'k', 1)",
     "stats_heads": "(account_id, organization_id) VALUES ($2, $1)",
     "stream_events": "(organization_id, seq, account_id, environment, kind, symbol, payload)"
     " VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, $2, 'paper', 4, 'A', 'x')",
@@ -107,13 +108,14 @@ INTENT_ROWS = {
     "trades": "(trade_id, account_id, organization_id, seq, order_id, exec_id, symbol, side, quantity, price,"
     " cumulative_quantity, leaves_quantity, command_seq, received_at)"
     " VALUES (gen_random_uuid(), $2, $1, 1, $2, 'e', 'A', 'BUY', 1, 1, 1, 0, 1, now())",
+    "position_openings": "(account_id, organization_id, opened_at) VALUES ($2, $1, now())",
     "positions": "(account_id, symbol, organization_id, received_at) VALUES ($2, 'A', $1, now())",
     "leases": "(account_id, organization_id) VALUES ($2, $1)",
     "paper_symbols": "(organization_id, symbol, number) VALUES ($1, upper(left($2::uuid::text, 8)), 1)",
     "paper_quotes": "(organization_id, symbol, number, bid, ask, bid_size, ask_size)"
     " VALUES ($1, upper(left($2::uuid::text, 8)), 1, 1, 1, 1, 1)",
 }
-SERVICE_APPENDS = ("actions", "orders", "refusals", "stats_buckets", "stream_events")
+SERVICE_APPENDS = ("actions", "orders", "refusals", "stats_buckets", "stats_entries", "stream_events")
 
 
 async def fill_intents(connection: asyncpg.Connection, organization: UUID, account: UUID) -> None:

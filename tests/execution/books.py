@@ -139,6 +139,7 @@ class Books:
             "positions",
             "commands",
             "stats_buckets",
+            "stats_entries",
             "stream_events",
             "stream_heads",
         )

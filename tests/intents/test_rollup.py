@@ -33,6 +33,7 @@ from trading_intents.intents.stats.model import (
 from trading_intents.intents.upkeep import keep_up
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database
+from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.telemetry import Metrics, make_log
 
 SYMBOLS = [f"S{n}" for n in range(14)]
@@ -123,9 +124,12 @@ async def roll(database: Database) -> bool:
         return await rollup.roll_up(tx)
 
 
-async def add(database: Database, entries: list[Entry]) -> None:
+async def add(database: Database, entries: list[Entry], is_rolled: bool = True) -> None:
     async with database.worker.transaction() as tx:
-        await buckets.add(tx, entries)
+        await PoolTransaction(tx).run([buckets.insert_entries(entries)])
+    if is_rolled:
+        async with database.worker.transaction() as tx:
+            await rollup.add_entries(tx)
 
 
 def random_actions(seed: int, count: int) -> list[tuple[str, str, datetime]]:
@@ -234,7 +238,7 @@ async def test_what_execution_adds_is_read(database: Database, book: Book) -> No
             *[entry(Measure.ACK_MILLIS, ack_key(millis)) for millis in [4] * 98 + [120, 999_999]],
         ],
     )
-    await add(database, [entry(Measure.FILLED_QUANTITY, "AAPL", "0.50")])
+    await add(database, [entry(Measure.FILLED_QUANTITY, "AAPL", "0.50")], is_rolled=False)
     await add(database, [entry(Measure.FINISHED, "CANCELLED", "-1"), entry(Measure.FINISHED, "FILLED")])
     found = await read(database, book, Window.LAST_DAY)
     assert (found.intents.total, found.intents.FILLED, found.intents.CANCELLED) == (4, 2, 0)
@@ -304,8 +308,27 @@ async def test_a_tenant_sees_its_own_buckets_only(database: Database, book: Book
     await book.append(random_actions(1, 200))
     await roll(database)
     async with database.service.transaction([uuid.uuid4()]) as tx:
-        assert await tx.fetch("SELECT FROM stats_buckets UNION ALL SELECT FROM stats_heads") == []
+        for table in ("stats_buckets", "stats_entries", "stats_heads"):
+            assert await tx.fetch(f"SELECT FROM {table}") == []
     stolen = Entry(book.account_id, uuid.uuid4(), datetime.now(UTC), Measure.REFUSED, EVERY_REASON)
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         async with database.service.transaction([book.organization_id]) as tx:
-            await buckets.add(tx, [stolen])
+            await PoolTransaction(tx).run([buckets.insert_entries([stolen])])
+
+
+async def test_counts_are_exact_while_workers_add_them_to_the_buckets(database: Database, book: Book) -> None:
+    done = asyncio.Event()
+
+    async def keep_adding() -> None:
+        while not done.is_set():
+            async with database.worker.transaction() as tx:
+                await rollup.add_entries(tx)
+
+    workers = [asyncio.create_task(keep_adding()) for _ in range(2)]
+    one = Entry(book.account_id, book.organization_id, datetime.now(UTC), Measure.REFUSED, EVERY_REASON)
+    for count in range(1, 51):
+        await add(database, [one], is_rolled=False)
+        assert (await read(database, book, Window.LAST_DAY)).refused.total == count
+    done.set()
+    await asyncio.gather(*workers)
+    assert (await read(database, book, Window.LAST_DAY)).refused.total == 50

@@ -1,14 +1,15 @@
 """Rows to put, and a look behind the platform's back: what is in the table, and times moved without waiting."""
 
 import uuid
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 
 from trading_intents.ids import OrganizationId
-from trading_intents.outbox.model import ClaimedRow, EventType, Lanes, NewRow, Queue
-from trading_intents.outbox.queue import claim, put
+from trading_intents.outbox.model import ClaimedRow, EventType, NewRow, Queue
+from trading_intents.outbox.queue import claim, claim_in_turn, put
 from trading_intents.storage.database import Pool
 
 LIMIT = 10
@@ -36,12 +37,20 @@ async def claim_rows(
     limit: int = 100,
     queue: Queue = Queue.ACCOUNTS,
     types: list[str] | None = None,
-    lanes: list[UUID] | None = None,
     attempt_limit: int = LIMIT,
 ) -> list[ClaimedRow]:
     async with pool.transaction(plans="fresh") as tx:
-        named = None if lanes is None else Lanes(lanes)
-        return await claim(tx, queue, types or [*TYPES, "user.deleted", "intent"], limit, attempt_limit, named)
+        return await claim(tx, queue, types or [*TYPES, "user.deleted"], limit, attempt_limit)
+
+
+async def claim_intents(pool: Pool, free_slots: Mapping[UUID, int], limit: int = 100) -> list[tuple[UUID, int]]:
+    """The lanes and ids of the claimed rows, in the order of the ids."""
+    token = uuid.uuid4()
+    claiming = claim_in_turn(free_slots, "true", limit, LIMIT, token)
+    async with pool.transaction(plans="by_key") as tx:
+        await tx.execute(claiming.sql, list(free_slots), list(free_slots.values()), limit, LIMIT, token)
+        rows = await tx.fetch("SELECT lane, id FROM outbox WHERE claim_token = $1 ORDER BY id", token)
+    return [(row["lane"], row["id"]) for row in rows]
 
 
 class Table:

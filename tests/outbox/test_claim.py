@@ -6,9 +6,9 @@ import uuid
 
 import pytest
 
-from tests.outbox.rows import LIMIT, Table, claim_rows, new_row, put_rows
+from tests.outbox.rows import LIMIT, Table, claim_intents, claim_rows, new_row, put_rows
 from trading_intents.outbox.model import EventType, Queue
-from trading_intents.outbox.queue import CLAIM, claim, claim_in_lanes, complete, put
+from trading_intents.outbox.queue import CLAIM, claim, claim_in_turn, complete, put
 from trading_intents.storage.database import Database, Pool
 
 PARTIAL = {"outbox_unfinished", "outbox_unfinished_lanes", "outbox_order"}
@@ -57,13 +57,41 @@ async def test_what_is_not_due_has_no_handler_or_is_of_another_queue_is_left(poo
     assert [row.id for row in await claim_rows(pool, types=[EventType.ACCOUNT_CREATED])] == [late["id"]]
 
 
-async def test_a_row_with_a_lane_is_claimed_only_by_who_names_it(pool: Pool) -> None:
-    lanes = [uuid.uuid4() for _ in range(3)]
-    await put_rows(pool, *(new_row("intent", Queue.INTENTS, lane=lane) for lane in lanes for _ in range(2)))
-    assert await claim_rows(pool, queue=Queue.INTENTS) == []
-    assert await claim_rows(pool, queue=Queue.INTENTS, lanes=[uuid.uuid4()]) == []
-    claimed = await claim_rows(pool, 3, queue=Queue.INTENTS, lanes=lanes[:2])
-    assert [row.lane for row in claimed] == [lanes[0], lanes[0], lanes[1]]
+INTENT = "intent.create"
+
+
+async def test_a_row_with_a_lane_is_claimed_only_by_its_lane(pool: Pool) -> None:
+    lane = uuid.uuid4()
+    await put_rows(pool, new_row(INTENT, Queue.INTENTS, lane=lane))
+    assert await claim_rows(pool, queue=Queue.INTENTS, types=[INTENT]) == []
+    assert await claim_intents(pool, {uuid.uuid4(): 5}) == []
+    assert [found for found, _ in await claim_intents(pool, {lane: 5})] == [lane]
+
+
+async def test_each_lane_gets_as_many_as_it_has_free_slots(pool: Pool) -> None:
+    full, free, idle = (uuid.uuid4() for _ in range(3))
+    await put_rows(pool, *(new_row(INTENT, Queue.INTENTS, lane=lane) for lane in [full] * 50 + [free] * 5))
+    claimed = [lane for lane, _ in await claim_intents(pool, {full: 3, free: 10, idle: 10})]
+    assert (claimed.count(full), claimed.count(free)) == (3, 5)
+    assert await claim_intents(pool, {free: 10}) == []
+
+
+async def test_lanes_share_a_batch_evenly(pool: Pool) -> None:
+    """The account that came first does not take all of it."""
+    lanes = [uuid.uuid4() for _ in range(4)]
+    await put_rows(pool, *(new_row(INTENT, Queue.INTENTS, lane=lane) for lane in lanes for _ in range(30)))
+    claimed = [lane for lane, _ in await claim_intents(pool, dict.fromkeys(lanes, 100), limit=20)]
+    assert [claimed.count(lane) for lane in lanes] == [5, 5, 5, 5]
+    one_each = [lane for lane, _ in await claim_intents(pool, dict.fromkeys(lanes, 100), limit=1)]
+    assert sorted(one_each) == sorted(lanes)
+
+
+async def test_urgent_rows_of_a_lane_are_claimed_first(pool: Pool, table: Table) -> None:
+    lane = uuid.uuid4()
+    await put_rows(pool, *(new_row(INTENT, Queue.INTENTS, lane=lane) for _ in range(10)))
+    ids = [row["id"] for row in await table.rows()]
+    await table.set(ids[7], "urgent = true")
+    assert [found for _, found in await claim_intents(pool, {lane: 2})] == [ids[0], ids[7]]
 
 
 @pytest.mark.parametrize(("age_seconds", "taken"), [(4.9, False), (5.1, True)])
@@ -162,13 +190,17 @@ async def test_partial_indexes_are_used_in_a_table_full_of_finished_rows(
     await fill(table, finished_rows)
     await put_rows(database.worker, *(new_row() for _ in range(20)))
     lane = uuid.uuid4()
-    await put_rows(database.worker, *(new_row("intent", Queue.INTENTS, lane=lane) for _ in range(20)))
+    await put_rows(database.worker, *(new_row(INTENT, Queue.INTENTS, lane=lane) for _ in range(20)))
     for statistics in ("SELECT 1", "ANALYZE outbox"):
         await table.connection.execute(statistics)
         for mode in ("force_custom_plan", "force_generic_plan"):
             plain = await plan(table, mode, CLAIM, f"'accounts', '{{account.created}}', {LIMIT}, 5, 20")
+            claiming = claim_in_turn({lane: 5}, "true", 20, LIMIT, uuid.uuid4())
             lanes = await plan(
-                table, mode, claim_in_lanes("true"), f"'intents', '{{intent}}', {LIMIT}, 5, 20, '{{{lane}}}'"
+                table,
+                mode,
+                claiming.sql,
+                ", ".join(f"'{each!s}'" for each in claiming.arguments if isinstance(each, str)),
             )
             for text in (plain, lanes):
                 assert "Seq Scan" not in text
@@ -192,10 +224,10 @@ async def health_plan(table: Table) -> str:
 
 
 async def plan(table: Table, mode: str, statement: str, arguments: str) -> str:
-    types = ["text", "text[]", "bigint", "float8", "bigint", "uuid[]"][: 5 if statement == CLAIM else 6]
+    types = ["text", "text[]", "bigint", "float8", "bigint"] if statement == CLAIM else []
     connection = table.connection
     await connection.execute(f"SET plan_cache_mode = {mode}; SET ROLE ti_worker")
-    await connection.execute(f"PREPARE claim ({', '.join(types)}) AS {statement}")
+    await connection.execute(f"PREPARE claim {'(' + ', '.join(types) + ')' if types else ''} AS {statement}")
     lines = await connection.fetch(f"EXPLAIN EXECUTE claim ({arguments})")
     await connection.execute("DEALLOCATE claim; RESET ROLE")
     return "\n".join(line[0] for line in lines)

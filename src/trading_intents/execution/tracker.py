@@ -244,7 +244,7 @@ def publishing(recorded: Sequence[Recorded]) -> list[Statement]:
         for change in each.trades
     ]
     return [
-        *([buckets.addition(entries)] if entries else ()),
+        *([buckets.insert_entries(entries)] if entries else ()),
         *([stream_log.appending(events)] if events else ()),
         *([ledger.write_trades(trades)] if trades else ()),
     ]

@@ -26,8 +26,8 @@ async def keep_up(pool: Pool, clock: Clock, metrics: Metrics, log: Log) -> None:
     async def roll() -> float:
         started_seconds = clock.monotonic()
         async with pool.transaction(plans="fresh") as tx:
-            more = await rollup.roll_up(tx)
-        if more:
+            more = [await rollup.add_entries(tx), await rollup.roll_up(tx)]
+        if any(more):
             return 0.0
         metrics.stats_rolled_at.set_to_current_time()
         return max(ROLL_SECONDS, ROLL_SHARE * (clock.monotonic() - started_seconds))

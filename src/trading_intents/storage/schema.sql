@@ -812,6 +812,24 @@ GRANT SELECT, INSERT ON stats_buckets TO ti_service, ti_worker;
 GRANT UPDATE (amount) ON stats_buckets TO ti_service, ti_worker;
 GRANT DELETE ON stats_buckets TO ti_worker;
 
+-- What is counted and not in the buckets yet: a worker adds it, and removes it here, in one transaction.
+CREATE TABLE stats_entries (
+    account_id uuid NOT NULL,
+    organization_id uuid NOT NULL,
+    at timestamptz NOT NULL,
+    measure text NOT NULL,
+    key text NOT NULL,
+    amount numeric NOT NULL
+);
+CREATE INDEX stats_entries_by_account ON stats_entries (account_id);
+ALTER TABLE stats_entries ENABLE ROW LEVEL SECURITY;
+ALTER TABLE stats_entries FORCE ROW LEVEL SECURITY;
+CREATE POLICY service ON stats_entries TO ti_service
+    USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
+CREATE POLICY worker ON stats_entries TO ti_worker USING (true);
+GRANT SELECT, INSERT ON stats_entries TO ti_service, ti_worker;
+GRANT DELETE, UPDATE ON stats_entries TO ti_worker;
+
 -- A command from the moment its send is marked. Once sent_at is set it is never sent again, only looked up: while
 -- unclear_at says that its answer was lost, until it is known, or proved never to have arrived.
 -- No foreign keys here and below: the order, which is locked while a row is written, has been there since its CREATE.

@@ -1,4 +1,5 @@
-"""The buckets' table: added to by whoever makes something happen, read for a window. Never decides."""
+"""The tables of counts: entries, written where something happens, and the buckets that a worker adds them to. Never
+decides."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -8,8 +9,6 @@ from uuid import UUID
 from trading_intents.intents.stats.model import (
     KEEP_SECONDS,
     OPEN,
-    ORIGIN,
-    WIDTHS_SECONDS,
     WINDOWS_SECONDS,
     Entry,
     Measure,
@@ -44,6 +43,7 @@ async def read(tx: Tx, account_id: UUID, window: Window) -> Stats:
     for counted in (
         await _read_buckets(tx, account_id, cover(start, WINDOWS_SECONDS[window][1])),
         await _read_tail(tx, account_id, row["rolled_seq"], start),
+        await _read_entries(tx, account_id, start),
         await _read_open(tx, account_id, start),
     ):
         for measure, key, amount in counted:
@@ -113,26 +113,25 @@ async def _read_open(tx: Tx, account_id: UUID, start: datetime) -> Counted:
     return [(OPEN, row["order_status"], Decimal(row["amount"])) for row in rows]
 
 
-async def add(tx: Tx, entries: Sequence[Entry]) -> None:
-    """Locks after the outbox's rows and before the streams' heads. Any order will do: the statement sorts them."""
-    statement = addition(entries)
-    await tx.execute(statement.sql, *statement.arguments)
+async def _read_entries(tx: Tx, account_id: UUID, start: datetime) -> Counted:
+    """What waits to be added to the buckets."""
+    rows = await tx.fetch(
+        "SELECT measure, key, sum(amount) FROM stats_entries WHERE account_id = $1 AND at >= $2 GROUP BY measure, key",
+        account_id,
+        start,
+    )
+    return [tuple(row.values()) for row in rows]
 
 
-def addition(entries: Sequence[Entry]) -> Statement:
+def insert_entries(entries: Sequence[Entry]) -> Statement:
+    """Waits for nobody. Runs in a pipeline and in a pool's transaction alike."""
     return Statement(
         """
-        INSERT INTO stats_buckets AS b (account_id, width_seconds, start, measure, key, organization_id, amount)
-        SELECT account_id, width, date_bin(make_interval(secs => width), at, $8::text::timestamptz) AS start,
-               measure, key, organization_id, sum(amount)
-        FROM unnest(
+        INSERT INTO stats_entries (account_id, organization_id, at, measure, key, amount)
+        SELECT * FROM unnest(
             from_column($1)::uuid[], from_column($2)::uuid[], from_column($3)::timestamptz[], from_column($4),
             from_column($5), from_column($6)::numeric[]
-        ) AS new (account_id, organization_id, at, measure, key, amount)
-        CROSS JOIN unnest(from_column($7)::bigint[]) AS width
-        GROUP BY account_id, width, start, measure, key, organization_id
-        ORDER BY account_id, width, start, measure, key
-        ON CONFLICT (account_id, width_seconds, start, measure, key) DO UPDATE SET amount = b.amount + excluded.amount
+        )
         """,
         (
             column([str(entry.account_id) for entry in entries]),
@@ -141,8 +140,6 @@ def addition(entries: Sequence[Entry]) -> Statement:
             column([entry.measure for entry in entries]),
             column([entry.key for entry in entries]),
             column([str(entry.amount) for entry in entries]),
-            column([str(width) for width in WIDTHS_SECONDS]),
-            ORIGIN.isoformat(),
         ),
     )
 

@@ -1,4 +1,4 @@
-"""Follows the log: counts new actions in the buckets, each exactly once. Changes no action."""
+"""Follows the log and the entries of counts: adds both to the buckets, each exactly once. Changes no action."""
 
 from collections.abc import Mapping
 from uuid import UUID
@@ -9,7 +9,36 @@ from trading_intents.storage.database import Tx
 BEHIND_ACTIONS = 100  # a tail as short as this costs a read next to nothing, and counting it at once costs more
 ROUND_ACCOUNTS = 20
 ROUND_ACTIONS_EACH = 1_000
+ROUND_ENTRIES = 5_000
 ROUND_LIMIT_SECONDS = 30.0
+
+
+async def add_entries(tx: Tx) -> bool:
+    """Moves what was counted into the buckets, ROUND_ENTRIES at most. True: there may be more."""
+    moved: int = await tx.fetchval(
+        """
+        WITH taken AS MATERIALIZED (
+            DELETE FROM stats_entries
+            WHERE ctid = ANY (ARRAY (SELECT ctid FROM stats_entries LIMIT $1 FOR UPDATE SKIP LOCKED))
+            RETURNING *
+        ), added AS (
+            INSERT INTO stats_buckets AS b (account_id, width_seconds, start, measure, key, organization_id, amount)
+            SELECT account_id, width, date_bin(make_interval(secs => width), at, $3) AS start, measure, key,
+                   organization_id, sum(amount)
+            FROM taken CROSS JOIN unnest($2::bigint[]) AS width
+            GROUP BY account_id, width, start, measure, key, organization_id
+            ORDER BY account_id, width, start, measure, key
+            ON CONFLICT (account_id, width_seconds, start, measure, key)
+            DO UPDATE SET amount = b.amount + excluded.amount
+        )
+        SELECT count(*) FROM taken
+        """,
+        ROUND_ENTRIES,
+        WIDTHS_SECONDS,
+        ORIGIN,
+        timeout=ROUND_LIMIT_SECONDS,
+    )
+    return moved == ROUND_ENTRIES
 
 
 async def roll_up(tx: Tx) -> bool:

@@ -225,7 +225,7 @@ class _Work:
             *([statements.mark_orders(batch, now)] if batch.changed_orders else ()),
             *([statements.append(batch, now)] if batch.actions else ()),
             *([statements.hurry(batch.cancelled_intents)] if batch.cancelled_intents else ()),
-            *([buckets.addition(self._counts)] if self._counts else ()),
+            *([buckets.insert_entries(self._counts)] if self._counts else ()),
         ]
 
     def events(self) -> list[Statement]:
