@@ -1,6 +1,7 @@
 """The link on a real database: commands, the stream, look-ups, snapshots, and the market that runs by itself."""
 
 import asyncio
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from uuid import uuid4
@@ -14,6 +15,7 @@ from tests.brokers.paper.venue import SETTINGS, Venue, add_organization, assert_
 from trading_intents.brokers.paper.broker import PaperBroker
 from trading_intents.brokers.paper.matching import Book
 from trading_intents.brokers.paper.model import Account, Holding, Terms
+from trading_intents.brokers.paper.prices import walk_middle_cents
 from trading_intents.brokers.paper.store import quote_of
 from trading_intents.brokers.paper.venue import Reply, Request
 from trading_intents.brokers.port import (
@@ -347,3 +349,38 @@ def replay(book: Book, row: asyncpg.Record) -> None:
             book.replace(book.orders[row["number"]], row["client_order_id"], wanted, row["at"])
         case "CANCEL":
             book.cancel(book.orders[row["number"]], row["client_order_id"], row["at"])
+
+
+async def test_the_walk_is_asked_only_when_it_can_have_come_near(venue: Venue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resting orders cost by their distance from the market, not by the ticks that went by while nobody looked."""
+    account, symbols = uuid4(), 50
+    link = await venue.link(account)
+    for number in range(symbols):
+        assert (await link.submit(f"c{number}", "buy 1 limit 1 gtc", Symbol(f"S{number}"))).outcome is Outcome.ACKED
+    await link.broker.close()
+    await venue.owner.execute("UPDATE paper_holdings SET number = number - 1000 WHERE account_id = $1", account)
+    asked = Counter[str]()
+
+    def counted(seed: int, symbol: Symbol, tick: int) -> int:
+        asked[symbol] += 1
+        return walk_middle_cents(seed, symbol, tick)
+
+    monkeypatch.setattr("trading_intents.brokers.paper.venue.walk_middle_cents", counted)
+    link = await venue.link(account)
+    for _ in range(20):
+        await link.broker._look_at_market()
+    assert sum(asked.values()) <= 4 * symbols
+    assert len((await link.broker.snapshot(datetime.now(UTC))).open_orders) == symbols
+
+
+async def test_an_account_has_so_many_working_orders_and_no_more(venue: Venue) -> None:
+    account = uuid4()
+    await venue.post("99x10 101x10")
+    link = await venue.link(account)
+    link.broker._venue._max_working_orders = 3
+    for number in range(3):
+        assert (await link.submit(f"c{number}", "buy 1 limit 1")).outcome is Outcome.ACKED
+    refused = await link.submit("c3", "buy 1 limit 1")
+    assert (refused.outcome, refused.code) == (Outcome.REJECTED, "too_many_working_orders")
+    assert (await link.cancel("x", "c0")).outcome is Outcome.ACKED
+    assert (await link.submit("c4", "buy 1 limit 1")).outcome is Outcome.ACKED
