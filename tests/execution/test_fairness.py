@@ -88,20 +88,23 @@ async def test_a_cancel_overtakes_the_queue_of_its_own_account(urls: Urls) -> No
 @pytest.mark.parametrize("held", ["stream_heads", "orders"])
 async def test_what_another_transaction_holds_delays_nobody_else(urls: Urls, held: str) -> None:
     """A process that stands still in a transaction keeps its locks for seconds."""
-    async with open_floor(urls, accounts=1) as floor, open_floor(urls, accounts=1, venue=floor.venue) as other:
-        async with executing(floor):
-            mine = await floor.create()
-            await floor.until_status(mine, "NEW")
-            theirs = await other.create()
-            await other.until_status(theirs, "NEW")
-            holder = await asyncpg.connect(urls.owner.reveal())
-            async with holder.transaction():
-                where = {"stream_heads": "organization_id = $1", "orders": "order_id = $1"}[held]
-                key = other.office.organization if held == "stream_heads" else theirs
-                await holder.execute(f"SELECT FROM {held} WHERE {where} FOR UPDATE", key)
-                floor.fill(await other.coid(theirs))
-                floor.fill(await floor.coid(mine))
-                await floor.until_status(mine, "FILLED", 1.0)
-                assert (await other.order(theirs))["order_status"] == "NEW"
-            await holder.close()
-            await other.until_status(theirs, "FILLED")
+    async with (
+        open_floor(urls, accounts=1) as floor,
+        open_floor(urls, accounts=1, venue=floor.venue) as other,
+        executing(floor),
+    ):
+        mine = await floor.create()
+        await floor.until_status(mine, "NEW")
+        theirs = await other.create()
+        await other.until_status(theirs, "NEW")
+        holder = await asyncpg.connect(urls.owner.reveal())
+        async with holder.transaction():
+            where = {"stream_heads": "organization_id = $1", "orders": "order_id = $1"}[held]
+            key = other.office.organization if held == "stream_heads" else theirs
+            await holder.execute(f"SELECT FROM {held} WHERE {where} FOR UPDATE", key)
+            floor.fill(await other.coid(theirs))
+            floor.fill(await floor.coid(mine))
+            await floor.until_status(mine, "FILLED", 1.0)
+            assert (await other.order(theirs))["order_status"] == "NEW"
+        await holder.close()
+        await other.until_status(theirs, "FILLED")

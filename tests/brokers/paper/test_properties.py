@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.brokers.paper.market import CASH, Market, terms
-from trading_intents.brokers.paper.model import ZERO, OrderStatus, exact
+from tests.brokers.paper.market import CASH, NOON, Market, terms
+from trading_intents.brokers.paper.model import ZERO, Order, OrderStatus, Quote, Source, exact
 from trading_intents.brokers.paper.prices import HALF_BLOCK, tick_number, walk_quote
+from trading_intents.brokers.paper.rules import is_traded_through, is_triggered, price_levels, touches
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.trading import OrderSide, Symbol
 
@@ -161,3 +162,63 @@ def test_cash_follows_a_round_trip_to_the_last_digit(sides: tuple[str, str]) -> 
         assert market.book.account.cash == CASH - Decimal("0.02") * Decimal("0.333333333")
     assert market.book.account.buying_power == market.book.account.cash
     assert market.book.holding.short_value == 0
+
+
+CENTS = st.integers(900, 1_100)
+
+
+@st.composite
+def resting_orders(draw: st.DrawFn) -> list[Order]:
+    side = st.sampled_from(["buy", "sell", "short"])
+    price = CENTS.map(lambda cents: f"{Decimal(cents) / 100}")
+    texts = draw(
+        st.lists(
+            st.one_of(
+                st.builds("{} 1 market".format, side),
+                st.builds("{} 1 limit {}".format, side, price),
+                st.builds("{} 1 stop {}".format, side, price),
+                st.builds("{} 1 stoplimit {} {}".format, side, price, price),
+            ),
+            max_size=5,
+        )
+    )
+    return [
+        Order(
+            number=n,
+            broker_order_id="b",
+            client_order_id="c",
+            terms=terms(text),
+            place=n,
+            accepted_at=NOON,
+            expires_at=NOON,
+        )
+        for n, text in enumerate(texts)
+    ]
+
+
+def could_match(order: Order, quote: Quote) -> bool:
+    """By the rules themselves, order by order."""
+    if order.waits_for_trigger:
+        return is_triggered(order.terms, quote)
+    return touches(order.terms, quote) or is_traded_through(order.terms, quote)
+
+
+def quote_at(middle: int, last: int | None = None) -> Quote:
+    bid, ask = (Decimal(middle + half) / 100 for half in (-1, 1))
+    one = Decimal(1)
+    trade = {"last": Decimal(last) / 100, "last_size": one} if last else {}
+    return Quote(source=Source.POSTED, number=1, at=NOON, bid=bid, ask=ask, bid_size=one, ask_size=one, **trade)
+
+
+@given(resting_orders(), CENTS, st.one_of(st.none(), CENTS))
+def test_price_levels_say_what_each_order_would(orders: list[Order], middle: int, last: int | None) -> None:
+    quote = quote_at(middle, last)
+    assert price_levels(orders).could_match(quote) == any(could_match(order, quote) for order in orders)
+
+
+@given(resting_orders(), CENTS)
+def test_nothing_matches_before_the_walk_has_come_so_far(orders: list[Order], middle: int) -> None:
+    away = price_levels(orders).cents_away(middle)
+    assert (away == 0) == any(could_match(order, quote_at(middle)) for order in orders)
+    for moved in (middle - away + 1, middle + away - 1) if away else ():
+        assert not any(could_match(order, quote_at(moved)) for order in orders)
