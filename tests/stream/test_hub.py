@@ -3,25 +3,22 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
 import pytest
 
-from tests.stream.follow import ACTIONS, House, Reader, numbered
+from tests.stream.follow import House, Reader, numbered
 from trading_intents.errors import CursorExpired, LimitReached, Unauthorized, Unavailable
 from trading_intents.ids import OrganizationId
-from trading_intents.secret import Secret
-from trading_intents.storage.database import Database, Pool, Tx, open_database
+from trading_intents.storage.database import Database, Pool, Tx
 from trading_intents.stream.hub import STUCK_SECONDS
-from trading_intents.stream.model import Event, EventType
+from trading_intents.stream.model import Event
 from trading_intents.stream.service import renew_epoch
 from trading_intents.stream.subscriber import MOST_BYTES_BEHIND, MOST_EVENTS_BEHIND
-from trading_intents.telemetry import Metrics, make_log
 
 PAGE = 500
-POOL_SIZE = 10  # as by default
 
 
 @pytest.fixture
@@ -87,107 +84,6 @@ async def test_whoever_joins_or_resumes_in_the_midst_misses_nothing(
         if after < total:
             await reader.has(total)
         assert reader.numbers == list(range(after + 1, total + 1))
-
-
-@pytest.mark.parametrize("total", [150, pytest.param(400, marks=pytest.mark.chaos)])
-async def test_priming_and_live_fit_without_a_gap(database: Database, organization: OrganizationId, total: int) -> None:
-    """The retained state is the number of events so far; the next one must be the one after it."""
-
-    async def retained(tx: Tx, organization_id: OrganizationId, *scope: object) -> AsyncIterator[Sequence[Event]]:
-        yield [numbered(organization_id, 1 + await tx.fetchval("SELECT count(*) FROM stream_events"))]
-
-    readers: list[Reader] = []
-    async with House(database, retained).running() as house:
-
-        async def write() -> None:
-            for number in range(1, total + 1):
-                await house.append([numbered(organization, number)])
-
-        writing = asyncio.create_task(write())
-        while not writing.done():
-            kinds = ACTIONS | {EventType.BROKER_POSITION}
-            readers.append(await Reader(house, organization).subscribe(kinds=kinds))
-        await writing
-        assert len(readers) > 5
-        for reader in readers:
-            await reader.until(lambda reader: reader.numbers)
-            state = reader.numbers[0]
-            await reader.until(lambda reader: len(reader.numbers) >= 2 + total - state)  # noqa: B023 - awaited at once
-            assert reader.numbers[1:] == list(range(state, total + 1))
-
-
-POSITIONS = ACTIONS | {EventType.BROKER_POSITION}
-
-
-async def test_the_pages_of_a_priming_are_of_one_moment(database: Database, organization: OrganizationId) -> None:
-    async def retained(tx: Tx, organization_id: OrganizationId, *scope: object) -> AsyncIterator[Sequence[Event]]:
-        for _ in range(3):
-            yield [numbered(organization_id, 1_000 + await tx.fetchval("SELECT count(*) FROM stream_events"))]
-            await house.append([numbered(organization, 1 + await owner_count())])
-
-    async def owner_count() -> int:
-        async with database.worker.transaction(read_only=True) as tx:
-            return int(await tx.fetchval("SELECT count(*) FROM stream_events"))
-
-    async with House(database, retained).running() as house:
-        await house.append([numbered(organization, 1)])
-        reader = await Reader(house, organization).subscribe(kinds=POSITIONS)
-        assert (await reader.has(4)).numbers == [1_001] * 3 + [2, 3, 4]
-
-
-@pytest.mark.parametrize("takes", [True, False])
-async def test_a_large_state_is_primed_a_page_at_a_time(
-    database: Database, organization: OrganizationId, takes: bool
-) -> None:
-    pages, read, most = 20, 0, 0
-
-    async def retained(tx: Tx, organization_id: OrganizationId, *scope: object) -> AsyncIterator[Sequence[Event]]:
-        nonlocal read, most
-        for page in range(pages):
-            assert await tx.fetchval("SELECT 1") == 1
-            read += 1
-            yield [numbered(organization_id, 1 + page * PAGE + place) for place in range(PAGE)]
-            most = max(most, reader.line.events)
-
-    async with House(database, retained).running() as house:
-        reader = Reader(house, organization, reading=takes)
-        neighbour = await Reader(house, organization).subscribe()
-        await reader.subscribe(kinds=POSITIONS)
-        if takes:
-            await reader.until(lambda reader: len(reader.numbers) == pages * PAGE)
-            assert reader.numbers == list(range(1, pages * PAGE + 1))
-        else:
-            assert isinstance(await reader.ended(), LimitReached)
-            assert read <= 4
-        assert most <= 1_000 + PAGE
-        await house.append([numbered(organization, 1)])
-        await neighbour.has(1)
-        again = await Reader(house, organization).subscribe(kinds=POSITIONS)
-        await again.until(lambda reader: len(reader.numbers) == pages * PAGE)
-
-
-async def test_readers_that_stop_while_they_are_primed_hold_up_no_other_organization(
-    database_url: Secret, organizations: list[OrganizationId]
-) -> None:
-    one, other = organizations[:2]
-
-    async def retained(tx: Tx, organization_id: OrganizationId, *scope: object) -> AsyncIterator[Sequence[Event]]:
-        for _ in range(10 if organization_id == one else 1):
-            yield [numbered(organization_id, 1)] * PAGE
-
-    async with (
-        open_database(database_url, POOL_SIZE, make_log("critical"), Metrics()) as database,
-        House(database, retained).running() as house,
-    ):
-        stopped = [Reader(house, one, reading=False) for _ in range(10)]
-        subscribing = [asyncio.create_task(reader.subscribe(kinds=POSITIONS)) for reader in stopped]
-        await stopped[0].until(lambda reader: reader.line.events >= 1_000)
-        async with asyncio.timeout(1):  # less than the reader that stopped is waited for
-            free = await Reader(house, other).subscribe(kinds=POSITIONS)
-            await free.until(lambda reader: len(reader.numbers) == PAGE)
-        for task in subscribing:
-            task.cancel()
-        await asyncio.gather(*subscribing, return_exceptions=True)
 
 
 async def test_a_reader_that_stops_is_ended_and_can_resume(house: House, organization: OrganizationId) -> None:
