@@ -160,7 +160,11 @@ async def executing(
         return True
 
     login = floor.urls.login
-    async with open_database(login, POOL_SIZE, log, counted) as database, open_signals(login, log) as signals:
+    async with (
+        contextlib.AsyncExitStack() as stack,
+        open_database(login, POOL_SIZE, log, counted) as database,
+        open_signals(login, log) as signals,
+    ):
         shop = Shop(database.worker, attempt_limit, clock, counted, log)
         brokers = Registry([floor.venue.integration])
         execution = Execution(
@@ -172,7 +176,7 @@ async def executing(
             id_maker(clock),
             most_age_millis,
             append_cancel,
-            lambda: GroupTransactions(Pipeline(login, WORKER_SESSION)),
+            lambda: stack.enter_context(contextlib.closing(GroupTransactions(Pipeline(login, WORKER_SESSION)))),
         )
         execution.start()
         try:

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import Urls
 from tests.execution.floor import Floor, executing, open_floor
 from tests.execution.truth import assert_true_books
-from trading_intents.brokers.paper.broker import INTEGRATION, PaperBroker
+from trading_intents.brokers.paper.broker import INTEGRATION
 from trading_intents.brokers.paper.quotes import Prices, Quotes
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.execution.service import Execution
@@ -187,8 +187,9 @@ async def test_a_snapshot_between_a_quote_and_its_fill_loses_nothing(urls: Urls)
         resting = await buy(floor, "10", "20")
         await floor.until_status(resting, "NEW")
         link = execution.leases.links[floor.account]
-        assert isinstance(link._broker, PaperBroker)
-        async with link._broker._venue._transactions._turn:  # a command is just being taken
+        async with floor.office.owner.transaction():
+            # The venue is held up, and matches nothing meanwhile.
+            await floor.office.owner.execute("SELECT FROM paper_accounts FOR UPDATE")
             await post("20")  # touches the limit
             for _ in range(5):
                 link.breaker.failed(asyncio.get_running_loop().time())  # its recovery takes a snapshot
