@@ -274,6 +274,16 @@ async def test_unreadable_text_stops_nothing(books: Books) -> None:
     assert len(row["reason"]) == 500
 
 
+async def test_an_execution_under_another_orders_key_raises_an_alert(books: Books) -> None:
+    first, second = await books.create("10"), await books.create("10")
+    await books.tell(fill(first, "e1", "4"))
+    recorded = await books.tell(fill(second, "e1", "4"))
+    assert [order_id for order_id, _ in recorded.conflicts] == [second.order_id]
+    assert await status(books, first) == ("PARTIALLY_FILLED", "4", [])
+    assert await status(books, second) == ("PENDING_NEW", "0", ["conflicting_execution"])
+    assert not (await books.tell(fill(second, "e1", "4"), fill(first, "e1", "4"))).conflicts
+
+
 async def test_a_late_replace_changes_no_final_order_in_silence(books: Books) -> None:
     first, second = await books.create("10", limit="10"), await books.create("10", limit="10")
     larger, dearer = await books.replace(first, "20", "10"), await books.replace(second, "10", "11")

@@ -31,11 +31,13 @@ from trading_intents.orders import ledger_store as ledger
 from trading_intents.orders.amounts import ZERO
 from trading_intents.orders.events import day_of, order_event, position_event, trade_event
 from trading_intents.orders.facts import (
+    EXECUTIONS,
     LONG_AGO,
     CommandKind,
     Fact,
     FactKind,
     admit,
+    conflict_with,
     event_fact,
     own_fact,
     owner,
@@ -378,8 +380,13 @@ def _gather(prepared: _Prepared, index: _Index) -> News:
             known[fact.key], owners[fact.key] = found.fact, found.order_id
     own_clients = {fact.client_order_id: order_id for fact, order_id in prepared.own}
     news = News({fact.key: (fact, order_id) for fact, order_id in prepared.own if not index.has(order_id, fact.key)})
-    for place, fact in prepared.told.items():
-        order_id = owners.get(fact.key) or _owner(prepared.events[place], own_clients, account_id, index)
+    for place, told in prepared.told.items():
+        fact, order_id = told, owners.get(told.key) or _owner(prepared.events[place], own_clients, account_id, index)
+        sent = index.clients.get(Name(account_id, told.client_order_id or ""))
+        if told.kind in EXECUTIONS and order_id and sent and sent.order_id not in (None, order_id):
+            # The key was used for another order before: that one has its execution, this one has lost it.
+            fact, order_id = conflict_with(told), sent.order_id
+            owners[fact.key] = order_id
         if order_id and order_id not in index.histories:
             raise LedgerMoved
         if order_id:

@@ -171,8 +171,13 @@ def admit(known: Mapping[str, Fact], fact: Fact) -> Fact | None:
         return fact
     if kept.numbers == fact.numbers:
         return None
-    key = f"own:{FactKind.CONFLICT}:{fact.key}"
-    return None if key in known else Fact(key=key, arrival=fact.arrival, kind=FactKind.CONFLICT)
+    conflict = conflict_with(fact)
+    return None if conflict.key in known else conflict
+
+
+def conflict_with(fact: Fact) -> Fact:
+    """What is kept in place of a fact whose key was used for something else before."""
+    return Fact(key=f"own:{FactKind.CONFLICT}:{fact.key}", arrival=fact.arrival, kind=FactKind.CONFLICT)
 
 
 def is_conflict(fact: Fact, known: Iterable[Fact]) -> bool:
