@@ -160,10 +160,16 @@ async def test_nobody_waits_for_upkeep_that_meets_a_long_reader(
     try:
         await dump.execute("BEGIN; SELECT FROM stream_events LIMIT 1")  # as a dump holds it for its whole run
         upkeep = asyncio.create_task(keep(database))
+
+        async def add() -> None:
+            while not upkeep.done():
+                async with database.service.transaction([one]) as tx:
+                    await append(tx, [event(one)])
+
+        adding = asyncio.create_task(add())
         while not upkeep.done():
             assert await owner.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted") == 0
-            async with database.service.transaction([one]) as tx:
-                await append(tx, [event(one)])
+        await adding
         assert not await upkeep
         assert await days(owner) == before
     finally:
