@@ -34,7 +34,7 @@ CANCEL = "intent.cancel"
 # What a second try can mend: another transaction holds an order or a stream head, or has just made the same fact or
 # position.
 LOCK_NOT_AVAILABLE, UNIQUE_VIOLATION = "55P03", "23505"
-# A batch that meets an order or a stream head which another transaction holds is tried in parts: first by organization.
+# A batch that meets a held stream head is tried one organization at a time, one that meets a held order by accounts.
 LIMIT_LOCK_WAIT = Statement("SET LOCAL lock_timeout = '50ms'")
 
 
@@ -112,13 +112,20 @@ class Recorder:
     async def _write(self, entries: list[Entry]) -> list[Written | Exception]:
         try:
             return [*await self._commit(entries)]
+        except _HeadHeld:
+            parts = _split(entries, lambda entry: entry.desk.organization_id)
+            if len(parts) == 1:
+                return [Unavailable("the organization's stream is held elsewhere")] * len(entries)
         except Refused as error:
             if error.code not in (LOCK_NOT_AVAILABLE, UNIQUE_VIOLATION):
                 raise
-        if len(entries) == 1:
-            return [Unavailable("another transaction is just recording the same")]
+            if len(entries) == 1:
+                return [Unavailable("another transaction is just recording the same")]
+            parts = _split(entries, lambda entry: entry.desk.account_id)
+            if len(parts) == 1:
+                parts = [[entry] for entry in entries]
         results: dict[int, Written | Exception] = {}
-        for part in _parts(entries):
+        for part in parts:
             for entry, result in zip(part, await self._write(part), strict=True):
                 results[id(entry)] = result
         return [results[id(entry)] for entry in entries]
@@ -135,9 +142,13 @@ class Recorder:
                 return [Written(None, {})]
             cancelled = {order_id for each in recorded for order_id in each.cancelled}
             entries = [_hurried(entry, cancelled) for entry in entries]
-            await tx.commit(
-                [*writes(recorded), *self._follow(entries, recorded), *self._end_rows(entries), *publishing(recorded)]
-            )
+            ends = [*self._follow(entries, recorded), *self._end_rows(entries)]
+            try:
+                await tx.commit([*writes(recorded), *ends, *publishing(recorded)])
+            except Refused as error:
+                if error.code == LOCK_NOT_AVAILABLE:  # all other locks are held by now
+                    raise _HeadHeld(error.code, "a stream head is held") from None
+                raise
         for each in recorded:
             self.told(each)
         if any(entry.look_up for entry in entries):
@@ -175,6 +186,10 @@ class Recorder:
         return Status.PENDING if entry.row.attempts < self._attempt_limit else Status.FAILED
 
 
+class _HeadHeld(Refused):
+    """Another transaction holds the stream head of an organization in the batch."""
+
+
 class _ClaimLost(Exception):
     """Of a row in the batch: it is another worker's by now."""
 
@@ -204,16 +219,8 @@ def _hurried(entry: Entry, cancelled: set[UUID]) -> Entry:
     return replace(entry, setback=replace(setback, after_seconds=0.0, is_urgent=True))
 
 
-def _parts(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """By organization; of one organization by account; of one account each by itself."""
-
-    def split(key: Callable[[Entry], Hashable]) -> list[list[Entry]]:
-        found: dict[Hashable, list[Entry]] = {}
-        for entry in entries:
-            found.setdefault(key(entry), []).append(entry)
-        return list(found.values())
-
-    for key in (lambda e: e.desk.organization_id, lambda e: e.desk.account_id):
-        if len(parts := split(key)) > 1:
-            return parts
-    return [[entry] for entry in entries]
+def _split(entries: Sequence[Entry], key: Callable[[Entry], Hashable]) -> list[list[Entry]]:
+    parts: dict[Hashable, list[Entry]] = {}
+    for entry in entries:
+        parts.setdefault(key(entry), []).append(entry)
+    return list(parts.values())
