@@ -56,11 +56,11 @@ from trading_intents.outbox.http import outbox_routes
 from trading_intents.outbox.model import Handler, Queue, channel
 from trading_intents.outbox.worker import Shop, Worker
 from trading_intents.secret import Secret
-from trading_intents.storage.database import Database, open_database
+from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE, Database, open_database
 from trading_intents.storage.embedded import running
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.migrate import migrate
-from trading_intents.storage.pipeline import SERVICE_SESSION, WORKER_SESSION, Pipeline
+from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import Signals, open_signals
 from trading_intents.stream.grpc import Door, Listener
 from trading_intents.stream.http import event_routes
@@ -136,13 +136,12 @@ async def open_parts(settings: Settings, log: Log) -> AsyncIterator[Parts]:
         is_local = settings.identity_provider_name == LOCAL_PROVIDER
         client = None if is_local else await stack.enter_async_context(httpx.AsyncClient())
         link, worker_link = (
-            stack.enter_context(contextlib.closing(Pipeline(urls.login, session)))
-            for session in (SERVICE_SESSION, WORKER_SESSION)
+            stack.enter_context(contextlib.closing(Pipeline(urls.login, role))) for role in (SERVICE_ROLE, WORKER_ROLE)
         )
         make_id = id_maker(clock)
 
         def transactions() -> GroupTransactions:
-            return stack.enter_context(contextlib.closing(GroupTransactions(Pipeline(urls.login, WORKER_SESSION))))
+            return stack.enter_context(contextlib.closing(GroupTransactions(Pipeline(urls.login, WORKER_ROLE))))
 
         yield Parts(
             settings, database, signals, client, brokers, metrics, log, clock, make_id, link, worker_link, transactions

@@ -23,9 +23,9 @@ from trading_intents.intents.writing.batch import Receipt
 from trading_intents.orders.facts import client_order_id
 from trading_intents.outbox.worker import Shop
 from trading_intents.secret import Secret
-from trading_intents.storage.database import open_database
+from trading_intents.storage.database import WORKER_ROLE, open_database
 from trading_intents.storage.grouped import GroupTransactions
-from trading_intents.storage.pipeline import WORKER_SESSION, Pipeline
+from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.testing.fakes import Venue
@@ -176,7 +176,7 @@ async def executing(
             id_maker(clock),
             most_age_millis,
             append_cancel,
-            lambda: stack.enter_context(contextlib.closing(GroupTransactions(Pipeline(login, WORKER_SESSION)))),
+            lambda: stack.enter_context(contextlib.closing(GroupTransactions(Pipeline(login, WORKER_ROLE)))),
         )
         execution.start()
         try:

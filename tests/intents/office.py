@@ -18,8 +18,8 @@ from trading_intents.intents.model import Cancel, Command, Create, Spec, Submiss
 from trading_intents.intents.writing.batch import Receipt, Tools
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.secret import Secret
-from trading_intents.storage.database import Pool, open_database
-from trading_intents.storage.pipeline import SERVICE_SESSION, Pipeline
+from trading_intents.storage.database import SERVICE_ROLE, Pool, open_database
+from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
@@ -73,7 +73,7 @@ async def open_office(login: Secret, owner_url: Secret, accounts: int = 3, run: 
     made = sorted([await add_account(owner, organization) for _ in range(accounts)])
     log, metrics, clock = make_log("critical"), Metrics(), SystemClock()
     async with open_database(login, POOL_SIZE, log, metrics) as database, open_signals(login, log) as signals:
-        link = Pipeline(login, SERVICE_SESSION)
+        link = Pipeline(login, SERVICE_ROLE)
         tools = Tools(link, installed_brokers(log), id_text_maker(), clock)
         writer = Writer(tools, database.service, signals, metrics, log)
         task = asyncio.create_task(writer.run() if run else asyncio.sleep(0))

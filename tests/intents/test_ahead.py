@@ -22,7 +22,8 @@ from trading_intents.intents.writing.batch import Receipt, Tools
 from trading_intents.intents.writing.memory import MAX_LATE, Memory
 from trading_intents.intents.writing.scene import Scene
 from trading_intents.intents.writing.writer import Writer
-from trading_intents.storage.pipeline import SERVICE_SESSION, Pipeline
+from trading_intents.storage.database import SERVICE_ROLE
+from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import make_log
 
@@ -42,7 +43,7 @@ async def neighbour(office: Office, urls: Urls) -> AsyncIterator[Writer]:
     """As of another process, on the same accounts."""
     log = make_log("critical")
     async with open_signals(urls.login, log) as signals:
-        tools = Tools(Pipeline(urls.login, SERVICE_SESSION), installed_brokers(log), id_text_maker(), SystemClock())
+        tools = Tools(Pipeline(urls.login, SERVICE_ROLE), installed_brokers(log), id_text_maker(), SystemClock())
         writer = Writer(tools, office.pool, signals, office.metrics, log)
         task = asyncio.create_task(writer.run())
         yield writer

@@ -7,10 +7,14 @@ import psycopg
 import pytest
 
 from tests.conftest import Urls
+from tests.old_postgres import postgres_15
 from tests.proxy import proxied
+from tests.waiting import eventually_async
 from trading_intents.errors import Unavailable
+from trading_intents.secret import Secret
 from trading_intents.storage import pipeline as module
-from trading_intents.storage.pipeline import SERVICE_SESSION, LinkDropped, LinkLost, Pipeline, Refused, Reply, Statement
+from trading_intents.storage.database import IDLE_LIMIT_SECONDS, SERVICE_ROLE
+from trading_intents.storage.pipeline import LinkDropped, LinkLost, Pipeline, Refused, Reply, Statement
 
 ONE = [Statement("SELECT 1")]
 ANSWER = [Reply("", [(b"1",)])]
@@ -18,7 +22,7 @@ ANSWER = [Reply("", [(b"1",)])]
 
 @pytest.fixture
 def link(urls: Urls) -> Iterator[Pipeline]:
-    made = Pipeline(urls.login, SERVICE_SESSION)
+    made = Pipeline(urls.login, SERVICE_ROLE)
     yield made
     made.close()
 
@@ -84,7 +88,7 @@ async def test_a_caller_that_is_cancelled_takes_its_answer_with_it(link: Pipelin
 
 async def test_a_link_that_ends_is_lost_and_opened_again(urls: Urls) -> None:
     with proxied(urls.login) as (proxy, login):
-        link = Pipeline(login, SERVICE_SESSION)
+        link = Pipeline(login, SERVICE_ROLE)
         assert await link.run(ONE) == ANSWER
         waiting = asyncio.create_task(link.run([Statement("SELECT pg_sleep(10)")]))
         await asyncio.sleep(0)
@@ -102,14 +106,14 @@ async def test_a_link_that_ends_is_lost_and_opened_again(urls: Urls) -> None:
 async def test_a_wrong_password_is_never_shown(urls: Urls) -> None:
     wrong = type(urls.login)(urls.login.reveal().replace("@", "wrong@", 1))
     with pytest.raises(Unavailable) as unavailable:
-        await Pipeline(wrong, SERVICE_SESSION).run(ONE)
+        await Pipeline(wrong, SERVICE_ROLE).run(ONE)
     assert "wrong" not in str(unavailable.value)
 
 
 async def test_a_link_that_ends_after_any_byte_of_the_answers_is_lost(urls: Urls) -> None:
     asked = [Statement("BEGIN"), Statement("SELECT 1"), Statement("SELECT 2"), Statement("COMMIT")]
     with proxied(urls.login) as (proxy, url):
-        link = Pipeline(url, SERVICE_SESSION)
+        link = Pipeline(url, SERVICE_ROLE)
         answered = len(await link.run(asked))
         passed, lost = 0, 0
         while True:
@@ -139,6 +143,9 @@ async def test_a_link_whose_end_is_not_seen_yet_is_lost_once_and_made_again(urls
 
 BEGIN, TWO, COMMIT, ROLLBACK = (Statement(sql) for sql in ("BEGIN", "SELECT 2", "COMMIT", "ROLLBACK"))
 WRONG = Statement("SELECT 1 / 0")
+# Something that a transaction leaves behind in its session if it was committed.
+WRITE = Statement("SELECT set_config('test.written', 'yes', false)")
+WRITTEN = [Statement("SELECT coalesce(current_setting('test.written', true), '') = 'yes'")]
 
 
 async def test_the_first_answers_come_before_the_rest_is_sent(link: Pipeline) -> None:
@@ -174,12 +181,83 @@ async def test_nothing_is_run_after_what_was_refused(link: Pipeline, is_first: b
         else:
             await trip.head()
             trip.also([WRONG], more=True)
-        trip.also([COMMIT])
+        trip.also([WRITE, COMMIT])
         with pytest.raises(Refused):
             await trip.end()
-        (rolled_back,) = await trip.then([ROLLBACK]).end()
-        assert rolled_back.tag == "ROLLBACK"
-    assert await link.run(ONE) == ANSWER
+        with pytest.raises(LinkDropped):
+            await trip.then([WRITE]).end()
+        assert await link.run(WRITTEN) == [Reply("", [(b"f",)])]
+
+
+async def test_after_a_lock_that_was_refused_the_connection_goes_on(urls: Urls, link: Pipeline) -> None:
+    """Not so after any other refusal, whose reason may be what the connection has prepared."""
+    lock = Statement("SELECT pg_advisory_xact_lock(1)")
+    opened = await link.connect()
+    with psycopg.connect(urls.owner.reveal()) as holder:
+        holder.execute("SELECT pg_advisory_lock(1)")
+        for _ in range(2):
+            trip = await link.send([BEGIN, *ONE], more=True)
+            trip.also([lock], more=True)
+            trip.also([WRITE], more=True)
+            trip.also([COMMIT])
+            with pytest.raises(Refused) as refused:
+                await trip.end()
+            assert refused.value.is_contention
+            assert await trip.then(ONE).end() == ANSWER, "COMMIT has ended the transaction, and rolled it back"
+            assert await link.run(WRITTEN) == [Reply("", [(b"f",)])]
+    await link.run([BEGIN, lock, COMMIT])
+    assert await link.connect() is opened
+    with pytest.raises(Refused):
+        await link.run([WRONG])
+    assert await link.connect() is not opened
+
+
+@pytest.fixture(params=["embedded", "PostgreSQL 15"])
+def login(request: pytest.FixtureRequest) -> Iterator[Secret]:
+    if request.param == "embedded":
+        yield request.getfixturevalue("urls").login
+        return
+    with postgres_15() as url, psycopg.connect(url, autocommit=True) as owner:
+        owner.execute(f"CREATE ROLE {SERVICE_ROLE}")
+        yield Secret(url)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+async def test_a_transaction_whose_rest_does_not_come_is_ended_by_the_server(
+    login: Secret, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was sent last: a process that stopped runs no timers of its own."""
+    monkeypatch.setattr(module, "RUN_LIMIT_SECONDS", 60.0)
+    link = Pipeline(login, SERVICE_ROLE)
+    trip = await link.send([BEGIN, *ONE], more=True)
+    for _ in range(parts - 1):
+        trip.also([TWO], more=True)
+    await trip.head()
+
+    async def is_over() -> bool:
+        return link.open_link is None
+
+    assert not await is_over()
+    await eventually_async(is_over, IDLE_LIMIT_SECONDS + 0.8)
+    trip.also([COMMIT])
+    with pytest.raises(LinkLost):
+        await trip.end()
+
+
+async def test_a_statement_ends_with_the_connection_that_was_given_up(
+    urls: Urls, link: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await link.run(ONE)
+    monkeypatch.setattr(module, "RUN_LIMIT_SECONDS", 0.05)
+    with pytest.raises(LinkLost):
+        await link.run([Statement("SELECT pg_sleep(60)")])
+    with psycopg.connect(urls.owner.reveal(), autocommit=True) as owner:
+
+        async def is_over() -> bool:
+            row = owner.execute("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%'").fetchone()
+            return row == (0,)
+
+        await eventually_async(is_over, 2)
 
 
 async def test_what_follows_on_a_lost_link_is_lost_and_never_sent_on_another(link: Pipeline) -> None:

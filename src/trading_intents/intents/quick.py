@@ -13,7 +13,8 @@ from trading_intents.ids import parse_id
 from trading_intents.intents.body import Submit, check_key, count_keys, digest_of, make_command
 from trading_intents.intents.model import Cancel, Submission
 from trading_intents.intents.writing.batch import Receipt
-from trading_intents.intents.writing.writer import Outcome, Waiting, Writer
+from trading_intents.intents.writing.queue import Outcome, PendingSubmission
+from trading_intents.intents.writing.writer import Writer
 from trading_intents.web.limits import Bucket, Limits
 from trading_intents.web.problem import PROBLEM
 from trading_intents.web.request import JSON, Answer, Incoming, request_id
@@ -51,7 +52,7 @@ def quick_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) -
             passes[caller.principal.key_id] = known
         return known
 
-    def submit(incoming: Incoming, account_id: str, address: str, respond: Respond) -> Waiting | None:
+    def submit(incoming: Incoming, account_id: str, address: str, respond: Respond) -> PendingSubmission | None:
         headers, body = dict(incoming.headers), incoming.body
         plain = len(headers) == len(incoming.headers) and headers.get(b"content-type") == JSON
         key = headers.get(b"x-api-key")

@@ -16,12 +16,16 @@ from trading_intents.telemetry import Log, Metrics
 
 OWNER_ROLE, SERVICE_ROLE, WORKER_ROLE = "ti_owner", "ti_service", "ti_worker"
 OLDEST_SERVER_VERSION = 150_000
+TRANSACTION_TIMEOUT_VERSION = 170_000  # the first server version that has it
 # A caller is told within 3 s that the database is away: acquiring and beginning together stay below that.
 ACQUIRE_LIMIT_SECONDS = 2.0
 BEGIN_LIMIT_SECONDS = 0.9
 COMMAND_LIMIT_SECONDS = 2.5
 ROLLBACK_LIMIT_SECONDS = 1.0
-IDLE_LIMIT_SECONDS = 2.2  # less than a command may take: who waits for one that stopped inside a transaction is served
+# In this order: a command that waits for a lock outlives the idle transaction that holds it, and is served.
+IDLE_LIMIT_SECONDS = 2.2
+LOCK_LIMIT_SECONDS = 2.4
+CONNECTION_CHECK_SECONDS = 0.5
 HEALTH_LIMIT_SECONDS = 1.0
 KNOCK_PAUSE_SECONDS = 0.1
 
@@ -40,6 +44,8 @@ LOST = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.TransactionTimeoutError,
 )
 # Lost only if the connection is closed: they also tell of a wrong number or type of arguments.
 LOST_IF_CLOSED = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -77,10 +83,35 @@ def column(values: Sequence[str | None]) -> str:
     """A column of texts as one parameter, which `from_column` in SQL makes an array again.
 
     The driver asks each element of an array whether it is one itself, which takes longer than everything else about it.
-    There is at least one value, and none has control characters.
+    There is at least one value, and none has the two control characters: a value with one of them would become two
+    values, or none.
     """
-    assert values
-    return "\x1f".join(["\x1e" if value is None else value for value in values])
+    joined = "\x1f".join(["\x1e" if value is None else value for value in values])
+    assert joined.count("\x1f") == len(values) - 1, "a value holds the separator, or there is no value"
+    assert joined.count("\x1e") == values.count(None), "a value holds the mark of NULL"
+    return joined
+
+
+def session_setup(
+    role: str, server_version: int, lock_limit_seconds: float, transaction_limit_seconds: float | None = None
+) -> list[str]:
+    """What either driver runs first on each connection. The limits are the server's: they hold for a client that is
+    stopped, cut off or gone, and keep its locks and statements from outliving it.
+
+    An idle transaction is ended only while the server waits for a new request: end what is sent with a Sync.
+    """
+    limits_seconds = {
+        "idle_in_transaction_session_timeout": IDLE_LIMIT_SECONDS,
+        "lock_timeout": lock_limit_seconds,
+        # Ends a statement whose client has closed the connection. Unlike a cancel request it cannot hit a COMMIT.
+        "client_connection_check_interval": CONNECTION_CHECK_SECONDS,
+    }
+    if transaction_limit_seconds and server_version >= TRANSACTION_TIMEOUT_VERSION:
+        limits_seconds["transaction_timeout"] = transaction_limit_seconds
+    return [
+        f'SET ROLE "{role}"',
+        *(f"SET {name} = '{round(seconds * 1000)}ms'" for name, seconds in limits_seconds.items()),
+    ]
 
 
 class Pool:
@@ -213,9 +244,9 @@ async def open_pool(url: Secret, role: str, size: int, metrics: Metrics) -> Asyn
 
 
 async def _become(connection: Any, role: str) -> None:
-    # A process that is stopped in the middle of a transaction keeps its locks from the others no longer than this.
-    idle = f"SET idle_in_transaction_session_timeout = '{IDLE_LIMIT_SECONDS}s'"
-    await connection.execute(f'SET ROLE "{role}";{idle}')
+    version = connection.get_server_version()
+    setup = session_setup(role, version.major * 10_000 + version.minor, LOCK_LIMIT_SECONDS)
+    await connection.execute(";".join(setup))
     row = await connection.fetchrow(
         """
         SELECT rolsuper OR rolbypassrls OR pg_has_role(rolname, $1, 'MEMBER') AS mighty,
@@ -269,6 +300,8 @@ async def _rollback(connection: Any, cause: BaseException) -> None:
         await _to_the_end(connection, "ROLLBACK", ROLLBACK_LIMIT_SECONDS)
     except Exception:
         connection.terminate()
+    if isinstance(cause, asyncpg.LockNotAvailableError):
+        raise Unavailable("another transaction holds a lock for too long") from cause
 
 
 async def _commit(connection: Any, read_only: bool) -> None:
@@ -276,6 +309,8 @@ async def _commit(connection: Any, read_only: bool) -> None:
         raise Unavailable("the database went away")
     try:
         tag = await _to_the_end(connection, "COMMIT", COMMAND_LIMIT_SECONDS)
+    except asyncpg.LockNotAvailableError as error:  # of a deferred trigger
+        raise Unavailable("another transaction holds a lock for too long") from error
     except Exception as error:
         if not _is_lost(connection, error):
             raise

@@ -5,7 +5,7 @@ For the writer, which would else wait for the server seven times a batch. Knows 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -14,21 +14,24 @@ from psycopg import pq
 
 from trading_intents.errors import Unavailable
 from trading_intents.secret import Secret
-from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE
+from trading_intents.storage.database import session_setup
 
 CONNECT_LIMIT_SECONDS = 2.0
 RUN_LIMIT_SECONDS = 2.5
+TRANSACTION_LIMIT_SECONDS = 2.5
+LOCK_LIMIT_SECONDS = 0.02  # unless a transaction says otherwise: others wait for the same connection
 KNOCK_PAUSE_SECONDS = 0.1
 
 # Plans that go by keys alone are made once, and through indexes whatever the tables' size.
-_SESSION = ("SET TimeZone = 'UTC'", "SET plan_cache_mode = force_generic_plan", "SET enable_seqscan = off")
-SERVICE_SESSION = (f"SET ROLE {SERVICE_ROLE}", *_SESSION)
-WORKER_SESSION = (f"SET ROLE {WORKER_ROLE}", *_SESSION)
+_PLANNING = ("SET TimeZone = 'UTC'", "SET plan_cache_mode = force_generic_plan", "SET enable_seqscan = off")
 
 _TEXT, _BINARY = 0, 1
 
-# What the server says with these is the last that it says: it went away, or becomes something else.
-_LAST_WORDS = ("57P", "08")
+# The server ends the connection with these: it went away, becomes something else, or a limit was reached (25P03: idle
+# in a transaction, 25P04: the transaction's time).
+_LAST_WORDS = ("57P", "08", "25P03", "25P04")
+# lock_not_available, deadlock_detected, serialization_failure: the next attempt may succeed on the same connection.
+_CONTENTION = ("55P03", "40P01", "40001")
 
 
 class Statement(NamedTuple):
@@ -53,11 +56,15 @@ class Reply(NamedTuple):
 
 
 class Refused(Exception):
-    """The server answered with an error; neither that statement nor what follows it was run."""
+    """The server answered with an error; neither that statement nor what follows it was run.
+
+    The connection is closed, whose prepared statements may be the reason, unless `is_contention`.
+    """
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(code, message)
         self.code = code
+        self.is_contention = code in _CONTENTION
 
 
 class LinkLost(Exception):
@@ -76,6 +83,8 @@ class Trip:
         self.replies: list[Reply] = []
         self.error: Exception | None = None
         self.known = known
+        self.open_syncs = 0
+        self.is_whole = False
         self._first = 0
         self.timer: asyncio.TimerHandle | None = None
         self._link = link
@@ -84,7 +93,8 @@ class Trip:
         self._ended: asyncio.Future[None] = loop.create_future()
 
     def also(self, statements: Sequence[Statement], more: bool = False) -> None:
-        """What belongs to one that was sent with `more`: not run if anything before was refused."""
+        """What belongs to one that was sent with `more`. If anything before was refused: not run in the transaction
+        that it belongs to, where only its end is; but run if that transaction did not begin."""
         self._link.add(self, statements, more)
 
     def then(self, statements: Sequence[Statement]) -> "Trip":
@@ -129,34 +139,34 @@ class Trip:
 class Pipeline:
     """Opened by its first use, and again after every loss. For one caller at a time."""
 
-    def __init__(self, url: Secret, session: Sequence[str]) -> None:
-        """`session` is run once on every new connection."""
-        self._url, self._session = url, session
+    def __init__(self, url: Secret, role: str) -> None:
+        self._url, self._role = url, role
         self._link: Link | None = None
         self._away_until_seconds = 0.0
 
-    async def run(self, statements: Sequence[Statement]) -> list[Reply]:
-        """One round trip. Unavailable: none of them left. Refused and LinkLost: as these say."""
-        return await self._finished(await self.send(statements))
+    def another(self) -> "Pipeline":
+        """For a second caller."""
+        return Pipeline(self._url, self._role)
 
-    async def send(self, statements: Sequence[Statement], more: bool = False) -> Trip:
-        """They are on their way, behind those that were sent before. With `more` the rest follows by `Trip.also`."""
+    async def connect(self) -> "Link":
+        """The open connection, for a transaction to stay on; a new one if there is none. Unavailable: it is away."""
         link = self.open_link
         if link is None:
             link = self._link = await self._open()
-        return link.send(statements, more)
+        return link
+
+    async def run(self, statements: Sequence[Statement]) -> list[Reply]:
+        """One round trip. Unavailable: none of them left. Refused and LinkLost: as these say."""
+        return await (await self.connect()).run(statements)
+
+    async def send(self, statements: Sequence[Statement], more: bool = False) -> Trip:
+        """They are on their way, behind those that were sent before. With `more` the rest follows by `Trip.also`."""
+        return (await self.connect()).send(statements, more)
 
     @property
     def open_link(self) -> "Link | None":
         """For who does not wait for one to be opened."""
         return self._link if self._link and not self._link.lost else None
-
-    async def _finished(self, trip: Trip) -> list[Reply]:
-        try:
-            return await trip.end()
-        except asyncio.CancelledError:
-            self.close()  # who would know what was run?
-            raise
 
     def close(self) -> None:
         if self._link:
@@ -171,7 +181,9 @@ class Pipeline:
             async with asyncio.timeout(CONNECT_LIMIT_SECONDS):
                 connection = await psycopg.AsyncConnection.connect(self._url.reveal(), autocommit=True)
                 link = Link(connection)
-                await link.send([Statement(text) for text in self._session]).end()
+                version = connection.pgconn.server_version
+                setup = session_setup(self._role, version, LOCK_LIMIT_SECONDS, TRANSACTION_LIMIT_SECONDS)
+                await link.send([Statement(text) for text in (*setup, *_PLANNING)]).end()
         except (psycopg.Error, OSError, TimeoutError, Refused, LinkLost) as error:
             if link:
                 link.close()
@@ -195,6 +207,15 @@ class Link:
         self._trips: deque[Trip] = deque()
         self.lost: LinkLost | None = None
 
+    async def run(self, statements: Sequence[Statement]) -> list[Reply]:
+        """One round trip. Refused and LinkLost: as these say."""
+        trip = self.send(statements)
+        try:
+            return await trip.end()
+        except asyncio.CancelledError:
+            self.close(LinkDropped())  # who would know what was run?
+            raise
+
     def send(self, statements: Sequence[Statement], more: bool = False) -> Trip:
         trip = Trip(self, len(self._names))
         if self.lost:
@@ -205,20 +226,23 @@ class Link:
         trip.timer = self._loop.call_later(RUN_LIMIT_SECONDS, self.close)
         if more:
             trip.expect(len(statements))
-        self._leave(statements, self._link.send_flush_request if more else self._link.pipeline_sync)
+        self._leave(trip, statements, more)
         return trip
 
     def add(self, trip: Trip, statements: Sequence[Statement], more: bool) -> None:
         if not self.lost:
             assert trip is self._trips[-1], "something else was sent behind it"
-            self._leave(statements, None if more else self._link.pipeline_sync)
+            if statements or not more:
+                self._leave(trip, statements, more)
 
-    def _leave(self, statements: Sequence[Statement], end: Callable[[], None] | None) -> None:
+    def _leave(self, trip: Trip, statements: Sequence[Statement], more: bool) -> None:
+        """Ended by a Sync, as the server's limit on idle transactions does not hold without."""
+        trip.is_whole = not more
+        trip.open_syncs += 1
         try:
             for statement in statements:
                 self._send(statement)
-            if end:
-                end()
+            self._link.pipeline_sync()
             self._flush()
         except psycopg.Error:
             self.close()
@@ -277,17 +301,22 @@ class Link:
                     continue
                 at_end = False
                 if result.status == pq.ExecStatus.PIPELINE_SYNC:
-                    trip = self._trips.popleft()
-                    if trip.error:
-                        # Who knows which were prepared: the new ones get other names.
-                        self._names = dict(islice(self._names.items(), trip.known))
-                    trip.finish()
+                    self._end_section(self._trips[0])
                 else:
                     self._keep(self._trips[0], result)
             if link.status != pq.ConnStatus.OK:
                 raise psycopg.OperationalError  # nothing more will come
         except psycopg.Error:
             self.close()
+
+    def _end_section(self, trip: Trip) -> None:
+        trip.open_syncs -= 1
+        if trip.is_whole and not trip.open_syncs:
+            self._trips.popleft()
+            if trip.error:
+                # Who knows which were prepared: the new ones get other names.
+                self._names = dict(islice(self._names.items(), trip.known))
+            trip.finish()
 
     def _keep(self, trip: Trip, result: pq.abc.PGresult) -> None:
         match result.status:
@@ -304,6 +333,9 @@ class Link:
                 message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
                 # Without a code it is not the server who says it: the link is gone.
                 is_last = not code or code.startswith(_LAST_WORDS)
-                trip.fail(LinkLost() if is_last else Refused(code, message))
+                refused = Refused(code, message)
+                trip.fail(LinkLost() if is_last else refused)
                 if is_last:
                     self.close()
+                elif not refused.is_contention:
+                    self.close(LinkDropped())

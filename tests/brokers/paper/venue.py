@@ -27,9 +27,9 @@ from trading_intents.brokers.port import (
 from trading_intents.clock import SystemClock
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
-from trading_intents.storage.database import Database, open_database
+from trading_intents.storage.database import WORKER_ROLE, Database, open_database
 from trading_intents.storage.grouped import GroupTransactions
-from trading_intents.storage.pipeline import WORKER_SESSION, Pipeline
+from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import Signals, open_signals
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.trading import Environment, Symbol, amount_text
@@ -132,7 +132,7 @@ class Venue:
         )
 
     def open_transactions(self) -> GroupTransactions:
-        return self.stack.enter_context(contextlib.closing(GroupTransactions(Pipeline(self.login, WORKER_SESSION))))
+        return self.stack.enter_context(contextlib.closing(GroupTransactions(Pipeline(self.login, WORKER_ROLE))))
 
     async def post(self, text: str, symbol: Symbol = ACME, organization: OrganizationId | None = None) -> Posted:
         """Such as `99x5 101x7 100x3`, through the service's own pool."""

@@ -88,7 +88,7 @@ class Tools:
 async def run_batch(
     tools: Tools,
     submissions: Sequence[Submission],
-    wait: bool,
+    locking: statements.Locking,
     leaving: Callable[[], None] = lambda: None,
     memory: Memory | None = None,
 ) -> Settled:
@@ -96,23 +96,24 @@ async def run_batch(
 
     `leaving` is called when all is decided and about to be written. `memory` learns what was met.
     """
+    link = await tools.link.connect()  # for all of it: the locks are this connection's
     try:
-        scene = await read_scene(tools.link, submissions, tools.brokers, wait)
+        scene = await read_scene(link, submissions, tools.brokers, locking)
         work, outcomes = _decide_all(tools, submissions, scene)
         settled = Settled(outcomes, work.batch.last(), scene.transaction_id, tools.clock.monotonic())
         leaving()
-        trip = await tools.link.send([*work.writes(), *work.events(), statements.COMMIT])
-        await _committed(trip, settled)
+        await _committed(link.send([*work.writes(), *work.events(), statements.COMMIT]), settled)
     except Refused:
         with contextlib.suppress(Refused, LinkLost):
-            await tools.link.run([statements.ROLLBACK])
+            await link.run([statements.ROLLBACK])
         raise
     except CommitLost:
         raise
     except BaseException:
-        tools.link.close()  # the transaction ends with it
+        link.close(LinkDropped())  # the transaction ends with it
         raise
     if memory:
+        memory.use(link)
         memory.learn(submissions, scene)
     return settled
 
@@ -120,16 +121,12 @@ async def run_batch(
 class Flight:
     """A batch whose COMMIT is on its way."""
 
-    def __init__(self, link: Pipeline, trip: Trip, settled: Settled) -> None:
-        self._link, self._trip, self._settled = link, trip, settled
+    def __init__(self, trip: Trip, settled: Settled) -> None:
+        self._trip, self._settled = trip, settled
 
     async def land(self) -> Settled:
         """Committed when it returns. CommitLost: perhaps. Refused: nothing was recorded."""
-        try:
-            await _committed(self._trip, self._settled)
-        except Refused:
-            self._link.close()  # the transaction ends with it, and what was sent behind it
-            raise
+        await _committed(self._trip, self._settled)
         return self._settled
 
 
@@ -142,15 +139,20 @@ async def run_ahead(
     `leaving` is called when it has left.
     """
     link = tools.link.open_link
-    if link is None or not memory.knows(submissions):
+    if link is None:
+        return None
+    memory.use(link)
+    if not memory.knows(submissions):
         return None
     asked, now = Questions(submissions), memory.now()
     others_write = True  # as long as we do not know
-    trip = link.send([*asked.locks(statements.Lock.AT_ONCE), *asked.checks()], more=True)
+    trip = link.send([*asked.locks(statements.NO_WAIT), *asked.checks()], more=True)
     try:
         scene = memory.recall(now)
         heads = {account_id: scene.heads[account_id] for account_id in asked.account_ids}
         work, outcomes = _decide_all(tools, submissions, scene)
+        # What leaves from here on is refused by the server if BEGIN was: row-level security lets in what belongs to
+        # the organizations that the transaction named behind its BEGIN, and nothing else.
         trip.also(work.writes(), more=True)
         decided_seconds = tools.clock.monotonic()
         leaving()
@@ -161,17 +163,16 @@ async def run_ahead(
             if not others_write and memory.was_right(now, met):
                 trip.also([statements.COMMIT])
                 settled = Settled(outcomes, work.batch.last(), met.transaction_id, decided_seconds)
-                return Flight(tools.link, trip, settled)
+                return Flight(trip, settled)
         with contextlib.suppress(Refused):
-            trip.also([])
+            trip.also([statements.ROLLBACK])
             await trip.end()
-        await trip.then([statements.ROLLBACK]).end()
     except LinkDropped:
-        pass  # with the batch before it, which was refused
+        pass  # something was refused: of this batch, or of the one before it
     except LinkLost:
         raise Unavailable("the database went away") from None
     except BaseException:
-        tools.link.close()  # the transaction ends with it
+        link.close(LinkDropped())  # the transaction ends with it
         raise
     raise Mistaken(others_write)
 

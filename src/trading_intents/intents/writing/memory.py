@@ -1,7 +1,7 @@
 """What the last batches met: by it the next one is decided and written while the server is asked. Never trusted: what
 the server says must be the same, or nothing of that batch is committed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from trading_intents.brokers.registry import Registry
@@ -9,6 +9,7 @@ from trading_intents.clock import Clock
 from trading_intents.controls.model import Switch, TimeRule
 from trading_intents.intents.model import AccountState, Create, KeyState, Submission
 from trading_intents.intents.writing.scene import Scene
+from trading_intents.storage.pipeline import Link
 
 MAX_KNOWN = 50_000
 MAX_LATE = timedelta(milliseconds=500)  # how long after its decision a batch may meet the server
@@ -20,7 +21,15 @@ class Memory:
         self._brokers, self._clock = brokers, clock
         self._start: datetime | None = None  # when our clock was zero, by the server's
         self._last: datetime | None = None
+        self._link: Link | None = None
         self.forget()
+
+    def use(self, link: Link) -> None:
+        """Forgets what was read on another connection: it may lead to a server that lost the latest commits, where a
+        version that was seen comes again for other rules."""
+        if link is not self._link:
+            self.forget()
+            self._link = link
 
     def forget(self) -> None:
         self._known: set[tuple[str, str, str, str]] = set()  # organization, account, key, symbol
@@ -30,6 +39,10 @@ class Memory:
         self._keys: dict[str, KeyState] = {}
         self._switches: dict[tuple[str, str], Switch] = {}
         self._windows: dict[tuple[str, str], TimeRule] = {}
+
+    def forget_heads(self, account_ids: Iterable[str]) -> None:
+        for account_id in account_ids:
+            self._heads.pop(account_id, None)
 
     def learn(self, submissions: Sequence[Submission], met: Scene) -> None:
         """`met` as it is after its batch was committed."""
@@ -54,7 +67,7 @@ class Memory:
         """Whether all that they will meet can be recalled."""
         for each in submissions:
             place = each.organization_id, each.account_id, each.key_id or "", getattr(each.command, "symbol", "")
-            if place not in self._known:
+            if place not in self._known or each.account_id not in self._heads:
                 return False
         return True
 

@@ -14,7 +14,7 @@ from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.intents.model import AccountState, Create, Earlier, KeyState, OrderState, Spec, State, Submission
 from trading_intents.intents.writing import statements
 from trading_intents.intents.writing.record import trimmed
-from trading_intents.storage.pipeline import LinkLost, Pipeline, Reply, Row, Statement
+from trading_intents.storage.pipeline import Link, LinkLost, Reply, Row, Statement
 from trading_intents.trading import ORDER_KINDS, Environment, OrderSide, RouteStrategy, Symbol, TimeInForce
 
 
@@ -71,10 +71,10 @@ class Questions:
         self.symbols = {s.command.symbol for s in submissions if isinstance(s.command, Create)}
         self.keyed = [(s.account_id, s.idempotency_key) for s in submissions if s.idempotency_key]
 
-    def locks(self, lock: statements.Lock) -> list[Statement]:
+    def locks(self, locking: statements.Locking) -> list[Statement]:
         return [
             *statements.begin(self.organization_ids),
-            *statements.lock_heads(self.account_ids, lock),
+            *statements.lock_heads(self.account_ids, locking),
             *([statements.lock_orders(sorted(self.references))] if self.references else ()),
         ]
 
@@ -93,9 +93,11 @@ class Questions:
         return [statements.read_earlier(self.keyed)] if self.keyed else []
 
 
-async def read_scene(link: Pipeline, submissions: Sequence[Submission], brokers: Registry, wait: bool) -> Scene:
+async def read_scene(
+    link: Link, submissions: Sequence[Submission], brokers: Registry, locking: statements.Locking
+) -> Scene:
     asked = Questions(submissions)
-    locks = asked.locks(statements.Lock.WAIT if wait else statements.Lock.SKIP)
+    locks = asked.locks(locking)
     try:
         if asked.references:  # only they know their symbols
             locked = await link.run(locks)

@@ -9,8 +9,6 @@ from trading_intents.intents.store import Place
 from trading_intents.storage.database import column
 from trading_intents.storage.pipeline import Statement
 
-LOCK_WAIT = "1s"
-
 
 def begin(organization_ids: Iterable[str]) -> list[Statement]:
     seen = f"{{{','.join(organization_ids)}}}"
@@ -22,21 +20,26 @@ COMMIT = Statement("COMMIT")
 ROLLBACK = Statement("ROLLBACK")
 
 
-class Lock(StrEnum):
-    """What becomes of heads that another transaction holds."""
+class Locking(NamedTuple):
+    """What becomes of account heads that another transaction holds, and how long any lock is waited for."""
 
-    WAIT = ""
-    SKIP = "SKIP LOCKED"  # they are left out
-    AT_ONCE = "NOWAIT"  # all of it is refused
+    clause: str
+    timeout: str = ""  # else the session's
 
 
-def lock_heads(account_ids: Sequence[str], lock: Lock) -> list[Statement]:
+NO_WAIT = Locking("NOWAIT")  # the batch is refused
+SKIP = Locking("SKIP LOCKED")  # their accounts are left out
+SKIP_AT_ONCE = Locking("SKIP LOCKED", "1ms")
+WAIT = Locking("", "100ms")
+
+
+def lock_heads(account_ids: Sequence[str], locking: Locking) -> list[Statement]:
     """In id order, as everyone locks."""
     if len(account_ids) == 1:
-        statement = Statement(f"{_LOCK_HEAD} {lock}", tuple(account_ids))
+        statement = Statement(f"{_LOCK_HEAD} {locking.clause}", tuple(account_ids))
     else:
-        statement = Statement(f"{_LOCK_HEADS} {lock}", (f"{{{','.join(account_ids)}}}",))
-    return [Statement(f"SET LOCAL lock_timeout = '{LOCK_WAIT}'"), statement] if lock is Lock.WAIT else [statement]
+        statement = Statement(f"{_LOCK_HEADS} {locking.clause}", (f"{{{','.join(account_ids)}}}",))
+    return [*([Statement(f"SET LOCAL lock_timeout = '{locking.timeout}'")] if locking.timeout else ()), statement]
 
 
 _LOCK_HEAD = "SELECT account_id, seq, hash FROM account_heads WHERE account_id = $1::uuid FOR UPDATE"

@@ -5,7 +5,9 @@ import asyncio
 from trading_intents.errors import Unavailable
 from trading_intents.intents.model import Cancel, Submission
 from trading_intents.intents.writing.batch import CommitLost, Receipt, Tools, run_batch
+from trading_intents.intents.writing.statements import WAIT
 from trading_intents.outbox.model import Queue, channel
+from trading_intents.storage.pipeline import Refused
 from trading_intents.storage.signals import Signals
 from trading_intents.stream.model import CHANNEL as STREAM
 
@@ -23,9 +25,13 @@ class PlatformCancels:
         cancel = Submission(account_id, organization_id, None, Cancel(order_id), None, None, None)
         async with self._turn:
             try:
-                settled = await run_batch(self._tools, [cancel], wait=True)
+                settled = await run_batch(self._tools, [cancel], WAIT)
             except CommitLost:
                 raise Unavailable("the database went away") from None
+            except Refused as refused:
+                if refused.is_contention:
+                    raise Unavailable("the account is busy") from None
+                raise
         self._signals.notify(channel(Queue.INTENTS))
         self._signals.notify(STREAM)
         return isinstance(settled.outcomes[0], Receipt)

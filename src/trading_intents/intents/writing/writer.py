@@ -2,9 +2,9 @@
 them; meanwhile the next batch gathers, and may leave behind that commit. Never answers before the commit is durable."""
 
 import asyncio
-from collections import deque
+import contextlib
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +12,8 @@ import asyncpg
 
 from trading_intents.errors import InternalError, OutcomeUnknown, PlatformError, Unavailable
 from trading_intents.intents import store
-from trading_intents.intents.model import Cancel, Submission
+from trading_intents.intents.model import Submission
+from trading_intents.intents.writing import statements
 from trading_intents.intents.writing.batch import (
     CommitLost,
     Flight,
@@ -23,16 +24,16 @@ from trading_intents.intents.writing.batch import (
     run_ahead,
     run_batch,
 )
+from trading_intents.intents.writing.lock_waits import LockWaits
 from trading_intents.intents.writing.memory import Memory
+from trading_intents.intents.writing.queue import Outcome, PendingSubmission, SubmissionQueue
 from trading_intents.outbox.model import Queue, channel
 from trading_intents.storage.database import Pool
-from trading_intents.storage.pipeline import Refused
+from trading_intents.storage.pipeline import Pipeline, Refused
 from trading_intents.storage.signals import Signals
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log, Metrics
 
-MAX_WAITING = 5_000
-CANCEL_RESERVE = MAX_WAITING // 10  # places that only CANCELs may take
 MAX_BATCH = 256
 SMALL_BATCH = 16
 ANSWER_SECONDS = 0.02  # from the commit, at the latest
@@ -40,20 +41,9 @@ DISTRUST_SECONDS = 1.0  # after what was remembered turned out to be wrong
 SETTLE_SECONDS = 3.0  # from when the commit was sent
 SETTLE_PAUSE_SECONDS = 0.05
 MAX_LOST_COMMITS = 3  # a batch whose commit ends the server each time must not end it for ever
+MAX_SKIPS = 1  # by batches, for an account that is locked elsewhere; then its commands wait for the lock
 COMMITTED, ABORTED = "committed", "aborted"  # as PostgreSQL says it
-LOCK_NOT_AVAILABLE = "55P03"
 AHEAD, ASKED, MISTAKEN = "ahead", "asked", "mistaken"  # the ways of a batch
-
-Outcome = Receipt | PlatformError
-
-
-@dataclass(slots=True)
-class Waiting:
-    submission: Submission
-    answer: Callable[[Outcome], None]
-    since_seconds: float
-    gone: bool = False  # nobody waits for the answer: if it is not begun, it is not done
-    lost_commits: int = 0
 
 
 class Writer:
@@ -62,31 +52,27 @@ class Writer:
     def __init__(self, tools: Tools, pool: Pool, signals: Signals, metrics: Metrics, log: Log) -> None:
         self._tools, self._pool, self._signals, self._metrics, self._log = tools, pool, signals, metrics, log
         self._clock = tools.clock
-        self._cancels: deque[Waiting] = deque()
-        self._others: deque[Waiting] = deque()
+        self._queue = SubmissionQueue()
+        self._lock_waits = LockWaits(tools.link, self._write_held, self._fail, tools.clock)
         self._stirred = asyncio.Event()
         self._enough = 1  # how many must wait for the next batch to be taken
         self._room = SMALL_BATCH
         self._crowd = 0  # how many were not answered when the last one was taken
         self._has_left = False  # what was taken last, and is not decided by the server yet
-        self._flying: list[Waiting] = []  # their COMMIT is on its way
-        self._unanswered: list[tuple[Sequence[Waiting], Sequence[Outcome | None]]] = []
+        self._flying: list[PendingSubmission] = []  # their COMMIT is on its way
+        self._unanswered: list[tuple[Sequence[PendingSubmission], Sequence[Outcome | None]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._landing: asyncio.Task[None] | None = None
         self._memory = Memory(tools.brokers, tools.clock)
         self._trusted_from_seconds = 0.0
 
-    def offer(self, submission: Submission, answer: Callable[[Outcome], None]) -> Waiting:
+    def offer(self, submission: Submission, answer: Callable[[Outcome], None]) -> PendingSubmission:
         """`answer` is called once: decided, recorded and committed, or refused. Unavailable: there is no room."""
-        is_cancel = isinstance(submission.command, Cancel)
-        room = MAX_WAITING if is_cancel else MAX_WAITING - CANCEL_RESERVE
-        if self._count() >= room:
-            raise Unavailable("too many commands are waiting")
-        waiting = Waiting(submission, answer, self._clock.monotonic())
-        (self._cancels if is_cancel else self._others).append(waiting)
-        if self._count() >= self._enough:
+        pending = PendingSubmission(submission, answer, self._clock.monotonic())
+        (self._lock_waits.queue_for(submission) or self._queue).put(pending)
+        if len(self._queue) >= self._enough:
             self._stirred.set()
-        return waiting
+        return pending
 
     async def submit(self, submission: Submission) -> Receipt:
         """As `offer`, awaited; a refusal is raised."""
@@ -96,11 +82,11 @@ class Writer:
             if not answered.done():
                 answered.set_result(outcome)
 
-        waiting = self.offer(submission, answer)
+        pending = self.offer(submission, answer)
         try:
             outcome = await answered
         finally:
-            waiting.gone = True
+            pending.gone = True
         if isinstance(outcome, PlatformError):
             raise outcome
         return outcome
@@ -111,7 +97,7 @@ class Writer:
             while True:
                 await self._stirred.wait()
                 self._stirred.clear()
-                if self._flying and self._count() < self._enough:
+                if self._flying and len(self._queue) < self._enough:
                     continue
                 batch = self._take()
                 if not batch:
@@ -123,33 +109,23 @@ class Writer:
                 except Exception as error:
                     self._broken(batch, error)
                 self._has_left = False
-                if self._count() >= self._enough or (self._unanswered and not self._flying):
+                if len(self._queue) >= self._enough or (self._unanswered and not self._flying):
                     self._stirred.set()
         finally:
             self._answer_all()
             self._tools.link.close()
+            self._lock_waits.close()
             for task in self._tasks:
                 task.cancel()
 
-    def _count(self) -> int:
-        return len(self._cancels) + len(self._others)
-
-    def _take(self) -> list[Waiting]:
+    def _take(self) -> list[PendingSubmission]:
         """Half of those who come and go at most: while one half commits, the other is read and answered."""
-        crowd = self._count() + len(self._flying) + sum(len(batch) for batch, _ in self._unanswered)
+        crowd = len(self._queue) + len(self._flying) + sum(len(batch) for batch, _ in self._unanswered)
         self._crowd, crowd = crowd, max(crowd, self._crowd)
         self._room = min(MAX_BATCH, max(SMALL_BATCH, (crowd + 1) // 2))
-        batch: list[Waiting] = []
-        for line in (self._cancels, self._others):
-            while line and len(batch) < self._room:
-                waiting = line.popleft()
-                if waiting.gone:
-                    waiting.answer(Unavailable("nobody waits for it"))  # whoever counts it as under way counts on that
-                else:
-                    batch.append(waiting)
-        return batch
+        return self._queue.take(self._room)
 
-    async def _ahead(self, batch: list[Waiting]) -> bool:
+    async def _ahead(self, batch: list[PendingSubmission]) -> bool:
         """Whether it was decided by what is remembered. Then its COMMIT is on its way, and the next batch may leave
         when half as many wait as there is room for, or when this one has ended."""
         started_seconds = self._clock.monotonic()
@@ -158,7 +134,7 @@ class Writer:
         try:
             flight = await run_ahead(self._tools, [w.submission for w in batch], self._memory, self._leave)
         except PlatformError as error:
-            self._fail_all(batch, error)
+            self._fail_behind(batch, error)
             return True
         except Mistaken as mistake:
             self._metrics.writer_batches.labels(MISTAKEN).inc()
@@ -177,7 +153,7 @@ class Writer:
         self._landing = self._start(self._land(batch, flight, started_seconds))
         return True
 
-    async def _land(self, batch: list[Waiting], flight: Flight, started_seconds: float) -> None:
+    async def _land(self, batch: list[PendingSubmission], flight: Flight, started_seconds: float) -> None:
         try:
             settled = await flight.land()
         except CommitLost as lost:
@@ -185,7 +161,7 @@ class Writer:
             self._start(self._settle(batch, lost.settled))
         except Refused:
             self._distrust()
-            self._others.extendleft(reversed(batch))  # to be asked about, and if need be one by one
+            self._queue.put_back(batch)  # to be asked about, and if need be one by one
         except Exception as error:
             self._distrust()
             self._broken(batch, error)
@@ -208,69 +184,124 @@ class Writer:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _write(self, batch: list[Waiting]) -> None:
-        """What is locked elsewhere goes into the next batch; only an otherwise empty one waits for the locks."""
+    async def _write(self, batch: list[PendingSubmission]) -> None:
+        """Commands of accounts that are locked elsewhere go into the next batch, then wait for the lock."""
         if self._flying and self._landing:
             await asyncio.wait({self._landing})  # a refusal there would take this one with it
-        skipped = await self._attempt(batch, wait=False)
-        if len(skipped) == len(batch):
-            await self._attempt(skipped, wait=True)
-        else:
-            self._others.extendleft(reversed(skipped))
-
-    async def _attempt(self, batch: list[Waiting], wait: bool) -> list[Waiting]:
-        """Has what could be decided answered; gives back what could not be locked."""
-        started_seconds = self._clock.monotonic()
         try:
-            settled = await run_batch(self._tools, [w.submission for w in batch], wait, self._leave, self._memory)
+            skipped = await self._attempt(self._tools, batch, statements.SKIP)
+        except Refused:
+            await self._write_apart(batch)
+        else:
+            self._pass_over(skipped)
+
+    async def _write_apart(self, batch: Sequence[PendingSubmission]) -> None:
+        """Another transaction holds a lock of one of these organizations: the others are written without it."""
+        groups = _group(batch, lambda pending: pending.organization_id)
+        for organization_id, own in groups.items():
+            try:
+                if len(groups) > 1:  # else there is nothing to find out
+                    self._pass_over(await self._attempt(self._tools, own, statements.SKIP_AT_ONCE))
+                    continue
+            except Refused:
+                pass
+            self._lock_waits.add(organization_id, own)
+
+    def _pass_over(self, skipped: Sequence[PendingSubmission]) -> None:
+        for pending in skipped:
+            pending.skips += 1
+        self._queue.put_back(pending for pending in skipped if pending.skips <= MAX_SKIPS)
+        held = [pending for pending in skipped if pending.skips > MAX_SKIPS]
+        for account_id, own in _group(held, lambda pending: pending.submission.account_id).items():
+            self._lock_waits.add(account_id, own)
+
+    async def _write_held(self, link: Pipeline, batch: list[PendingSubmission]) -> list[PendingSubmission]:
+        """Beside the queue. Gives back what is locked still."""
+        tools = replace(self._tools, link=link)
+        try:
+            # The second time because an account that stays locked must not keep the organization's others.
+            for locking in (statements.WAIT, statements.SKIP):
+                with contextlib.suppress(Refused):
+                    return await self._attempt(tools, batch, locking)
+        except Exception as error:
+            self._broken(batch, error)
+            return []
+        return batch
+
+    async def _attempt(
+        self,
+        tools: Tools,
+        batch: list[PendingSubmission],
+        locking: statements.Locking,
+        is_second: bool = False,
+    ) -> list[PendingSubmission]:
+        """Has what could be decided answered; gives back what could not be locked. Refused: by a lock, and nothing was
+        done."""
+        if not batch:
+            return []
+        started_seconds, is_ours = self._clock.monotonic(), tools is self._tools
+        leaving, memory = (self._leave, self._memory) if is_ours else (_no_more, None)
+        try:
+            settled = await run_batch(tools, [each.submission for each in batch], locking, leaving, memory)
         except CommitLost as lost:
             self._start(self._settle(batch, lost.settled))
             return []
         except PlatformError as error:
-            self._fail_all(batch, error)
+            if is_ours:
+                self._fail_behind(batch, error)
+            else:
+                self._fail(batch, error)
             return []
         except Exception as error:
-            await self._one_by_one(batch, error, wait)
-            return []
+            if isinstance(error, Refused) and error.is_contention:
+                raise
+            return await self._repair(tools, batch, locking, error, is_second)
         finally:
-            self._has_left = False
+            if is_ours:
+                self._has_left = False
         self._observe(ASKED, batch, settled, started_seconds)
+        if not is_ours:
+            self._memory.forget_heads(each.submission.account_id for each in batch)
         return self._committed(batch, settled)
 
-    def _observe(self, way: str, batch: Sequence[Waiting], settled: Settled, started_seconds: float) -> None:
+    async def _repair(
+        self,
+        tools: Tools,
+        batch: list[PendingSubmission],
+        locking: statements.Locking,
+        error: Exception,
+        is_second: bool,
+    ) -> list[PendingSubmission]:
+        """It went wrong before the commit. A prepared statement may have been the reason, and is gone with its
+        connection; else one bad command must not fail its neighbours."""
+        if isinstance(error, Refused) and not is_second:
+            return await self._attempt(tools, batch, locking, is_second=True)
+        if len(batch) == 1:
+            self._log.error("command failed", exc_info=error)
+            self._fail(batch, InternalError("our fault; the logs tell"))
+            return []
+        held: list[PendingSubmission] = []
+        for pending in batch:
+            try:
+                held += await self._attempt(tools, [pending], locking, is_second=True)
+            except Refused:
+                held.append(pending)
+        return held
+
+    def _observe(self, way: str, batch: Sequence[PendingSubmission], settled: Settled, started_seconds: float) -> None:
         self._metrics.writer_batches.labels(way).inc()
         self._metrics.writer_batch_size.observe(len(batch))
         self._metrics.writer_wait_seconds.observe(started_seconds - min(each.since_seconds for each in batch))
         self._metrics.writer_decide_seconds.observe(settled.decided_seconds - started_seconds)
         self._metrics.writer_commit_seconds.observe(self._clock.monotonic() - settled.decided_seconds)
 
-    def _broken(self, batch: Sequence[Waiting], error: Exception) -> None:
+    def _broken(self, batch: Sequence[PendingSubmission], error: Exception) -> None:
         self._log.error("batch failed", size=len(batch), exc_info=error)
-        _fail(batch, InternalError("our fault; the logs tell"))
+        self._fail(batch, InternalError("our fault; the logs tell"))
 
-    def _fail_all(self, batch: list[Waiting], error: PlatformError) -> None:
-        """Those who wait behind would wait for the same."""
-        waiting = [*batch, *self._cancels, *self._others]
-        self._cancels.clear()
-        self._others.clear()
-        _fail(waiting, error)
-
-    async def _one_by_one(self, batch: list[Waiting], error: Exception, wait: bool) -> None:
-        """It went wrong before the commit: one bad command must not fail its neighbours."""
-        if isinstance(error, Refused) and error.code == LOCK_NOT_AVAILABLE:
-            # One account that stays locked must not fail those that are free by now.
-            left = await self._attempt(batch, wait=False) if wait else batch
-            _fail(left, Unavailable("the account is busy"))
-        elif len(batch) == 1:
-            self._log.error("command failed", exc_info=error)
-            _fail(batch, InternalError("our fault; the logs tell"))
-        else:
-            for waiting in batch:
-                await self._attempt([waiting], wait=True)
-
-    def _committed(self, batch: Sequence[Waiting], settled: Settled) -> list[Waiting]:
+    def _committed(self, batch: Sequence[PendingSubmission], settled: Settled) -> list[PendingSubmission]:
         self._unanswered.append((batch, settled.outcomes))
-        if self._has_left or not (self._cancels or self._others):
+        if self._has_left or not len(self._queue):
             self._answer_all()
         else:
             # When the next batch has left, so that the server has work while answers are written and requests are read;
@@ -279,7 +310,7 @@ class Writer:
         if settled.appended:
             self._signals.notify(channel(Queue.INTENTS))
             self._signals.notify(STREAM)
-        return [waiting for waiting, outcome in zip(batch, settled.outcomes, strict=True) if outcome is None]
+        return [pending for pending, outcome in zip(batch, settled.outcomes, strict=True) if outcome is None]
 
     def _leave(self) -> None:
         self._has_left = True
@@ -290,32 +321,48 @@ class Writer:
         for batch, outcomes in unanswered:
             self._answer(batch, outcomes)
 
-    def _answer(self, batch: Sequence[Waiting], outcomes: Sequence[Outcome | None]) -> None:
-        for waiting, outcome in zip(batch, outcomes, strict=True):
+    def _answer(self, batch: Sequence[PendingSubmission], outcomes: Sequence[Outcome | None]) -> None:
+        for pending, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, PlatformError):
                 self._metrics.intents_refused.labels(outcome.code).inc()
             if outcome is not None:
-                waiting.answer(outcome)
+                self._tell(pending, outcome)
 
-    async def _settle(self, batch: list[Waiting], settled: Settled) -> None:
+    def _fail_behind(self, batch: list[PendingSubmission], error: PlatformError) -> None:
+        """With those who wait behind: they would wait for the same."""
+        self._fail([*batch, *self._queue.take(len(self._queue))], error)
+
+    def _fail(self, batch: Sequence[PendingSubmission], error: PlatformError) -> None:
+        for pending in batch:
+            self._tell(pending, error)
+
+    def _tell(self, pending: PendingSubmission, outcome: Outcome) -> None:
+        """An answer that cannot be given must not keep the others of its batch from theirs."""
+        try:
+            pending.answer(outcome)
+        except Exception as error:
+            self._log.error("answer failed", exc_info=error)
+
+    async def _settle(self, batch: list[PendingSubmission], settled: Settled) -> None:
         """Beside the queue. Aborted: again. Not known in time: says so."""
         while self._clock.monotonic() - settled.decided_seconds < SETTLE_SECONDS:
             status = await self._status(settled.transaction_id, settled.appended, _organizations(batch))
             if status == COMMITTED:
-                self._others.extendleft(reversed(self._committed(batch, settled)))
+                self._pass_over(self._committed(batch, settled))
                 self._stirred.set()
                 return
             if status == ABORTED:
                 self._repeat(batch)
                 return
             await asyncio.sleep(SETTLE_PAUSE_SECONDS)
-        _fail(batch, OutcomeUnknown())
+        self._fail(batch, OutcomeUnknown())
 
-    def _repeat(self, batch: list[Waiting]) -> None:
-        for waiting in batch:
-            waiting.lost_commits += 1
-        _fail([w for w in batch if w.lost_commits > MAX_LOST_COMMITS], Unavailable("the database went away"))
-        self._others.extendleft(w for w in reversed(batch) if w.lost_commits <= MAX_LOST_COMMITS)
+    def _repeat(self, batch: list[PendingSubmission]) -> None:
+        for pending in batch:
+            pending.lost_commits += 1
+        lost = [pending for pending in batch if pending.lost_commits > MAX_LOST_COMMITS]
+        self._fail(lost, Unavailable("the database went away"))
+        self._queue.put_back(pending for pending in batch if pending.lost_commits <= MAX_LOST_COMMITS)
         self._stirred.set()
 
     async def _status(
@@ -334,10 +381,18 @@ class Writer:
             return None
 
 
-def _organizations(batch: Sequence[Waiting]) -> list[UUID]:
-    return list({UUID(waiting.submission.organization_id) for waiting in batch})
+def _no_more() -> None:
+    """Called when a batch that is not the queue's has left."""
 
 
-def _fail(batch: Sequence[Waiting], error: PlatformError) -> None:
-    for waiting in batch:
-        waiting.answer(error)
+def _organizations(batch: Sequence[PendingSubmission]) -> list[UUID]:
+    return list({UUID(pending.organization_id) for pending in batch})
+
+
+def _group(
+    batch: Sequence[PendingSubmission], key: Callable[[PendingSubmission], str]
+) -> dict[str, list[PendingSubmission]]:
+    groups: dict[str, list[PendingSubmission]] = {}
+    for pending in batch:
+        groups.setdefault(key(pending), []).append(pending)
+    return groups

@@ -1,0 +1,137 @@
+"""The queue of commands that wait to be written: CANCELs first, then the rest, both from the organizations in turn."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from trading_intents.errors import PlatformError, Unavailable
+from trading_intents.intents.model import Cancel, Submission
+from trading_intents.intents.writing.batch import Receipt
+
+MAX_WAITING = 5_000
+CANCEL_RESERVE = MAX_WAITING // 10  # places that only CANCELs may take
+
+Outcome = Receipt | PlatformError
+
+
+class PendingSubmission:
+    """A command and the caller who waits for its outcome."""
+
+    __slots__ = (
+        "_gone",
+        "answer",
+        "held_since_seconds",
+        "is_cancel",
+        "lost_commits",
+        "organization_id",
+        "queue",
+        "since_seconds",
+        "skips",
+        "submission",
+    )
+
+    def __init__(self, submission: Submission, answer: Callable[[Outcome], None], since_seconds: float) -> None:
+        self.submission, self.answer = submission, answer
+        self.since_seconds = self.held_since_seconds = since_seconds
+        self.organization_id = submission.organization_id
+        self.is_cancel = isinstance(submission.command, Cancel)
+        self.lost_commits = 0
+        self.skips = 0  # how often its account was locked elsewhere
+        self.queue: SubmissionQueue | None = None  # None: it is being written
+        self._gone = False
+
+    @property
+    def gone(self) -> bool:
+        """Whether the caller has hung up. A command that is not begun by then is not done, and leaves its queue."""
+        return self._gone
+
+    @gone.setter
+    def gone(self, gone: bool) -> None:
+        self._gone = gone
+        if gone and self.queue:
+            self.queue.remove(self)
+            self.abandon()
+
+    def abandon(self) -> None:
+        self.answer(Unavailable("nobody waits for it"))  # a drain waits until all are answered
+
+
+class SubmissionQueue:
+    """An organization may take as many places as it leaves free for the others, for CANCELs and for the rest: whatever
+    the others hold, there is a place for its first command."""
+
+    def __init__(self) -> None:
+        self._cancels, self._others = _Line(), _Line()
+
+    def __len__(self) -> int:
+        return self._cancels.count + self._others.count
+
+    def __bool__(self) -> bool:
+        return True
+
+    def put(self, pending: PendingSubmission) -> None:
+        """Unavailable: there is no place."""
+        limit = MAX_WAITING if pending.is_cancel else MAX_WAITING - CANCEL_RESERVE
+        line = self._line(pending)
+        if line.count_of(pending.organization_id) >= limit - len(self):
+            raise Unavailable("too many commands are waiting")
+        line.append(pending)
+        pending.queue = self
+
+    def put_back(self, batch: Iterable[PendingSubmission]) -> None:
+        """Before all others of their organizations, in this order: they were taken from here."""
+        for pending in reversed([*batch]):
+            if pending.gone:
+                pending.abandon()
+            else:
+                self._line(pending).append(pending, is_first=True)
+                pending.queue = self
+
+    def take(self, count: int) -> list[PendingSubmission]:
+        """As many at most, one of each organization in turn."""
+        batch: list[PendingSubmission] = []
+        for line in (self._cancels, self._others):
+            while line.count and len(batch) < count:
+                batch.append(pending := line.pop())
+                pending.queue = None
+        return batch
+
+    def remove(self, pending: PendingSubmission) -> None:
+        self._line(pending).remove(pending)
+        pending.queue = None
+
+    def _line(self, pending: PendingSubmission) -> "_Line":
+        return self._cancels if pending.is_cancel else self._others
+
+
+class _Line:
+    def __init__(self) -> None:
+        self.count = 0
+        self._by_organization: OrderedDict[str, OrderedDict[PendingSubmission, None]] = OrderedDict()
+
+    def count_of(self, organization_id: str) -> int:
+        return len(self._by_organization.get(organization_id, ()))
+
+    def append(self, pending: PendingSubmission, is_first: bool = False) -> None:
+        own = self._by_organization.setdefault(pending.organization_id, OrderedDict())
+        own[pending] = None
+        if is_first:
+            own.move_to_end(pending, last=False)
+        self.count += 1
+
+    def pop(self) -> PendingSubmission:
+        """The first of the organization whose turn it is; then it is the next one's."""
+        organization_id, own = next(iter(self._by_organization.items()))
+        pending, _ = own.popitem(last=False)
+        self.count -= 1
+        if own:
+            self._by_organization.move_to_end(organization_id)
+        else:
+            del self._by_organization[organization_id]
+        return pending
+
+    def remove(self, pending: PendingSubmission) -> None:
+        own = self._by_organization[pending.organization_id]
+        del own[pending]
+        self.count -= 1
+        if not own:
+            del self._by_organization[pending.organization_id]

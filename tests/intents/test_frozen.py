@@ -1,0 +1,160 @@
+"""A process stops in the middle of a transaction, as on a paused machine or behind a cut network: its locks are freed
+in time, and nobody but its own organization waits for them."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.conftest import Databases, Urls
+from tests.intents.desk import Tables, create
+from tests.old_postgres import postgres_15
+from tests.platform import Platform, serving
+from tests.proxy import FaultProxy, Verdict, proxied
+from tests.waiting import eventually
+from tests.world import EVERY_PERMISSION, PLENTY, Headers, key
+from trading_intents.secret import Secret
+
+SERVED_SECONDS = 3
+MEANWHILE = 10  # commands of another organization
+IDLE = """
+    SELECT count(*) AS backends FROM pg_stat_activity a JOIN pg_locks l ON l.pid = a.pid
+    WHERE a.state = 'idle in transaction' AND l.relation = $1::text::regclass AND l.mode LIKE 'Row%'
+"""
+
+
+class Freezer:
+    """Stops the process behind the proxy at the moment at which it sends the last of these, one after the other."""
+
+    def __init__(self) -> None:
+        self.pid = 0
+        self.markers: list[bytes] = []
+
+    def look(self, data: bytes) -> Verdict:
+        if not self.markers or self.markers[0] not in data:
+            return Verdict.PASS
+        self.markers.pop(0)
+        if self.markers:
+            return Verdict.PASS
+        os.kill(self.pid, signal.SIGSTOP)
+        return Verdict.HOLD
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def freezer() -> Freezer:
+    return Freezer()
+
+
+@pytest.fixture(params=["embedded", "PostgreSQL 15"])
+def server(request: pytest.FixtureRequest, databases: Databases) -> Iterator[Urls]:
+    with ExitStack() as stack:
+        if request.param == "embedded":
+            yield stack.enter_context(databases())
+        else:
+            owner = stack.enter_context(postgres_15())
+            with closing(Tables(Secret(owner))) as tables:
+                tables.fetch("CREATE ROLE app LOGIN")
+            yield Urls(Secret(owner), Secret(owner.replace("postgres@", "app@")))
+
+
+class Market:
+    """A process that can be frozen, another one that serves, and two organizations."""
+
+    def __init__(self, frozen: Platform, serving: Platform, proxy: FaultProxy, tables: Tables) -> None:
+        self.frozen, self.serving, self.proxy, self.tables = frozen, serving, proxy, tables
+        account = {"name": "a", "broker": "paper", "environment": "paper"}
+        self.callers: dict[str, tuple[Headers, str]] = {}
+        for name in ("one", "other"):
+            keys = [key("k", "paper", EVERY_PERMISSION)]
+            document = {"organizations": [{"external_id": name, "accounts": [account], "api_keys": keys}]}
+            made = serving.apply(document)["organizations"][0]
+            headers = {"x-api-key": made["api_keys"][0]["api_key"]}
+            self.callers[name] = headers, f"/v1/accounts/{made['accounts'][0]['id']}/intents"
+
+    def submit(self, name: str, through: Platform, symbol: str = "AAPL") -> int:
+        headers, url = self.callers[name]
+        with httpx.Client(base_url=through.url, timeout=20, verify=False) as client:
+            return client.post(url, json=create(symbol=symbol), headers=headers).status_code
+
+    def holds(self, table: str) -> bool:
+        """Whether a transaction that nobody goes on with holds rows of it."""
+        return bool(self.tables.fetch(IDLE, table)[0]["backends"])
+
+    def recorded(self) -> list[int]:
+        """How many actions each account has, without a gap."""
+        rows = self.tables.fetch("SELECT count(*) AS rows, max(seq) AS seq FROM actions GROUP BY account_id ORDER BY 1")
+        assert all(row["rows"] == row["seq"] for row in rows)
+        return [row["rows"] for row in rows]
+
+
+@pytest.fixture
+def market(server: Urls, tmp_path: Path, freezer: Freezer, request: pytest.FixtureRequest) -> Iterator[Market]:
+    roles = getattr(request, "param", "api")
+    settings = {"DATABASE_OWNER_URL": server.owner.reveal(), **PLENTY}
+    with (
+        serving(tmp_path, DATABASE_URL=server.login.reveal(), ROLES="api", **settings) as second,
+        proxied(server.login, freezer.look) as (proxy, login),
+        serving(tmp_path, DATABASE_URL=login.reveal(), ROLES=roles, **settings) as first,
+        closing(Tables(server.owner)) as tables,
+    ):
+        freezer.pid = first.process.pid
+        try:
+            yield Market(first, second, proxy, tables)
+        finally:
+            freezer.thaw()
+            proxy.work()
+
+
+MOMENTS = {
+    "before it writes": ("MSFT", b"with_", "account_heads"),
+    "before it commits": ("AAPL", b"commit_", "stream_heads"),
+}
+
+
+@pytest.mark.alone(seconds=SERVED_SECONDS)
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_an_organization_is_served_again_in_time_and_the_others_all_along(
+    market: Market, freezer: Freezer, moment: str
+) -> None:
+    symbol, marker, held = MOMENTS[moment]
+    for _ in range(2):  # asked first, then decided ahead
+        assert market.submit("one", market.frozen) == market.submit("other", market.serving) == 202
+    freezer.markers = [marker]
+    with ThreadPoolExecutor(2) as threads:
+        frozen = threads.submit(market.submit, "one", market.frozen, symbol)
+        assert market.proxy.held.wait(SERVED_SECONDS)
+        since = time.monotonic()
+        eventually(lambda: market.holds(held), 1)
+        waiting = threads.submit(market.submit, "one", market.serving)
+        others = [market.submit("other", market.serving) for _ in range(MEANWHILE)]
+        assert not waiting.done(), "the others were served before the lock was free"
+        assert others == [202] * MEANWHILE
+        assert waiting.result() == 202
+        assert time.monotonic() - since < SERVED_SECONDS
+        market.proxy.work()
+        freezer.thaw()
+        frozen_status = frozen.result()
+    eventually(lambda: market.submit("one", market.frozen) == 202, 5)
+    assert market.recorded() == sorted([2 + MEANWHILE, 2 + 2 + (frozen_status == 202)])
+
+
+@pytest.mark.alone(seconds=SERVED_SECONDS)
+@pytest.mark.parametrize("market", ["worker"], indirect=True)
+def test_a_frozen_worker_keeps_its_organization_no_longer(market: Market, freezer: Freezer) -> None:
+    freezer.markers = [b"INTO stream_heads", b"COMMIT"]
+    assert market.submit("one", market.serving) == 202
+    assert market.proxy.held.wait(20)
+    since = time.monotonic()
+    assert market.holds("stream_heads")
+    assert [market.submit("other", market.serving) for _ in range(MEANWHILE)] == [202] * MEANWHILE
+    assert market.holds("stream_heads"), "the others were served before the lock was free"
+    eventually(lambda: market.submit("one", market.serving) == 202, SERVED_SECONDS - (time.monotonic() - since))

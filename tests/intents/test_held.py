@@ -1,0 +1,154 @@
+"""Locks that another transaction holds for long: the commands that need them wait, those of other organizations do not,
+and nothing is left behind when they are given up."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from tests.conftest import Urls
+from tests.intents.office import Office, add_account, codes, furnish, open_office
+from tests.intents.test_writer import whole
+from tests.waiting import eventually_async
+from trading_intents.intents.model import Submission
+from trading_intents.intents.writing import lock_waits
+
+MEANWHILE = 10
+LOCKS = {
+    "the account": "SELECT FROM account_heads WHERE organization_id = $1 FOR UPDATE",
+    "the order": "SELECT FROM orders WHERE organization_id = $1 FOR UPDATE",
+    "the row of the queue": "SELECT FROM outbox WHERE organization_id = $1 FOR UPDATE",
+    "the stream": "SELECT FROM stream_heads WHERE organization_id = $1 FOR UPDATE",
+}
+
+
+@pytest.fixture
+async def office(urls: Urls) -> AsyncIterator[Office]:
+    async with open_office(urls.login, urls.owner) as office:
+        yield office
+
+
+@pytest.fixture
+async def holder(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
+    """Nothing limits how long it holds its locks."""
+    connection = await asyncpg.connect(urls.owner.reveal())
+    yield connection
+    await connection.close()
+
+
+async def creates_of(office: Office, count: int) -> list[Submission]:
+    """Of so many other organizations."""
+    made = []
+    for _ in range(count):
+        organization, key = await furnish(office.owner)
+        account: UUID = await add_account(office.owner, organization)
+        command = office.create(account).command
+        made.append(Submission(str(account), str(organization), str(key), command, None, None, None))
+    return made
+
+
+async def recorded(office: Office, submissions: list[Submission]) -> bool:
+    return codes(await office.submit_all(submissions)) == ["recorded"] * len(submissions)
+
+
+async def waiters(office: Office) -> int:
+    found: int = await office.owner.fetchval(
+        "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()"
+    )
+    return found
+
+
+@pytest.mark.parametrize("is_remembered", [True, False], ids=["ahead", "asked"])
+@pytest.mark.parametrize("lock", LOCKS)
+async def test_a_lock_of_one_organization_keeps_no_other_waiting(
+    office: Office, holder: asyncpg.Connection, lock: str, is_remembered: bool
+) -> None:
+    others = await creates_of(office, 3)
+    made = await office.writer.submit(office.create(office.accounts[0]))
+    await office.owner.execute("UPDATE outbox SET due_at = now() + interval '1 hour'")  # which a CANCEL takes back
+    if is_remembered:
+        assert await recorded(office, [office.create(office.accounts[0]), *others])
+    cancel, create = office.cancel(office.accounts[0], made.intent_id), office.create(office.accounts[0])
+    needs = cancel if lock in ("the order", "the row of the queue") else create
+    transaction = holder.transaction()
+    await transaction.start()
+    await holder.execute(LOCKS[lock], office.organization)
+    held = asyncio.create_task(office.submit(needs))
+    assert await recorded(office, others), "in one batch with it"
+    for _ in range(MEANWHILE):
+        assert await recorded(office, others)
+    assert not held.done()
+    await transaction.rollback()
+    assert codes([await held]) == ["recorded"], "it waited, and went on once the lock was free"
+    assert await recorded(office, [create, *others])
+
+
+async def test_an_account_that_is_held_keeps_no_other_of_its_organization_waiting(
+    office: Office, holder: asyncpg.Connection
+) -> None:
+    first, *free = office.accounts
+    async with holder.transaction():
+        await holder.execute("SELECT FROM account_heads WHERE account_id = $1 FOR UPDATE", first)
+        held = asyncio.create_task(office.submit(office.create(first)))
+        for _ in range(MEANWHILE):
+            assert await recorded(office, [office.create(account) for account in free])
+        assert not held.done()
+    assert codes([await held]) == ["recorded"]
+    assert await whole(office) == [1, MEANWHILE, MEANWHILE]
+
+
+async def test_more_held_organizations_than_connections_all_get_their_turn(
+    office: Office, holder: asyncpg.Connection
+) -> None:
+    others = await creates_of(office, 2 * lock_waits.MAX_CONNECTIONS)
+    assert await recorded(office, others)
+    async with holder.transaction():
+        await holder.execute("SELECT FROM stream_heads FOR UPDATE")
+        held = [asyncio.create_task(office.submit(each)) for each in others]
+
+        async def waits() -> bool:
+            return await waiters(office) == lock_waits.MAX_CONNECTIONS
+
+        await eventually_async(waits, 2)
+        assert not any(task.done() for task in held)
+    assert codes(await asyncio.gather(*held)) == ["recorded"] * len(others)
+
+
+async def test_a_command_that_is_given_up_leaves_nothing_behind(office: Office, holder: asyncpg.Connection) -> None:
+    account = office.accounts[0]
+    assert await recorded(office, [office.create(account)])
+    async with holder.transaction():
+        await holder.execute("SELECT FROM stream_heads FOR UPDATE")
+        assert codes([await office.submit(office.create(account))]) == ["unavailable"]
+
+        async def nobody_waits() -> bool:
+            return await waiters(office) == 0
+
+        await eventually_async(nobody_waits, 1)
+    assert await recorded(office, [office.create(account)])
+    assert await whole(office) == [2]
+
+
+async def test_a_caller_who_leaves_while_his_command_waits_takes_it_with_him(
+    office: Office, holder: asyncpg.Connection
+) -> None:
+    account = office.accounts[0]
+    async with holder.transaction():
+        await holder.execute("SELECT FROM account_heads FOR UPDATE")
+        held = asyncio.create_task(office.submit(office.create(account)))
+
+        async def waits() -> bool:
+            return await waiters(office) == 1
+
+        await eventually_async(waits, 2)
+        held.cancel()
+        await asyncio.gather(held, return_exceptions=True)
+
+        async def nobody_waits() -> bool:
+            return await waiters(office) == 0
+
+        await eventually_async(nobody_waits, 2)
+    assert await recorded(office, [office.create(account)])
+    assert await whole(office) == [1]

@@ -1,0 +1,123 @@
+"""The queue before the writer: CANCELs first, organizations in turn, and a share of the places for each."""
+
+import asyncio
+from collections.abc import Callable
+from uuid import UUID
+
+from tests.conftest import Urls
+from tests.intents.office import Office, add_account, codes, furnish, open_office
+from trading_intents.errors import Unavailable
+from trading_intents.intents.model import Cancel, Create, Spec, Submission
+from trading_intents.intents.writing.queue import (
+    CANCEL_RESERVE,
+    MAX_WAITING,
+    Outcome,
+    PendingSubmission,
+    SubmissionQueue,
+)
+from trading_intents.intents.writing.writer import MAX_BATCH
+from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
+
+CREATE = Create(Symbol("AAPL"), OrderSide.BUY, RouteStrategy.SMART, Spec(OrderKind.MARKET, "1", None, None, None))
+CANCEL = Cancel("an intent")
+
+
+def pending(
+    organization: str, command: Create | Cancel = CREATE, answer: Callable[[Outcome], None] = lambda _: None
+) -> PendingSubmission:
+    return PendingSubmission(Submission("account", organization, "key", command, None, None, None), answer, 0.0)
+
+
+def fill(queue: SubmissionQueue, organization: str, command: Create | Cancel = CREATE) -> list[PendingSubmission]:
+    """As many as it takes."""
+    put: list[PendingSubmission] = []
+    while True:
+        put.append(pending(organization, command))
+        try:
+            queue.put(put[-1])
+        except Unavailable:
+            return put[:-1]
+
+
+def organizations(batch: list[PendingSubmission]) -> str:
+    return "".join(each.organization_id for each in batch)
+
+
+def test_cancels_come_first_and_organizations_in_turn() -> None:
+    queue = SubmissionQueue()
+    for organization in "aaaaabbc":
+        queue.put(pending(organization))
+    for organization in "ddda":
+        queue.put(pending(organization, CANCEL))
+    assert organizations(queue.take(3)) == "dad"
+    assert organizations(queue.take(5)) == "dabca"
+    assert organizations(queue.take(100)) == "baaa"
+    assert len(queue) == 0
+
+
+def test_the_commands_of_an_organization_keep_their_order() -> None:
+    queue = SubmissionQueue()
+    commands = [pending("a") for _ in range(5)]
+    for each in commands:
+        queue.put(each)
+    first = queue.take(3)
+    queue.put_back(first)
+    assert queue.take(5) == commands
+
+
+def test_whatever_an_organization_takes_the_next_one_has_a_place() -> None:
+    queue = SubmissionQueue()
+    room = MAX_WAITING - CANCEL_RESERVE
+    taken = [len(fill(queue, organization)) for organization in "abcdefgh"]
+    assert taken[0] == room // 2, "half of the places"
+    assert taken == sorted(taken, reverse=True)
+    assert min(taken) > 10
+    assert len(queue) <= room
+    cancels = [len(fill(queue, organization, CANCEL)) for organization in "abz"]
+    assert min(cancels) >= CANCEL_RESERVE // 8, "CANCELs have places of their own"
+    assert len(queue) <= MAX_WAITING
+
+
+def test_a_command_that_nobody_waits_for_takes_no_place() -> None:
+    queue, answers = SubmissionQueue(), list[Outcome]()
+    put = fill(queue, "a")
+    for each in put:
+        each.answer = answers.append
+        each.gone = True
+    assert codes(answers) == ["unavailable"] * len(put)
+    assert len(queue) == 0
+    assert len(fill(queue, "a")) == len(put)
+
+
+def test_a_command_whose_caller_left_while_it_was_tried_is_not_put_back() -> None:
+    queue, answers = SubmissionQueue(), list[Outcome]()
+    queue.put(pending("a", answer=answers.append))
+    batch = queue.take(1)
+    batch[0].gone = True
+    assert answers == [], "it may be recorded"
+    queue.put_back(batch)
+    assert codes(answers) == ["unavailable"]
+    assert len(queue) == 0
+
+
+async def other_create(office: Office) -> Submission:
+    """Of another organization."""
+    organization, key = await furnish(office.owner)
+    account: UUID = await add_account(office.owner, organization)
+    return Submission(str(account), str(organization), str(key), CREATE, None, None, None)
+
+
+async def test_a_flood_of_one_organization_keeps_no_other_waiting(urls: Urls) -> None:
+    """What comes behind thousands of commands of one organization is in the first batch all the same."""
+    async with open_office(urls.login, urls.owner) as office:
+        other, answered, done = await other_create(office), list[str](), asyncio.Event()
+        for _ in range(4 * MAX_BATCH):
+            office.writer.offer(office.create(office.accounts[0]), lambda _: answered.append("flood"))
+
+        def answer(outcome: Outcome) -> None:
+            answered.append(codes([outcome])[0])
+            done.set()
+
+        office.writer.offer(other, answer)
+        await done.wait()
+        assert answered.index("recorded") < MAX_BATCH
