@@ -121,3 +121,12 @@ async def test_a_flood_of_one_organization_keeps_no_other_waiting(urls: Urls) ->
         office.writer.offer(other, answer)
         await done.wait()
         assert answered.index("recorded") < MAX_BATCH
+
+
+def test_a_command_is_answered_once() -> None:
+    answers: list[Outcome] = []
+    command = pending("a", answer=answers.append)
+    first = Unavailable("first")
+    command.reply(first)
+    command.reply(Unavailable("second"))
+    assert answers == [first]

@@ -165,7 +165,7 @@ async def test_what_leaves_behind_another_is_answered_its_own(link: Pipeline) ->
     first.also([COMMIT])
     second = await link.send([BEGIN, TWO], more=True)
     second.also([ROLLBACK])
-    third = second.then(ONE)
+    third = await link.send(ONE)
     assert [reply.tag or reply.rows for reply in await first.end()] == ["BEGIN", [(b"1",)], "COMMIT"]
     assert [reply.tag or reply.rows for reply in await second.head()] == ["BEGIN", [(b"2",)]]
     assert await third.end() == ANSWER
@@ -174,7 +174,8 @@ async def test_what_leaves_behind_another_is_answered_its_own(link: Pipeline) ->
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_nothing_is_run_after_what_was_refused(link: Pipeline, is_first: bool) -> None:
     for _ in range(2):
-        trip = await link.send([BEGIN, *([WRONG] if is_first else ONE)], more=True)
+        opened = await link.connect()
+        trip = opened.send([BEGIN, *([WRONG] if is_first else ONE)], more=True)
         if is_first:
             with pytest.raises(Refused):
                 await trip.head()
@@ -185,7 +186,7 @@ async def test_nothing_is_run_after_what_was_refused(link: Pipeline, is_first: b
         with pytest.raises(Refused):
             await trip.end()
         with pytest.raises(LinkDropped):
-            await trip.then([WRITE]).end()
+            await opened.run([WRITE])
         assert await link.run(WRITTEN) == [Reply("", [(b"f",)])]
 
 
@@ -203,7 +204,7 @@ async def test_after_a_lock_that_was_refused_the_connection_goes_on(urls: Urls, 
             with pytest.raises(Refused) as refused:
                 await trip.end()
             assert refused.value.is_contention
-            assert await trip.then(ONE).end() == ANSWER, "COMMIT has ended the transaction, and rolled it back"
+            assert await opened.run(ONE) == ANSWER, "COMMIT has ended the transaction, and rolled it back"
             assert await link.run(WRITTEN) == [Reply("", [(b"f",)])]
     await link.run([BEGIN, lock, COMMIT])
     assert await link.connect() is opened
@@ -261,11 +262,12 @@ async def test_a_statement_ends_with_the_connection_that_was_given_up(
 
 
 async def test_what_follows_on_a_lost_link_is_lost_and_never_sent_on_another(link: Pipeline) -> None:
-    trip = await link.send([BEGIN, *ONE], more=True)
+    opened = await link.connect()
+    trip = opened.send([BEGIN, *ONE], more=True)
     await trip.head()
     link.close()
     assert await link.run(ONE) == ANSWER, "on a new one"
     trip.also([COMMIT])
-    for lost in (trip, trip.then([COMMIT])):
+    for lost in (trip, opened.send([COMMIT])):
         with pytest.raises(LinkDropped):
             await lost.end()

@@ -93,13 +93,9 @@ class Trip:
         self._ended: asyncio.Future[None] = loop.create_future()
 
     def also(self, statements: Sequence[Statement], more: bool = False) -> None:
-        """What belongs to one that was sent with `more`. If anything before was refused: not run in the transaction
-        that it belongs to, where only its end is; but run if that transaction did not begin."""
+        """What belongs to one that was sent with `more`. In a transaction that was refused something it is refused as
+        well, and COMMIT rolls back. But it is run if it was BEGIN that was refused: send nothing that must not be."""
         self._link.add(self, statements, more)
-
-    def then(self, statements: Sequence[Statement]) -> "Trip":
-        """What follows on the same link, or is lost with it."""
-        return self._link.send(statements)
 
     async def head(self) -> list[Reply]:
         """The answers to what was sent first, while the server may still be at work on the rest. Raises as `end`."""

@@ -52,7 +52,16 @@ class PendingSubmission:
             self.abandon()
 
     def abandon(self) -> None:
-        self.answer(Unavailable("nobody waits for it"))  # a drain waits until all are answered
+        self.reply(Unavailable("nobody waits for it"))  # a drain waits until all are answered
+
+    def reply(self, outcome: Outcome) -> None:
+        """The first time; a second answer would be taken for the caller's next one."""
+        answer, self.answer = self.answer, _ignore
+        answer(outcome)
+
+
+def _ignore(_: Outcome) -> None:
+    """A second answer."""
 
 
 class SubmissionQueue:
@@ -66,6 +75,7 @@ class SubmissionQueue:
         return self._cancels.count + self._others.count
 
     def __bool__(self) -> bool:
+        """An empty queue is one too."""
         return True
 
     def put(self, pending: PendingSubmission) -> None:
@@ -135,3 +145,12 @@ class _Line:
         self.count -= 1
         if not own:
             del self._by_organization[pending.organization_id]
+
+
+def group_by(
+    batch: Iterable[PendingSubmission], key: Callable[[PendingSubmission], str]
+) -> dict[str, list[PendingSubmission]]:
+    groups: dict[str, list[PendingSubmission]] = {}
+    for pending in batch:
+        groups.setdefault(key(pending), []).append(pending)
+    return groups

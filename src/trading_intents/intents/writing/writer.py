@@ -26,7 +26,7 @@ from trading_intents.intents.writing.batch import (
 )
 from trading_intents.intents.writing.lock_waits import LockWaits
 from trading_intents.intents.writing.memory import Memory
-from trading_intents.intents.writing.queue import Outcome, PendingSubmission, SubmissionQueue
+from trading_intents.intents.writing.queue import Outcome, PendingSubmission, SubmissionQueue, group_by
 from trading_intents.outbox.model import Queue, channel
 from trading_intents.storage.database import Pool
 from trading_intents.storage.pipeline import Pipeline, Refused
@@ -196,23 +196,25 @@ class Writer:
             self._pass_over(skipped)
 
     async def _write_apart(self, batch: Sequence[PendingSubmission]) -> None:
-        """Another transaction holds a lock of one of these organizations: the others are written without it."""
-        groups = _group(batch, lambda pending: pending.organization_id)
-        for organization_id, own in groups.items():
+        """Another transaction holds a lock of one of these organizations: found by halves, it waits alone."""
+        groups = group_by(batch, lambda pending: pending.organization_id)
+        first, *others = groups
+        if not others:
+            self._lock_waits.add(first, batch)
+            return
+        for half in ([first, *others[1::2]], others[::2]):
+            part = [pending for organization_id in half for pending in groups[organization_id]]
             try:
-                if len(groups) > 1:  # else there is nothing to find out
-                    self._pass_over(await self._attempt(self._tools, own, statements.SKIP_AT_ONCE))
-                    continue
+                self._pass_over(await self._attempt(self._tools, part, statements.SKIP_AT_ONCE))
             except Refused:
-                pass
-            self._lock_waits.add(organization_id, own)
+                await self._write_apart(part)
 
     def _pass_over(self, skipped: Sequence[PendingSubmission]) -> None:
         for pending in skipped:
             pending.skips += 1
         self._queue.put_back(pending for pending in skipped if pending.skips <= MAX_SKIPS)
         held = [pending for pending in skipped if pending.skips > MAX_SKIPS]
-        for account_id, own in _group(held, lambda pending: pending.submission.account_id).items():
+        for account_id, own in group_by(held, lambda pending: pending.submission.account_id).items():
             self._lock_waits.add(account_id, own)
 
     async def _write_held(self, link: Pipeline, batch: list[PendingSubmission]) -> list[PendingSubmission]:
@@ -240,9 +242,9 @@ class Writer:
         if not batch:
             return []
         started_seconds, is_ours = self._clock.monotonic(), tools is self._tools
-        leaving, memory = (self._leave, self._memory) if is_ours else (_no_more, None)
+        ours = (self._leave, self._memory) if is_ours else ()
         try:
-            settled = await run_batch(tools, [each.submission for each in batch], locking, leaving, memory)
+            settled = await run_batch(tools, [each.submission for each in batch], locking, *ours)
         except CommitLost as lost:
             self._start(self._settle(batch, lost.settled))
             return []
@@ -339,7 +341,7 @@ class Writer:
     def _tell(self, pending: PendingSubmission, outcome: Outcome) -> None:
         """An answer that cannot be given must not keep the others of its batch from theirs."""
         try:
-            pending.answer(outcome)
+            pending.reply(outcome)
         except Exception as error:
             self._log.error("answer failed", exc_info=error)
 
@@ -381,18 +383,5 @@ class Writer:
             return None
 
 
-def _no_more() -> None:
-    """Called when a batch that is not the queue's has left."""
-
-
 def _organizations(batch: Sequence[PendingSubmission]) -> list[UUID]:
     return list({UUID(pending.organization_id) for pending in batch})
-
-
-def _group(
-    batch: Sequence[PendingSubmission], key: Callable[[PendingSubmission], str]
-) -> dict[str, list[PendingSubmission]]:
-    groups: dict[str, list[PendingSubmission]] = {}
-    for pending in batch:
-        groups.setdefault(key(pending), []).append(pending)
-    return groups
