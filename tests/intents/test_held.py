@@ -12,8 +12,18 @@ from tests.conftest import Urls
 from tests.intents.office import Office, add_account, codes, furnish, open_office
 from tests.intents.test_writer import whole
 from tests.waiting import eventually_async
+from trading_intents.brokers.registry import installed_brokers
+from trading_intents.clock import SystemClock
+from trading_intents.errors import Unavailable
+from trading_intents.ids import id_text_maker
 from trading_intents.intents.model import Submission
 from trading_intents.intents.writing import lock_waits
+from trading_intents.intents.writing.batch import Tools
+from trading_intents.intents.writing.system import PlatformCancels
+from trading_intents.storage.database import WORKER_ROLE
+from trading_intents.storage.pipeline import Pipeline
+from trading_intents.storage.signals import open_signals
+from trading_intents.telemetry import make_log
 
 MEANWHILE = 10
 LOCKS = {
@@ -114,6 +124,27 @@ async def test_more_held_organizations_than_connections_all_get_their_turn(
         await eventually_async(waits, 2)
         assert not any(task.done() for task in held)
     assert codes(await asyncio.gather(*held)) == ["recorded"] * len(others)
+
+
+async def test_a_cancel_of_the_platforms_own_waits_for_no_lock_for_long(
+    office: Office, holder: asyncpg.Connection, urls: Urls
+) -> None:
+    """One connection is for all organizations: whoever meets a held one asks again later."""
+    (other,) = await creates_of(office, 1)
+    mine = await office.writer.submit(office.create(office.accounts[0]))
+    theirs = await office.writer.submit(other)
+    log, link = make_log("critical"), Pipeline(urls.login, WORKER_ROLE)
+    async with open_signals(urls.login, log) as signals:
+        cancels = PlatformCancels(Tools(link, installed_brokers(log), id_text_maker(), SystemClock()), signals)
+        async with holder.transaction():
+            await holder.execute(LOCKS["the stream"], office.organization)
+            held = cancels.append(str(office.organization), str(office.accounts[0]), mine.intent_id)
+            free = cancels.append(other.organization_id, other.account_id, theirs.intent_id)
+            outcomes = await asyncio.gather(held, free, return_exceptions=True)
+            assert isinstance(outcomes[0], Unavailable)
+            assert outcomes[1] is True
+        assert await cancels.append(str(office.organization), str(office.accounts[0]), mine.intent_id)
+        cancels.close()
 
 
 async def test_a_command_that_is_given_up_leaves_nothing_behind(office: Office, holder: asyncpg.Connection) -> None:
