@@ -47,6 +47,7 @@ from trading_intents.intents.http import intent_routes, submit_route
 from trading_intents.intents.service import Intents
 from trading_intents.intents.upkeep import keep_up
 from trading_intents.intents.writing.batch import Tools
+from trading_intents.intents.writing.statements import LOCK_LIMIT_SECONDS
 from trading_intents.intents.writing.system import PlatformCancels
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.orders.events import retained_orders, retained_positions
@@ -136,7 +137,8 @@ async def open_parts(settings: Settings, log: Log) -> AsyncIterator[Parts]:
         is_local = settings.identity_provider_name == LOCAL_PROVIDER
         client = None if is_local else await stack.enter_async_context(httpx.AsyncClient())
         link, worker_link = (
-            stack.enter_context(contextlib.closing(Pipeline(urls.login, role))) for role in (SERVICE_ROLE, WORKER_ROLE)
+            stack.enter_context(contextlib.closing(Pipeline(urls.login, role, LOCK_LIMIT_SECONDS)))
+            for role in (SERVICE_ROLE, WORKER_ROLE)
         )
         make_id = id_maker(clock)
 

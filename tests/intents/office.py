@@ -16,6 +16,7 @@ from trading_intents.errors import PlatformError
 from trading_intents.ids import id_text_maker
 from trading_intents.intents.model import Cancel, Command, Create, Spec, Submission
 from trading_intents.intents.writing.batch import Receipt, Tools
+from trading_intents.intents.writing.statements import LOCK_LIMIT_SECONDS
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.secret import Secret
 from trading_intents.storage.database import SERVICE_ROLE, Pool, open_database
@@ -73,7 +74,7 @@ async def open_office(login: Secret, owner_url: Secret, accounts: int = 3, run: 
     made = sorted([await add_account(owner, organization) for _ in range(accounts)])
     log, metrics, clock = make_log("critical"), Metrics(), SystemClock()
     async with open_database(login, POOL_SIZE, log, metrics) as database, open_signals(login, log) as signals:
-        link = Pipeline(login, SERVICE_ROLE)
+        link = Pipeline(login, SERVICE_ROLE, LOCK_LIMIT_SECONDS)
         tools = Tools(link, installed_brokers(log), id_text_maker(), clock)
         writer = Writer(tools, database.service, signals, metrics, log)
         task = asyncio.create_task(writer.run() if run else asyncio.sleep(0))

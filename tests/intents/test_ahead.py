@@ -43,7 +43,12 @@ async def neighbour(office: Office, urls: Urls) -> AsyncIterator[Writer]:
     """As of another process, on the same accounts."""
     log = make_log("critical")
     async with open_signals(urls.login, log) as signals:
-        tools = Tools(Pipeline(urls.login, SERVICE_ROLE), installed_brokers(log), id_text_maker(), SystemClock())
+        tools = Tools(
+            Pipeline(urls.login, SERVICE_ROLE, statements.LOCK_LIMIT_SECONDS),
+            installed_brokers(log),
+            id_text_maker(),
+            SystemClock(),
+        )
         writer = Writer(tools, office.pool, signals, office.metrics, log)
         task = asyncio.create_task(writer.run())
         yield writer

@@ -19,6 +19,7 @@ from trading_intents.ids import id_text_maker
 from trading_intents.intents.model import Submission
 from trading_intents.intents.writing import lock_waits
 from trading_intents.intents.writing.batch import Tools
+from trading_intents.intents.writing.statements import LOCK_LIMIT_SECONDS
 from trading_intents.intents.writing.system import PlatformCancels
 from trading_intents.storage.database import WORKER_ROLE
 from trading_intents.storage.pipeline import Pipeline
@@ -133,7 +134,7 @@ async def test_a_cancel_of_the_platforms_own_waits_for_no_lock_for_long(
     (other,) = await creates_of(office, 1)
     mine = await office.writer.submit(office.create(office.accounts[0]))
     theirs = await office.writer.submit(other)
-    log, link = make_log("critical"), Pipeline(urls.login, WORKER_ROLE)
+    log, link = make_log("critical"), Pipeline(urls.login, WORKER_ROLE, LOCK_LIMIT_SECONDS)
     async with open_signals(urls.login, log) as signals:
         cancels = PlatformCancels(Tools(link, installed_brokers(log), id_text_maker(), SystemClock()), signals)
         async with holder.transaction():

@@ -2,9 +2,14 @@
 
 import asyncio
 
+import psycopg
 import pytest
 
-from trading_intents.storage.grouped import GroupCommit
+from tests.conftest import Urls
+from trading_intents.errors import Unavailable
+from trading_intents.storage.database import WORKER_ROLE
+from trading_intents.storage.grouped import GroupCommit, GroupTransactions
+from trading_intents.storage.pipeline import Pipeline, Statement
 
 
 class Work:
@@ -52,3 +57,28 @@ async def test_who_leaves_while_its_batch_runs_holds_up_nobody(item: int) -> Non
     await asyncio.gather(leaver, return_exceptions=True)
     work.gate.set()
     assert await asyncio.wait_for(group.put(2), 5) == 20
+
+
+READ, WRITE = Statement("SELECT count(*) FROM notes"), Statement("INSERT INTO notes VALUES (1)")
+
+
+async def test_nothing_is_written_once_the_connection_with_the_locks_is_lost(urls: Urls) -> None:
+    pipeline = Pipeline(urls.login, WORKER_ROLE)
+    transactions = GroupTransactions(pipeline)
+
+    async def write(is_lost: bool) -> None:
+        async with transactions.transaction() as tx:
+            await tx.run([READ])
+            if is_lost:
+                pipeline.close()
+                assert await pipeline.run([Statement("SELECT 1")]), "another one is open"
+            await tx.commit([WRITE])
+
+    with psycopg.connect(urls.owner.reveal(), autocommit=True) as owner:
+        owner.execute("CREATE TABLE notes (n integer); GRANT SELECT, INSERT ON notes TO ti_worker")
+        with pytest.raises(Unavailable):
+            await write(is_lost=True)
+        assert owner.execute("SELECT count(*) FROM notes").fetchone() == (0,)
+        await write(is_lost=False)
+        assert owner.execute("SELECT count(*) FROM notes").fetchone() == (1,)
+    transactions.close()

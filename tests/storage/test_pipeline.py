@@ -22,7 +22,7 @@ ANSWER = [Reply("", [(b"1",)])]
 
 @pytest.fixture
 def link(urls: Urls) -> Iterator[Pipeline]:
-    made = Pipeline(urls.login, SERVICE_ROLE)
+    made = Pipeline(urls.login, SERVICE_ROLE, lock_limit_seconds=0.02)
     yield made
     made.close()
 

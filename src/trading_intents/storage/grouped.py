@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 from trading_intents.errors import OutcomeUnknown, PlatformError, Unavailable
 from trading_intents.storage.database import Tx
-from trading_intents.storage.pipeline import LinkLost, Pipeline, Refused, Reply, Statement
+from trading_intents.storage.pipeline import Link, LinkDropped, LinkLost, Pipeline, Refused, Reply, Statement
 
 MAX_BATCH = 256
 Item = TypeVar("Item")
@@ -41,26 +41,30 @@ class PoolTransaction:
 
 
 class PipelinedTransaction:
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
+    """Stays on one connection, as its locks do."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
         self.has_begun = self.has_ended = False
 
     async def run(self, statements: Sequence[Statement]) -> list[Reply]:
         """One round trip. Refused: the transaction is lost, and nothing was recorded."""
         try:
             if self.has_begun:
-                return await self._pipeline.run(statements)
+                return await self._link.run(statements)
             self.has_begun = True
-            return (await self._pipeline.run([BEGIN, *statements]))[1:]
+            return (await self._link.run([BEGIN, *statements]))[1:]
         except LinkLost:
             raise Unavailable("the database went away") from None
 
     async def commit(self, statements: Sequence[Statement] = ()) -> list[Reply]:
         """The last round trip. OutcomeUnknown: the connection was lost, perhaps after the commit."""
+        if self._link.lost:
+            raise Unavailable("the database went away")
         begin = () if self.has_begun else (BEGIN,)
         self.has_begun = True
         try:
-            replies = await self._pipeline.run([*begin, *statements, COMMIT])
+            replies = await self._link.run([*begin, *statements, COMMIT])
         except LinkLost:
             raise OutcomeUnknown from None
         assert replies[-1].tag == "COMMIT", "an error was swallowed inside a transaction, which then rolled back"
@@ -78,17 +82,18 @@ class GroupTransactions:
     async def transaction(self) -> AsyncIterator[PipelinedTransaction]:
         """Rolls back unless it was committed. Unavailable: nothing was recorded."""
         async with self._turn:
-            transaction = PipelinedTransaction(self._pipeline)
+            link = await self._pipeline.connect()
+            transaction = PipelinedTransaction(link)
             try:
                 yield transaction
                 if transaction.has_begun and not transaction.has_ended:
-                    await self._pipeline.run([ROLLBACK])
+                    await link.run([ROLLBACK])
             except Refused:
-                with contextlib.suppress(Refused, LinkLost, Unavailable):
-                    await self._pipeline.run([ROLLBACK])
+                with contextlib.suppress(Refused, LinkLost):
+                    await link.run([ROLLBACK])
                 raise
             except BaseException:
-                self._pipeline.close()  # the transaction ends with it
+                link.close(LinkDropped())  # the transaction ends with it
                 raise
 
     def close(self) -> None:

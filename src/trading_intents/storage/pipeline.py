@@ -14,12 +14,11 @@ from psycopg import pq
 
 from trading_intents.errors import Unavailable
 from trading_intents.secret import Secret
-from trading_intents.storage.database import session_setup
+from trading_intents.storage.database import LOCK_LIMIT_SECONDS, session_setup
 
 CONNECT_LIMIT_SECONDS = 2.0
 RUN_LIMIT_SECONDS = 2.5
 TRANSACTION_LIMIT_SECONDS = 2.5
-LOCK_LIMIT_SECONDS = 0.02  # unless a transaction says otherwise: others wait for the same connection
 KNOCK_PAUSE_SECONDS = 0.1
 
 # Plans that go by keys alone are made once, and through indexes whatever the tables' size.
@@ -135,14 +134,14 @@ class Trip:
 class Pipeline:
     """Opened by its first use, and again after every loss. For one caller at a time."""
 
-    def __init__(self, url: Secret, role: str) -> None:
-        self._url, self._role = url, role
+    def __init__(self, url: Secret, role: str, lock_limit_seconds: float = LOCK_LIMIT_SECONDS) -> None:
+        self._url, self._role, self._lock_limit_seconds = url, role, lock_limit_seconds
         self._link: Link | None = None
         self._away_until_seconds = 0.0
 
     def another(self) -> "Pipeline":
         """For a second caller."""
-        return Pipeline(self._url, self._role)
+        return Pipeline(self._url, self._role, self._lock_limit_seconds)
 
     async def connect(self) -> "Link":
         """The open connection, for a transaction to stay on; a new one if there is none. Unavailable: it is away."""
@@ -178,7 +177,7 @@ class Pipeline:
                 connection = await psycopg.AsyncConnection.connect(self._url.reveal(), autocommit=True)
                 link = Link(connection)
                 version = connection.pgconn.server_version
-                setup = session_setup(self._role, version, LOCK_LIMIT_SECONDS, TRANSACTION_LIMIT_SECONDS)
+                setup = session_setup(self._role, version, self._lock_limit_seconds, TRANSACTION_LIMIT_SECONDS)
                 await link.send([Statement(text) for text in (*setup, *_PLANNING)]).end()
         except (psycopg.Error, OSError, TimeoutError, Refused, LinkLost) as error:
             if link:

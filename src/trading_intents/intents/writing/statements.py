@@ -20,6 +20,9 @@ COMMIT = Statement("COMMIT")
 ROLLBACK = Statement("ROLLBACK")
 
 
+LOCK_LIMIT_SECONDS = 0.02  # of the writer's connection: all who come meanwhile wait for it
+
+
 class Locking(NamedTuple):
     """What becomes of account heads that another transaction holds, and how long any lock is waited for."""
 
