@@ -245,6 +245,17 @@ async def test_a_transaction_whose_rest_does_not_come_is_ended_by_the_server(
         await trip.end()
 
 
+async def test_a_transaction_that_takes_too_long_is_ended_by_the_server(
+    link: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection is lost with it. PostgreSQL 15 and 16 have no such limit."""
+    monkeypatch.setattr(module, "RUN_LIMIT_SECONDS", 60.0)
+    trip = await link.send([BEGIN, Statement("SELECT pg_sleep(60)")])
+    with pytest.raises(LinkLost):
+        async with asyncio.timeout(module.TRANSACTION_LIMIT_SECONDS + 2):
+            await trip.end()
+
+
 async def test_a_statement_ends_with_the_connection_that_was_given_up(
     urls: Urls, link: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
