@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.conftest import Databases, Urls
-from tests.intents.desk import Tables, create
+from tests.intents.desk import Body, Tables, cancel, create
 from tests.old_postgres import postgres_15
 from tests.platform import Platform, serving
 from tests.proxy import FaultProxy, Verdict, proxied
@@ -80,10 +80,13 @@ class Market:
             headers = {"x-api-key": made["api_keys"][0]["api_key"]}
             self.callers[name] = headers, f"/v1/accounts/{made['accounts'][0]['id']}/intents"
 
-    def submit(self, name: str, through: Platform, symbol: str = "AAPL") -> int:
+    def post(self, name: str, through: Platform, body: Body) -> httpx.Response:
         headers, url = self.callers[name]
         with httpx.Client(base_url=through.url, timeout=20, verify=False) as client:
-            return client.post(url, json=create(symbol=symbol), headers=headers).status_code
+            return client.post(url, json=body, headers=headers)
+
+    def submit(self, name: str, through: Platform, symbol: str = "AAPL") -> int:
+        return self.post(name, through, create(symbol=symbol)).status_code
 
     def holds(self, table: str) -> bool:
         """Whether a transaction that nobody goes on with holds rows of it."""
@@ -149,12 +152,16 @@ def test_an_organization_is_served_again_in_time_and_the_others_all_along(
 
 @pytest.mark.alone(seconds=SERVED_SECONDS)
 @pytest.mark.parametrize("market", ["worker"], indirect=True)
-def test_a_frozen_worker_keeps_its_organization_no_longer(market: Market, freezer: Freezer) -> None:
-    freezer.markers = [b"INTO stream_heads", b"COMMIT"]
-    assert market.submit("one", market.serving) == 202
+def test_a_frozen_worker_keeps_an_order_no_longer(market: Market, freezer: Freezer) -> None:
+    """It stops before it marks the order as sent, which would be the last statement of its transaction."""
+    freezer.markers = [b"INSERT INTO commands"]
+    made = market.post("one", market.serving, create())
     assert market.proxy.held.wait(20)
     since = time.monotonic()
-    assert market.holds("stream_heads")
-    assert [market.submit("other", market.serving) for _ in range(MEANWHILE)] == [202] * MEANWHILE
-    assert market.holds("stream_heads"), "the others were served before the lock was free"
-    eventually(lambda: market.submit("one", market.serving) == 202, SERVED_SECONDS - (time.monotonic() - since))
+    assert market.holds("orders")
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(market.post, "one", market.serving, cancel(made.json()["intent_id"]))
+        assert [market.submit("other", market.serving) for _ in range(MEANWHILE)] == [202] * MEANWHILE
+        assert not waiting.done(), "the others were served before the lock was free"
+        assert waiting.result().status_code == 202
+    assert time.monotonic() - since < SERVED_SECONDS
