@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.execution.crew import open_crew, until_connected
-from tests.intents.desk import create, limit, market, replace
+from tests.intents.desk import Tables, create, limit, market, replace
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.quiet
@@ -77,6 +77,29 @@ def test_the_platform_cancels_what_has_worked_too_long(urls: Urls, tmp_path: Pat
         assert timedelta(seconds=2) <= moments[2] - moments[1] <= timedelta(seconds=5), "from the action it reflects"
         assert (order["quantity"], order["filled_quantity"]) == (6, 0)
         assert crew.journal() == {stale: ["SUBMIT", "REPLACE", "CANCEL"], other: ["SUBMIT"]}
+
+
+def test_an_account_that_is_locked_keeps_no_other_accounts_stale_orders_working(urls: Urls, tmp_path: Path) -> None:
+    with open_crew(urls, tmp_path) as crew, crew.worker():
+        locked, free = crew.accounts
+        until_connected(crew)
+        older = [crew.submit(create(limit("5", "1")), locked) for _ in range(3)]
+        other = crew.submit(create(limit("5", "1")), free)
+        eventually(lambda: crew.statuses() == {"NEW": 4}, 5)
+        holder = Tables(urls.owner)
+        try:
+            holder.execute("BEGIN")
+            holder.execute("SELECT FROM account_heads WHERE account_id = $1::text::uuid FOR UPDATE", locked)
+            for account in crew.accounts:
+                url = f"/v1/controls/accounts/{account}/symbols/AAPL/time"
+                answer = crew.api.client.patch(url, json={"stale_order_millis": 100}, headers=crew.headers)
+                assert answer.status_code == 200, answer.text
+            eventually(lambda: bool(crew.orders()[other]["order_status"] == "CANCELLED"), 6)
+            assert crew.statuses() == {"NEW": 3, "CANCELLED": 1}
+        finally:
+            holder.close()
+        eventually(lambda: crew.statuses() == {"CANCELLED": 4}, 10)
+        assert set(crew.journal()) == {*older, other}
 
 
 def test_a_broker_that_takes_ten_seconds_holds_no_claim_that_long(urls: Urls, tmp_path: Path) -> None:

@@ -121,8 +121,10 @@ async def test_an_order_that_shows_up_after_it_was_given_up_is_cancelled(urls: U
         await until_missed(floor)
         await prove_absent(floor)
         await floor.until_status(intent, "REJECTED")
+        floor.venue.acts.append(Act.LOSE)
         floor.venue.take(floor.account, "submit", floor.venue.lost[await floor.coid(intent)])
         await floor.until_true(lambda: [command for command, _ in floor.venue.journal] == ["submit", "cancel"])
+        assert len({*floor.venue.lost, *floor.venue.arrived("cancel")}) == 3, "each CANCEL has an id of its own"
         order = await floor.order(intent)
         assert order["flags"] == ["resurrected"]
         assert alerts(metrics, "resurrected") >= 1

@@ -55,7 +55,7 @@ class Execution:
         self._dispatcher = Dispatcher(
             open_transactions(), self.leases, self._recorder, limits, make_id, clock, metrics, log
         )
-        self._watch = Watch(pool, self.leases, self._recorder, limits, append_cancel, clock, metrics, log)
+        self._watch = Watch(pool, self.leases, self._recorder, limits, append_cancel, make_id, clock, metrics, log)
         self._shop, self._signals = shop, signals
         self._upkeep: asyncio.Task[None] | None = None
 

@@ -28,7 +28,7 @@ from trading_intents.execution.model import (
 )
 from trading_intents.execution.recorder import Recorder
 from trading_intents.execution.tracker import OwnFact
-from trading_intents.ids import OrganizationId
+from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.orders.facts import CommandKind, FactKind, client_order_id
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import CLAIM_SECONDS
@@ -69,14 +69,17 @@ class Watch:
         recorder: Recorder,
         limits: SendLimits,
         append_cancel: AppendCancel,
+        make_id: IdMaker,
         clock: Clock,
         metrics: Metrics,
         log: Log,
     ) -> None:
         self._pool, self._leases, self._recorder, self._limits = pool, leases, recorder, limits
-        self._append_cancel, self._clock, self._metrics, self._log = append_cancel, clock, metrics, log
+        self._append_cancel, self._make_id, self._clock = append_cancel, make_id, clock
+        self._metrics, self._log = metrics, log
         self._stirred = asyncio.Event()
         self._looking: dict[UUID, asyncio.Task[None]] = {}
+        self._failed_accounts: list[UUID] = []  # whose stale orders could not be cancelled lately
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -200,7 +203,7 @@ class Watch:
         closed."""
         row = case.row
         ticket = OrderTicket(
-            client_order_id=client_order_id(row["order_id"]),
+            client_order_id=client_order_id(self._make_id()),  # a new one each time: venues refuse a used one
             broker_order_id=found.broker_order_id,
             orig_client_order_id=found.client_order_id,
             symbol=Symbol(found.symbol),
@@ -209,6 +212,7 @@ class Watch:
             quantity=found.quantity,
             time_in_force=TimeInForce.DAY,
         )
+        case.link.budget.take()
         result = await case.link.call(CommandKind.CANCEL, ticket, self._clock.monotonic() + CALL_SECONDS)
         self._log.warning("order that was given up is cancelled", order=str(row["order_id"]), outcome=result.outcome)
 
@@ -217,12 +221,27 @@ class Watch:
         self._log.error(text, order=str(order_id))
 
     async def _cancel_stale(self) -> None:
-        if not self._leases.links:
+        failed = [each for each in self._failed_accounts if each in self._leases.links]
+        self._failed_accounts = []
+        await self._cancel_stale_in([each for each in self._leases.links if each not in failed])
+        # Each of them may take as long as a lock is waited for: one a round, so that the others wait for one at most.
+        self._failed_accounts += failed[1:]
+        await self._cancel_stale_in(failed[:1])
+
+    async def _cancel_stale_in(self, account_ids: Sequence[UUID]) -> None:
+        if not account_ids:
             return
         async with self._pool.transaction(read_only=True) as tx:
-            rows = await store.stale_orders(tx, list(self._leases.links), CANCEL_AGAIN_SECONDS, MOST_STALE)
+            rows = await store.stale_orders(tx, account_ids, CANCEL_AGAIN_SECONDS, MOST_STALE)
         for row in rows:
-            await self._append_cancel(OrganizationId(row["organization_id"]), row["account_id"], row["order_id"])
+            account_id, order_id = row["account_id"], row["order_id"]
+            if account_id in self._failed_accounts:
+                continue
+            try:
+                await self._append_cancel(OrganizationId(row["organization_id"]), account_id, order_id)
+            except Exception as error:
+                self._failed_accounts.append(account_id)
+                self._log.warning("stale order not cancelled", order=str(order_id), reason=reason_of(error))
 
     async def _doubt_unanswered(self) -> None:
         up = [account_id for account_id, link in self._leases.links.items() if link.is_up]

@@ -10,6 +10,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from trading_intents.brokers.port import (
+    DUPLICATE_ID,
     Absent,
     AccountSnapshot,
     AuthFailed,
@@ -75,7 +76,8 @@ class VenueOrder:
 
 
 class Venue:
-    """A broker in memory, with a book that outlives its links. `acts` is what becomes of the next commands."""
+    """A broker in memory, with a book that outlives its links. It refuses a client order id that was used, for ever.
+    `acts` is what becomes of the next commands."""
 
     def __init__(self, name: str = "fake", **capabilities: object) -> None:
         self.capabilities = Capabilities(
@@ -91,7 +93,8 @@ class Venue:
             }
         )
         self.acts: deque[Act] = deque()
-        self.journal: list[tuple[str, str]] = []  # command, client order id: all that arrived
+        self.journal: list[tuple[str, str]] = []  # command, client order id: all that arrived, each id once
+        self.duplicates: list[tuple[str, str]] = []  # those that came under a used id
         self.orders: dict[str, VenueOrder] = {}  # by the client order ids of all versions
         self.links: list[VenueLink] = []
         self.is_away = False
@@ -146,6 +149,9 @@ class Venue:
 
     def take(self, account_id: UUID, command: str, ticket: OrderTicket) -> CommandResult:
         """What a command that arrives does to the book."""
+        if ticket.client_order_id in {used for _, used in self.journal}:
+            self.duplicates.append((command, ticket.client_order_id))
+            return CommandResult(outcome=Outcome.UNKNOWN, code=DUPLICATE_ID)
         self.journal.append((command, ticket.client_order_id))
         if command == "submit":
             return self._submit(account_id, ticket)
@@ -254,7 +260,7 @@ class VenueLink:
         if act is Act.DROP:
             return CommandResult(outcome=Outcome.UNKNOWN, message="scripted")
         if act is Act.DUPLICATE:
-            return CommandResult(outcome=Outcome.UNKNOWN, code="duplicate_id", message="scripted")
+            return CommandResult(outcome=Outcome.UNKNOWN, code=DUPLICATE_ID, message="scripted")
         return result
 
 
