@@ -172,7 +172,7 @@ class MyBroker:
 
     def _not_sent(self, ticket: OrderTicket, deadline: float) -> CommandResult | None:
         clock = self._context.clock
-        stale = ticket.not_after is not None and clock.now() > ticket.not_after
+        stale = ticket.not_after is not None and clock.monotonic() > ticket.not_after
         if self._is_open and not stale and clock.monotonic() < deadline:
             return None
         return CommandResult(outcome=Outcome.NOT_SENT, message="the link is down, or it is too late")

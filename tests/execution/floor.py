@@ -13,8 +13,9 @@ from tests.conftest import Urls
 from tests.intents.office import Office, open_office
 from tests.waiting import eventually_async
 from trading_intents.accounts.vault import SecretRef
+from trading_intents.brokers.port import Integration
 from trading_intents.brokers.registry import Registry
-from trading_intents.clock import SystemClock
+from trading_intents.clock import Clock, SystemClock
 from trading_intents.config import Settings, broker_settings
 from trading_intents.execution.service import Execution
 from trading_intents.ids import OrganizationId, id_maker
@@ -151,9 +152,11 @@ async def executing(
     attempt_limit: int = ATTEMPT_LIMIT,
     metrics: Metrics | None = None,
     level: str = "critical",
+    clock: Clock | None = None,
+    integration: Integration | None = None,
 ) -> AsyncIterator[Execution]:
-    """One worker, with connections of its own."""
-    log, clock, counted = make_log(level), SystemClock(), metrics or Metrics()
+    """One worker, with connections of its own. `integration` takes the place of the venue's."""
+    log, clock, counted = make_log(level), clock or SystemClock(), metrics or Metrics()
 
     async def append_cancel(organization_id: OrganizationId, account_id: UUID, order_id: UUID) -> bool:
         floor.system_cancels.append(order_id)
@@ -166,7 +169,7 @@ async def executing(
         open_signals(login, log) as signals,
     ):
         shop = Shop(database.worker, attempt_limit, clock, counted, log)
-        brokers = Registry([floor.venue.integration])
+        brokers = Registry([integration or floor.venue.integration])
         execution = Execution(
             shop,
             brokers,

@@ -1,12 +1,15 @@
 """Links: opened, reconciled, closed; what their state lets through; and who holds them."""
 
 import asyncio
+from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
 
 from tests.conftest import Urls
 from tests.execution.floor import Floor, executing, open_floor
+from trading_intents.brokers.paper.broker import INTEGRATION
+from trading_intents.clock import SystemClock
 from trading_intents.execution.service import Execution
 from trading_intents.telemetry import Metrics
 from trading_intents.testing.fakes import Act, Venue
@@ -144,6 +147,29 @@ async def test_a_budget_keeps_something_for_cancels(urls: Urls) -> None:
         await floor.until_status(first, "CANCELLED", 3)
         assert len(floor.venue.arrived("submit")) < 1 + len(more)
         await floor.until_status(more[0], "NEW", 30)
+
+
+class ShiftedClock(SystemClock):
+    """The machine's wall clock is wrong by so many seconds."""
+
+    def __init__(self, seconds: int) -> None:
+        self._shift = timedelta(seconds=seconds)
+
+    def now(self) -> datetime:
+        return super().now() + self._shift
+
+
+@pytest.mark.parametrize("seconds", [-31, 31])
+async def test_a_worker_whose_clock_is_wrong_sends_all_the_same(urls: Urls, seconds: int) -> None:
+    async with open_floor(urls) as floor, executing(floor, clock=ShiftedClock(seconds), integration=INTEGRATION):
+        await until_connection(floor, "connected")
+        intent = await floor.create()
+
+        async def is_sent() -> bool:
+            return bool((await floor.order(intent))["external_order_id"])
+
+        await floor.until(is_sent)
+        assert [row["attempts"] for row in await floor.rows(intent)] == [1]
 
 
 def holders(*executions: Execution) -> list[int]:

@@ -67,7 +67,7 @@ class OrderTicket:
     time_in_force: TimeInForce
     extended_hours: bool = False
     route: RouteStrategy = RouteStrategy.SMART
-    not_after: datetime | None = None  # None: a CANCEL, which is never stale
+    not_after: float | None = None  # in monotonic seconds, as a deadline; None: a CANCEL, which is never stale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

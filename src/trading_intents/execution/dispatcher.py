@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 from uuid import UUID
 
@@ -251,10 +251,9 @@ class Dispatcher:
         await self._record(entry, row, since_seconds)
 
     async def _send(self, link: Link, command: CommandKind, send: Send, since_seconds: float) -> CommandResult:
-        ticket, clock = send.ticket, self._clock
+        ticket = send.ticket
         if send.left_seconds is not None:
-            spent_seconds = clock.monotonic() - since_seconds
-            ticket = replace(ticket, not_after=clock.now() + timedelta(seconds=send.left_seconds - spent_seconds))
+            ticket = replace(ticket, not_after=since_seconds + send.left_seconds)
         with self._metrics.execution_call_seconds.labels(command.lower()).time():
             return await link.call(command, ticket, since_seconds + send.call_seconds)
 

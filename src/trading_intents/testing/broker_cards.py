@@ -155,7 +155,7 @@ async def never_takes_an_id_twice(scene: Scene) -> None:
 
 async def sends_nothing_stale(scene: Scene) -> None:
     await scene.quote("99", "101")
-    stale = replace(scene.ticket(OrderSide.BUY, "1"), not_after=await scene.stage.now() - timedelta(seconds=5))
+    stale = replace(scene.ticket(OrderSide.BUY, "1"), not_after=deadline(-1))
     assert (await scene.broker.submit(stale, deadline())).outcome is Outcome.NOT_SENT
     late = scene.ticket(OrderSide.BUY, "1")
     assert (await scene.broker.submit(late, deadline(-1))).outcome is Outcome.NOT_SENT

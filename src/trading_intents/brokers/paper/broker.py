@@ -55,6 +55,7 @@ def shared_venue(context: IntegrationContext) -> Venue:
             int(settings["PAPER_SEED"]),
             Decimal(settings["PAPER_CASH"]),
             int(settings["PAPER_MAX_OPEN_ORDERS"]),
+            context.clock,
         )
     venue = context.shared["venue"]
     assert isinstance(venue, Venue)

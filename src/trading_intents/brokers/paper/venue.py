@@ -16,6 +16,7 @@ from trading_intents.brokers.paper.model import Account, Holding, Order, OrderSt
 from trading_intents.brokers.paper.prices import tick_number, walk_middle_cents, walk_quote
 from trading_intents.brokers.paper.store import Arrival, Fault, Place, Target
 from trading_intents.brokers.port import DUPLICATE_ID, BrokerEvent, CommandResult, OrderTicket, Outcome
+from trading_intents.clock import Clock
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.grouped import GroupCommit, GroupTransactions, PipelinedTransaction
 from trading_intents.storage.pipeline import Reply as DatabaseReply
@@ -114,9 +115,11 @@ class _TwoSessions(Exception):
 class Venue:
     """One for all sessions of a process."""
 
-    def __init__(self, transactions: GroupTransactions, seed: int, cash: Decimal, max_working_orders: int) -> None:
+    def __init__(
+        self, transactions: GroupTransactions, seed: int, cash: Decimal, max_working_orders: int, clock: Clock
+    ) -> None:
         self._transactions, self._seed, self._cash = transactions, seed, cash
-        self._max_working_orders = max_working_orders
+        self._max_working_orders, self._clock = max_working_orders, clock
         self._group: GroupCommit[Request, Reply] = GroupCommit(self._work)
 
     async def open(self, books: AccountBooks) -> None:
@@ -322,7 +325,7 @@ class Venue:
     ) -> tuple[CommandResult, int | None]:
         """What the command does, and the number of the order that it made or meant."""
         books, now = request.books, batch.now
-        if ticket.not_after is not None and now > ticket.not_after:
+        if ticket.not_after is not None and self._clock.monotonic() > ticket.not_after:
             return CommandResult(outcome=Outcome.NOT_SENT, code=TOO_OLD), None
         if FaultKind.LOSE in faults:
             return CommandResult(outcome=Outcome.UNKNOWN, message=LOST), None
