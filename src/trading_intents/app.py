@@ -228,6 +228,7 @@ def build_features(parts: Parts, vault: Vault) -> Features:
             settings.execution_max_age_millis,
             append_cancel,
             parts.open_transactions,
+            settings.execution_reconcile_seconds,
         )
 
     cancels = PlatformCancels(replace(tools, link=parts.worker_link), signals)

@@ -56,6 +56,9 @@ class Settings:
     execution_max_age_millis: int = _setting(
         30_000, "A CREATE or REPLACE that has waited longer is not sent to the broker, 1 to 604800000."
     )
+    execution_reconcile_seconds: int = _setting(
+        300, "How often an account's open orders are compared with its broker's, 1 to 86400."
+    )
     outbox_attempt_limit: int = _setting(10, "Attempts after which an outbox row fails, 1 to 100.")
     trusted_proxies: tuple[str, ...] = _setting(
         (), "Addresses or networks whose X-Forwarded-For is believed, comma separated. Empty: nobody's."
@@ -182,6 +185,8 @@ def _check(settings: Settings) -> None:
         raise StartupRefused(f"{PREFIX}DATABASE_POOL_SIZE: 1 to 100")
     if not 1 <= settings.execution_max_age_millis <= 604_800_000:
         raise StartupRefused(f"{PREFIX}EXECUTION_MAX_AGE_MILLIS: 1 to 604800000")
+    if not 1 <= settings.execution_reconcile_seconds <= 86_400:
+        raise StartupRefused(f"{PREFIX}EXECUTION_RECONCILE_SECONDS: 1 to 86400")
     if not 1 <= settings.outbox_attempt_limit <= 100:
         raise StartupRefused(f"{PREFIX}OUTBOX_ATTEMPT_LIMIT: 1 to 100")
     _check_identity(settings)

@@ -36,6 +36,7 @@ WAIT_SECONDS = 15.0
 POOL_SIZE = 8
 ATTEMPT_LIMIT = 10
 MOST_AGE_MILLIS = 30_000
+RECONCILE_SECONDS = 300.0
 
 
 class OpenVault:
@@ -154,6 +155,7 @@ async def executing(
     level: str = "critical",
     clock: Clock | None = None,
     integration: Integration | None = None,
+    reconcile_seconds: float = RECONCILE_SECONDS,
 ) -> AsyncIterator[Execution]:
     """One worker, with connections of its own. `integration` takes the place of the venue's."""
     log, clock, counted = make_log(level), clock or SystemClock(), metrics or Metrics()
@@ -180,6 +182,7 @@ async def executing(
             most_age_millis,
             append_cancel,
             lambda: stack.enter_context(contextlib.closing(GroupTransactions(Pipeline(login, WORKER_ROLE)))),
+            reconcile_seconds,
         )
         execution.start()
         try:

@@ -9,6 +9,7 @@ import pytest
 from tests.conftest import Urls
 from tests.execution.floor import Floor, executing, open_floor
 from trading_intents.brokers.paper.broker import INTEGRATION
+from trading_intents.brokers.port import EventKind
 from trading_intents.clock import SystemClock
 from trading_intents.execution.service import Execution
 from trading_intents.telemetry import Metrics
@@ -68,6 +69,48 @@ async def test_a_gap_is_reconciled(urls: Urls) -> None:
         floor.venue.leave_gap()
         await floor.until_status(intent, "FILLED")
         assert floor.venue.snapshots == 2
+
+
+async def end_unheard(floor: Floor, intent: UUID) -> None:
+    """The venue ends the order, and drops the event."""
+    floor.venue.is_mute = True
+    floor.venue.end(await floor.coid(intent), EventKind.CANCELLED)
+    floor.venue.is_mute = False
+
+
+async def test_an_order_that_was_sent_just_before_the_link_ended_is_looked_up_later(urls: Urls) -> None:
+    async with open_floor(urls) as floor, executing(floor):
+        intent = await floor.create()
+        await floor.until_status(intent, "NEW")
+        await end_unheard(floor, intent)
+        floor.venue.disconnect()
+        await floor.until_status(intent, "CANCELLED")
+        assert floor.venue.snapshots == 2
+        assert floor.venue.lookups == [await floor.coid(intent)]
+
+
+async def test_open_orders_are_reconciled_now_and_then(urls: Urls) -> None:
+    async with open_floor(urls, accounts=2) as floor, executing(floor, reconcile_seconds=0.5):
+        intent = await floor.create()
+        await floor.until_status(intent, "NEW")
+        await floor.office.owner.execute("UPDATE commands SET sent_at = sent_at - interval '1 min'")
+        await end_unheard(floor, intent)
+        await floor.until_status(intent, "CANCELLED")
+        reconciled = floor.venue.snapshots
+        assert reconciled > 2, "once for each link, and then again"
+        other = await floor.create(account=floor.office.accounts[1])
+        await floor.until_true(lambda: floor.venue.snapshots > reconciled + 1)
+        assert (await floor.order(other))["order_status"] == "NEW"
+
+
+async def test_a_broker_that_fails_to_tell_its_open_orders_keeps_its_link(urls: Urls) -> None:
+    async with open_floor(urls) as floor, executing(floor, reconcile_seconds=0.2):
+        intent = await floor.create()
+        await floor.until_status(intent, "NEW")
+        floor.venue.fails_snapshots = True
+        await floor.until_true(lambda: floor.venue.failed_snapshots > 2)
+        assert len(floor.venue.contexts) == 1
+        assert await floor.connection() == "connected"
 
 
 async def test_a_broker_that_is_away_is_tried_until_it_is_back(urls: Urls) -> None:

@@ -1,5 +1,6 @@
 """What execution decides, without anything around it: turns, findings, the breaker and the budget."""
 
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -19,6 +20,7 @@ from trading_intents.brokers.port import (
     LookupUnknown,
     OrderSnapshot,
 )
+from trading_intents.clock import SystemClock
 from trading_intents.controls.model import Controls, Switch, TimeRule
 from trading_intents.execution.model import (
     Breaker,
@@ -33,9 +35,10 @@ from trading_intents.execution.model import (
     Terms,
     decide,
     find,
+    first_reconcile_seconds,
     next_lookup_seconds,
 )
-from trading_intents.ids import OrganizationId
+from trading_intents.ids import OrganizationId, id_maker
 from trading_intents.orders.facts import CommandKind
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 
@@ -194,6 +197,14 @@ def test_look_ups_follow_their_schedule() -> None:
     assert offsets == [0.25, 1, 3, 10, 30]
     assert pauses[5:] == [60, 60]
     assert next_lookup_seconds(4, 4.0) == 6.0, "the second proof is due"
+
+
+def test_accounts_that_connect_together_are_reconciled_one_after_the_other() -> None:
+    make_id = id_maker(SystemClock())
+    dues = [first_reconcile_seconds(make_id(), 300.0) for _ in range(3_000)]
+    minutes = Counter(int(due // 60) for due in dues)
+    assert sorted(minutes) == [0, 1, 2, 3, 4]
+    assert all(450 < count < 750 for count in minutes.values())
 
 
 def test_five_failures_in_half_a_minute_open_the_breaker() -> None:

@@ -32,6 +32,7 @@ LOOKUP_PAUSES_SECONDS = (0.25, 0.75, 2.0, 7.0, 20.0, 60.0)
 PROOF_SECONDS = 10.0  # between the two times that a command is found not to have arrived
 ALERT_LOOKUPS = 5
 ANSWER_SECONDS = 10.0  # a command that was taken and has not happened by then is looked up
+RECONCILE_SHARES = 1_000  # of the interval, among which accounts are spread
 BREAKER_FAILURES = 5
 BREAKER_SECONDS = 30.0
 CANCEL_SHARE = 5  # one in so many requests of a budget is kept for CANCELs
@@ -257,6 +258,11 @@ def next_lookup_seconds(lookups: int, absent_seconds: float | None) -> float:
     if absent_seconds is not None and absent_seconds < PROOF_SECONDS:
         delay = min(delay, PROOF_SECONDS - absent_seconds)
     return delay
+
+
+def first_reconcile_seconds(account_id: UUID, interval_seconds: float) -> float:
+    """When an account that connects now is reconciled, so that those that connect together are spread evenly."""
+    return account_id.int % RECONCILE_SHARES * interval_seconds / RECONCILE_SHARES
 
 
 @dataclass(slots=True)

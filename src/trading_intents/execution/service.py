@@ -30,6 +30,7 @@ class Execution:
         most_age_millis: int,
         append_cancel: AppendCancel,
         open_transactions: Callable[[], GroupTransactions],
+        reconcile_seconds: float,
     ) -> None:
         """`settings` gives those of a broker."""
         pool, clock, metrics, log = shop.pool, shop.clock, shop.metrics, shop.log
@@ -50,6 +51,7 @@ class Execution:
             log=log,
             changed=lambda: self.leases.state_changed(),
             open_transactions=open_transactions,
+            reconcile_seconds=reconcile_seconds,
         )
         self.leases = Leases(exchange, make_id, most_age_millis, lambda: self._dispatcher.wake())
         self._dispatcher = Dispatcher(

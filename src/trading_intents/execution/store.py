@@ -194,22 +194,32 @@ async def look_up_after(tx: Tx, order_ids: Sequence[UUID], seconds: float) -> No
     )
 
 
-async def doubt_missing(tx: Tx, account_id: UUID, client_order_ids: Sequence[str], numbers: Sequence[str]) -> None:
+async def has_open_orders(tx: Tx, account_id: UUID) -> bool:
+    found: bool = await tx.fetchval(
+        "SELECT EXISTS (SELECT FROM orders WHERE account_id = $1 AND finished_at IS NULL)", account_id
+    )
+    return found
+
+
+async def doubt_missing(
+    tx: Tx, account_id: UUID, client_order_ids: Sequence[str], numbers: Sequence[str], is_back: bool
+) -> None:
     """Open orders that the broker was sent and does not name among its own, neither by client order id nor by its own
-    number, are looked up; one that is just being sent may not be there yet. So are, at once, those that wait for their
-    next look-up: the broker can tell again."""
+    number, are looked up; one that was just sent may not be there yet, and is looked up later. So are, at once, those
+    that wait for their next look-up, if the broker is back: it can tell again."""
     await tx.execute(
         """
-        UPDATE orders o SET lookup_due_at = clock_timestamp(), lookups = 0
+        UPDATE orders o
+        SET lookups = 0, lookup_due_at = least(
+            lookup_due_at, greatest(clock_timestamp(), missing.sent_at + make_interval(secs => $4))
+        )
         FROM (
-            SELECT order_id FROM orders o
+            SELECT order_id, (SELECT min(sent_at) FROM commands c WHERE c.order_id = o.order_id) AS sent_at
+            FROM orders o
             WHERE account_id = $1 AND finished_at IS NULL AND (
-                lookup_due_at > clock_timestamp()
+                $5 AND lookup_due_at > clock_timestamp()
                 OR lookup_due_at IS NULL
-                AND EXISTS (
-                    SELECT FROM commands c
-                    WHERE c.order_id = o.order_id AND c.sent_at < clock_timestamp() - make_interval(secs => $4)
-                )
+                AND EXISTS (SELECT FROM commands c WHERE c.order_id = o.order_id AND c.sent_at IS NOT NULL)
                 AND NOT EXISTS (
                     SELECT FROM commands c
                     WHERE c.order_id = o.order_id
@@ -224,6 +234,7 @@ async def doubt_missing(tx: Tx, account_id: UUID, client_order_ids: Sequence[str
         client_order_ids,
         numbers,
         JUST_SENT_SECONDS,
+        is_back,
     )
 
 

@@ -103,7 +103,7 @@ class Venue:
         self.fails_snapshots = False
         self.hides = False  # look-ups find nothing out
         self.lookups: list[str] = []
-        self.snapshots = 0
+        self.snapshots = self.failed_snapshots = 0
         self.positions: tuple[BrokerEvent, ...] | None = None  # as snapshots tell them
         self.contexts: list[IntegrationContext] = []
         self.lost: dict[str, OrderTicket] = {}  # commands that never arrived, by client order id
@@ -226,6 +226,7 @@ class VenueLink:
 
     async def snapshot(self, since: datetime) -> AccountSnapshot:
         if self._venue.is_away or self._venue.fails_snapshots:
+            self._venue.failed_snapshots += 1
             raise BrokerUnavailable("scripted")
         self._venue.snapshots += 1
         mine = [order for order in self._venue.orders.values() if order.account_id == self.account_id]

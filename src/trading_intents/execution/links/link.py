@@ -24,9 +24,10 @@ from trading_intents.brokers.port import (
     OrderTicket,
     Outcome,
 )
+from trading_intents.errors import PlatformError
 from trading_intents.execution.links import store
 from trading_intents.execution.links.listening import Exchange, Listener
-from trading_intents.execution.model import Breaker, Budget
+from trading_intents.execution.model import Breaker, Budget, first_reconcile_seconds
 from trading_intents.execution.tracker import Desk
 from trading_intents.orders.facts import CommandKind
 from trading_intents.outbox.settling import reason_of
@@ -275,15 +276,19 @@ class Link:
             self._exchange.changed()
 
     async def _mind(self, listener: Listener, setup: _Setup) -> None:
-        """Until the account is another; meanwhile a broken broker is asked whether it is well again."""
-        failures = 0
+        """Until the account is another; meanwhile a broken broker is asked whether it is well again, and open orders
+        are reconciled now and then."""
+        failures, clock, interval_seconds = 0, self._exchange.clock, self._exchange.reconcile_seconds
+        due_seconds = clock.monotonic() + first_reconcile_seconds(self.desk.account_id, interval_seconds)
         while True:
             if self._refreshed:
                 self._refreshed = False
                 if setup != await self._read():
                     self._refreshed = True
                     return
-            limit = PAUSES_SECONDS[min(failures, len(PAUSES_SECONDS) - 1)] if self.breaker.is_open else None
+            limit = due_seconds - clock.monotonic()
+            if self.breaker.is_open:
+                limit = PAUSES_SECONDS[min(failures, len(PAUSES_SECONDS) - 1)]
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(limit):
                     await self._stirred.wait()
@@ -293,6 +298,10 @@ class Link:
                 with contextlib.suppress(BrokerUnavailable, TimeoutError):
                     await listener.reconcile()
                     failures = 0
+            elif clock.monotonic() >= due_seconds:
+                due_seconds = clock.monotonic() + interval_seconds
+                with contextlib.suppress(BrokerUnavailable, TimeoutError, PlatformError):
+                    await listener.reconcile_open()
 
     def _show(self, state: Connection) -> None:
         if state is not self.state:

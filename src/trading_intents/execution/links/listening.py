@@ -36,7 +36,8 @@ WRITE_PAUSE_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What every link of a process is built from. `changed` is told whenever a link's state is another."""
+    """What every link of a process is built from. `changed` is told whenever a link's state is another. Every
+    `reconcile_seconds` the open orders of an account are compared with its broker's."""
 
     pool: Pool
     integrations_pool: Pool  # for their own tables
@@ -50,6 +51,7 @@ class Exchange:
     log: Log
     changed: Callable[[], None]
     open_transactions: Callable[[], GroupTransactions]
+    reconcile_seconds: float
     shared: defaultdict[str, dict[str, object]] = field(default_factory=lambda: defaultdict(dict))  # by broker
     opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(OPENING_AT_ONCE))
 
@@ -106,9 +108,16 @@ class Listener:
                         )
                         await self.reconcile()
 
-    async def reconcile(self) -> None:
+    async def reconcile_open(self) -> None:
+        """A broker may have dropped an event in silence: only then does this find anything."""
+        async with self._exchange.pool.transaction(read_only=True) as tx:
+            has_open_orders = await execution_store.has_open_orders(tx, self._desk.account_id)
+        if has_open_orders:
+            await self.reconcile(is_back=False)
+
+    async def reconcile(self, is_back: bool = True) -> None:
         """Everything that the broker has, by the same way as what it streams; what it should have and has not is looked
-        up. A broker that can tell all that is well."""
+        up. A broker that can tell all that is well. `is_back`: it may not have been able to until now."""
         async with self._exchange.pool.transaction(read_only=True) as tx:
             seen_at = await store.read_seen(tx, self._desk.account_id)
         async with asyncio.timeout(SNAPSHOT_SECONDS):
@@ -120,7 +129,7 @@ class Listener:
         clients = [sanitize_id(order.client_order_id) for order in snapshot.open_orders if order.client_order_id]
         numbers = [sanitize_id(order.broker_order_id) for order in snapshot.open_orders]
         async with self._exchange.pool.transaction() as tx:
-            await execution_store.doubt_missing(tx, self._desk.account_id, clients, numbers)
+            await execution_store.doubt_missing(tx, self._desk.account_id, clients, numbers, is_back)
         self._well()
 
     async def _open_positions(self, snapshot: AccountSnapshot) -> list[BrokerEvent]:
