@@ -40,6 +40,7 @@ CAPABILITIES = Capabilities(
     native_replace=False,
     credential_fields=("token",),
     lookup=LookupKind.DURABLE,
+    unique_order_ids=True,
 )
 
 

@@ -19,7 +19,6 @@ from tests.intents.desk import Body, Tables
 from tests.platform import Platform, serving
 from tests.waiting import eventually
 from tests.world import EVERY_PERMISSION, PLENTY, Headers, key
-from trading_intents.orders.facts import client_order_id
 from trading_intents.storage.database import open_database
 from trading_intents.telemetry import Metrics, make_log
 
@@ -65,17 +64,20 @@ class Crew:
             accounts = [self.accounts[n % len(self.accounts)] for n in range(len(bodies))]
             return list(threads.map(self.submit, bodies, accounts))
 
-    def script(self, kind: str, chance: str = "1", command: str | None = None, millis: int = 0) -> None:
+    def script(
+        self, kind: str, chance: str = "1", command: str | None = None, millis: int = 0, remaining: int | None = None
+    ) -> None:
         """What the paper broker shall do wrong, on all accounts."""
         for account in self.accounts:
             self.tables.execute(
-                "INSERT INTO paper_faults (account_id, kind, chance, command, millis)"
-                " VALUES ($1::text::uuid, $2, $3::text::numeric, $4, $5)",
+                "INSERT INTO paper_faults (account_id, kind, chance, command, millis, remaining)"
+                " VALUES ($1::text::uuid, $2, $3::text::numeric, $4, $5, $6)",
                 account,
                 kind,
                 chance,
                 command,
                 millis,
+                remaining,
             )
 
     def heal(self) -> None:
@@ -100,13 +102,24 @@ class Crew:
         return count
 
     def journal(self) -> dict[str, list[str]]:
-        """The commands of each intent that reached the broker, in their order; a REPLACE and a CANCEL by its own id."""
-        actions = self.tables.fetch("SELECT intent_id, action_id, action_type FROM actions")
-        owners = {client_order_id(row["action_id"]): str(row["intent_id"]) for row in actions}
+        """The commands of each intent that the broker took, in their order; each by its own id, or by its order."""
+        commands = self.tables.fetch("SELECT client_order_id, order_id FROM commands")
+        owners: dict[object, str] = {row["client_order_id"]: str(row["order_id"]) for row in commands}
         found: dict[str, list[str]] = {}
-        for row in self.tables.fetch("SELECT command, client_order_id FROM paper_journal ORDER BY account_id, seq"):
-            found.setdefault(owners[row["client_order_id"]], []).append(row["command"])
+        for row in self.tables.fetch("SELECT * FROM paper_journal WHERE NOT duplicate ORDER BY account_id, seq"):
+            order = row["account_id"], row["number"]
+            intent = owners.get(row["client_order_id"]) or owners[order]
+            if row["command"] == "SUBMIT":
+                owners[order] = intent
+            found.setdefault(intent, []).append(row["command"])
         return found
+
+    def assert_ids_taken_once(self) -> None:
+        """Only a CREATE comes under an id that was used, and is refused."""
+        journal = self.tables.fetch("SELECT * FROM paper_journal ORDER BY account_id, seq")
+        taken = [(row["account_id"], row["client_order_id"]) for row in journal if not row["duplicate"]]
+        assert len(taken) == len(set(taken))
+        assert {row["command"] for row in journal if row["duplicate"]} <= {"SUBMIT"}
 
     def hurry_proofs(self) -> None:
         """As if the ten seconds between two proofs of absence had gone."""
@@ -118,6 +131,8 @@ class Crew:
         )
 
     def assert_true(self) -> int:
+        self.assert_ids_taken_once()
+
         async def check() -> int:
             async with open_database(self.urls.login, 3, make_log("error"), Metrics()) as database:
                 return await assert_true_books(database)

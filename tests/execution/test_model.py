@@ -1,5 +1,6 @@
 """What execution decides, without anything around it: turns, findings, the breaker and the budget."""
 
+import re
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -37,9 +38,10 @@ from trading_intents.execution.model import (
     find,
     first_reconcile_seconds,
     next_lookup_seconds,
+    not_delivered_fact,
 )
 from trading_intents.ids import OrganizationId, id_maker
-from trading_intents.orders.facts import CommandKind
+from trading_intents.orders.facts import CommandKind, client_order_id
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 
 ORDER = UUID(int=1)
@@ -72,6 +74,7 @@ SCENE = Scene(
     acknowledged=False,
     cancel_requested=False,
     is_sent=False,
+    is_resend=False,
     lookups=0,
     account_disabled=False,
     controls=NO_CONTROLS,
@@ -126,6 +129,12 @@ def said(decision: Decision) -> str:
         ({"command": REPLACE, "acknowledged": True, "controls": OFF}, "REPLACE_DROPPED symbol_manually_disabled"),
         ({"account_disabled": True}, "REFUSED account_disabled"),
         ({"claim_seconds": 2.1}, "hold"),
+        ({"is_resend": True}, "send"),
+        ({"is_resend": True, "age_seconds": 30.1}, "NOT_DELIVERED"),
+        ({"is_resend": True, "age_seconds": 30.1, "cancel_requested": True}, "CANCELLED_BEFORE_SEND"),
+        ({"is_resend": True, "controls": OFF}, "REFUSED symbol_manually_disabled"),
+        ({"is_resend": True, "acknowledged": True}, "look up: "),
+        ({"is_resend": True, "acknowledged": True, "age_seconds": 30.1}, "look up: "),
     ],
 )
 def test_a_turn_comes_to_one_thing(changes: dict[str, Any], expected: str) -> None:
@@ -157,7 +166,7 @@ def snapshot(*kinds: EventKind) -> OrderSnapshot:
 WORKING, OVER = snapshot(EventKind.ACCEPTED), snapshot(EventKind.ACCEPTED, EventKind.CANCELLED)
 AWAY, GONE = LookupUnknown("x"), Absent()
 DURABLE, OPEN_ONLY = LookupKind.DURABLE, LookupKind.OPEN_ONLY
-IN_DOUBT = Doubt("UNKNOWN", (), False, None, None, False, 0, None)
+IN_DOUBT = Doubt("UNKNOWN", (), False, True, False, None, None, False, 0, None)
 ACCEPTED = replace(IN_DOUBT, order_status="NEW", acknowledged=True)
 REPLACING = replace(ACCEPTED, order_status="PENDING_REPLACE", replace_id="r", is_pending=True)
 CANCELLING = replace(ACCEPTED, order_status="PENDING_CANCEL", cancel_id="x", is_pending=True)
@@ -169,6 +178,7 @@ REVIVED = replace(ACCEPTED, order_status="REJECTED", flags=("resurrected",))
     [
         (IN_DOUBT, GONE, None, DURABLE, Finding.MISSING),
         (IN_DOUBT, GONE, None, OPEN_ONLY, Finding.UNKNOWN),
+        (replace(IN_DOUBT, is_sent=False), GONE, None, DURABLE, Finding.KNOWN),
         (IN_DOUBT, AWAY, None, DURABLE, Finding.UNKNOWN),
         (ACCEPTED, WORKING, None, DURABLE, Finding.KNOWN),
         (ACCEPTED, GONE, None, DURABLE, Finding.LOST),
@@ -189,6 +199,31 @@ def test_a_look_up_comes_to_one_thing(
     doubt: Doubt, order: Lookup, replaced: Lookup | None, lookup: LookupKind, expected: Finding
 ) -> None:
     assert find(doubt, order, replaced, lookup) is expected
+
+
+@pytest.mark.parametrize(
+    ("doubt", "unique_order_ids", "expected"),
+    [
+        (IN_DOUBT, False, "NOT_DELIVERED mine"),
+        (IN_DOUBT, True, None),
+        (replace(IN_DOUBT, was_cancelled=True), True, "CANCELLED_BEFORE_SEND mine"),
+        (replace(IN_DOUBT, was_cancelled=True), False, "NOT_DELIVERED mine"),
+        (REPLACING, True, "REPLACE_DROPPED r"),
+        (CANCELLING, True, "CANCEL_DROPPED x"),
+    ],
+)
+def test_a_command_that_never_arrived_is_given_up_or_sent_again(
+    doubt: Doubt, unique_order_ids: bool, expected: str | None
+) -> None:
+    fact = not_delivered_fact(ORDER, "mine", doubt, unique_order_ids)
+    assert (fact and f"{fact.kind} {fact.client_order_id}") == expected
+
+
+def test_the_attempts_of_a_cancel_have_ids_of_the_same_form() -> None:
+    ids = {client_order_id(ORDER, attempt) for attempt in range(100)}
+    assert len(ids) == 100
+    assert all(re.fullmatch(r"[A-Z2-7]{18}", each) for each in ids)
+    assert client_order_id(ORDER, 0) == client_order_id(ORDER)
 
 
 def test_look_ups_follow_their_schedule() -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from tests.conftest import Urls
 from tests.execution.crew import open_crew, until_connected
-from tests.intents.desk import Tables, create, limit, market, replace
+from tests.intents.desk import Tables, cancel, create, limit, market, replace
 from tests.waiting import eventually
+from trading_intents.execution.model import PROOF_SECONDS
 
 pytestmark = pytest.mark.quiet
 
@@ -100,6 +101,22 @@ def test_an_account_that_is_locked_keeps_no_other_accounts_stale_orders_working(
             holder.close()
         eventually(lambda: crew.statuses() == {"CANCELLED": 4}, 10)
         assert set(crew.journal()) == {*older, other}
+
+
+def test_commands_that_never_arrived_are_sent_again(urls: Urls, tmp_path: Path) -> None:
+    with open_crew(urls, tmp_path, accounts=1) as crew, crew.worker():
+        until_connected(crew)
+        crew.script("lose", command="SUBMIT", remaining=1)
+        intent = crew.submit(create(limit("5", "1")))
+        eventually(lambda: crew.statuses() == {"UNKNOWN": 1}, 5)
+        assert crew.journal() == {}
+        eventually(lambda: crew.statuses() == {"NEW": 1}, PROOF_SECONDS + 5)
+        crew.heal()
+        crew.script("lose", command="CANCEL", remaining=2)
+        crew.submit(cancel(intent))
+        eventually(lambda: crew.statuses() == {"CANCELLED": 1}, 8)
+        assert crew.journal() == {intent: ["SUBMIT", "CANCEL"]}
+        assert crew.assert_true() == 1
 
 
 def test_a_broker_that_takes_ten_seconds_holds_no_claim_that_long(urls: Urls, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import msgspec
 
-from trading_intents.execution.booking import booking_of, commands_of
+from trading_intents.execution.booking import booking_of, history_of
 from trading_intents.orders import store
 from trading_intents.orders.amounts import ZERO, exact, quotient, total
 from trading_intents.orders.ledger_store import BookedTrade, Names, parse_ledger, read_ledger
@@ -44,14 +44,13 @@ async def _page(database: Database, after: UUID) -> list[Book]:
 
 
 def _derived(book: Book) -> OrderView:
-    terms, pending = commands_of(book)
-    return derive(terms, book.facts, pending)
+    return derive(*history_of(book))
 
 
 def assert_true_order(book: Book) -> None:
     row, seen = book.row, _derived(book)
     name = f"order {row['order_id']}"
-    is_replaced = len(commands_of(book)[0].versions) > 1
+    is_replaced = len(history_of(book)[0].versions) > 1
     # A REPLACE that is confirmed once the order is over no longer changes what it shows.
     if seen.state == "OPEN" or row["flags"] or not is_replaced:
         assert {field: row[field] for field in SHOWN} == _shown(seen), name

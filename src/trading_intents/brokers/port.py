@@ -209,6 +209,7 @@ class Capabilities:
     price_ticks: tuple[PriceTick, ...] = ()  # ascending; none: any
     client_order_id_pattern: str = r"[A-Z2-7]{18}"
     lookup: LookupKind = LookupKind.NONE
+    unique_order_ids: bool = False  # refuses a used client order id for ever, that of a finished order too
     event_replay: bool = False  # the stream itself repeats what was missed
     requests_per_minute: int | None = None  # that a credential may make; None: any
     calls_at_once: int = 10  # commands of one session that may be on their way together

@@ -13,7 +13,7 @@ from trading_intents.intents.model import ActionType
 from trading_intents.intents.stats.model import Entry, Measure, ack_key
 from trading_intents.orders.amounts import ZERO, exact
 from trading_intents.orders.executions import TradeFlag
-from trading_intents.orders.facts import FactKind, client_order_id, is_conflict
+from trading_intents.orders.facts import Fact, FactKind, client_order_id, is_conflict
 from trading_intents.orders.ledger_store import BookedTrade
 from trading_intents.orders.model import (
     OrderFlag,
@@ -110,8 +110,8 @@ class _Shown:
     flags: tuple[OrderFlag, ...]
 
 
-def commands_of(book: Book) -> tuple[Terms, Pending]:
-    """What was asked of the broker; which of it is answered, the facts tell."""
+def history_of(book: Book) -> tuple[Terms, Sequence[Fact], Pending]:
+    """What was asked of the broker, and the facts, which tell what of it is answered: a CANCEL by any attempt's."""
     ids = {action.seq: client_order_id(action.action_id) for action in book.actions}
     versions = [
         Version(
@@ -127,20 +127,25 @@ def commands_of(book: Book) -> tuple[Terms, Pending]:
     ]
     cancels = tuple(ids[action.seq] for action in book.actions if action.action_type == ActionType.CANCEL)
     replacing = versions[-1].client_order_id if len(versions) > 1 else None
-    return Terms(str(book.row["order_id"]), tuple(versions)), Pending(cancels, replacing)
+    attempts = {sent_id: ids[action.seq] for action in book.actions for sent_id in action.cancel_ids or ()}
+    facts = [
+        replace(fact, client_order_id=attempts[fact.client_order_id]) if fact.client_order_id in attempts else fact
+        for fact in book.facts
+    ]
+    return Terms(str(book.row["order_id"]), tuple(versions)), facts, Pending(cancels, replacing)
 
 
 def settle(book: Book, new: Collection[str], places: Mapping[str, int]) -> Settled:
     """`new` are keys of facts; `places` tells where in the batch each event stood."""
     row = book.row
-    terms, pending = commands_of(book)
+    terms, facts, pending = history_of(book)
     shown = _Shown(
         OrderStatus(row["order_status"]),
         row["filled_quantity"],
         row["average_price"],
         tuple(map(OrderFlag, row["flags"])),
     )
-    view = following(shown, derive(terms, book.facts, pending))
+    view = following(shown, derive(terms, facts, pending))
     after, written, visible = _row_after(book, terms, view, new)
     changes = _trade_changes(book, terms, view, after, places)
     over = view.status is OrderStatus.FILLED or any(fact.kind in ENDED for fact in book.facts)

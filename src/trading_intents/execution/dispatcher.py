@@ -20,7 +20,7 @@ from trading_intents.execution import store
 from trading_intents.execution.links.leases import Claimable, Leases
 from trading_intents.execution.links.link import Link
 from trading_intents.execution.model import COMMANDS, Decision, Hold, Scene, Send, Settle, Terms, decide, used_up
-from trading_intents.execution.recorder import Entry, Recorder
+from trading_intents.execution.recorder import CANCEL, Entry, Recorder
 from trading_intents.execution.store import ClaimedCommand
 from trading_intents.execution.tracker import OwnFact, answer
 from trading_intents.ids import IdMaker, OrganizationId
@@ -189,7 +189,9 @@ class Dispatcher:
         return is_full and len(held) < len(decided)
 
     def _decide(self, command: ClaimedCommand, locked_ids: Collection[str]) -> Decided:
-        client_id = client_order_id(UUID(command.action_id))
+        is_cancel = command.event_type == CANCEL
+        attempt = int(command.sends) - (command.is_open == TRUE) if is_cancel else 0
+        client_id = client_order_id(UUID(command.action_id), attempt)
         link = self._leases.links.get(UUID(command.account_id))
         if command.order_id not in locked_ids:
             return Decided(command, client_id, link, Hold(LOCKED_PAUSE_SECONDS))
@@ -197,7 +199,6 @@ class Dispatcher:
             return Decided(command, client_id, link, Hold(NOT_OURS_SECONDS))
         decision = decide(_context(command, client_id, self._limits.max_age_millis / 1000))
         if isinstance(decision, Send):
-            is_cancel = COMMANDS[command.event_type] is CommandKind.CANCEL
             wait_seconds = link.budget.wait_seconds(is_cancel, self._clock.monotonic())
             if not link.is_up or (link.breaker.is_open and not is_cancel):
                 decision = Hold(NOT_OURS_SECONDS)
@@ -243,6 +244,7 @@ class Dispatcher:
         match decided.decision:
             case Settle(own, unclear):
                 entry = replace(entry, own=own, is_unclear=unclear, look_up=unclear)
+                entry = self._repeat_cancel(entry, row) if unclear else entry
             case Send() as send:
                 result = await self._send(link, COMMANDS[command.event_type], send, since_seconds)
                 entry = self._answered(entry, row, result)
@@ -265,19 +267,23 @@ class Dispatcher:
             case Outcome.NOT_SENT:
                 if row.attempts >= self._limits.attempt_limit:
                     entry = replace(entry, own=(used_up(command, row.order_key, client_id),))
-                after_seconds = result.retry_after_seconds
-                self._wake_after(outbox.backoff_seconds(row.attempts) if after_seconds is None else after_seconds)
-                setback = Setback(row, f"not sent: {result.message}", after_seconds)
-                return replace(entry, setback=setback, is_unsent=True)
-            case Outcome.UNKNOWN:
-                return replace(entry, is_unclear=True, look_up=True)
-            case Outcome.REJECTED if result.code == DUPLICATE_ID:
-                return replace(entry, is_unclear=True, look_up=True)
-            case Outcome.REJECTED:
+                reason, after_seconds = f"not sent: {result.message}", result.retry_after_seconds
+                return self._set_back(replace(entry, is_unsent=True), row, reason, after_seconds)
+            case Outcome.REJECTED if result.code != DUPLICATE_ID:
                 # A broker that refuses to change an order may know more of it than we do.
                 return replace(entry, look_up=command is not CommandKind.SUBMIT)
+            case Outcome.UNKNOWN | Outcome.REJECTED:
+                return self._repeat_cancel(replace(entry, is_unclear=True, look_up=True), row)
             case Outcome.ACKED:
                 return entry
+
+    def _repeat_cancel(self, entry: Entry, row: ClaimedRow) -> Entry:
+        """A CANCEL whose answer was lost is sent again, unless a look-up ends its order before; nothing else is."""
+        return self._set_back(entry, row, "no answer came") if row.event_type == CANCEL else entry
+
+    def _set_back(self, entry: Entry, row: ClaimedRow, reason: str, after_seconds: float | None = None) -> Entry:
+        self._wake_after(outbox.backoff_seconds(row.attempts) if after_seconds is None else after_seconds)
+        return replace(entry, setback=Setback(row, reason, after_seconds))
 
     async def _record(self, entry: Entry, row: ClaimedRow, since_seconds: float) -> None:
         """Tries for as long as the claim can be ours; another worker then finds the command sent, and looks it up."""
@@ -347,7 +353,8 @@ def _context(command: ClaimedCommand, client_id: str, max_age_seconds: float) ->
         order_status=command.order_status,
         acknowledged=command.acknowledged == TRUE,
         cancel_requested=command.cancel_requested == TRUE,
-        is_sent=command.is_sent == TRUE,
+        is_sent=command.is_open == TRUE if command.event_type == CANCEL else int(command.sends) > 0,
+        is_resend=command.is_resend == TRUE,
         lookups=int(command.lookups),
         account_disabled=command.account_disabled == TRUE,
         controls=controls_from_texts(command.controls),

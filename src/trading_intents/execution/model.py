@@ -38,8 +38,9 @@ BREAKER_SECONDS = 30.0
 CANCEL_SHARE = 5  # one in so many requests of a budget is kept for CANCELs
 
 FINAL_STATUSES = frozenset({"FILLED", "CANCELLED", "EXPIRED", "REJECTED"})
+CREATE = "intent.create"
 COMMANDS = {
-    "intent.create": CommandKind.SUBMIT,
+    CREATE: CommandKind.SUBMIT,
     "intent.replace": CommandKind.REPLACE,
     "intent.cancel": CommandKind.CANCEL,
 }
@@ -75,7 +76,8 @@ class Scene:
     order_status: str
     acknowledged: bool
     cancel_requested: bool
-    is_sent: bool
+    is_sent: bool  # it is marked, and nobody wrote down what came of it
+    is_resend: bool  # a CREATE that was marked before, and proved never to have arrived
     lookups: int
     account_disabled: bool
     controls: Controls
@@ -114,6 +116,9 @@ def decide(scene: Scene) -> Decision:
         return Settle()
     if scene.is_sent:
         return Settle((_fact(scene, FactKind.UNCERTAIN),), unclear=True)
+    if scene.command is CommandKind.SUBMIT and scene.acknowledged:
+        # Not marked, and yet it arrived: a worker that was paused before its call has woken up.
+        return Settle(unclear=True)
     if scene.command is CommandKind.CANCEL:
         waits = not scene.acknowledged and not scene.lookups and scene.age_seconds < HOLD_SECONDS
         return _hold(scene) if waits else _send(scene, None)
@@ -134,13 +139,15 @@ def most_age_seconds(scene: Scene) -> float:
 
 
 def _given_up(scene: Scene) -> OwnFact | None:
-    """Why a CREATE or REPLACE that was never sent is not to be."""
+    """Why a CREATE or REPLACE that never arrived is not to be sent."""
     is_create = scene.command is CommandKind.SUBMIT
     if scene.cancel_requested:
         if is_create:
             return _fact(scene, FactKind.CANCELLED_BEFORE_SEND)
         return _fact(scene, FactKind.REPLACE_DROPPED, "cancel_requested")
     if scene.age_seconds > most_age_seconds(scene):
+        if scene.is_resend:
+            return used_up(scene.command, scene.order_id, scene.client_order_id)
         return _fact(scene, FactKind.STALE if is_create else FactKind.REPLACE_DROPPED, "stale")
     refused = "account_disabled" if scene.account_disabled else None
     if triggered := evaluate(scene.controls, scene.terms.symbol, scene.now):
@@ -190,6 +197,8 @@ class Doubt:
     order_status: str
     flags: tuple[str, ...]
     acknowledged: bool
+    is_sent: bool  # its CREATE is marked
+    was_cancelled: bool  # a CANCEL was asked for, whatever came of it
     replace_id: str | None  # client order ids of unanswered commands
     cancel_id: str | None
     is_pending: bool  # a command is taken and has not happened
@@ -222,6 +231,8 @@ def find(doubt: Doubt, order: Lookup, replaced: Lookup | None, lookup: LookupKin
     if doubt.order_status in FINAL_STATUSES:
         return Finding.KNOWN
     if not doubt.acknowledged:
+        if not doubt.is_sent:
+            return Finding.KNOWN  # it is in the queue
         return Finding.MISSING if isinstance(order, Absent) and is_proof else Finding.UNKNOWN
     if doubt.replace_id:
         absent = isinstance(replaced, Absent) and isinstance(order, OrderSnapshot) and is_proof
@@ -233,10 +244,13 @@ def find(doubt: Doubt, order: Lookup, replaced: Lookup | None, lookup: LookupKin
     return Finding.LOST if isinstance(order, Absent) else Finding.UNKNOWN
 
 
-def proof(order_id: UUID, create_id: str, doubt: Doubt) -> OwnFact:
-    """Of the command in doubt: it never arrived."""
+def not_delivered_fact(order_id: UUID, create_id: str, doubt: Doubt, unique_order_ids: bool) -> OwnFact | None:
+    """What becomes of the command in doubt, which never arrived. None: it is a CREATE to be sent again, which only a
+    broker that refuses a used id for ever makes safe: the first send may still be under way somewhere."""
     if not doubt.acknowledged:
-        return used_up(CommandKind.SUBMIT, order_id, create_id)
+        if not unique_order_ids:
+            return used_up(CommandKind.SUBMIT, order_id, create_id)
+        return OwnFact(order_id, FactKind.CANCELLED_BEFORE_SEND, create_id) if doubt.was_cancelled else None
     if doubt.replace_id:
         return used_up(CommandKind.REPLACE, order_id, doubt.replace_id)
     assert doubt.cancel_id
@@ -250,6 +264,19 @@ def is_working(order: OrderSnapshot) -> bool:
     filled = sum((event.quantity or ZERO for event in order.events if event.kind is EventKind.FILL), ZERO)
     counted = max((event.cum_quantity or ZERO for event in order.events), default=ZERO)
     return max(filled, counted) < order.quantity
+
+
+def lookup_delay_seconds(finding: Finding, doubt: Doubt) -> float | None:
+    """Until the next look-up; None: there is nothing in doubt any more."""
+    match finding:
+        case Finding.KNOWN | Finding.LOST:
+            return None
+        case Finding.WAITING:
+            return LOOKUP_PAUSES_SECONDS[-1]
+        case Finding.MISSING:
+            return next_lookup_seconds(doubt.lookups + 1, doubt.absent_seconds or 0)
+        case Finding.UNKNOWN | Finding.ALIVE:
+            return next_lookup_seconds(doubt.lookups + 1, None)
 
 
 def next_lookup_seconds(lookups: int, absent_seconds: float | None) -> float:

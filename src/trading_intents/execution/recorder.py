@@ -92,7 +92,7 @@ class Recorder:
         (recorded,), _ = await record(runner, [Recording(desk, events, own)])
         await runner.run(writes([recorded]))
         if recorded.resurrected:
-            await store.look_up_after(tx, recorded.resurrected, 0)
+            await runner.run([store.looking_up(recorded.resurrected, 0)])
         return recorded
 
     async def publish(self, tx: Tx, recorded: Recorded) -> None:

@@ -55,7 +55,9 @@ class ClaimedCommand(NamedTuple):
     now: str
     age_seconds: str
     claim_seconds: str | None
-    is_sent: str
+    sends: str  # that are marked
+    is_open: str  # whether nobody wrote down what came of the last of them
+    is_resend: str
     acknowledged: str
     account_disabled: str
     controls: tuple[str | None, ...]
@@ -68,15 +70,14 @@ _READ_CLAIMED = f"""
         asked.cancel_requested, asked.lookups, clock_timestamp(),
         extract(epoch FROM clock_timestamp() - act.created_at)::float8,
         CASE WHEN lease.is_ours THEN extract(epoch FROM clock_timestamp() - asked.claimed_at)::float8 END,
-        EXISTS (
-            SELECT FROM commands c WHERE c.order_id = asked.order_id AND c.seq = asked.seq AND c.sent_at IS NOT NULL
-        ),
+        marked.sends, marked.is_open, asked.is_resend,
         EXISTS (SELECT FROM facts f WHERE f.order_id = asked.order_id AND f.kind IN ({_ALIVE})),
         a.disabled, {COLUMNS}
     FROM (
         SELECT r.id AS row_id, r.event_type, r.attempts, r.organization_id, r.lane AS account_id,
-            r.order_key AS order_id, (r.payload ->> 'seq')::bigint AS seq, r.claimed_at, ord.symbol, ord.order_status,
-            ord.external_order_id, ord.cancel_requested, ord.lookups, ord.command_seq
+            r.order_key AS order_id, (r.payload ->> 'seq')::bigint AS seq, r.payload ? 'resend' AS is_resend,
+            r.claimed_at, ord.symbol, ord.order_status, ord.external_order_id, ord.cancel_requested, ord.lookups,
+            ord.command_seq
         FROM outbox r CROSS JOIN LATERAL (SELECT * FROM orders WHERE order_id = r.order_key LIMIT 1) ord
         WHERE r.claim_token = $1::uuid
     ) AS asked
@@ -88,6 +89,11 @@ _READ_CLAIMED = f"""
     CROSS JOIN LATERAL (
         SELECT action_id FROM actions WHERE account_id = asked.account_id AND seq = asked.command_seq LIMIT 1
     ) confirmed
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS sends,
+            coalesce((array_agg(c.unclear_at IS NULL ORDER BY c.sent_at DESC))[1], false) AS is_open
+        FROM commands c WHERE c.order_id = asked.order_id AND c.seq = asked.seq AND c.sent_at IS NOT NULL
+    ) marked
     LEFT JOIN LATERAL (
         SELECT true AS is_ours FROM leases l JOIN workers w ON w.id = l.worker_id
         WHERE l.account_id = asked.account_id AND w.id = $2::uuid AND w.expires_at > clock_timestamp()
@@ -118,7 +124,7 @@ def parse_claimed(reply: Reply) -> list[ClaimedCommand]:
 
 
 def mark_sent(commands: Sequence[tuple[ClaimedCommand, str]]) -> Statement:
-    """Each with its client order id. From here on it is never sent again."""
+    """Each with its client order id. From here on it may have been sent."""
     values = [
         (c.account_id, client_order_id, c.organization_id, c.order_id, c.seq, ACTION_TYPES[c.event_type])
         for c, client_order_id in commands
@@ -137,21 +143,27 @@ def mark_sent(commands: Sequence[tuple[ClaimedCommand, str]]) -> Statement:
 
 def unmarking_sent(commands: Sequence[tuple[UUID, str]]) -> Statement:
     """Each by account and client order id: provably nothing of it reached the broker."""
-    return Statement(f"UPDATE commands c SET sent_at = NULL {_BY_NAME}", _names(commands))  # noqa: S608 - our own
+    return Statement(
+        f"UPDATE commands c SET sent_at = NULL, unclear_at = NULL {_BY_NAME}",  # noqa: S608 - our own
+        _names(commands),
+    )
 
 
 def marking_unclear(commands: Sequence[tuple[UUID, str]]) -> Statement:
     """Each by account and client order id: its answer was lost."""
     return Statement(
-        f"UPDATE commands c SET unclear_at = clock_timestamp() {_BY_NAME} AND unclear_at IS NULL",  # noqa: S608 - our own
+        f"""
+        UPDATE commands c SET unclear_at = clock_timestamp(), sent_at = coalesce(sent_at, clock_timestamp())
+        {_BY_NAME} AND unclear_at IS NULL
+        """,  # noqa: S608 - our own
         _names(commands),
     )
 
 
 _BY_NAME = """
-    FROM unnest($1::uuid[], $2::text[]) AS n (account_id, name)
+    FROM unnest($1::text::uuid[], $2::text::text[]) AS n (account_id, name)
     WHERE c.account_id = n.account_id AND c.client_order_id = n.name
-      AND c.account_id = ANY ($1::uuid[]) AND c.client_order_id = ANY ($2::text[])
+      AND c.account_id = ANY ($1::text::uuid[]) AND c.client_order_id = ANY ($2::text::text[])
 """
 
 
@@ -164,33 +176,10 @@ def looking_up(order_ids: Collection[UUID], seconds: float) -> Statement:
     return Statement(
         """
         UPDATE orders
-        SET lookup_due_at = clock_timestamp() + make_interval(secs => $2::float8), lookups = 0, absent_at = NULL
-        WHERE order_id = ANY ($1::uuid[])
+        SET lookup_due_at = clock_timestamp() + make_interval(secs => $2::text::float8), lookups = 0, absent_at = NULL
+        WHERE order_id = ANY ($1::text::uuid[])
         """,
         (array_text(map(str, order_ids)), str(seconds)),
-    )
-
-
-async def mark_unclear(tx: Tx, account_id: UUID, client_order_ids: Sequence[str]) -> None:
-    await tx.execute(
-        """
-        UPDATE commands SET unclear_at = clock_timestamp()
-        WHERE account_id = $1 AND client_order_id = ANY ($2::text[]) AND unclear_at IS NULL
-        """,
-        account_id,
-        client_order_ids,
-    )
-
-
-async def look_up_after(tx: Tx, order_ids: Sequence[UUID], seconds: float) -> None:
-    """Begin to look these up, or begin anew."""
-    await tx.execute(
-        """
-        UPDATE orders SET lookup_due_at = clock_timestamp() + make_interval(secs => $2), lookups = 0, absent_at = NULL
-        WHERE order_id = ANY ($1::uuid[])
-        """,
-        order_ids,
-        seconds,
     )
 
 
@@ -264,9 +253,16 @@ async def doubt_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float) 
 
 _DOUBT = f"""
     SELECT o.order_id, o.account_id, o.organization_id, o.order_status, o.flags, o.external_order_id, o.lookups,
+        o.lookup_due_at, o.create_seq,
         extract(epoch FROM clock_timestamp() - o.absent_at)::float8 AS absent_seconds,
         created.action_id AS create_action_id, confirmed.action_id AS confirmed_action_id,
         EXISTS (SELECT FROM facts f WHERE f.order_id = o.order_id AND f.kind IN ({_ALIVE})) AS acknowledged,
+        EXISTS (
+            SELECT FROM commands c WHERE c.order_id = o.order_id AND c.seq = o.create_seq AND c.sent_at IS NOT NULL
+        ) AS is_sent,
+        EXISTS (
+            SELECT FROM actions a WHERE a.intent_id = o.order_id AND a.action_type = 'CANCEL'
+        ) AS was_cancelled,
         (
             SELECT client_order_id FROM commands c
             WHERE c.order_id = o.order_id AND c.seq = o.pending_replace_seq AND c.unclear_at IS NOT NULL
@@ -274,7 +270,11 @@ _DOUBT = f"""
         (
             SELECT client_order_id FROM commands c
             WHERE c.order_id = o.order_id AND c.action_type = 'CANCEL' AND c.unclear_at IS NOT NULL
-              AND o.cancel_requested
+              AND o.cancel_requested AND NOT EXISTS (  -- while a row is left the CANCEL is sent again
+                SELECT FROM outbox r
+                WHERE r.order_key = o.order_id AND r.queue = 'intents' AND r.event_type = 'intent.cancel'
+                  AND r.finished_at IS NULL
+              )
             ORDER BY c.seq LIMIT 1
         ) AS cancel_id,
         o.cancel_requested OR o.pending_replace_seq IS NOT NULL AS is_pending
@@ -319,10 +319,26 @@ async def plan_lookup(tx: Tx, order_id: UUID, after_seconds: float | None, is_ab
 
 
 async def clear_unclear(tx: Tx, account_id: UUID, client_order_id: str) -> None:
+    """Of all attempts at the command."""
     await tx.execute(
-        "UPDATE commands SET unclear_at = NULL WHERE account_id = $1 AND client_order_id = $2",
+        """
+        UPDATE commands SET unclear_at = NULL FROM commands c
+        WHERE c.account_id = $1 AND c.client_order_id = $2
+          AND commands.order_id = c.order_id AND commands.seq = c.seq
+        """,
         account_id,
         client_order_id,
+    )
+
+
+async def queue_behind(tx: Tx, order_id: UUID) -> None:
+    """The order's CREATE was just put into the queue again: what waits behind it goes to the end."""
+    await tx.execute(
+        """
+        UPDATE outbox SET id = DEFAULT
+        WHERE queue = 'intents' AND order_key = $1 AND finished_at IS NULL AND event_type <> 'intent.create'
+        """,
+        order_id,
     )
 
 

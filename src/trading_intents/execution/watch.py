@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from trading_intents.brokers.port import Absent, BrokerEvent, Lookup, LookupKind, OrderSnapshot, OrderTicket
+from trading_intents.brokers.port import Absent, BrokerEvent, Capabilities, Lookup, OrderSnapshot, OrderTicket
 from trading_intents.clock import Clock
 from trading_intents.execution import store
 from trading_intents.execution.dispatcher import SendLimits, alert_lost_cancel
@@ -17,23 +17,25 @@ from trading_intents.execution.model import (
     ALERT_LOOKUPS,
     ANSWER_SECONDS,
     COMMANDS,
+    CREATE,
     LOOKUP_PAUSES_SECONDS,
     PROOF_SECONDS,
     Doubt,
     Finding,
     find,
-    next_lookup_seconds,
-    proof,
+    lookup_delay_seconds,
+    not_delivered_fact,
     used_up,
 )
 from trading_intents.execution.recorder import Recorder
-from trading_intents.execution.tracker import OwnFact
+from trading_intents.execution.tracker import OwnFact, Recorded
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.orders.facts import CommandKind, FactKind, client_order_id
 from trading_intents.outbox import queue as outbox
-from trading_intents.outbox.model import CLAIM_SECONDS
+from trading_intents.outbox.model import CLAIM_SECONDS, NewRow, Queue
 from trading_intents.outbox.settling import reason_of
-from trading_intents.storage.database import Pool, Row
+from trading_intents.storage.database import Pool, Row, Tx
+from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
 
@@ -52,8 +54,13 @@ class Case:
 
     row: Row
     link: Link
+    capabilities: Capabilities
     order: Lookup
     replaced: Lookup | None
+
+    @property
+    def create_id(self) -> str:
+        return client_order_id(self.row["create_action_id"])
 
     @property
     def events(self) -> list[BrokerEvent]:
@@ -129,74 +136,74 @@ class Watch:
         self._stirred.set()
 
     async def _investigate(self, row: Row, link: Link) -> None:
+        assert link.integration, "its link was up"
         try:
             order = await link.look_up(client_order_id(row["confirmed_action_id"]), row["external_order_id"])
             replaced = await link.look_up(row["replace_id"], None) if row["replace_id"] else None
             self._metrics.execution_lookups.labels(_found(order)).inc()
-            await self._conclude(Case(row, link, order, replaced))
+            await self._conclude(Case(row, link, link.integration.capabilities, order, replaced))
         except Exception as error:
             self._log.warning("look-up not written", order=str(row["order_id"]), reason=reason_of(error))
             await asyncio.sleep(POLL_SECONDS)
 
     async def _conclude(self, case: Case) -> None:
         """Write down what was found; then what is still in doubt decides whether and when to look again."""
-        order_id, link = case.row["order_id"], case.link
-        lookup = link.integration.capabilities.lookup if link.integration else LookupKind.NONE
+        order_id, link, capabilities = case.row["order_id"], case.link, case.capabilities
         async with self._pool.transaction(plans="by_key") as tx:
-            await store.lock_orders(tx, [order_id])
-            recorded = await self._recorder.book(tx, link.desk, case.events)
-            row = await store.read_doubt(tx, order_id)
-            doubt = _doubt(row)
-            finding = find(doubt, case.order, case.replaced, lookup)
-            is_missing = finding is Finding.MISSING
-            is_proved = is_missing and (doubt.absent_seconds or 0) >= PROOF_SECONDS
-            delay: float | None = None
-            if finding is Finding.WAITING:
-                delay = LOOKUP_PAUSES_SECONDS[-1]
-            elif finding in (Finding.MISSING, Finding.UNKNOWN, Finding.ALIVE) and not is_proved:
-                absent_seconds = (doubt.absent_seconds or 0) if is_missing else None
-                delay = next_lookup_seconds(doubt.lookups + 1, absent_seconds)
-            await store.plan_lookup(tx, order_id, delay, is_missing)
-            await self._recorder.publish(tx, recorded)
-        self._recorder.told(recorded)
+            (order,) = await store.lock_orders(tx, [order_id])
+            recorded = [await self._recorder.book(tx, link.desk, case.events)]
+            doubt = _doubt(await store.read_doubt(tx, order_id))
+            finding = find(doubt, case.order, case.replaced, capabilities.lookup)
+            # Another look-up that ended or was planned meanwhile makes this answer an old one: only its events count.
+            is_current = order["lookup_due_at"] == case.row["lookup_due_at"]
+            is_proved = is_current and finding is Finding.MISSING and (doubt.absent_seconds or 0) >= PROOF_SECONDS
+            delay = lookup_delay_seconds(finding, doubt) if is_current else None
+            if is_proved:
+                fact = not_delivered_fact(order_id, case.create_id, doubt, capabilities.unique_order_ids)
+                if fact:
+                    recorded.append(await self._give_up(tx, case, fact))
+                else:
+                    await self._queue_again(tx, case)
+                delay = LOOKUP_PAUSES_SECONDS[0] if fact else None  # another command may be in doubt still
+            if is_current:
+                await store.plan_lookup(tx, order_id, delay, finding is Finding.MISSING and not is_proved)
+            for each in recorded:
+                await self._recorder.publish(tx, each)
+        for each in recorded:
+            self._recorder.told(each)
         if delay is not None:
             self.stir_after(delay)
-        await self._act(case, doubt, finding, is_proved)
-
-    async def _act(self, case: Case, doubt: Doubt, finding: Finding, is_proved: bool) -> None:
-        order_id = case.row["order_id"]
         if is_proved:
-            await self._give_up(case, doubt)
-        elif finding is Finding.ALIVE and isinstance(case.order, OrderSnapshot):
+            self._tell_not_delivered(order_id, fact)
+        elif is_current:
+            await self._act(case, doubt, finding)
+
+    async def _give_up(self, tx: Tx, case: Case, fact: OwnFact) -> Recorded:
+        recorded = await self._recorder.book(tx, case.link.desk, (), (fact,))
+        await store.clear_unclear(tx, case.link.desk.account_id, fact.client_order_id)
+        return recorded
+
+    async def _queue_again(self, tx: Tx, case: Case) -> None:
+        """A CREATE that never arrived: it is claimed, checked and marked as if it were new."""
+        desk, order_id = case.link.desk, case.row["order_id"]
+        await PoolTransaction(tx).run([store.unmarking_sent([(desk.account_id, case.create_id)])])
+        payload = {"seq": case.row["create_seq"], "resend": True}
+        await outbox.put(tx, [NewRow(Queue.INTENTS, CREATE, desk.organization_id, order_id, payload, desk.account_id)])
+        await store.queue_behind(tx, order_id)
+
+    def _tell_not_delivered(self, order_id: UUID, fact: OwnFact | None) -> None:
+        self._log.warning("command never arrived", order=str(order_id), then=fact.kind if fact else "queued again")
+        if fact and fact.kind is FactKind.CANCEL_DROPPED:
+            alert_lost_cancel(order_id, self._metrics, self._log)
+
+    async def _act(self, case: Case, doubt: Doubt, finding: Finding) -> None:
+        order_id = case.row["order_id"]
+        if finding is Finding.ALIVE and isinstance(case.order, OrderSnapshot):
             await self._kill(case, case.order)
         elif finding is Finding.LOST:
             self._alert("order_lost", order_id, "the broker no longer has an open order")
         elif finding is Finding.UNKNOWN and doubt.lookups + 1 == ALERT_LOOKUPS:
             self._alert("order_unknown", order_id, "what became of a command cannot be found out")
-
-    async def _give_up(self, case: Case, doubt: Doubt) -> None:
-        """The command in doubt was found missing twice: it never arrived."""
-        order_id, desk = case.row["order_id"], case.link.desk
-        async with self._pool.transaction(plans="by_key") as tx:
-            await store.lock_orders(tx, [order_id])
-            now = _doubt(await store.read_doubt(tx, order_id))
-            if (now.acknowledged, now.replace_id, now.cancel_id) != (
-                doubt.acknowledged,
-                doubt.replace_id,
-                doubt.cancel_id,
-            ):
-                return
-            fact = proof(order_id, client_order_id(case.row["create_action_id"]), doubt)
-            recorded = await self._recorder.book(tx, desk, (), (fact,))
-            await store.clear_unclear(tx, desk.account_id, fact.client_order_id)
-            # Another one may be in doubt still.
-            await store.plan_lookup(tx, order_id, LOOKUP_PAUSES_SECONDS[0], is_absent=False)
-            await self._recorder.publish(tx, recorded)
-        self._recorder.told(recorded)
-        self.stir_after()
-        self._log.warning("command never arrived", order=str(order_id), kind=fact.kind)
-        if fact.kind is FactKind.CANCEL_DROPPED:
-            alert_lost_cancel(order_id, self._metrics, self._log)
 
     async def _kill(self, case: Case, found: OrderSnapshot) -> None:
         """An order that was given up, and that the broker works: no action stands for this CANCEL, since its intent is
@@ -274,8 +281,9 @@ class Watch:
             sent = [row for row in rows if row["is_sent"]]
             recorded = await self._recorder.book(tx, desk, (), [_ending(row) for row in rows])
             if sent:
-                await store.mark_unclear(tx, desk.account_id, [client_order_id(row["action_id"]) for row in sent])
-                await store.look_up_after(tx, [row["order_key"] for row in sent], LOOKUP_PAUSES_SECONDS[0])
+                unclear = store.marking_unclear([(desk.account_id, client_order_id(row["action_id"])) for row in sent])
+                look_ups = store.looking_up([row["order_key"] for row in sent], LOOKUP_PAUSES_SECONDS[0])
+                await PoolTransaction(tx).run([unclear, look_ups])
             await self._recorder.publish(tx, recorded)
         self._recorder.told(recorded)
         if sent:
@@ -300,6 +308,8 @@ def _doubt(row: Row) -> Doubt:
         row["order_status"],
         tuple(row["flags"]),
         row["acknowledged"],
+        row["is_sent"],
+        row["was_cancelled"],
         row["replace_id"],
         row["cancel_id"],
         row["is_pending"],

@@ -55,9 +55,11 @@ LONG_AGO = datetime.min.replace(tzinfo=UTC)
 CLIENT_ORDER_ID_CHARACTERS = 18
 
 
-def client_order_id(action_id: UUID) -> str:
-    """What a broker knows a command by: short, and telling nobody outside which action it is."""
-    digest = hashlib.blake2b(action_id.bytes, digest_size=20).digest()
+def client_order_id(action_id: UUID, attempt: int = 0) -> str:
+    """What a broker knows a command by: short, and telling nobody outside which action it is. Only a CANCEL has further
+    attempts, each with an id of its own, since a venue may refuse one that was used."""
+    name = action_id.bytes + (attempt.to_bytes(4, "big") if attempt else b"")
+    digest = hashlib.blake2b(name, digest_size=20).digest()
     return base64.b32encode(digest).decode()[:CLIENT_ORDER_ID_CHARACTERS]
 
 

@@ -115,7 +115,10 @@ _READ_HISTORIES = f"""
     SELECT json_build_object('row', o, 'now', (SELECT clock_timestamp()),
         'facts', (SELECT json_agg({_FACT}) FROM facts f WHERE f.order_id = o.order_id),
         'actions', (SELECT json_agg(a ORDER BY a.seq) FROM (
-            SELECT seq, action_id, action_type, record::json FROM actions WHERE intent_id = o.order_id
+            SELECT seq, action_id, action_type, record::json, CASE WHEN action_type = 'CANCEL' THEN (
+                SELECT json_agg(client_order_id) FROM commands c WHERE c.order_id = o.order_id AND c.seq = sent.seq
+            ) END AS cancel_ids
+            FROM actions sent WHERE intent_id = o.order_id
         ) AS a),
         'trades', (SELECT json_agg(t ORDER BY t.booking) FROM trades t WHERE t.order_id = o.order_id),
         'sent_at', (SELECT sent_at FROM commands c WHERE c.order_id = o.order_id AND c.action_type = 'CREATE' LIMIT 1)

@@ -28,6 +28,7 @@ class Action(msgspec.Struct, frozen=True):
     action_id: UUID
     action_type: str
     record: Asked
+    cancel_ids: tuple[str, ...] | None = None  # a CANCEL's: the client order ids of its attempts
 
 
 class TradeRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -830,8 +830,9 @@ CREATE POLICY worker ON stats_entries TO ti_worker USING (true);
 GRANT SELECT, INSERT ON stats_entries TO ti_service, ti_worker;
 GRANT DELETE, UPDATE ON stats_entries TO ti_worker;
 
--- A command from the moment its send is marked. Once sent_at is set it is never sent again, only looked up: while
--- unclear_at says that its answer was lost, until it is known, or proved never to have arrived.
+-- A command from the moment its send is marked; a CANCEL has a row for each attempt. Once sent_at is set it may have been
+-- sent, and is looked up: while unclear_at says that its answer was lost, until it is known, or proved never to have
+-- arrived, which takes the mark of a CREATE back if it may be sent again.
 -- No foreign keys here and below: the order, which is locked while a row is written, has been there since its CREATE.
 CREATE TABLE commands (
     account_id uuid NOT NULL,

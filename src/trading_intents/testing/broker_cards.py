@@ -5,16 +5,19 @@ from datetime import timedelta
 from decimal import Decimal
 
 from trading_intents.brokers import port
-from trading_intents.brokers.port import Absent, BrokerEvent, Capabilities, CommandResult, OrderSnapshot, Outcome
+from trading_intents.brokers.port import Absent, BrokerEvent, CommandResult, Outcome
 from trading_intents.testing.broker_suite import (
     Card,
     Scene,
     Sent,
     StageFault,
     deadline,
+    keys_of,
     looks_up,
     looks_up_for_ever,
+    looks_up_replaces,
     offers,
+    refuses_used_ids,
     replaces,
     total,
 )
@@ -153,6 +156,21 @@ async def never_takes_an_id_twice(scene: Scene) -> None:
     assert len(snapshot.open_orders) == 1
 
 
+async def refuses_a_used_id_for_ever(scene: Scene) -> None:
+    """Also once its order is over, and over a new link."""
+    await scene.quote("99", "100")
+    filled = await scene.buy("1", "100")
+    await scene.expect_filled("1", filled)
+    cancelled = await scene.buy("1", "90")
+    await scene.expect([_E.ACCEPTED, _E.CANCELLED], cancelled, await scene.cancel(cancelled))
+    await scene.connect_again()
+    again = [await scene.broker.submit(sent.ticket, deadline()) for sent in (filled, cancelled)]
+    assert [result.outcome for result in again] == [Outcome.UNKNOWN, Outcome.UNKNOWN]
+    snapshot = await scene.broker.snapshot(await scene.stage.now() - _DAY)
+    assert not snapshot.open_orders
+    assert total(event for event in snapshot.executions if event.kind is _E.FILL) == 1
+
+
 async def sends_nothing_stale(scene: Scene) -> None:
     await scene.quote("99", "101")
     stale = replace(scene.ticket(OrderSide.BUY, "1"), not_after=deadline(-1))
@@ -173,7 +191,7 @@ async def keeps_its_keys(scene: Scene) -> None:
     keys = {event.dedupe_key for event in streamed}
     assert len(keys) == len(streamed)
     assert {event.dedupe_key for event in sent.result.updates if event.kind in (_E.ACCEPTED, _E.FILL)} <= keys
-    assert _keys(snapshot.executions, _E.FILL) == _keys(streamed, _E.FILL)
+    assert keys_of(snapshot.executions, _E.FILL) == keys_of(streamed, _E.FILL)
 
 
 async def replaces_quantity(scene: Scene) -> None:
@@ -255,7 +273,7 @@ async def refuses_to_cancel_what_is_not_there(scene: Scene) -> None:
 
 async def looks_up_a_working_order(scene: Scene) -> None:
     await scene.quote("99", "101")
-    found = await _found(scene, await scene.buy("3", "90"))
+    found = await scene.found(await scene.buy("3", "90"))
     assert (found.symbol, found.side, found.quantity) == (scene.stage.symbol, OrderSide.BUY, Decimal(3))
     assert found.events[0].kind is _E.ACCEPTED
 
@@ -266,15 +284,15 @@ async def looks_up_what_is_over(scene: Scene) -> None:
     await scene.expect_filled("3", filled)
     cancelled = await scene.buy("3", "90")
     await scene.cancel(cancelled)
-    assert total(event for event in (await _found(scene, filled)).events if event.kind is _E.FILL) == 3
-    assert _E.CANCELLED in [event.kind for event in (await _found(scene, cancelled)).events]
+    assert total(event for event in (await scene.found(filled)).events if event.kind is _E.FILL) == 3
+    assert _E.CANCELLED in [event.kind for event in (await scene.found(cancelled)).events]
 
 
 async def looks_up_by_the_id_of_a_replace(scene: Scene) -> None:
     await scene.quote("99", "101")
     sent = await scene.buy("3", "90")
     changed = await scene.replace(sent, "4", "90")
-    assert (await _found(scene, changed)).quantity == 4
+    assert (await scene.found(changed)).quantity == 4
 
 
 async def finds_nothing_that_was_not_sent(scene: Scene) -> None:
@@ -339,20 +357,6 @@ async def tells_of_a_broken_link(scene: Scene) -> None:
     await scene.expect_end()
 
 
-async def _found(scene: Scene, sent: Sent) -> OrderSnapshot:
-    found = await scene.broker.lookup(sent.ticket.client_order_id, sent.result.broker_order_id, deadline())
-    assert isinstance(found, OrderSnapshot), found
-    return found
-
-
-def _keys(events: "list[BrokerEvent] | tuple[BrokerEvent, ...]", kind: _E) -> set[str]:
-    return {event.dedupe_key for event in events if event.kind is kind}
-
-
-def _looks_up_replaces(capabilities: Capabilities) -> bool:
-    return looks_up(capabilities) and replaces(capabilities)
-
-
 _K = OrderKind
 CARDS = (
     Card(1, "a closed link sends nothing, and its stream has ended", closes),
@@ -373,6 +377,7 @@ CARDS = (
     Card(23, "an id that was used makes no second order, and is no refusal", never_takes_an_id_twice, offers(_K.LIMIT)),
     Card(24, "a command that is too old, or out of time, is not sent", sends_nothing_stale, offers(_K.MARKET)),
     Card(25, "an event has one key, wherever it is told", keeps_its_keys, offers(_K.MARKET)),
+    Card(26, "an id that was used is refused for ever", refuses_a_used_id_for_ever, refuses_used_ids),
     Card(30, "an order is replaced", replaces_quantity, replaces),
     Card(31, "a replaced order goes on from what was filled", fills_a_replaced_order, replaces),
     Card(32, "a replace to no more than what is filled buys nothing more", replaces_to_what_is_filled, replaces),
@@ -384,7 +389,7 @@ CARDS = (
     Card(44, "what is not there is not cancelled", refuses_to_cancel_what_is_not_there),
     Card(50, "a working order is found", looks_up_a_working_order, looks_up),
     Card(51, "what is over is found", looks_up_what_is_over, looks_up_for_ever),
-    Card(52, "an order is found by the id of its replace", looks_up_by_the_id_of_a_replace, _looks_up_replaces),
+    Card(52, "an order is found by the id of its replace", looks_up_by_the_id_of_a_replace, looks_up_replaces),
     Card(53, "what was never sent is absent", finds_nothing_that_was_not_sent, looks_up_for_ever),
     Card(60, "a snapshot tells open orders and executions", tells_open_orders, offers(_K.LIMIT)),
     Card(61, "a snapshot tells positions, if any", tells_positions, offers(_K.MARKET)),

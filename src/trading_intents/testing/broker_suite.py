@@ -18,6 +18,7 @@ from trading_intents.brokers.port import (
     CommandResult,
     EventKind,
     LookupKind,
+    OrderSnapshot,
     OrderTicket,
     Outcome,
     StreamGap,
@@ -188,6 +189,12 @@ class Scene:
             broker_order_id=sent.result.broker_order_id or sent.ticket.broker_order_id,
         )
 
+    async def found(self, sent: Sent) -> OrderSnapshot:
+        """Looked up, or the card fails."""
+        order = await self.broker.lookup(sent.ticket.client_order_id, sent.result.broker_order_id, deadline())
+        assert isinstance(order, OrderSnapshot), order
+        return order
+
     def told(self, *sent: Sent) -> list[BrokerEvent]:
         """What the stream told about these commands' order, each event once, without what passes by itself."""
         clients = {each.ticket.client_order_id for each in sent}
@@ -234,6 +241,10 @@ class Scene:
 
 def deadline(seconds: float = CALL_SECONDS) -> float:
     return time.monotonic() + seconds
+
+
+def keys_of(events: Iterable[BrokerEvent], kind: EventKind) -> set[str]:
+    return {event.dedupe_key for event in events if event.kind is kind}
 
 
 def total(fills: Iterable[BrokerEvent]) -> Decimal:
@@ -286,3 +297,11 @@ def looks_up(capabilities: Capabilities) -> bool:
 
 def looks_up_for_ever(capabilities: Capabilities) -> bool:
     return capabilities.lookup is LookupKind.DURABLE
+
+
+def looks_up_replaces(capabilities: Capabilities) -> bool:
+    return looks_up(capabilities) and replaces(capabilities)
+
+
+def refuses_used_ids(capabilities: Capabilities) -> bool:
+    return capabilities.unique_order_ids and offers(OrderKind.LIMIT)(capabilities)

@@ -89,6 +89,7 @@ class Venue:
                 "native_replace": True,
                 "credential_fields": (),
                 "lookup": LookupKind.DURABLE,
+                "unique_order_ids": True,
                 **capabilities,
             }
         )
