@@ -8,6 +8,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.execution.floor import Floor, executing, open_floor
+from tests.execution.test_sending import alerts
 from trading_intents.brokers.paper.broker import INTEGRATION
 from trading_intents.brokers.port import EventKind
 from trading_intents.clock import SystemClock
@@ -101,6 +102,28 @@ async def test_open_orders_are_reconciled_now_and_then(urls: Urls) -> None:
         other = await floor.create(account=floor.office.accounts[1])
         await floor.until_true(lambda: floor.venue.snapshots > reconciled + 1)
         assert (await floor.order(other))["order_status"] == "NEW"
+
+
+async def test_an_order_that_the_broker_lost_is_told_once(urls: Urls) -> None:
+    metrics = Metrics()
+    async with open_floor(urls) as floor, executing(floor, metrics=metrics, reconcile_seconds=0.2):
+        intent = await floor.create()
+        await floor.until_status(intent, "NEW")
+        coid = await floor.coid(intent)
+        lost = floor.venue.orders.pop(coid)
+        await floor.office.owner.execute("UPDATE commands SET sent_at = sent_at - interval '1 min'")
+        await floor.until_true(lambda: bool(floor.venue.lookups))
+        hurry = "UPDATE orders SET lookup_due_at = clock_timestamp() WHERE lookup_due_at > clock_timestamp()"
+
+        async def looked_up_again() -> bool:
+            await floor.office.owner.execute(hurry)
+            return len(floor.venue.lookups) > 3
+
+        await floor.until(looked_up_again)
+        assert alerts(metrics, "order_lost") == 1
+        floor.venue.orders[coid] = lost
+        floor.venue.end(coid, EventKind.EXPIRED)
+        await floor.until_status(intent, "EXPIRED")
 
 
 async def test_a_broker_that_fails_to_tell_its_open_orders_keeps_its_link(urls: Urls) -> None:

@@ -269,9 +269,9 @@ def is_working(order: OrderSnapshot) -> bool:
 def lookup_delay_seconds(finding: Finding, doubt: Doubt) -> float | None:
     """Until the next look-up; None: there is nothing in doubt any more."""
     match finding:
-        case Finding.KNOWN | Finding.LOST:
+        case Finding.KNOWN:
             return None
-        case Finding.WAITING:
+        case Finding.WAITING | Finding.LOST:
             return LOOKUP_PAUSES_SECONDS[-1]
         case Finding.MISSING:
             return next_lookup_seconds(doubt.lookups + 1, doubt.absent_seconds or 0)

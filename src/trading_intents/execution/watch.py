@@ -166,7 +166,8 @@ class Watch:
                     await self._queue_again(tx, case)
                 delay = LOOKUP_PAUSES_SECONDS[0] if fact else None  # another command may be in doubt still
             if is_current:
-                await store.plan_lookup(tx, order_id, delay, finding is Finding.MISSING and not is_proved)
+                is_absent = finding in (Finding.MISSING, Finding.LOST) and not is_proved
+                await store.plan_lookup(tx, order_id, delay, is_absent)
             for each in recorded:
                 await self._recorder.publish(tx, each)
         for each in recorded:
@@ -200,7 +201,7 @@ class Watch:
         order_id = case.row["order_id"]
         if finding is Finding.ALIVE and isinstance(case.order, OrderSnapshot):
             await self._kill(case, case.order)
-        elif finding is Finding.LOST:
+        elif finding is Finding.LOST and doubt.absent_seconds is None:
             self._alert("order_lost", order_id, "the broker no longer has an open order")
         elif finding is Finding.UNKNOWN and doubt.lookups + 1 == ALERT_LOOKUPS:
             self._alert("order_unknown", order_id, "what became of a command cannot be found out")
