@@ -10,11 +10,11 @@ from tests.conftest import Urls
 from tests.execution.floor import Floor, executing, open_floor
 from tests.execution.test_sending import alerts
 from trading_intents.brokers.paper.broker import INTEGRATION
-from trading_intents.brokers.port import EventKind
+from trading_intents.brokers.port import AccountSnapshot, EventKind, IntegrationContext
 from trading_intents.clock import SystemClock
 from trading_intents.execution.service import Execution
 from trading_intents.telemetry import Metrics
-from trading_intents.testing.fakes import Act, Venue
+from trading_intents.testing.fakes import Act, Venue, VenueLink
 
 pytestmark = pytest.mark.quiet
 
@@ -102,6 +102,39 @@ async def test_open_orders_are_reconciled_now_and_then(urls: Urls) -> None:
         other = await floor.create(account=floor.office.accounts[1])
         await floor.until_true(lambda: floor.venue.snapshots > reconciled + 1)
         assert (await floor.order(other))["order_status"] == "NEW"
+
+
+class HangingVenue(Venue):
+    """Answers no snapshot of this account any more."""
+
+    hanging: UUID | None = None
+
+    def connect(self, context: IntegrationContext) -> VenueLink:
+        self.contexts.append(context)
+        return HangingLink(self, context.account.id)
+
+
+class HangingLink(VenueLink):
+    async def snapshot(self, since: datetime) -> AccountSnapshot:
+        assert isinstance(self._venue, HangingVenue)
+        if self._venue.hanging == self.account_id:
+            self._venue.failed_snapshots += 1
+            await asyncio.Event().wait()
+        return await super().snapshot(since)
+
+
+async def test_a_broker_that_answers_no_snapshot_delays_no_other_accounts_reconcile(urls: Urls) -> None:
+    venue = HangingVenue("paper")
+    async with open_floor(urls, accounts=2, venue=venue) as floor, executing(floor, reconcile_seconds=0.3):
+        intents = [await floor.create(account=account) for account in floor.office.accounts]
+        for intent in intents:
+            await floor.until_status(intent, "NEW")
+        venue.hanging = floor.office.accounts[0]
+        await floor.until_true(lambda: venue.failed_snapshots == 1)
+        await floor.office.owner.execute("UPDATE commands SET sent_at = sent_at - interval '1 min'")
+        await end_unheard(floor, intents[1])
+        await floor.until_status(intents[1], "CANCELLED", 5)
+        assert venue.failed_snapshots == 1
 
 
 async def test_an_order_that_the_broker_lost_is_told_once(urls: Urls) -> None:
