@@ -58,6 +58,7 @@ def test_a_credential_is_stored_and_shown_without_its_secrets(world: World) -> N
         ({"secrets": SECRETS | {"api_secret": 5}}, "/secrets/..."),
         ({"secrets": [MARK]}, "/secrets"),
         ({"secrets": SECRETS, "label": "x" * 129}, "/label"),
+        ({"secrets": SECRETS, "label": "a\ufeffb"}, "/label"),
         ({"secrets": SECRETS, "fingerprint": "x"}, "/fingerprint"),
     ],
 )

@@ -101,6 +101,8 @@ BAD_SWITCHES: list[tuple[Any, str]] = [
     ({"manually_disabled": "true"}, "/manually_disabled"),
     ({"manually_disabled": True, "manual_reason": "x" * 501}, "/manual_reason"),
     ({"manually_disabled": True, "manual_reason": "a\x00b"}, "/manual_reason"),
+    ({"manually_disabled": True, "manual_reason": "a\u202eb"}, "/manual_reason"),
+    ({"manually_disabled": True, "manual_reason": "a\u200d\nb"}, "/manual_reason"),
     ({"manually_disabled": True, "manual_reason": 5}, "/manual_reason"),
     ({"manually_disabled": True, "symbol": "AAPL"}, "/symbol"),
     ({"manually_disabled": True, "version": 1}, "/version"),

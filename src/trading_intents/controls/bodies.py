@@ -21,6 +21,7 @@ from trading_intents.controls.model import (
 from trading_intents.errors import ValidationFailed
 from trading_intents.ids import ID_PATTERN
 from trading_intents.trading import Symbol
+from trading_intents.web.body import INVISIBLE
 
 MAX_REASON_CHARACTERS = 500
 MAX_STALE_ORDER_MILLIS = 7 * 24 * 60 * 60 * 1000
@@ -28,7 +29,7 @@ _TIME_CHARACTERS = len("HH:MM:SS")
 _TIME_PATTERN = r"^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]$"
 
 # Line breaks are fine in a reason; NUL is what PostgreSQL cannot hold.
-ReasonText = Annotated[str, msgspec.Meta(max_length=MAX_REASON_CHARACTERS, pattern=r"^[^\x00]*$")]
+ReasonText = Annotated[str, msgspec.Meta(max_length=MAX_REASON_CHARACTERS, pattern=rf"^[^\x00{INVISIBLE}]*$")]
 # The length is there because Python's $ also matches before a last line break.
 TimeOfDay = Annotated[str, msgspec.Meta(pattern=_TIME_PATTERN, max_length=_TIME_CHARACTERS)]
 Millis = Annotated[int, msgspec.Meta(ge=1, le=MAX_STALE_ORDER_MILLIS)]

@@ -13,8 +13,10 @@ MAX_BODY_BYTES = 64 * 1024
 MAX_DEPTH = 16
 MAX_TEXT_CHARACTERS = 128
 
+# Characters without a width, and those that turn the direction: they make a text look like another one.
+INVISIBLE = r"\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
 # One line: no control characters (PostgreSQL cannot hold NUL). Python's $ alone would let a last line break pass.
-_LINE = r"^[^\x00-\x1f\x7f]*$(?!\n)"
+_LINE = rf"^[^\x00-\x1f\x7f-\x9f\u2028\u2029{INVISIBLE}]*$(?!\n)"
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=_LINE)]
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARACTERS, pattern=_LINE)]
 
