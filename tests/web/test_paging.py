@@ -53,9 +53,15 @@ async def test_a_parameter_given_twice_is_400(site: Site) -> None:
     assert (await site.client.get("/v1/lists/ada?limit=1&limit=2")).status_code == 400
 
 
-@given(st.text(), st.text(max_size=40))
+@given(st.text(), st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40))
 def test_a_cursor_opens_to_its_position(name: str, position: str) -> None:
     assert open_cursor(name, make_cursor(name, position)) == position
+
+
+@pytest.mark.parametrize("position", ["\0", "a\0b"])
+async def test_a_forged_cursor_with_nul_is_400(site: Site, position: str) -> None:
+    answer = await site.client.get(f"/v1/lists/ada?next_cursor={make_cursor('rows:ada', position)}")
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_cursor")
 
 
 @given(st.text(), st.text(max_size=40), st.data())

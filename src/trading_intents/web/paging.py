@@ -62,9 +62,12 @@ def read_cursor(cursor: str) -> str:
         raise InvalidCursor
     try:
         raw = base64.b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-        return raw[_TAG_BYTES:].decode()
+        position = raw[_TAG_BYTES:].decode()
     except (binascii.Error, UnicodeError):
         raise InvalidCursor from None
+    if "\x00" in position:  # no row is there: PostgreSQL's text holds no NUL
+        raise InvalidCursor
+    return position
 
 
 def read_limit(text: str | None) -> int:
