@@ -49,6 +49,7 @@ LATENCY_BAR, LATENCY_GOAL = 50.0, 10.0
 LOG = make_log("warning")
 TICKS = os.sysconf("SC_CLK_TCK")
 PLENTY = {f"TRADING_INTENTS_RATE_LIMIT_{kind}": "1000000/1000000" for kind in ("WRITES", "READS")}
+PLENTY |= {"TRADING_INTENTS_HTTP_CONNECTIONS_PER_ADDRESS": "10000"}
 
 
 @dataclass(frozen=True)

@@ -171,6 +171,7 @@ def test_ten_outages_are_told_in_time_and_survived(behind: Behind) -> None:
     for fault in FAULTS:
         assert behind.write().status_code == 201
         fault(behind.proxy)
+        eventually(lambda: behind.ask("GET", "/readyz").status_code == 503, ANSWER_SECONDS)
         for answer in (behind.write(), behind.ask("GET", "/v1/api-keys"), behind.ask("GET", "/readyz")):
             assert answer.status_code == 503
             assert answer.json()["code"] in ("unavailable", "outcome_unknown")

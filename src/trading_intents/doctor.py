@@ -15,7 +15,7 @@ from trading_intents.config import Settings
 from trading_intents.errors import PlatformError
 from trading_intents.storage.migrate import pending
 from trading_intents.telemetry import Log, Metrics
-from trading_intents.web.server import bind
+from trading_intents.web.server.listener import bind
 
 CONNECT_LIMIT_SECONDS = 5
 CLOCK_LIMIT_SECONDS = 2.0

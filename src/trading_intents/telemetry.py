@@ -77,6 +77,13 @@ class Metrics:
         self.rate_limited = Counter(
             "ti_rate_limited_total", "Requests answered 429, by bucket.", ("bucket",), registry=self.registry
         )
+        self.http_connections = Gauge("ti_http_connections", "Open HTTP connections.", registry=self.registry)
+        self.http_connections_refused = Counter(
+            "ti_http_connections_refused_total",
+            "HTTP connections refused, by the limit that they exceed: total or address.",
+            ("limit",),
+            registry=self.registry,
+        )
         self.postgres_starts = Counter(
             "ti_embedded_postgres_starts_total", "Times this process started PostgreSQL.", registry=self.registry
         )

@@ -142,6 +142,20 @@ def test_a_disabled_or_deleted_key_is_refused_at_once_by_this_process(
         assert world.client.post(VALIDATE, json={"api_key": made["api_key"]}).json()["disabled"] is True
 
 
+def test_a_validation_reads_8_kib_at_most(world: World) -> None:
+    """Anybody may ask for one, and a larger body takes longer than all else."""
+    key = "x" * (8 * 1024 - len('{"api_key":""}'))
+    assert world.client.post(VALIDATE, json={"api_key": key}).status_code == 401
+    answer = world.client.post(VALIDATE, json={"api_key": key + "x"})
+    assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
+
+
+@pytest.mark.parametrize("name", ["a\u202eb", "a\u200bb", "a\u2066b", "a\ufeffb", "a\u00adb"], ids=ascii)
+def test_a_name_that_looks_like_another_is_refused(world: World, name: str) -> None:
+    answer = make(world, name=name)
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/name")
+
+
 def test_a_key_of_a_disabled_organization_validates_as_disabled(world: World) -> None:
     text = world.api_key("org_closed", "all")["api_key"]
     assert world.client.post(VALIDATE, json={"api_key": text}).json()["disabled"] is True

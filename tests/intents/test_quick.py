@@ -22,6 +22,7 @@ BODIES: dict[str, bytes] = {
     "repeated key": json.dumps(create()).replace('"symbol"', '"symbol": "A", "symbol"').encode(),
     "unknown field": json.dumps(create() | {"seq": 1}).encode(),
     "no JSON": b"{",
+    "deep": b'{"command":{"payload":' + b"[" * 5000 + b"]" * 5000 + b',"type":"CREATE"}}',
     "no object": b"[]",
     "empty": b"",
     "number": json.dumps(create()).replace('"10"', "10").encode(),
@@ -73,18 +74,32 @@ def test_both_ways_give_the_same_answer(
     assert first == second
 
 
+def test_who_closes_its_half_after_a_submit_is_answered(desk: Desk, world: World) -> None:
+    """Ten of them: whether the answer or the end of data comes first is chance."""
+    parts = urlsplit(world.platform.url)
+    for _ in range(10):
+        with socket.create_connection((parts.hostname, parts.port or 80), timeout=10) as wire:
+            wire.sendall(written(desk, BODIES["create"]))
+            wire.shutdown(socket.SHUT_WR)
+            answer = wire.makefile("rb").read()
+        assert answer.startswith(b"HTTP/1.1 202 ")
+    assert len(desk.actions()) == 10
+
+
+def written(desk: Desk, body: bytes, request_id: str = "mine") -> bytes:
+    head = "".join(f"{name}: {value}\r\n" for name, value in desk.headers.items())
+    return (
+        f"POST {desk.url} HTTP/1.1\r\nhost: x\r\n{head}x-request-id: {request_id}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
+
+
 def test_answers_of_piped_requests_keep_their_order(desk: Desk, world: World) -> None:
     """Quick ones and others by turns on one connection, all sent before the first is answered."""
     parts = urlsplit(world.platform.url)
     bodies = [BODIES[name] for name in ("create", "zero", "limit", "no JSON", "create")]
-    head = "\r\n".join(f"{name}: {value}" for name, value in desk.headers.items())
-    requests = b"".join(
-        f"POST {desk.url} HTTP/1.1\r\nhost: x\r\n{head}\r\nx-request-id: n{number}\r\n"
-        "content-type: application/json\r\n"
-        f"content-length: {len(body)}\r\n\r\n".encode()
-        + body
-        for number, body in enumerate(bodies)
-    )
+    requests = b"".join(written(desk, body, f"n{number}") for number, body in enumerate(bodies))
     with socket.create_connection((parts.hostname, parts.port or 80), timeout=10) as wire:
         wire.sendall(requests)
         received = b""

@@ -158,7 +158,7 @@ def test_a_reader_that_goes_away_is_forgotten(world: World, desk: Desk) -> None:
     before = subscribers(world)
     with following(world, desk.headers, desk.account["id"]) as reader:
         reader.take(1)
-        assert subscribers(world) == before + 1
+        eventually(lambda: subscribers(world) == before + 1, LIMIT_SECONDS)
     eventually(lambda: subscribers(world) == before, LIMIT_SECONDS)
 
 

@@ -1,6 +1,8 @@
 """A small application on the real server and a real socket, with one route for each thing that web promises."""
 
 import asyncio
+import contextlib
+import io
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
@@ -17,9 +19,10 @@ from trading_intents.web.openapi import IF_MATCH, PAGE_PARAMETERS
 from trading_intents.web.operations import description_routes, operations_routes
 from trading_intents.web.paging import Listing, read_page
 from trading_intents.web.problem import PLAIN
-from trading_intents.web.request import Answer, Request, answer_json
-from trading_intents.web.routing import App, Route
-from trading_intents.web.server import bind, serving
+from trading_intents.web.request import Answer, Incoming, Request, answer_json
+from trading_intents.web.routing import App, Respond, Route
+from trading_intents.web.server.listener import bind, serving
+from trading_intents.web.server.table import ConnectionLimits
 
 
 class Leg(msgspec.Struct, forbid_unknown_fields=True):
@@ -72,6 +75,11 @@ class Known:
 
 
 @dataclass
+class Pending:
+    gone: bool = False
+
+
+@dataclass
 class Site:
     """The application and the levers that a test moves."""
 
@@ -79,9 +87,12 @@ class Site:
     client: httpx.AsyncClient
     clock: ManualClock
     port: int
+    logs: io.StringIO
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     leave: asyncio.Event = field(default_factory=asyncio.Event)
     missing: str = ""
+    readiness_checks: int = 0
+    pending: list[Respond] = field(default_factory=list)  # what the quick way has not answered
 
 
 ROWS = [f"{n:03}" for n in range(120)]
@@ -89,22 +100,32 @@ ROWS = [f"{n:03}" for n in range(120)]
 
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
-    clock, metrics = ManualClock(), Metrics()
+    async with open_site() as site:
+        yield site
+
+
+@contextlib.asynccontextmanager
+async def open_site() -> AsyncIterator[Site]:
+    clock, metrics, logs = ManualClock(), Metrics(), io.StringIO()
     lever: list[Site] = []
 
     async def missing() -> str:
+        lever[0].readiness_checks += 1
         return lever[0].missing
 
     routes = _routes(lever)
-    routes += operations_routes(Anyone(), missing, metrics.registry)
+    routes += operations_routes(Anyone(), missing, metrics.registry, clock)
     routes += description_routes(Anyone(), routes, "0.1.0")
     limits = Limits({bucket: Rate(5, 10) for bucket in Bucket}, clock, metrics.rate_limited)
-    app = App(routes, limits, Proxies(("127.0.0.9", "10.0.0.0/8")), clock, metrics, make_log("error"))
+    app = App(routes, limits, Proxies(("127.0.0.9", "10.0.0.0/8")), clock, metrics, make_log("info", logs))
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    async with serving(app, listener), httpx.AsyncClient(base_url=url, verify=False) as client:
-        lever.append(Site(app, client, clock, port))
+    async with (
+        serving(app, listener, ConnectionLimits(100, 50)),
+        httpx.AsyncClient(base_url=url, verify=False) as client,
+    ):
+        lever.append(Site(app, client, clock, port, logs))
         yield lever[0]
         lever[0].leave.set()
 
@@ -140,6 +161,15 @@ def _routes(lever: list[Site]) -> tuple[Route, ...]:
     async def limited(request: Request) -> Answer:
         return answer_json(Echo("ok"))
 
+    def quick(incoming: Incoming, name: str, address: str, respond: Respond) -> Pending | None:
+        if name == "broken":
+            raise ZeroDivisionError("secret-marker")
+        if name == "handled":
+            return None
+        lever[0].pending.append(respond)
+        lever[0].entered.set()
+        return Pending()
+
     anyone, known = Anyone(), Known()
     return (
         Route("GET", "/v1/things/{symbol}/time", anyone, echo, "Echo.", answer=Echo),
@@ -151,5 +181,6 @@ def _routes(lever: list[Site]) -> tuple[Route, ...]:
         Route("GET", "/v1/broken", anyone, broken, "Break.", answer=Echo),
         Route("GET", "/v1/plain", known, broken, "Break in plain text.", answer=Echo, error_shape=PLAIN),
         Route("GET", "/v1/limited", known, limited, "Limited.", answer=Echo, bucket=Bucket.READS),
+        Route("POST", "/v1/quick/{name}", anyone, echo, "Begun without a task.", answer=Echo, quick=quick),
         Route("GET", "/v1/limited-address", anyone, limited, "Limited.", answer=Echo, bucket=Bucket.READS),
     )

@@ -93,7 +93,11 @@ def test_memory_is_bounded_and_a_spent_bucket_is_kept(monkeypatch: pytest.Monkey
         ("10.0.0.1", b"", "10.0.0.1"),
         ("10.0.0.1", b"nonsense", "10.0.0.1"),
         ("10.0.0.1", b"nonsense, 10.0.0.2", "10.0.0.2"),
-        ("::1", b"9.9.9.9", "::1"),
+        ("::ffff:1.2.3.4", b"9.9.9.9", "1.2.3.4"),
+        ("::1", b"9.9.9.9", "::/64"),
+        ("2001:db8:1:2:3:4:5:6", b"", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", b"", "fe80::/64"),
+        ("10.0.0.1", b"2001:db8:1:2::9", "2001:db8:1:2::/64"),
     ],
 )
 def test_only_a_trusted_proxy_may_name_the_address(peer: str, forwarded: bytes, address: str) -> None:

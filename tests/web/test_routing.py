@@ -6,9 +6,10 @@ import re
 import pytest
 
 from tests.web.conftest import Anyone, Site
+from trading_intents.web.operations import MAX_AGE_SECONDS
 from trading_intents.web.request import Answer, Request
 from trading_intents.web.routing import Route
-from trading_intents.web.server import bind
+from trading_intents.web.server.listener import bind
 
 
 async def test_an_encoded_slash_stays_in_its_segment(site: Site) -> None:
@@ -96,7 +97,7 @@ def test_the_same_route_twice_is_refused(site: Site) -> None:
     route = Route("GET", "/x/{a}", Anyone(), handle, "Twice.")
     app = site.app
     with pytest.raises(ValueError, match="registered twice"):
-        type(app)([route, route], app._limits, app._proxies, site.clock, app._metrics, app._log)
+        type(app)([route, route], app._limits, app.proxies, site.clock, app.metrics, app._log)
 
 
 async def test_a_taken_port_is_refused_in_plain_words(site: Site) -> None:
@@ -107,6 +108,7 @@ async def test_a_taken_port_is_refused_in_plain_words(site: Site) -> None:
 async def test_readiness_says_what_is_missing(site: Site) -> None:
     assert (await site.client.get("/readyz")).json() == {"status": "ready"}
     site.missing = "the database is away"
+    site.clock.advance(MAX_AGE_SECONDS)
     answer = await site.client.get("/readyz")
     assert (answer.status_code, answer.json()["detail"]) == (503, "the database is away")
     assert answer.headers["retry-after"] == "1"

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.web.conftest import Site
-from trading_intents.web import server as server_module
+from trading_intents.web.server import connection as connection_module
 
 GET = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
 
@@ -61,7 +61,7 @@ async def test_a_request_may_come_byte_by_byte(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    "head", [b"GET /healthz HTTP/1.0\r\n\r\n", b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n"]
+    "head", [b"GET /healthz HTTP/1.0\r\n\r\n", b"GET /healthz HTTP/1.1\r\nhost: x\r\nConnection: close\r\n\r\n"]
 )
 async def test_who_wants_the_connection_closed_gets_it_closed(site: Site, head: bytes) -> None:
     async with connected(site) as (reader, writer):
@@ -79,6 +79,15 @@ async def test_who_wants_the_connection_closed_gets_it_closed(site: Site, head: 
         b"\x16\x03\x01\x02\x00\x01\x00",
         b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: abc\r\n\r\n",
         b"GET / HTTP/1.1\r\nbad header\r\n\r\n",
+        b"GET /\r\n\r\n",
+        b"GET / HTTP/2.0\r\nhost: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: x\r\nhost: x\r\n\r\n",
+        b"GET / HTTP/1.0\r\nhost: x\r\nhost: y\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"GET / HTTP/1.0\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: x\r\n" + b"".join(b"x-%d: y\r\n" % n for n in range(200)) + b"\r\n",
+        b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: y\r\ncontent-length: 3\r\n\r\nabc",
         b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + b"".join(b"x-%d: y\r\n" % n for n in range(9000)) + b"\r\n",
         b"POST /v1/orders HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -90,6 +99,7 @@ async def test_what_is_no_http_gets_400_and_the_end(site: Site, data: bytes) -> 
         status, headers, body = await read_answer(reader)
         assert (status, json.loads(body)["code"]) == (400, "invalid_request")
         assert headers["connection"] == "close"
+        assert json.loads(body)["request_id"] == headers["x-request-id"] != ""
         with contextlib.suppress(ConnectionResetError):  # if more was on its way than we cared to read
             assert await reader.read() == b""
     assert (await site.client.get("/healthz")).status_code == 200
@@ -125,30 +135,18 @@ async def test_a_204_has_no_body_and_head_has_only_the_length(site: Site) -> Non
 
 
 async def test_a_request_that_does_not_arrive_in_time_is_408(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "REQUEST_SECONDS", 0)
+    monkeypatch.setattr(connection_module, "REQUEST_SECONDS", 0)
     status, headers, body = await exchange(site, b"PUT /v1/orders HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n")
     assert (status, json.loads(body)["code"], headers["connection"]) == (408, "request_timeout", "close")
+    assert json.loads(body)["request_id"] == headers["x-request-id"] != ""
 
 
 async def test_an_idle_connection_is_closed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "KEEP_ALIVE_SECONDS", 0)
     async with connected(site) as (reader, writer):
         writer.write(GET)
         await read_answer(reader)
-        monkeypatch.setattr(server_module, "KEEP_ALIVE_SECONDS", 0)
         assert await reader.read() == b""
-
-
-async def test_one_connection_too_many_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with connected(site) as (reader, writer):
-        writer.write(GET)
-        await read_answer(reader)
-        monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 1)
-        async with connected(site) as (refused, _):
-            status, headers, body = await read_answer(refused)
-            assert (status, json.loads(body)["code"], headers["retry-after"]) == (503, "unavailable", "1")
-        monkeypatch.undo()
-        writer.write(GET)
-        assert (await read_answer(reader))[0] == 200
 
 
 async def test_a_client_that_goes_away_disturbs_nobody(site: Site) -> None:

@@ -35,6 +35,7 @@ from trading_intents.web.routing import Route
 
 MAX_FORM_FIELDS = 20
 DISCOVERY_PATH = "/.well-known/openid-configuration"
+MAX_VALIDATION_BYTES = 8 * 1024  # anybody may send it, and reading 64 KiB of brackets takes 20 ms
 
 
 class NewApiKey(msgspec.Struct, forbid_unknown_fields=True):
@@ -198,6 +199,7 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
             body=KeyToValidate,
             answer=KeyValidation,
             bucket=read,
+            max_body_bytes=MAX_VALIDATION_BYTES,
             errors=(InvalidApiKey,),
         ),
     )

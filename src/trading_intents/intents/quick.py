@@ -71,7 +71,7 @@ def quick_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) -
             once = _once(headers.get(b"idempotency-key"))
             bucket = Bucket.CANCELS if isinstance(command, Cancel) else Bucket.SUBMITS
             left = limits.take(bucket, admitted.limit_key)
-        except (PlatformError, msgspec.DecodeError, UnicodeDecodeError):
+        except (PlatformError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         own_id = request_id(headers.get(b"x-request-id"))
 

@@ -119,8 +119,11 @@ class Proxies:
             raise StartupRefused(f"TRADING_INTENTS_TRUSTED_PROXIES: {error}") from None
 
     def address(self, incoming: Incoming) -> str:
+        return limited_address(self._client(incoming))
+
+    def _client(self, incoming: Incoming) -> str:
         peer = incoming.peer
-        if not self._trusted or not self._trusts(peer):
+        if not self.trusts(peer):
             return peer
         forwarded = b",".join(value for name, value in incoming.headers if name == b"x-forwarded-for")
         # From the right: each trusted hop vouches for the one before it; the first untrusted one is the caller.
@@ -129,15 +132,25 @@ class Proxies:
             if not _is_address(candidate):
                 return peer
             peer = candidate
-            if not self._trusts(peer):
+            if not self.trusts(peer):
                 return peer
         return peer
 
-    def _trusts(self, text: str) -> bool:
-        if not _is_address(text):
+    def trusts(self, text: str) -> bool:
+        if not self._trusted or not _is_address(text):
             return False
         address = ipaddress.ip_address(text)
         return any(address in network for network in self._trusted)
+
+
+def limited_address(text: str) -> str:
+    """What limits count an address by: IPv6 by its /64, as one client may have all of it."""
+    if ":" not in text or not _is_address(text):
+        return text
+    address = ipaddress.IPv6Address(text)
+    if address.ipv4_mapped:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
 
 
 def _is_address(text: str) -> bool:

@@ -1,38 +1,64 @@
 """The endpoints that every process has: liveness, readiness, metrics, and the description of the rest."""
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from trading_intents.clock import Clock
 from trading_intents.errors import Unavailable
 from trading_intents.web.limits import Bucket
 from trading_intents.web.openapi import build_openapi, render_page
 from trading_intents.web.request import JSON, Answer, Request, answer_json
 from trading_intents.web.routing import Policy, Route
 
+T = TypeVar("T")
+
 HTML = b"text/html; charset=utf-8"
+MAX_AGE_SECONDS = 0.1  # of what probes and scrapers are told: anybody may ask, without a limit
 
 
 class Health(msgspec.Struct):
     status: str
 
 
+class _Cached(Generic[T]):
+    """A value that is computed once for all who ask within a moment."""
+
+    def __init__(self, compute: Callable[[], Coroutine[Any, Any, T]], clock: Clock) -> None:
+        self._compute, self._clock = compute, clock
+        self._task: asyncio.Task[T] | None = None
+        self._computed_at = 0.0
+
+    async def get(self) -> T:
+        now = self._clock.monotonic()
+        if self._task is None or (self._task.done() and now - self._computed_at >= MAX_AGE_SECONDS):
+            self._task, self._computed_at = asyncio.create_task(self._compute()), now
+        return await asyncio.shield(self._task)  # a caller that goes away leaves it to the others
+
+
 def operations_routes(
-    policy: Policy, missing: Callable[[], Awaitable[str]], registry: CollectorRegistry
+    policy: Policy, missing: Callable[[], Coroutine[Any, Any, str]], registry: CollectorRegistry, clock: Clock
 ) -> tuple[Route, ...]:
     """`missing` names what this process's roles lack right now; an empty text means that it is ready."""
+
+    async def render_metrics() -> bytes:
+        return generate_latest(registry)
+
+    lacking, rendered = _Cached(missing, clock), _Cached(render_metrics, clock)
 
     async def healthz(request: Request) -> Answer:
         return answer_json(Health("alive"))
 
     async def readyz(request: Request) -> Answer:
-        if lack := await missing():
+        if lack := await lacking.get():
             raise Unavailable(lack)
         return answer_json(Health("ready"))
 
     async def metrics(request: Request) -> Answer:
-        return Answer(generate_latest(registry), 200, CONTENT_TYPE_LATEST.encode())
+        return Answer(await rendered.get(), 200, CONTENT_TYPE_LATEST.encode())
 
     text = CONTENT_TYPE_LATEST.encode()
     return (

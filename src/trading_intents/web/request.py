@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from trading_intents.errors import InvalidRequest, PayloadTooLarge, UnsupportedMediaType
+from trading_intents.errors import InvalidRequest, PayloadTooLarge, PlatformError, UnsupportedMediaType
 from trading_intents.web.body import MAX_BODY_BYTES, convert, read_json
 
 T = TypeVar("T")
@@ -32,6 +32,7 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
     peer: str
     keep_alive: bool
     taken: bool = True  # False: it began after the process was told to stop
+    refusal: PlatformError | None = None  # it could not be read as a request; this is its answer
 
 
 class Begun(Protocol):
@@ -148,21 +149,22 @@ class Request:
             raise InvalidRequest("a query parameter is given more than once")
         return query
 
-    def read_body(self, content_type: bytes) -> bytes:
-        """The whole body, at most 64 KiB, of exactly the media type that the endpoint takes."""
+    def read_body(self, content_type: bytes, max_bytes: int = MAX_BODY_BYTES) -> bytes:
+        """The whole body, of exactly the media type that the endpoint takes."""
         if self._headers.get(b"content-type") != content_type:
             given = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
             if given.encode("latin-1") != content_type:
                 raise UnsupportedMediaType(f"send the body as {content_type.decode()}")
         if b"content-encoding" in self._headers and (self.header(b"content-encoding") or "").lower() != "identity":
             raise UnsupportedMediaType("send the body without content-encoding")
-        if self.incoming.body is None:
-            raise PayloadTooLarge(f"at most {MAX_BODY_BYTES} bytes")
-        return self.incoming.body
+        body = self.incoming.body
+        if body is None or len(body) > max_bytes:
+            raise PayloadTooLarge(f"at most {max_bytes} bytes")
+        return body
 
-    def read_json(self) -> None:
+    def read_json(self, max_bytes: int = MAX_BODY_BYTES) -> None:
         """Phase one: the body can be read. Its rules are checked by `body`, after the 403s and 404s."""
-        self.tree = read_json(self.read_body(JSON))
+        self.tree = read_json(self.read_body(JSON, max_bytes))
 
     def body(self, kind: type[T]) -> T:
         return convert(self.tree, kind)

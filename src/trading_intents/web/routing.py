@@ -11,9 +11,12 @@ from urllib.parse import unquote_to_bytes
 from trading_intents.clock import Clock
 from trading_intents.errors import InternalError, MethodNotAllowed, NotFound, PlatformError, Unauthorized, Unavailable
 from trading_intents.telemetry import Log, Metrics
+from trading_intents.web.body import MAX_BODY_BYTES
 from trading_intents.web.limits import Bucket, Limits, Proxies
 from trading_intents.web.problem import PROBLEM, ErrorShape
 from trading_intents.web.request import JSON, Answer, Begun, Incoming, Request
+
+MAX_REFUSALS_LOGGED = 10  # a second, of what could not be read as a request
 
 Handler = Callable[[Request], Awaitable[Answer]]
 Respond = Callable[[Answer], None]
@@ -74,6 +77,7 @@ class Route:
     always: bool = False  # answers while the process drains
     answer_media: bytes = JSON
     body_media: bytes = JSON
+    max_body_bytes: int = MAX_BODY_BYTES
 
     def __post_init__(self) -> None:
         for need in ("name", "meaning", "identify", "permit"):
@@ -89,8 +93,9 @@ class App:
     ) -> None:
         self.routes = tuple(routes)
         self._table = _Table(self.routes)
-        self._limits, self._proxies, self._clock, self._metrics, self._log = limits, proxies, clock, metrics, log
-        self._in_flight = 0
+        self._limits, self.proxies, self._clock, self.metrics, self._log = limits, proxies, clock, metrics, log
+        self._in_flight: set[object] = set()
+        self._logged_second, self._logged = 0, 0
         self._idle = asyncio.Event()
         self.draining = False
 
@@ -104,13 +109,13 @@ class App:
                 await self._idle.wait()
         return not self._in_flight
 
-    def enter(self) -> bool:
-        """A request has begun to arrive. Whether it is still taken; `leave` ends it, answered or not."""
-        self._in_flight += 1
+    def enter(self, connection: object) -> bool:
+        """A request has begun to arrive. Whether it is still taken; `leave` ends all of its connection's."""
+        self._in_flight.add(connection)
         return not self.draining
 
-    def leave(self) -> None:
-        self._in_flight -= 1
+    def leave(self, connection: object) -> None:
+        self._in_flight.discard(connection)
         if self.draining and not self._in_flight:
             self._idle.set()
 
@@ -124,10 +129,10 @@ class App:
         started = self._clock.monotonic()
 
         def answered(answer: Answer) -> None:
-            self._metrics.requests.count(route.path, answer.status, self._clock.monotonic() - started)
+            self.metrics.requests.count(route.path, answer.status, self._clock.monotonic() - started)
             respond(answer)
 
-        return route.quick(incoming, parameter, self._proxies.address(incoming), answered)
+        return route.quick(incoming, parameter, self.proxies.address(incoming), answered)
 
     async def handle(self, incoming: Incoming) -> Answer:
         """Every request gets an answer: what goes wrong is one too."""
@@ -135,15 +140,19 @@ class App:
         route, request, answer = await self._answer(incoming)
         answer.headers += request.headers_out
         seconds = self._clock.monotonic() - started
-        self._metrics.requests.count(route.path if route else "none", answer.status, seconds)
+        self.metrics.requests.count(route.path if route else "none", answer.status, seconds)
         return answer
 
     async def _answer(self, incoming: Incoming) -> tuple[Route | None, Request, Answer]:
-        address = self._proxies.address(incoming)
+        address = self.proxies.address(incoming)
         try:
+            if incoming.refusal:
+                raise incoming.refusal
             route, params = self._table.match(incoming.method, incoming.raw_path)
         except PlatformError as error:
             request = Request(incoming, {}, address)
+            if incoming.refusal:
+                self._log_refusal(request, incoming.refusal)
             return None, request, PROBLEM.answer(error, request.id)
         request = Request(incoming, params, address)
         try:
@@ -156,6 +165,19 @@ class App:
             answer = route.error_shape.answer(fault, request.id)
         return route, request, answer
 
+    def _log_refusal(self, request: Request, error: PlatformError) -> None:
+        """So many a second at most: a flood of nonsense must not fill the disk. The metrics count all."""
+        if error.__cause__ is not None:
+            self._log.error("request failed", request_id=request.id, route="none", exc_info=error.__cause__)
+            return
+        second = int(self._clock.monotonic())
+        if second != self._logged_second:
+            self._logged_second, self._logged = second, 0
+        self._logged += 1
+        if self._logged <= MAX_REFUSALS_LOGGED:
+            told = {"request_id": request.id, "address": request.address, "status": error.status}
+            self._log.warning("request refused", **told, detail=error.detail)
+
     async def _serve(self, route: Route, request: Request) -> Answer:
         if not request.incoming.taken and not route.always:
             raise Unavailable("this process is shutting down")
@@ -164,7 +186,7 @@ class App:
             caller = request.caller.limit_key if request.caller else f"address:{request.address}"
             request.headers_out += self._limits.take(route.bucket, caller)
         if route.body is not None and route.body_media is JSON:
-            request.read_json()
+            request.read_json(route.max_body_bytes)
         for parameter in route.parameters:
             if parameter.check and (given := request.parameter(parameter.where, parameter.name)) is not None:
                 parameter.check(given)

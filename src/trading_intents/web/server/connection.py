@@ -1,0 +1,367 @@
+"""One HTTP/1.1 connection on httptools: parses, hands whole requests to an App, writes the answers, closes.
+
+Knows no route. Every byte that a client sends or does not read, and every wait for it, has a limit here.
+"""
+
+import asyncio
+from collections import Counter, deque
+from http import HTTPStatus
+from typing import cast
+
+import httptools
+
+from trading_intents.errors import InternalError, InvalidRequest, PlatformError, RequestTimeout
+from trading_intents.web.body import MAX_BODY_BYTES
+from trading_intents.web.request import Answer, Begun, Feed, Incoming
+from trading_intents.web.server.table import ConnectionTable
+
+PARSE_BYTES = 4 * 1024  # at a time: the requests in them are all queued before the queue's limit is looked at
+MAX_PIPELINED = 16
+MAX_PIPELINED_BYTES = 64 * 1024
+MAX_HEADERS = 128
+MAX_HEAD_BYTES = 32 * 1024  # also of all that is neither head nor body: chunk sizes, their extensions, trailers
+MAX_FRAMING_FACTOR = 8  # of those, for each byte of the body: a chunk of one byte takes six
+FIRST_BYTE_SECONDS = 10
+REQUEST_SECONDS = 10  # from a request's first byte to its last
+KEEP_ALIVE_SECONDS = 75
+WRITE_SECONDS = 30  # for a client to read so much that we may write again, or close
+LAST_EVENT_SECONDS = 5  # for the end of a stream to leave
+
+_REASONS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_NOTHING = memoryview(b"")
+# Headers that change how a request is read.
+_CHECKED = frozenset({b"expect", b"transfer-encoding"})
+
+
+class HttpConnection(asyncio.BufferedProtocol):
+    """Reads the requests of one client and answers them one after the other."""
+
+    def __init__(self, table: ConnectionTable) -> None:
+        self._table, self._app = table, table.app
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._unread = _NOTHING  # received and not parsed yet; nothing more is received meanwhile
+        self._waiting: deque[Incoming] = deque()
+        self._waiting_bytes = 0  # received since requests wait
+        self._task: asyncio.Task[None] | None = None
+        self._begun: Begun | None = None
+        self._feed: Feed | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self.paused = False
+        self._is_reading = True
+        self._is_half_closed = False
+        self._is_last = False  # no request after the ones that wait
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._request_deadline: float | None = None  # while a request arrives
+        self._write_deadline: float | None = None  # while answers wait to leave
+        self._idle_deadline = self._loop.time() + FIRST_BYTE_SECONDS
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._peer = str((transport.get_extra_info("peername") or ("unknown",))[0])
+        if refusal := self._table.add(self, self._peer):
+            self._refuse(refusal)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._table.remove(self)
+        self._stop_receiving()
+        self._waiting.clear()
+        del self._parser  # it refers to this object, and the collector of cycles comes seldom
+        self._writable.set()
+        if self._begun:
+            self._begun.gone = True
+        if self._feed:
+            self._feed.close()
+        self._settle()
+
+    def eof_received(self) -> bool:
+        """A client that closes its half still gets the answers to what it sent; a stream of events ends."""
+        self._is_half_closed = True
+        self._stop_receiving()
+        if self._feed or not self._is_busy:
+            self._close()
+        self._settle()
+        return True
+
+    def pause_writing(self) -> None:
+        """The client does not read its answers: take no more requests from it, and wait for so long only."""
+        self.paused = True
+        self._writable.clear()
+        if not self._feed:  # which has a limit of its own
+            self._write_deadline = self._loop.time() + WRITE_SECONDS
+            self._read_on()
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        self._writable.set()
+        if self._feed:
+            self._feed.resume()
+        elif not self._transport.is_closing():
+            self._write_deadline = None
+            self._read_on()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._table.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._is_last:
+            return
+        if nbytes <= PARSE_BYTES:
+            self._parse(self._table.buffer[:nbytes])
+        else:
+            self._unread = memoryview(bytes(self._table.buffer[:nbytes]))
+        if self._unread or self._waiting:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Parse what was received while there is room for its requests, and receive more only when nothing is left."""
+        while self._unread and self._has_room:
+            piece, self._unread = self._unread[:PARSE_BYTES], self._unread[PARSE_BYTES:]
+            self._parse(piece)
+        wanted = self._has_room and not self._unread
+        if wanted == self._is_reading or self._is_last or self._transport.is_closing():
+            return
+        self._is_reading = wanted
+        if not wanted:
+            self._transport.pause_reading()
+            return
+        self._transport.resume_reading()
+        if self._request_deadline is not None:  # the wait was ours
+            self._request_deadline = self._loop.time() + REQUEST_SECONDS
+
+    @property
+    def _has_room(self) -> bool:
+        few = len(self._waiting) + (self._begun is not None) < MAX_PIPELINED
+        return few and self._waiting_bytes < MAX_PIPELINED_BYTES and not self.paused
+
+    def _parse(self, piece: memoryview) -> None:
+        self._piece_bytes = len(piece)
+        if self._waiting:
+            self._waiting_bytes += self._piece_bytes
+        try:
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            self._stop_receiving()  # the request is answered as it is; what follows is not HTTP/1.1
+        except httptools.HttpParserError as error:
+            if not self._is_last:
+                self._refuse(_explain(error))
+        if self._request_deadline is not None:
+            self._framing_bytes += self._piece_bytes
+            kept = min(self._body_bytes, MAX_BODY_BYTES)
+            if self._framing_bytes > MAX_HEAD_BYTES + self._body_bytes + MAX_FRAMING_FACTOR * kept:
+                self._refuse(InvalidRequest("the head, or what is around the body, is too large"))
+
+    # httptools calls these while it is fed.
+
+    def on_message_begin(self) -> None:
+        self._request_deadline = self._loop.time() + REQUEST_SECONDS
+        self._taken = self._app.enter(self)
+        self._url = b""
+        self._headers = []
+        self._hosts = 0
+        self._is_checked = False
+        self._in_head = True
+        # Counted from the next piece on: what came before in this one belongs to others.
+        self._framing_bytes = -self._piece_bytes
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:
+            return  # a trailer: it says nothing about who calls
+        name = name.lower()
+        if name == b"host":
+            self._hosts += 1
+        elif name in _CHECKED:
+            self._is_checked = True
+        self._headers.append((name, value.rstrip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._framing_bytes = -self._piece_bytes
+        version, is_upgrade = self._parser.get_http_version(), self._parser.should_upgrade()
+        if version != "1.1" or self._hosts != 1 or self._is_checked or is_upgrade or len(self._headers) > MAX_HEADERS:
+            _check_head(version, self._headers, is_upgrade)
+            if (b"expect", b"100-continue") in self._headers and not self._is_busy:
+                self._transport.write(_CONTINUE)
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        if self._body_bytes <= MAX_BODY_BYTES:  # more is refused later, once it is known who calls
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        self._request_deadline = None
+        path, _, query = self._url.partition(b"?")
+        body = b"".join(self._body) if self._body_bytes <= MAX_BODY_BYTES else None
+        keep = self._parser.should_keep_alive()
+        method = self._parser.get_method().decode("ascii")
+        incoming = Incoming(method, path, query, self._headers, body, self._peer, keep, self._taken)
+        if not keep:
+            self._stop_receiving()
+        elif not self._is_busy:
+            self._begun = self._app.begin(incoming, self._answer_begun)
+            if self._begun:
+                return
+        self._queue(incoming)
+
+    @property
+    def _is_busy(self) -> bool:
+        """A request is being answered."""
+        return self._task is not None or self._begun is not None or self._feed is not None
+
+    def _stop_receiving(self) -> None:
+        """What has begun to arrive will not be a request."""
+        self._is_last = True
+        self._request_deadline = None
+        self._unread = _NOTHING
+
+    def _refuse(self, error: PlatformError) -> None:
+        """After the answers that are under way, one more and the end: what arrives cannot be read as a request."""
+        self._stop_receiving()
+        self._app.enter(self)
+        self._queue(Incoming("GET", b"", b"", self._headers, None, self._peer, False, refusal=error))
+
+    def _queue(self, incoming: Incoming) -> None:
+        self._waiting.append(incoming)
+        if not self._is_busy:
+            self._task = self._loop.create_task(self._answer_all())
+
+    def _answer_begun(self, answer: Answer) -> None:
+        self._begun = None
+        self._idle_deadline = self._loop.time() + KEEP_ALIVE_SECONDS
+        if not self._transport.is_closing():
+            self._write_answer(answer, "POST", keep=True)
+            if self._waiting:
+                self._task = self._loop.create_task(self._answer_all())
+            if not self._is_reading:
+                self._read_on()
+        self._settle()
+
+    async def _answer_all(self) -> None:
+        try:
+            while self._waiting and not self._transport.is_closing():
+                if self.paused:
+                    await self._writable.wait()
+                    continue
+                incoming = self._waiting.popleft()
+                if not self._waiting:
+                    self._waiting_bytes = 0
+                answer = await self._app.handle(incoming)
+                if answer.feed:
+                    self._open_feed(answer, answer.feed, incoming.method)
+                    return
+                if not self._transport.is_closing():
+                    self._write_answer(answer, incoming.method, incoming.keep_alive)
+                if not self._is_reading:
+                    self._read_on()
+                if self._waiting:
+                    await asyncio.sleep(0)  # other connections have their turn between two answers
+        finally:
+            self._task = None
+            self._idle_deadline = self._loop.time() + KEEP_ALIVE_SECONDS
+            self._settle()
+
+    def _write_answer(self, answer: Answer, method: str, keep: bool) -> None:
+        close = not keep or self._app.draining or (self._is_last and not self._waiting)
+        self._write(answer, method, close)
+        if close:
+            self._close()
+
+    def _write(self, answer: Answer, method: str, close: bool) -> None:
+        parts = [_REASONS[answer.status], self._table.date]
+        for name, value in answer.headers:
+            parts += (name, b": ", value, b"\r\n")
+        if answer.status != 204:
+            parts += (b"content-type: ", answer.content_type, b"\r\n")
+            if not answer.feed:
+                parts.append(b"content-length: %d\r\n" % len(answer.body))
+        parts.append(b"connection: close\r\n\r\n" if close else b"\r\n")
+        if method != "HEAD" and answer.status != 204:
+            parts.append(answer.body)
+        self._transport.write(b"".join(parts))
+
+    def _open_feed(self, answer: Answer, feed: Feed, method: str) -> None:
+        """The last answer of its connection: its body ends with it."""
+        self._stop_receiving()
+        self._waiting.clear()
+        if not self._transport.is_closing():
+            self._write(answer, method, close=True)
+        if self._transport.is_closing() or self._is_half_closed or method == "HEAD":
+            feed.close()
+            self._close()
+            return
+        self._feed, self._write_deadline = feed, None
+        if not self._is_reading:  # a reader that leaves is noticed by its end of data
+            self._is_reading = True
+            self._transport.resume_reading()
+        feed.open(self)
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def end(self) -> None:
+        self._close(LAST_EVENT_SECONDS)
+
+    def _close(self, limit_seconds: float = WRITE_SECONDS) -> None:
+        """Close when what was written has left, or at the limit."""
+        self._stop_receiving()
+        self._waiting.clear()
+        self._write_deadline = self._loop.time() + limit_seconds
+        self._transport.close()
+
+    def _settle(self) -> None:
+        """Tell the application when no request of this connection is in flight."""
+        if self._task is None and self._begun is None and self._request_deadline is None and not self._waiting:
+            self._app.leave(self)
+
+    def check(self, now: float) -> None:
+        if self._write_deadline is not None:
+            if now >= self._write_deadline:
+                self._transport.abort()
+        elif self._request_deadline is not None:
+            if now >= self._request_deadline and self._is_reading:
+                self._refuse(RequestTimeout(f"the request did not arrive within {REQUEST_SECONDS} s"))
+        elif not self._is_busy and now >= self._idle_deadline:
+            self._close()
+
+    def finish(self) -> asyncio.Task[None] | None:
+        """No more requests; the task that still answers, if there is one."""
+        self._stop_receiving()
+        if self._feed:
+            self._transport.abort()  # what feeds it has ended it, or is too late
+        elif not self._is_busy:
+            self._close()
+        return self._task
+
+
+def _check_head(version: str, headers: list[tuple[bytes, bytes]], is_upgrade: bool) -> None:
+    """Refuse what httptools lets pass and others read in another way."""
+    names = Counter(name for name, _ in headers)
+    if version not in ("1.0", "1.1"):
+        raise InvalidRequest("not an HTTP/1.1 request")
+    if names[b"host"] > 1 or (version == "1.1" and not names[b"host"]):
+        raise InvalidRequest("exactly one Host header is needed")
+    if len(headers) > MAX_HEADERS:
+        raise InvalidRequest(f"more than {MAX_HEADERS} headers")
+    coding = next((value for name, value in headers if name == b"transfer-encoding"), None)
+    if coding is not None and (coding.lower() != b"chunked" or version != "1.1"):
+        raise InvalidRequest("Transfer-Encoding must be chunked")
+    if is_upgrade and (coding is not None or names[b"content-length"]):
+        raise InvalidRequest("a request with a body cannot ask for another protocol")
+
+
+def _explain(error: httptools.HttpParserError) -> PlatformError:
+    """The parser's own error, or the one that a callback raised."""
+    if not isinstance(error, httptools.HttpParserCallbackError):
+        return InvalidRequest("not an HTTP/1.1 request")
+    if isinstance(error.__context__, PlatformError):
+        return error.__context__
+    fault = InternalError("our fault; the request id finds it in the logs")
+    fault.__cause__ = error.__context__
+    return fault

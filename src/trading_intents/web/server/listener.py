@@ -1,0 +1,47 @@
+"""Binds the HTTP port and serves an App on it. Owns no signals: the composition root does."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+
+from trading_intents.errors import StartupRefused
+from trading_intents.web.routing import App
+from trading_intents.web.server.connection import HttpConnection
+from trading_intents.web.server.table import ConnectionLimits, ConnectionTable
+
+BACKLOG = 2048
+
+
+def bind(host: str, port: int, setting: str = "HTTP") -> socket.socket:
+    """Take the port before anything else is started; a taken one is refused in plain words."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol is named because asyncio turns Nagle's delay off only for sockets that say TCP.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise StartupRefused(
+            f"cannot listen on {host} port {port} ({error.strerror}): end what uses it, or set "
+            f"TRADING_INTENTS_{setting}_HOST and TRADING_INTENTS_{setting}_PORT"
+        ) from None
+    listener.setblocking(False)
+    return listener
+
+
+@contextlib.asynccontextmanager
+async def serving(app: App, listener: socket.socket, limits: ConnectionLimits) -> AsyncIterator[None]:
+    """Serve `app` while the block runs, then close every connection."""
+    table = ConnectionTable(app, limits)
+    ticking = asyncio.create_task(table.tick())
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: HttpConnection(table), sock=listener, backlog=BACKLOG)
+    try:
+        yield
+    finally:
+        ticking.cancel()
+        server.close()
+        await table.close()

@@ -1,0 +1,92 @@
+"""The open HTTP connections: how many there may be, in all and of one address, and what they share."""
+
+import asyncio
+import contextlib
+import resource
+from collections import Counter
+from dataclasses import dataclass
+from email.utils import formatdate
+from typing import Protocol
+
+from trading_intents.errors import PlatformError, Unavailable
+from trading_intents.web.limits import limited_address
+from trading_intents.web.routing import App
+
+MAX_CONNECTIONS = 10_000
+READ_BYTES = 64 * 1024
+CLOSE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    total: int
+    per_address: int  # trusted proxies are exempt
+
+
+def connection_limits(per_address: int) -> ConnectionLimits:
+    """Raise the soft limit of open files to the hard one; half of them are left to databases, brokers and gRPC."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    total = MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft // 2)
+    return ConnectionLimits(total, per_address or total // 2)
+
+
+class Connection(Protocol):
+    def check(self, now: float) -> None:
+        """End it if it is past a deadline."""
+        ...
+
+    def finish(self) -> asyncio.Task[None] | None:
+        """No more requests; the task that still answers, if there is one."""
+        ...
+
+
+class ConnectionTable:
+    """Holds what the connections of one listener share."""
+
+    def __init__(self, app: App, limits: ConnectionLimits) -> None:
+        self.app, self._limits = app, limits
+        self.connections: dict[Connection, str | None] = {}  # each with the address that it counts for
+        self._by_address: Counter[str | None] = Counter()
+        self.buffer = memoryview(bytearray(READ_BYTES))  # a read is parsed or copied before the next one
+        self.date = b""
+
+    def add(self, connection: Connection, peer: str) -> PlatformError | None:
+        """Count a connection; answers the refusal if it is one too many."""
+        metrics = self.app.metrics
+        address = None if self.app.proxies.trusts(peer) else limited_address(peer)
+        self.connections[connection] = address
+        self._by_address[address] += 1
+        metrics.http_connections.inc()
+        if address is not None and self._by_address[address] > self._limits.per_address:
+            metrics.http_connections_refused.labels("address").inc()
+            return Unavailable("too many connections from this address")
+        if len(self.connections) > self._limits.total:
+            metrics.http_connections_refused.labels("total").inc()
+            return Unavailable("too many connections")
+        return None
+
+    def remove(self, connection: Connection) -> None:
+        address = self.connections.pop(connection)
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+        self.app.metrics.http_connections.dec()
+
+    async def tick(self) -> None:
+        """Once a second: renew the date header, and end the connections that are past a deadline."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self.date = b"date: " + formatdate(usegmt=True).encode() + b"\r\n"
+            for connection in list(self.connections):
+                connection.check(loop.time())
+            await asyncio.sleep(1)
+
+    async def close(self) -> None:
+        tasks = [task for connection in list(self.connections) if (task := connection.finish())]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
+            for task in late:
+                task.cancel()
