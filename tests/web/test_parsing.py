@@ -155,9 +155,13 @@ def take_by_h11(data: bytes) -> list[Taken]:
 
 
 def comparable(taken: list[Taken]) -> list[Taken]:
-    """h11 writes `chunked` in lower case."""
+    """h11 writes `chunked` in lower case, and takes spaces around a value away where we do when it is read."""
+
+    def value_of(name: bytes, value: bytes) -> bytes:
+        return (value.lower() if name == b"transfer-encoding" else value).strip(b" \t")
+
     return [
-        (method, target, [(n, v.lower() if n == b"transfer-encoding" else v) for n, v in headers], body)
+        (method, target, [(name, value_of(name, value)) for name, value in headers], body)
         for method, target, headers, body in taken
     ]
 

@@ -53,7 +53,7 @@ def quick_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) -
         return known
 
     def submit(incoming: Incoming, account_id: str, address: str, respond: Respond) -> PendingSubmission | None:
-        headers, body = dict(incoming.headers), incoming.body
+        headers, body = incoming.named or {}, incoming.body
         plain = len(headers) == len(incoming.headers) and headers.get(b"content-type") == JSON
         key = headers.get(b"x-api-key")
         if not plain or key is None or body is None or not _OTHERS.isdisjoint(headers) or parse_id(account_id) is None:

@@ -32,6 +32,7 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
     peer: str
     keep_alive: bool
     taken: bool = True  # False: it began after the process was told to stop
+    named: dict[bytes, bytes] | None = None  # the headers by name, of two with one name the last
     refusal: PlatformError | None = None  # it could not be read as a request; this is its answer
 
 
@@ -107,7 +108,7 @@ class Request:
 
     def __init__(self, incoming: Incoming, params: dict[str, str], address: str) -> None:
         self.incoming, self.params, self.address = incoming, params, address
-        self._headers = dict(incoming.headers)
+        self._headers = dict(incoming.headers) if incoming.named is None else incoming.named
         self.id = request_id(self._headers.get(b"x-request-id"))
         self.caller: Caller | None = None
         self.headers_out: Headers = [(b"x-request-id", self.id.encode())]

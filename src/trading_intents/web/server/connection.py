@@ -4,7 +4,7 @@ Knows no route. Every byte that a client sends or does not read, and every wait 
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from http import HTTPStatus
 from typing import cast
 
@@ -12,7 +12,7 @@ import httptools
 
 from trading_intents.errors import InternalError, InvalidRequest, PlatformError, RequestTimeout
 from trading_intents.web.body import MAX_BODY_BYTES
-from trading_intents.web.request import Answer, Begun, Feed, Incoming
+from trading_intents.web.request import Answer, Begun, Feed, Headers, Incoming
 from trading_intents.web.server.table import ConnectionTable
 
 PARSE_BYTES = 4 * 1024  # at a time: the requests in them are all queued before the queue's limit is looked at
@@ -30,8 +30,7 @@ LAST_EVENT_SECONDS = 5  # for the end of a stream to leave
 _REASONS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NOTHING = memoryview(b"")
-# Headers that change how a request is read.
-_CHECKED = frozenset({b"expect", b"transfer-encoding"})
+_UNUSUAL = frozenset({b"connection", b"expect", b"transfer-encoding"})  # headers that change how a request is read
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -53,7 +52,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._is_reading = True
         self._is_half_closed = False
         self._is_last = False  # no request after the ones that wait
-        self._headers: list[tuple[bytes, bytes]] = []
+        self._headers: Headers = []
         self._request_deadline: float | None = None  # while a request arrives
         self._write_deadline: float | None = None  # while answers wait to leave
         self._idle_deadline = self._loop.time() + FIRST_BYTE_SECONDS
@@ -102,7 +101,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._write_deadline = None
             self._read_on()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
+    def get_buffer(self, sizehint: int) -> bytearray:
         return self._table.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -111,7 +110,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if nbytes <= PARSE_BYTES:
             self._parse(self._table.buffer[:nbytes])
         else:
-            self._unread = memoryview(bytes(self._table.buffer[:nbytes]))
+            self._unread = memoryview(self._table.buffer[:nbytes])
         if self._unread or self._waiting:
             self._read_on()
 
@@ -136,7 +135,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         few = len(self._waiting) + (self._begun is not None) < MAX_PIPELINED
         return few and self._waiting_bytes < MAX_PIPELINED_BYTES and not self.paused
 
-    def _parse(self, piece: memoryview) -> None:
+    def _parse(self, piece: bytearray | memoryview) -> None:
         self._piece_bytes = len(piece)
         if self._waiting:
             self._waiting_bytes += self._piece_bytes
@@ -160,8 +159,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._taken = self._app.enter(self)
         self._url = b""
         self._headers = []
-        self._hosts = 0
-        self._is_checked = False
         self._in_head = True
         # Counted from the next piece on: what came before in this one belongs to others.
         self._framing_bytes = -self._piece_bytes
@@ -172,22 +169,19 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_head:
-            return  # a trailer: it says nothing about who calls
-        name = name.lower()
-        if name == b"host":
-            self._hosts += 1
-        elif name in _CHECKED:
-            self._is_checked = True
-        self._headers.append((name, value.rstrip(b" \t")))
+        if self._in_head:  # else it is a trailer, and says nothing about who calls
+            self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._framing_bytes = -self._piece_bytes
-        version, is_upgrade = self._parser.get_http_version(), self._parser.should_upgrade()
-        if version != "1.1" or self._hosts != 1 or self._is_checked or is_upgrade or len(self._headers) > MAX_HEADERS:
-            _check_head(version, self._headers, is_upgrade)
-            if (b"expect", b"100-continue") in self._headers and not self._is_busy:
+        headers, named, parser = self._headers, dict(self._headers), self._parser
+        self._named, self._keep_alive = named, parser.should_keep_alive()
+        # Only HTTP/1.1 is kept alive without a Connection header.
+        usual = self._keep_alive and b"host" in named and len(named) == len(headers) <= MAX_HEADERS
+        if not usual or not _UNUSUAL.isdisjoint(named) or parser.should_upgrade():
+            _check_head(parser, headers, named)
+            if named.get(b"expect", b"").lower() == b"100-continue" and not self._is_busy:
                 self._transport.write(_CONTINUE)
 
     def on_body(self, body: bytes) -> None:
@@ -199,9 +193,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._request_deadline = None
         path, _, query = self._url.partition(b"?")
         body = b"".join(self._body) if self._body_bytes <= MAX_BODY_BYTES else None
-        keep = self._parser.should_keep_alive()
+        keep = self._keep_alive
         method = self._parser.get_method().decode("ascii")
-        incoming = Incoming(method, path, query, self._headers, body, self._peer, keep, self._taken)
+        incoming = Incoming(method, path, query, self._headers, body, self._peer, keep, self._taken, self._named)
         if not keep:
             self._stop_receiving()
         elif not self._is_busy:
@@ -340,19 +334,21 @@ class HttpConnection(asyncio.BufferedProtocol):
         return self._task
 
 
-def _check_head(version: str, headers: list[tuple[bytes, bytes]], is_upgrade: bool) -> None:
-    """Refuse what httptools lets pass and others read in another way."""
-    names = Counter(name for name, _ in headers)
-    if version not in ("1.0", "1.1"):
+def _check_head(parser: httptools.HttpRequestParser, headers: Headers, named: dict[bytes, bytes]) -> None:
+    """Refuse what httptools lets pass and others refuse or read in another way."""
+    version = parser.get_http_version()
+    if version not in ("1.1", "1.0"):
         raise InvalidRequest("not an HTTP/1.1 request")
-    if names[b"host"] > 1 or (version == "1.1" and not names[b"host"]):
-        raise InvalidRequest("exactly one Host header is needed")
+    if b"host" not in named and version == "1.1":
+        raise InvalidRequest("a Host header is needed")
+    if len(named) != len(headers) and sum(name == b"host" for name, _ in headers) > 1:
+        raise InvalidRequest("more than one Host header")
     if len(headers) > MAX_HEADERS:
         raise InvalidRequest(f"more than {MAX_HEADERS} headers")
-    coding = next((value for name, value in headers if name == b"transfer-encoding"), None)
-    if coding is not None and (coding.lower() != b"chunked" or version != "1.1"):
+    coding = named.get(b"transfer-encoding")
+    if coding is not None and (coding.strip(b" \t").lower() != b"chunked" or version == "1.0"):
         raise InvalidRequest("Transfer-Encoding must be chunked")
-    if is_upgrade and (coding is not None or names[b"content-length"]):
+    if parser.should_upgrade() and (coding is not None or b"content-length" in named):
         raise InvalidRequest("a request with a body cannot ask for another protocol")
 
 

@@ -50,7 +50,7 @@ class ConnectionTable:
         self.app, self._limits = app, limits
         self.connections: dict[Connection, str | None] = {}  # each with the address that it counts for
         self._by_address: Counter[str | None] = Counter()
-        self.buffer = memoryview(bytearray(READ_BYTES))  # a read is parsed or copied before the next one
+        self.buffer = bytearray(READ_BYTES)  # a read is parsed or copied before the next one
         self.date = b""
 
     def add(self, connection: Connection, peer: str) -> PlatformError | None:
