@@ -1,0 +1,122 @@
+"""Hostile HTTP clients beside honest ones: every honest request is answered, and memory stays as it is."""
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from tests.conftest import Urls
+from tests.platform import Platform, serving
+from tests.world import PLENTY
+
+HONEST_CLIENTS = 4
+PAUSE_SECONDS = 0.04
+ALONE_SHARE = 0.1
+END_SECONDS = 30
+MAX_GROWTH_MB = 150
+MAX_LATE_GROWTH_MB = 30
+MAX_SLOWDOWN, MIN_LIMIT_MILLIS = 3, 50
+ORDER = {"symbol": "AAPL", "order_side": "BUY", "spec": {"Limit": {"quantity": "1", "limit_price": "0.01"}}}
+SUBMIT = {"command": {"type": "CREATE", "payload": ORDER}}
+
+
+@dataclass
+class Honest:
+    """Clients that keep a connection, submit and read, and take nothing but success."""
+
+    platform: Platform
+    account_id: str
+    api_key: str
+    millis: list[float] = field(default_factory=list)
+    memory_mb: list[float] = field(default_factory=list)
+
+    async def run(self, seconds: float) -> None:
+        self.millis, self.memory_mb = [], []
+        until = time.monotonic() + seconds
+        await asyncio.gather(*(self._ask(until) for _ in range(HONEST_CLIENTS)))
+
+    async def _ask(self, until: float) -> None:
+        path, headers = f"/v1/accounts/{self.account_id}/intents", {"x-api-key": self.api_key}
+        async with httpx.AsyncClient(base_url=self.platform.url, verify=False, timeout=10) as client:
+            while time.monotonic() < until:
+                started = time.monotonic()
+                submitted = await client.post(path, json=SUBMIT, headers=headers)
+                self.millis.append((time.monotonic() - started) * 1000)
+                read = await client.get(f"{path}?limit=1", headers=headers)
+                health = await client.get("/readyz", headers={"connection": "close"})
+                assert [submitted.status_code, read.status_code, health.status_code] == [202, 200, 200]
+                self.memory_mb.append(memory_mb(self.platform))
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    @property
+    def p99_millis(self) -> float:
+        return sorted(self.millis)[int(len(self.millis) * 0.99)]
+
+
+def memory_mb(platform: Platform) -> float:
+    status = Path(f"/proc/{platform.process.pid}/status").read_text()
+    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS"))
+
+
+@pytest.fixture
+def honest(urls: Urls, tmp_path: Path) -> Iterator[Honest]:
+    urls_given = {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()}
+    with serving(tmp_path, **PLENTY, **urls_given, ROLES="api") as platform:
+        key = {"name": "bot", "environment": "paper", "permissions": ["intent:edit", "intent:read"]}
+        account = {"name": "a", "broker": "paper", "environment": "paper"}
+        made = platform.apply({"organizations": [{"external_id": "o", "api_keys": [key], "accounts": [account]}]})
+        organization = made["organizations"][0]
+        yield Honest(platform, organization["accounts"][0]["id"], organization["api_keys"][0]["api_key"])
+
+
+@contextlib.contextmanager
+def attacked(honest: Honest, seconds: float) -> Iterator[subprocess.Popen[str]]:
+    task = {
+        "port": urlsplit(honest.platform.url).port,
+        "path": f"/v1/accounts/{honest.account_id}/intents",
+        "api_key": honest.api_key,
+        "seconds": seconds,
+        "seed": 7,
+    }
+    command = [sys.executable, "-m", "tests.chaos.hostile"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin
+        process.stdin.write(json.dumps(task))
+        process.stdin.close()
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("seconds", [10, pytest.param(600, marks=pytest.mark.chaos)])
+def test_honest_clients_are_served_beside_hostile_ones(honest: Honest, seconds: int) -> None:
+    asyncio.run(honest.run(seconds * ALONE_SHARE))
+    alone_millis, alone_mb = honest.p99_millis, max(honest.memory_mb)
+    with attacked(honest, seconds) as attackers:
+        asyncio.run(honest.run(seconds))
+        assert attackers.stdout
+        told = json.loads(attackers.stdout.read())
+        attackers.wait(END_SECONDS)
+    half = len(honest.memory_mb) // 2
+    early_mb, late_mb = max(honest.memory_mb[:half]), max(honest.memory_mb[half:])
+    print(
+        f"\n{len(honest.millis)} honest submits: p99 {alone_millis:.1f} ms alone, {honest.p99_millis:.1f} ms beside "
+        f"{told['made']}, answered {told['answers']}; memory {alone_mb:.0f} MB alone, {early_mb:.0f}, {late_mb:.0f} MB"
+    )
+    assert len(told["made"]) >= 6
+    assert set(told["answers"]) <= {"200", "400", "404"}
+    assert late_mb <= alone_mb + MAX_GROWTH_MB
+    if seconds > 60:
+        assert late_mb <= early_mb + MAX_LATE_GROWTH_MB
+        assert honest.p99_millis <= max(MAX_SLOWDOWN * alone_millis, MIN_LIMIT_MILLIS)
+    assert not [line for line in honest.platform.logs if not line.startswith("{") or '"level": "error"' in line]
