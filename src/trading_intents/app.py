@@ -63,7 +63,8 @@ from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.migrate import migrate
 from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import Signals, open_signals
-from trading_intents.stream.grpc import Door, Listener
+from trading_intents.stream.grpc.listener import Listener
+from trading_intents.stream.grpc.subscriptions import Door
 from trading_intents.stream.http import event_routes
 from trading_intents.stream.hub import Hub
 from trading_intents.stream.model import CHANNEL as STREAM
@@ -210,11 +211,12 @@ def build_features(parts: Parts, vault: Vault) -> Features:
         *intent_routes(gates["read_intents"], accounts, Intents(pool)),
         *order_routes(gates["read_intents"], accounts, Orders(pool)),
     )
-    hub = Hub(worker, parts.clock, parts.metrics, parts.log)
+    hub = Hub(worker, settings.max_streams, parts.clock, parts.metrics, parts.log)
     retained = {EventType.BROKER_ORDER: retained_orders, EventType.BROKER_POSITION: retained_positions}
     streams = Streams(worker, hub, accounts, gates["stream"], retained, parts.log)
     door = Door(streams, gates["stream"], limits, Proxies(settings.trusted_proxies), parts.log)
-    grpc = Listener(door, settings.grpc_host, settings.grpc_port, settings.tls_certificate_file, settings.tls_key_file)
+    files = (settings.tls_certificate_file, settings.tls_key_file)
+    grpc = Listener(door, settings.max_streams, settings.grpc_host, settings.grpc_port, *files)
     handlers = {Queue.ACCOUNTS: account_handlers(worker, brokers, vault), Queue.USERS: user_handlers()}
 
     def execution(shop: Shop) -> Execution:
@@ -298,6 +300,8 @@ def build_app(parts: Parts, features: Features) -> App:
             return "this process is shutting down"
         if "stream" in settings.roles and not await features.grpc.is_reachable():
             return "the gRPC port does not answer"
+        if "stream" in settings.roles and features.grpc.is_full:
+            return "the gRPC port is full: no stream more can be opened"
         return "" if await parts.database.service.healthy() else "the database is away"
 
     routes = operations_routes(public, missing, parts.metrics.registry, parts.clock)

@@ -48,6 +48,7 @@ class Settings:
     )
     grpc_host: str = _setting("127.0.0.1", "Address that the gRPC stream listens on.")
     grpc_port: int = _setting(5051, "Its port. 0: any free one, told at start.")
+    max_streams: int = _setting(10_000, "Streams that a process holds open, gRPC and SSE together, 1 to 100000.")
     tls_certificate_file: str = _setting(
         "", "PEM file of the gRPC port's certificate and those that signed it. Empty: no TLS."
     )
@@ -186,6 +187,8 @@ def _check(settings: Settings) -> None:
         raise StartupRefused(f"{PREFIX}TLS_CERTIFICATE_FILE: together with {PREFIX}TLS_KEY_FILE, or neither")
     if not 1 <= settings.database_pool_size <= 100:
         raise StartupRefused(f"{PREFIX}DATABASE_POOL_SIZE: 1 to 100")
+    if not 1 <= settings.max_streams <= 100_000:
+        raise StartupRefused(f"{PREFIX}MAX_STREAMS: 1 to 100000")
     if not 1 <= settings.execution_max_age_millis <= 604_800_000:
         raise StartupRefused(f"{PREFIX}EXECUTION_MAX_AGE_MILLIS: 1 to 604800000")
     if not 1 <= settings.execution_reconcile_seconds <= 86_400:

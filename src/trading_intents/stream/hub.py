@@ -33,7 +33,6 @@ STUCK_SECONDS = 60.0  # a connection that takes nothing for so long is given up,
 CHECK_SECONDS = 2.0
 CHECKS_AT_ONCE = 4
 MOST_STREAMS_PER_CALLER = 100
-MOST_STREAMS = 10_000
 # While all of an organization's subscribers that still take anything have this much waiting, reading on would help none
 # of them: it is us who are slow, and the log can wait better than memory can.
 CROWDED_EVENTS, CROWDED_BYTES = 2_000, 2 * 1024 * 1024
@@ -136,7 +135,8 @@ class Followed:
 
 
 class Hub:
-    def __init__(self, pool: Pool, clock: Clock, metrics: Metrics, log: Log) -> None:
+    def __init__(self, pool: Pool, max_streams: int, clock: Clock, metrics: Metrics, log: Log) -> None:
+        self._max_streams = max_streams
         self._pool, self._clock, self._metrics, self._log = pool, clock, metrics, log
         self._sessions: dict[Subscriber, Session] = {}
         self._callers: Counter[str] = Counter()
@@ -146,13 +146,17 @@ class Hub:
         self._woken = asyncio.Event()
         self.draining = False
 
+    @property
+    def is_full(self) -> bool:
+        return len(self._sessions) >= self._max_streams
+
     def open(self, session: Session, notify: Callable[[], None]) -> Subscriber:
         """A new connection; `close` ends what this begins."""
         if self.draining:
             raise Unavailable("this process is shutting down")
         if self._callers[session.caller] >= MOST_STREAMS_PER_CALLER:
             raise LimitReached(f"at most {MOST_STREAMS_PER_CALLER} streams a caller: close some")
-        if len(self._sessions) >= MOST_STREAMS:
+        if self.is_full:
             raise Unavailable("too many streams")
         subscriber = Subscriber(notify)
         self._sessions[subscriber] = session

@@ -95,8 +95,12 @@ class Streams:
         self._of_organization = max(1, primings // 2)  # so that one leaves room for another
         self._primings: WeakValueDictionary[OrganizationId, asyncio.Semaphore] = WeakValueDictionary()
 
+    @property
+    def is_full(self) -> bool:
+        return self._hub.is_full
+
     def open(self, door: str, request: Request, notify: Callable[[], None]) -> Stream:
-        """For a caller that the gate has identified and permitted; the hub asks it again and again."""
+        """For a caller that the gate has identified; the hub has both of its questions asked again and again."""
 
         async def check() -> None:
             await self._gate.identify(request)

@@ -1,0 +1,113 @@
+"""The gRPC port: its limits, its TLS, its start and stop."""
+
+import asyncio
+import os
+import ssl
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from trading_intents.errors import StartupRefused
+from trading_intents.stream.grpc.public import MAX_PUBLIC_CALLS, PublicServicer
+from trading_intents.stream.grpc.subscriptions import MAX_ADMISSIONS, Door
+
+MOST_REQUEST_BYTES = 64 * 1024
+MOST_METADATA_BYTES = 16 * 1024
+KEEPALIVE_MILLIS, KEEPALIVE_LIMIT_MILLIS = 30_000, 10_000
+LEAST_PING_MILLIS = 10_000
+HANDSHAKE_LIMIT_MILLIS = 10_000
+IDLE_CONNECTION_MILLIS = 300_000  # without a call
+# More than one caller's streams, so that the 101st is refused in words: above this, clients wait without a word.
+MAX_CALLS_PER_CONNECTION = 250
+STOP_SECONDS = 2.0
+REACH_SECONDS = 1.0
+
+OPTIONS = (
+    ("grpc.so_reuseport", 0),  # a taken port is refused, not shared
+    ("grpc.max_receive_message_length", MOST_REQUEST_BYTES),
+    ("grpc.max_metadata_size", MOST_METADATA_BYTES),
+    ("grpc.keepalive_time_ms", KEEPALIVE_MILLIS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_LIMIT_MILLIS),
+    ("grpc.http2.min_ping_interval_without_data_ms", LEAST_PING_MILLIS),
+    ("grpc.max_concurrent_streams", MAX_CALLS_PER_CONNECTION),
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_LIMIT_MILLIS),
+    ("grpc.max_connection_idle_ms", IDLE_CONNECTION_MILLIS),
+)
+
+
+class Listener:
+    """The port, with health and reflection beside the stream. The hub ends the streams; this only lets them go."""
+
+    def __init__(
+        self, door: Door, max_streams: int, host: str, port: int, certificate_file: str, key_file: str
+    ) -> None:
+        # A guard for memory: each part has a smaller limit of its own, which is reached first and says so.
+        self._max_calls = 2 * (max_streams + MAX_ADMISSIONS + MAX_PUBLIC_CALLS)
+        self._door, self._host, self._port = door, host, port
+        self._files = (Path(certificate_file), Path(key_file)) if certificate_file else None
+        self._public = PublicServicer()
+        self._server: grpc.aio.Server | None = None
+
+    @property
+    def address(self) -> str:
+        return f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
+
+    async def start(self) -> None:
+        # PostgreSQL may be started beside us at any time: what grpc does around a fork is for children that use it too.
+        os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+        self._server = server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=self._max_calls)
+        server.add_generic_rpc_handlers((self._door.handler(), *self._public.handlers()))
+        try:
+            if self._files:
+                self._port = server.add_secure_port(self.address, _credentials(*self._files))
+            else:
+                self._port = server.add_insecure_port(self.address)
+        except RuntimeError:
+            raise StartupRefused(
+                f"cannot listen on {self._host} port {self._port}: end what uses it, or set "
+                "TRADING_INTENTS_GRPC_HOST and TRADING_INTENTS_GRPC_PORT"
+            ) from None
+        await server.start()
+
+    @property
+    def is_full(self) -> bool:
+        return self._door.is_full
+
+    async def is_reachable(self) -> bool:
+        try:
+            async with asyncio.timeout(REACH_SECONDS):
+                _, writer = await asyncio.open_connection(self._host, self._port)
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return True
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._public.stop()
+            await self._server.stop(STOP_SECONDS)
+
+
+def _credentials(certificate: Path, key: Path) -> Any:
+    """Read again when the files change, so that a renewed certificate needs no restart."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)  # grpc would say nothing
+    except (OSError, ssl.SSLError) as error:
+        raise StartupRefused(f"TRADING_INTENTS_TLS_CERTIFICATE_FILE, _KEY_FILE: {error}") from None
+    seen: list[tuple[int, int]] = []
+
+    def read() -> Any:
+        """None: nothing changed, or the files are half-written."""
+        try:
+            stamps = (certificate.stat().st_mtime_ns, key.stat().st_mtime_ns)
+            if seen and seen[0] == stamps:
+                return None
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+            pair = (key.read_bytes(), certificate.read_bytes())
+        except (OSError, ssl.SSLError):
+            return None
+        seen[:] = [stamps]
+        return grpc.ssl_server_certificate_configuration([pair])
+
+    return grpc.dynamic_ssl_server_credentials(read(), read)

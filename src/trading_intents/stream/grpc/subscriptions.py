@@ -1,0 +1,187 @@
+"""TradingService: statuses for errors, bytes passed through. Encodes nothing for a subscriber."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+from urllib.parse import unquote
+
+import grpc
+
+from trading_intents.errors import InternalError, InvalidRequest, PlatformError, Unauthorized, Unavailable
+from trading_intents.identity.access import Gate
+from trading_intents.identity.model import Caller
+from trading_intents.stream import trading_pb2
+from trading_intents.stream.grpc.calls import (
+    FIRST_MESSAGE_SECONDS,
+    IDLE_SECONDS,
+    SERVICE,
+    Context,
+    abort,
+    parse,
+    read,
+    read_first,
+)
+from trading_intents.stream.model import EventType
+from trading_intents.stream.service import Asked, Stream, Streams
+from trading_intents.stream.subscriber import Subscriber
+from trading_intents.telemetry import Log
+from trading_intents.web.limits import Bucket, Limits, Proxies
+from trading_intents.web.request import Incoming, Request
+
+MAX_ADMISSIONS = 1_000  # calls whose caller is not known yet
+
+_PEER = re.compile(r"ipv[46]:\[?(.*?)\]?:\d+\Z")
+
+Ask = Callable[[Stream], Awaitable[bool]]
+
+
+class Door:
+    def __init__(self, streams: Streams, gate: Gate, limits: Limits, proxies: Proxies, log: Log) -> None:
+        self._streams, self._gate, self._limits, self._proxies, self._log = streams, gate, limits, proxies, log
+
+        self._admitting = 0
+
+    @property
+    def is_full(self) -> bool:
+        """True: the next caller would be refused, whoever it is."""
+        return self._admitting >= MAX_ADMISSIONS or self._streams.is_full
+
+    def handler(self) -> Any:
+        """Without serializers: what subscribers get is bytes already, and what we read may be no message at all.
+
+        SubscribeEvents reads its one message itself: grpc would wait for it without a limit, whoever calls.
+        """
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "SubscribeEvents": grpc.stream_stream_rpc_method_handler(self._subscribe_events),
+                "StreamEvents": grpc.stream_stream_rpc_method_handler(self._stream_events),
+            },
+        )
+
+    async def _subscribe_events(self, _: AsyncIterator[bytes], context: Context) -> None:
+        async def ask(stream: Stream) -> bool:
+            asked = _asked(parse(trading_pb2.Subscribe, await read_first(context)))
+            asked.check()
+            self._gate.permit(stream.request)
+            await self._streams.subscribe(stream, asked)
+            return True
+
+        await self._serve(context, ask)
+
+    async def _stream_events(self, _: AsyncIterator[bytes], context: Context) -> None:
+        async def ask(stream: Stream) -> bool:
+            self._gate.permit(stream.request)
+            limit_seconds: float | None = FIRST_MESSAGE_SECONDS
+            while (data := await read(context, limit_seconds)) is not None:
+                request = parse(trading_pb2.StreamEventsRequest, data)
+                match request.WhichOneof("request"):
+                    case "subscribe":
+                        await self._streams.subscribe(stream, _asked(request.subscribe))
+                    case "unsubscribe":
+                        await self._streams.unsubscribe(stream, request.unsubscribe.trading_account_id or None)
+                    case _:
+                        raise InvalidRequest("neither subscribe nor unsubscribe")
+                limit_seconds = None if stream.scopes else IDLE_SECONDS
+            return bool(stream.scopes)
+
+        await self._serve(context, ask)
+
+    async def _serve(self, context: Context, ask: Ask) -> None:
+        """`ask` reads the request and asks for events; False: there is nothing to wait for."""
+        try:
+            error = await self._stream(await self._admit(context), context, ask)
+        except PlatformError as refusal:
+            error = refusal
+        except Exception as fault:
+            self._log.error("stream failed", exc_info=fault)
+            error = InternalError("our fault; the logs tell")
+        if error is not None:
+            await abort(context, error)
+
+    async def _stream(self, request: Request, context: Context, ask: Ask) -> PlatformError | None:
+        """Why it ended; None when the caller wanted nothing more."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = asyncio.Event()
+
+        def notify() -> None:
+            waiting.set()
+            if subscriber.error is not None and not ended.done():
+                ended.set_result(None)
+
+        async def ask_on() -> None:
+            try:
+                more = await ask(stream)
+            except PlatformError as refusal:
+                subscriber.end(refusal)
+            except Exception as fault:
+                self._log.error("asking for events failed", exc_info=fault)
+                subscriber.end(InternalError("our fault; the logs tell"))
+            else:
+                if not more and not ended.done():
+                    ended.set_result(None)
+
+        stream = self._streams.open("grpc", request, notify)
+        subscriber = stream.subscriber
+        asking = asyncio.create_task(ask_on())
+        pumping = asyncio.create_task(_pump(subscriber, waiting, context))
+        try:
+            # A write can wait for ever on a reader that has stopped: the end must not wait with it.
+            await asyncio.wait((pumping, ended), return_when=asyncio.FIRST_COMPLETED)
+            return subscriber.error
+        finally:
+            self._streams.close(stream)
+            asking.cancel()
+            pumping.cancel()
+            await asyncio.gather(asking, pumping, return_exceptions=True)
+
+    async def _admit(self, context: Context) -> Request:
+        """In the order of REST: who, and too often. Before any message is read, so that only known callers wait."""
+        if self._admitting >= MAX_ADMISSIONS:
+            raise Unavailable("too many calls begin at once")
+        headers = [
+            (name.encode(), value if isinstance(value, bytes) else value.encode())
+            for name, value in context.invocation_metadata() or ()
+        ]
+        found = _PEER.match(unquote(context.peer()))
+        incoming = Incoming("POST", b"", b"", headers, b"", found[1] if found else "unknown", keep_alive=True)
+        request = Request(incoming, {}, self._proxies.address(incoming))
+        self._limits.check(Bucket.FAILURES, request.address)
+        self._admitting += 1
+        try:
+            await self._gate.identify(request)
+        except Unauthorized:
+            self._limits.spend(Bucket.FAILURES, request.address)
+            raise
+        finally:
+            self._admitting -= 1
+        assert isinstance(request.caller, Caller)
+        self._limits.take(Bucket.READS, request.caller.limit_key)
+        return request
+
+
+async def _pump(subscriber: Subscriber, waiting: asyncio.Event, context: Context) -> None:
+    """Until cancelled, or the connection is lost."""
+    while True:
+        batch = subscriber.take()
+        if batch is None:
+            waiting.clear()
+            await waiting.wait()
+            continue
+        for message in batch.messages:
+            await context.write(message.data)
+            subscriber.sent(1, len(message.data))
+
+
+def _asked(message: trading_pb2.Subscribe) -> Asked:
+    known = set(map(int, EventType))
+    if message.order_delivery not in trading_pb2.OrderDelivery.values():
+        raise InvalidRequest("order_delivery is not one that is known")
+    return Asked(
+        message.trading_account_id or None,
+        frozenset(EventType(kind) for kind in message.subscriptions if kind in known),
+        message.instrument_key,
+        message.order_delivery == trading_pb2.ORDER_DELIVERY_PRIMED,
+        message.resume_after,
+    )
