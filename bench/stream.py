@@ -48,7 +48,11 @@ BARS = {"grpc": (12_000, 20_000), "sse": (40_000, 80_000)}
 LATENCY_BAR, LATENCY_GOAL = 50.0, 10.0
 LOG = make_log("warning")
 TICKS = os.sysconf("SC_CLK_TCK")
-PLENTY = {f"TRADING_INTENTS_RATE_LIMIT_{kind}": "1000000/1000000" for kind in ("WRITES", "READS")}
+PLENTY = {
+    f"TRADING_INTENTS_RATE_LIMIT_{whose}{kind}": "1000000/1000000"
+    for whose in ("", "ORGANIZATION_")
+    for kind in ("WRITES", "READS")
+}
 PLENTY |= {"TRADING_INTENTS_HTTP_CONNECTIONS_PER_ADDRESS": "10000"}
 
 

@@ -33,7 +33,11 @@ CONNECTIONS = (1, 16, 64, 256)
 MOST_REQUESTS_A_SECOND = 15_000
 YARDSTICK_CLIENTS = 32
 TICKS = os.sysconf("SC_CLK_TCK")
-PLENTY = {f"TRADING_INTENTS_RATE_LIMIT_{kind}": "1000000/1000000" for kind in ("SUBMITS", "WRITES", "READS")}
+PLENTY = {
+    f"TRADING_INTENTS_RATE_LIMIT_{whose}{kind}": "1000000/1000000"
+    for whose in ("", "ORGANIZATION_")
+    for kind in ("SUBMITS", "WRITES", "READS")
+}
 PLENTY |= {"TRADING_INTENTS_HTTP_CONNECTIONS_PER_ADDRESS": "10000"}
 
 # The specification's minimal transaction, whatever more ours does.

@@ -18,6 +18,7 @@ from tests.platform import Platform, serving
 from tests.proxy import FaultProxy, proxied
 from tests.storage.conftest import postmaster
 from tests.waiting import eventually, eventually_async
+from tests.world import PLENTY
 
 pytest_plugins = ("tests.warm",)
 
@@ -27,7 +28,7 @@ ANSWER_SECONDS = 3
 RETURN_SECONDS = 5
 PAUSE_SECONDS = 0.02  # less than Retry-After asks for, but enough to leave the machine to what it recovers
 NO_LIMIT = "1000000/1000000"
-UNLIMITED = {"RATE_LIMIT_WRITES": NO_LIMIT, "RATE_LIMIT_READS": NO_LIMIT, "RATE_LIMIT_FAILURES": NO_LIMIT}
+UNLIMITED = dict.fromkeys(PLENTY, NO_LIMIT)
 
 
 def admin_of(platform: Platform, user: str, organization: str) -> dict[str, str]:

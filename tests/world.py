@@ -19,7 +19,9 @@ from trading_intents.telemetry import make_log
 
 Headers = dict[str, str]
 EVERY_PERMISSION, EVERY_SCOPE = list(Permission), list(Scope)
-PLENTY = {f"RATE_LIMIT_{kind}": "100000/100000" for kind in ("SUBMITS", "CANCELS", "WRITES", "READS", "FAILURES")}
+KINDS = ("SUBMITS", "CANCELS", "WRITES", "READS")
+LIMITS = (*KINDS, "FAILURES", *(f"ORGANIZATION_{kind}" for kind in KINDS))
+PLENTY = {f"RATE_LIMIT_{limit}": "100000/100000" for limit in LIMITS}
 
 
 def key(name: str, environment: str = "paper", permissions: list[Permission] | None = None) -> dict[str, Any]:

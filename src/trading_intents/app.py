@@ -71,7 +71,7 @@ from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.stream.model import EventType
 from trading_intents.stream.service import Streams
 from trading_intents.telemetry import Log, Metrics
-from trading_intents.web.limits import Limits, Proxies, rates
+from trading_intents.web.limits import Limits, Proxies, organization_rates, rates
 from trading_intents.web.operations import description_routes, operations_routes
 from trading_intents.web.routing import App, Route
 from trading_intents.web.server.listener import bind, serving
@@ -191,7 +191,7 @@ def build_features(parts: Parts, vault: Vault) -> Features:
     brokers = parts.brokers
     accounts = Accounts(pool, make_id, brokers, signals)
     credentials = Credentials(pool, make_id, brokers, signals, vault)
-    limits = Limits(rates(settings), parts.clock, parts.metrics.rate_limited)
+    limits = Limits(rates(settings), organization_rates(settings), parts.clock, parts.metrics.rate_limited)
     tools = Tools(parts.link, brokers, id_text_maker(), parts.clock)
     writer = Writer(tools, pool, signals, parts.metrics, parts.log)
     controls, read_controls, write_controls = Switchboard(pool), gates["read_controls"], gates["write_controls"]

@@ -72,6 +72,14 @@ class Settings:
     rate_limit_writes: Rate = _setting(Rate(200, 400), "Other writes, likewise.")
     rate_limit_reads: Rate = _setting(Rate(200, 400), "Reads, likewise.")
     rate_limit_failures: Rate = _setting(Rate(200, 400), "Failed credentials, per address and process.")
+    rate_limit_organization_submits: Rate = _setting(
+        Rate(1000, 2000), "CREATE and REPLACE of all API keys of an organization and environment, per process."
+    )
+    rate_limit_organization_cancels: Rate = _setting(Rate(1000, 2000), "CANCELs, likewise.")
+    rate_limit_organization_writes: Rate = _setting(
+        Rate(1000, 2000), "Other writes, likewise; and of all its users together."
+    )
+    rate_limit_organization_reads: Rate = _setting(Rate(1000, 2000), "Reads, likewise; and of all its users together.")
     identity_provider_name: str = _setting(
         LOCAL_PROVIDER, "The identity provider's name in paths and records. local: the embedded one."
     )

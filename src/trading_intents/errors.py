@@ -170,7 +170,13 @@ class ValidationFailed(PlatformError):
 
 
 class RateLimited(PlatformError):
+    """`limit` is answered with it: whose limit it was, the principal's, the organization's or the address's."""
+
     status, code, title = 429, "rate_limited", "Too many requests"
+
+    def __init__(self, limit: str, detail: str, headers: Mapping[str, str]) -> None:
+        super().__init__(detail, headers=headers)
+        self.limit = limit
 
 
 class InternalError(PlatformError):

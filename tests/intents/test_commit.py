@@ -72,11 +72,12 @@ def cut_platform(urls: Urls, tmp_path: Path, cut: CutAtCommit) -> Iterator[Platf
             yield platform
 
 
-def trader(platform: Platform) -> tuple[Headers, str]:
+def trader(platform: Platform, organization: str = "o") -> tuple[Headers, str]:
     account = {"name": "a", "broker": "paper", "environment": "paper"}
     keys = [key("k", "paper", EVERY_PERMISSION)]
-    document = {"organizations": [{"external_id": "o", "accounts": [account], "api_keys": keys}]}
-    made = platform.apply(document)["organizations"][0]
+    users = [{"external_id": f"{organization}-admin", "role": "admin"}]
+    made = {"external_id": organization, "accounts": [account], "api_keys": keys, "users": users}
+    made = platform.apply({"organizations": [made]})["organizations"][0]
     return {"x-api-key": made["api_keys"][0]["api_key"]}, f"/v1/accounts/{made['accounts'][0]['id']}/intents"
 
 

@@ -14,7 +14,7 @@ from tests.intents.desk import cancel, create, limit
 from tests.intents.test_commit import trader
 from tests.line import Line
 from tests.platform import Platform, serving
-from tests.world import PLENTY
+from tests.world import PLENTY, Headers
 
 BURST = 40
 CANCELS = 200
@@ -25,6 +25,33 @@ def limited(urls: Urls, tmp_path: Path) -> Iterator[Platform]:
     settings = {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal(), "ROLES": "api"}
     with serving(tmp_path, **settings, **(PLENTY | {"RATE_LIMIT_SUBMITS": f"{BURST}/{BURST}"})) as platform:
         yield platform
+
+
+def test_many_keys_of_an_organization_get_no_more_than_its_limit(urls: Urls, tmp_path: Path) -> None:
+    settings = {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal(), "ROLES": "api"}
+    shared = {"RATE_LIMIT_ORGANIZATION_SUBMITS": f"1/{BURST}"}
+    with serving(tmp_path, **settings, **(PLENTY | shared)) as platform:
+        traders = [trader(platform, name) for name in ("one", "other")]
+        headers, url = traders[0]
+        admin = {"authorization": f"Bearer {platform.token('one-admin', 'one')}"}
+        keys = [headers, *(make_key(platform, admin, number) for number in range(4))]
+        answers = [platform.client.post(url, json=create(limit()), headers=keys[n % 5]) for n in range(BURST + 20)]
+        accepted = [answer for answer in answers if answer.status_code == 202]
+        assert BURST <= len(accepted) < BURST + 20
+        refused = [answer for answer in answers if answer.status_code == 429]
+        assert {answer.json()["limit"] for answer in refused} == {"organization"}
+        # CANCELs, and other organizations, have limits of their own.
+        intent = accepted[0].json()["intent_id"]
+        assert platform.client.post(url, json=cancel(intent), headers=headers).status_code == 202
+        other, other_url = traders[1]
+        assert platform.client.post(other_url, json=create(limit()), headers=other).status_code == 202
+
+
+def make_key(platform: Platform, admin: Headers, number: int) -> Headers:
+    body = {"name": f"k{number}", "environment": "paper", "permissions": ["intent:edit"]}
+    answer = platform.client.post("/v1/api-keys", json=body, headers=admin)
+    assert answer.status_code == 201, answer.text
+    return {"x-api-key": answer.json()["api_key"]}
 
 
 def test_cancels_are_served_while_the_other_submits_are_limited(limited: Platform) -> None:

@@ -9,7 +9,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.intents.desk import Desk, cancel, create, limit, replace
+from tests.intents.ways import RECEIPT, REPLAYED, Ways, shown
 from tests.world import World
+from trading_intents.config import Rate
+from trading_intents.errors import ControlRejected, IntentClosed, InternalError, OutcomeUnknown, Unavailable
+from trading_intents.intents.writing.writer import Outcome
+from trading_intents.web.limits import Bucket
 
 Reply = tuple[int, dict[str, Any], set[str]]
 NO_ID = "01a1ddf6-8899-707d-b118-000000000000"
@@ -108,3 +113,70 @@ def test_answers_of_piped_requests_keep_their_order(desk: Desk, world: World) ->
     starts = [received.index(f"x-request-id: n{number}".encode()) for number in range(len(bodies))]
     assert starts == sorted(starts)
     assert [part[:3] for part in received.split(b"HTTP/1.1 ")[1:]] == [b"202", b"422", b"202", b"400", b"202"]
+
+
+ONE = Rate(1, 1)
+OUTCOMES: dict[str, Outcome | None] = {
+    "recorded": RECEIPT,
+    "replayed": REPLAYED,
+    "no room": None,
+    "controls": ControlRejected([{"reason": "x"}], ["x"]),
+    "closed": IntentClosed(),
+    "database away": Unavailable("away"),
+    "unknown": OutcomeUnknown("lost"),
+    "fault": InternalError("our fault"),
+}
+LIMITED: dict[str, tuple[dict[Bucket, Rate], dict[Bucket, Rate]]] = {
+    "plenty": ({}, {}),
+    "the principal's submits": ({Bucket.SUBMITS: ONE}, {}),
+    "the organization's submits": ({}, {Bucket.SUBMITS: ONE}),
+    "both submits": ({Bucket.SUBMITS: ONE}, {Bucket.SUBMITS: ONE}),
+    "the principal's cancels": ({Bucket.CANCELS: ONE}, {}),
+    "failures": ({Bucket.FAILURES: ONE}, {}),
+}
+KEYS = {"good": {}, "unknown": {"x-api-key": "nobody"}, "weak": {"x-api-key": "weak"}}
+
+
+async def compare(
+    outcome: Outcome | None,
+    body: bytes | None,
+    headers: dict[str, str],
+    limited: tuple[dict[Bucket, Rate], dict[Bucket, Rate]] = ({}, {}),
+) -> list[int]:
+    """The same requests, all the quick way or all the handler's: answers, metrics and limits are the same."""
+    quick, slow = Ways(outcome, *limited), Ways(outcome, *limited)
+    statuses = []
+    for asked in (headers, headers, {}):
+        first, second = await quick.ask(body, asked, quick=True), await slow.ask(body, asked, quick=False)
+        assert shown(first) == shown(second)
+        statuses.append(first.status)
+    assert quick.counted() == slow.counted()
+    assert quick.left() == slow.left()
+    assert quick.writer.taken == slow.writer.taken
+    return statuses
+
+
+@pytest.mark.parametrize("limited", LIMITED)
+@pytest.mark.parametrize("outcome", OUTCOMES)
+async def test_both_ways_answer_count_and_charge_alike_whatever_comes_of_it(outcome: str, limited: str) -> None:
+    for body in (BODIES["create"], BODIES["cancel of nothing"]):
+        for headers in (*KEYS.values(), HEADERS["idempotent"]):
+            await compare(OUTCOMES[outcome], body, headers, LIMITED[limited])
+
+
+@pytest.mark.parametrize("named", HEADERS)
+@pytest.mark.parametrize("body", [*BODIES, "too large"])
+async def test_both_ways_count_and_charge_alike_whatever_is_sent(body: str, named: str) -> None:
+    await compare(RECEIPT, BODIES.get(body), HEADERS[named])
+
+
+async def test_a_refusal_is_counted_once_and_a_full_writer_costs_one_token() -> None:
+    limited = Ways(RECEIPT, {Bucket.SUBMITS: ONE}, {})
+    answers = [await limited.ask(BODIES["create"], {}, quick=True) for _ in range(3)]
+    assert [answer.status for answer in answers] == [202, 429, 429]
+    assert 'ti_rate_limited_total{bucket="submits"} 2.0' in limited.counted()
+    full = Ways(None, {}, {})
+    answer = await full.ask(BODIES["create"], {}, quick=True)
+    left = b'"submits";r=99;t=1, "organization_submits";r=99;t=1'
+    assert (answer.status, dict(answer.headers)[b"ratelimit"]) == (503, left)
+    assert (limited.quick_answers, full.quick_answers) == (1, 0)

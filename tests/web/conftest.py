@@ -41,6 +41,7 @@ class Echo(msgspec.Struct):
 @dataclass(frozen=True)
 class Named:
     limit_key: str
+    organization_limit_key: str | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Known:
         name = request.header(b"x-name")
         if name is None or name == "bad":
             raise Unauthorized
-        request.caller = Named(name)
+        request.caller = Named(name, request.header(b"x-organization"))
 
     def permit(self, request: Request) -> None:
         assert request.caller
@@ -116,7 +117,8 @@ async def open_site() -> AsyncIterator[Site]:
     routes = _routes(lever)
     routes += operations_routes(Anyone(), missing, metrics.registry, clock)
     routes += description_routes(Anyone(), routes, "0.1.0")
-    limits = Limits({bucket: Rate(5, 10) for bucket in Bucket}, clock, metrics.rate_limited)
+    rates, shared = (dict.fromkeys(Bucket, rate) for rate in (Rate(5, 10), Rate(10, 15)))
+    limits = Limits(rates, shared, clock, metrics.rate_limited)
     app = App(routes, limits, Proxies(("127.0.0.9", "10.0.0.0/8")), clock, metrics, make_log("info", logs))
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]

@@ -1,5 +1,8 @@
 """Rate limits: exactly the burst passes, the headers are honest, the memory is bounded."""
 
+from datetime import UTC, datetime
+from uuid import UUID
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,8 +10,19 @@ from hypothesis import strategies as st
 from tests.web.conftest import Site
 from trading_intents.config import Rate
 from trading_intents.errors import RateLimited, StartupRefused
+from trading_intents.identity.model import (
+    ApiKeyPrincipal,
+    Caller,
+    KeyId,
+    Organization,
+    Principal,
+    ServicePrincipal,
+    UserPrincipal,
+)
+from trading_intents.ids import OrganizationId
 from trading_intents.telemetry import Metrics
 from trading_intents.testing.fakes import ManualClock
+from trading_intents.trading import Environment
 from trading_intents.web import limits as limits_module
 from trading_intents.web.limits import Bucket, Limits, Proxies
 from trading_intents.web.request import Incoming
@@ -35,10 +49,40 @@ async def test_one_callers_limit_is_not_anothers(site: Site) -> None:
     assert (await site.client.get("/v1/limited", headers=BOB)).status_code == 200
 
 
+async def test_all_callers_of_an_organization_share_its_limit_and_the_refusal_says_so(site: Site) -> None:
+    ours, theirs = {"x-organization": "ours"}, {"x-organization": "theirs"}
+    first = await site.client.get("/v1/limited", headers=ADA | ours)
+    assert first.headers["ratelimit-policy"] == '"reads";q=10;w=2, "organization_reads";q=15;w=2'
+    assert first.headers["ratelimit"] == '"reads";r=9;t=1, "organization_reads";r=14;t=1'
+    answers = [await site.client.get("/v1/limited", headers={"x-name": f"{n}"} | ours) for n in range(15)]
+    assert [a.status_code for a in answers] == [200] * 14 + [429]
+    refused = answers[-1]
+    assert (refused.json()["limit"], "organization" in refused.json()["detail"]) == ("organization", True)
+    assert refused.headers["ratelimit"] == '"reads";r=10;t=0, "organization_reads";r=0;t=2'
+    assert (await site.client.get("/v1/limited", headers=ADA | theirs)).status_code == 200
+    assert (await site.client.get("/v1/limited", headers=BOB)).status_code == 200
+    counted = (await site.client.get("/metrics")).text
+    assert 'ti_rate_limited_total{bucket="organization_reads"} 1.0' in counted
+    site.clock.advance(int(refused.headers["retry-after"]))
+    assert (await site.client.get("/v1/limited", headers={"x-name": "14"} | ours)).status_code == 200
+
+
+async def test_a_refused_request_takes_no_token_of_the_other_limit(site: Site) -> None:
+    ours = {"x-organization": "ours"}
+    answers = [await site.client.get("/v1/limited", headers=ADA | ours) for _ in range(20)]
+    assert [a.status_code for a in answers] == [200] * 10 + [429] * 10
+    assert answers[-1].json()["limit"] == "principal"
+    others = [await site.client.get("/v1/limited", headers=BOB | ours) for _ in range(6)]
+    assert [a.status_code for a in others] == [200] * 5 + [429]
+    site.clock.advance(1)
+    left = [(await site.client.get("/v1/limited", headers=BOB | ours)).status_code for _ in range(11)]
+    assert left == [200] * 10 + [429], "what the organization refused cost the caller nothing"
+
+
 async def test_without_a_caller_the_address_counts(site: Site) -> None:
     for _ in range(11):
         last = await site.client.get("/v1/limited-address")
-    assert last.status_code == 429
+    assert (last.status_code, last.json()["limit"]) == (429, "address")
     assert (await site.client.get("/v1/limited", headers=ADA)).status_code == 200
 
 
@@ -56,7 +100,7 @@ async def test_health_is_never_limited(site: Site) -> None:
 
 
 def make_limits(rate: Rate, clock: ManualClock) -> Limits:
-    return Limits({Bucket.READS: rate}, clock, Metrics().rate_limited)
+    return Limits({Bucket.READS: rate}, {Bucket.READS: Rate(5, 10)}, clock, Metrics().rate_limited)
 
 
 @given(st.integers(1, 1000), st.integers(1, 1000))
@@ -64,11 +108,11 @@ def test_the_burst_is_exact_for_every_rate(per_second: int, burst: int) -> None:
     clock = ManualClock()
     limits = make_limits(Rate(per_second, burst), clock)
     for _ in range(burst):
-        limits.take(Bucket.READS, "ada")
+        limits.take(Bucket.READS, "ada", None)
     with pytest.raises(RateLimited) as refused:
-        limits.take(Bucket.READS, "ada")
+        limits.take(Bucket.READS, "ada", None)
     clock.advance(int(refused.value.headers["retry-after"]))
-    limits.take(Bucket.READS, "ada")
+    limits.take(Bucket.READS, "ada", None)
 
 
 def test_memory_is_bounded_and_a_spent_bucket_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,10 +121,10 @@ def test_memory_is_bounded_and_a_spent_bucket_is_kept(monkeypatch: pytest.Monkey
     limits = make_limits(Rate(1, 1), clock)
     for n in range(1000):
         clock.advance(0.02)
-        limits.take(Bucket.READS, f"caller {n}")
+        limits.take(Bucket.READS, f"caller {n}", None)
     assert len(limits._tanks[Bucket.READS]._full_at) <= 100
     with pytest.raises(RateLimited):
-        limits.take(Bucket.READS, "caller 999")
+        limits.take(Bucket.READS, "caller 999", None)
 
 
 @pytest.mark.parametrize(
@@ -109,3 +153,20 @@ def test_only_a_trusted_proxy_may_name_the_address(peer: str, forwarded: bytes, 
 def test_a_bad_network_is_refused_at_start() -> None:
     with pytest.raises(StartupRefused, match="TRUSTED_PROXIES"):
         Proxies(("not a network",))
+
+
+def test_keys_share_a_limit_by_environment_and_users_have_one_apart() -> None:
+    organization = Organization(OrganizationId(UUID(int=1)), "local", "o", "o", frozenset(), False, datetime.now(UTC))
+
+    def shared(principal: Principal) -> str | None:
+        return Caller(principal, organization).organization_limit_key
+
+    paper, again, live = (
+        shared(ApiKeyPrincipal(KeyId(UUID(int=number)), organization.id, environment, frozenset()))
+        for number, environment in enumerate((Environment.PAPER, Environment.PAPER, Environment.LIVE))
+    )
+    users = {shared(UserPrincipal(subject, "o", "admin")) for subject in ("ada", "bob")}
+    assert paper == again
+    assert len({paper, live} | users) == 3
+    assert shared(ServicePrincipal("reporter", frozenset())) is None
+    assert Caller(UserPrincipal("ada", None, None), None).organization_limit_key is None

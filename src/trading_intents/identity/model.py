@@ -127,6 +127,15 @@ class Caller:
         return self.principal.limit_key
 
     @property
+    def organization_limit_key(self) -> str | None:
+        """Keys share a limit by environment, users have one of their own: whoever may stop trading is never kept from
+        it by programs. A service account is the operator's: what it reads is not counted against whom it reads."""
+        if self.organization is None or isinstance(self.principal, ServicePrincipal):
+            return None
+        kind = self.principal.environment if isinstance(self.principal, ApiKeyPrincipal) else "users"
+        return f"{self.organization.id}:{kind}"
+
+    @property
     def organization_id(self) -> OrganizationId:
         assert self.organization is not None, "the policy of this endpoint does not ask for an organization"
         return self.organization.id

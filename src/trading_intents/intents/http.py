@@ -23,12 +23,11 @@ from trading_intents.errors import (
     ValidationFailed,
 )
 from trading_intents.identity.access import Gate, caller_of, require_entitlement
-from trading_intents.identity.model import ApiKeyPrincipal, Entitlement
+from trading_intents.identity.model import Entitlement
 from trading_intents.identity.service import Callers
 from trading_intents.ids import parse_id
 from trading_intents.intents.body import MAX_KEY_CHARACTERS, Submit, check_key, digest_of, read_command
-from trading_intents.intents.model import Cancel, Submission
-from trading_intents.intents.quick import accepted, quick_submit
+from trading_intents.intents.quick import accepted, bucket_of, quick_submit, submitter_of
 from trading_intents.intents.service import Intents
 from trading_intents.intents.stats.model import Stats, Window
 from trading_intents.intents.writing.record import Record, with_hash
@@ -72,8 +71,8 @@ class ActionListing(msgspec.Struct):
 def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Writer, limits: Limits) -> Route:
     async def submit(request: Request) -> Answer:
         caller, account_id = caller_of(request), parse_id(request.params["account_id"])
-        principal = caller.principal
-        assert isinstance(principal, ApiKeyPrincipal)
+        submitter = submitter_of(caller)
+        limit_keys = (submitter.limit_key, submitter.organization_limit_key)
         key = request.header(b"idempotency-key")
         try:
             command, reference = read_command(request.tree)
@@ -81,27 +80,16 @@ def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Write
                 raise ValidationFailed
         except ValidationFailed:
             # 404 and 403 come before 422. The writer asks the same in its transaction for a body that holds.
-            request.headers_out += limits.take(Bucket.SUBMITS, caller.limit_key)
+            request.headers_out += limits.take(Bucket.SUBMITS, *limit_keys)
             account = await accounts.find(caller.organization_id, account_id)
             gate.permit_object(request, account.environment)
             if account.environment is Environment.LIVE and not _says_cancel(request):
                 require_entitlement(caller, Entitlement.TRADING_LIVE)
             raise
-        bucket = Bucket.CANCELS if isinstance(command, Cancel) else Bucket.SUBMITS
-        request.headers_out += limits.take(bucket, caller.limit_key)
+        request.headers_out += limits.take(bucket_of(command), *limit_keys)
         digest = digest_of(request.tree) if key else None
-        receipt = await writer.submit(
-            Submission(
-                request.params["account_id"],
-                str(caller.organization_id),
-                str(principal.key_id),
-                command,
-                reference,
-                key,
-                digest,
-            )
-        )
-        return accepted(receipt)
+        submission = submitter.submission(request.params["account_id"], command, reference, key, digest)
+        return accepted(await writer.submit(submission))
 
     return Route(
         "POST",

@@ -1,5 +1,5 @@
-"""The quick way of a submit: no wait and no task until the writer answers. Refuses nothing itself: what does not pass
-every check goes the handler's way, which finds out why."""
+"""The quick way of a submit: no wait and no task until the writer answers. Refuses, counts and takes nothing before the
+writer has accepted: what does not pass every check goes the handler's way, which finds out why."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from trading_intents.identity.model import ApiKeyPrincipal, Caller, KeyId
 from trading_intents.identity.service import Callers
 from trading_intents.ids import parse_id
 from trading_intents.intents.body import Submit, check_key, count_keys, digest_of, make_command
-from trading_intents.intents.model import Cancel, Submission
+from trading_intents.intents.model import Cancel, Command, Submission
 from trading_intents.intents.writing.batch import Receipt
 from trading_intents.intents.writing.queue import Outcome, PendingSubmission
 from trading_intents.intents.writing.writer import Writer
@@ -20,36 +20,52 @@ from trading_intents.web.problem import PROBLEM
 from trading_intents.web.request import JSON, Answer, Incoming, request_id
 from trading_intents.web.routing import Quick, Respond
 
-MAX_PASSES = 10_000
+MAX_SUBMITTERS = 10_000
 _DECODER = msgspec.json.Decoder(Submit)
 # Headers that ask for more than the quick way looks at.
 _OTHERS = frozenset({b"authorization", b"content-encoding"})
 
 
-class _Pass(NamedTuple):
-    """What a caller may do here, for as long as it is the caller that `Callers` knows."""
+class Submitter(NamedTuple):
+    """A caller as both ways of a submit need it, for as long as it is the caller that `Callers` knows."""
 
     caller: Caller
     organization_id: str
     key_id: str
     limit_key: str
+    organization_limit_key: str | None
+
+    def submission(
+        self, account_id: str, command: Command, reference: str | None, key: str | None, digest: str | None
+    ) -> Submission:
+        return Submission(account_id, self.organization_id, self.key_id, command, reference, key, digest)
+
+
+def submitter_of(caller: Caller) -> Submitter:
+    assert isinstance(caller.principal, ApiKeyPrincipal)
+    organization_id, key_id = str(caller.organization_id), str(caller.principal.key_id)
+    return Submitter(caller, organization_id, key_id, caller.limit_key, caller.organization_limit_key)
+
+
+def bucket_of(command: Command) -> Bucket:
+    return Bucket.CANCELS if isinstance(command, Cancel) else Bucket.SUBMITS
 
 
 def quick_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) -> Quick:
-    passes: dict[KeyId, _Pass] = {}
+    submitters: dict[KeyId, Submitter] = {}
 
-    def admit(key: str) -> _Pass | None:
+    def admit(key: str) -> Submitter | None:
         caller = callers.known(key)
         if caller is None:
             return None
         assert isinstance(caller.principal, ApiKeyPrincipal)
-        known = passes.get(caller.principal.key_id)
+        known = submitters.get(caller.principal.key_id)
         if known is None or known.caller is not caller:
             gate.check(caller)
-            known = _Pass(caller, str(caller.organization_id), str(caller.principal.key_id), caller.limit_key)
-            if len(passes) >= MAX_PASSES:
-                passes.clear()
-            passes[caller.principal.key_id] = known
+            known = submitter_of(caller)
+            if len(submitters) >= MAX_SUBMITTERS:
+                submitters.clear()
+            submitters[caller.principal.key_id] = known
         return known
 
     def submit(incoming: Incoming, account_id: str, address: str, respond: Respond) -> PendingSubmission | None:
@@ -59,8 +75,7 @@ def quick_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) -
         if not plain or key is None or body is None or not _OTHERS.isdisjoint(headers) or parse_id(account_id) is None:
             return None
         try:
-            limits.check(Bucket.FAILURES, address)
-            admitted = admit(key.decode("ascii"))
+            admitted = admit(key.decode("ascii")) if limits.has_failures(address) else None
             if admitted is None:
                 return None
             given = _DECODER.decode(body)
@@ -69,8 +84,9 @@ def quick_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) -
                 return None
             command, reference = make_command(given)
             once = _once(headers.get(b"idempotency-key"))
-            bucket = Bucket.CANCELS if isinstance(command, Cancel) else Bucket.SUBMITS
-            left = limits.take(bucket, admitted.limit_key)
+            bucket, limit_keys = bucket_of(command), (admitted.limit_key, admitted.organization_limit_key)
+            if not limits.has(bucket, *limit_keys):
+                return None
         except (PlatformError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         own_id = request_id(headers.get(b"x-request-id"))
@@ -80,19 +96,13 @@ def quick_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) -
             made.headers += ((b"x-request-id", own_id.encode()), *left)
             respond(made)
 
-        submission = Submission(
-            account_id,
-            admitted.organization_id,
-            admitted.key_id,
-            command,
-            reference,
-            once,
-            None if once is None else digest_of(msgspec.json.decode(body)),
-        )
+        digest = None if once is None else digest_of(msgspec.json.decode(body))
         try:
-            return writer.offer(submission, answer)
+            waiting = writer.offer(admitted.submission(account_id, command, reference, once, digest), answer)
         except PlatformError:
             return None
+        left = limits.take(bucket, *limit_keys)
+        return waiting
 
     return submit
 

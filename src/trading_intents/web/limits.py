@@ -1,16 +1,20 @@
-"""Rate limits: a token bucket per caller and kind of request, in this process only. Honest headers, bounded memory."""
+"""Rate limits: token buckets per principal and per organization for each kind of request, in this process only.
+
+Honest headers, bounded memory.
+"""
 
 import ipaddress
 import math
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import NoReturn
 
 from prometheus_client import Counter
 
 from trading_intents.clock import Clock
 from trading_intents.config import Rate, Settings
 from trading_intents.errors import RateLimited, StartupRefused
-from trading_intents.web.request import Incoming
+from trading_intents.web.request import Headers, Incoming
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -27,6 +31,7 @@ class Bucket(StrEnum):
 
 
 def rates(settings: Settings) -> dict[Bucket, Rate]:
+    """For each principal, or address."""
     return {
         Bucket.SUBMITS: settings.rate_limit_submits,
         Bucket.CANCELS: settings.rate_limit_cancels,
@@ -36,74 +41,134 @@ def rates(settings: Settings) -> dict[Bucket, Rate]:
     }
 
 
+def organization_rates(settings: Settings) -> dict[Bucket, Rate]:
+    """For all principals of an organization and environment together."""
+    return {
+        Bucket.SUBMITS: settings.rate_limit_organization_submits,
+        Bucket.CANCELS: settings.rate_limit_organization_cancels,
+        Bucket.WRITES: settings.rate_limit_organization_writes,
+        Bucket.READS: settings.rate_limit_organization_reads,
+    }
+
+
 class Limits:
-    def __init__(self, rates: Mapping[Bucket, Rate], clock: Clock, limited: Counter) -> None:
+    """`organization` is None for a caller that no organization answers for."""
+
+    def __init__(
+        self, rates: Mapping[Bucket, Rate], organizations: Mapping[Bucket, Rate], clock: Clock, limited: Counter
+    ) -> None:
         self._clock = clock
-        self._tanks = {bucket: _Tank(bucket, rate, limited) for bucket, rate in rates.items()}
+        self._tanks = {bucket: _Tank(bucket.value, rate, limited) for bucket, rate in rates.items()}
+        self._organizations = {
+            bucket: _Tank(f"organization_{bucket.value}", rate, limited) for bucket, rate in organizations.items()
+        }
 
-    def take(self, bucket: Bucket, caller: str) -> list[tuple[bytes, bytes]]:
-        """One token, or RateLimited; answers the headers that tell the caller what is left."""
-        return self._tanks[bucket].take(caller, self._clock.monotonic())
+    def take(self, bucket: Bucket, principal: str, organization: str | None) -> Headers:
+        """A token of each, or of neither and RateLimited; answers the headers that tell the caller what is left."""
+        now, tank = self._clock.monotonic(), self._tanks[bucket]
+        left = tank.left(principal, now)
+        if organization is None:
+            if left < 1:
+                tank.refuse("principal", left, tank.headers(left))
+            tank.spend(principal, now)
+            return tank.headers(left - 1)
+        shared = self._organizations[bucket]
+        shared_left = shared.left(organization, now)
+        if left < 1 or shared_left < 1:
+            headers = tank.headers(left, shared, shared_left)
+            if tank.wait_seconds(left) >= shared.wait_seconds(shared_left):
+                tank.refuse("principal", left, headers)
+            shared.refuse("organization", shared_left, headers)
+        tank.spend(principal, now)
+        shared.spend(organization, now)
+        return tank.headers(left - 1, shared, shared_left - 1)
 
-    def check(self, bucket: Bucket, caller: str) -> None:
-        """RateLimited if there is no token; takes none."""
-        self._tanks[bucket].check(caller, self._clock.monotonic())
+    def has(self, bucket: Bucket, principal: str, organization: str | None) -> bool:
+        """Whether `take` would give tokens now. Takes and counts nothing."""
+        now = self._clock.monotonic()
+        return self._tanks[bucket].left(principal, now) >= 1 and (
+            organization is None or self._organizations[bucket].left(organization, now) >= 1
+        )
 
-    def spend(self, bucket: Bucket, caller: str) -> None:
+    def take_for_address(self, bucket: Bucket, address: str) -> Headers:
+        """One token of a caller that needs no credential."""
+        self._check(bucket, f"address:{address}")
+        return self._tanks[bucket].headers(self._spend(bucket, f"address:{address}") - 1)
+
+    def check_failures(self, address: str) -> None:
+        """RateLimited if the address has no token left for a failed credential; takes none."""
+        self._check(Bucket.FAILURES, address)
+
+    def has_failures(self, address: str) -> bool:
+        """Whether `check_failures` would pass. Counts nothing."""
+        return self.has(Bucket.FAILURES, address, None)
+
+    def spend_failure(self, address: str) -> None:
         """A token if there is one."""
-        self._tanks[bucket].spend(caller, self._clock.monotonic())
+        self._spend(Bucket.FAILURES, address)
+
+    def _check(self, bucket: Bucket, key: str) -> None:
+        tank = self._tanks[bucket]
+        left = tank.left(key, self._clock.monotonic())
+        if left < 1:
+            tank.refuse("address", left, tank.headers(left))
+
+    def _spend(self, bucket: Bucket, key: str) -> float:
+        """What was left before."""
+        tank, now = self._tanks[bucket], self._clock.monotonic()
+        left = tank.left(key, now)
+        if left >= 1:
+            tank.spend(key, now)
+        return left
 
 
 class _Tank:
     """All callers' buckets of one kind. Each is kept as the moment at which it will be full again."""
 
-    def __init__(self, bucket: Bucket, rate: Rate, limited: Counter) -> None:
+    def __init__(self, name: str, rate: Rate, limited: Counter) -> None:
         self._rate, self._full_at = rate, dict[str, float]()
-        self._limited = limited.labels(bucket.value)
-        self._name = bucket.value.encode()
+        self._limited = limited.labels(name)
+        self._name = name.encode()
         window = math.ceil(rate.burst / rate.per_second)
         self._token_seconds = 1 / rate.per_second
-        self._policy = (b"ratelimit-policy", b'"%s";q=%d;w=%d' % (self._name, rate.burst, window))
+        self._policy = b'"%s";q=%d;w=%d' % (self._name, rate.burst, window)
 
-    def check(self, caller: str, now: float) -> None:
-        if caller not in self._full_at:
-            return
-        left = self._left(caller, now)
-        if left < 1:
-            self._refuse(left)
+    def left(self, key: str, now: float) -> float:
+        full_at = self._full_at.get(key, now)
+        return self._rate.burst - max(full_at - now, 0.0) * self._rate.per_second + DRIFT
 
-    def spend(self, caller: str, now: float) -> float:
-        left = self._left(caller, now)
-        if left < 1:
-            return left
-        if len(self._full_at) >= MAX_CALLERS and caller not in self._full_at:
+    def spend(self, key: str, now: float) -> None:
+        full_at = self._full_at.get(key)
+        if full_at is None and len(self._full_at) >= MAX_CALLERS:
             self._forget(now)
-        self._full_at[caller] = max(self._full_at.get(caller, now), now) + self._token_seconds
-        return left
+        self._full_at[key] = (now if full_at is None or full_at < now else full_at) + self._token_seconds
 
-    def take(self, caller: str, now: float) -> list[tuple[bytes, bytes]]:
-        left = self.spend(caller, now)
-        if left < 1:
-            self._refuse(left)
-        return self._headers(left - 1)
+    def headers(self, left: float, shared: "_Tank | None" = None, shared_left: float = 0.0) -> Headers:
+        """Each is a list of policies (draft-ietf-httpapi-ratelimit-headers)."""
+        if shared is None:
+            return [(b"ratelimit-policy", self._policy), (b"ratelimit", self._state(left))]
+        return [
+            (b"ratelimit-policy", b"%s, %s" % (self._policy, shared._policy)),
+            (b"ratelimit", b"%s, %s" % (self._state(left), shared._state(shared_left))),
+        ]
 
-    def _left(self, caller: str, now: float) -> float:
-        missing = (self._full_at.get(caller, now) - now) * self._rate.per_second
-        return self._rate.burst - max(missing, 0.0) + DRIFT
+    def _state(self, left: float) -> bytes:
+        refill_seconds = math.ceil((self._rate.burst - left) * self._token_seconds)
+        return b'"%s";r=%d;t=%d' % (self._name, left if left > 0 else 0, refill_seconds)
 
-    def _headers(self, left: float) -> list[tuple[bytes, bytes]]:
-        refill = math.ceil((self._rate.burst - left) / self._rate.per_second)
-        return [self._policy, (b"ratelimit", b'"%s";r=%d;t=%d' % (self._name, max(int(left), 0), refill))]
+    def wait_seconds(self, left: float) -> int:
+        """Until there is a token; 0: there is one."""
+        return 0 if left >= 1 else max(1, math.ceil((1 - left) / self._rate.per_second))
 
-    def _refuse(self, left: float) -> None:
+    def refuse(self, limit: str, left: float, headers: Headers) -> NoReturn:
         self._limited.inc()
-        wait = max(1, math.ceil((1 - left) / self._rate.per_second))
-        headers = {name.decode(): value.decode() for name, value in self._headers(left)}
-        raise RateLimited(f"again in {wait} s", headers={"retry-after": str(wait), **headers})
+        wait = self.wait_seconds(left)
+        told = {name.decode(): value.decode() for name, value in headers}
+        raise RateLimited(limit, f"the limit of the {limit}: again in {wait} s", {"retry-after": str(wait), **told})
 
     def _forget(self, now: float) -> None:
         """Full buckets say nothing; if all are in use, the oldest half goes."""
-        kept = {caller: full_at for caller, full_at in self._full_at.items() if full_at > now}
+        kept = {key: full_at for key, full_at in self._full_at.items() if full_at > now}
         if len(kept) >= MAX_CALLERS:
             kept = dict(list(kept.items())[MAX_CALLERS // 2 :])
         self._full_at = kept

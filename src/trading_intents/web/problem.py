@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from trading_intents.errors import ControlRejected, PlatformError, Unavailable
+from trading_intents.errors import ControlRejected, PlatformError, RateLimited, Unavailable
 from trading_intents.web.request import JSON, Answer
 
 
@@ -26,6 +26,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
     request_id: str
     errors: list[FieldProblem] = []
     triggered: list[Any] = []  # with control_rejected: every control that says no
+    limit: str = ""  # with rate_limited: whose it is, principal, organization or address
 
 
 class TokenError(msgspec.Struct):
@@ -53,9 +54,9 @@ class ErrorShape:
 def _encode_problem(error: PlatformError, request_id: str) -> bytes:
     fields = [FieldProblem(e.pointer, e.detail) for e in error.errors]
     triggered = list(error.triggered) if isinstance(error, ControlRejected) else []
-    problem = Problem(
-        f"/docs#{error.code}", error.title, error.status, error.detail, error.code, request_id, fields, triggered
-    )
+    limit = error.limit if isinstance(error, RateLimited) else ""
+    kind = f"/docs#{error.code}"
+    problem = Problem(kind, error.title, error.status, error.detail, error.code, request_id, fields, triggered, limit)
     return msgspec.json.encode(problem)
 
 

@@ -46,6 +46,11 @@ class Caller(Protocol):
     @property
     def limit_key(self) -> str: ...
 
+    @property
+    def organization_limit_key(self) -> str | None:
+        """Of what it shares a limit with; None: nothing."""
+        ...
+
 
 class Wire(Protocol):
     """Where an endless body is written to. What is written while it is paused stays in memory."""

@@ -14,7 +14,7 @@ from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.body import MAX_BODY_BYTES
 from trading_intents.web.limits import Bucket, Limits, Proxies
 from trading_intents.web.problem import PROBLEM, ErrorShape
-from trading_intents.web.request import JSON, Answer, Begun, Incoming, Request
+from trading_intents.web.request import JSON, Answer, Begun, Headers, Incoming, Request
 
 MAX_REFUSALS_LOGGED = 10  # a second, of what could not be read as a request
 
@@ -183,8 +183,7 @@ class App:
             raise Unavailable("this process is shutting down")
         await self._identify(route, request)
         if route.bucket:
-            caller = request.caller.limit_key if request.caller else f"address:{request.address}"
-            request.headers_out += self._limits.take(route.bucket, caller)
+            request.headers_out += self._take(route.bucket, request)
         if route.body is not None and route.body_media is JSON:
             request.read_json(route.max_body_bytes)
         for parameter in route.parameters:
@@ -196,12 +195,18 @@ class App:
     async def _identify(self, route: Route, request: Request) -> None:
         if route.policy.public:
             return
-        self._limits.check(Bucket.FAILURES, request.address)
+        self._limits.check_failures(request.address)
         try:
             await route.policy.identify(request)
         except Unauthorized:
-            self._limits.spend(Bucket.FAILURES, request.address)
+            self._limits.spend_failure(request.address)
             raise
+
+    def _take(self, bucket: Bucket, request: Request) -> Headers:
+        caller = request.caller
+        if caller is None:
+            return self._limits.take_for_address(bucket, request.address)
+        return self._limits.take(bucket, caller.limit_key, caller.organization_limit_key)
 
 
 Methods = dict[str, tuple["Route", tuple[str, ...]]]  # with the names of the path's parameters

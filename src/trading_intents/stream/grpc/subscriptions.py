@@ -147,17 +147,17 @@ class Door:
         found = _PEER.match(unquote(context.peer()))
         incoming = Incoming("POST", b"", b"", headers, b"", found[1] if found else "unknown", keep_alive=True)
         request = Request(incoming, {}, self._proxies.address(incoming))
-        self._limits.check(Bucket.FAILURES, request.address)
+        self._limits.check_failures(request.address)
         self._admitting += 1
         try:
             await self._gate.identify(request)
         except Unauthorized:
-            self._limits.spend(Bucket.FAILURES, request.address)
+            self._limits.spend_failure(request.address)
             raise
         finally:
             self._admitting -= 1
         assert isinstance(request.caller, Caller)
-        self._limits.take(Bucket.READS, request.caller.limit_key)
+        self._limits.take(Bucket.READS, request.caller.limit_key, request.caller.organization_limit_key)
         return request
 
 

@@ -1,0 +1,121 @@
+"""The route of a submit in the test's own process, asked the quick way or the handler's, and all that it leaves."""
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, cast
+from uuid import UUID
+
+from prometheus_client import generate_latest
+
+from trading_intents.accounts.service import Accounts
+from trading_intents.config import Rate
+from trading_intents.errors import NotFound, Unauthorized, Unavailable
+from trading_intents.identity.access import RULES, Gate
+from trading_intents.identity.model import ApiKeyPrincipal, Caller, KeyId, Organization, Permission
+from trading_intents.identity.service import Callers
+from trading_intents.ids import OrganizationId
+from trading_intents.intents.http import submit_route
+from trading_intents.intents.model import Submission
+from trading_intents.intents.writing.batch import Receipt
+from trading_intents.intents.writing.writer import Outcome, Waiting, Writer
+from trading_intents.telemetry import Metrics, make_log
+from trading_intents.testing.fakes import ManualClock
+from trading_intents.trading import Environment
+from trading_intents.web.limits import Bucket, Limits, Proxies
+from trading_intents.web.request import Answer, Incoming
+from trading_intents.web.routing import App
+
+ORGANIZATION = OrganizationId(UUID("01a1ddf6-8899-707d-b118-000000000001"))
+ACCOUNT = "01a1ddf6-8899-707d-b118-000000000002"
+KEYS = {"good": frozenset({Permission.INTENT_EDIT}), "other": frozenset({Permission.INTENT_EDIT}), "weak": frozenset()}
+
+
+class KnownKeys:
+    """Knows a few keys at once."""
+
+    def __init__(self) -> None:
+        organization = Organization(ORGANIZATION, "local", "o", "o", frozenset(), False, datetime.now(UTC))
+        self.callers = {
+            name: Caller(
+                ApiKeyPrincipal(KeyId(UUID(int=number)), ORGANIZATION, Environment.PAPER, permissions), organization
+            )
+            for number, (name, permissions) in enumerate(KEYS.items(), 1)
+        }
+
+    def known(self, text: str) -> Caller | None:
+        return self.callers.get(text)
+
+    async def by_key(self, text: str) -> Caller:
+        if text not in self.callers:
+            raise Unauthorized
+        return self.callers[text]
+
+
+class NoAccounts:
+    async def find(self, organization_id: OrganizationId, account_id: UUID | None) -> Any:
+        raise NotFound
+
+
+@dataclass
+class ScriptedWriter:
+    """Answers each submission with the outcome; None: it has no room."""
+
+    outcome: Outcome | None
+    taken: list[Submission] = field(default_factory=list)
+    submit = Writer.submit
+
+    def offer(self, submission: Submission, answer: Any) -> Waiting:
+        if self.outcome is None:
+            raise Unavailable("too many commands are waiting")
+        self.taken.append(submission)
+        asyncio.get_running_loop().call_soon(answer, self.outcome)
+        return Waiting(submission, answer, 0.0)
+
+
+class Ways:
+    """Each instance has limits and metrics of its own, so that two can be compared."""
+
+    def __init__(self, outcome: Outcome | None, rates: dict[Bucket, Rate], shared: dict[Bucket, Rate]) -> None:
+        self.metrics, clock, keys = Metrics(), ManualClock(), KnownKeys()
+        self.quick_answers = 0
+        plenty = dict.fromkeys(Bucket, Rate(100, 100))
+        self.limits = Limits(plenty | rates, plenty | shared, clock, self.metrics.rate_limited)
+        self.writer = ScriptedWriter(outcome)
+        gate, callers = Gate(RULES["submit_intent"], cast(Callers, keys), frozenset()), cast(Callers, keys)
+        accounts, writer = cast(Accounts, NoAccounts()), cast(Writer, self.writer)
+        route = submit_route(gate, callers, accounts, writer, self.limits)
+        self.app = App([route], self.limits, Proxies(()), clock, self.metrics, make_log("critical"))
+
+    async def ask(self, body: bytes | None, headers: dict[str, str], quick: bool) -> Answer:
+        given = {"content-type": "application/json", "x-api-key": "good", "x-request-id": "mine"} | headers
+        fields = [(name.encode(), value.encode()) for name, value in given.items()]
+        path = f"/v1/accounts/{ACCOUNT}/intents".encode()
+        incoming = Incoming("POST", path, b"", fields, body, "127.0.0.1", keep_alive=True)
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        if quick and self.app.begin(incoming, answered.set_result) is not None:
+            self.quick_answers += 1
+            return await answered
+        return await self.app.handle(incoming)
+
+    def left(self) -> dict[str, str]:
+        """Of every bucket of the key and its organization, as headers would tell it next."""
+        caller = KnownKeys().callers["good"]
+        keys = (caller.limit_key, caller.organization_limit_key)
+        told = {}
+        for bucket in (Bucket.SUBMITS, Bucket.CANCELS):
+            if self.limits.has(bucket, *keys):
+                told[bucket.value] = dict(self.limits.take(bucket, *keys))[b"ratelimit"].decode()
+        return told
+
+    def counted(self) -> list[str]:
+        lines = generate_latest(self.metrics.registry).decode().splitlines()
+        return [line for line in lines if not line.startswith("#") and "_created" not in line]
+
+
+def shown(answer: Answer) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]]:
+    return answer.status, answer.body, answer.content_type, sorted(answer.headers)
+
+
+RECEIPT = Receipt("01a1ddf6-8899-707d-b118-000000000003", 7)
+REPLAYED = Receipt("01a1ddf6-8899-707d-b118-000000000003", 7, replayed=True)
