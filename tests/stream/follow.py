@@ -54,11 +54,11 @@ def number_of(message: Message) -> int:
 class Reader:
     """One stream; `reading` False: it takes nothing."""
 
-    def __init__(self, house: "House", organization_id: OrganizationId, reading: bool = True) -> None:
+    def __init__(self, house: "House", organization_id: OrganizationId, reading: bool = True, caller: str = "") -> None:
         self._house, self._reading = house, reading
         request = Request(Incoming("GET", b"", b"", [], b"", "here", keep_alive=True), {}, "here")
         organization = Organization(organization_id, "local", "o", "o", frozenset(), False, datetime.now(UTC))
-        request.caller = Caller(UserPrincipal(f"{id(self)}", "o", "member"), organization)
+        request.caller = Caller(UserPrincipal(caller or f"{id(self)}", "o", "member"), organization)
         self.messages: list[Message] = []
         self._stirred = asyncio.Event()
         self.stream = house.streams.open("test", request, self._take)

@@ -10,7 +10,9 @@ from trading_intents.errors import LimitReached
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database, Tx, open_database
+from trading_intents.stream import service
 from trading_intents.stream.model import Event, EventType
+from trading_intents.stream.subscriber import ROOM_EVENTS
 from trading_intents.telemetry import Metrics, make_log
 
 PAGE = 500
@@ -121,3 +123,35 @@ async def test_readers_that_stop_while_they_are_primed_hold_up_no_other_organiza
         for task in subscribing:
             task.cancel()
         await asyncio.gather(*subscribing, return_exceptions=True)
+
+
+PAGES, PAGE_EVENTS = 6, ROOM_EVENTS // 2
+SLOW_STREAMS = 8
+LIMIT_SECONDS = 30
+
+
+async def six_pages(tx: Tx, organization_id: OrganizationId, *scope: object) -> AsyncIterator[Sequence[Event]]:
+    for page in range(PAGES):
+        yield [numbered(organization_id, page * PAGE_EVENTS + number) for number in range(1, PAGE_EVENTS + 1)]
+
+
+async def test_slow_streams_of_one_caller_keep_no_other_caller_from_being_primed(
+    database_url: Secret, organizations: list[OrganizationId], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("PAGE_SECONDS", "PRIMING_START_SECONDS"):
+        monkeypatch.setattr(service, limit, 10.0 * LIMIT_SECONDS)  # as if they read just fast enough, for ever
+    async with (
+        open_database(database_url, POOL_SIZE, make_log("error"), Metrics()) as database,
+        House(database, six_pages).running() as house,
+        asyncio.timeout(LIMIT_SECONDS),
+    ):
+        slow = [Reader(house, organizations[0], reading=False, caller="slow") for _ in range(SLOW_STREAMS)]
+        asking = [asyncio.create_task(reader.subscribe(kinds=POSITIONS)) for reader in slow]
+        await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+        reader = await Reader(house, organizations[0]).subscribe(kinds=POSITIONS)
+        await reader.until(lambda reader: len(reader.numbers) == PAGES * PAGE_EVENTS)
+        assert sum(task.done() for task in asking) == 1, "one after the other"
+        for task in asking:
+            task.cancel()
+        for reader in slow:
+            reader.close()

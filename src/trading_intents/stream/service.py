@@ -93,7 +93,7 @@ class Streams:
         primings = max(1, min(MAX_PRIMINGS, pool.size // 2 - 1))  # what happens now needs connections too
         self._reads, self._snapshots = asyncio.Semaphore(READS_AT_ONCE), asyncio.Semaphore(primings)
         self._of_organization = max(1, primings // 2)  # so that one leaves room for another
-        self._primings: WeakValueDictionary[OrganizationId, asyncio.Semaphore] = WeakValueDictionary()
+        self._primings: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
 
     @property
     def is_full(self) -> bool:
@@ -183,7 +183,9 @@ class Streams:
                 await self._catch_up(stream, due, *await self._read_head(organization_id))
             await stream.subscriber.offer([])
             async with contextlib.AsyncExitStack() as snapshot:
-                tx = await snapshot.enter_async_context(self._snapshot(organization_id, is_primed=bool(kinds)))
+                tx = await snapshot.enter_async_context(
+                    self._snapshot(organization_id, stream.request if kinds else None)
+                )
                 epoch, head = await event_log.read_epoch(tx), await event_log.head(tx, organization_id)
                 if cursor is not None and not await _leads_on(tx, organization_id, cursor, epoch, head):
                     raise CursorExpired("what follows the cursor is no longer kept: prime again")
@@ -208,18 +210,23 @@ class Streams:
             accepted.cancel()
 
     @contextlib.asynccontextmanager
-    async def _snapshot(self, organization_id: OrganizationId, is_primed: bool) -> AsyncIterator[Tx]:
+    async def _snapshot(self, organization_id: OrganizationId, primed_for: Request | None) -> AsyncIterator[Tx]:
         """All that is read in it is as of one moment, the stream's head too."""
-        turn = self._primings.setdefault(organization_id, asyncio.Semaphore(self._of_organization))
         async with contextlib.AsyncExitStack() as turns:
             try:
                 async with asyncio.timeout(TURN_SECONDS):
-                    for each in (turn, self._snapshots) if is_primed else (self._reads,):
+                    for each in self._turns(organization_id, primed_for) if primed_for else (self._reads,):
                         await turns.enter_async_context(each)
             except TimeoutError:
                 raise Unavailable("too many subscriptions are being primed: try again") from None
             transaction = self._pool.transaction(read_only=True, isolation="repeatable read", plans="by_key")
             yield await turns.enter_async_context(transaction)
+
+    def _turns(self, organization_id: OrganizationId, request: Request) -> tuple[asyncio.Semaphore, ...]:
+        """A caller's streams are primed one after the other: slow ones keep only their caller's others waiting."""
+        own = self._primings.setdefault(caller_of(request).limit_key, asyncio.Semaphore(1))
+        shared = self._primings.setdefault(organization_id, asyncio.Semaphore(self._of_organization))
+        return own, shared, self._snapshots
 
     @contextlib.asynccontextmanager
     async def _history(self) -> AsyncIterator[Tx]:
@@ -227,7 +234,7 @@ class Streams:
             yield tx
 
     async def _read_head(self, organization_id: OrganizationId) -> tuple[UUID, int]:
-        async with self._snapshot(organization_id, is_primed=False) as tx:
+        async with self._snapshot(organization_id, None) as tx:
             return await event_log.read_epoch(tx), await event_log.head(tx, organization_id)
 
     async def _prime(
