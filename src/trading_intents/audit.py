@@ -1,7 +1,7 @@
-"""Proves that the log of actions is as it was written, from its first action to its head. Reads only."""
+"""Checks that the log of actions is as it was written: by its hashes and heads, by orders and events. Reads only."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -10,13 +10,30 @@ from uuid import UUID
 import msgspec
 
 from trading_intents.errors import InvalidRequest, NotFound
-from trading_intents.intents.writing.record import FIRST_HASH, HASH_VERSION, chain
+from trading_intents.intents.model import ActionType
+from trading_intents.intents.writing.record import FIRST_HASH, HASH_VERSION, Record, chain
 from trading_intents.storage.database import Pool, Row, Tx
+from trading_intents.stream import trading_pb2
+from trading_intents.stream.model import EventType
 
 PAGE_ACTIONS = 2_000
+PAGE_EVENTS = 2_000
+PAGE_HEADS = 2_000
+PROVED = """\
+Proved: every action is as it was hashed, none is missing up to its account's head, every account has a head, and every
+order, and every event that is still kept, has the action that it came from."""
+NOT_PROVED = """\
+Not proved: that nobody with all rights over the database rewrote or cut actions, heads, orders and events together.
+Heads kept outside prove that: `audit anchor` prints them, `audit verify --against FILE` compares."""
+PROVED_AGAINST = """\
+The actions up to each head in the file are the ones that were there when it was written. Not proved: what was appended
+since, against somebody with all rights over the database."""
 COLUMNS = ("account_id", "seq", "intent_id", "organization_id", "action_type", "created_at")
 LOWEST_ID = UUID(int=0)
 
+HIGHEST_SEQ = 2**63 - 1
+
+Contradicted = Mapping[UUID, tuple[int, str]]  # an action's seq, and what is wrong with it
 Progress = Callable[[int], None]  # told how many more actions were read
 
 
@@ -57,6 +74,8 @@ class _Told(msgspec.Struct):
     action_type: str
     created_at: datetime
     hash_version: int
+    symbol: str
+    order_side: str
 
 
 @contextlib.contextmanager
@@ -67,22 +86,45 @@ def open_heads(path: Path | None) -> Iterator[Callable[[Head], None]]:
         return
     try:
         with path.open("w") as out:
-            yield lambda head: print(head.account_id, head.seq, head.hash, file=out)
+            yield lambda head: print(head_line(head), file=out)
     except OSError as error:
         raise InvalidRequest(f"{path}: {error.strerror}") from None
+
+
+def head_line(head: Head) -> str:
+    return msgspec.json.encode(head).decode()
 
 
 def read_heads(path: Path) -> KeptHeads:
     hashes: dict[UUID, dict[int, str]] = {}
+    decode = msgspec.json.Decoder(Head).decode
     try:
-        for line in path.read_text().splitlines():
-            account_id, seq, digest = line.split()
-            hashes.setdefault(UUID(account_id), {})[int(seq)] = digest
+        for line in path.read_bytes().splitlines():
+            kept = decode(line)
+            if kept.seq:  # there is nothing to compare before the first action
+                hashes.setdefault(kept.account_id, {})[kept.seq] = kept.hash
     except OSError as error:
         raise InvalidRequest(f"{path}: {error.strerror}") from None
-    except ValueError:
-        raise InvalidRequest(f"{path} is not what --heads writes") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise InvalidRequest(f"{path} is not what `audit anchor` prints") from None
     return KeptHeads(hashes)
+
+
+async def list_heads(pool: Pool) -> AsyncIterator[Head]:
+    """As the database has them, by account; `verify` says whether they are right."""
+    last_id = LOWEST_ID
+    while True:
+        async with pool.transaction(read_only=True) as tx:
+            rows = await tx.fetch(
+                "SELECT account_id, seq, hash FROM account_heads WHERE account_id > $1 ORDER BY account_id LIMIT $2",
+                last_id,
+                PAGE_HEADS,
+            )
+        if not rows:
+            return
+        for row in rows:
+            yield Head(row["account_id"], row["seq"], row["hash"])
+        last_id = rows[-1]["account_id"]
 
 
 async def count_actions(pool: Pool, account_id: UUID | None) -> int:
@@ -98,33 +140,31 @@ async def count_actions(pool: Pool, account_id: UUID | None) -> int:
 async def verify(pool: Pool, account_id: UUID | None, kept: KeptHeads, progress: Progress) -> AsyncIterator[Verified]:
     """Each account, or this one. An account is read in one snapshot: what is appended meanwhile is no damage."""
     if account_id:
-        verified = await _verify_account(pool, account_id, kept, progress)
-        if not verified.actions and not verified.bad_seq and not await _is_account(pool, account_id):
+        if account_id not in kept.hashes and await _next_account(pool, UUID(int=account_id.int - 1)) != account_id:
             raise NotFound("no such account")
-        yield verified
+        contradicted = await _compare_events(pool, account_id)
+        yield await _verify_account(pool, account_id, kept, contradicted, progress)
         return
-    unseen, last_id = set(kept.hashes), LOWEST_ID
+    contradicted = await _compare_events(pool, None)
+    unseen, last_id = set(kept.hashes) | set(contradicted), LOWEST_ID
     while next_id := await _next_account(pool, last_id):
-        yield await _verify_account(pool, next_id, kept, progress)
+        yield await _verify_account(pool, next_id, kept, contradicted, progress)
         unseen.discard(next_id)
         last_id = next_id
     for lost_id in sorted(unseen):
-        yield await _verify_account(pool, lost_id, kept, progress)
-
-
-async def _is_account(pool: Pool, account_id: UUID) -> bool:
-    async with pool.transaction(read_only=True) as tx:
-        return bool(await tx.fetchval("SELECT true FROM accounts WHERE id = $1", account_id))
+        yield await _verify_account(pool, lost_id, kept, contradicted, progress)
 
 
 async def _next_account(pool: Pool, after: UUID) -> UUID | None:
-    """From the log as well as from the heads: either may be what was tampered with."""
+    """From every table that names one: any may be what was tampered with."""
     async with pool.transaction(read_only=True) as tx:
         found: UUID | None = await tx.fetchval(
             """
             SELECT least(
+                (SELECT id FROM accounts WHERE id > $1 ORDER BY id LIMIT 1),
                 (SELECT account_id FROM account_heads WHERE account_id > $1 ORDER BY account_id LIMIT 1),
-                (SELECT account_id FROM actions WHERE account_id > $1 ORDER BY account_id, seq LIMIT 1)
+                (SELECT account_id FROM actions WHERE account_id > $1 ORDER BY account_id, seq LIMIT 1),
+                (SELECT account_id FROM orders WHERE account_id > $1 ORDER BY account_id, create_seq LIMIT 1)
             )
             """,
             after,
@@ -132,15 +172,108 @@ async def _next_account(pool: Pool, after: UUID) -> UUID | None:
     return found
 
 
-async def _verify_account(pool: Pool, account_id: UUID, kept: KeptHeads, progress: Progress) -> Verified:
+async def _compare_events(pool: Pool, account_id: UUID | None) -> Contradicted:
+    """The first action of each account that its event, as long as it is kept, tells otherwise."""
+    contradicted: dict[UUID, tuple[int, str]] = {}
+    organization_id = LOWEST_ID
+    while next_id := await _next_organization(pool, organization_id, account_id):
+        organization_id, last_seq = next_id, 0
+        while True:
+            async with pool.transaction(read_only=True, plans="by_key") as tx:
+                rows = await _read_events(tx, organization_id, last_seq, account_id)
+                told = [_told_by(row["payload"]) for row in rows if row["payload"] is not None]
+                records = await _read_records(tx, told)
+            for action in told:
+                if wrong := _compare(action, records.get((action.account_id, action.seq))):
+                    known = contradicted.get(UUID(action.account_id), (action.seq, wrong))
+                    contradicted[UUID(action.account_id)] = min(known, (action.seq, wrong))
+            if not rows:
+                break
+            last_seq = rows[-1]["seq"]
+    return contradicted
+
+
+async def _next_organization(pool: Pool, after: UUID, account_id: UUID | None) -> UUID | None:
+    async with pool.transaction(read_only=True) as tx:
+        found: UUID | None = await tx.fetchval(
+            """
+            SELECT id FROM organizations WHERE id > $1
+                AND ($2::uuid IS NULL OR id = (SELECT organization_id FROM accounts WHERE id = $2))
+            ORDER BY id LIMIT 1
+            """,
+            after,
+            account_id,
+        )
+    return found
+
+
+async def _read_events(tx: Tx, organization_id: UUID, after: int, account_id: UUID | None) -> list[Row]:
+    """With the payload of actions only, and of this account only: the page's size bounds what is read."""
+    return await tx.fetch(
+        """
+        SELECT seq, CASE WHEN kind = $4 AND ($3::uuid IS NULL OR account_id = $3) THEN payload END AS payload
+        FROM stream_events WHERE organization_id = $1 AND seq > $2 ORDER BY seq LIMIT $5
+        """,
+        organization_id,
+        after,
+        account_id,
+        EventType.INTENT_ACTION,
+        PAGE_EVENTS,
+    )
+
+
+async def _read_records(tx: Tx, told: Sequence[trading_pb2.IntentAction]) -> dict[tuple[str, int], str]:
+    rows = await tx.fetch(
+        """
+        SELECT account_id::text, seq, record
+        FROM unnest($1::text[]::uuid[], $2::bigint[]) AS told (account_id, seq) JOIN actions USING (account_id, seq)
+        """,
+        [action.account_id for action in told],
+        [action.seq for action in told],
+    )
+    return {(row["account_id"], row["seq"]): row["record"] for row in rows}
+
+
+def _told_by(payload: bytes) -> trading_pb2.IntentAction:
+    return trading_pb2.TradingEvent.FromString(payload).intent_action
+
+
+def _compare(action: trading_pb2.IntentAction, record: str | None) -> str:
+    """What is wrong with the action's record, by its event; an empty text: nothing."""
+    if record is None:
+        return "it is missing: its event is still kept"
+    try:
+        said = msgspec.json.decode(record, type=Record)
+    except msgspec.MsgspecError:
+        return "its record cannot be read"
+    told = {
+        "intent_id": action.intent_id,
+        "action_type": trading_pb2.IntentActionType.Name(action.action_type).removeprefix("INTENT_ACTION_TYPE_"),
+        "symbol": action.symbol,
+        "order_side": trading_pb2.OrderSide.Name(action.order_side).removeprefix("ORDER_SIDE_"),
+        "quantity": action.quantity,
+        "limit_price": action.limit_price if action.HasField("limit_price") else None,
+        "stop_price": action.stop_price if action.HasField("stop_price") else None,
+    }
+    names = [name for name, value in told.items() if getattr(said, name) != value]
+    return f"its event told another {', '.join(names)}" if names else ""
+
+
+async def _verify_account(
+    pool: Pool, account_id: UUID, kept: KeptHeads, contradicted: Contradicted, progress: Progress
+) -> Verified:
     async with pool.transaction(read_only=True, isolation="repeatable read") as tx:
         row = await tx.fetchrow("SELECT seq, hash FROM account_heads WHERE account_id = $1", account_id)
         head = Head(account_id, row["seq"], row["hash"]) if row else None
         log = _Log(account_id, kept.of(account_id))
         while log.bad_seq is None and (rows := await _read_page(tx, account_id, log.seq)):
-            log.follow(rows)
+            orders = await _read_orders(tx, account_id, log.seq, rows[-1]["seq"])
+            log.follow(rows, orders)
             progress(len(rows))
-    log.end(head)
+        later = await _read_orders(tx, account_id, log.seq, HIGHEST_SEQ)
+    log.end(head, later)
+    if contradiction := contradicted.get(account_id):
+        log.contradict(*contradiction)
     return Verified(head or Head(account_id, log.seq, log.hash), log.seq, log.bad_seq, log.wrong)
 
 
@@ -156,16 +289,33 @@ async def _read_page(tx: Tx, account_id: UUID, after: int) -> list[Row]:
     )
 
 
+async def _read_orders(tx: Tx, account_id: UUID, after: int, until: int) -> dict[int, Row]:
+    """By the seq of their CREATE, as the order has it; `latest` is the highest seq that it names."""
+    rows = await tx.fetch(
+        """
+        SELECT create_seq, order_id::text, symbol, order_side::text,
+               greatest(command_seq, pending_replace_seq) AS latest
+        FROM orders WHERE account_id = $1 AND create_seq > $2 AND create_seq <= $3 ORDER BY create_seq LIMIT $4
+        """,
+        account_id,
+        after,
+        until,
+        PAGE_ACTIONS,
+    )
+    return {row["create_seq"]: row for row in rows}
+
+
 class _Log:
     """An account's log as far as it was followed; stops at the first action that is not as it was written."""
 
     def __init__(self, account_id: UUID, kept: Mapping[int, str]) -> None:
         self._account_id, self._kept = account_id, kept
         self.seq, self.hash = 0, FIRST_HASH
+        self._latest = 0  # that any order names
         self.bad_seq: int | None = None
         self.wrong = ""
 
-    def follow(self, rows: list[Row]) -> None:
+    def follow(self, rows: list[Row], orders: Mapping[int, Row]) -> None:
         decode = msgspec.json.Decoder(_Told).decode
         for row in rows:
             *columns, record, digest = row.values()
@@ -186,26 +336,49 @@ class _Log:
                 return self._fail(seq, f"its record says another {', '.join(names)}")
             if self._kept and self._kept.get(seq, digest) != digest:
                 return self._fail(seq, "its hash is not the one that was kept: it or one before it was rewritten")
+            order = orders.get(seq)
+            if (wrong := _compare_order(order, told)) is not None:
+                return self._fail(seq, wrong)
+            self._latest = max(self._latest, order["latest"] if order else 0)
             self.seq, self.hash = seq, digest
         return None
 
-    def end(self, head: Head | None) -> None:
+    def end(self, head: Head | None, later: Mapping[int, Row]) -> None:
+        """`later` are orders whose CREATE is beyond the last action."""
         if self.bad_seq is not None:
             return
-        longest = max(self._kept, default=0)
+        longest, named = max(self._kept, default=0), max(self._latest, *later, 0)
         if head and head.seq > self.seq:
             self._fail(self.seq + 1, f"it is missing: the log is cut off, its head is at {head.seq}")
         elif longest > self.seq:
             self._fail(self.seq + 1, f"it is missing: the log is cut off, the kept head was at {longest}")
-        elif head is None and self.seq:
-            self._fail(self.seq, "the account has lost its head")
-        elif head and head.seq < self.seq:
+        elif named > self.seq:
+            self._fail(self.seq + 1, f"it is missing: the log is cut off, an order names action {named}")
+        elif head is None:
+            self._fail(max(self.seq, 1), "the account has lost its head")
+        elif head.seq < self.seq:
             self._fail(head.seq + 1, f"it is beyond the head, which is at {head.seq}")
-        elif head and head.hash != self.hash:
+        elif head.hash != self.hash:
             self._fail(self.seq, "its hash is not the head's")
+
+    def contradict(self, seq: int, wrong: str) -> None:
+        if self.bad_seq is None or seq < self.bad_seq:
+            self._fail(seq, wrong)
 
     def _fail(self, seq: int, wrong: str) -> None:
         self.bad_seq, self.wrong = seq, wrong
+
+
+def _compare_order(order: Row | None, told: _Told) -> str | None:
+    if (order is None) != (told.action_type != ActionType.CREATE):
+        return "its order is missing" if order is None else "an order says that this was its CREATE"
+    if order and (order["order_id"], order["symbol"], order["order_side"]) != (
+        told.intent_id,
+        told.symbol,
+        told.order_side,
+    ):
+        return "its order says another intent_id, symbol or order_side"
+    return None
 
 
 def _explain(seq: int, told: _Told) -> str:

@@ -277,7 +277,7 @@ def verify_log(
     ] = None,
     against: Annotated[Path | None, typer.Option(help="Compare with heads that were kept in this file.")] = None,
 ) -> None:
-    """Follow each account's chain of hashes, while the service runs. Exit code 1 if anything is wrong."""
+    """Check each account's chain of hashes, its head, orders and events. Exit code 1 if anything is wrong."""
 
     async def work(settings: Settings, log: Log) -> int:
         kept = audit.read_heads(against) if against else audit.KeptHeads()
@@ -297,7 +297,21 @@ def verify_log(
                     damaged += 1
                     typer.echo(f"account {found.head.account_id}, action {found.bad_seq}: {found.wrong}")
         typer.echo(f"{accounts} accounts, {actions} actions followed, {damaged} accounts damaged")
+        if not damaged:
+            typer.echo(f"{audit.PROVED}\n{audit.PROVED_AGAINST if against else audit.NOT_PROVED}")
         return 1 if damaged else 0
+
+    _run(work, quiet=True)
+
+
+@audits.command(name="anchor")
+def print_heads() -> None:
+    """Print each account's head, one JSON object a line, to be kept where nobody who can change the database writes."""
+
+    async def work(settings: Settings, log: Log) -> None:
+        async with app.open_parts(settings, log) as parts:
+            async for head in audit.list_heads(parts.database.worker):
+                typer.echo(audit.head_line(head))
 
     _run(work, quiet=True)
 
