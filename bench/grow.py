@@ -32,7 +32,7 @@ from trading_intents.clock import rfc3339
 from trading_intents.intents.stats import rollup
 from trading_intents.intents.stats.model import WIDTHS_SECONDS, Window
 from trading_intents.intents.writing.record import FIRST_HASH, HASH_VERSION, Record, canonical, chain
-from trading_intents.storage.cluster import DATABASE, LOGIN, OWNER
+from trading_intents.storage.cluster import DATABASE, OWNER, WORKER_LOGIN
 from trading_intents.storage.database import WORKER_ROLE, Pool, open_pool
 from trading_intents.telemetry import Metrics
 from trading_intents.web.paging import make_cursor
@@ -153,7 +153,7 @@ async def prepare(bench: Bench, accounts: list[Account]) -> list[tuple[str, floa
     total = sum(account.actions for account in accounts)
     for account in accounts:
         await fill(owner, account)
-    async with open_pool(bench.cluster.url(LOGIN, DATABASE), WORKER_ROLE, 2, Metrics()) as pool:
+    async with open_pool(bench.cluster.url(WORKER_LOGIN, DATABASE), WORKER_ROLE, 2, Metrics()) as pool:
         rolled_seconds = await timed_roll_up(pool)
         await count_finished(owner)
         await owner.execute("VACUUM ANALYZE", timeout=600)

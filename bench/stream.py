@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trading_intents.ids import OrganizationId
-from trading_intents.storage.cluster import DATABASE, LOGIN, open_cluster
+from trading_intents.storage.cluster import DATABASE, LOGIN, WORKER_LOGIN, open_cluster
 from trading_intents.storage.database import Database, open_database
 from trading_intents.storage.signals import Signals, open_signals
 from trading_intents.stream import trading_pb2
@@ -201,10 +201,14 @@ async def latency(bench: Bench, tools: Tools) -> list[float]:
 
 
 async def measure(bench: Bench, doors: list[str]) -> int:
-    url = open_cluster(bench.folder / "data", "").url(LOGIN, DATABASE)
+    cluster = open_cluster(bench.folder / "data", "")
+    url, worker_url = (cluster.url(login, DATABASE) for login in (LOGIN, WORKER_LOGIN))
     waits: list[list[float]] = []
     found: dict[tuple[str, int], list[dict[str, float]]] = {}
-    async with open_database(url, 2, LOG, Metrics()) as database, open_signals(url, LOG) as signals:
+    async with (
+        open_database(url, 2, LOG, Metrics(), worker_url=worker_url) as database,
+        open_signals(url, LOG) as signals,
+    ):
         tools = Tools(database, signals)
         for _ in range(ROUNDS):
             waits.append(await latency(bench, tools))

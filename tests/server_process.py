@@ -5,6 +5,7 @@ Usage: python -m tests.server_process DATA_DIR [--loop uvloop] [--bin FOLDER] [-
 
 import argparse
 import asyncio
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ from trading_intents.secret import Secret
 from trading_intents.storage.embedded import Server, running
 from trading_intents.storage.migrate import migrate
 from trading_intents.telemetry import Log, make_log
+
+LOGIN = "external"
 
 
 def main() -> None:
@@ -37,18 +40,31 @@ def main() -> None:
 async def serve(data_dir: Path, postgres_bin: str, template: str) -> None:
     log = make_log("warning")
     async with running(data_dir, postgres_bin, log, lambda: say(started=True)) as server:
+        login = await make_login(server)
         if template:
-            await make_template(server, template, log)
-        say(owner_url=server.owner_url.reveal(), url=server.url.reveal())
+            await make_template(server.owner_url, login, template, log)
+        say(owner_url=server.owner_url.reveal(), url=login.reveal())
         await end_of_input()
 
 
-async def make_template(server: Server, template: str, log: Log) -> None:
+async def make_login(server: Server) -> Secret:
+    """One that may become both roles, as the tests use the server in the place of an external one."""
+    login = server.url.reveal().replace("//trading_intents:", f"//{LOGIN}:")
+    password = login.partition(f"{LOGIN}:")[2].partition("@")[0]
     connection = await asyncpg.connect(server.owner_url.reveal())
+    if not await connection.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", LOGIN):
+        with contextlib.suppress(asyncpg.DuplicateObjectError, asyncpg.UniqueViolationError):
+            await connection.execute(f"CREATE ROLE {LOGIN} LOGIN PASSWORD '{password}'")
+    await connection.close()
+    return Secret(login)
+
+
+async def make_template(owner_url: Secret, login_url: Secret, template: str, log: Log) -> None:
+    connection = await asyncpg.connect(owner_url.reveal())
     await connection.execute(f"CREATE DATABASE {template}")
     await connection.close()
-    await make_logins_quick(server.owner_url, server.url)
-    await migrate(in_database(server.owner_url, template), in_database(server.url, template), log)
+    await make_logins_quick(owner_url, login_url)
+    await migrate(in_database(owner_url, template), in_database(login_url, template), log)
 
 
 async def make_logins_quick(*urls: Secret) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import Once, copy_folder
 from tests.platform import Platform, serving
 from tests.server_process import make_logins_quick
-from trading_intents.storage.cluster import DATABASE, LOGIN, OWNER, open_cluster
+from trading_intents.storage.cluster import DATABASE, LOGIN, OWNER, WORKER_LOGIN, open_cluster
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +20,7 @@ def warm_original(once: Once) -> Path:
         with serving(folder) as platform:
             assert platform.client.get("/readyz").json() == {"status": "ready"}
             cluster = open_cluster(folder, "")
-            asyncio.run(make_logins_quick(cluster.url(OWNER, DATABASE), cluster.url(LOGIN, DATABASE)))
+            asyncio.run(make_logins_quick(*(cluster.url(login, DATABASE) for login in (OWNER, LOGIN, WORKER_LOGIN))))
             assert platform.stop() == 0
 
     return once("warm", make)

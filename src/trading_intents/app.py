@@ -87,7 +87,8 @@ GARBAGE_OBJECTS = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Urls:
-    login: Secret
+    login: Secret  # becomes ti_service
+    worker: Secret  # becomes ti_worker; may be the same
     owner: Secret
 
 
@@ -120,32 +121,42 @@ class Parts:
 async def database_urls(settings: Settings, log: Log, metrics: Metrics) -> AsyncIterator[Urls]:
     """Where the database is: the configured one, or the embedded one, which runs while the block does."""
     if settings.database_url:
-        yield Urls(settings.database_url, settings.database_owner_url or settings.database_url)
+        others = (settings.database_worker_url, settings.database_owner_url)
+        yield Urls(settings.database_url, *(url or settings.database_url for url in others))
         return
     started = metrics.postgres_starts.inc
     async with running(settings.data_dir, settings.postgres_bin, log, started) as server:
-        yield Urls(server.url, server.owner_url)
+        yield Urls(server.url, server.worker_url, server.owner_url)
 
 
 @contextlib.asynccontextmanager
-async def open_parts(settings: Settings, log: Log) -> AsyncIterator[Parts]:
-    """A migrated database and the rest, for `serve` and for every command."""
+async def open_parts(settings: Settings, log: Log, needs_worker: bool = True) -> AsyncIterator[Parts]:
+    """A migrated database and the rest, for `serve` and for every command. Without `needs_worker` the login of the
+    worker's role is not used, and need not exist."""
     metrics, clock, brokers = Metrics(), SystemClock(), installed_brokers(log)
     async with contextlib.AsyncExitStack() as stack:
         urls = await stack.enter_async_context(database_urls(settings, log, metrics))
-        await migrate(urls.owner, urls.login, log)
-        database = await stack.enter_async_context(open_database(urls.login, settings.database_pool_size, log, metrics))
+        await migrate(urls.owner, urls.login, log, worker_url=urls.worker, needs_worker=needs_worker)
+        opening = open_database(
+            urls.login,
+            settings.database_pool_size,
+            log,
+            metrics,
+            worker_url=urls.worker,
+            needs_worker=needs_worker,
+        )
+        database = await stack.enter_async_context(opening)
         signals = await stack.enter_async_context(open_signals(settings.database_listen_url or urls.login, log))
         is_local = settings.identity_provider_name == LOCAL_PROVIDER
         client = None if is_local else await stack.enter_async_context(httpx.AsyncClient())
         link, worker_link = (
-            stack.enter_context(contextlib.closing(Pipeline(urls.login, role, LOCK_LIMIT_SECONDS)))
-            for role in (SERVICE_ROLE, WORKER_ROLE)
+            stack.enter_context(contextlib.closing(Pipeline(url, role, LOCK_LIMIT_SECONDS)))
+            for url, role in ((urls.login, SERVICE_ROLE), (urls.worker, WORKER_ROLE))
         )
         make_id = id_maker(clock)
 
         def transactions() -> GroupTransactions:
-            return stack.enter_context(contextlib.closing(GroupTransactions(Pipeline(urls.login, WORKER_ROLE))))
+            return stack.enter_context(contextlib.closing(GroupTransactions(Pipeline(urls.worker, WORKER_ROLE))))
 
         yield Parts(
             settings, database, signals, client, brokers, metrics, log, clock, make_id, link, worker_link, transactions
@@ -165,7 +176,7 @@ class Features:
     limits: Limits
     routes: tuple[Route, ...]
     event_routes: tuple[Route, ...]
-    handlers: Mapping[Queue, Mapping[str, Handler]]
+    handlers: Callable[[], Mapping[Queue, Mapping[str, Handler]]]
     writer: Writer
     execution: Callable[[Shop], Execution]
     hub: Hub
@@ -174,7 +185,7 @@ class Features:
 
 
 def build_features(parts: Parts, vault: Vault) -> Features:
-    settings, pool, worker = parts.settings, parts.database.service, parts.database.worker
+    settings, pool, stream = parts.settings, parts.database.service, parts.database.stream
     name, make_id, signals = settings.identity_provider_name, parts.make_id, parts.signals
     provider = embedded_provider(parts) if name == LOCAL_PROVIDER else None
     if provider:
@@ -211,13 +222,16 @@ def build_features(parts: Parts, vault: Vault) -> Features:
         *intent_routes(gates["read_intents"], accounts, Intents(pool)),
         *order_routes(gates["read_intents"], accounts, Orders(pool)),
     )
-    hub = Hub(worker, settings.max_streams, parts.clock, parts.metrics, parts.log)
+    hub = Hub(stream, settings.max_streams, parts.clock, parts.metrics, parts.log)
     retained = {EventType.BROKER_ORDER: retained_orders, EventType.BROKER_POSITION: retained_positions}
-    streams = Streams(worker, hub, accounts, gates["stream"], retained, parts.log)
+    streams = Streams(stream, hub, accounts, gates["stream"], retained, parts.log)
     door = Door(streams, gates["stream"], limits, Proxies(settings.trusted_proxies), parts.log)
     files = (settings.tls_certificate_file, settings.tls_key_file)
     grpc = Listener(door, settings.max_streams, settings.grpc_host, settings.grpc_port, *files)
-    handlers = {Queue.ACCOUNTS: account_handlers(worker, brokers, vault), Queue.USERS: user_handlers()}
+
+    def handlers() -> Mapping[Queue, Mapping[str, Handler]]:
+        accounts = account_handlers(parts.database.worker, brokers, vault)
+        return {Queue.ACCOUNTS: accounts, Queue.USERS: user_handlers()}
 
     def execution(shop: Shop) -> Execution:
         own = partial(broker_settings, settings)
@@ -250,7 +264,7 @@ def build_features(parts: Parts, vault: Vault) -> Features:
         execution,
         hub,
         grpc,
-        lambda: keep_resuming(worker, directory, name, parts.log),
+        lambda: keep_resuming(parts.database.worker, directory, name, parts.log),
     )
 
 
@@ -269,7 +283,11 @@ async def serve(
         bind(settings.grpc_host, settings.grpc_port, "GRPC").close()
     with contextlib.closing(bind(settings.http_host, settings.http_port)) as listener:
         settings = replace(settings, http_port=listener.getsockname()[1])  # 0 asks for any: from here on it is known
-        async with open_parts(settings, log) as parts, open_vault(settings, parts.clock, log) as vault:
+        needs_worker = "worker" in settings.roles
+        async with (
+            open_parts(settings, log, needs_worker) as parts,
+            open_vault(settings, parts.clock, log) as vault,
+        ):
             features = build_features(parts, vault)
             app = build_app(parts, features)
             _collect_seldom()
@@ -329,7 +347,7 @@ async def working(parts: Parts, features: Features) -> AsyncIterator[list[Worker
         background.append(asyncio.create_task(features.resume_deletions()))
         background.append(asyncio.create_task(keep_up(parts.database.worker, parts.clock, parts.metrics, parts.log)))
         shop = Shop(parts.database.worker, parts.settings.outbox_attempt_limit, parts.clock, parts.metrics, parts.log)
-        for queue, handlers in features.handlers.items():
+        for queue, handlers in features.handlers().items():
             workers.append(worker := Worker(queue, handlers, shop))
             parts.signals.subscribe(channel(queue), worker.wake)
         workers.append(features.execution(shop))

@@ -125,7 +125,7 @@ def migrate() -> None:
 
     async def work(settings: Settings, log: Log) -> None:
         async with app.database_urls(settings, log, Metrics()) as urls:
-            names = await run_migrations(urls.owner, urls.login, log)
+            names = await run_migrations(urls.owner, urls.login, log, worker_url=urls.worker)
         typer.echo("\n".join(f"applied {name}" for name in names) or "nothing to do")
 
     _run(work, quiet=True)
@@ -154,7 +154,7 @@ def apply(file: Annotated[str, typer.Argument(help="A JSON document, or - for st
 
     async def work(settings: Settings, log: Log) -> None:
         wanted = provision.read_document(_read(file))
-        async with app.open_parts(settings, log) as parts:
+        async with app.open_parts(settings, log, needs_worker=False) as parts:
             answer = await provision.apply(parts, wanted)
         typer.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))
 
@@ -176,7 +176,7 @@ def token(
     """Print a user's bearer token from the embedded identity provider."""
 
     async def work(settings: Settings, log: Log) -> None:
-        async with app.open_parts(settings, log) as parts:
+        async with app.open_parts(settings, log, needs_worker=False) as parts:
             issued = await provision.user_token(parts, user, organization or None)
         typer.echo(issued.reveal())
 

@@ -35,11 +35,16 @@ def _setting(default: Any, meaning: str) -> Any:
 class Settings:
     data_dir: Path = _setting(Path(".data"), "Folder of the embedded PostgreSQL, its passwords and our keys.")
     database_url: Secret = _setting(Secret(""), "PostgreSQL to use (15 or later). Empty: the embedded one.")
+    database_worker_url: Secret = _setting(
+        Secret(""), "Login of background work, which may read sealed secrets. Empty: as DATABASE_URL."
+    )
     database_owner_url: Secret = _setting(Secret(""), "Login that may migrate. Empty: as DATABASE_URL.")
     database_listen_url: Secret = _setting(
         Secret(""), "A direct connection for LISTEN and NOTIFY, when a pooler is between. Empty: as DATABASE_URL."
     )
-    database_pool_size: int = _setting(10, "Connections of each database role a process may hold, 1 to 100.")
+    database_pool_size: int = _setting(
+        10, "Connections a process may hold for requests, the stream and background work each, 1 to 100."
+    )
     postgres_bin: str = _setting("", "Folder of PostgreSQL binaries. Empty: the installed wheel, else pg_config's.")
     http_host: str = _setting("127.0.0.1", "Address that REST listens on.")
     http_port: int = _setting(8080, "Port of REST. 0: any free one, told at start.")
@@ -193,6 +198,8 @@ def _check(settings: Settings) -> None:
             raise StartupRefused(f"{PREFIX}{name.upper()}: at most 65535")
     if bool(settings.tls_certificate_file) != bool(settings.tls_key_file):
         raise StartupRefused(f"{PREFIX}TLS_CERTIFICATE_FILE: together with {PREFIX}TLS_KEY_FILE, or neither")
+    if settings.database_worker_url and not settings.database_url:
+        raise StartupRefused(f"{PREFIX}DATABASE_WORKER_URL: only together with {PREFIX}DATABASE_URL")
     if not 1 <= settings.database_pool_size <= 100:
         raise StartupRefused(f"{PREFIX}DATABASE_POOL_SIZE: 1 to 100")
     if not 1 <= settings.max_streams <= 100_000:

@@ -13,6 +13,7 @@ import asyncpg
 from trading_intents.app import database_urls
 from trading_intents.config import Settings
 from trading_intents.errors import PlatformError
+from trading_intents.storage.database import WORKER_ROLE
 from trading_intents.storage.migrate import pending
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.server.listener import bind
@@ -86,7 +87,8 @@ async def _database(settings: Settings, log: Log) -> list[Finding]:
             missing = await pending(urls.login)
             connection = await asyncpg.connect(urls.login.reveal(), timeout=CONNECT_LIMIT_SECONDS)
             try:
-                return [*await _server(connection), _schema(missing)]
+                logins = [await _logins(connection)] if settings.database_url else []
+                return [*await _server(connection), *logins, _schema(missing)]
             finally:
                 await connection.close(timeout=CONNECT_LIMIT_SECONDS)
     except PlatformError as error:
@@ -114,6 +116,24 @@ async def _server(connection: Any) -> list[Finding]:
     else:
         findings.append(Finding("ok", "clock", "agrees with the database's"))
     return findings
+
+
+async def _logins(connection: Any) -> Finding:
+    row = await connection.fetchrow(
+        """
+        SELECT session_user::text AS login, pg_has_role(session_user, oid, 'MEMBER') AS is_worker
+        FROM pg_roles WHERE rolname = $1
+        """,
+        WORKER_ROLE,
+    )
+    if row and row["is_worker"]:
+        text = (
+            f"the login {row['login']} of TRADING_INTENTS_DATABASE_URL may become {WORKER_ROLE}, which reads sealed "
+            f"secrets: give TRADING_INTENTS_DATABASE_WORKER_URL a login of its own, then REVOKE {WORKER_ROLE} "
+            f"FROM {row['login']}"
+        )
+        return Finding("warning", "logins", text)
+    return Finding("ok", "logins", "the service's login cannot become the worker")
 
 
 def _schema(missing: list[str]) -> Finding:

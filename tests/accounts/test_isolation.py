@@ -201,10 +201,16 @@ async def test_the_service_changes_orders_and_heads_of_the_set_organization_only
         assert await tx.execute("UPDATE outbox SET due_at = now()") == "UPDATE 2"
 
 
-async def test_the_service_cannot_read_the_event_log(database: Database, owner_url: Secret) -> None:
-    mine = uuid4()
-    await fill(owner_url, [mine])
-    for table in ("stream_events", "stream_events_default"):
-        with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            async with database.service.transaction([mine]) as tx:
-                await tx.fetch(f"SELECT FROM {table}")
+async def test_the_service_reads_events_of_the_set_organization_only_and_no_partition(
+    database: Database, owner_url: Secret
+) -> None:
+    mine, other = uuid4(), uuid4()
+    await fill(owner_url, [mine, other])
+    async with database.service.transaction([mine]) as tx:
+        seen = await tx.fetch("SELECT DISTINCT organization_id FROM stream_events")
+        assert [row["organization_id"] for row in seen] == [mine]
+    async with database.service.transaction() as tx:
+        assert await tx.fetch("SELECT FROM stream_events") == []
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        async with database.service.transaction([mine]) as tx:
+            await tx.fetch("SELECT FROM stream_events_default")

@@ -14,6 +14,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from tests.server_process import LOGIN
 from tests.storage.conftest import Start, all_gone, kill_postgres, postmaster, query
 from tests.waiting import eventually, eventually_async
 from trading_intents.storage.embedded import running
@@ -160,7 +161,7 @@ async def test_a_second_process_joins_and_takes_over(data_dir: Path, start: Star
 
 def _login(data_dir: Path) -> tuple[str, str]:
     passwords = {name: (data_dir / f"{name}.password").read_text() for name in ("postgres", "trading_intents")}
-    return f"//postgres:{passwords['postgres']}", f"//trading_intents:{passwords['trading_intents']}"
+    return f"//postgres:{passwords['postgres']}", f"//{LOGIN}:{passwords['trading_intents']}"
 
 
 async def test_two_can_start_at_once_on_an_empty_folder(tmp_path: Path, start: Start) -> None:

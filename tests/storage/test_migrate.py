@@ -174,9 +174,7 @@ async def test_a_login_without_rights_is_told_how_to_migrate(urls: Urls, weak: s
 
 
 async def test_pending_files_need_an_owner(empty: Urls, files: Path) -> None:
-    with pytest.raises(
-        StartupRefused, match=r"OWNER_URL.*\nGRANT ti_owner TO trading_intents;\nGRANT CREATE ON SCHEMA"
-    ):
+    with pytest.raises(StartupRefused, match=r"OWNER_URL.*\nGRANT ti_owner TO external;\nGRANT CREATE ON SCHEMA"):
         await migrate(empty.login, empty.login, LOG, files)
 
 

@@ -142,7 +142,7 @@ async def upkeep(database: Database) -> None:
         await make_partitions(tx)
 
 
-async def test_the_service_appends_for_its_organizations_only(
+async def test_the_service_appends_and_reads_for_its_organizations_only(
     database: Database, organizations: list[OrganizationId]
 ) -> None:
     one, other, *_ = organizations
@@ -154,14 +154,17 @@ async def test_the_service_appends_for_its_organizations_only(
     async with database.service.transaction([one]) as tx:
         assert [await head(tx, organization) for organization in (one, other)] == [1, 0]
         assert await tx.fetchval("SELECT count(*) FROM stream_heads") == 1
+        assert [event.seq for event in await read_after(tx, one, 0, 10)] == [1]
+        assert await read_after(tx, other, 0, 10) == []
+        assert await tx.fetchval("SELECT count(*) FROM stream_events") == 1
     async with database.service.transaction() as tx:
         assert await tx.fetchval("SELECT count(*) FROM stream_heads") == 0
+        assert await tx.fetchval("SELECT count(*) FROM stream_events") == 0
 
 
 @pytest.mark.parametrize(
     ("role", "statement"),
     [
-        ("service", "SELECT FROM stream_events"),
         ("service", "SELECT FROM stream_events_default"),
         ("service", "INSERT INTO stream_events_default SELECT"),
         ("service", "UPDATE stream_events SET symbol = 'X'"),

@@ -1,5 +1,6 @@
 """An embedded cluster on disk: its binaries, folders, passwords and command lines. Starts and stops nothing."""
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -15,7 +16,7 @@ from pathlib import Path
 from trading_intents.errors import StartupRefused
 from trading_intents.secret import Secret
 
-OWNER, LOGIN, DATABASE = "postgres", "trading_intents", "trading_intents"
+OWNER, LOGIN, WORKER_LOGIN, DATABASE = "postgres", "trading_intents", "trading_intents_worker", "trading_intents"
 PORT = "5432"  # only a part of the socket's name
 SOCKET_PATH_LIMIT_BYTES = 107
 LOG_LIMIT_BYTES = 10_000_000
@@ -71,16 +72,18 @@ class Cluster:
         return self.home / f"{login}.password"
 
     def make_passwords(self) -> None:
-        for login in (OWNER, LOGIN):
+        for login in (OWNER, LOGIN, WORKER_LOGIN):
             file = self.password_file(login)
             if file.exists():
                 continue
-            if self.data.exists():
+            if self.data.exists() and login != WORKER_LOGIN:  # which clusters of older versions lack
                 raise StartupRefused(f"{file} is missing but {self.data} is there: restore both from the same backup")
             descriptor, name = tempfile.mkstemp(dir=self.home)  # mode 0600, and never seen half written
             os.write(descriptor, secrets.token_hex(24).encode())
             os.close(descriptor)
-            Path(name).rename(file)
+            with contextlib.suppress(FileExistsError):
+                os.link(name, file)  # another process's, if it was faster
+            Path(name).unlink()
 
     def new_folder(self) -> Path:
         """Where initdb works: it becomes `data` in one step, so a crash never leaves half a cluster."""

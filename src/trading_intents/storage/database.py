@@ -197,19 +197,40 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Database:
+    """`stream` acts as the service, on connections of its own: reading history must not keep requests waiting."""
+
     service: Pool
-    worker: Pool
+    stream: Pool
+    _worker: Pool | None
+
+    @property
+    def worker(self) -> Pool:
+        assert self._worker is not None, "opened without the worker's login"
+        return self._worker
 
 
 @contextlib.asynccontextmanager
-async def open_database(url: Secret, pool_size: int, log: Log, metrics: Metrics) -> AsyncIterator[Database]:
-    """Connects once as every role and refuses a server or role that could lose or show what it must not."""
-    async with (
-        open_pool(url, SERVICE_ROLE, pool_size, metrics) as service,
-        open_pool(url, WORKER_ROLE, pool_size, metrics) as worker,
-    ):
+async def open_database(
+    url: Secret,
+    pool_size: int,
+    log: Log,
+    metrics: Metrics,
+    *,
+    worker_url: Secret | None = None,
+    needs_worker: bool = True,
+) -> AsyncIterator[Database]:
+    """Connects once as every role and refuses a server or role that could lose or show what it must not.
+
+    Without `worker_url` one login becomes both roles.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        service = await stack.enter_async_context(open_pool(url, SERVICE_ROLE, pool_size, metrics))
+        stream = await stack.enter_async_context(open_pool(url, SERVICE_ROLE, pool_size, metrics))
+        worker = None
+        if needs_worker:
+            worker = await stack.enter_async_context(open_pool(worker_url or url, WORKER_ROLE, pool_size, metrics))
         log.info("database_opened", pool_size=pool_size)
-        yield Database(service, worker)
+        yield Database(service, stream, worker)
 
 
 @contextlib.asynccontextmanager
@@ -233,7 +254,7 @@ async def open_pool(url: Secret, role: str, size: int, metrics: Metrics) -> Asyn
         raise StartupRefused(UNREADABLE_URL) from None
     except REFUSED as error:
         raise StartupRefused(
-            f"the database refuses us ({error}): check TRADING_INTENTS_DATABASE_URL, migrate"
+            f"the database refuses us ({error}): check TRADING_INTENTS_DATABASE_URL and _WORKER_URL, migrate"
         ) from error
     except CANNOT_CONNECT as error:
         raise Unavailable("the database is away") from error

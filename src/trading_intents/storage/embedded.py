@@ -10,12 +10,14 @@ from asyncio.subprocess import DEVNULL, STDOUT, Process
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 
 from trading_intents.errors import StartupRefused
 from trading_intents.secret import Secret
-from trading_intents.storage.cluster import DATABASE, LOGIN, OWNER, Cluster, open_cluster
+from trading_intents.storage.cluster import DATABASE, LOGIN, OWNER, WORKER_LOGIN, Cluster, open_cluster
+from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE
 from trading_intents.telemetry import Log
 
 POLL_SECONDS = 0.02
@@ -33,7 +35,9 @@ class Server:
     owner_url: Secret
     """A superuser, for migrations."""
     url: Secret
-    """The login of the pools."""
+    """The service's login, which cannot become the worker."""
+    worker_url: Secret
+    """The worker's login, which cannot become the service."""
 
 
 @contextlib.asynccontextmanager
@@ -48,7 +52,7 @@ async def running(
     keeping = asyncio.create_task(supervisor.keep())
     try:
         await _first(keeping, asyncio.create_task(supervisor.until_ready()))
-        yield Server(cluster.url(OWNER, DATABASE), cluster.url(LOGIN, DATABASE))
+        yield Server(*(cluster.url(login, DATABASE) for login in (OWNER, LOGIN, WORKER_LOGIN)))
     finally:
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
@@ -73,15 +77,24 @@ class _Supervisor:
         self._ready = asyncio.Event()
 
     async def until_ready(self) -> None:
-        """Returns when the login can connect, whoever runs the server."""
+        """Returns when the logins can connect, whoever runs the server."""
         try:
             async with asyncio.timeout(START_LIMIT_SECONDS):
                 while not self._ready.is_set():
-                    if not self._owner and await self._accepts(LOGIN, DATABASE):
+                    if not self._owner and await self._joins():
                         self._ready.set()
                     await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
             raise self._refusal("PostgreSQL does not accept connections") from None
+
+    async def _joins(self) -> bool:
+        """Whether another process runs the server. One of an older version knows no worker's login: then we make it."""
+        if not await self._accepts(LOGIN, DATABASE):
+            return False
+        if not await self._accepts(WORKER_LOGIN, DATABASE):
+            with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                await self._make_logins()
+        return await self._accepts(WORKER_LOGIN, DATABASE)
 
     async def keep(self) -> None:
         """Wait for our turn to run the server, then keep it running until cancelled."""
@@ -117,7 +130,8 @@ class _Supervisor:
         process = await self._spawn(self._cluster.postgres_command())
         try:
             await self._until_accepting(process)
-            await self._make_login()
+            await self._make_logins()
+            await self._part_logins()
             self._on_start()
             self._ready.set()
             self._log.info("postgres_started", pid=process.pid)
@@ -167,15 +181,36 @@ class _Supervisor:
         connection.terminate()
         return True
 
-    async def _make_login(self) -> None:
-        """Repeated at every start: a crash may have come between initdb and this."""
-        password = self._cluster.password_file(LOGIN).read_text().strip()
+    async def _make_logins(self) -> None:
+        """Repeated at every start: a crash may have come between initdb and this, or the cluster had one login."""
+        self._cluster.make_passwords()
+        async with self._connected() as owner:
+            for login in (LOGIN, WORKER_LOGIN):
+                password = self._cluster.password_file(login).read_text().strip()
+                with contextlib.suppress(asyncpg.DuplicateObjectError, asyncpg.UniqueViolationError):
+                    if not await owner.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", login):
+                        await owner.execute(f"CREATE ROLE {login} LOGIN PASSWORD '{password}'")
+                    elif login == WORKER_LOGIN and not await self._accepts(login, DATABASE):
+                        await owner.execute(f"ALTER ROLE {login} PASSWORD '{password}'")  # its file was made anew
+            if not await owner.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", DATABASE):
+                await owner.execute(f"CREATE DATABASE {DATABASE}")
+
+    async def _part_logins(self) -> None:
+        """Only by the process that runs the server: one of an older version, which may have run it until now, used one
+        login for both roles."""
+        async with self._connected() as owner:
+            for login, role in ((LOGIN, WORKER_ROLE), (WORKER_LOGIN, SERVICE_ROLE)):
+                if await owner.fetchval(
+                    "SELECT pg_has_role($1, oid, 'MEMBER') FROM pg_roles WHERE rolname = $2", login, role
+                ):
+                    await owner.execute(f"REVOKE {role} FROM {login}")
+                    self._log.info("database_login_restricted", login=login, role=role)
+
+    @contextlib.asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Any]:
         connection = await asyncpg.connect(self._cluster.url(OWNER, "postgres").reveal(), timeout=CONNECT_LIMIT_SECONDS)
         try:
-            if not await connection.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", LOGIN):
-                await connection.execute(f"CREATE ROLE {LOGIN} LOGIN PASSWORD '{password}'")
-            if not await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", DATABASE):
-                await connection.execute(f"CREATE DATABASE {DATABASE}")
+            yield connection
         finally:
             await connection.close(timeout=CONNECT_LIMIT_SECONDS)
 

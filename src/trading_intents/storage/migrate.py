@@ -45,14 +45,22 @@ class Migration:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-async def migrate(owner_url: Secret, login_url: Secret, log: Log, folder: Path = FOLDER) -> list[str]:
+async def migrate(
+    owner_url: Secret,
+    login_url: Secret,
+    log: Log,
+    folder: Path = FOLDER,
+    *,
+    worker_url: Secret | None = None,
+    needs_worker: bool = True,
+) -> list[str]:
     """Make the roles and apply what is missing; gives the names applied. Safe to run from many processes at once."""
     files = read_files(folder)
     applied: list[str] = []
-    async with _connected(login_url) as login:
-        login_name = await login.fetchval("SELECT session_user::text")
+    login_name = await _name_of(login_url)
+    worker_name = await _name_of(worker_url or login_url) if needs_worker else None
     async with _connected(owner_url) as owner:
-        await _prepare(owner, login_name, migrating=bool(await _missing(owner, files)))
+        await _prepare(owner, login_name, worker_name, migrating=bool(await _missing(owner, files)))
         while await _missing(owner, files):
             name = await _apply_next(owner, files)
             if name:
@@ -62,6 +70,12 @@ async def migrate(owner_url: Secret, login_url: Secret, log: Log, folder: Path =
             # A rolling deploy: newer code has been here and its migrations keep older code working.
             log.warning("database_is_newer_than_this_program")
     return applied
+
+
+async def _name_of(url: Secret) -> str:
+    async with _connected(url) as login:
+        name: str = await login.fetchval("SELECT session_user::text")
+    return name
 
 
 async def pending(url: Secret, folder: Path = FOLDER) -> list[str]:
@@ -126,10 +140,10 @@ async def _apply_next(owner: Any, files: Sequence[Migration]) -> str:
         return todo[0].name
 
 
-async def _prepare(owner: Any, login: str, migrating: bool) -> None:
+async def _prepare(owner: Any, login: str, worker: str | None, migrating: bool) -> None:
     """Roles belong to the whole server: another database's migration may be making them in this moment."""
     for attempt in range(1, PREPARE_ATTEMPTS + 1):
-        statements = await _unprepared(owner, login, migrating)
+        statements = await _unprepared(owner, login, worker, migrating)
         try:
             for statement in statements:
                 await owner.execute(statement)
@@ -142,18 +156,19 @@ async def _prepare(owner: Any, login: str, migrating: bool) -> None:
                 raise
 
 
-async def _unprepared(owner: Any, login: str, migrating: bool) -> list[str]:
+async def _unprepared(owner: Any, login: str, worker: str | None, migrating: bool) -> list[str]:
     """The statements that are still needed, so that a login without rights can start when none is."""
     rows = await owner.fetch(
         """
         WITH roles (role, member) AS (
-            VALUES ($1, session_user::text), ($2, $4), ($3, $4)
+            VALUES ($1, session_user::text), ($2, $4), ($3, $6)
         ),
         statements (step, needed, statement) AS (
             SELECT 1, r.oid IS NULL, format('CREATE ROLE %I NOLOGIN', role)
             FROM roles LEFT JOIN pg_roles r ON r.rolname = role
             UNION ALL
-            SELECT 2, NOT coalesce(pg_has_role(member, r.oid, kind), false) AND (role <> $1 OR $5),
+            SELECT 2, member IS NOT NULL AND NOT coalesce(pg_has_role(member, r.oid, kind), false)
+                   AND (role <> $1 OR $5),
                    format('GRANT %I TO %I', role, member)
             FROM roles LEFT JOIN pg_roles r ON r.rolname = role
             CROSS JOIN (
@@ -172,6 +187,7 @@ async def _unprepared(owner: Any, login: str, migrating: bool) -> list[str]:
         WORKER_ROLE,
         login,
         migrating,
+        worker,
     )
     return [row["statement"] for row in rows]
 

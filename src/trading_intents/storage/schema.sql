@@ -455,7 +455,7 @@ CREATE TABLE stream_epoch (
     epoch uuid NOT NULL DEFAULT gen_random_uuid()
 );
 INSERT INTO stream_epoch DEFAULT VALUES;
-GRANT SELECT ON stream_epoch TO ti_worker;
+GRANT SELECT ON stream_epoch TO ti_worker, ti_service;
 
 -- The last seq of an organization. Whoever appends holds its row until the commit, so seqs commit in their order.
 CREATE TABLE stream_heads (
@@ -487,10 +487,11 @@ ALTER TABLE stream_events ENABLE ROW LEVEL SECURITY;
 ALTER TABLE stream_events FORCE ROW LEVEL SECURITY;
 CREATE POLICY service ON stream_events FOR INSERT TO ti_service
     WITH CHECK (organization_id = ANY ((SELECT current_organizations())::uuid[]));
+CREATE POLICY service_reads ON stream_events FOR SELECT TO ti_service
+    USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
 CREATE POLICY worker_reads ON stream_events FOR SELECT TO ti_worker USING (true);
 CREATE POLICY worker_appends ON stream_events FOR INSERT TO ti_worker WITH CHECK (true);
-GRANT INSERT ON stream_events TO ti_service;
-GRANT SELECT, INSERT ON stream_events TO ti_worker;
+GRANT SELECT, INSERT ON stream_events TO ti_service, ti_worker;
 
 -- Takes what has no day of its own, so that an append never fails because upkeep is late. A partition is reached
 -- through stream_events only: it grants nothing and has no policy, but for the owner's upkeep here.

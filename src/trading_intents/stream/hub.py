@@ -15,7 +15,7 @@ from uuid import UUID
 from trading_intents.clock import Clock
 from trading_intents.errors import CursorExpired, LimitReached, PlatformError, Unauthorized, Unavailable
 from trading_intents.ids import OrganizationId
-from trading_intents.storage.database import Pool
+from trading_intents.storage.database import Pool, show_organizations
 from trading_intents.stream import log as event_log
 from trading_intents.stream.audience import Audience, Entry, Page, Wanted
 from trading_intents.stream.log import LoggedEvent, make_cursor
@@ -226,9 +226,11 @@ class Hub:
         while self._followed:
             now = asyncio.get_running_loop().time()
             waiting = {f.organization_id: f for f in self._followed.values() if not f.is_crowded(now)}
-            async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+            async with self._pool.transaction(list(waiting), read_only=True, plans="by_key") as tx:
                 epoch, heads = await event_log.read_heads(tx, list(waiting))
                 behind = [f for f in waiting.values() if heads.get(f.organization_id, 0) != f.position][:PAGES_AT_ONCE]
+                if behind:  # for a page, the fewer organizations are named, the less there is to compare
+                    await show_organizations(tx, [f.organization_id for f in behind])
                 pages = [await event_log.read_after(tx, f.organization_id, f.position, PAGE_EVENTS) for f in behind]
             if epoch != self._epoch:
                 self._forget(epoch)

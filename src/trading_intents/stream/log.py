@@ -157,7 +157,7 @@ class LoggedEvent:
 async def read_after(tx: Tx, organization_id: OrganizationId, seq: int, limit: int) -> list[LoggedEvent]:
     """What follows that seq. Where it is not dense, something is kept no longer, or lost.
 
-    For the worker's role: the service only appends.
+    The service's role sees the organizations that its transaction names.
     """
     # Seqs are dense, so a range of them is a page, and no plan can read more than it: with ORDER BY and LIMIT, one made
     # for a young partition read and sorted all that followed, for every page.

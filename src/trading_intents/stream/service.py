@@ -219,7 +219,9 @@ class Streams:
                         await turns.enter_async_context(each)
             except TimeoutError:
                 raise Unavailable("too many subscriptions are being primed: try again") from None
-            transaction = self._pool.transaction(read_only=True, isolation="repeatable read", plans="by_key")
+            transaction = self._pool.transaction(
+                [organization_id], read_only=True, isolation="repeatable read", plans="by_key"
+            )
             yield await turns.enter_async_context(transaction)
 
     def _turns(self, organization_id: OrganizationId, request: Request) -> tuple[asyncio.Semaphore, ...]:
@@ -229,8 +231,8 @@ class Streams:
         return own, shared, self._snapshots
 
     @contextlib.asynccontextmanager
-    async def _history(self) -> AsyncIterator[Tx]:
-        async with self._reads, self._pool.transaction(read_only=True, plans="by_key") as tx:
+    async def _history(self, organization_id: OrganizationId) -> AsyncIterator[Tx]:
+        async with self._reads, self._pool.transaction([organization_id], read_only=True, plans="by_key") as tx:
             yield tx
 
     async def _read_head(self, organization_id: OrganizationId) -> tuple[UUID, int]:
@@ -288,7 +290,7 @@ class Streams:
         assert scope.after is not None
         while scope.after < until:
             limit = min(PAGE_EVENTS, until - scope.after)
-            async with contextlib.nullcontext(snapshot) if snapshot else self._history() as tx:
+            async with contextlib.nullcontext(snapshot) if snapshot else self._history(followed.organization_id) as tx:
                 page = await event_log.read_after(tx, followed.organization_id, scope.after, limit)
             if not event_log.is_dense(page, scope.after):
                 raise CursorExpired("what follows is no longer kept: prime again")

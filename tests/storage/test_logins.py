@@ -1,0 +1,136 @@
+"""The service's login and the worker's: neither may become the other, embedded or external, new or upgraded."""
+
+import contextlib
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import psycopg
+import pytest
+
+from tests.conftest import Urls
+from tests.intents.desk import create, limit
+from tests.intents.test_commit import trader
+from tests.platform import environment, run_command, serving
+from tests.storage.conftest import Start, query
+from tests.stream.client import ACTION, ORDER, Client
+from tests.world import PLENTY
+from trading_intents.storage.cluster import DATABASE, LOGIN, OWNER, WORKER_LOGIN, open_cluster
+from trading_intents.storage.database import open_database
+from trading_intents.storage.embedded import Server, running
+from trading_intents.storage.migrate import migrate
+from trading_intents.telemetry import Metrics, make_log
+
+LOG = make_log("warning")
+NEW = 2  # ORDER_STATUS_NEW
+
+
+async def check_parted(server: Server) -> None:
+    """Each login serves its own role and cannot become the other's."""
+    await migrate(server.owner_url, server.url, LOG, worker_url=server.worker_url)
+    opening = open_database(server.url, 1, LOG, Metrics(), worker_url=server.worker_url)
+    async with opening as database:
+        for pool in (database.service, database.stream, database.worker):
+            assert await pool.healthy()
+    for url, role in ((server.url, "ti_worker"), (server.worker_url, "ti_service")):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await query(url.reveal(), f"SET ROLE {role}")
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await query(url.reveal(), "SET ROLE ti_owner")
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await query(server.url.reveal(), "SELECT sealed FROM sealed_secrets")
+
+
+async def make_old(owner_url: str) -> None:
+    """As a version left it that had one login for both roles."""
+    await query(owner_url, f"REVOKE ti_worker FROM {WORKER_LOGIN}")
+    await query(owner_url, f"DROP ROLE {WORKER_LOGIN}")
+    await query(owner_url, f"GRANT ti_service, ti_worker TO {LOGIN}")
+
+
+async def test_the_embedded_logins_are_apart_and_stay_so(tmp_path: Path) -> None:
+    for _ in range(2):
+        async with running(tmp_path / "data", "", LOG) as server:
+            await check_parted(server)
+    assert len({(tmp_path / "data" / f"{login}.password").read_text() for login in (OWNER, LOGIN, WORKER_LOGIN)}) == 3
+
+
+async def test_a_folder_of_the_version_before_is_upgraded_at_the_start(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    async with running(folder, "", LOG) as server:
+        await migrate(server.owner_url, server.url, LOG, worker_url=server.worker_url)
+        await make_old(server.owner_url.reveal())
+    (folder / f"{WORKER_LOGIN}.password").unlink()
+    async with running(folder, "", LOG) as server:
+        await check_parted(server)
+    (folder / f"{WORKER_LOGIN}.password").unlink()  # lost: it is made anew
+    async with running(folder, "", LOG) as server:
+        await check_parted(server)
+
+
+async def test_who_joins_a_server_that_knows_one_login_makes_the_other(data_dir: Path, start: Start) -> None:
+    url = start(data_dir).until("url")["owner_url"]
+    if await query(url, f"SELECT 1 FROM pg_roles WHERE rolname = '{WORKER_LOGIN}'"):
+        await query(url, f"DROP ROLE {WORKER_LOGIN}")
+    (data_dir / f"{WORKER_LOGIN}.password").unlink()
+    async with running(data_dir, "", LOG) as server:
+        assert server.worker_url == open_cluster(data_dir, "").url(WORKER_LOGIN, DATABASE)
+        assert await query(server.worker_url.reveal(), "SELECT 1") == 1
+
+
+@pytest.fixture
+def parted(urls: Urls) -> Iterator[dict[str, str]]:
+    """Settings with two logins of an external database, made as the documentation tells an administrator."""
+    names = {role: f"{role}_{uuid.uuid4().hex}" for role in ("ti_service", "ti_worker")}
+    found = {}
+    with psycopg.connect(urls.owner.reveal(), autocommit=True) as owner:
+        for role, name in names.items():
+            owner.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'x'; GRANT {role} TO {name}".encode())
+            host = urls.login.reveal().partition("@")[2]
+            found[role] = f"postgresql://{name}:x@{host}"
+        yield {"DATABASE_URL": found["ti_service"], "DATABASE_WORKER_URL": found["ti_worker"]}
+        for name in names.values():
+            owner.execute(f"DROP OWNED BY {name}; DROP ROLE {name}".encode())
+
+
+def test_an_api_and_stream_process_needs_no_worker_login_and_a_worker_beside_it_executes(
+    parted: dict[str, str], tmp_path: Path
+) -> None:
+    api = PLENTY | {"DATABASE_URL": parted["DATABASE_URL"], "ROLES": "api,stream"}
+    with contextlib.ExitStack() as stack:
+        platform = stack.enter_context(serving(tmp_path / "data", **api))
+        headers, url = trader(platform)
+        client = Client(platform.grpc)
+        stack.callback(client.close)
+        follower = client.follow(headers, "", (ACTION, ORDER), order_delivery=2).subscribed()
+        intent = platform.client.post(url, json=create(limit("1", "0.01")), headers=headers).json()["intent_id"]
+        stack.enter_context(serving(tmp_path / "data", **(PLENTY | parted | {"ROLES": "worker"})))
+        events = follower.until(lambda event: event.broker_order.order_status == NEW)
+        assert events[-1].broker_order.intent_id == intent
+        again = client.follow(headers, "", (ACTION,), resume_after=events[-1].cursor).subscribed()
+        again.cancel()
+
+
+def test_a_worker_without_its_login_is_refused_with_what_to_do(parted: dict[str, str], tmp_path: Path) -> None:
+    settings = {"DATABASE_URL": parted["DATABASE_URL"], "ROLES": "worker"}
+    done = run_command(environment(tmp_path / "data", settings), "serve")
+    assert done.returncode == 1
+    assert "GRANT ti_worker TO" in done.stderr
+
+
+@pytest.mark.parametrize("is_parted", [True, False])
+def test_doctor_warns_when_one_login_can_become_both(
+    parted: dict[str, str], urls: Urls, tmp_path: Path, is_parted: bool
+) -> None:
+    settings = parted if is_parted else {"DATABASE_URL": urls.login.reveal()}
+    done = run_command(environment(tmp_path / "data", settings), "doctor")
+    (line,) = [line for line in done.stdout.splitlines() if " logins" in line]
+    assert line.split()[0] == ("ok" if is_parted else "warning")
+    assert done.returncode == 0, "a warning is no refusal"
+
+
+def test_a_worker_login_of_its_own_needs_a_database_of_ones_own(tmp_path: Path) -> None:
+    settings = {"DATABASE_WORKER_URL": "postgresql://a:b@c/d"}
+    done = run_command(environment(tmp_path / "data", settings), "serve")
+    assert (done.returncode, "DATABASE_WORKER_URL: only together" in done.stderr) == (1, True)
