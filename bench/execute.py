@@ -95,7 +95,9 @@ class Market:
 
     def idle_transactions(self) -> float:
         """A second, while nothing happens."""
-        query = "SELECT sum(xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()"
+        query = (
+            "SELECT sum(xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()"
+        )
         time.sleep(1.5)
         before = self._value(query)
         time.sleep(IDLE_SECONDS)
@@ -187,7 +189,9 @@ def main() -> int:
 def report(found: dict[str, Any], apart: list[Wave]) -> int:
     out = Console()
     base, alone = best(found["yardstick"])["per_second"], best(found["alone"])["p50_ms"]
-    table = Table("accounts x symbols", "filled and booked/s", "ratio", "accepted/s", "service us", "postgres us", "stale")
+    table = Table(
+        "accounts x symbols", "filled and booked/s", "ratio", "accepted/s", "service us", "postgres us", "stale"
+    )
     waves: dict[Any, Wave] = {
         wave: max(rounds, key=lambda each: each.per_second) for wave, rounds in found["waves"].items()
     }

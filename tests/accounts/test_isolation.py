@@ -110,7 +110,6 @@ INTENT_ROWS = {
     " VALUES (gen_random_uuid(), $2, $1, 1, $2, 'e', 'A', 'BUY', 1, 1, 1, 0, 1, now())",
     "position_openings": "(account_id, organization_id, opened_at) VALUES ($2, $1, now())",
     "positions": "(account_id, symbol, organization_id, received_at) VALUES ($2, 'A', $1, now())",
-    "position_openings": "(account_id, organization_id, opened_at) VALUES ($2, $1, now())",
     "leases": "(account_id, organization_id) VALUES ($2, $1)",
     "paper_symbols": "(organization_id, symbol, number) VALUES ($1, upper(left($2::uuid::text, 8)), 1)",
     "paper_quotes": "(organization_id, symbol, number, bid, ask, bid_size, ask_size)"

@@ -13,7 +13,7 @@ from tests.intents.ways import RECEIPT, REPLAYED, Ways, shown
 from tests.world import World
 from trading_intents.config import Rate
 from trading_intents.errors import ControlRejected, IntentClosed, InternalError, OutcomeUnknown, Unavailable
-from trading_intents.intents.writing.writer import Outcome
+from trading_intents.intents.writing.queue import Outcome
 from trading_intents.web.limits import Bucket
 
 Reply = tuple[int, dict[str, Any], set[str]]

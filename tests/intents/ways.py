@@ -18,7 +18,8 @@ from trading_intents.ids import OrganizationId
 from trading_intents.intents.http import submit_route
 from trading_intents.intents.model import Submission
 from trading_intents.intents.writing.batch import Receipt
-from trading_intents.intents.writing.writer import Outcome, Waiting, Writer
+from trading_intents.intents.writing.queue import Outcome, PendingSubmission
+from trading_intents.intents.writing.writer import Writer
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.testing.fakes import ManualClock
 from trading_intents.trading import Environment
@@ -65,12 +66,12 @@ class ScriptedWriter:
     taken: list[Submission] = field(default_factory=list)
     submit = Writer.submit
 
-    def offer(self, submission: Submission, answer: Any) -> Waiting:
+    def offer(self, submission: Submission, answer: Any) -> PendingSubmission:
         if self.outcome is None:
             raise Unavailable("too many commands are waiting")
         self.taken.append(submission)
         asyncio.get_running_loop().call_soon(answer, self.outcome)
-        return Waiting(submission, answer, 0.0)
+        return PendingSubmission(submission, answer, 0.0)
 
 
 class Ways:

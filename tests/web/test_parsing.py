@@ -30,7 +30,7 @@ class RecordingApp(App):
 
     def __init__(self) -> None:
         clock, metrics = ManualClock(), Metrics()
-        limits = Limits({bucket: Rate(5, 10) for bucket in Bucket}, clock, metrics.rate_limited)
+        limits = Limits({bucket: Rate(5, 10) for bucket in Bucket}, {}, clock, metrics.rate_limited)
         super().__init__((), limits, Proxies(()), clock, metrics, make_log("error"))
         self.taken: list[Taken] = []
         self.refused = 0
