@@ -8,8 +8,9 @@ from uuid import UUID
 import asyncpg
 
 from trading_intents.ids import OrganizationId
+from trading_intents.outbox.intents_queue import claim_in_turn
 from trading_intents.outbox.model import ClaimedRow, EventType, NewRow, Queue
-from trading_intents.outbox.queue import claim, claim_in_turn, put
+from trading_intents.outbox.queue import claim, put
 from trading_intents.storage.database import Pool
 
 LIMIT = 10

@@ -7,8 +7,9 @@ import uuid
 import pytest
 
 from tests.outbox.rows import LIMIT, Table, claim_intents, claim_rows, new_row, put_rows
+from trading_intents.outbox.intents_queue import claim_in_turn
 from trading_intents.outbox.model import EventType, Queue
-from trading_intents.outbox.queue import CLAIM, claim, claim_in_turn, complete, put
+from trading_intents.outbox.queue import CLAIM, claim, complete, put
 from trading_intents.storage.database import Database, Pool
 
 PARTIAL = {"outbox_unfinished", "outbox_unfinished_lanes", "outbox_order"}

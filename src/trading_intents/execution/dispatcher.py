@@ -26,8 +26,8 @@ from trading_intents.execution.tracker import OwnFact, answer
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.orders.facts import CommandKind, FactKind, client_order_id
 from trading_intents.orders.model import OrderState
+from trading_intents.outbox import intents_queue as queue
 from trading_intents.outbox import model as outbox
-from trading_intents.outbox import queue
 from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, Queue
 from trading_intents.outbox.queue import Setback
 from trading_intents.outbox.settling import ENDED, reason_of
@@ -195,7 +195,7 @@ class Dispatcher:
         link = self._leases.links.get(UUID(command.account_id))
         if command.order_id not in locked_ids:
             return Decided(command, client_id, link, Hold(LOCKED_PAUSE_SECONDS))
-        if command.claim_seconds is None or link is None:
+        if command.claim_millis is None or link is None:
             return Decided(command, client_id, link, Hold(NOT_OURS_SECONDS))
         decision = decide(_context(command, client_id, self._limits.max_age_millis / 1000))
         if isinstance(decision, Send):
@@ -330,7 +330,7 @@ def _row(command: ClaimedCommand, token: UUID) -> ClaimedRow:
 
 def _context(command: ClaimedCommand, client_id: str, max_age_seconds: float) -> Scene:
     record = msgspec.json.decode(command.record, type=_Record)
-    assert command.claim_seconds is not None
+    assert command.claim_millis is not None
     return Scene(
         command=COMMANDS[command.event_type],
         order_id=UUID(command.order_id),
@@ -348,8 +348,8 @@ def _context(command: ClaimedCommand, client_id: str, max_age_seconds: float) ->
             record.route_strategy,
         ),
         now=datetime.fromisoformat(command.now),
-        age_seconds=float(command.age_seconds),
-        claim_seconds=float(command.claim_seconds),
+        age_seconds=int(command.age_millis) / 1000,
+        claim_seconds=int(command.claim_millis) / 1000,
         order_status=command.order_status,
         acknowledged=command.acknowledged == TRUE,
         cancel_requested=command.cancel_requested == TRUE,

@@ -20,7 +20,7 @@ from trading_intents.execution.tracker import (
     warn,
     writes,
 )
-from trading_intents.outbox import queue as outbox
+from trading_intents.outbox import intents_queue as outbox
 from trading_intents.outbox.model import ClaimedRow, Status
 from trading_intents.outbox.queue import Setback
 from trading_intents.storage.database import Tx

@@ -35,7 +35,7 @@ def lock_claimed_orders(token: UUID) -> Statement:
 
 
 class ClaimedCommand(NamedTuple):
-    """A claimed row, its order, and what decides whether it is sent: as texts of PostgreSQL. `claim_seconds` is None
+    """A claimed row, its order, and what decides whether it is sent: as texts of PostgreSQL. `claim_millis` is None
     when the account's lease is not ours any more."""
 
     row_id: str
@@ -53,8 +53,8 @@ class ClaimedCommand(NamedTuple):
     cancel_requested: str
     lookups: str
     now: str
-    age_seconds: str
-    claim_seconds: str | None
+    age_millis: str
+    claim_millis: str | None
     sends: str  # that are marked
     is_open: str  # whether nobody wrote down what came of the last of them
     is_resend: str
@@ -68,8 +68,8 @@ _READ_CLAIMED = f"""
     SELECT asked.row_id, asked.event_type, asked.attempts, asked.organization_id, asked.account_id, asked.order_id,
         asked.seq, act.action_id, confirmed.action_id, act.record, asked.order_status, asked.external_order_id,
         asked.cancel_requested, asked.lookups, clock_timestamp(),
-        extract(epoch FROM clock_timestamp() - act.created_at)::float8,
-        CASE WHEN lease.is_ours THEN extract(epoch FROM clock_timestamp() - asked.claimed_at)::float8 END,
+        (extract(epoch FROM clock_timestamp() - act.created_at) * 1000)::bigint,
+        CASE WHEN lease.is_ours THEN (extract(epoch FROM clock_timestamp() - asked.claimed_at) * 1000)::bigint END,
         marked.sends, marked.is_open, asked.is_resend,
         EXISTS (SELECT FROM facts f WHERE f.order_id = asked.order_id AND f.kind IN ({_ALIVE})),
         a.disabled, {COLUMNS}

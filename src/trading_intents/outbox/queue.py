@@ -3,7 +3,7 @@
 Each write after a claim names its token and does nothing if that is not the row's: only processing rows have one.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -12,7 +12,6 @@ import msgspec
 from trading_intents.ids import OrganizationId
 from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, NewRow, Queue, Status, backoff_seconds, scrub
 from trading_intents.storage.database import Row, Tx
-from trading_intents.storage.pipeline import Reply, Statement, array_text
 
 SWEEP_ROWS = 1_000
 PRUNE_ROWS = 1_000
@@ -52,130 +51,6 @@ CLAIM = """
     WHERE outbox.id = candidates.id
     RETURNING outbox.id, queue, event_type, organization_id, order_key, payload, attempts, claim_token
 """
-
-# Of each lane as many as it has free slots, urgent ones first, and in turn over the lanes: when there are more than a
-# batch takes, each has an equal share. Only lanes with unfinished rows are visited, by one look into the index each.
-_CLAIM_IN_TURN = """
-    WITH RECURSIVE busy AS (
-        (SELECT lane FROM outbox WHERE finished_at IS NULL AND lane IS NOT NULL ORDER BY lane LIMIT 1)
-        UNION ALL
-        SELECT (
-            SELECT lane FROM outbox
-            WHERE finished_at IS NULL AND lane IS NOT NULL AND lane > busy.lane ORDER BY lane LIMIT 1
-        )
-        FROM busy WHERE busy.lane IS NOT NULL
-    ), sharing AS MATERIALIZED (
-        SELECT lane, least(free, greatest($3::bigint / count(*) OVER (), 1)) AS share
-        FROM busy JOIN unnest($1::uuid[], $2::bigint[]) AS free (lane, free) USING (lane)
-    ), candidates AS MATERIALIZED (
-        SELECT found.id
-        FROM sharing CROSS JOIN LATERAL (
-            SELECT id FROM outbox AS candidate
-            WHERE lane = sharing.lane
-              AND event_type IN ('intent.create', 'intent.replace', 'intent.cancel')
-              AND attempts < $4::bigint
-              AND finished_at IS NULL
-              AND (
-                (status = 'pending' AND due_at <= (SELECT clock_timestamp()))
-                OR (status = 'processing' AND claimed_at < (SELECT clock_timestamp()) - interval '{seconds} s')
-              )
-              AND NOT EXISTS (
-                SELECT FROM outbox AS earlier
-                WHERE earlier.order_key = candidate.order_key
-                  AND earlier.queue = 'intents'
-                  AND earlier.id < candidate.id
-                  AND earlier.finished_at IS NULL
-                OFFSET 0
-              )
-              AND ({where})
-            ORDER BY urgent DESC, id
-            LIMIT sharing.share
-            FOR UPDATE SKIP LOCKED
-        ) AS found
-    )
-    UPDATE outbox
-    SET status = 'processing', attempts = attempts + 1, claimed_at = clock_timestamp(), claim_token = $5::uuid
-    FROM candidates
-    WHERE outbox.id = candidates.id
-"""
-
-
-def claim_in_turn(free_slots: Mapping[UUID, int], where: str, limit: int, attempt_limit: int, token: UUID) -> Statement:
-    """Claims about `limit` rows of these lanes under one token; of each lane at least one. `where` is our own SQL about
-    the row `candidate`. The tag tells how many."""
-    return Statement(
-        _CLAIM_IN_TURN.format(seconds=CLAIM_SECONDS, where=where),
-        (
-            array_text(map(str, free_slots)),
-            array_text(map(str, free_slots.values())),
-            str(limit),
-            str(attempt_limit),
-            str(token),
-        ),
-    )
-
-
-def release_claimed(token: UUID, delays_seconds: Mapping[int, float]) -> Statement:
-    """Claims by this token that are not to be worked on yet: pending again, the attempt given back."""
-    return Statement(
-        """
-        UPDATE outbox
-        SET status = 'pending', attempts = attempts - 1, claimed_at = NULL, claim_token = NULL,
-            due_at = clock_timestamp() + make_interval(secs => delay)
-        FROM unnest($2::bigint[], $3::float8[]) AS held (id, delay)
-        WHERE outbox.id = held.id AND claim_token = $1::uuid
-        """,
-        (str(token), array_text(map(str, delays_seconds)), array_text(map(str, delays_seconds.values()))),
-    )
-
-
-def lock_claimed(claims: Sequence[ClaimedRow]) -> Statement:
-    """By id. `parse_locked` gives the ids and tokens of those that still hold."""
-    ids, tokens = _ids_and_tokens(claims)
-    return Statement(
-        """
-        SELECT id, claim_token FROM outbox
-        WHERE id = ANY ($1::bigint[]) AND claim_token = ANY ($2::uuid[]) ORDER BY id FOR UPDATE
-        """,
-        (array_text(map(str, ids)), array_text(map(str, set(tokens)))),
-    )
-
-
-def parse_locked(reply: Reply) -> set[tuple[int, UUID]]:
-    return {(int(row[0]), UUID(row[1].decode())) for row in reply.rows if row[0] and row[1]}
-
-
-def completing(claims: Sequence[ClaimedRow]) -> Statement:
-    """Of rows that are locked and whose claims hold."""
-    return Statement(
-        """
-        UPDATE outbox
-        SET status = 'completed', finished_at = clock_timestamp(), claimed_at = NULL, claim_token = NULL,
-            last_error = NULL
-        WHERE id = ANY ($1::bigint[])
-        """,
-        (array_text(str(row.id) for row in claims),),
-    )
-
-
-def retrying(setbacks: "Sequence[Setback]", attempt_limit: int) -> Statement:
-    """Of rows that are locked and whose claims hold: pending again, or failed at the attempt limit."""
-    rows = [
-        {"id": each.row.id, "delay": _delay_seconds(each), "reason": scrub(each.reason), "is_urgent": each.is_urgent}
-        for each in setbacks
-    ]
-    return Statement(
-        """
-        UPDATE outbox
-        SET status = CASE WHEN attempts < $2::bigint THEN 'pending' ELSE 'failed' END,
-            due_at = clock_timestamp() + make_interval(secs => delay), urgent = urgent OR is_urgent,
-            finished_at = CASE WHEN attempts < $2::bigint THEN NULL ELSE clock_timestamp() END,
-            claimed_at = NULL, claim_token = NULL, last_error = reason
-        FROM json_to_recordset($1::text::json) AS held (id bigint, delay float8, reason text, is_urgent boolean)
-        WHERE outbox.id = held.id AND outbox.id = ANY ($3::bigint[])
-        """,
-        (msgspec.json.encode(rows).decode(), str(attempt_limit), array_text(str(each.row.id) for each in setbacks)),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +129,7 @@ async def complete(tx: Tx, claims: Sequence[ClaimedRow]) -> set[UUID]:
         WHERE outbox.id = held.id AND claim_token = held.token
         RETURNING held.token
         """,
-        *_ids_and_tokens(claims),
+        *ids_and_tokens(claims),
     )
     return {row["token"] for row in rows}
 
@@ -273,8 +148,8 @@ async def retry(tx: Tx, setbacks: Sequence[Setback], attempt_limit: int) -> dict
         WHERE outbox.id = held.id AND claim_token = held.token
         RETURNING held.token, outbox.status
         """,
-        *_ids_and_tokens([setback.row for setback in ordered]),
-        [_delay_seconds(setback) for setback in ordered],
+        *ids_and_tokens([setback.row for setback in ordered]),
+        [delay_seconds(setback) for setback in ordered],
         [scrub(setback.reason) for setback in ordered],
         attempt_limit,
     )
@@ -292,7 +167,7 @@ async def release(tx: Tx, claims: Sequence[ClaimedRow], after_seconds: float) ->
         WHERE outbox.id = held.id AND claim_token = held.token
         RETURNING held.token
         """,
-        *_ids_and_tokens(claims),
+        *ids_and_tokens(claims),
         after_seconds,
     )
     return {row["token"] for row in rows}
@@ -408,11 +283,11 @@ def _claimed(row: Row) -> ClaimedRow:
     )
 
 
-def _ids_and_tokens(claims: Sequence[ClaimedRow]) -> tuple[list[int], list[UUID]]:
+def ids_and_tokens(claims: Sequence[ClaimedRow]) -> tuple[list[int], list[UUID]]:
     # In id order, as every statement takes its locks.
     ordered = sorted(claims, key=lambda row: row.id)
     return [row.id for row in ordered], [row.token for row in ordered]
 
 
-def _delay_seconds(setback: Setback) -> float:
+def delay_seconds(setback: Setback) -> float:
     return backoff_seconds(setback.row.attempts) if setback.after_seconds is None else setback.after_seconds

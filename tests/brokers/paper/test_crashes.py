@@ -8,7 +8,7 @@ import pytest
 
 from tests.brokers.paper.venue import Venue, assert_books_balance, deadline
 from tests.conftest import Urls
-from trading_intents.brokers.paper import store
+from trading_intents.brokers.paper.venue import store
 from trading_intents.brokers.port import OrderSnapshot, Outcome
 from trading_intents.storage.pipeline import Statement
 

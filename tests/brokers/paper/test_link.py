@@ -17,7 +17,7 @@ from trading_intents.brokers.paper.matching import Book
 from trading_intents.brokers.paper.model import Account, Holding, Terms
 from trading_intents.brokers.paper.prices import walk_middle_cents
 from trading_intents.brokers.paper.store import quote_of
-from trading_intents.brokers.paper.venue import Reply, Request
+from trading_intents.brokers.paper.venue.batches import Reply, Request
 from trading_intents.brokers.port import (
     DUPLICATE_ID,
     Absent,
@@ -364,7 +364,7 @@ async def test_the_walk_is_asked_only_when_it_can_have_come_near(venue: Venue, m
         asked[symbol] += 1
         return walk_middle_cents(seed, symbol, tick)
 
-    monkeypatch.setattr("trading_intents.brokers.paper.venue.walk_middle_cents", counted)
+    monkeypatch.setattr("trading_intents.brokers.paper.venue.batches.walk_middle_cents", counted)
     link = await venue.link(account)
     for _ in range(20):
         await link.broker._look_at_market()

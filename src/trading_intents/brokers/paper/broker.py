@@ -14,7 +14,7 @@ from trading_intents.brokers.paper.matching import Book, PaperEvent
 from trading_intents.brokers.paper.model import CAPABILITIES, Order, Source
 from trading_intents.brokers.paper.prices import TICK_MILLIS, tick_number
 from trading_intents.brokers.paper.quotes import channel
-from trading_intents.brokers.paper.venue import AccountBooks, Reply, Request, Venue
+from trading_intents.brokers.paper.venue.batches import AccountBooks, Reply, Request, Venue
 from trading_intents.brokers.port import (
     Absent,
     AccountSnapshot,

@@ -7,7 +7,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from trading_intents.brokers.paper.model import exact, made_id
-from trading_intents.brokers.paper.store import Fault
+from trading_intents.brokers.paper.venue.store import Fault
 
 
 class FaultKind(StrEnum):

@@ -9,12 +9,13 @@ from uuid import UUID
 
 import msgspec
 
-from trading_intents.brokers.paper import store
 from trading_intents.brokers.paper.faults import ActiveFaults, FaultKind, draw_faults
 from trading_intents.brokers.paper.matching import Book, PaperEvent
 from trading_intents.brokers.paper.model import Account, Holding, Order, OrderStatus, Quote, Source, Terms
 from trading_intents.brokers.paper.prices import tick_number, walk_middle_cents, walk_quote
-from trading_intents.brokers.paper.store import Arrival, Fault, Place, Target
+from trading_intents.brokers.paper.store import Target, find_targets
+from trading_intents.brokers.paper.venue import store
+from trading_intents.brokers.paper.venue.store import Arrival, Fault, Place
 from trading_intents.brokers.port import DUPLICATE_ID, BrokerEvent, CommandResult, OrderTicket, Outcome
 from trading_intents.clock import Clock
 from trading_intents.ids import OrganizationId
@@ -207,7 +208,7 @@ class Venue:
                 store.read_clock(),
                 store.read_faults(account_ids),
                 store.find_commands(ids),
-                store.find_targets(targets),
+                find_targets(targets),
                 store.read_holdings(unread),
                 store.list_quotes({p: organizations[p.account_id] for p in places}, seen),
             ]

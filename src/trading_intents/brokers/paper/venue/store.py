@@ -1,0 +1,369 @@
+"""What the venue reads and writes for a batch: one function a statement. Rows travel as JSON in both directions."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from functools import lru_cache
+from typing import NamedTuple, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from trading_intents.brokers.paper.matching import PaperEvent
+from trading_intents.brokers.paper.model import Account, Holding, Order, Quote, Source, Terms
+from trading_intents.brokers.paper.store import (
+    EVENT_FIELDS,
+    ORDER_FIELDS,
+    OrderRow,
+    Target,
+    TargetRow,
+    quote_of,
+)
+from trading_intents.brokers.port import BrokerEvent
+from trading_intents.storage.pipeline import Reply, Statement, array_text
+from trading_intents.trading import Symbol
+
+Parsed = TypeVar("Parsed")
+
+
+class Place(NamedTuple):
+    """A symbol in an account."""
+
+    account_id: UUID
+    symbol: Symbol
+
+
+class Fault(msgspec.Struct):
+    """Something that is scripted to go wrong."""
+
+    account_id: UUID
+    kind: str
+    command: str | None
+    chance: Decimal
+    remaining: int | None
+    millis: int
+
+
+class Arrival(msgspec.Struct):
+    """A command that reached the venue, with its number among the account's."""
+
+    account_id: UUID
+    seq: int
+    command: str
+    client_order_id: str
+    number: int | None  # of the order that it made or meant
+    duplicate: bool
+    ticket: str
+    at: datetime
+
+
+def insert_account(account_id: UUID, organization_id: UUID, cash: Decimal) -> Statement:
+    return Statement(
+        """
+        INSERT INTO paper_accounts (account_id, organization_id, cash) VALUES ($1::uuid, $2::uuid, $3::numeric)
+        ON CONFLICT DO NOTHING
+        """,
+        (str(account_id), str(organization_id), str(cash)),
+    )
+
+
+def lock_accounts(account_ids: Iterable[UUID]) -> Statement:
+    """By id. An account that another transaction holds is left out."""
+    return Statement(
+        """
+        SELECT to_json(a) FROM (
+            SELECT * FROM paper_accounts
+            WHERE account_id = ANY ($1::uuid[]) ORDER BY account_id FOR UPDATE SKIP LOCKED
+        ) AS a
+        """,
+        (array_text(sorted(map(str, account_ids))),),
+    )
+
+
+class _AccountRow(msgspec.Struct):
+    account_id: UUID
+    cash: Decimal
+    reserved: Decimal
+    short_value: Decimal
+    orders: int
+    events: int
+    places: int
+    commands: int
+
+
+def parse_accounts(reply: Reply) -> dict[UUID, Account]:
+    return {
+        row.account_id: Account(**{name: getattr(row, name) for name in Account.__slots__})
+        for row in _decoded(reply, _AccountRow)
+    }
+
+
+def read_clock() -> Statement:
+    """In a statement of its own, so that it is read once the accounts are held."""
+    return Statement("SELECT clock_timestamp()")
+
+
+def parse_clock(reply: Reply) -> datetime:
+    ((text,),) = reply.rows
+    assert text is not None
+    return datetime.fromisoformat(text.decode())
+
+
+def read_faults(account_ids: Iterable[UUID]) -> Statement:
+    return Statement(
+        "SELECT to_json(f) FROM paper_faults f WHERE account_id = ANY ($1::uuid[])",
+        (array_text(map(str, account_ids)),),
+    )
+
+
+def parse_faults(reply: Reply) -> list[Fault]:
+    return _decoded(reply, Fault)
+
+
+def save_faults(faults: Sequence[Fault]) -> Statement:
+    return Statement(
+        """
+        UPDATE paper_faults f SET remaining = n.remaining
+        FROM json_populate_recordset(NULL::paper_faults, $1::text::json) AS n
+        WHERE f.account_id = n.account_id AND f.kind = n.kind
+        """,
+        (_json(faults),),
+    )
+
+
+def find_commands(ids: Sequence[tuple[UUID, str]]) -> Statement:
+    """Those of the ids that were used, each with the order that the command made or meant."""
+    return Statement(
+        """
+        SELECT j.account_id, j.client_order_id, j.number
+        FROM json_populate_recordset(NULL::paper_journal, $1::text::json) AS asked
+        CROSS JOIN LATERAL (
+            SELECT account_id, client_order_id, number FROM paper_journal
+            WHERE account_id = asked.account_id AND client_order_id = asked.client_order_id AND NOT duplicate
+            LIMIT 1
+        ) AS j
+        """,
+        (_json([{"account_id": account_id, "client_order_id": each} for account_id, each in ids]),),
+    )
+
+
+def parse_commands(reply: Reply) -> dict[tuple[UUID, str], int | None]:
+    return {
+        (UUID(account_id.decode()), client_order_id.decode()): None if number is None else int(number)
+        for account_id, client_order_id, number in reply.rows
+        if account_id and client_order_id
+    }
+
+
+def parse_targets(reply: Reply) -> dict[Target, tuple[Order, list[BrokerEvent]]]:
+    return {
+        row.asked: (row.order.order(), [each.event() for each in row.events])
+        for row in _decoded(reply, TargetRow)
+        if row.asked
+    }
+
+
+def list_working(account_ids: Iterable[UUID]) -> Statement:
+    return Statement(
+        """
+        SELECT to_json(o) FROM paper_orders o
+        WHERE account_id = ANY ($1::uuid[]) AND status = 'WORKING' ORDER BY account_id, number
+        """,
+        (array_text(map(str, account_ids)),),
+    )
+
+
+def parse_orders(reply: Reply) -> list[tuple[UUID, Order]]:
+    return [(row.account_id, row.order()) for row in _decoded(reply, OrderRow)]
+
+
+class _HoldingRow(msgspec.Struct):
+    account_id: UUID
+    symbol: str
+    position: Decimal
+    short_value: Decimal
+    source: Source | None
+    number: int
+    bid_taken: Decimal
+    ask_taken: Decimal
+
+
+def read_holdings(places: Iterable[Place]) -> Statement:
+    return Statement(
+        """
+        SELECT to_json(h)
+        FROM json_populate_recordset(NULL::paper_holdings, $1::text::json) AS asked
+        CROSS JOIN LATERAL (
+            SELECT * FROM paper_holdings WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
+        ) AS h
+        """,
+        (_json([place._asdict() for place in places]),),
+    )
+
+
+def parse_holdings(reply: Reply) -> dict[Place, Holding]:
+    return {
+        Place(row.account_id, Symbol(row.symbol)): Holding(**{name: getattr(row, name) for name in Holding.__slots__})
+        for row in _decoded(reply, _HoldingRow)
+    }
+
+
+def list_quotes(organization_ids: Mapping[Place, UUID], seen: Mapping[Place, int | None]) -> Statement:
+    """Of each place's symbol, where its organization posts quotes: the present one, and all after the `seen` ones."""
+    return Statement(
+        """
+        SELECT json_build_object('account_id', asked.account_id, 'quote', q)
+        FROM json_to_recordset($1::text::json)
+             AS asked (account_id uuid, organization_id uuid, symbol text, after bigint)
+        CROSS JOIN LATERAL (
+            SELECT number FROM paper_symbols
+            WHERE organization_id = asked.organization_id AND symbol = asked.symbol LIMIT 1
+        ) AS s
+        CROSS JOIN LATERAL (
+            SELECT * FROM paper_quotes
+            WHERE organization_id = asked.organization_id AND symbol = asked.symbol
+              AND number >= least(asked.after + 1, s.number)
+        ) AS q
+        ORDER BY asked.account_id, q.symbol, q.number
+        """,
+        (
+            _json(
+                [
+                    {
+                        "account_id": place.account_id,
+                        "organization_id": organization_id,
+                        "symbol": place.symbol,
+                        "after": seen.get(place),
+                    }
+                    for place, organization_id in organization_ids.items()
+                ]
+            ),
+        ),
+    )
+
+
+class _QuoteFields(msgspec.Struct):
+    symbol: str
+    number: int
+    posted_at: datetime
+    bid: Decimal
+    ask: Decimal
+    bid_size: Decimal
+    ask_size: Decimal
+    last: Decimal | None
+    last_size: Decimal | None
+
+
+class _QuoteRow(msgspec.Struct):
+    account_id: UUID
+    quote: _QuoteFields
+
+
+def parse_quotes(reply: Reply) -> dict[Place, list[Quote]]:
+    """By number; of a symbol that the organization never posted a quote for, none."""
+    found: dict[Place, list[Quote]] = {}
+    for row in _decoded(reply, _QuoteRow):
+        place = Place(row.account_id, Symbol(row.quote.symbol))
+        found.setdefault(place, []).append(quote_of(msgspec.structs.asdict(row.quote)))
+    return found
+
+
+def add_commands(arrivals: Sequence[Arrival]) -> Statement:
+    return Statement(
+        f"""
+        INSERT INTO paper_journal ({_columns(Arrival)})
+        SELECT {_columns(Arrival)} FROM json_populate_recordset(NULL::paper_journal, $1::text::json)
+        """,  # noqa: S608 - our own constants
+        (_json(arrivals),),
+    )
+
+
+def save_accounts(accounts: Mapping[UUID, Account]) -> Statement:
+    rows = [
+        {"account_id": account_id} | {name: getattr(account, name) for name in Account.__slots__}
+        for account_id, account in accounts.items()
+    ]
+    return Statement(
+        """
+        UPDATE paper_accounts a
+        SET cash = n.cash, reserved = n.reserved, short_value = n.short_value, orders = n.orders, events = n.events,
+            places = n.places, commands = n.commands
+        FROM json_populate_recordset(NULL::paper_accounts, $1::text::json) AS n
+        WHERE a.account_id = n.account_id AND a.account_id = ANY ($2::uuid[])
+        """,
+        (_json(rows), array_text(map(str, accounts))),
+    )
+
+
+def save_holdings(holdings: Mapping[Place, Holding]) -> Statement:
+    rows = [
+        place._asdict() | {name: getattr(holding, name) for name in Holding.__slots__}
+        for place, holding in holdings.items()
+    ]
+    return Statement(
+        f"""
+        INSERT INTO paper_holdings ({_columns(_HoldingRow)})
+        SELECT {_columns(_HoldingRow)} FROM json_populate_recordset(NULL::paper_holdings, $1::text::json)
+        ON CONFLICT (account_id, symbol) DO UPDATE
+        SET position = excluded.position, short_value = excluded.short_value, source = excluded.source,
+            number = excluded.number, bid_taken = excluded.bid_taken, ask_taken = excluded.ask_taken
+        """,  # noqa: S608 - our own constants
+        (_json(rows),),
+    )
+
+
+def save_orders(orders: Sequence[tuple[UUID, Order]]) -> Statement:
+    rows = [
+        {"account_id": account_id}
+        | {name: getattr(order, name) for name in ORDER_FIELDS}
+        | {name: getattr(order.terms, name) for name in Terms.__slots__}
+        for account_id, order in orders
+    ]
+    return Statement(
+        f"""
+        INSERT INTO paper_orders ({_columns(OrderRow)})
+        SELECT {_columns(OrderRow)} FROM json_populate_recordset(NULL::paper_orders, $1::text::json)
+        ON CONFLICT (account_id, number) DO UPDATE
+        SET client_order_id = excluded.client_order_id, quantity = excluded.quantity,
+            limit_price = excluded.limit_price, stop_price = excluded.stop_price,
+            time_in_force = excluded.time_in_force, place = excluded.place, status = excluded.status,
+            triggered = excluded.triggered, filled = excluded.filled, paid = excluded.paid, covers = excluded.covers,
+            reserve_price = excluded.reserve_price, expires_at = excluded.expires_at
+        """,  # noqa: S608 - our own constants
+        (_json(rows),),
+    )
+
+
+def add_events(events: Sequence[tuple[UUID, PaperEvent]]) -> Statement:
+    rows = [
+        {"account_id": account_id, "seq": each.place, "number": each.order}
+        | {name: getattr(each.event, name) for name in EVENT_FIELDS}
+        for account_id, each in events
+    ]
+    return Statement(
+        """
+        INSERT INTO paper_events (
+            account_id, seq, number, kind, client_order_id, broker_order_id, replaces, exec_id, symbol, side, quantity,
+            price, fee, cum_quantity, leaves_quantity, average_price, broker_status, venue_time, reason, raw
+        )
+        SELECT account_id, seq, number, kind, client_order_id, broker_order_id, replaces, exec_id, symbol, side,
+               quantity, price, fee, cum_quantity, leaves_quantity, average_price, broker_status, venue_time, reason,
+               raw
+        FROM json_populate_recordset(NULL::paper_events, $1::text::json)
+        """,
+        (_json(rows),),
+    )
+
+
+@lru_cache
+def _columns(kind: type[msgspec.Struct]) -> str:
+    """Named one by one: a newer version may have added some."""
+    return ", ".join(kind.__struct_fields__)
+
+
+def _decoded(reply: Reply, kind: type[Parsed]) -> list[Parsed]:
+    return [msgspec.json.decode(text, type=kind) for (text,) in reply.rows if text]
+
+
+def _json(rows: object) -> str:
+    return msgspec.json.encode(rows).decode()

@@ -1,0 +1,134 @@
+"""The intents queue's rows in group commits: claimed in turn over the accounts, put back, completed, tried again."""
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+import msgspec
+
+from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, scrub
+from trading_intents.outbox.queue import Setback, delay_seconds, ids_and_tokens
+from trading_intents.storage.pipeline import Reply, Statement, array_text
+
+# Of each lane as many as it has free slots, urgent ones first, and in turn over the lanes: when there are more than a
+# batch takes, each has an equal share. Only lanes with unfinished rows are visited, by one look into the index each.
+_CLAIM_IN_TURN = """
+    WITH RECURSIVE busy AS (
+        (SELECT lane FROM outbox WHERE finished_at IS NULL AND lane IS NOT NULL ORDER BY lane LIMIT 1)
+        UNION ALL
+        SELECT (
+            SELECT lane FROM outbox
+            WHERE finished_at IS NULL AND lane IS NOT NULL AND lane > busy.lane ORDER BY lane LIMIT 1
+        )
+        FROM busy WHERE busy.lane IS NOT NULL
+    ), sharing AS MATERIALIZED (
+        SELECT lane, least(free, greatest($3::bigint / count(*) OVER (), 1)) AS share
+        FROM busy JOIN unnest($1::uuid[], $2::bigint[]) AS free (lane, free) USING (lane)
+    ), candidates AS MATERIALIZED (
+        SELECT found.id
+        FROM sharing CROSS JOIN LATERAL (
+            SELECT id FROM outbox AS candidate
+            WHERE lane = sharing.lane
+              AND event_type IN ('intent.create', 'intent.replace', 'intent.cancel')
+              AND attempts < $4::bigint
+              AND finished_at IS NULL
+              AND (
+                (status = 'pending' AND due_at <= (SELECT clock_timestamp()))
+                OR (status = 'processing' AND claimed_at < (SELECT clock_timestamp()) - interval '{seconds} s')
+              )
+              AND NOT EXISTS (
+                SELECT FROM outbox AS earlier
+                WHERE earlier.order_key = candidate.order_key
+                  AND earlier.queue = 'intents'
+                  AND earlier.id < candidate.id
+                  AND earlier.finished_at IS NULL
+                OFFSET 0
+              )
+              AND ({where})
+            ORDER BY urgent DESC, id
+            LIMIT sharing.share
+            FOR UPDATE SKIP LOCKED
+        ) AS found
+    )
+    UPDATE outbox
+    SET status = 'processing', attempts = attempts + 1, claimed_at = clock_timestamp(), claim_token = $5::uuid
+    FROM candidates
+    WHERE outbox.id = candidates.id
+"""
+
+
+def claim_in_turn(free_slots: Mapping[UUID, int], where: str, limit: int, attempt_limit: int, token: UUID) -> Statement:
+    """Claims about `limit` rows of these lanes under one token; of each lane at least one. `where` is our own SQL about
+    the row `candidate`. The tag tells how many."""
+    return Statement(
+        _CLAIM_IN_TURN.format(seconds=CLAIM_SECONDS, where=where),
+        (
+            array_text(map(str, free_slots)),
+            array_text(map(str, free_slots.values())),
+            str(limit),
+            str(attempt_limit),
+            str(token),
+        ),
+    )
+
+
+def release_claimed(token: UUID, delays_seconds: Mapping[int, float]) -> Statement:
+    """Claims by this token that are not to be worked on yet: pending again, the attempt given back."""
+    return Statement(
+        """
+        UPDATE outbox
+        SET status = 'pending', attempts = attempts - 1, claimed_at = NULL, claim_token = NULL,
+            due_at = clock_timestamp() + make_interval(secs => delay)
+        FROM unnest($2::bigint[], $3::float8[]) AS held (id, delay)
+        WHERE outbox.id = held.id AND claim_token = $1::uuid
+        """,
+        (str(token), array_text(map(str, delays_seconds)), array_text(map(str, delays_seconds.values()))),
+    )
+
+
+def lock_claimed(claims: Sequence[ClaimedRow]) -> Statement:
+    """By id. `parse_locked` gives the ids and tokens of those that still hold."""
+    ids, tokens = ids_and_tokens(claims)
+    return Statement(
+        """
+        SELECT id, claim_token FROM outbox
+        WHERE id = ANY ($1::bigint[]) AND claim_token = ANY ($2::uuid[]) ORDER BY id FOR UPDATE
+        """,
+        (array_text(map(str, ids)), array_text(map(str, set(tokens)))),
+    )
+
+
+def parse_locked(reply: Reply) -> set[tuple[int, UUID]]:
+    return {(int(row[0]), UUID(row[1].decode())) for row in reply.rows if row[0] and row[1]}
+
+
+def completing(claims: Sequence[ClaimedRow]) -> Statement:
+    """Of rows that are locked and whose claims hold."""
+    return Statement(
+        """
+        UPDATE outbox
+        SET status = 'completed', finished_at = clock_timestamp(), claimed_at = NULL, claim_token = NULL,
+            last_error = NULL
+        WHERE id = ANY ($1::bigint[])
+        """,
+        (array_text(str(row.id) for row in claims),),
+    )
+
+
+def retrying(setbacks: Sequence[Setback], attempt_limit: int) -> Statement:
+    """Of rows that are locked and whose claims hold: pending again, or failed at the attempt limit."""
+    rows = [
+        {"id": each.row.id, "delay": delay_seconds(each), "reason": scrub(each.reason), "is_urgent": each.is_urgent}
+        for each in setbacks
+    ]
+    return Statement(
+        """
+        UPDATE outbox
+        SET status = CASE WHEN attempts < $2::bigint THEN 'pending' ELSE 'failed' END,
+            due_at = clock_timestamp() + make_interval(secs => delay), urgent = urgent OR is_urgent,
+            finished_at = CASE WHEN attempts < $2::bigint THEN NULL ELSE clock_timestamp() END,
+            claimed_at = NULL, claim_token = NULL, last_error = reason
+        FROM json_to_recordset($1::text::json) AS held (id bigint, delay float8, reason text, is_urgent boolean)
+        WHERE outbox.id = held.id AND outbox.id = ANY ($3::bigint[])
+        """,
+        (msgspec.json.encode(rows).decode(), str(attempt_limit), array_text(str(each.row.id) for each in setbacks)),
+    )
