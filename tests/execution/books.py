@@ -13,11 +13,12 @@ import asyncpg
 from tests.conftest import Urls
 from tests.intents.office import open_office
 from trading_intents.brokers.port import BrokerEvent, EventKind
-from trading_intents.execution.tracker import Desk, OwnFact, Recorded, Recording, publishing, record, writes
+from trading_intents.execution.tracker import Recorded, publishing, record, writes
 from trading_intents.ids import OrganizationId
 from trading_intents.intents.model import Cancel, Command, Create, Replace, Spec
 from trading_intents.intents.writing.batch import Receipt
 from trading_intents.orders.facts import FactKind, client_order_id
+from trading_intents.orders.ledger.matching import Desk, OwnFact, Recording
 from trading_intents.storage.database import Database, Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.stream import trading_pb2

@@ -9,7 +9,7 @@ import msgspec
 from trading_intents.execution.booking import booking_of, history_of
 from trading_intents.orders import store
 from trading_intents.orders.amounts import ZERO, exact, quotient, total
-from trading_intents.orders.ledger_store import BookedTrade, Names, parse_ledger, read_ledger
+from trading_intents.orders.ledger.store import BookedTrade, Names, parse_ledger, read_ledger
 from trading_intents.orders.model import OrderView, derive
 from trading_intents.orders.positions import Position, from_trades, kept, opening
 from trading_intents.orders.store import Book

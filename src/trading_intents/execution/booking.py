@@ -14,7 +14,7 @@ from trading_intents.intents.stats.model import Entry, Measure, ack_key
 from trading_intents.orders.amounts import ZERO, exact
 from trading_intents.orders.executions import TradeFlag
 from trading_intents.orders.facts import Fact, FactKind, client_order_id, is_conflict
-from trading_intents.orders.ledger_store import BookedTrade
+from trading_intents.orders.ledger.store import BookedTrade
 from trading_intents.orders.model import (
     OrderFlag,
     OrderState,

@@ -22,9 +22,10 @@ from trading_intents.execution.links.link import Link
 from trading_intents.execution.model import COMMANDS, Decision, Hold, Scene, Send, Settle, Terms, decide, used_up
 from trading_intents.execution.recorder import CANCEL, Entry, Recorder
 from trading_intents.execution.store import ClaimedCommand
-from trading_intents.execution.tracker import OwnFact, answer
+from trading_intents.execution.tracker import answer
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.orders.facts import CommandKind, FactKind, client_order_id
+from trading_intents.orders.ledger.matching import OwnFact
 from trading_intents.orders.model import OrderState
 from trading_intents.outbox import intents_queue as queue
 from trading_intents.outbox import model as outbox

@@ -18,9 +18,9 @@ from trading_intents.brokers.port import (
     OrderTicket,
 )
 from trading_intents.controls.model import Controls, evaluate
-from trading_intents.execution.tracker import OwnFact
 from trading_intents.orders.amounts import ZERO
 from trading_intents.orders.facts import CommandKind, FactKind
+from trading_intents.orders.ledger.matching import OwnFact
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 
 CALL_SECONDS = 3.5  # from the claim: the handler's four, less the time to write the answer down

@@ -9,17 +9,8 @@ from trading_intents.brokers.port import BrokerEvent
 from trading_intents.errors import Unavailable
 from trading_intents.execution import store
 from trading_intents.execution.model import LOOKUP_PAUSES_SECONDS
-from trading_intents.execution.tracker import (
-    Booked,
-    Desk,
-    OwnFact,
-    Recorded,
-    Recording,
-    publishing,
-    record,
-    warn,
-    writes,
-)
+from trading_intents.execution.tracker import Booked, Recorded, publishing, record, warn, writes
+from trading_intents.orders.ledger.matching import Desk, OwnFact, Recording
 from trading_intents.outbox import intents_queue as outbox
 from trading_intents.outbox.model import ClaimedRow, Status
 from trading_intents.outbox.queue import Setback

@@ -2,8 +2,8 @@
 transaction. Never talks to a broker, never decides what an order is: orders/model.py does."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
@@ -11,7 +11,6 @@ from uuid import UUID
 import msgspec
 
 from trading_intents.brokers.port import BrokerEvent, CommandResult, EventKind
-from trading_intents.brokers.sanitizing import sanitize, sanitize_id, sanitize_text
 from trading_intents.execution.booking import (
     Holding,
     Settled,
@@ -24,26 +23,30 @@ from trading_intents.execution.booking import (
     was_held,
     with_position,
 )
-from trading_intents.ids import OrganizationId
 from trading_intents.intents.stats import buckets
 from trading_intents.intents.stats.model import Entry, sum_up
-from trading_intents.orders import ledger_store as ledger
 from trading_intents.orders.amounts import ZERO
 from trading_intents.orders.events import day_of, order_event, position_event, trade_event
 from trading_intents.orders.facts import (
-    EXECUTIONS,
-    LONG_AGO,
     CommandKind,
     Fact,
-    FactKind,
-    admit,
-    conflict_with,
-    event_fact,
-    own_fact,
-    owner,
     result_facts,
 )
-from trading_intents.orders.ledger_store import Found, Ledger, Name, Names, Place, parse_ledger, read_ledger
+from trading_intents.orders.ledger import store as ledger
+from trading_intents.orders.ledger import writes as written
+from trading_intents.orders.ledger.matching import (
+    Desk,
+    Index,
+    News,
+    OwnFact,
+    Prepared,
+    Recording,
+    concerned_names,
+    find_news,
+    prepare,
+    reported_places,
+)
+from trading_intents.orders.ledger.store import Name, Place, parse_ledger, read_ledger
 from trading_intents.orders.model import OrderView
 from trading_intents.orders.positions import Position, from_trades, opening
 from trading_intents.storage.database import Row
@@ -52,34 +55,12 @@ from trading_intents.storage.pipeline import Reply, Statement
 from trading_intents.stream import log as stream_log
 from trading_intents.stream.model import Event
 from trading_intents.telemetry import Log, Metrics
-from trading_intents.trading import Environment, amount_text
+from trading_intents.trading import amount_text
 
 REBOOK_PAGE = 1_000
-NEW_ARRIVAL = 1 << 60  # later than all that the database has numbered
 # A snapshot takes up to 10 s, and commands and the stream go on meanwhile.
 REPORT_AGE = timedelta(seconds=15)
 MAX_OVERTAKING_FILLS = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Desk:
-    """The account that is worked."""
-
-    account_id: UUID
-    organization_id: OrganizationId
-    environment: Environment
-    broker: str
-
-
-@dataclass(frozen=True, slots=True)
-class OwnFact:
-    """What we saw of an order on our side."""
-
-    order_id: UUID
-    kind: FactKind
-    client_order_id: str  # of the command that it is about
-    reason: str | None = None
-    broker_order_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,21 +87,6 @@ class PositionChange:
     is_new: bool
     visible: bool  # whether a reader sees it changed
     difference: Difference | None
-
-
-@dataclass(frozen=True, slots=True)
-class News:
-    """What was not known of an account's orders: facts by key, with their orders (None: not an order of ours)."""
-
-    facts: dict[str, tuple[Fact, UUID | None]]
-    places: dict[str, int] = field(default_factory=dict)  # of those that are events
-    matched: dict[str, UUID] = field(default_factory=dict)  # facts that had no order until now, by key
-    adopted: dict[str, tuple[Fact, UUID | None]] = field(default_factory=dict)  # these facts themselves
-    named: dict[str, str] = field(default_factory=dict)  # broker's ids by client order id
-
-    @property
-    def inserted(self) -> Iterable[tuple[Fact, UUID | None]]:
-        return self.facts.values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,16 +122,6 @@ def answer(order_id: UUID, command: CommandKind, client_order_id: str, result: C
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """What was told of an account's orders and positions, and what we saw of them on our side."""
-
-    desk: Desk
-    events: Sequence[BrokerEvent] = ()
-    own: Sequence[OwnFact] = ()
-    also_locked: frozenset[UUID] = frozenset()  # orders of which nothing is told
-
-
 async def record(
     tx: StatementRunner,
     recordings: Sequence[Recording],
@@ -177,17 +133,17 @@ async def record(
 
     `writes` are to be run next, `publishing` last before the commit.
     """
-    prepared = [_prepare(each) for each in recordings]
-    reads = read_ledger(_names(prepared), _reported(prepared))
+    prepared = [prepare(each) for each in recordings]
+    reads = read_ledger(concerned_names(prepared), reported_places(prepared))
     replies = (await tx.run([*before, *reads, *also]))[len(before) :]
     count = len(reads)
-    index = _Index(parse_ledger(replies[:count]))
+    index = Index(parse_ledger(replies[:count]))
     return [await _book(tx, each, index) for each in prepared], replies[count:]
 
 
-async def _book(tx: StatementRunner, prepared: "_Prepared", index: "_Index") -> Recorded:
+async def _book(tx: StatementRunner, prepared: "Prepared", index: "Index") -> Recorded:
     desk = prepared.desk
-    news = _gather(prepared, index)
+    news = find_news(prepared, index)
     settled = _settle(news, index)
     changes = sorted((change for each in settled for change in each.trades), key=lambda change: change.place)
     reports = [(place, event) for place, event in enumerate(prepared.events) if event.kind is EventKind.POSITION]
@@ -217,12 +173,12 @@ def writes(recorded: Sequence[Recorded]) -> list[Statement]:
     held = [each for r in recorded for each in r.positions]
     new, old = ([each.row for each in held if each.is_new is is_new] for is_new in (True, False))
     return [
-        *([ledger.insert_facts(facts)] if facts else ()),
-        *([ledger.match_facts(matched)] if matched else ()),
-        *([ledger.name_commands(named)] if named else ()),
-        *([ledger.write_orders(orders)] if orders else ()),
-        *([ledger.insert_positions(new)] if new else ()),
-        *([ledger.write_positions(old)] if old else ()),
+        *([written.insert_facts(facts)] if facts else ()),
+        *([written.match_facts(matched)] if matched else ()),
+        *([written.name_commands(named)] if named else ()),
+        *([written.write_orders(orders)] if orders else ()),
+        *([written.insert_positions(new)] if new else ()),
+        *([written.write_positions(old)] if old else ()),
     ]
 
 
@@ -248,7 +204,7 @@ def publishing(recorded: Sequence[Recorded]) -> list[Statement]:
     return [
         *([buckets.insert_entries(entries)] if entries else ()),
         *([stream_log.appending(events)] if events else ()),
-        *([ledger.write_trades(trades)] if trades else ()),
+        *([written.write_trades(trades)] if trades else ()),
     ]
 
 
@@ -286,169 +242,7 @@ def warn(recorded: Recorded, log: Log, metrics: Metrics) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """A recording, made legible and into facts."""
-
-    desk: Desk
-    events: Sequence[BrokerEvent]
-    left_out: tuple[str, ...]
-    told: Mapping[int, Fact]  # by the event's place
-    own: Sequence[tuple[Fact, UUID]]
-    also_locked: frozenset[UUID]
-
-
-def _prepare(recording: Recording) -> _Prepared:
-    events, left_out = sanitize(recording.events)
-    own = [
-        (
-            own_fact(
-                each.kind,
-                each.client_order_id,
-                NEW_ARRIVAL,
-                each.reason and sanitize_text(each.reason),
-                each.broker_order_id and sanitize_id(each.broker_order_id),
-            ),
-            each.order_id,
-        )
-        for each in recording.own
-    ]
-    told = {
-        place: event_fact(event, NEW_ARRIVAL + 1 + place)
-        for place, event in enumerate(events)
-        if event.kind is not EventKind.POSITION
-    }
-    return _Prepared(recording.desk, events, left_out, told, own, recording.also_locked)
-
-
-def _names(prepared: Sequence[_Prepared]) -> Names:
-    order_ids, clients, brokers, keys = set[UUID](), set[Name](), set[Name](), set[Name]()
-    for each in prepared:
-        account_id = each.desk.account_id
-        order_ids |= {*(order_id for _, order_id in each.own), *each.also_locked}
-        for fact in (*each.told.values(), *(fact for fact, _ in each.own)):
-            clients |= {Name(account_id, name) for name in (fact.client_order_id, fact.replaces) if name}
-            if fact.broker_order_id:
-                brokers.add(Name(account_id, fact.broker_order_id))
-        keys |= {Name(account_id, fact.key) for fact in each.told.values()}
-    return Names(order_ids, clients, brokers, keys)
-
-
-def _reported(prepared: Sequence[_Prepared]) -> set[Place]:
-    return {
-        Place(each.desk.account_id, event.symbol)
-        for each in prepared
-        for event in each.events
-        if event.kind is EventKind.POSITION and event.symbol
-    }
-
-
-class _Index:
-    """The ledger by what is asked of it."""
-
-    def __init__(self, read: Ledger) -> None:
-        self.histories, self.positions, self.now = read.histories, read.positions, read.now
-        self.facts = {Name(e.account_id, e.name): e for e in read.found if e.what == "fact"}
-        self.clients = {Name(e.account_id, e.name): e for e in read.found if e.what == "client"}
-        self.brokers: dict[Name, list[Found]] = {}
-        self.unmatched: dict[Name, list[Found]] = {}
-        for each in read.found:
-            if each.what in ("broker", "unmatched"):
-                found = self.brokers if each.what == "broker" else self.unmatched
-                found.setdefault(Name(each.account_id, each.name), []).append(each)
-        for sent in self.brokers.values():
-            # Of two commands under one broker's id the later one counts: venues use their ids again.
-            sent.sort(key=lambda each: each.at or LONG_AGO)
-
-    def has(self, order_id: UUID, key: str) -> bool:
-        """Whether the order has a fact of this key."""
-        return any(fact.key == key for fact in self.histories[order_id].facts)
-
-
-class LedgerMoved(Exception):
-    """An order came to be concerned after the orders were locked: read again."""
-
-
-def _gather(prepared: _Prepared, index: _Index) -> News:
-    """What is new. Most of what a stream tells was in an answer before, and ends here."""
-    account_id = prepared.desk.account_id
-    known: dict[str, Fact] = {}
-    owners: dict[str, UUID | None] = {}
-    for fact in prepared.told.values():
-        found = index.facts.get(Name(account_id, fact.key))
-        if found and found.fact:
-            known[fact.key], owners[fact.key] = found.fact, found.order_id
-    own_clients = {fact.client_order_id: order_id for fact, order_id in prepared.own}
-    news = News({fact.key: (fact, order_id) for fact, order_id in prepared.own if not index.has(order_id, fact.key)})
-    for place, told in prepared.told.items():
-        fact, order_id = told, owners.get(told.key) or _owner(prepared.events[place], own_clients, account_id, index)
-        sent = index.clients.get(Name(account_id, told.client_order_id or ""))
-        if told.kind in EXECUTIONS and order_id and sent and sent.order_id not in (None, order_id):
-            # The key was used for another order before: that one has its execution, this one has lost it.
-            fact, order_id = conflict_with(told), sent.order_id
-            owners[fact.key] = order_id
-        if order_id and order_id not in index.histories:
-            raise LedgerMoved
-        if order_id:
-            known.update({each.key: each for each in index.histories[order_id].facts if each.key not in known})
-        # The same again is nothing, unless it turns out whose it is.
-        is_unowned = fact.key in known and owners.get(fact.key) is None
-        admitted = admit(known, fact) or (fact if order_id and is_unowned else None)
-        if admitted and (admitted is fact or order_id):
-            recorded = known.get(fact.key) if admitted is fact else None
-            known[admitted.key], owners[admitted.key] = admitted, order_id
-            news.places[admitted.key] = place
-            if recorded and order_id:
-                news.matched[admitted.key] = order_id
-                news.adopted[admitted.key] = recorded, order_id
-            else:
-                news.facts[admitted.key] = admitted, order_id
-    _adopt(prepared, index, news)
-    return news
-
-
-def _owner(event: BrokerEvent, own_clients: Mapping[str | None, UUID], account_id: UUID, index: _Index) -> UUID | None:
-    by_client = {
-        each: own_clients.get(each)
-        or (found.order_id if (found := index.clients.get(Name(account_id, each))) else None)
-        for each in (event.client_order_id, event.replaces)
-        if each
-    }
-    by_broker: dict[str, UUID | None] = {}
-    if event.broker_order_id:
-        sent = index.brokers.get(Name(account_id, event.broker_order_id))
-        by_broker = {event.broker_order_id: sent[-1].order_id if sent else None}
-    return owner(event, {each: found for each, found in by_client.items() if found}, by_broker)
-
-
-def _adopt(prepared: _Prepared, index: _Index, news: News) -> None:
-    """The broker's ids of commands, where facts tell them; and what was told under such an id before we knew it."""
-    account_id = prepared.desk.account_id
-    concerned = {order_id for _, order_id in news.facts.values() if order_id}
-    senders: dict[str, list[tuple[datetime, UUID]]] = {}
-    for fact, order_id in news.facts.values():
-        if order_id and fact.broker_order_id and fact.client_order_id:
-            news.named[fact.client_order_id] = fact.broker_order_id
-            sent = index.clients.get(Name(account_id, fact.client_order_id))
-            if sent and sent.at and sent.broker_order_id in (None, fact.broker_order_id):
-                senders.setdefault(fact.broker_order_id, []).append((sent.at, order_id))
-    for name, found in index.brokers.items():
-        if name.account_id == account_id:
-            senders.setdefault(name.name, []).extend((e.at, e.order_id) for e in found if e.at and e.order_id)
-    for name, unmatched in index.unmatched.items():
-        if name.account_id != account_id:
-            continue
-        for each in unmatched:
-            assert each.fact
-            assert each.at
-            owned = [(at, order_id) for at, order_id in senders.get(name.name, ()) if at <= each.at]
-            owner_id = max(owned)[1] if owned else None
-            if owner_id is not None and owner_id in concerned and each.fact.key not in news.adopted:
-                news.matched[each.fact.key] = owner_id
-                news.adopted[each.fact.key] = each.fact, owner_id
-
-
-def _settle(news: News, index: _Index) -> list[Settled]:
+def _settle(news: News, index: Index) -> list[Settled]:
     by_order: dict[UUID, list[Fact]] = {}
     for fact, order_id in (*news.facts.values(), *news.adopted.values()):
         if order_id:
@@ -465,7 +259,7 @@ def _settle(news: News, index: _Index) -> list[Settled]:
 async def _book_positions(
     tx: StatementRunner,
     desk: Desk,
-    index: _Index,
+    index: Index,
     changes: Sequence[TradeChange],
     reports: Sequence[tuple[int, BrokerEvent]],
 ) -> list[PositionChange]:

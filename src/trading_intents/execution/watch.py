@@ -28,9 +28,10 @@ from trading_intents.execution.model import (
     used_up,
 )
 from trading_intents.execution.recorder import Recorder
-from trading_intents.execution.tracker import OwnFact, Recorded
+from trading_intents.execution.tracker import Recorded
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.orders.facts import CommandKind, FactKind, client_order_id
+from trading_intents.orders.ledger.matching import OwnFact
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import CLAIM_SECONDS, NewRow, Queue
 from trading_intents.outbox.settling import reason_of

@@ -14,8 +14,8 @@ from trading_intents.execution.links import store
 from trading_intents.execution.links.link import Link
 from trading_intents.execution.links.listening import Exchange
 from trading_intents.execution.links.store import LEASE_SECONDS
-from trading_intents.execution.tracker import Desk
 from trading_intents.ids import IdMaker, OrganizationId
+from trading_intents.orders.ledger.matching import Desk
 from trading_intents.outbox.model import HANDLER_SECONDS
 from trading_intents.outbox.settling import reason_of
 from trading_intents.storage.database import Row, Tx

@@ -28,8 +28,8 @@ from trading_intents.errors import PlatformError
 from trading_intents.execution.links import store
 from trading_intents.execution.links.listening import Exchange, Listener
 from trading_intents.execution.model import Breaker, Budget, first_reconcile_seconds
-from trading_intents.execution.tracker import Desk
 from trading_intents.orders.facts import CommandKind
+from trading_intents.orders.ledger.matching import Desk
 from trading_intents.outbox.settling import reason_of
 
 OPEN_SECONDS = 10.0

@@ -17,7 +17,7 @@ from trading_intents.execution import store as execution_store
 from trading_intents.execution.links import store
 from trading_intents.execution.links.opening import complete_reports, open_positions
 from trading_intents.execution.recorder import Entry, Recorder
-from trading_intents.execution.tracker import Desk
+from trading_intents.orders.ledger.matching import Desk
 from trading_intents.outbox.settling import reason_of
 from trading_intents.storage.database import Pool
 from trading_intents.storage.grouped import GroupTransactions

@@ -8,11 +8,13 @@ from decimal import Decimal
 from trading_intents.brokers.port import AccountSnapshot, BrokerEvent, EventKind
 from trading_intents.brokers.sanitizing import sanitize
 from trading_intents.execution.links import store
-from trading_intents.execution.tracker import Desk, sum_trades
+from trading_intents.execution.tracker import sum_trades
 from trading_intents.orders import store as orders_store
 from trading_intents.orders.amounts import ZERO, exact, plain
 from trading_intents.orders.events import day_of, position_event
-from trading_intents.orders.ledger_store import Place, write_positions
+from trading_intents.orders.ledger.matching import Desk
+from trading_intents.orders.ledger.store import Place
+from trading_intents.orders.ledger.writes import write_positions
 from trading_intents.orders.positions import opening
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.grouped import PoolTransaction

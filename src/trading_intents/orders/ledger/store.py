@@ -1,7 +1,6 @@
-"""Statements of a booking, over many accounts: lock and read what facts concern, then write what they changed. Rows
-travel as JSON in both directions, one parameter a statement. Never decides."""
+"""What a booking locks and reads, over many accounts. Rows travel as JSON, one parameter a statement. Never decides."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from typing import NamedTuple, TypeVar
@@ -144,14 +143,14 @@ _LOCK_POSITIONS = f"""
 def read_ledger(names: Names, places: Iterable[Place]) -> list[Statement]:
     """Locks the orders by id and their positions by account and symbol; reads all that a booking needs."""
     clients, brokers, keys = (
-        _json([name._asdict() for name in each])
+        json_text([name._asdict() for name in each])
         for each in (names.client_order_ids, names.broker_order_ids, names.keys)
     )
     return [
         Statement(_LOCK_ORDERS, (array_text(map(str, names.order_ids)), clients, brokers, keys)),
         Statement(_FIND, (clients, brokers, keys)),
         Statement(_READ_HISTORIES),
-        Statement(_LOCK_POSITIONS, (_json([place._asdict() for place in places]),)),
+        Statement(_LOCK_POSITIONS, (json_text([place._asdict() for place in places]),)),
         Statement("SELECT to_json(clock_timestamp())::text"),
     ]
 
@@ -211,7 +210,7 @@ class _HistoryRow(msgspec.Struct):
     sent_at: datetime | None
 
 
-class _PositionColumns(msgspec.Struct):
+class PositionColumns(msgspec.Struct):
     account_id: UUID
     symbol: str
     organization_id: UUID
@@ -235,7 +234,7 @@ class _PositionColumns(msgspec.Struct):
 
 
 class _PositionRow(msgspec.Struct):
-    row: _PositionColumns
+    row: PositionColumns
     now: datetime
 
 
@@ -272,150 +271,7 @@ def parse_ledger(replies: Sequence[Reply]) -> Ledger:
 
 
 def new_position(place: Place, organization_id: UUID, now: datetime) -> Row:
-    return msgspec.structs.asdict(_PositionColumns(*place, organization_id, now)) | {"now": now}
-
-
-def insert_facts(facts: Sequence[tuple[UUID, UUID, Fact, UUID | None]]) -> Statement:
-    """Each: account, organization, the fact, its order if it has one. A key that came meanwhile is refused."""
-    rows = [
-        {"account_id": account_id, "organization_id": organization_id, "order_id": order_id}
-        | {name: getattr(fact, name) for name in _FACT_COLUMNS}
-        for account_id, organization_id, fact, order_id in facts
-    ]
-    columns = ", ".join(("account_id", "organization_id", "order_id", *_FACT_COLUMNS))
-    return Statement(
-        f"""
-        INSERT INTO facts ({columns}, recorded_at)
-        SELECT {columns}, clock_timestamp()
-        FROM json_populate_recordset(NULL::facts, $1::text::json) WITH ORDINALITY
-        ORDER BY order_id IS NOT NULL, CASE WHEN order_id IS NULL THEN key END, ordinality
-        """,  # noqa: S608 - our own constants
-        (_json(rows),),
-    )
-
-
-_FACT_COLUMNS = (
-    *("key", "kind", "client_order_id", "broker_order_id", "replaces", "exec_id", "quantity", "price", "fee"),
-    *("cum_quantity", "average_price", "venue_time", "reason"),
-)
-
-
-def match_facts(owners: Mapping[Name, UUID]) -> Statement:
-    """Gives facts that nobody's order had, by their keys, to the orders that they turned out to be of."""
-    rows = [{"account_id": name.account_id, "key": name.name, "order_id": owner} for name, owner in owners.items()]
-    return Statement(
-        """
-        UPDATE facts f SET order_id = n.order_id
-        FROM json_to_recordset($1::text::json) AS n (account_id uuid, key text, order_id uuid)
-        WHERE f.account_id = n.account_id AND f.key = n.key AND f.order_id IS NULL
-          AND f.account_id = ANY ($2::text::uuid[])
-          AND f.key = ANY (ARRAY (SELECT json_array_elements_text($3::text::json)))
-        """,
-        (_json(rows), array_text({str(name.account_id) for name in owners}), _json([name.name for name in owners])),
-    )
-
-
-def name_commands(broker_order_ids: Mapping[Name, str]) -> Statement:
-    """The broker's ids of commands, by their client order ids; the first one stays."""
-    rows = [name._asdict() | {"broker_order_id": each} for name, each in broker_order_ids.items()]
-    return Statement(
-        """
-        UPDATE commands c SET broker_order_id = n.broker_order_id
-        FROM json_to_recordset($1::text::json) AS n (account_id uuid, name text, broker_order_id text)
-        WHERE c.account_id = n.account_id AND c.client_order_id = n.name AND c.broker_order_id IS NULL
-          AND c.account_id = ANY ($2::text::uuid[])
-          AND c.client_order_id = ANY (ARRAY (SELECT json_array_elements_text($3::text::json)))
-        """,
-        (
-            _json(rows),
-            array_text({str(name.account_id) for name in broker_order_ids}),
-            _json([name.name for name in broker_order_ids]),
-        ),
-    )
-
-
-def write_orders(orders: Sequence[Row]) -> Statement:
-    return Statement(
-        """
-        UPDATE orders o
-        SET order_status = n.order_status, command_seq = n.command_seq, quantity = n.quantity,
-            limit_price = n.limit_price, stop_price = n.stop_price, time_in_force = n.time_in_force,
-            filled_quantity = n.filled_quantity, average_price = n.average_price,
-            external_order_id = n.external_order_id, reason = n.reason, flags = n.flags,
-            pending_replace_seq = n.pending_replace_seq, cancel_requested = n.cancel_requested,
-            broker_sent_at = n.broker_sent_at, received_at = n.received_at, updated_at = n.updated_at,
-            finished_at = n.finished_at, version = n.version
-        FROM json_populate_recordset(NULL::orders, $1::text::json) AS n
-        WHERE o.order_id = n.order_id AND o.order_id = ANY ($2::text::uuid[])
-        """,
-        (_json(orders), array_text(str(order["order_id"]) for order in orders)),
-    )
-
-
-_POSITION_COLUMNS = ", ".join(_PositionColumns.__struct_fields__)
-
-
-def insert_positions(positions: Sequence[Row]) -> Statement:
-    """One that came meanwhile is refused."""
-    return Statement(
-        f"""
-        INSERT INTO positions ({_POSITION_COLUMNS})
-        SELECT {_POSITION_COLUMNS} FROM json_populate_recordset(NULL::positions, $1::text::json)
-        ORDER BY account_id, symbol
-        """,  # noqa: S608 - our own constants
-        (_json(positions),),
-    )
-
-
-def write_positions(positions: Sequence[Row]) -> Statement:
-    return Statement(
-        """
-        UPDATE positions p
-        SET quantity = n.quantity, open_cost = n.open_cost, realized_pnl = n.realized_pnl,
-            value_bought = n.value_bought, value_sold = n.value_sold, fees = n.fees, day = n.day, day_pnl = n.day_pnl,
-            opening_quantity = n.opening_quantity, opening_price = n.opening_price, opening_cost = n.opening_cost,
-            uncosted_quantity = n.uncosted_quantity, broker_quantity = n.broker_quantity, broker_key = n.broker_key,
-            broker_sent_at = n.broker_sent_at, differs = n.differs, received_at = n.received_at
-        FROM json_populate_recordset(NULL::positions, $1::text::json) AS n
-        WHERE p.account_id = n.account_id AND p.symbol = n.symbol
-          AND p.account_id = ANY ($2::text::uuid[]) AND p.symbol = ANY ($3::text::text[])
-        """,
-        (
-            _json(positions),
-            array_text({str(position["account_id"]) for position in positions}),
-            array_text({str(position["symbol"]) for position in positions}),
-        ),
-    )
-
-
-def write_trades(trades: Sequence[Row]) -> Statement:
-    """`below` is how far an event that told of the trade is below the organization's new stream head, which is held; a
-    trade that none tells of again keeps its `seq`."""
-    return Statement(
-        """
-        INSERT INTO trades (trade_id, account_id, organization_id, seq, order_id, exec_id, symbol, side, quantity,
-                            price, fee, cumulative_quantity, leaves_quantity, client_order_id, command_seq,
-                            client_reference_id, flags, broker_sent_at, received_at)
-        SELECT trade_id, account_id, organization_id,
-               CASE WHEN below IS NULL THEN n.seq ELSE (
-                   SELECT h.seq - below FROM stream_heads h WHERE h.organization_id = n.organization_id
-               ) END,
-               order_id, exec_id, symbol, side, quantity, price,
-               fee, cumulative_quantity, leaves_quantity, client_order_id, command_seq,
-               client_reference_id, flags, broker_sent_at, received_at
-        FROM ROWS FROM (
-            json_populate_recordset(NULL::trades, $1::text::json),
-            json_to_recordset($1::text::json) AS (below bigint)
-        ) WITH ORDINALITY AS n
-        ORDER BY ordinality  -- which is the order of their bookings
-        ON CONFLICT (trade_id) DO UPDATE
-        SET seq = excluded.seq, quantity = excluded.quantity, price = excluded.price, fee = excluded.fee,
-            cumulative_quantity = excluded.cumulative_quantity, leaves_quantity = excluded.leaves_quantity,
-            client_order_id = excluded.client_order_id, command_seq = excluded.command_seq, flags = excluded.flags,
-            broker_sent_at = excluded.broker_sent_at
-        """,
-        (_json(trades),),
-    )
+    return msgspec.structs.asdict(PositionColumns(*place, organization_id, now)) | {"now": now}
 
 
 class BookedTrade(msgspec.Struct):
@@ -465,5 +321,5 @@ def _decoded(reply: Reply, kind: type[Parsed]) -> list[Parsed]:
     return [msgspec.json.decode(text, type=kind) for (text,) in reply.rows if text]
 
 
-def _json(rows: object) -> str:
+def json_text(rows: object) -> str:
     return msgspec.json.encode(rows).decode()

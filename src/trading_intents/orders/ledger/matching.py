@@ -1,0 +1,233 @@
+"""Which order each event is about, and what of it is new. Pure: no I/O, no clock."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+from trading_intents.brokers.port import BrokerEvent, EventKind
+from trading_intents.brokers.sanitizing import sanitize, sanitize_id, sanitize_text
+from trading_intents.ids import OrganizationId
+from trading_intents.orders.facts import (
+    EXECUTIONS,
+    LONG_AGO,
+    Fact,
+    FactKind,
+    admit,
+    conflict_with,
+    event_fact,
+    own_fact,
+    owner,
+)
+from trading_intents.orders.ledger.store import Found, Ledger, Name, Names, Place
+from trading_intents.trading import Environment
+
+NEW_ARRIVAL = 1 << 60  # later than all that the database has numbered
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """The account that is worked."""
+
+    account_id: UUID
+    organization_id: OrganizationId
+    environment: Environment
+    broker: str
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFact:
+    """What we saw of an order on our side."""
+
+    order_id: UUID
+    kind: FactKind
+    client_order_id: str  # of the command that it is about
+    reason: str | None = None
+    broker_order_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What was told of an account's orders and positions, and what we saw of them on our side."""
+
+    desk: Desk
+    events: Sequence[BrokerEvent] = ()
+    own: Sequence[OwnFact] = ()
+    also_locked: frozenset[UUID] = frozenset()  # orders of which nothing is told
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What was not known of an account's orders: facts by key, with their orders (None: not an order of ours)."""
+
+    facts: dict[str, tuple[Fact, UUID | None]]
+    places: dict[str, int] = field(default_factory=dict)  # of those that are events
+    matched: dict[str, UUID] = field(default_factory=dict)  # facts that had no order until now, by key
+    adopted: dict[str, tuple[Fact, UUID | None]] = field(default_factory=dict)  # these facts themselves
+    named: dict[str, str] = field(default_factory=dict)  # broker's ids by client order id
+
+    @property
+    def inserted(self) -> Iterable[tuple[Fact, UUID | None]]:
+        return self.facts.values()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A recording, made legible and into facts."""
+
+    desk: Desk
+    events: Sequence[BrokerEvent]
+    left_out: tuple[str, ...]
+    told: Mapping[int, Fact]  # by the event's place
+    own: Sequence[tuple[Fact, UUID]]
+    also_locked: frozenset[UUID]
+
+
+def prepare(recording: Recording) -> Prepared:
+    events, left_out = sanitize(recording.events)
+    own = [
+        (
+            own_fact(
+                each.kind,
+                each.client_order_id,
+                NEW_ARRIVAL,
+                each.reason and sanitize_text(each.reason),
+                each.broker_order_id and sanitize_id(each.broker_order_id),
+            ),
+            each.order_id,
+        )
+        for each in recording.own
+    ]
+    told = {
+        place: event_fact(event, NEW_ARRIVAL + 1 + place)
+        for place, event in enumerate(events)
+        if event.kind is not EventKind.POSITION
+    }
+    return Prepared(recording.desk, events, left_out, told, own, recording.also_locked)
+
+
+def concerned_names(prepared: Sequence[Prepared]) -> Names:
+    order_ids, clients, brokers, keys = set[UUID](), set[Name](), set[Name](), set[Name]()
+    for each in prepared:
+        account_id = each.desk.account_id
+        order_ids |= {*(order_id for _, order_id in each.own), *each.also_locked}
+        for fact in (*each.told.values(), *(fact for fact, _ in each.own)):
+            clients |= {Name(account_id, name) for name in (fact.client_order_id, fact.replaces) if name}
+            if fact.broker_order_id:
+                brokers.add(Name(account_id, fact.broker_order_id))
+        keys |= {Name(account_id, fact.key) for fact in each.told.values()}
+    return Names(order_ids, clients, brokers, keys)
+
+
+def reported_places(prepared: Sequence[Prepared]) -> set[Place]:
+    return {
+        Place(each.desk.account_id, event.symbol)
+        for each in prepared
+        for event in each.events
+        if event.kind is EventKind.POSITION and event.symbol
+    }
+
+
+class Index:
+    """The ledger by what is asked of it."""
+
+    def __init__(self, read: Ledger) -> None:
+        self.histories, self.positions, self.now = read.histories, read.positions, read.now
+        self.facts = {Name(e.account_id, e.name): e for e in read.found if e.what == "fact"}
+        self.clients = {Name(e.account_id, e.name): e for e in read.found if e.what == "client"}
+        self.brokers: dict[Name, list[Found]] = {}
+        self.unmatched: dict[Name, list[Found]] = {}
+        for each in read.found:
+            if each.what in ("broker", "unmatched"):
+                found = self.brokers if each.what == "broker" else self.unmatched
+                found.setdefault(Name(each.account_id, each.name), []).append(each)
+        for sent in self.brokers.values():
+            # Of two commands under one broker's id the later one counts: venues use their ids again.
+            sent.sort(key=lambda each: each.at or LONG_AGO)
+
+    def has(self, order_id: UUID, key: str) -> bool:
+        """Whether the order has a fact of this key."""
+        return any(fact.key == key for fact in self.histories[order_id].facts)
+
+
+class LedgerMoved(Exception):
+    """An order came to be concerned after the orders were locked: read again."""
+
+
+def find_news(prepared: Prepared, index: Index) -> News:
+    """What is new. Most of what a stream tells was in an answer before, and ends here."""
+    account_id = prepared.desk.account_id
+    known: dict[str, Fact] = {}
+    owners: dict[str, UUID | None] = {}
+    for fact in prepared.told.values():
+        found = index.facts.get(Name(account_id, fact.key))
+        if found and found.fact:
+            known[fact.key], owners[fact.key] = found.fact, found.order_id
+    own_clients = {fact.client_order_id: order_id for fact, order_id in prepared.own}
+    news = News({fact.key: (fact, order_id) for fact, order_id in prepared.own if not index.has(order_id, fact.key)})
+    for place, told in prepared.told.items():
+        fact, order_id = told, owners.get(told.key) or _owner(prepared.events[place], own_clients, account_id, index)
+        sent = index.clients.get(Name(account_id, told.client_order_id or ""))
+        if told.kind in EXECUTIONS and order_id and sent and sent.order_id not in (None, order_id):
+            # The key was used for another order before: that one has its execution, this one has lost it.
+            fact, order_id = conflict_with(told), sent.order_id
+            owners[fact.key] = order_id
+        if order_id and order_id not in index.histories:
+            raise LedgerMoved
+        if order_id:
+            known.update({each.key: each for each in index.histories[order_id].facts if each.key not in known})
+        # The same again is nothing, unless it turns out whose it is.
+        is_unowned = fact.key in known and owners.get(fact.key) is None
+        admitted = admit(known, fact) or (fact if order_id and is_unowned else None)
+        if admitted and (admitted is fact or order_id):
+            recorded = known.get(fact.key) if admitted is fact else None
+            known[admitted.key], owners[admitted.key] = admitted, order_id
+            news.places[admitted.key] = place
+            if recorded and order_id:
+                news.matched[admitted.key] = order_id
+                news.adopted[admitted.key] = recorded, order_id
+            else:
+                news.facts[admitted.key] = admitted, order_id
+    _adopt(prepared, index, news)
+    return news
+
+
+def _owner(event: BrokerEvent, own_clients: Mapping[str | None, UUID], account_id: UUID, index: Index) -> UUID | None:
+    by_client = {
+        each: own_clients.get(each)
+        or (found.order_id if (found := index.clients.get(Name(account_id, each))) else None)
+        for each in (event.client_order_id, event.replaces)
+        if each
+    }
+    by_broker: dict[str, UUID | None] = {}
+    if event.broker_order_id:
+        sent = index.brokers.get(Name(account_id, event.broker_order_id))
+        by_broker = {event.broker_order_id: sent[-1].order_id if sent else None}
+    return owner(event, {each: found for each, found in by_client.items() if found}, by_broker)
+
+
+def _adopt(prepared: Prepared, index: Index, news: News) -> None:
+    """The broker's ids of commands, where facts tell them; and what was told under such an id before we knew it."""
+    account_id = prepared.desk.account_id
+    concerned = {order_id for _, order_id in news.facts.values() if order_id}
+    senders: dict[str, list[tuple[datetime, UUID]]] = {}
+    for fact, order_id in news.facts.values():
+        if order_id and fact.broker_order_id and fact.client_order_id:
+            news.named[fact.client_order_id] = fact.broker_order_id
+            sent = index.clients.get(Name(account_id, fact.client_order_id))
+            if sent and sent.at and sent.broker_order_id in (None, fact.broker_order_id):
+                senders.setdefault(fact.broker_order_id, []).append((sent.at, order_id))
+    for name, found in index.brokers.items():
+        if name.account_id == account_id:
+            senders.setdefault(name.name, []).extend((e.at, e.order_id) for e in found if e.at and e.order_id)
+    for name, unmatched in index.unmatched.items():
+        if name.account_id != account_id:
+            continue
+        for each in unmatched:
+            assert each.fact
+            assert each.at
+            owned = [(at, order_id) for at, order_id in senders.get(name.name, ()) if at <= each.at]
+            owner_id = max(owned)[1] if owned else None
+            if owner_id is not None and owner_id in concerned and each.fact.key not in news.adopted:
+                news.matched[each.fact.key] = owner_id
+                news.adopted[each.fact.key] = each.fact, owner_id
