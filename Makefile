@@ -34,9 +34,9 @@ check: $(VENV)/dev.stamp ## lint, types, import rules, migrations
 	@$(BIN)/squawk -c squawk.toml src/trading_intents/storage/migrations/*.sql
 
 bench: $(VENV)/dev.stamp ## measure the performance bars
-	@for program in outbox submit grow stream; do $(BIN)/python bench/$$program.py || exit 1; done
+	@for program in outbox submit execute grow stream; do $(BIN)/python bench/$$program.py || exit 1; done
 
-chaos: $(VENV)/dev.stamp ## run the long fault tests
+chaos: $(VENV)/dev.stamp ## run the long fault tests, CHAOS_SEED=2 for another course
 	@PYTEST_DEBUG_TEMPROOT=$${TMPDIR:-/tmp} $(BIN)/python -m pytest -m chaos --timeout 1800 tests
 
 proto: $(VENV)/dev.stamp ## generate the gRPC code from proto/

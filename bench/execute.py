@@ -20,7 +20,7 @@ from rich.table import Table
 
 from plot import Bar, draw
 from submit import STATEMENTS, TABLES, YARDSTICK_CLIENTS, Bench, best, serving
-from trading_intents.storage.cluster import DATABASE, OWNER
+from trading_intents.storage.embedded.cluster import DATABASE, OWNER
 
 PICTURE = Path(__file__).with_name("out") / "execute.png"
 ROUNDS = 3
@@ -92,6 +92,31 @@ class Market:
                 arrived = self._value("SELECT extract(epoch FROM max(at))::float8 FROM paper_journal")
                 sent.append((arrived - at) * 1000)
         return sent, filled
+
+    def stages(self, orders: int) -> dict[str, float]:
+        """Where the time of the last lone orders went: medians in milliseconds, by the database's clock."""
+        rows = self.database.execute(
+            """
+            SELECT extract(epoch FROM c.sent_at - a.created_at) * 1000, extract(epoch FROM j.at - c.sent_at) * 1000,
+                   extract(epoch FROM f.recorded_at - j.at) * 1000
+            FROM orders o
+            JOIN actions a ON a.account_id = o.account_id AND a.seq = o.create_seq
+            JOIN commands c ON c.order_id = o.order_id
+            JOIN paper_journal j ON j.account_id = o.account_id AND j.client_order_id = c.client_order_id
+            JOIN facts f ON f.order_id = o.order_id AND f.kind = 'FILL'
+            WHERE o.symbol = 'LONE' ORDER BY o.created_at DESC LIMIT %s
+            """,
+            (orders,),
+        ).fetchall()
+        names = ("decided until its send is marked", "until the venue works it", "until its fill is recorded")
+        return {
+            name: float(statistics.median(column)) for name, column in zip(names, zip(*rows, strict=True), strict=True)
+        }
+
+    def sustained(self, seconds: float) -> float:
+        """Intents accepted a second while what was accepted is executed."""
+        orders = (self._order(self.accounts[n % 64], f"S{n % 40}") for n in range(int(15_000 * seconds)))
+        return float(self.bench.load(orders, CONNECTIONS, seconds)["per_second"])
 
     def idle_transactions(self) -> float:
         """A second, while nothing happens."""
@@ -167,10 +192,12 @@ def measure_one_process() -> dict[str, Any]:
             for wave in WAVES:
                 here.open_accounts(wave[0])
                 found["waves"][wave].append(here.wave(*wave))
+        found["stages"] = here.stages(LONE_ORDERS)
         found["burst"] = here.wave(BURST_ACCOUNTS, 40, BURST_ORDERS)
         here.queue(1, QUEUED)
         found["beside"] = here.lone(10)
         here.until_finished()
+        found["sustained"] = here.sustained(SUSTAINED_SECONDS)
         return found
 
 
@@ -215,6 +242,11 @@ def report(found: dict[str, Any], apart: list[Wave]) -> int:
     late = statistics.quantiles(lone[1], n=100)[98]
     beside = statistics.median(found["beside"][1])
     middle = named["64 x 40"]
+    stages = Table("a lone order", "ms")
+    for name, millis in found["stages"].items():
+        stages.add_row(name, f"{millis:.2f}")
+    stages.add_row("POST until FILLED is on the stream", f"{filled:.2f}")
+    out.print(stages)
     bars = [
         Bar("filled and booked/s, 64 x 40, x yardstick", middle.per_second / base, 0.2, 0.5, True),
         Bar("likewise, worker apart", named["64 x 40, worker apart"].per_second / base, 0.25, 0.6, True),
@@ -225,6 +257,7 @@ def report(found: dict[str, Any], apart: list[Wave]) -> int:
         Bar("lone POST until submit, p50, x pgbench alone", sent / alone, 8, 5, False),
         Bar("lone POST until FILLED, p50, likewise", filled / alone, 20, 12, False),
         Bar("its p99 / p50", late / filled, 3, 2, False),
+        Bar("accepted/s while a worker executes, x yardstick", found["sustained"] / base, 0.5, 1.0, True),
         Bar("a lone order beside 10,000 queued / alone", beside / filled, 10, 4, False),
         Bar("transactions/s of an idle platform", found["idle"], 5, 2, False),
     ]

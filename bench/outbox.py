@@ -25,7 +25,7 @@ from trading_intents.outbox.queue import claim, complete, put
 from trading_intents.outbox.worker import Shop, Worker
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database, Pool, open_database
-from trading_intents.storage.embedded import Server, running
+from trading_intents.storage.embedded.server import Server, running
 from trading_intents.storage.migrate import migrate
 from trading_intents.telemetry import Metrics, make_log
 

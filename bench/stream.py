@@ -27,8 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 from trading_intents.ids import OrganizationId
-from trading_intents.storage.cluster import DATABASE, LOGIN, WORKER_LOGIN, open_cluster
 from trading_intents.storage.database import Database, open_database
+from trading_intents.storage.embedded.cluster import DATABASE, LOGIN, WORKER_LOGIN, open_cluster
 from trading_intents.storage.signals import Signals, open_signals
 from trading_intents.stream import trading_pb2
 from trading_intents.stream.log import append

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from plot import Bar, draw
-from trading_intents.storage.cluster import DATABASE, OWNER, Cluster, open_cluster
+from trading_intents.storage.embedded.cluster import DATABASE, OWNER, Cluster, open_cluster
 
 PICTURE = Path(__file__).with_name("out") / "submit.png"
 ROUNDS = 3

@@ -15,7 +15,7 @@ import uvloop
 
 from trading_intents.errors import StartupRefused
 from trading_intents.secret import Secret
-from trading_intents.storage.embedded import Server, running
+from trading_intents.storage.embedded.server import Server, running
 from trading_intents.storage.migrate import migrate
 from trading_intents.telemetry import Log, make_log
 

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import Once, copy_folder
 from tests.platform import Platform, serving
 from tests.server_process import make_logins_quick
-from trading_intents.storage.cluster import DATABASE, LOGIN, OWNER, WORKER_LOGIN, open_cluster
+from trading_intents.storage.embedded.cluster import DATABASE, LOGIN, OWNER, WORKER_LOGIN, open_cluster
 
 
 @pytest.fixture(scope="session")

@@ -58,7 +58,7 @@ from trading_intents.outbox.model import Handler, Queue, channel
 from trading_intents.outbox.worker import Shop, Worker
 from trading_intents.secret import Secret
 from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE, Database, open_database
-from trading_intents.storage.embedded import running
+from trading_intents.storage.embedded.server import running
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.migrate import migrate
 from trading_intents.storage.pipeline import Pipeline

@@ -1,7 +1,6 @@
 """Accounts and credentials made over HTTP while the workers are killed and stopped at random."""
 
 import contextlib
-import random
 import signal
 import threading
 import time
@@ -16,6 +15,7 @@ import pytest
 from tests.conftest import Urls
 from tests.intents.desk import Tables
 from tests.platform import Platform, serving
+from tests.seeds import seeded
 from tests.waiting import eventually
 from tests.world import PLENTY, Headers
 
@@ -33,7 +33,7 @@ class Workers:
         self.faults = {"killed": 0, "stopped": 0}
 
     def run(self, seed: int) -> None:
-        chance = random.Random(seed)
+        chance = seeded(seed)
         while not self._over.is_set():
             with self._serving() as worker:
                 self._over.wait(chance.uniform(1, 3))

@@ -1,7 +1,6 @@
 """Workers killed and stopped at random, a broker that drops its answers: nothing is sent twice, orders end true."""
 
 import asyncio
-import random
 import signal
 import threading
 import time
@@ -16,6 +15,7 @@ from tests.conftest import Urls
 from tests.execution.crew import Crew, Mortals, open_crew, until_connected, until_settled
 from tests.execution.floor import executing, open_floor
 from tests.intents.desk import cancel, create, limit, market, replace
+from tests.seeds import seeded
 from tests.waiting import eventually
 
 NEVER_SENT = {("EXPIRED", "stale"), ("REJECTED", "not_delivered")}
@@ -27,7 +27,7 @@ ORDERED = ["SUBMIT", "REPLACE", "CANCEL"]
 
 def trickle(crew: Crew, intents: int, seconds: float) -> list[str]:
     """CREATEs one after the other from a few clients, spread over the time."""
-    chance = random.Random(1)
+    chance = seeded("orders")
     bodies = [create(market("1"), symbol=chance.choice(("AAPL", "MSFT"))) for _ in range(intents)]
     pause_seconds, over = seconds / intents, threading.Event()
 

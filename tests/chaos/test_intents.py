@@ -23,6 +23,7 @@ import pytest
 from tests.intents.desk import Body, cancel, create, limit, replace
 from tests.intents.test_log import canonical
 from tests.platform import serving
+from tests.seeds import seeded
 from tests.storage.conftest import ServerProcess, postmaster
 from tests.waiting import eventually
 from tests.world import EVERY_PERMISSION, PLENTY, Headers, key
@@ -44,7 +45,7 @@ class Fleet:
         self.kills = 0
 
     def run(self, number: int) -> None:
-        chance = random.Random(number)
+        chance = seeded(number)
         while not self.over.is_set():
             try:
                 self._live(number, chance.uniform(*self._life_seconds))
@@ -77,7 +78,7 @@ class Load:
     codes: Counter[str] = field(default_factory=Counter)
 
     def trade(self, number: int) -> None:
-        chance, names = random.Random(100 + number), map(f"{number}-{{}}".format, itertools.count())
+        chance, names = seeded(100 + number), map(f"{number}-{{}}".format, itertools.count())
         with httpx.Client(headers=self.headers, timeout=20, verify=False) as client:
             while not self.over.wait(self.pace_seconds):
                 account = chance.choice(self.accounts)
@@ -134,7 +135,7 @@ def server(tmp_path: Path) -> Iterator[tuple[Path, Body]]:
 
 
 def kill_postgres(folder: Path, seconds: float, pauses: tuple[float, float], over: threading.Event) -> int:
-    chance, kills, deadline = random.Random(7), 0, time.monotonic() + seconds
+    chance, kills, deadline = seeded("kills"), 0, time.monotonic() + seconds
     while time.monotonic() < deadline:
         over.wait(chance.uniform(*pauses))
         pid = postmaster(folder)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import random
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from tests.conftest import Urls
 from tests.execution.truth import assert_true_books
 from tests.intents.desk import Body, Tables
 from tests.platform import Platform, serving
+from tests.seeds import seeded
 from tests.waiting import eventually
 from tests.world import EVERY_PERMISSION, PLENTY, Headers, key
 from trading_intents.storage.database import open_database
@@ -182,7 +182,7 @@ class Mortals:
                 life.result()
 
     def _live(self, number: int) -> None:
-        chance = random.Random(number)
+        chance = seeded(number)
         while not self.released.is_set():
             with self._crew.worker() as platform:
                 if self.over.wait(chance.uniform(*LIFE_SECONDS)):

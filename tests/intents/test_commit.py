@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -16,6 +15,7 @@ from tests.intents.office import Office, codes, open_office
 from tests.intents.test_writer import whole
 from tests.platform import Platform, serving
 from tests.proxy import Verdict, proxied
+from tests.seeds import seeded
 from tests.waiting import eventually_async
 from tests.world import EVERY_PERMISSION, PLENTY, Headers, key
 from trading_intents.intents.writing.writer import MAX_LOST_COMMITS
@@ -54,7 +54,7 @@ def cut() -> CutAtCommit:
 @pytest.fixture
 async def office(urls: Urls, cut: CutAtCommit) -> AsyncIterator[Office]:
     """By chance a commit is cut before it arrives, or before it is answered."""
-    chance = random.Random(1)
+    chance = seeded("cuts")
     cut.choose = lambda: chance.choice((Verdict.CUT_UNSENT, Verdict.CUT_UNANSWERED))
     with proxied(urls.login, cut.look) as (_, login):
         async with open_office(login, urls.owner) as office:

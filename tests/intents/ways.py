@@ -92,7 +92,7 @@ class Ways:
         given = {"content-type": "application/json", "x-api-key": "good", "x-request-id": "mine"} | headers
         fields = [(name.encode(), value.encode()) for name, value in given.items()]
         path = f"/v1/accounts/{ACCOUNT}/intents".encode()
-        incoming = Incoming("POST", path, b"", fields, body, "127.0.0.1", keep_alive=True)
+        incoming = Incoming("POST", path, b"", fields, body, "127.0.0.1", keep_alive=True, named=dict(fields))
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         if quick and self.app.begin(incoming, answered.set_result) is not None:
             self.quick_answers += 1

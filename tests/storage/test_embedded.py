@@ -17,7 +17,7 @@ import pytest
 from tests.server_process import LOGIN
 from tests.storage.conftest import Start, all_gone, kill_postgres, postmaster, query
 from tests.waiting import eventually, eventually_async
-from trading_intents.storage.embedded import running
+from trading_intents.storage.embedded.server import running
 from trading_intents.telemetry import make_log
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to stop being it: sudo -E make test")

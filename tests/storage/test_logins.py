@@ -16,9 +16,9 @@ from tests.platform import environment, run_command, serving
 from tests.storage.conftest import Start, query
 from tests.stream.client import ACTION, ORDER, Client
 from tests.world import PLENTY
-from trading_intents.storage.cluster import DATABASE, LOGIN, OWNER, WORKER_LOGIN, open_cluster
 from trading_intents.storage.database import open_database
-from trading_intents.storage.embedded import Server, running
+from trading_intents.storage.embedded.cluster import DATABASE, LOGIN, OWNER, WORKER_LOGIN, open_cluster
+from trading_intents.storage.embedded.server import Server, running
 from trading_intents.storage.migrate import migrate
 from trading_intents.telemetry import Metrics, make_log
 

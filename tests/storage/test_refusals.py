@@ -8,8 +8,8 @@ import pytest
 
 from tests.storage.conftest import all_gone
 from trading_intents.errors import StartupRefused
-from trading_intents.storage.cluster import find_binaries
-from trading_intents.storage.embedded import running
+from trading_intents.storage.embedded.cluster import find_binaries
+from trading_intents.storage.embedded.server import running
 from trading_intents.telemetry import make_log
 
 

@@ -285,11 +285,18 @@ _DOUBT = f"""
 
 
 async def due_lookups(tx: Tx, account_ids: Sequence[UUID], limit: int) -> list[Row]:
+    """Of each account the first ones, so many at most."""
     return await tx.fetch(
         f"""
-        {_DOUBT} WHERE o.account_id = ANY ($1::uuid[]) AND o.lookup_due_at <= (SELECT clock_timestamp())
-        ORDER BY o.lookup_due_at LIMIT $2
-        """,
+        {_DOUBT} WHERE o.order_id = ANY (ARRAY (
+            SELECT due.order_id FROM unnest($1::uuid[]) AS asked (account_id) CROSS JOIN LATERAL (
+                SELECT order_id FROM orders
+                WHERE account_id = asked.account_id AND lookup_due_at <= (SELECT clock_timestamp())
+                ORDER BY lookup_due_at LIMIT $2
+            ) AS due
+        ))
+        ORDER BY o.lookup_due_at
+        """,  # noqa: S608 - our own constants
         account_ids,
         limit,
     )

@@ -3,8 +3,10 @@ attempt left fail together with their orders."""
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 from trading_intents.brokers.port import Absent, BrokerEvent, Capabilities, Lookup, OrderSnapshot, OrderTicket
@@ -41,7 +43,7 @@ from trading_intents.telemetry import Log, Metrics
 from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
 
 POLL_SECONDS = 1.0
-LOOKUPS_AT_ONCE = 20
+LOOKUPS_AT_ONCE = 4  # of an account
 MOST_STALE = 100
 CANCEL_AGAIN_SECONDS = 60.0  # an order that would not be cancelled is not asked for more often
 CALL_SECONDS = 3.5
@@ -87,6 +89,7 @@ class Watch:
         self._metrics, self._log = metrics, log
         self._stirred = asyncio.Event()
         self._looking: dict[UUID, asyncio.Task[None]] = {}
+        self._lookups: Counter[UUID] = Counter()  # of each account: those under way
         self._failed_accounts: list[UUID] = []  # whose stale orders could not be cancelled lately
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -120,20 +123,27 @@ class Watch:
                     await stirred.wait()
 
     async def _look_up(self) -> None:
-        up = [account_id for account_id, link in self._leases.links.items() if link.is_up]
-        free = LOOKUPS_AT_ONCE - len(self._looking)
-        if not up or free <= 0:
+        """Each account has slots of its own: a broker that is slow to answer keeps no other account waiting."""
+        links = self._leases.links
+        free = [key for key, link in links.items() if link.is_up and self._lookups[key] < LOOKUPS_AT_ONCE]
+        if not free:
             return
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
-            rows = await store.due_lookups(tx, up, LOOKUPS_AT_ONCE)
-        for row in rows[:free]:
-            order_id, link = row["order_id"], self._leases.links.get(row["account_id"])
-            if order_id not in self._looking and link:
-                task = self._looking[order_id] = asyncio.create_task(self._investigate(row, link))
-                task.add_done_callback(lambda _, order_id=order_id: self._looked(order_id))  # type: ignore[misc] # bound now
+            rows = await store.due_lookups(tx, free, LOOKUPS_AT_ONCE)
+        for row in rows:
+            order_id, account_id = row["order_id"], row["account_id"]
+            link = links.get(account_id)
+            if order_id in self._looking or link is None or self._lookups[account_id] >= LOOKUPS_AT_ONCE:
+                continue
+            self._lookups[account_id] += 1
+            task = self._looking[order_id] = asyncio.create_task(self._investigate(row, link))
+            task.add_done_callback(partial(self._on_looked_up, order_id, account_id))
 
-    def _looked(self, order_id: UUID) -> None:
+    def _on_looked_up(self, order_id: UUID, account_id: UUID, _: asyncio.Task[None]) -> None:
         del self._looking[order_id]
+        self._lookups[account_id] -= 1
+        if not self._lookups[account_id]:
+            del self._lookups[account_id]
         self._stirred.set()
 
     async def _investigate(self, row: Row, link: Link) -> None:

@@ -16,8 +16,8 @@ import asyncpg
 
 from trading_intents.errors import StartupRefused
 from trading_intents.secret import Secret
-from trading_intents.storage.cluster import DATABASE, LOGIN, OWNER, WORKER_LOGIN, Cluster, open_cluster
 from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE
+from trading_intents.storage.embedded.cluster import DATABASE, LOGIN, OWNER, WORKER_LOGIN, Cluster, open_cluster
 from trading_intents.telemetry import Log
 
 POLL_SECONDS = 0.02
