@@ -3,7 +3,7 @@ transaction. Never talks to a broker, never decides what an order is: orders/mod
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
@@ -48,7 +48,7 @@ from trading_intents.orders.ledger.matching import (
 )
 from trading_intents.orders.ledger.store import Name, Place, parse_ledger, read_ledger
 from trading_intents.orders.model import OrderView
-from trading_intents.orders.positions import Position, from_trades, opening
+from trading_intents.orders.positions import Position, from_trades, opening, position_columns
 from trading_intents.storage.database import Row
 from trading_intents.storage.grouped import StatementRunner
 from trading_intents.storage.pipeline import Reply, Statement
@@ -309,7 +309,7 @@ def _changed(desk: Desk, row: Row, before: Holding, after: Holding, is_new: bool
     received_at = row["now"] if visible or reported else row["received_at"]
     differing = Difference(row["symbol"], after.position.quantity, after.broker_quantity or ZERO)
     return PositionChange(
-        {**row, **asdict(after.position), **counts, **account, "received_at": received_at},
+        {**row, **position_columns(after.position), **counts, **account, "received_at": received_at},
         is_new,
         visible,
         differing if after.differs and reported else None,

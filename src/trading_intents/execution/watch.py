@@ -43,6 +43,7 @@ from trading_intents.telemetry import Log, Metrics
 from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
 
 POLL_SECONDS = 1.0
+RARE_POLL_SECONDS = 5.0
 LOOKUPS_AT_ONCE = 4  # of an account
 MOST_STALE = 100
 CANCEL_AGAIN_SECONDS = 60.0  # an order that would not be cancelled is not asked for more often
@@ -95,11 +96,11 @@ class Watch:
 
     def start(self) -> None:
         works = (
-            (self._look_up, self._stirred),
-            (self._cancel_stale, asyncio.Event()),
-            (self._doubt_unanswered, asyncio.Event()),
+            (self._look_up, self._stirred, POLL_SECONDS),
+            (self._cancel_stale, asyncio.Event(), POLL_SECONDS),
+            (self._doubt_unanswered, asyncio.Event(), RARE_POLL_SECONDS),
         )
-        self._tasks = [asyncio.create_task(self._repeat(work, stirred)) for work, stirred in works]
+        self._tasks = [asyncio.create_task(self._repeat(*work)) for work in works]
 
     def stir_after(self, seconds: float = LOOKUP_PAUSES_SECONDS[0]) -> None:
         """Something is to be looked up then."""
@@ -111,7 +112,7 @@ class Watch:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _repeat(self, work: Callable[[], Awaitable[None]], stirred: asyncio.Event) -> None:
+    async def _repeat(self, work: Callable[[], Awaitable[None]], stirred: asyncio.Event, poll_seconds: float) -> None:
         while True:
             stirred.clear()
             try:
@@ -119,7 +120,7 @@ class Watch:
             except Exception as error:
                 self._log.warning("execution watch failed", work=work.__name__, reason=reason_of(error))
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_SECONDS):
+                async with asyncio.timeout(poll_seconds):
                     await stirred.wait()
 
     async def _look_up(self) -> None:

@@ -11,7 +11,7 @@ from trading_intents.storage.database import Pool
 from trading_intents.stream.log import drop_partitions, make_partitions
 from trading_intents.telemetry import Log, Metrics
 
-ROLL_SECONDS = 1.0
+ROLL_SECONDS = 5.0  # a read adds what is not rolled up yet
 # Finding the accounts that are behind reads all heads: with very many of them it is done less often.
 ROLL_SHARE = 20
 PRUNE_SECONDS = 600.0

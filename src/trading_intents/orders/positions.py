@@ -70,9 +70,17 @@ def opening(quantity: Decimal, price: Decimal | None) -> Position:
     )
 
 
+_COLUMNS = tuple(field.name for field in fields(Position))
+
+
 def kept(row: Mapping[str, Any]) -> Position:
     """The position in a row that has its fields among others."""
-    return Position(*(row[field.name] for field in fields(Position)))
+    return Position(*[row[name] for name in _COLUMNS])
+
+
+def position_columns(position: Position) -> dict[str, Any]:
+    """Its fields, for a row."""
+    return {name: getattr(position, name) for name in _COLUMNS}
 
 
 def apply(position: Position, booking: Booking) -> Position:
@@ -85,7 +93,7 @@ def from_trades(bookings: Iterable[Booking], position: Position = FLAT) -> Posit
         for booking in bookings:
             if booking.quantity:  # one that was busted is no trade, and its fee is none
                 position = _add(position, booking)
-    values: list[Any] = [getattr(position, field.name) for field in fields(Position)]
+    values: list[Any] = [getattr(position, name) for name in _COLUMNS]
     spelled: list[Any] = [plain(value) if isinstance(value, Decimal) else value for value in values]
     return Position(*spelled)
 

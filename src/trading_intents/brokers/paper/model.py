@@ -17,7 +17,7 @@ GOOD_TILL_CANCEL_DAYS = 90
 # A short sale's proceeds are locked, and as much again is asked for: its value counts twice against the buying power.
 SHORT_MARGIN = 2
 _SHOWN = Decimal(1).scaleb(-18)
-_DIGITS = 200  # sums and products of amounts lose none
+_EXACT = Context(prec=200, rounding=ROUND_HALF_EVEN)  # sums and products of amounts lose no digit
 _ID_CHARACTERS = 20
 
 _TIMES = (
@@ -44,7 +44,7 @@ PAIR_TICK = Decimal("0.00000001")  # of symbols such as BTC/USD
 
 def exact() -> AbstractContextManager[Context]:
     """All arithmetic on amounts happens inside this: Python's own context keeps 28 digits."""
-    return localcontext(prec=_DIGITS, rounding=ROUND_HALF_EVEN)
+    return localcontext(_EXACT)
 
 
 def quotient(dividend: Decimal, divisor: Decimal) -> Decimal:

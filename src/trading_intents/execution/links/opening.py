@@ -2,7 +2,7 @@
 sets them, once for all symbols: a later report of a new symbol may be of a fill that is still on its way."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from decimal import Decimal
 
 from trading_intents.brokers.port import AccountSnapshot, BrokerEvent, EventKind
@@ -15,7 +15,7 @@ from trading_intents.orders.events import day_of, position_event
 from trading_intents.orders.ledger.matching import Desk
 from trading_intents.orders.ledger.store import Place
 from trading_intents.orders.ledger.writes import write_positions
-from trading_intents.orders.positions import opening
+from trading_intents.orders.positions import opening, position_columns
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.stream import log as stream_log
@@ -61,7 +61,7 @@ async def open_positions(tx: Tx, desk: Desk, reports: Sequence[BrokerEvent]) -> 
             place = Place(desk.account_id, row["symbol"])
             position = await sum_trades(PoolTransaction(tx), place, opening(quantity, report.average_price))
             account = {"environment": desk.environment, "broker": desk.broker}
-            rows.append({**row, **asdict(position), **account, "received_at": row["now"]})
+            rows.append({**row, **position_columns(position), **account, "received_at": row["now"]})
     if rows:
         await PoolTransaction(tx).run([write_positions(rows)])
         await stream_log.append(tx, [position_event(row, day_of(row["now"])) for row in rows])
