@@ -42,7 +42,7 @@ NO_ROOM = -1  # in place of a count of wakes
 # Commands that were sent lately and are not recorded yet. Those of a slow broker stop counting after SLOW_SECONDS, so
 # that they hold up nobody but their own account, whose slots they keep.
 MAX_IN_FLIGHT = 512
-SLOW_SECONDS = 1.0
+SLOW_SECONDS = 0.25
 LOCKED_PAUSE_SECONDS = 0.02  # an order that another transaction holds is looked at again after this
 NOT_OURS_SECONDS = 0.5
 RETRY_PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0)

@@ -67,7 +67,7 @@ class Recorder:
     ) -> None:
         self._transactions, self._attempt_limit, self._on_doubt = transactions, attempt_limit, on_doubt
         self._signals, self._metrics, self._log = signals, metrics, log
-        self._group: GroupCommit[Entry, Written] = GroupCommit(self._write)
+        self._group: GroupCommit[Entry, Written] = GroupCommit(self._write, lambda entry: 1 + len(entry.events) // 4)
 
     async def write(self, entry: Entry) -> Written:
         """Unavailable: nothing was written. OutcomeUnknown: perhaps; writing it again changes nothing twice."""

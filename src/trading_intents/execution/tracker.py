@@ -1,6 +1,7 @@
 """What brokers told and what we did becomes facts, orders, trades, positions and stream events, in the caller's
 transaction. Never talks to a broker, never decides what an order is: orders/model.py does."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,6 +59,7 @@ from trading_intents.telemetry import Log, Metrics
 from trading_intents.trading import amount_text
 
 REBOOK_PAGE = 1_000
+ACCOUNTS_AT_ONCE = 16
 # A snapshot takes up to 10 s, and commands and the stream go on meanwhile.
 REPORT_AGE = timedelta(seconds=15)
 MAX_OVERTAKING_FILLS = 100
@@ -138,7 +140,12 @@ async def record(
     replies = (await tx.run([*before, *reads, *also]))[len(before) :]
     count = len(reads)
     index = Index(parse_ledger(replies[:count]))
-    return [await _book(tx, each, index) for each in prepared], replies[count:]
+    recorded = []
+    for number, each in enumerate(prepared, 1):
+        recorded.append(await _book(tx, each, index))
+        if number % ACCOUNTS_AT_ONCE == 0:
+            await asyncio.sleep(0)  # a large batch keeps nobody from the loop
+    return recorded, replies[count:]
 
 
 async def _book(tx: StatementRunner, prepared: "Prepared", index: "Index") -> Recorded:

@@ -5,7 +5,6 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 from trading_intents.errors import OutcomeUnknown, PlatformError, Unavailable
@@ -105,8 +104,13 @@ class GroupCommit(Generic[Item, Result]):
     harms no other; not so when the database is away, or when the commit's outcome is unknown. Bounded by its callers,
     each of whom waits."""
 
-    def __init__(self, work: Callable[[list[Item]], Awaitable[Sequence[Result | Exception]]]) -> None:
-        self._work = work
+    def __init__(
+        self,
+        work: Callable[[list[Item]], Awaitable[Sequence[Result | Exception]]],
+        weigh: Callable[[Item], int] = lambda _: 1,
+    ) -> None:
+        """A batch is full when its items weigh MAX_BATCH."""
+        self._work, self._weigh = work, weigh
         self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
@@ -124,9 +128,10 @@ class GroupCommit(Generic[Item, Result]):
 
     async def _run(self) -> None:
         while self._waiting:
-            batch = list(islice(self._waiting, MAX_BATCH))
-            for _ in batch:
-                self._waiting.popleft()
+            batch, weight = [], 0
+            while self._waiting and weight < MAX_BATCH:
+                batch.append(self._waiting.popleft())
+                weight += self._weigh(batch[-1][0])
             await self._settle(batch)
 
     async def _settle(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:

@@ -30,6 +30,7 @@ SEEN_SECONDS = 10.0
 TELL_PAUSE_SECONDS = 0.02  # so that many links that change together are one statement
 MOST_TAKEN = 500  # at a time
 MOST_GIVEN = 100  # at a time, to workers that have fewer
+BROKERLESS_ROWS = 100  # of an account
 BROKERLESS_SECONDS = 1.0  # between looks for rows that need no broker
 MAX_ACCOUNTS = 500  # in one claim
 CHANNEL = "leases"
@@ -88,7 +89,9 @@ class Leases:
         brokerless += cancels
         if brokerless and now - self._brokerless_at >= BROKERLESS_SECONDS:
             self._brokerless_at = now
-            found += [_claimable(part, self._brokerless) for part in _batched(brokerless, MAX_ACCOUNTS)]
+            found += [
+                _claimable(part, self._brokerless, BROKERLESS_ROWS) for part in _batched(brokerless, MAX_ACCOUNTS)
+            ]
         return found
 
     async def close(self, limit_seconds: float) -> None:
@@ -247,9 +250,10 @@ class Leases:
         self._exchange.metrics.execution_breakers.set(sum(link.breaker.is_open for link in self.links.values()))
 
 
-def _claimable(links: Sequence[Link], where: str = "true") -> Claimable:
+def _claimable(links: Sequence[Link], where: str = "true", slots: int | None = None) -> Claimable:
+    """With these `slots`, where no broker's are needed."""
     return Claimable(
-        {link.desk.account_id: max(link.free_slots, 1) for link in links},
+        {link.desk.account_id: slots or link.free_slots for link in links},
         {link.desk.account_id: link.token for link in links},
         where,
     )
