@@ -69,9 +69,7 @@ class Execution:
         self._watch.start()
         self._dispatcher.start()
         shop = self._shop
-        self._upkeep = asyncio.create_task(
-            keep_up(Queue.INTENTS, shop.pool, shop.attempt_limit, shop.metrics, shop.log, self._watch.sweep)
-        )
+        self._upkeep = asyncio.create_task(keep_up(Queue.INTENTS, shop.pool, shop.metrics, shop.log))
 
     async def stop(self, limit_seconds: float) -> None:
         """Claims end first, then links are closed and leases given back. May be repeated."""

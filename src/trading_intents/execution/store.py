@@ -359,13 +359,14 @@ async def stale_orders(tx: Tx, account_ids: Sequence[UUID], again_seconds: float
         JOIN actions a ON a.account_id = o.account_id AND a.seq = o.command_seq
         WHERE t.stale_order_millis IS NOT NULL AND t.account_id = ANY ($1::uuid[])
           AND o.order_status IN ('NEW', 'PARTIALLY_FILLED', 'PENDING_REPLACE') AND NOT o.cancel_requested
+          AND o.finished_at IS NULL  -- as the index of open orders says it
           AND a.created_at < clock_timestamp() - make_interval(secs => t.stale_order_millis / 1000.0)
           AND NOT EXISTS (
             SELECT FROM actions c
             WHERE c.intent_id = o.order_id AND c.action_type = 'CANCEL'
               AND c.created_at > clock_timestamp() - make_interval(secs => $2)
           )
-        ORDER BY o.order_id LIMIT $3
+        ORDER BY array_position($1::uuid[], o.account_id), o.order_id LIMIT $3
         """,
         account_ids,
         again_seconds,

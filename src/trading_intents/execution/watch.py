@@ -36,13 +36,14 @@ from trading_intents.orders.facts import CommandKind, FactKind, client_order_id
 from trading_intents.orders.ledger.matching import OwnFact
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import CLAIM_SECONDS, NewRow, Queue
-from trading_intents.outbox.settling import reason_of
+from trading_intents.outbox.settling import reason_of, tell_failed
 from trading_intents.storage.database import Pool, Row, Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
 
 POLL_SECONDS = 1.0
+POLL_SLACK_SECONDS = 0.05  # a timer may end a moment early
 RARE_POLL_SECONDS = 5.0
 LOOKUPS_AT_ONCE = 4  # of an account
 MOST_STALE = 100
@@ -93,11 +94,12 @@ class Watch:
         self._lookups: Counter[UUID] = Counter()  # of each account: those under way
         self._failed_accounts: list[UUID] = []  # whose stale orders could not be cancelled lately
         self._tasks: list[asyncio.Task[None]] = []
+        self._cancelling: asyncio.Task[None] | None = None
+        self._polled_seconds = -POLL_SECONDS
 
     def start(self) -> None:
         works = (
-            (self._look_up, self._stirred, POLL_SECONDS),
-            (self._cancel_stale, asyncio.Event(), POLL_SECONDS),
+            (self._poll, self._stirred, POLL_SECONDS),
             (self._doubt_unanswered, asyncio.Event(), RARE_POLL_SECONDS),
         )
         self._tasks = [asyncio.create_task(self._repeat(*work)) for work in works]
@@ -107,7 +109,7 @@ class Watch:
         asyncio.get_running_loop().call_later(seconds, self._stirred.set)
 
     async def close(self) -> None:
-        tasks = [*self._tasks, *self._looking.values()]
+        tasks = [*self._tasks, *self._looking.values(), *([self._cancelling] if self._cancelling else ())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -123,17 +125,33 @@ class Watch:
                 async with asyncio.timeout(poll_seconds):
                     await stirred.wait()
 
-    async def _look_up(self) -> None:
-        """Each account has slots of its own: a broker that is slow to answer keeps no other account waiting."""
-        links = self._leases.links
+    async def _poll(self) -> None:
+        """What is due, read in one transaction: look-ups, and once a second stale orders and used up rows. Each account
+        has look-ups of its own: a broker that is slow to answer keeps no other account waiting."""
+        links, now = self._leases.links, self._clock.monotonic()
         free = [key for key, link in links.items() if link.is_up and self._lookups[key] < LOOKUPS_AT_ONCE]
-        if not free:
+        is_second = now - self._polled_seconds >= POLL_SECONDS - POLL_SLACK_SECONDS
+        if not links or not (free or is_second):
             return
+        stale, used_up_rows = list[Row](), list[Row]()
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
-            rows = await store.due_lookups(tx, free, LOOKUPS_AT_ONCE)
+            due = await store.due_lookups(tx, free, LOOKUPS_AT_ONCE) if free else []
+            if is_second:
+                self._polled_seconds = now
+                used_up_rows = await store.used_up(tx, list(links), self._limits.attempt_limit, CLAIM_SECONDS)
+                if self._cancelling is None or self._cancelling.done():
+                    stale = await store.stale_orders(tx, self._cancellable(), CANCEL_AGAIN_SECONDS, MOST_STALE)
+        self._look_up(due)
+        if stale:
+            self._cancelling = asyncio.create_task(self._cancel_stale(stale))
+        for account_id in sorted({row["lane"] for row in used_up_rows}):
+            if link := links.get(account_id):
+                await self._fail(link, [row for row in used_up_rows if row["lane"] == account_id])
+
+    def _look_up(self, rows: Sequence[Row]) -> None:
         for row in rows:
             order_id, account_id = row["order_id"], row["account_id"]
-            link = links.get(account_id)
+            link = self._leases.links.get(account_id)
             if order_id in self._looking or link is None or self._lookups[account_id] >= LOOKUPS_AT_ONCE:
                 continue
             self._lookups[account_id] += 1
@@ -240,19 +258,14 @@ class Watch:
         self._metrics.execution_alerts.labels(kind).inc()
         self._log.error(text, order=str(order_id))
 
-    async def _cancel_stale(self) -> None:
+    def _cancellable(self) -> list[UUID]:
+        """Accounts whose stale orders are cancelled next. Each that failed lately may take as long as a lock is waited
+        for: one of them a round, as the last, so that the others wait for one at most."""
         failed = [each for each in self._failed_accounts if each in self._leases.links]
-        self._failed_accounts = []
-        await self._cancel_stale_in([each for each in self._leases.links if each not in failed])
-        # Each of them may take as long as a lock is waited for: one a round, so that the others wait for one at most.
-        self._failed_accounts += failed[1:]
-        await self._cancel_stale_in(failed[:1])
+        self._failed_accounts = failed[1:]
+        return [*(each for each in self._leases.links if each not in failed), *failed[:1]]
 
-    async def _cancel_stale_in(self, account_ids: Sequence[UUID]) -> None:
-        if not account_ids:
-            return
-        async with self._pool.transaction(read_only=True) as tx:
-            rows = await store.stale_orders(tx, account_ids, CANCEL_AGAIN_SECONDS, MOST_STALE)
+    async def _cancel_stale(self, rows: Sequence[Row]) -> None:
         for row in rows:
             account_id, order_id = row["account_id"], row["order_id"]
             if account_id in self._failed_accounts:
@@ -272,18 +285,8 @@ class Watch:
         if found:
             self._stirred.set()
 
-    async def sweep(self) -> Sequence[str]:
-        """Fails the rows that have no attempt left, with what that means for their orders. Gives their event types."""
-        lanes = list(self._leases.links)
-        async with self._pool.transaction(read_only=True, plans="fresh") as tx:
-            found = await store.used_up(tx, lanes, self._limits.attempt_limit, CLAIM_SECONDS)
-        failed: list[str] = []
-        for account_id in sorted({row["lane"] for row in found}):
-            if link := self._leases.links.get(account_id):
-                failed += await self._fail(link, [row for row in found if row["lane"] == account_id])
-        return failed
-
-    async def _fail(self, link: Link, found: Sequence[Row]) -> list[str]:
+    async def _fail(self, link: Link, found: Sequence[Row]) -> None:
+        """Fails rows that have no attempt left, with what that means for their orders."""
         desk, limit, ids = link.desk, self._limits.attempt_limit, {row["id"] for row in found}
         async with self._pool.transaction(plans="fresh") as tx:
             await store.lock_orders(tx, {row["order_key"] for row in found})
@@ -302,9 +305,9 @@ class Watch:
         if sent:
             self.stir_after()
         for row in rows:
+            tell_failed(Queue.INTENTS, row["event_type"], self._metrics, self._log)
             if row["event_type"] == "intent.cancel" and not row["is_sent"]:
                 alert_lost_cancel(row["order_key"], self._metrics, self._log)
-        return [row["event_type"] for row in rows]
 
 
 def _found(order: Lookup) -> str:

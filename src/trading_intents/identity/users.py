@@ -21,7 +21,7 @@ from trading_intents.telemetry import Log
 
 USER_DELETED = "user.deleted"
 PROVIDER_SECONDS = 3.0
-RESUME_SECONDS = 2.0
+RESUME_SECONDS = 5.0
 MAX_RESUMED = 100
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from trading_intents.clock import Clock
 from trading_intents.errors import PlatformError
 from trading_intents.outbox import queue as outbox
-from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, Done, Outcome, Release, Retry, Status
+from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, Done, Outcome, Queue, Release, Retry, Status
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.telemetry import Log, Metrics
 
@@ -108,6 +108,11 @@ def _by_delay(batch: Iterable[_Ending]) -> list[tuple[float, list[ClaimedRow]]]:
         if isinstance(ending.outcome, Release):
             grouped.setdefault(ending.outcome.after_seconds, []).append(ending.held.row)
     return list(grouped.items())
+
+
+def tell_failed(queue: Queue, event_type: str, metrics: Metrics, log: Log) -> None:
+    log.error("outbox row failed", queue=queue, event_type=event_type)
+    metrics.outbox_rows.labels(queue, event_type, "failed").inc()
 
 
 def reason_of(error: Exception) -> str:

@@ -1,7 +1,7 @@
-"""What a queue needs beside its claims: fail what is used up, remove what is long done, tell how full it is."""
+"""What a queue needs beside its claims: remove what is long done, tell how full it is."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import Queue, Status
@@ -9,9 +9,8 @@ from trading_intents.outbox.settling import reason_of
 from trading_intents.storage.database import Pool
 from trading_intents.telemetry import Log, Metrics
 
-SWEEP_SECONDS = 1.0
 PRUNE_SECONDS = 60.0
-MEASURE_SECONDS = 5.0
+MEASURE_SECONDS = 10.0
 HOUR_SECONDS = 3600
 KEEP_SECONDS = {
     Queue.ACCOUNTS: 7 * 24 * HOUR_SECONDS,
@@ -19,22 +18,9 @@ KEEP_SECONDS = {
     Queue.USERS: 7 * 24 * HOUR_SECONDS,
 }
 
-Sweep = Callable[[], Awaitable[Sequence[str]]]  # gives the event types of the rows that it failed
 
-
-async def keep_up(
-    queue: Queue, pool: Pool, attempt_limit: int, metrics: Metrics, log: Log, fail: Sweep | None = None
-) -> None:
+async def keep_up(queue: Queue, pool: Pool, metrics: Metrics, log: Log) -> None:
     """Until cancelled."""
-
-    async def fail_used_up() -> Sequence[str]:
-        async with pool.transaction(plans="fresh") as tx:
-            return await outbox.sweep(tx, queue, attempt_limit)
-
-    async def sweep() -> None:
-        for event_type in await (fail or fail_used_up)():
-            log.error("outbox row failed", queue=queue, event_type=event_type)
-            metrics.outbox_rows.labels(queue, event_type, "failed").inc()
 
     async def prune() -> None:
         removed = outbox.PRUNE_ROWS
@@ -52,7 +38,6 @@ async def keep_up(
 
     async with asyncio.TaskGroup() as group:
         for name, seconds, work in (
-            ("sweep", SWEEP_SECONDS, sweep),
             ("prune", PRUNE_SECONDS, prune),
             ("measure", MEASURE_SECONDS, measure),
         ):

@@ -18,13 +18,14 @@ from trading_intents.outbox.model import (
     Release,
     Retry,
 )
-from trading_intents.outbox.settling import Held, Settler, reason_of
+from trading_intents.outbox.settling import Held, Settler, reason_of, tell_failed
 from trading_intents.outbox.upkeep import keep_up
 from trading_intents.storage.database import Pool
 from trading_intents.telemetry import Log, Metrics
 
 SLOTS = 100
 POLL_SECONDS = 1.0
+POLL_SLACK_SECONDS = 0.05  # a timer may end a moment early
 # A claim that is already older when its handler would start is given back: a paused process that wakes up has them.
 START_SECONDS = 2.0
 PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0)
@@ -58,12 +59,13 @@ class Worker:
         self._running: set[asyncio.Task[None]] = set()
         self._woken = asyncio.Event()
         self._stopping = False
+        self._swept_seconds = -POLL_SECONDS
         self._background: list[asyncio.Task[None]] = []
         self._claiming: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         shop = self._shop
-        upkeep = keep_up(self._queue, shop.pool, shop.attempt_limit, shop.metrics, shop.log)
+        upkeep = keep_up(self._queue, shop.pool, shop.metrics, shop.log)
         self._background = [asyncio.create_task(self._settler.run()), asyncio.create_task(upkeep)]
         self._claiming = asyncio.create_task(self._claim_until_stopped())
 
@@ -103,12 +105,19 @@ class Worker:
                     await self._woken.wait()
 
     async def _claim(self) -> None:
-        free = self._slots - len(self._running)
-        if not free or not self._handlers:
+        """And once a second, in the same transaction, fails the rows that have no attempt left."""
+        free = self._slots - len(self._running) if self._handlers else 0
+        before_seconds, limit = self._shop.clock.monotonic(), self._shop.attempt_limit
+        is_sweep_due = before_seconds - self._swept_seconds >= POLL_SECONDS - POLL_SLACK_SECONDS
+        if not (free or is_sweep_due):
             return
-        before_seconds = self._shop.clock.monotonic()
         async with self._shop.pool.transaction(plans="fresh") as tx:
-            rows = await outbox.claim(tx, self._queue, self._handlers, free, self._shop.attempt_limit)
+            failed = await outbox.sweep(tx, self._queue, limit) if is_sweep_due else []
+            rows = await outbox.claim(tx, self._queue, self._handlers, free, limit) if free else []
+        if is_sweep_due:
+            self._swept_seconds = before_seconds
+        for event_type in failed:
+            tell_failed(self._queue, event_type, self._shop.metrics, self._shop.log)
         for row in rows:
             task = asyncio.create_task(self._handle(Held(row, before_seconds)))
             self._running.add(task)

@@ -23,6 +23,7 @@ from trading_intents.trading import Environment
 
 RENEW_SECONDS = 1.5
 RENEW_LIMIT_SECONDS = 1.0
+BALANCE_SECONDS = 3.0  # woken by every change that we hear of
 RETRY_SECONDS = 0.2
 GUARD_SECONDS = 0.5  # a lease that ends so soon is not worked with any more
 LEAST_PAUSE_SECONDS = 0.05
@@ -174,7 +175,7 @@ class Leases:
         self._exchange.metrics.execution_leases.set(len(self.links))
         if taken is None or len(taken) == MOST_TAKEN:
             return LEAST_PAUSE_SECONDS
-        return min(RENEW_SECONDS, max(LEAST_PAUSE_SECONDS, seen["expires_seconds"] or 0.0))
+        return min(BALANCE_SECONDS, max(LEAST_PAUSE_SECONDS, seen["expires_seconds"] or 0.0))
 
     async def _mark_seen(self, tx: Tx) -> None:
         now = self._exchange.clock.monotonic()
