@@ -55,7 +55,7 @@ from trading_intents.orders.http import order_routes
 from trading_intents.orders.service import Orders
 from trading_intents.outbox.http import outbox_routes
 from trading_intents.outbox.model import Handler, Queue, channel
-from trading_intents.outbox.worker import Shop, Worker
+from trading_intents.outbox.worker import POLL_SECONDS, Shop, Worker
 from trading_intents.secret import Secret
 from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE, Database, open_database
 from trading_intents.storage.embedded.server import running
@@ -79,6 +79,7 @@ from trading_intents.web.server.table import connection_limits
 
 Demo = TypeVar("Demo")
 
+USERS_POLL_SECONDS = 5.0  # nobody waits for the removal of a person's data
 DRAIN_SECONDS = 10
 
 STOPPED_AT_ONCE = 130
@@ -348,7 +349,8 @@ async def working(parts: Parts, features: Features) -> AsyncIterator[list[Worker
         background.append(asyncio.create_task(keep_up(parts.database.worker, parts.clock, parts.metrics, parts.log)))
         shop = Shop(parts.database.worker, parts.settings.outbox_attempt_limit, parts.clock, parts.metrics, parts.log)
         for queue, handlers in features.handlers().items():
-            workers.append(worker := Worker(queue, handlers, shop))
+            poll_seconds = USERS_POLL_SECONDS if queue is Queue.USERS else POLL_SECONDS
+            workers.append(worker := Worker(queue, handlers, shop, poll_seconds=poll_seconds))
             parts.signals.subscribe(channel(queue), worker.wake)
         workers.append(features.execution(shop))
         for each in workers:

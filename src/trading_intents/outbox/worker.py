@@ -53,12 +53,14 @@ class Worker:
         handlers: Mapping[str, Handler],
         shop: Shop,
         slots: int = SLOTS,
+        poll_seconds: float = POLL_SECONDS,
     ) -> None:
+        """`poll_seconds` is the guarantee for a wake-up that was lost."""
         self._queue, self._handlers, self._shop, self._slots = queue, handlers, shop, slots
         self._settler = Settler(shop.pool, shop.attempt_limit, shop.clock, shop.metrics, shop.log)
         self._running: set[asyncio.Task[None]] = set()
         self._woken = asyncio.Event()
-        self._stopping = False
+        self._stopping, self._poll_seconds = False, poll_seconds
         self._swept_seconds = -POLL_SECONDS
         self._background: list[asyncio.Task[None]] = []
         self._claiming: asyncio.Task[None] | None = None
@@ -101,7 +103,7 @@ class Worker:
                 failures += 1
                 continue
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_SECONDS):
+                async with asyncio.timeout(self._poll_seconds):
                     await self._woken.wait()
 
     async def _claim(self) -> None:
