@@ -30,7 +30,7 @@ def draw(path: Path, title: str, bars: list[Bar]) -> None:
     unit = (WIDTH - LEFT - RIGHT) / MOST
     for row, bar in enumerate(bars):
         y = TOP + row * ROW
-        share, goal = min(bar.value / bar.bar, MOST), min(bar.goal / bar.bar, MOST)
+        share, goal = (min(each / bar.bar, MOST) if bar.bar else float(each > 0) for each in (bar.value, bar.goal))
         sign = "at least" if bar.more_is_better else "at most"
         pen.text((20, y + 4), bar.name, INK, font)
         pen.text((20, y + 24), f"{sign} {bar.bar:g}, goal {bar.goal:g}", FAINT, small)
