@@ -47,7 +47,7 @@ async def claim_rows(
 async def claim_intents(pool: Pool, free_slots: Mapping[UUID, int], limit: int = 100) -> list[tuple[UUID, int]]:
     """The lanes and ids of the claimed rows, in the order of the ids."""
     token = uuid.uuid4()
-    claiming = claim_in_turn(free_slots, "true", limit, LIMIT, token)
+    claiming = claim_in_turn({str(lane): free for lane, free in free_slots.items()}, "true", limit, LIMIT, token)
     async with pool.transaction(plans="by_key") as tx:
         await tx.execute(claiming.sql, list(free_slots), list(free_slots.values()), limit, LIMIT, token)
         rows = await tx.fetch("SELECT lane, id FROM outbox WHERE claim_token = $1 ORDER BY id", token)

@@ -196,7 +196,7 @@ async def test_partial_indexes_are_used_in_a_table_full_of_finished_rows(
         await table.connection.execute(statistics)
         for mode in ("force_custom_plan", "force_generic_plan"):
             plain = await plan(table, mode, CLAIM, f"'accounts', '{{account.created}}', {LIMIT}, 5, 20")
-            claiming = claim_in_turn({lane: 5}, "true", 20, LIMIT, uuid.uuid4())
+            claiming = claim_in_turn({str(lane): 5}, "true", 20, LIMIT, uuid.uuid4())
             lanes = await plan(
                 table,
                 mode,

@@ -184,8 +184,8 @@ class Dispatcher:
         is_full = len(decided) >= limit
         for each in decided:
             if not isinstance(each.decision, Hold):
-                account_id = UUID(each.command.account_id)
-                is_limited = is_full or counts[each.command.account_id] >= claimable.free_slots[account_id]
+                account_id = each.command.account_id
+                is_limited = is_full or counts[account_id] >= claimable.free_slots[account_id]
                 self._start(each, token, since_seconds, NO_ROOM if is_limited else wakes)
         return is_full and len(held) < len(decided)
 

@@ -104,14 +104,14 @@ _READ_CLAIMED = f"""
 """  # noqa: S608 - our own constants
 
 
-def read_claimed(token: UUID, worker_id: UUID, lease_tokens: Mapping[UUID, int]) -> Statement:
+def read_claimed(token: UUID, worker_id: UUID, lease_tokens: Mapping[str, int]) -> Statement:
     """What was claimed with this token, read under the locks of its orders."""
     return Statement(
         _READ_CLAIMED,
         (
             str(token),
             str(worker_id),
-            array_text(map(str, lease_tokens)),
+            array_text(lease_tokens),
             array_text(map(str, lease_tokens.values())),
         ),
     )

@@ -56,13 +56,13 @@ _CLAIM_IN_TURN = """
 """
 
 
-def claim_in_turn(free_slots: Mapping[UUID, int], where: str, limit: int, attempt_limit: int, token: UUID) -> Statement:
+def claim_in_turn(free_slots: Mapping[str, int], where: str, limit: int, attempt_limit: int, token: UUID) -> Statement:
     """Claims about `limit` rows of these lanes under one token; of each lane at least one. `where` is our own SQL about
     the row `candidate`. The tag tells how many."""
     return Statement(
         _CLAIM_IN_TURN.format(seconds=CLAIM_SECONDS, where=where),
         (
-            array_text(map(str, free_slots)),
+            array_text(free_slots),
             array_text(map(str, free_slots.values())),
             str(limit),
             str(attempt_limit),

@@ -238,7 +238,8 @@ class Hub:
             for followed, page in zip(behind, pages, strict=True):
                 self._hand_on(followed, page, epoch)
                 self._line_up(followed)
-            if not behind:
+            # What commits from here on wakes us again.
+            if len(behind) < PAGES_AT_ONCE and all(len(page) < PAGE_EVENTS for page in pages):
                 return POLL_SECONDS if len(waiting) == len(self._followed) else CROWDED_PAUSE_SECONDS
         return POLL_SECONDS
 

@@ -42,8 +42,8 @@ CANCELS = "candidate.event_type = 'intent.cancel'"
 class Claimable:
     """Accounts with their free slots and their leases' tokens. `where` is our own SQL about the row `candidate`."""
 
-    free_slots: Mapping[UUID, int]
-    lease_tokens: Mapping[UUID, int]
+    free_slots: Mapping[str, int]
+    lease_tokens: Mapping[str, int]
     where: str
 
 
@@ -254,8 +254,8 @@ class Leases:
 def _claimable(links: Sequence[Link], where: str = "true", slots: int | None = None) -> Claimable:
     """With these `slots`, where no broker's are needed."""
     return Claimable(
-        {link.desk.account_id: slots or link.free_slots for link in links},
-        {link.desk.account_id: link.token for link in links},
+        {link.account_text: slots or link.free_slots for link in links},
+        {link.account_text: link.token for link in links},
         where,
     )
 

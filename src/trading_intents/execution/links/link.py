@@ -55,6 +55,7 @@ class _Setup:
 class Link:
     def __init__(self, desk: Desk, token: int, exchange: Exchange) -> None:
         self.desk, self.token, self._exchange = desk, token, exchange
+        self.account_text = str(desk.account_id)  # it is named in every claim
         self.integration: Integration | None = exchange.brokers.integration(desk.broker)
         self.state = Connection.DISCONNECTED
         self.is_closed = False  # the account is, for good
