@@ -79,13 +79,12 @@ class PriceLevels:
     def could_match(self, quote: Quote) -> bool:
         if self.any_price:
             return True
-        low = quote.ask if quote.last is None else min(quote.ask, quote.last)
-        high = quote.bid if quote.last is None else max(quote.bid, quote.last)
-        up = quote.ask if quote.last is None else quote.last
-        down = quote.bid if quote.last is None else quote.last
+        last = quote.last
+        up, down = (quote.ask, quote.bid) if last is None else (last, last)  # what triggers a stop
+        buy, sell = self.buy_limit, self.sell_limit
         return (
-            (self.buy_limit is not None and low <= self.buy_limit)
-            or (self.sell_limit is not None and high >= self.sell_limit)
+            (buy is not None and (quote.ask <= buy or (last is not None and last < buy)))
+            or (sell is not None and (quote.bid >= sell or (last is not None and last > sell)))
             or (self.buy_stop is not None and up >= self.buy_stop)
             or (self.sell_stop is not None and down <= self.sell_stop)
         )
