@@ -21,11 +21,11 @@ async def test_an_order_that_we_did_not_send_is_kept_and_attached_to_nothing(boo
         told(E.CANCELLED, None, "x2", broker_order_id="b9"),
     ]
     recorded = await books.tell(*strange)
-    assert not recorded.changed
+    assert not recorded.events
     assert await books.order(sent) == before
     assert await count(books, "facts WHERE order_id IS NULL") == 2
     assert await count(books, "trades") == 0
-    assert not (await books.tell(*strange, *strange[::-1])).changed
+    assert not (await books.tell(*strange, *strange[::-1])).events
     assert await count(books, "facts") == 3
 
 
@@ -51,7 +51,7 @@ async def test_what_was_told_before_the_brokers_id_was_known_is_taken_in_then(bo
     await books.tell(fill(None, "e1", "4", broker_order_id="b1"))
     assert (await books.order(sent))["order_status"] == "PENDING_NEW"
     recorded = await books.tell(own=(ours(sent, F.ACCEPTED, broker_order_id="b1"),))
-    assert recorded.changed
+    assert recorded.events
     assert (await books.order(sent))["filled_quantity"] == D(4)
     assert await books.filled(sent) == [("e1", "4", "10")]
 

@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -10,6 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from trading_intents.accounts.model import AccountId
 from trading_intents.brokers.port import (

@@ -1,10 +1,11 @@
 """Short names for the facts of one order, o1, whose CREATE is C and whose REPLACEs are R and R2."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import permutations
+
+from msgspec.structs import replace
 
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.orders.facts import Fact, FactKind, event_fact, own_fact

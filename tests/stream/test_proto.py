@@ -127,7 +127,7 @@ def test_the_service_has_both_calls(file: FileDescriptorProto) -> None:
 
 
 def test_the_generated_code_is_that_of_the_proto_file(tmp_path: Path) -> None:
-    """Made again as `make proto` makes it; if this fails, run that and commit."""
+    """FrozenStruct again as `make proto` makes it; if this fails, run that and commit."""
     command = re.search(r"-m (grpc_tools\.protoc .*)", (ROOT / "Makefile").read_text())
     assert command
     arguments = [argument.replace("_out=src", f"_out={tmp_path}") for argument in shlex.split(command[1])]

@@ -15,7 +15,7 @@ from trading_intents.secret import Secret
 from trading_intents.storage.database import Pool
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.signals import Signals
-from trading_intents.trading import Environment, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
+from trading_intents.trading import Environment, FrozenStruct, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 
 ENTRY_POINT_GROUP = "trading_intents.brokers"
 # The code of a refused CommandResult, or the reason of a REJECTED event, that only says "I have this id already".
@@ -51,8 +51,7 @@ class EventKind(StrEnum):
     POSITION = "POSITION"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderTicket:
+class OrderTicket(FrozenStruct, frozen=True, kw_only=True):
     """A command as the broker gets it. The adapter checks `not_after` right before it writes, and answers NOT_SENT."""
 
     client_order_id: str  # of this command, a CANCEL's too
@@ -70,8 +69,7 @@ class OrderTicket:
     not_after: float | None = None  # in monotonic seconds, as a deadline; None: a CANCEL, which is never stale
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerEvent:
+class BrokerEvent(FrozenStruct, frozen=True, kw_only=True):
     """One thing that the broker said. `quantity` and `price` are of this execution (POSITION: the signed position),
     `cum_quantity` and `average_price` of the order through all its versions (POSITION: what a share of it cost). None
     means not told, never zero."""
@@ -127,8 +125,7 @@ class StreamGap:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandResult:
+class CommandResult(FrozenStruct, frozen=True, kw_only=True):
     outcome: Outcome
     broker_order_id: str | None = None
     retry_after_seconds: int | None = None

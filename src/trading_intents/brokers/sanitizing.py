@@ -2,9 +2,10 @@
 Pure: no I/O."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
+
+from msgspec.structs import replace
 
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.trading import parse_symbol

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from msgspec import structs
 
 from trading_intents.errors import ValidationFailed
-from trading_intents.trading import Made, Symbol
+from trading_intents.trading import FrozenStruct, Symbol
 
 DEFAULT_TIMEZONE = "UTC"
 
@@ -31,19 +31,19 @@ class TimeField(StrEnum):
     TIMEZONE = "timezone"
 
 
-class Switch(Made, frozen=True):
+class Switch(FrozenStruct, frozen=True):
     disabled: bool
     reason: str | None = None
 
 
-class TimeRule(Made, frozen=True):
+class TimeRule(FrozenStruct, frozen=True):
     trading_start: time | None = None
     trading_end: time | None = None
     stale_order_millis: int | None = None
     timezone: str | None = None
 
 
-class Controls(Made, frozen=True):
+class Controls(FrozenStruct, frozen=True):
     """What applies to one symbol on one account; None where nothing was ever set."""
 
     organization_id: UUID | str

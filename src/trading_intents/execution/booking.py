@@ -1,11 +1,11 @@
 """What new facts change of an order, of its trades, and of the positions that these make. Pure: no I/O, no clock."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 
 import msgspec
+from msgspec.structs import replace
 
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.ids import named_id
@@ -31,14 +31,13 @@ from trading_intents.orders.model import (
 from trading_intents.orders.positions import Booking, Position, apply, kept
 from trading_intents.orders.store import Book, TradeRow
 from trading_intents.storage.database import Row
-from trading_intents.trading import OrderSide
+from trading_intents.trading import FrozenStruct, OrderSide
 
 TOLD = frozenset(kind.value for kind in EventKind)  # kinds of facts that a broker tells
 ENDED = frozenset({FactKind.CANCELLED, FactKind.EXPIRED, FactKind.REJECTED})  # likewise, when it is over
 
 
-@dataclass(frozen=True, slots=True)
-class TradeChange:
+class TradeChange(FrozenStruct, frozen=True):
     order: Row  # as it is now
     before: TradeRow | None
     after: TradeRow
@@ -88,8 +87,7 @@ def _booked_at(broker_sent_at: datetime | None, received_at: datetime) -> dateti
     return received_at if broker_sent_at is None else min(broker_sent_at, received_at)
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(FrozenStruct, frozen=True):
     """An order after its new facts."""
 
     row: Row
@@ -102,8 +100,7 @@ class Settled:
     conflicts: tuple[str, ...]  # keys of new facts by which an execution came again with other numbers
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
+class _Shown(FrozenStruct, frozen=True):
     status: OrderStatus
     filled_quantity: Decimal
     average_price: Decimal | None
@@ -249,8 +246,7 @@ def _entries(book: Book, view: OrderView, changes: Sequence[TradeChange], new: C
     return tuple(entries)
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(FrozenStruct, frozen=True):
     """A position, and what the broker last reported of it."""
 
     position: Position

@@ -5,12 +5,13 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from trading_intents.brokers.port import DUPLICATE_ID, CommandResult, Outcome
 from trading_intents.clock import Clock
@@ -32,9 +33,10 @@ from trading_intents.outbox import model as outbox
 from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, Queue
 from trading_intents.outbox.queue import Setback
 from trading_intents.outbox.settling import ENDED, reason_of
+from trading_intents.pacing import Pacer
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.telemetry import Log, Metrics
-from trading_intents.trading import ORDER_KINDS, OrderSide, RouteStrategy, Symbol, TimeInForce
+from trading_intents.trading import ORDER_KINDS, FrozenStruct, OrderSide, RouteStrategy, Symbol, TimeInForce
 
 POLL_SECONDS = 1.0
 MAX_BATCH = 256
@@ -70,8 +72,7 @@ class _Record(msgspec.Struct):
     stop_price: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(FrozenStruct, frozen=True):
     command: ClaimedCommand
     client_order_id: str
     link: Link | None
@@ -165,7 +166,10 @@ class Dispatcher:
             if claimed.tag == "UPDATE 0":
                 return False
             locked_ids = {row[0].decode() for row in locked.rows if row[0]}
-            decided = [self._decide(command, locked_ids) for command in store.parse_claimed(contexts)]
+            decided, pacer = [], Pacer()
+            for command in store.parse_claimed(contexts):
+                decided.append(self._decide(command, locked_ids))
+                await pacer.pause_if_due()
             sent = [(each.command, each.client_order_id) for each in decided if isinstance(each.decision, Send)]
             held = {
                 int(each.command.row_id): each.decision.after_seconds

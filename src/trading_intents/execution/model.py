@@ -21,7 +21,7 @@ from trading_intents.controls.model import Controls, evaluate
 from trading_intents.orders.amounts import ZERO
 from trading_intents.orders.facts import CommandKind, FactKind
 from trading_intents.orders.ledger.matching import OwnFact
-from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
+from trading_intents.trading import FrozenStruct, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 
 CALL_SECONDS = 3.5  # from the claim: the handler's four, less the time to write the answer down
 SEND_SECONDS = 2.0  # from the claim: what waited longer for its turn is claimed again
@@ -46,8 +46,7 @@ COMMANDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(FrozenStruct, frozen=True):
     """The order as a command wants it; of a CANCEL, as it stands."""
 
     symbol: Symbol
@@ -60,8 +59,7 @@ class Terms:
     route: RouteStrategy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class Scene(FrozenStruct, frozen=True, kw_only=True):
     """What a command meets, read under its order's lock. Ages are by the database's clock."""
 
     command: CommandKind
@@ -84,8 +82,7 @@ class Scene:
     most_age_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(FrozenStruct, frozen=True):
     """To be marked, and then called. It is stale after `left_seconds`; the call is over after `call_seconds`."""
 
     ticket: OrderTicket
@@ -93,16 +90,14 @@ class Send:
     call_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Settle:
+class Settle(FrozenStruct, frozen=True):
     """Over without a call. `unclear`: it was sent before, and is to be looked up."""
 
     own: tuple[OwnFact, ...] = ()
     unclear: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(FrozenStruct, frozen=True):
     """Not yet."""
 
     after_seconds: float
@@ -190,8 +185,7 @@ def _send(scene: Scene, left_seconds: float | None) -> Decision:
     return Send(ticket, left_seconds, CALL_SECONDS - scene.claim_seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
+class Doubt(FrozenStruct, frozen=True):
     """An order of which something is not known: whether the broker has it, or a command of it whose answer was lost."""
 
     order_status: str

@@ -2,8 +2,9 @@
 together with the rows of the outbox. Never talks to a broker."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from trading_intents.brokers.port import BrokerEvent
 from trading_intents.errors import Unavailable
@@ -20,6 +21,7 @@ from trading_intents.storage.pipeline import Refused, Statement
 from trading_intents.storage.signals import Signals
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log, Metrics
+from trading_intents.trading import FrozenStruct
 
 CANCEL = "intent.cancel"
 # What a second try can mend: another transaction holds an order or a stream head, or has just made the same fact or
@@ -29,8 +31,7 @@ LOCK_NOT_AVAILABLE, UNIQUE_VIOLATION = "55P03", "23505"
 LIMIT_LOCK_WAIT = Statement("SET LOCAL lock_timeout = '50ms'")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(FrozenStruct, frozen=True):
     """What is to be written together. A claimed `row` is completed, or with `setback` put back or failed."""
 
     desk: Desk
@@ -44,8 +45,7 @@ class Entry:
     look_up: bool = False  # the order's state at the broker is in doubt
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(FrozenStruct, frozen=True):
     """What became of an entry's row, None when its claim was lost and the entry with it; and the orders as they are now
     that changed in its transaction."""
 
@@ -92,7 +92,7 @@ class Recorder:
 
     def told(self, recorded: Recorded) -> None:
         """After the commit."""
-        if recorded.changed:
+        if recorded.events:
             self._signals.notify(STREAM)
         for order_id in recorded.resurrected:
             self._metrics.execution_alerts.labels("resurrected").inc()

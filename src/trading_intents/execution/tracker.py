@@ -1,15 +1,14 @@
 """What brokers told and what we did becomes facts, orders, trades, positions and stream events, in the caller's
 transaction. Never talks to a broker, never decides what an order is: orders/model.py does."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from trading_intents.brokers.port import BrokerEvent, CommandResult, EventKind
 from trading_intents.execution.booking import (
@@ -50,32 +49,29 @@ from trading_intents.orders.ledger.matching import (
 from trading_intents.orders.ledger.store import Name, Place, parse_ledger, read_ledger
 from trading_intents.orders.model import OrderView
 from trading_intents.orders.positions import Position, from_trades, opening, position_columns
+from trading_intents.pacing import Pacer
 from trading_intents.storage.database import Row
 from trading_intents.storage.grouped import StatementRunner
 from trading_intents.storage.pipeline import Reply, Statement
 from trading_intents.stream import log as stream_log
 from trading_intents.stream.model import Event
 from trading_intents.telemetry import Log, Metrics
-from trading_intents.trading import amount_text
+from trading_intents.trading import FrozenStruct, amount_text
 
 REBOOK_PAGE = 1_000
-ACCOUNTS_AT_ONCE = 16
 # A snapshot takes up to 10 s, and commands and the stream go on meanwhile.
 REPORT_AGE = timedelta(seconds=15)
 MAX_OVERTAKING_FILLS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Booked:
+class Booked(FrozenStruct, frozen=True):
     """An order after its new facts: the row as it is now, and the view that it was made of."""
 
     row: Row
     view: OrderView
-    changed: bool  # whether anything that a reader sees did
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(FrozenStruct, frozen=True):
     """A position of which the broker newly reports another quantity than ours."""
 
     symbol: str
@@ -83,16 +79,14 @@ class Difference:
     brokers: Decimal
 
 
-@dataclass(frozen=True, slots=True)
-class PositionChange:
+class PositionChange(FrozenStruct, frozen=True):
     row: Row  # as it is now
     is_new: bool
     visible: bool  # whether a reader sees it changed
     difference: Difference | None
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(FrozenStruct, frozen=True):
     """What becomes of a recording. Orders that no new fact touched are not in it."""
 
     desk: Desk
@@ -104,15 +98,11 @@ class Recorded:
     positions: tuple[PositionChange, ...]
     differences: tuple[Difference, ...]
     entries: tuple[Entry, ...]
+    events: Sequence[Event]  # to be published
+    trade_places: Mapping[UUID, int]  # of the trades' events among them
     cancelled: frozenset[UUID] = frozenset()  # of those that were locked beside: a CANCEL was asked for
     left_out: tuple[str, ...] = ()  # keys of events that mean nothing
     conflicts: tuple[tuple[UUID, str], ...] = ()  # orders, and the keys by which an execution came with other numbers
-
-    @property
-    def changed(self) -> bool:
-        """Whether there is anything to publish."""
-        seen = (*(each.visible for each in self.positions), *(each.changed for each in self.orders.values()))
-        return bool(self.trades or any(seen))
 
 
 def answer(order_id: UUID, command: CommandKind, client_order_id: str, result: CommandResult) -> tuple[OwnFact, ...]:
@@ -140,31 +130,30 @@ async def record(
     replies = (await tx.run([*before, *reads, *also]))[len(before) :]
     count = len(reads)
     index = Index(parse_ledger(replies[:count]))
-    recorded = []
-    for number, each in enumerate(prepared, 1):
-        recorded.append(await _book(tx, each, index))
-        if number % ACCOUNTS_AT_ONCE == 0:
-            await asyncio.sleep(0)  # a large batch keeps nobody from the loop
-    return recorded, replies[count:]
+    pacer = Pacer()
+    return [await _book(tx, each, index, pacer) for each in prepared], replies[count:]
 
 
-async def _book(tx: StatementRunner, prepared: "Prepared", index: "Index") -> Recorded:
+async def _book(tx: StatementRunner, prepared: Prepared, index: Index, pacer: Pacer) -> Recorded:
     desk = prepared.desk
     news = find_news(prepared, index)
-    settled = _settle(news, index)
+    settled = await _settle(news, index, pacer)
     changes = sorted((change for each in settled for change in each.trades), key=lambda change: change.place)
     reports = [(place, event) for place, event in enumerate(prepared.events) if event.kind is EventKind.POSITION]
     holdings = await _book_positions(tx, desk, index, changes, reports) if changes or reports else []
+    events, trade_places = await _collect_events(settled, holdings, pacer)
     return Recorded(
         desk,
         news,
-        {each.row["order_id"]: Booked(each.row, each.view, each.visible) for each in settled},
+        {each.row["order_id"]: Booked(each.row, each.view) for each in settled},
         tuple(each.row for each in settled if each.written),
         tuple(each.row["order_id"] for each in settled if each.resurrected),
         tuple(changes),
         tuple(holdings),
         tuple(each.difference for each in holdings if each.difference),
         sum_up(entry for each in settled for entry in each.entries),
+        events,
+        trade_places,
         frozenset(each for each in prepared.also_locked if index.histories[each].row["cancel_requested"]),
         prepared.left_out,
         tuple((each.row["order_id"], key) for each in settled for key in each.conflicts),
@@ -196,7 +185,8 @@ def publishing(recorded: Sequence[Recorded]) -> list[Statement]:
     events: list[Event] = []
     places: dict[UUID, int] = {}
     for each in recorded:
-        _collect_events(each, events, places)
+        places |= {trade_id: len(events) + place for trade_id, place in each.trade_places.items()}
+        events += each.events
     counts = Counter(event.organization_id for event in events)
     seen: Counter[UUID | str] = Counter()
     below = []
@@ -215,19 +205,22 @@ def publishing(recorded: Sequence[Recorded]) -> list[Statement]:
     ]
 
 
-def _collect_events(recorded: Recorded, events: list[Event], places: dict[UUID, int]) -> None:
-    """Appends what is to be told; `places` gets where each trade's event stands."""
-    told: dict[UUID, list[TradeChange]] = {}
-    for change in recorded.trades:
-        if change.told:
-            told.setdefault(change.order["order_id"], []).append(change)
-    for order_id, booked in recorded.orders.items():
-        if booked.changed:
-            events.append(order_event(booked.row))
-        for change in told.get(order_id, ()):
-            places[change.after.trade_id] = len(events)
-            events.append(trade_event(change.order, change.after))
-    events += [position_event(each.row, day_of(each.row["now"])) for each in recorded.positions if each.visible]
+async def _collect_events(
+    settled: Sequence[Settled], positions: Sequence[PositionChange], pacer: Pacer
+) -> tuple[list[Event], dict[UUID, int]]:
+    """What is to be told of the orders, of their trades and of positions; and where each trade's event stands."""
+    events: list[Event] = []
+    places: dict[UUID, int] = {}
+    for each in settled:
+        await pacer.pause_if_due()
+        if each.visible:
+            events.append(order_event(each.row))
+        for change in sorted(each.trades, key=lambda change: change.place):
+            if change.told:
+                places[change.after.trade_id] = len(events)
+                events.append(trade_event(change.order, change.after))
+    events += [position_event(each.row, day_of(each.row["now"])) for each in positions if each.visible]
+    return events, places
 
 
 def warn(recorded: Recorded, log: Log, metrics: Metrics) -> None:
@@ -249,7 +242,7 @@ def warn(recorded: Recorded, log: Log, metrics: Metrics) -> None:
         )
 
 
-def _settle(news: News, index: Index) -> list[Settled]:
+async def _settle(news: News, index: Index, pacer: Pacer) -> list[Settled]:
     by_order: dict[UUID, list[Fact]] = {}
     for fact, order_id in (*news.facts.values(), *news.adopted.values()):
         if order_id:
@@ -260,6 +253,7 @@ def _settle(news: News, index: Index) -> list[Settled]:
         history = replace(history, facts=(*history.facts, *facts), now=index.now)
         index.histories[order_id] = history
         settled.append(settle(history, {fact.key for fact in facts}, news.places))
+        await pacer.pause_if_due()
     return settled
 
 

@@ -24,7 +24,7 @@ from trading_intents.errors import (
     ValidationFailed,
 )
 from trading_intents.identity.model import Entitlement, Permission
-from trading_intents.trading import Environment, Made, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
+from trading_intents.trading import Environment, FrozenStruct, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 
 FINAL_STATUSES = frozenset({"FILLED", "CANCELLED", "EXPIRED", "REJECTED"})
 
@@ -35,7 +35,7 @@ class ActionType(StrEnum):
     CANCEL = "CANCEL"
 
 
-class Spec(Made, frozen=True):
+class Spec(FrozenStruct, frozen=True):
     """An order kind with its amounts, as trimmed decimal texts."""
 
     kind: OrderKind
@@ -45,26 +45,26 @@ class Spec(Made, frozen=True):
     time_in_force: TimeInForce | None  # None: DAY in a CREATE, as the order has it in a REPLACE
 
 
-class Create(Made, frozen=True):
+class Create(FrozenStruct, frozen=True):
     symbol: Symbol
     side: OrderSide
     route: RouteStrategy
     spec: Spec
 
 
-class Replace(Made, frozen=True):
+class Replace(FrozenStruct, frozen=True):
     ref_intent_id: str
     spec: Spec
 
 
-class Cancel(Made, frozen=True):
+class Cancel(FrozenStruct, frozen=True):
     ref_intent_id: str
 
 
 Command = Create | Replace | Cancel
 
 
-class Submission(Made, frozen=True):
+class Submission(FrozenStruct, frozen=True):
     """A command, who sends it, and for which account. Ids are texts, as they came and as they are recorded."""
 
     account_id: str
@@ -76,7 +76,7 @@ class Submission(Made, frozen=True):
     body_digest: str | None  # hex
 
 
-class KeyState(Made, frozen=True):
+class KeyState(FrozenStruct, frozen=True):
     organization_id: str
     environment: Environment
     permissions: frozenset[Permission]
@@ -84,7 +84,7 @@ class KeyState(Made, frozen=True):
     disabled: bool  # by itself or with its organization
 
 
-class AccountState(Made, frozen=True):
+class AccountState(FrozenStruct, frozen=True):
     organization_id: str
     environment: Environment
     broker: str
@@ -93,7 +93,7 @@ class AccountState(Made, frozen=True):
     has_credential: bool
 
 
-class OrderState(Made, frozen=True):
+class OrderState(FrozenStruct, frozen=True):
     """The order that a REPLACE or CANCEL names, as the broker last confirmed it."""
 
     account_id: str
@@ -109,7 +109,7 @@ class OrderState(Made, frozen=True):
     command_seq: int
 
 
-class Earlier(Made, frozen=True):
+class Earlier(FrozenStruct, frozen=True):
     """What the same Idempotency-Key was answered before."""
 
     body_digest: str
@@ -117,7 +117,7 @@ class Earlier(Made, frozen=True):
     seq: int
 
 
-class State(Made, frozen=True):
+class State(FrozenStruct, frozen=True):
     """What a command meets, read in its transaction. None: there is none that this caller may know of."""
 
     key: KeyState | None
@@ -128,7 +128,7 @@ class State(Made, frozen=True):
     controls: Controls
 
 
-class Accepted(Made, frozen=True):
+class Accepted(FrozenStruct, frozen=True):
     """What to append. A CANCEL repeats the order that it cancels."""
 
     action_type: ActionType
@@ -139,7 +139,7 @@ class Accepted(Made, frozen=True):
     client_reference_id: str | None
 
 
-class Replayed(Made, frozen=True):
+class Replayed(FrozenStruct, frozen=True):
     intent_id: str
     seq: int
 

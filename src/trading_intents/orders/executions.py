@@ -2,14 +2,13 @@
 arrival; never stands in for more than the broker counts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 
 from trading_intents.orders.amounts import ZERO, exact, plain, quotient, total
 from trading_intents.orders.facts import LONG_AGO, Fact, FactKind
-from trading_intents.trading import amount_text
+from trading_intents.trading import FrozenStruct, amount_text
 
 
 class TradeFlag(StrEnum):
@@ -21,8 +20,7 @@ class TradeFlag(StrEnum):
     REPLACED = "replaced"  # a gap whose executions were seen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trade:
+class Trade(FrozenStruct, frozen=True, kw_only=True):
     """`cumulative_quantity` is the sum up to this one, so the last one's is what is filled."""
 
     exec_id: str
@@ -36,8 +34,7 @@ class Trade:
     flags: tuple[TradeFlag, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Execution:
+class _Execution(FrozenStruct, frozen=True, kw_only=True):
     """An execution with its present numbers; a busted one has quantity zero."""
 
     exec_id: str

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -11,6 +10,7 @@ from typing import TypeVar, assert_never
 from uuid import UUID
 
 from trading_intents.brokers.port import DUPLICATE_ID, BrokerEvent, CommandResult, EventKind, Outcome
+from trading_intents.trading import FrozenStruct
 
 Owner = TypeVar("Owner")
 
@@ -69,8 +69,7 @@ class CommandKind(StrEnum):
     CANCEL = "CANCEL"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
+class Fact(FrozenStruct, frozen=True, kw_only=True):
     """`arrival` settles one thing only: which of two conflicting executions was seen first."""
 
     key: str  # unique per account; the same thing seen again has the same one

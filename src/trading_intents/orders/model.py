@@ -2,15 +2,16 @@
 clock, no memory of an earlier answer."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from trading_intents.orders.amounts import ZERO, exact, plain, quotient, total
 from trading_intents.orders.executions import Trade, trades
 from trading_intents.orders.facts import EXECUTIONS, NEVER_SENT, Fact, FactKind, distinct
-from trading_intents.trading import TimeInForce
+from trading_intents.trading import FrozenStruct, TimeInForce
 
 
 class OrderStatus(StrEnum):
@@ -41,8 +42,7 @@ class OrderFlag(StrEnum):
     RESURRECTED = "resurrected"  # the broker works it though it was over
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Version:
+class Version(FrozenStruct, frozen=True, kw_only=True):
     """The terms that a CREATE or a REPLACE asks for."""
 
     seq: int  # of the action
@@ -53,24 +53,21 @@ class Version:
     time_in_force: TimeInForce = TimeInForce.DAY
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(FrozenStruct, frozen=True):
     """The CREATE, then the REPLACEs as they were committed; one that was given up does no harm."""
 
     order_id: str
     versions: tuple[Version, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(FrozenStruct, frozen=True):
     """Client order ids of committed commands. Ones that the facts answer already do no harm."""
 
     cancels: tuple[str, ...] = ()
     replace: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderView:
+class OrderView(FrozenStruct, frozen=True, kw_only=True):
     status: OrderStatus
     state: OrderState
     confirmed: Version  # the last one that the broker confirmed; the CREATE's until then

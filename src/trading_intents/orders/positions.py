@@ -2,17 +2,17 @@
 money: realized_pnl = value_sold - value_bought + open_cost - opening_cost - fees, to the last digit."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+from msgspec.structs import replace
+
 from trading_intents.orders.amounts import ZERO, exact, plain, quotient
-from trading_intents.trading import OrderSide
+from trading_intents.trading import FrozenStruct, OrderSide
 
 
-@dataclass(frozen=True, slots=True)
-class Booking:
+class Booking(FrozenStruct, frozen=True):
     """A trade as a position sees it."""
 
     side: OrderSide
@@ -22,8 +22,7 @@ class Booking:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(FrozenStruct, frozen=True):
     """`open_cost` is what the open quantity cost, signed as it is. Fees lower realized_pnl, never move the cost.
 
     An opening whose price is not known is closed before anything else, at the price of the trade that closes it."""
@@ -70,7 +69,7 @@ def opening(quantity: Decimal, price: Decimal | None) -> Position:
     )
 
 
-_COLUMNS = tuple(field.name for field in fields(Position))
+_COLUMNS = Position.__struct_fields__
 
 
 def kept(row: Mapping[str, Any]) -> Position:

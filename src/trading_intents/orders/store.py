@@ -2,7 +2,6 @@
 their number. Never decides."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from uuid import UUID
@@ -11,7 +10,7 @@ import msgspec
 
 from trading_intents.orders.facts import Fact
 from trading_intents.storage.database import Row, Tx
-from trading_intents.trading import TimeInForce
+from trading_intents.trading import FrozenStruct, TimeInForce
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -49,8 +48,7 @@ class TradeRow(msgspec.Struct, frozen=True, kw_only=True):
     received_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Book:
+class Book(FrozenStruct, frozen=True):
     """All that is kept of one order."""
 
     row: Row

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Tx
+from trading_intents.trading import FrozenStruct
 
 CLAIM_SECONDS = 5  # an older claim means that no worker is running
 HANDLER_SECONDS = 4  # counted from the claim, so that a live worker's claim never looks dead
@@ -82,8 +83,7 @@ class NewRow:
     lane: UUID | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedRow:
+class ClaimedRow(FrozenStruct, frozen=True):
     """Ours until the claim is older than CLAIM_SECONDS; `token` proves it in every later write."""
 
     id: int

@@ -12,6 +12,7 @@ import msgspec
 from trading_intents.ids import OrganizationId
 from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, NewRow, Queue, Status, backoff_seconds, scrub
 from trading_intents.storage.database import Row, Tx
+from trading_intents.trading import FrozenStruct
 
 SWEEP_ROWS = 1_000
 PRUNE_ROWS = 1_000
@@ -53,8 +54,7 @@ CLAIM = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Setback:
+class Setback(FrozenStruct, frozen=True):
     """An attempt that came to nothing: why, and when the next one is due (None: by the back-off)."""
 
     row: ClaimedRow

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from trading_intents.stream import trading_pb2
-from trading_intents.trading import Made
+from trading_intents.trading import FrozenStruct
 
 CHANNEL = "stream"  # the signal that says: the log has grown
 
@@ -22,7 +22,7 @@ class EventType(IntEnum):
     INTENT_ACTION = 4
 
 
-class Event(Made, frozen=True):
+class Event(FrozenStruct, frozen=True):
     """`payload` is a serialized TradingEvent without its cursor, which only the log can give."""
 
     organization_id: UUID | str

@@ -1,8 +1,9 @@
 """The cards: what is done at a venue, and what a broker integration must tell of it. Numbers are never used again."""
 
-from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
+
+from msgspec.structs import replace
 
 from trading_intents.brokers import port
 from trading_intents.brokers.port import Absent, BrokerEvent, CommandResult, Outcome

@@ -5,11 +5,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from trading_intents.brokers.port import (
     Broker,

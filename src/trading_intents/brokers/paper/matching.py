@@ -1,9 +1,11 @@
 """The matching engine: one account's book of one symbol. Commands and quotes go in; orders, cash, position and events
 come out. Pure: the same inputs, the same outcome. Never fills an order from a size that the account used already."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+
+from msgspec.structs import replace
 
 from trading_intents.brokers.paper.model import (
     ZERO,
@@ -28,7 +30,7 @@ from trading_intents.brokers.paper.rules import (
     touches,
 )
 from trading_intents.brokers.port import BrokerEvent, EventKind
-from trading_intents.trading import OrderSide, Symbol, TimeInForce
+from trading_intents.trading import FrozenStruct, OrderSide, Symbol, TimeInForce
 
 NO_BUYING_POWER, NO_POSITION, LONG_POSITION = "insufficient_buying_power", "no_position_to_sell", "position_is_long"
 UNKNOWN_ORDER, TOO_LATE, OTHER_ORDER = "unknown_order", "too_late", "another_order"
@@ -38,8 +40,7 @@ _KILLED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PaperEvent:
+class PaperEvent(FrozenStruct, frozen=True):
     order: int | None
     event: BrokerEvent
     place: int  # among the account's

@@ -3,13 +3,12 @@
 import hashlib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
 from enum import StrEnum
 
 from trading_intents.brokers.port import Capabilities, LookupKind, PriceTick
-from trading_intents.trading import Environment, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
+from trading_intents.trading import Environment, FrozenStruct, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 
 ZERO = Decimal(0)
 QUOTE_LIFE = timedelta(seconds=15)
@@ -62,8 +61,7 @@ class Source(StrEnum):
     POSTED = "posted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quote:
+class Quote(FrozenStruct, frozen=True, kw_only=True):
     """One event of a symbol's market; `last` is a trade that it tells of. Numbered by symbol and source."""
 
     source: Source
@@ -93,8 +91,7 @@ class OrderStatus(StrEnum):
     REJECTED = "REJECTED"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Terms(FrozenStruct, frozen=True, kw_only=True):
     """What a submit or a replace asks for."""
 
     symbol: Symbol
@@ -106,8 +103,7 @@ class Terms:
     time_in_force: TimeInForce
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class Order(FrozenStruct, frozen=True, kw_only=True):
     number: int  # in its account, from 1
     broker_order_id: str
     client_order_id: str  # of the version that works
@@ -135,8 +131,7 @@ class Order:
         return self.terms.kind in (OrderKind.STOP, OrderKind.STOP_LIMIT) and not self.triggered
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class Account(FrozenStruct, frozen=True, kw_only=True):
     """Totals over all symbols, and the last numbers given out."""
 
     cash: Decimal
@@ -152,8 +147,7 @@ class Account:
         return self.cash - self.reserved - SHORT_MARGIN * self.short_value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class Holding(FrozenStruct, frozen=True, kw_only=True):
     """A symbol in an account: the position, and how much of the present quote's displayed sizes it has used."""
 
     position: Decimal = ZERO  # negative: short

@@ -73,7 +73,7 @@ class OrderRow(msgspec.Struct):
         )
 
 
-ORDER_FIELDS = tuple(name for name in Order.__slots__ if name != "terms")
+ORDER_FIELDS = tuple(name for name in Order.__struct_fields__ if name != "terms")
 
 
 class EventRow(msgspec.Struct):

@@ -2,17 +2,17 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
 from enum import StrEnum
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from trading_intents.clock import rfc3339
 from trading_intents.intents.model import ActionType
-from trading_intents.trading import amount_text
+from trading_intents.trading import FrozenStruct, amount_text
 
 MINUTE, TEN_MINUTES, HOUR, SIX_HOURS, DAY, WEEK = 60, 600, 3_600, 21_600, 86_400, 604_800
 # Each divides the next. A window is read as the narrow buckets of its first hours and the wide ones of the rest: some
@@ -46,8 +46,7 @@ class Measure(StrEnum):
     ACK_MILLIS = "ack_millis"  # see ack_key; acknowledged
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(FrozenStruct, frozen=True):
     account_id: UUID | str
     organization_id: UUID | str
     at: datetime

@@ -39,13 +39,13 @@ from trading_intents.intents.writing.scene import Questions, Scene, compose, rea
 from trading_intents.storage.pipeline import LinkDropped, LinkLost, Pipeline, Refused, Statement, Trip
 from trading_intents.stream import log as stream_log
 from trading_intents.stream.model import Event, EventType
-from trading_intents.trading import ORDER_TYPES, Made
+from trading_intents.trading import ORDER_TYPES, FrozenStruct
 
 PRINCIPAL_TYPE, SYSTEM = "API_KEY", "SYSTEM"
 PLATFORM = "platform"  # the principal of what the SYSTEM does
 
 
-class Receipt(Made, frozen=True):
+class Receipt(FrozenStruct, frozen=True):
     intent_id: str
     seq: int
     replayed: bool = False

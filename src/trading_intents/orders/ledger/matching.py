@@ -20,7 +20,7 @@ from trading_intents.orders.facts import (
     owner,
 )
 from trading_intents.orders.ledger.store import Found, Ledger, Name, Names, Place
-from trading_intents.trading import Environment
+from trading_intents.trading import Environment, FrozenStruct
 
 NEW_ARRIVAL = 1 << 60  # later than all that the database has numbered
 
@@ -35,8 +35,7 @@ class Desk:
     broker: str
 
 
-@dataclass(frozen=True, slots=True)
-class OwnFact:
+class OwnFact(FrozenStruct, frozen=True):
     """What we saw of an order on our side."""
 
     order_id: UUID
@@ -46,8 +45,7 @@ class OwnFact:
     broker_order_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(FrozenStruct, frozen=True):
     """What was told of an account's orders and positions, and what we saw of them on our side."""
 
     desk: Desk
@@ -71,8 +69,7 @@ class News:
         return self.facts.values()
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(FrozenStruct, frozen=True):
     """A recording, made legible and into facts."""
 
     desk: Desk

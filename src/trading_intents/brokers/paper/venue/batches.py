@@ -2,12 +2,13 @@
 orders, holdings, events and the journal. The truth is in the database; books in memory only save reading."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from trading_intents.brokers.paper.faults import ActiveFaults, FaultKind, draw_faults
 from trading_intents.brokers.paper.matching import Book, PaperEvent
@@ -19,9 +20,10 @@ from trading_intents.brokers.paper.venue.store import Arrival, Fault, Place
 from trading_intents.brokers.port import DUPLICATE_ID, BrokerEvent, CommandResult, OrderTicket, Outcome
 from trading_intents.clock import Clock
 from trading_intents.ids import OrganizationId
+from trading_intents.pacing import Pacer
 from trading_intents.storage.grouped import GroupCommit, GroupTransactions, PipelinedTransaction
 from trading_intents.storage.pipeline import Reply as DatabaseReply
-from trading_intents.trading import Symbol
+from trading_intents.trading import FrozenStruct, Symbol
 
 # How far back a session that was away looks for what the walk did meanwhile: five minutes.
 MAX_TICKS_BACK = 1_200
@@ -31,8 +33,7 @@ TOO_MANY_ORDERS = "too_many_working_orders"
 LOCKED = "the account is held elsewhere"
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(FrozenStruct, frozen=True):
     result: CommandResult
     faults: ActiveFaults = ActiveFaults()
 
@@ -165,10 +166,10 @@ class Venue:
         self, tx: PipelinedTransaction, requests: Sequence[Request]
     ) -> tuple[list[Reply], dict[UUID, list[PaperEvent]]]:
         batch, totals, quotes = await self._read(tx, requests)
-        replies = [
-            self._apply(request, batch, quotes) if request.is_taken else Reply(_not_sent(LOCKED))
-            for request in requests
-        ]
+        replies, pacer = [], Pacer()
+        for request in requests:
+            replies.append(self._apply(request, batch, quotes) if request.is_taken else Reply(_not_sent(LOCKED)))
+            await pacer.pause_if_due()
         taken = {request.books.account_id: request.books for request in requests if request.is_taken}
         books = [(account_id, book) for account_id, each in taken.items() for book in each.books.values()]
         changed = [(account_id, book) for account_id, book in books if book.events or book.changed]

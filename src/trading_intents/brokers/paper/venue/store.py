@@ -93,7 +93,7 @@ class _AccountRow(msgspec.Struct):
 
 def parse_accounts(reply: Reply) -> dict[UUID, Account]:
     return {
-        row.account_id: Account(**{name: getattr(row, name) for name in Account.__slots__})
+        row.account_id: Account(**{name: getattr(row, name) for name in Account.__struct_fields__})
         for row in _decoded(reply, _AccountRow)
     }
 
@@ -203,7 +203,9 @@ def read_holdings(places: Iterable[Place]) -> Statement:
 
 def parse_holdings(reply: Reply) -> dict[Place, Holding]:
     return {
-        Place(row.account_id, Symbol(row.symbol)): Holding(**{name: getattr(row, name) for name in Holding.__slots__})
+        Place(row.account_id, Symbol(row.symbol)): Holding(
+            **{name: getattr(row, name) for name in Holding.__struct_fields__}
+        )
         for row in _decoded(reply, _HoldingRow)
     }
 
@@ -280,7 +282,7 @@ def add_commands(arrivals: Sequence[Arrival]) -> Statement:
 
 def save_accounts(accounts: Mapping[UUID, Account]) -> Statement:
     rows = [
-        {"account_id": account_id} | {name: getattr(account, name) for name in Account.__slots__}
+        {"account_id": account_id} | {name: getattr(account, name) for name in Account.__struct_fields__}
         for account_id, account in accounts.items()
     ]
     return Statement(
@@ -297,7 +299,7 @@ def save_accounts(accounts: Mapping[UUID, Account]) -> Statement:
 
 def save_holdings(holdings: Mapping[Place, Holding]) -> Statement:
     rows = [
-        place._asdict() | {name: getattr(holding, name) for name in Holding.__slots__}
+        place._asdict() | {name: getattr(holding, name) for name in Holding.__struct_fields__}
         for place, holding in holdings.items()
     ]
     return Statement(
@@ -316,7 +318,7 @@ def save_orders(orders: Sequence[tuple[UUID, Order]]) -> Statement:
     rows = [
         {"account_id": account_id}
         | {name: getattr(order, name) for name in ORDER_FIELDS}
-        | {name: getattr(order.terms, name) for name in Terms.__slots__}
+        | {name: getattr(order.terms, name) for name in Terms.__struct_fields__}
         for account_id, order in orders
     ]
     return Statement(
