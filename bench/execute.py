@@ -139,7 +139,7 @@ class Market:
         payload = {"symbol": symbol, "order_side": "BUY", "spec": {"Market": {"quantity": "0.01"}}}
         return {
             "path": f"/v1/accounts/{account}/intents",
-            "headers": dict(self.client.headers) | {"accept-encoding": "identity"},
+            "headers": {"x-api-key": self.client.headers["x-api-key"]},
             "body": json.dumps({"command": {"type": "CREATE", "payload": payload}}),
         }
 

@@ -1,6 +1,5 @@
 """Facts: what was seen of an order, each once, from its broker and from our own side. Pure: no I/O, no clock."""
 
-import base64
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
@@ -52,7 +51,9 @@ _REASONS = {
     FactKind.CANCEL_DROPPED: "cancel_not_delivered",
 }
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
-CLIENT_ORDER_ID_CHARACTERS = 18
+# Nine pairs of base 32 spell the first 90 bits of a digest: the library's encoder takes five times as long.
+_BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_BASE32_PAIRS = tuple(first + second for first in _BASE32 for second in _BASE32)
 
 
 def client_order_id(action_id: UUID, attempt: int = 0) -> str:
@@ -60,7 +61,8 @@ def client_order_id(action_id: UUID, attempt: int = 0) -> str:
     attempts, each with an id of its own, since a venue may refuse one that was used."""
     name = action_id.bytes + (attempt.to_bytes(4, "big") if attempt else b"")
     digest = hashlib.blake2b(name, digest_size=20).digest()
-    return base64.b32encode(digest).decode()[:CLIENT_ORDER_ID_CHARACTERS]
+    number = int.from_bytes(digest[:12], "big") >> 6
+    return "".join([_BASE32_PAIRS[number >> shift & 1023] for shift in range(80, -1, -10)])
 
 
 class CommandKind(StrEnum):
