@@ -340,7 +340,7 @@ def replay(book: Book, row: asyncpg.Record) -> None:
         book.feed(quote_of(row))
         return
     asked = msgspec.json.decode(row["ticket"], type=OrderTicket)
-    wanted = Terms(**{name: getattr(asked, name) for name in Terms.__slots__})
+    wanted = Terms(**{name: getattr(asked, name) for name in Terms.__struct_fields__})
     match row["command"]:
         case "SUBMIT":
             book.submit(row["client_order_id"], wanted, row["at"])
