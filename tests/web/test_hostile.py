@@ -64,7 +64,7 @@ async def test_a_client_that_does_not_read_is_cut_off(site: Site, monkeypatch: p
         client.connect(("127.0.0.1", site.port))
         _, writer = await asyncio.open_connection(sock=client)
         writer.transport.pause_reading()  # type: ignore[attr-defined]  # it is a socket's
-        await send_until_closed(writer, b"GET /docs HTTP/1.1\r\nhost: x\r\n\r\n" * 100)
+        await send_until_closed(writer, b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n" * 100)
         writer.close()
     assert await site.app.drain(LIMIT_SECONDS)
 
@@ -271,4 +271,51 @@ async def test_a_head_in_two_pieces_after_a_large_body_is_read(site: Site) -> No
         writer.write(head % len(body) + body + GET[:10])
         assert (await read_answer(reader))[0] == 200
         writer.write(GET[10:])
+        assert (await read_answer(reader))[0] == 200
+
+
+LIMITED = b"GET /v1/limited HTTP/1.1\r\nhost: x\r\nx-name: ada\r\n\r\n"
+
+
+async def spend_limit(site: Site) -> None:
+    for _ in range(10):
+        assert (await site.client.get("/v1/limited", headers={"x-name": "ada"})).status_code == 200
+
+
+async def test_a_client_that_does_not_wait_as_told_is_not_read_until_then(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await spend_limit(site)
+    monkeypatch.setattr(connection_module, "BACK_OFF_SECONDS", 60.0)
+    async with connected(site) as (reader, writer), connected(site) as (other_reader, other):
+        for _ in range(2):
+            writer.write(LIMITED)
+            assert (await read_answer(reader))[0] == 429
+        writer.write(GET)
+        held = asyncio.create_task(read_answer(reader))
+        for _ in range(20):  # nobody else waits for it
+            other.write(GET)
+            assert (await read_answer(other_reader))[0] == 200
+        assert not held.done()
+        held.cancel()
+
+
+async def test_a_client_that_did_not_wait_is_read_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    await spend_limit(site)
+    monkeypatch.setattr(connection_module, "BACK_OFF_SECONDS", 0.05)
+    async with connected(site) as (reader, writer):
+        for _ in range(20):
+            writer.write(LIMITED)
+            assert (await read_answer(reader))[0] == 429
+        writer.write(GET)
+        assert (await read_answer(reader))[0] == 200
+
+
+async def test_one_refusal_holds_nothing_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    await spend_limit(site)
+    monkeypatch.setattr(connection_module, "BACK_OFF_SECONDS", 60.0)
+    async with connected(site) as (reader, writer):
+        writer.write(LIMITED)
+        assert (await read_answer(reader))[0] == 429
+        writer.write(GET)
         assert (await read_answer(reader))[0] == 200

@@ -4,6 +4,7 @@ Knows no route. Every byte that a client sends or does not read, and every wait 
 """
 
 import asyncio
+import random
 from collections import deque
 from http import HTTPStatus
 from typing import cast
@@ -26,6 +27,7 @@ REQUEST_SECONDS = 10  # from a request's first byte to its last
 KEEP_ALIVE_SECONDS = 75
 WRITE_SECONDS = 30  # for a client to read so much that we may write again, or close
 LAST_EVENT_SECONDS = 5  # for the end of a stream to leave
+BACK_OFF_SECONDS = 1.0  # the shortest Retry-After
 
 _REASONS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -51,6 +53,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.paused = False
         self._is_reading = True
         self._is_half_closed = False
+        self._is_held_back = False
+        self._back_off_until = 0.0
         self._is_last = False  # no request after the ones that wait
         self._headers: Headers = []
         self._request_deadline: float | None = None  # while a request arrives
@@ -133,7 +137,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     @property
     def _has_room(self) -> bool:
         few = len(self._waiting) + (self._begun is not None) < MAX_PIPELINED
-        return few and self._waiting_bytes < MAX_PIPELINED_BYTES and not self.paused
+        return few and self._waiting_bytes < MAX_PIPELINED_BYTES and not self.paused and not self._is_held_back
 
     def _parse(self, piece: bytearray | memoryview) -> None:
         self._piece_bytes = len(piece)
@@ -262,10 +266,29 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._settle()
 
     def _write_answer(self, answer: Answer, method: str, keep: bool) -> None:
+        if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
+            self._hold_back()
         close = not keep or self._app.draining or (self._is_last and not self._waiting)
         self._write(answer, method, close)
         if close:
             self._close()
+
+    def _hold_back(self) -> None:
+        """A client that is refused again before it may come back is not read until then: a thousand connections that
+        never wait would take the process from those that do. One that a proxy's clients share is read on."""
+        now = self._loop.time()
+        if now >= self._back_off_until or self._table.connections.get(self) is None:
+            self._back_off_until = now + BACK_OFF_SECONDS
+        elif not self._is_held_back:
+            self._is_held_back = True
+            spread_seconds = random.random() * BACK_OFF_SECONDS  # noqa: S311 - no secret
+            self._loop.call_at(self._back_off_until + spread_seconds, self._stop_holding_back)
+            self._read_on()
+
+    def _stop_holding_back(self) -> None:
+        self._is_held_back = False
+        if not self._transport.is_closing():
+            self._read_on()
 
     def _write(self, answer: Answer, method: str, close: bool) -> None:
         parts = [_REASONS[answer.status], self._table.date]
