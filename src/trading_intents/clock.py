@@ -1,8 +1,11 @@
 """Time as the process sees it. What must agree between processes asks the database's clock instead."""
 
+import asyncio
 import time
 from datetime import UTC, datetime
 from typing import Protocol
+
+MAX_HOLD_SECONDS = 0.004
 
 
 class Clock(Protocol):
@@ -26,3 +29,16 @@ class SystemClock:
 def rfc3339(moment: datetime) -> str:
     """How every timestamp leaves the platform: UTC, microseconds, Z."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+class Pacer:
+    """Keeps a long computation from holding the event loop. One for each, made when it begins."""
+
+    def __init__(self) -> None:
+        self._since_seconds = time.monotonic()
+
+    async def pause_if_due(self) -> None:
+        """Lets the other tasks run once, if the computation has held the loop for MAX_HOLD_SECONDS."""
+        if time.monotonic() - self._since_seconds >= MAX_HOLD_SECONDS:
+            await asyncio.sleep(0)
+            self._since_seconds = time.monotonic()

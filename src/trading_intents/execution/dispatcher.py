@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trading_intents.brokers.port import DUPLICATE_ID, CommandResult, Outcome
-from trading_intents.clock import Clock
+from trading_intents.clock import Clock, Pacer
 from trading_intents.controls.store import controls_from_texts
 from trading_intents.errors import PlatformError
 from trading_intents.execution import store
@@ -33,7 +33,6 @@ from trading_intents.outbox import model as outbox
 from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, Queue
 from trading_intents.outbox.queue import Setback
 from trading_intents.outbox.settling import ENDED, reason_of
-from trading_intents.pacing import Pacer
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.trading import ORDER_KINDS, FrozenStruct, OrderSide, RouteStrategy, Symbol, TimeInForce

@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trading_intents.brokers.port import BrokerEvent, CommandResult, EventKind
+from trading_intents.clock import Pacer
 from trading_intents.execution.booking import (
     Holding,
     Settled,
@@ -49,7 +50,6 @@ from trading_intents.orders.ledger.matching import (
 from trading_intents.orders.ledger.store import Name, Place, parse_ledger, read_ledger
 from trading_intents.orders.model import OrderView
 from trading_intents.orders.positions import Position, from_trades, opening, position_columns
-from trading_intents.pacing import Pacer
 from trading_intents.storage.database import Row
 from trading_intents.storage.grouped import StatementRunner
 from trading_intents.storage.pipeline import Reply, Statement

@@ -18,9 +18,8 @@ from trading_intents.brokers.paper.store import Target, find_targets
 from trading_intents.brokers.paper.venue import store
 from trading_intents.brokers.paper.venue.store import Arrival, Fault, Place
 from trading_intents.brokers.port import DUPLICATE_ID, BrokerEvent, CommandResult, OrderTicket, Outcome
-from trading_intents.clock import Clock
+from trading_intents.clock import Clock, Pacer
 from trading_intents.ids import OrganizationId
-from trading_intents.pacing import Pacer
 from trading_intents.storage.grouped import GroupCommit, GroupTransactions, PipelinedTransaction
 from trading_intents.storage.pipeline import Reply as DatabaseReply
 from trading_intents.trading import FrozenStruct, Symbol
