@@ -127,7 +127,7 @@ class Market:
         time.sleep(SETTLE_SECONDS)
         before = self._value(query)
         time.sleep(IDLE_SECONDS)
-        return float((self._value(query) - before) / IDLE_SECONDS)
+        return float((self._value(query) - before - 1) / IDLE_SECONDS)  # the first question was one itself
 
     def queue(self, account: int, orders: int) -> None:
         self.bench.load((self._order(self.accounts[account], "BUSY") for _ in range(orders)), CONNECTIONS, 1000)
