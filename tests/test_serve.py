@@ -45,9 +45,9 @@ def answers(platform: Platform, path: str, status: int) -> bool:
 class HalfSent:
     """A request to validate a key whose body is on its way while the platform already works on it."""
 
-    def __init__(self, platform: Platform, key: str) -> None:
+    def __init__(self, url: str, key: str) -> None:
         self._body = json.dumps({"api_key": key}).encode()
-        address = httpx.URL(platform.url)
+        address = httpx.URL(url)
         self._socket = socket.create_connection((address.host, address.port or 80), timeout=STOP_LIMIT_SECONDS)
         head = (
             f"POST {VALIDATE} HTTP/1.1\r\nhost: platform\r\ncontent-type: application/json\r\n"
@@ -90,7 +90,7 @@ def test_the_first_start_makes_what_the_second_finds_quickly(warm_original: Path
         assert (validated["environment"], validated["disabled"]) == ("paper", False)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "SIGINT", "SIGHUP"])
 def test_a_signal_ends_everything_and_every_log_line_is_json(warm: Path, number: signal.Signals) -> None:
     with serving(warm, LOG_LEVEL="debug") as platform:
         assert not all_gone(warm)
@@ -148,7 +148,7 @@ def test_an_unknown_setting_is_warned_of_with_the_nearest_one(tmp_path: Path, ta
 
 def test_a_drain_finishes_what_was_begun_and_takes_nothing_new(warm: Path) -> None:
     key = demo_key(warm)
-    with serving(warm) as platform, contextlib.closing(HalfSent(platform, key)) as half_sent:
+    with serving(warm) as platform, contextlib.closing(HalfSent(platform.url, key)) as half_sent:
         platform.process.send_signal(signal.SIGTERM)
         eventually(lambda: answers(platform, "/readyz", 503), DRAIN_SECONDS)
         refused = platform.client.post(VALIDATE, json={"api_key": key})
@@ -165,7 +165,7 @@ def test_a_drain_finishes_what_was_begun_and_takes_nothing_new(warm: Path) -> No
 
 
 def test_a_second_signal_stops_at_once(warm: Path) -> None:
-    with serving(warm) as platform, contextlib.closing(HalfSent(platform, demo_key(warm))):
+    with serving(warm) as platform, contextlib.closing(HalfSent(platform.url, demo_key(warm))):
         platform.process.send_signal(signal.SIGTERM)
         eventually(lambda: answers(platform, "/readyz", 503), DRAIN_SECONDS)
         platform.process.send_signal(signal.SIGTERM)
@@ -217,6 +217,42 @@ def test_a_person_at_a_terminal_is_shown_where_it_is_and_what_to_try(warm: Path)
         terminal.write(b"\x03")
         assert process.wait(STOP_LIMIT_SECONDS) == 0
     assert all_gone(warm)
+
+
+def test_a_terminal_that_closes_drains_what_was_begun(warm: Path) -> None:
+    """It sends SIGHUP more than once, and nothing can be written to it any more."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "serve"],
+        env=environment(warm, {}) | {"TERM": "xterm-256color"},
+        preexec_fn=lambda: os.login_tty(theirs),
+        pass_fds=[theirs],
+    )
+    os.close(theirs)
+    with process:
+        shown = read_until(ours, "Ctrl-C ends all of it.")
+        url = re.search(r"REST +(http://127\.0\.0\.1:\d+) ", shown)
+        assert url
+        with contextlib.closing(HalfSent(url[1], demo_key(warm))) as half_sent:
+            os.close(ours)
+            eventually(lambda: httpx.get(url[1] + "/readyz").status_code == 503, DRAIN_SECONDS)
+            process.send_signal(signal.SIGHUP)
+            assert half_sent.finish()[0].startswith(b"HTTP/1.1 200 ")
+        assert process.wait(STOP_LIMIT_SECONDS) == 0
+    assert all_gone(warm)
+
+
+def test_a_process_that_ignores_the_hangup_goes_on(warm: Path) -> None:
+    with subprocess.Popen(
+        ["nohup", *COMMAND, "serve"], env=environment(warm, {}), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+    ) as process:
+        assert process.stderr is not None
+        told = next(line for line in process.stderr if b'"serving"' in line)
+        process.send_signal(signal.SIGHUP)
+        assert httpx.get(json.loads(told)["http"] + "/readyz").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert b'"draining"' in process.stderr.read()
+        assert process.wait(STOP_LIMIT_SECONDS) == 0
 
 
 def paste(command: str) -> str:

@@ -275,7 +275,7 @@ async def serve(
     prepare: Callable[[Parts], Awaitable[Demo]],
     greet: Callable[[Parts, Addresses, Demo], None],
 ) -> None:
-    """Everything this process's roles need, until SIGTERM or SIGINT; the second of them stops at once.
+    """Everything this process's roles need, until SIGTERM, SIGINT or SIGHUP; a second SIGTERM or SIGINT stops at once.
 
     `prepare` runs before the first request is served; `greet` is told where we are, and what it gave.
     """
@@ -380,6 +380,9 @@ def _collect_seldom() -> None:
 def _stop_signal() -> asyncio.Event:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
+        # Never the second signal that stops at once: a terminal that closes sends several.
+        loop.add_signal_handler(signal.SIGHUP, stop.set)
 
     def on_signal() -> None:
         if stop.is_set():

@@ -1,5 +1,6 @@
 """Logs and metrics: JSON lines, or colour on a terminal. Nothing here may hold a secret or a tenant's data."""
 
+import contextlib
 import logging
 import sys
 from bisect import bisect_left
@@ -18,6 +19,16 @@ SECONDS_BUCKETS = Histogram.DEFAULT_BUCKETS  # the last one is infinite
 Log = structlog.typing.FilteringBoundLogger
 
 
+class _LineWriter(structlog.PrintLogger):
+    """Drops a line that cannot be written: a closed terminal or a full disk must not end what is logged."""
+
+    def msg(self, message: str) -> None:
+        with contextlib.suppress(OSError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = fatal = failure = err = error = critical = exception = msg
+
+
 def make_log(level: str = "info", stream: TextIO | None = None) -> Log:
     """A logger that writes to `stream` (standard error): colour on a terminal, else one JSON object a line."""
     out = stream or sys.stderr
@@ -30,7 +41,7 @@ def make_log(level: str = "info", stream: TextIO | None = None) -> Log:
     else:
         processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     log: Log = structlog.wrap_logger(
-        structlog.PrintLogger(out),
+        _LineWriter(out),
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         context_class=dict,
