@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from tests.conftest import Urls
 from tests.platform import Platform, environment, run_command
-from trading_intents.cli import cli
+from trading_intents.cli import NOTHING_HERE, cli
 
 pytest_plugins = ("tests.warm",)
 
@@ -67,6 +69,56 @@ def test_migrate_applies_once_and_doctor_then_finds_all_well(tmp_path: Path) -> 
     assert healthy.returncode == 0
     assert {line.split()[0] for line in healthy.stdout.splitlines()} == {"ok"}
     assert lines_of(healthy.stdout).keys() == {"settings", "files", "disk", "port", "database", "clock", "schema"}
+
+
+COMMANDS_THAT_MAKE_NOTHING = [
+    ("admin", "apply", "-"),
+    ("token", "--user", "demo"),
+    ("vault", "rotate"),
+    ("outbox", "list"),
+    ("outbox", "retry", "1", "--reason", "again"),
+    ("outbox", "drop", "1", "--reason", "never"),
+    ("stream", "renew-epoch", "--reason", "restored"),
+    ("audit", "verify"),
+    ("audit", "anchor"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS_THAT_MAKE_NOTHING, ids=" ".join)
+def test_a_command_in_the_wrong_folder_says_so_and_makes_nothing(tmp_path: Path, command: tuple[str, ...]) -> None:
+    folder = tmp_path / "data"
+    done = invoke(environment(folder, {}), *command, stdin="{}")
+    assert (done.exit_code, done.stdout) == (NOTHING_HERE, "")
+    assert f"no database in {folder}" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not folder.exists()
+
+
+def test_a_command_makes_no_tables_in_an_external_database(tmp_path: Path, postgres: Urls) -> None:
+    empty = postgres.of("postgres")
+    settings = {"DATABASE_URL": empty.login.reveal(), "DATABASE_OWNER_URL": empty.owner.reveal()}
+    done = run_command(environment(tmp_path / "data", settings), "audit", "verify")
+    assert (done.returncode, done.stdout) == (NOTHING_HERE, "")
+    assert "trading-intents migrate" in done.stderr
+    with psycopg.connect(empty.owner.reveal()) as owner:
+        assert owner.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone() == (0,)
+
+
+@pytest.mark.parametrize(
+    ("command", "file"), [(("token", "--user", "ada"), "identity-key.pem"), (("vault", "rotate"), "vault-keys.json")]
+)
+def test_no_key_is_made_in_a_folder_beside_an_external_database(
+    tmp_path: Path, urls: Urls, command: tuple[str, ...], file: str
+) -> None:
+    settings = {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()}
+    document = {"organizations": [{"external_id": "o", "users": [{"external_id": "ada"}]}]}
+    environ = environment(tmp_path / "elsewhere", settings)
+    assert run_command(environ, "admin", "apply", "-", stdin=json.dumps(document)).returncode == 0
+    done = run_command(environ, *command)
+    assert (done.returncode, done.stdout) == (NOTHING_HERE, "")
+    assert file in done.stderr
+    assert str(tmp_path / "elsewhere") in done.stderr
+    assert not (tmp_path / "elsewhere" / file).exists()
 
 
 def test_doctor_names_a_key_file_that_others_can_read(platform: Platform) -> None:

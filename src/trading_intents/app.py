@@ -26,7 +26,7 @@ from trading_intents.config import LOCAL_PROVIDER, Settings, broker_settings
 from trading_intents.controls.http import switch_routes, symbol_routes
 from trading_intents.controls.service import Switchboard
 from trading_intents.controls.zones import read_zones
-from trading_intents.errors import PlatformError
+from trading_intents.errors import DatabaseMissing, PlatformError
 from trading_intents.execution.http import quote_routes
 from trading_intents.execution.service import Execution
 from trading_intents.identity.access import RULES, Gate
@@ -58,9 +58,10 @@ from trading_intents.outbox.model import Handler, Queue, channel
 from trading_intents.outbox.worker import POLL_SECONDS, Shop, Worker
 from trading_intents.secret import Secret
 from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE, Database, open_database
+from trading_intents.storage.embedded.cluster import has_cluster
 from trading_intents.storage.embedded.server import running
 from trading_intents.storage.grouped import GroupTransactions
-from trading_intents.storage.migrate import migrate
+from trading_intents.storage.migrate import is_migrated, migrate
 from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import Signals, open_signals
 from trading_intents.stream.grpc.listener import Listener
@@ -119,24 +120,35 @@ class Parts:
 
 
 @contextlib.asynccontextmanager
-async def database_urls(settings: Settings, log: Log, metrics: Metrics) -> AsyncIterator[Urls]:
+async def database_urls(
+    settings: Settings, log: Log, metrics: Metrics, may_create: bool = False
+) -> AsyncIterator[Urls]:
     """Where the database is: the configured one, or the embedded one, which runs while the block does."""
     if settings.database_url:
         others = (settings.database_worker_url, settings.database_owner_url)
         yield Urls(settings.database_url, *(url or settings.database_url for url in others))
         return
+    if not may_create and not has_cluster(settings.data_dir):
+        raise DatabaseMissing(
+            f"no database in {settings.data_dir.absolute()}: set TRADING_INTENTS_DATA_DIR, or run this where the "
+            "platform was started; `serve`, `migrate` and `restore` make one"
+        )
     started = metrics.postgres_starts.inc
     async with running(settings.data_dir, settings.postgres_bin, log, started) as server:
         yield Urls(server.url, server.worker_url, server.owner_url)
 
 
 @contextlib.asynccontextmanager
-async def open_parts(settings: Settings, log: Log, needs_worker: bool = True) -> AsyncIterator[Parts]:
+async def open_parts(
+    settings: Settings, log: Log, needs_worker: bool = True, may_create: bool = False
+) -> AsyncIterator[Parts]:
     """A migrated database and the rest, for `serve` and for every command. Without `needs_worker` the login of the
     worker's role is not used, and need not exist."""
     metrics, clock, brokers = Metrics(), SystemClock(), installed_brokers(log)
     async with contextlib.AsyncExitStack() as stack:
-        urls = await stack.enter_async_context(database_urls(settings, log, metrics))
+        urls = await stack.enter_async_context(database_urls(settings, log, metrics, may_create))
+        if not may_create and not await is_migrated(urls.login):
+            raise DatabaseMissing("the database has no tables of ours: `trading-intents migrate` makes them")
         await migrate(urls.owner, urls.login, log, worker_url=urls.worker, needs_worker=needs_worker)
         opening = open_database(
             urls.login,
@@ -164,8 +176,8 @@ async def open_parts(settings: Settings, log: Log, needs_worker: bool = True) ->
         )
 
 
-def embedded_provider(parts: Parts) -> EmbeddedProvider:
-    return EmbeddedProvider(parts.settings, load_issuer(parts.settings), parts.clock, parts.make_id)
+def embedded_provider(parts: Parts, may_create: bool) -> EmbeddedProvider:
+    return EmbeddedProvider(parts.settings, load_issuer(parts.settings, may_create), parts.clock, parts.make_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +200,7 @@ class Features:
 def build_features(parts: Parts, vault: Vault) -> Features:
     settings, pool, stream = parts.settings, parts.database.service, parts.database.stream
     name, make_id, signals = settings.identity_provider_name, parts.make_id, parts.signals
-    provider = embedded_provider(parts) if name == LOCAL_PROVIDER else None
+    provider = embedded_provider(parts, may_create=True) if name == LOCAL_PROVIDER else None
     if provider:
         verifier: TokenVerifier = provider.verifier(parts.log)
         directory: UserDirectory = LocalDirectory()
@@ -286,7 +298,7 @@ async def serve(
         settings = replace(settings, http_port=listener.getsockname()[1])  # 0 asks for any: from here on it is known
         needs_worker = "worker" in settings.roles
         async with (
-            open_parts(settings, log, needs_worker) as parts,
+            open_parts(settings, log, needs_worker, may_create=True) as parts,
             open_vault(settings, parts.clock, log) as vault,
         ):
             features = build_features(parts, vault)

@@ -1,4 +1,5 @@
-"""The command line: parse, call, print. A failure that is expected is one line on standard error and exit code 1."""
+"""The command line: parse, call, print. A failure that is expected is one line on standard error and exit code 1, or
+2 where there is no database."""
 
 import asyncio
 import json
@@ -22,7 +23,7 @@ from trading_intents.accounts.rotation import rotate
 from trading_intents.accounts.vault import embedded_vault
 from trading_intents.clock import rfc3339
 from trading_intents.config import Settings
-from trading_intents.errors import InvalidRequest, PlatformError
+from trading_intents.errors import DatabaseMissing, InvalidRequest, PlatformError
 from trading_intents.outbox import operators
 from trading_intents.outbox.model import Queue, Status, channel
 from trading_intents.secret import Secret
@@ -49,6 +50,9 @@ audits = typer.Typer(help="Prove that history was not rewritten.", no_args_is_he
 cli.add_typer(audits, name="audit")
 
 
+NOTHING_HERE = 2  # the exit code of a command that found no database
+
+
 def main() -> None:
     cli()
 
@@ -68,7 +72,7 @@ def _run(
             code = runner.run(work(settings, log))
     except PlatformError as error:
         Console(stderr=True).print(f"[bold red]{escape(error.title)}:[/] {escape(error.detail)}", soft_wrap=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(NOTHING_HERE if isinstance(error, DatabaseMissing) else 1) from None
     raise typer.Exit(code or 0)
 
 
@@ -124,7 +128,7 @@ def migrate() -> None:
     """Bring the database's schema up to date."""
 
     async def work(settings: Settings, log: Log) -> None:
-        async with app.database_urls(settings, log, Metrics()) as urls:
+        async with app.database_urls(settings, log, Metrics(), may_create=True) as urls:
             names = await run_migrations(urls.owner, urls.login, log, worker_url=urls.worker)
         typer.echo("\n".join(f"applied {name}" for name in names) or "nothing to do")
 

@@ -14,6 +14,7 @@ from trading_intents.app import database_urls
 from trading_intents.config import Settings
 from trading_intents.errors import PlatformError
 from trading_intents.storage.database import WORKER_ROLE
+from trading_intents.storage.embedded.cluster import has_cluster
 from trading_intents.storage.migrate import pending
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.server.listener import bind
@@ -80,8 +81,9 @@ def _port(host: str, port: int, setting: str) -> Finding:
 
 
 async def _database(settings: Settings, log: Log) -> list[Finding]:
-    if not settings.database_url and not settings.data_dir.exists():
-        return [Finding("ok", "database", "the embedded PostgreSQL is made at the first start")]
+    if not settings.database_url and not has_cluster(settings.data_dir):
+        text = f"none in {settings.data_dir.absolute()}: the embedded PostgreSQL is made there at the first start"
+        return [Finding("ok", "database", text)]
     try:
         async with database_urls(settings, log, Metrics()) as urls:
             missing = await pending(urls.login)

@@ -18,7 +18,7 @@ PlatformError
 ├── InternalError, SecretUnreadable 500
 ├── Unavailable 503
 ├── OutcomeUnknown 503
-└── StartupRefused        (never on the wire: the process says it and ends)
+└── StartupRefused ── DatabaseMissing        (never on the wire: the process says it and ends)
 """
 
 from collections.abc import Mapping, Sequence
@@ -215,3 +215,9 @@ class StartupRefused(PlatformError):
     """The process cannot start as configured; the text says what is wrong and what to do."""
 
     code, title = "startup_refused", "Cannot start"
+
+
+class DatabaseMissing(StartupRefused):
+    """Where a command looked there is no database, or none of its files: it is not for this command to make one."""
+
+    title = "Nothing is here"

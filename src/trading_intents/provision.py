@@ -243,7 +243,7 @@ async def user_token(parts: Parts, user: str, organization: str | None) -> Secre
         raise NotFound(f"no user {user}: `trading-intents admin apply` makes one")
     if organization is not None and record.role is None:
         raise NotFound(f"{user} is no member of an organization {organization}")
-    return embedded_provider(parts).issue_user_token(user, organization, record.role)
+    return embedded_provider(parts, may_create=False).issue_user_token(user, organization, record.role)
 
 
 @dataclass(frozen=True, slots=True)

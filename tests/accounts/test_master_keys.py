@@ -122,7 +122,7 @@ def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
 async def test_the_setting_names_another_file(tmp_path: Path) -> None:
     path = tmp_path / "elsewhere" / "keys"
     settings = Settings(data_dir=tmp_path, vault_key_file=str(path))
-    embedded_vault(settings, ManualClock(), make_log())
+    embedded_vault(settings, ManualClock(), make_log(), may_create=True)
     assert path.exists()
 
 
@@ -262,7 +262,7 @@ def seal_until(folder: Path, start: Barrier, stop: Event) -> list[tuple[SecretRe
     async def work() -> list[tuple[SecretRef, bytes]]:
         kept = []
         start.wait()
-        vault = embedded_vault(Settings(data_dir=folder), SystemClock(), make_log())
+        vault = embedded_vault(Settings(data_dir=folder), SystemClock(), make_log(), may_create=True)
         start.wait()
         last = False
         while not last:

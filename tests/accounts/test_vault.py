@@ -29,7 +29,7 @@ ONE, TWO = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
 
 
 def make_vault(folder: Path, clock: ManualClock | None = None) -> EmbeddedVault:
-    return embedded_vault(Settings(data_dir=folder), clock or ManualClock(), make_log("error"))
+    return embedded_vault(Settings(data_dir=folder), clock or ManualClock(), make_log("error"), may_create=True)
 
 
 def environment_vault(text: str) -> EmbeddedVault:
@@ -150,7 +150,7 @@ def told(error: PlatformError) -> str:
 
 async def test_no_error_repr_or_log_line_shows_a_secret_or_key(tmp_path: Path) -> None:
     logged = io.StringIO()
-    vault = embedded_vault(Settings(data_dir=tmp_path), ManualClock(), make_log("debug", logged))
+    vault = embedded_vault(Settings(data_dir=tmp_path), ManualClock(), make_log("debug", logged), may_create=True)
     (key,) = json.loads((tmp_path / KEY_FILE).read_text())["keys"]
     sealed = await vault.seal(ROW, SECRETS)
     shown = [repr(vault), repr(await vault.open(ROW, sealed)), repr(vars(vault)), repr(vars(vault._keys))]

@@ -21,7 +21,7 @@ from jwt.algorithms import OKPAlgorithm
 
 from trading_intents.clock import Clock
 from trading_intents.config import Settings
-from trading_intents.errors import StartupRefused
+from trading_intents.errors import DatabaseMissing, StartupRefused
 from trading_intents.identity.model import Scope
 from trading_intents.identity.tokens import ACCESS_TOKEN_TYPES, LONGEST_TEXT, ClaimNames, TokenRules, TokenVerifier
 from trading_intents.ids import IdMaker
@@ -107,11 +107,16 @@ class EmbeddedProvider:
         return Secret(jwt.encode(claims, self._key, algorithm="EdDSA", headers=header))
 
 
-def load_issuer(settings: Settings) -> Issuer:
+def load_issuer(settings: Settings, may_create: bool = True) -> Issuer:
     """The data folder's one key, and the issuer's name beside it: IDENTITY_ISSUER, else the first process's address.
     The others, on other ports or on none, issue and accept under that name too."""
     key_path, name_path = settings.data_dir / KEY_FILE, settings.data_dir / ISSUER_FILE
     try:
+        if not may_create and not (key_path.exists() and (settings.identity_issuer or name_path.exists())):
+            raise DatabaseMissing(
+                f"no {KEY_FILE} and {ISSUER_FILE} in {settings.data_dir.absolute()}: set TRADING_INTENTS_DATA_DIR to "
+                "the data folder of the process that serves"
+            )
         if not key_path.exists():
             _make_file(key_path, _new_key())
         if not (settings.identity_issuer or name_path.exists()):

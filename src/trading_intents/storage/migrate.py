@@ -78,6 +78,12 @@ async def _name_of(url: Secret) -> str:
     return name
 
 
+async def is_migrated(url: Secret) -> bool:
+    """Whether any migration was ever applied."""
+    async with _connected(url) as connection:
+        return bool(await _applied(connection))
+
+
 async def pending(url: Secret, folder: Path = FOLDER) -> list[str]:
     """Names of the files that the database lacks."""
     async with _connected(url) as connection:

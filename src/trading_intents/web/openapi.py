@@ -138,7 +138,7 @@ def wire_errors() -> list[type[PlatformError]]:
         for kind in vars(errors).values()
         if isinstance(kind, type) and issubclass(kind, PlatformError) and kind is not PlatformError
     ]
-    return sorted((k for k in found if k is not errors.StartupRefused), key=lambda k: (k.status, k.code))
+    return sorted((k for k in found if not issubclass(k, errors.StartupRefused)), key=lambda k: (k.status, k.code))
 
 
 def render_page(routes: Iterable[Route], version: str) -> bytes:

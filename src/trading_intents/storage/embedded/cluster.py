@@ -17,6 +17,7 @@ from trading_intents.errors import StartupRefused
 from trading_intents.secret import Secret
 
 OWNER, LOGIN, WORKER_LOGIN, DATABASE = "postgres", "trading_intents", "trading_intents_worker", "trading_intents"
+DATA = "postgres"  # in DATA_DIR
 PORT = "5432"  # only a part of the socket's name
 SOCKET_PATH_LIMIT_BYTES = 107
 LOG_LIMIT_BYTES = 10_000_000
@@ -53,7 +54,7 @@ class Cluster:
 
     @property
     def data(self) -> Path:
-        return self.home / "postgres"
+        return self.home / DATA
 
     @property
     def lock(self) -> Path:
@@ -144,6 +145,15 @@ class Cluster:
     def log_tail(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return "\n".join(lines[-LOG_TAIL_LINES:])
+
+
+def has_cluster(data_dir: Path) -> bool:
+    try:
+        return (data_dir / DATA).exists()
+    except OSError as error:
+        raise StartupRefused(
+            f"{data_dir.absolute()} cannot be read ({error.strerror}): run this as the user who owns it"
+        ) from None
 
 
 def open_cluster(data_dir: Path, postgres_bin: str) -> Cluster:
