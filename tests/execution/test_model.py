@@ -166,7 +166,7 @@ def snapshot(*kinds: EventKind) -> OrderSnapshot:
 WORKING, OVER = snapshot(EventKind.ACCEPTED), snapshot(EventKind.ACCEPTED, EventKind.CANCELLED)
 AWAY, GONE = LookupUnknown("x"), Absent()
 DURABLE, OPEN_ONLY = LookupKind.DURABLE, LookupKind.OPEN_ONLY
-IN_DOUBT = Doubt("UNKNOWN", (), False, True, False, None, None, False, 0, None)
+IN_DOUBT = Doubt("UNKNOWN", (), False, True, False, False, None, None, False, 0, None)
 ACCEPTED = replace(IN_DOUBT, order_status="NEW", acknowledged=True)
 REPLACING = replace(ACCEPTED, order_status="PENDING_REPLACE", replace_id="r", is_pending=True)
 CANCELLING = replace(ACCEPTED, order_status="PENDING_CANCEL", cancel_id="x", is_pending=True)

@@ -192,6 +192,7 @@ class Doubt(FrozenStruct, frozen=True):
     flags: tuple[str, ...]
     acknowledged: bool
     is_sent: bool  # its CREATE is marked
+    is_restored: bool  # the CREATE or REPLACE in doubt is from a restored backup
     was_cancelled: bool  # a CANCEL was asked for, whatever came of it
     replace_id: str | None  # client order ids of unanswered commands
     cancel_id: str | None
@@ -240,11 +241,16 @@ def find(doubt: Doubt, order: Lookup, replaced: Lookup | None, lookup: LookupKin
 
 def not_delivered_fact(order_id: UUID, create_id: str, doubt: Doubt, unique_order_ids: bool) -> OwnFact | None:
     """What becomes of the command in doubt, which never arrived. None: it is a CREATE to be sent again, which only a
-    broker that refuses a used id for ever makes safe: the first send may still be under way somewhere."""
+    broker that refuses a used id for ever makes safe: the first send may still be under way somewhere. One from a
+    restored backup is never sent again: whoever asked for it may know by now that it did not happen."""
     if not doubt.acknowledged:
+        if doubt.is_restored:
+            return OwnFact(order_id, FactKind.STALE, create_id)
         if not unique_order_ids:
             return used_up(CommandKind.SUBMIT, order_id, create_id)
         return OwnFact(order_id, FactKind.CANCELLED_BEFORE_SEND, create_id) if doubt.was_cancelled else None
+    if doubt.replace_id and doubt.is_restored:
+        return OwnFact(order_id, FactKind.REPLACE_DROPPED, doubt.replace_id, "stale")
     if doubt.replace_id:
         return used_up(CommandKind.REPLACE, order_id, doubt.replace_id)
     assert doubt.cancel_id

@@ -253,13 +253,16 @@ async def doubt_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float) 
 
 _DOUBT = f"""
     SELECT o.order_id, o.account_id, o.organization_id, o.order_status, o.flags, o.external_order_id, o.lookups,
-        o.lookup_due_at, o.create_seq,
+        o.lookup_due_at, o.create_seq, o.pending_replace_seq,
         extract(epoch FROM clock_timestamp() - o.absent_at)::float8 AS absent_seconds,
         created.action_id AS create_action_id, confirmed.action_id AS confirmed_action_id,
         EXISTS (SELECT FROM facts f WHERE f.order_id = o.order_id AND f.kind IN ({_ALIVE})) AS acknowledged,
         EXISTS (
             SELECT FROM commands c WHERE c.order_id = o.order_id AND c.seq = o.create_seq AND c.sent_at IS NOT NULL
         ) AS is_sent,
+        ARRAY (
+            SELECT seq FROM commands c WHERE c.order_id = o.order_id AND c.restored_at IS NOT NULL
+        ) AS restored_seqs,
         EXISTS (
             SELECT FROM actions a WHERE a.intent_id = o.order_id AND a.action_type = 'CANCEL'
         ) AS was_cancelled,

@@ -325,6 +325,7 @@ def _doubt(row: Row) -> Doubt:
         tuple(row["flags"]),
         row["acknowledged"],
         row["is_sent"],
+        row["pending_replace_seq" if row["acknowledged"] else "create_seq"] in row["restored_seqs"],
         row["was_cancelled"],
         row["replace_id"],
         row["cancel_id"],

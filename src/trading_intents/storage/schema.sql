@@ -845,6 +845,9 @@ CREATE TABLE commands (
     sent_at timestamptz,
     broker_order_id text,
     unclear_at timestamptz,
+    -- When a backup was restored that this CREATE or REPLACE is from: it may have been sent after the backup was made,
+    -- so it is never sent, only looked up. NULL: it is not from a restored backup.
+    restored_at timestamptz,
     PRIMARY KEY (account_id, client_order_id)
 );
 CREATE INDEX commands_by_order ON commands (order_id);
