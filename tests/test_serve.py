@@ -21,8 +21,8 @@ from tests.conftest import Urls
 from tests.platform import COMMAND, STOP_LIMIT_SECONDS, Platform, environment, run_command, serving
 from tests.storage.conftest import all_gone
 from tests.waiting import eventually
-from trading_intents.app import DRAIN_SECONDS, STOPPED_AT_ONCE
-from trading_intents.cli import cli
+from trading_intents.app import DRAIN_SECONDS
+from trading_intents.cli import STOPPED_AT_ONCE, cli
 
 pytest_plugins = ("tests.warm",)
 
@@ -135,6 +135,16 @@ def test_a_taken_port_is_refused_in_one_line_that_names_the_setting(tmp_path: Pa
     assert f"port {taken_port} (Address already in use)" in done.stderr
     assert "TRADING_INTENTS_HTTP_PORT" in done.stderr
     assert not (tmp_path / "data").exists()
+
+
+def test_a_second_start_says_that_it_runs_already_and_where(warm: Path) -> None:
+    with serving(warm) as platform:
+        told = json.loads(next(line for line in platform.logs if '"serving"' in line))
+        for name, address in (("HTTP_PORT", platform.url), ("GRPC_PORT", platform.grpc)):
+            done = run_command(platform.environ | {f"TRADING_INTENTS_{name}": address.rpartition(":")[2]}, "serve")
+            assert done.returncode == 1
+            assert f"already running here, pid {told['pid']}, on {warm};" in done.stderr
+            assert done.stderr.count("\n") == 1
 
 
 def test_an_unknown_setting_is_warned_of_with_the_nearest_one(tmp_path: Path, taken_port: int) -> None:

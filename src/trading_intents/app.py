@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import gc
-import os
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +24,7 @@ from trading_intents.config import LOCAL_PROVIDER, Settings, broker_settings
 from trading_intents.controls.http import switch_routes, symbol_routes
 from trading_intents.controls.service import Switchboard
 from trading_intents.controls.zones import read_zones
-from trading_intents.errors import DatabaseMissing, PlatformError
+from trading_intents.errors import PlatformError
 from trading_intents.execution.http import quote_routes
 from trading_intents.execution.service import Execution
 from trading_intents.identity.access import RULES, Gate
@@ -58,10 +56,9 @@ from trading_intents.outbox.model import Handler, Queue, channel
 from trading_intents.outbox.worker import POLL_SECONDS, Shop, Worker
 from trading_intents.secret import Secret
 from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE, Database, open_database
-from trading_intents.storage.embedded.cluster import has_cluster
 from trading_intents.storage.embedded.server import running
 from trading_intents.storage.grouped import GroupTransactions
-from trading_intents.storage.migrate import is_migrated, migrate
+from trading_intents.storage.migrate import migrate
 from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import Signals, open_signals
 from trading_intents.stream.grpc.listener import Listener
@@ -83,7 +80,6 @@ Demo = TypeVar("Demo")
 USERS_POLL_SECONDS = 5.0  # nobody waits for the removal of a person's data
 DRAIN_SECONDS = 10
 
-STOPPED_AT_ONCE = 130
 GARBAGE_OBJECTS = 50_000
 
 
@@ -128,13 +124,8 @@ async def database_urls(
         others = (settings.database_worker_url, settings.database_owner_url)
         yield Urls(settings.database_url, *(url or settings.database_url for url in others))
         return
-    if not may_create and not has_cluster(settings.data_dir):
-        raise DatabaseMissing(
-            f"no database in {settings.data_dir.absolute()}: set TRADING_INTENTS_DATA_DIR, or run this where the "
-            "platform was started; `serve`, `migrate` and `restore` make one"
-        )
     started = metrics.postgres_starts.inc
-    async with running(settings.data_dir, settings.postgres_bin, log, started) as server:
+    async with running(settings.data_dir, settings.postgres_bin, log, started, may_create) as server:
         yield Urls(server.url, server.worker_url, server.owner_url)
 
 
@@ -147,9 +138,9 @@ async def open_parts(
     metrics, clock, brokers = Metrics(), SystemClock(), installed_brokers(log)
     async with contextlib.AsyncExitStack() as stack:
         urls = await stack.enter_async_context(database_urls(settings, log, metrics, may_create))
-        if not may_create and not await is_migrated(urls.login):
-            raise DatabaseMissing("the database has no tables of ours: `trading-intents migrate` makes them")
-        await migrate(urls.owner, urls.login, log, worker_url=urls.worker, needs_worker=needs_worker)
+        await migrate(
+            urls.owner, urls.login, log, worker_url=urls.worker, needs_worker=needs_worker, may_create=may_create
+        )
         opening = open_database(
             urls.login,
             settings.database_pool_size,
@@ -284,14 +275,14 @@ def build_features(parts: Parts, vault: Vault) -> Features:
 async def serve(
     settings: Settings,
     log: Log,
+    stop: asyncio.Event,
     prepare: Callable[[Parts], Awaitable[Demo]],
     greet: Callable[[Parts, Addresses, Demo], None],
 ) -> None:
-    """Everything this process's roles need, until SIGTERM, SIGINT or SIGHUP; a second SIGTERM or SIGINT stops at once.
+    """Everything this process's roles need, until `stop` is set.
 
     `prepare` runs before the first request is served; `greet` is told where we are, and what it gave.
     """
-    stop = _stop_signal()
     if "stream" in settings.roles:  # a taken port is told of before anything is started
         bind(settings.grpc_host, settings.grpc_port, "GRPC").close()
     with contextlib.closing(bind(settings.http_host, settings.http_port)) as listener:
@@ -387,24 +378,6 @@ def _collect_seldom() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE_OBJECTS)
-
-
-def _stop_signal() -> asyncio.Event:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
-        # Never the second signal that stops at once: a terminal that closes sends several.
-        loop.add_signal_handler(signal.SIGHUP, stop.set)
-
-    def on_signal() -> None:
-        if stop.is_set():
-            # The kernel ends the embedded PostgreSQL with us.
-            os._exit(STOPPED_AT_ONCE)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
-    return stop
 
 
 def _url(host: str, port: int) -> str:

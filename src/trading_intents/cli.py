@@ -5,8 +5,10 @@ import asyncio
 import json
 import os
 import pwd
+import signal
 import sys
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
@@ -23,10 +25,12 @@ from trading_intents.accounts.rotation import rotate
 from trading_intents.accounts.vault import embedded_vault
 from trading_intents.clock import rfc3339
 from trading_intents.config import Settings
-from trading_intents.errors import DatabaseMissing, InvalidRequest, PlatformError
+from trading_intents.errors import DatabaseMissing, InvalidRequest, PlatformError, PortTaken, StartupRefused
 from trading_intents.outbox import operators
 from trading_intents.outbox.model import Queue, Status, channel
+from trading_intents.recovery.commands import add_commands
 from trading_intents.secret import Secret
+from trading_intents.storage.embedded.server import lock_holder
 from trading_intents.storage.migrate import migrate as run_migrations
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.stream.service import renew_epoch as renew_log_epoch
@@ -50,6 +54,7 @@ audits = typer.Typer(help="Prove that history was not rewritten.", no_args_is_he
 cli.add_typer(audits, name="audit")
 
 
+STOPPED_AT_ONCE = 130
 NOTHING_HERE = 2  # the exit code of a command that found no database
 
 
@@ -78,12 +83,36 @@ def _run(
 
 @cli.command()
 def serve(roles: Annotated[str, typer.Option(help="api, stream, worker; comma separated.")] = "") -> None:
-    """Start this process's roles and serve until SIGTERM or Ctrl-C."""
+    """Start this process's roles and serve until SIGTERM, SIGHUP or Ctrl-C."""
 
     async def work(settings: Settings, log: Log) -> None:
-        await app.serve(settings, log, provision.prepare_demo, _greet)
+        try:
+            await app.serve(settings, log, _stop_signal(), provision.prepare_demo, _greet)
+        except PortTaken as error:
+            pid = None if settings.database_url else lock_holder(settings.data_dir)
+            if pid is None:
+                raise
+            raise StartupRefused(f"already running here, pid {pid}, on {settings.data_dir}; {error.detail}") from None
 
     _run(work, roles)
+
+
+def _stop_signal() -> asyncio.Event:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
+        # Never the second signal that stops at once: a terminal that closes sends several.
+        loop.add_signal_handler(signal.SIGHUP, stop.set)
+
+    def on_signal() -> None:
+        if stop.is_set():
+            # The kernel ends the embedded PostgreSQL with us.
+            os._exit(STOPPED_AT_ONCE)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    return stop
 
 
 def _greet(parts: app.Parts, addresses: app.Addresses, demo: provision.Demo | None) -> None:
@@ -326,3 +355,6 @@ def _operator() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return f"uid {os.getuid()}"
+
+
+add_commands(cli, partial(_run, quiet=True), _operator)

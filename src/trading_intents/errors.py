@@ -18,7 +18,7 @@ PlatformError
 ├── InternalError, SecretUnreadable 500
 ├── Unavailable 503
 ├── OutcomeUnknown 503
-└── StartupRefused ── DatabaseMissing        (never on the wire: the process says it and ends)
+└── StartupRefused ── DatabaseMissing, PortTaken        (never on the wire: the process says it and ends)
 """
 
 from collections.abc import Mapping, Sequence
@@ -215,6 +215,10 @@ class StartupRefused(PlatformError):
     """The process cannot start as configured; the text says what is wrong and what to do."""
 
     code, title = "startup_refused", "Cannot start"
+
+
+class PortTaken(StartupRefused):
+    """Another process listens there, or the address is not this machine's."""
 
 
 class DatabaseMissing(StartupRefused):

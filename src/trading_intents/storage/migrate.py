@@ -10,7 +10,7 @@ from typing import Any
 
 import asyncpg
 
-from trading_intents.errors import StartupRefused, Unavailable
+from trading_intents.errors import DatabaseMissing, StartupRefused, Unavailable
 from trading_intents.secret import Secret
 from trading_intents.storage.database import (
     CANNOT_CONNECT,
@@ -53,13 +53,17 @@ async def migrate(
     *,
     worker_url: Secret | None = None,
     needs_worker: bool = True,
+    may_create: bool = True,
 ) -> list[str]:
-    """Make the roles and apply what is missing; gives the names applied. Safe to run from many processes at once."""
+    """Make the roles and apply what is missing; gives the names applied. Safe to run from many processes at once.
+    Without `may_create` some of it must have been applied before."""
     files = read_files(folder)
     applied: list[str] = []
     login_name = await _name_of(login_url)
     worker_name = await _name_of(worker_url or login_url) if needs_worker else None
     async with _connected(owner_url) as owner:
+        if not may_create and not await _applied(owner):
+            raise DatabaseMissing("the database has no tables of ours: `trading-intents migrate` makes them")
         await _prepare(owner, login_name, worker_name, migrating=bool(await _missing(owner, files)))
         while await _missing(owner, files):
             name = await _apply_next(owner, files)
@@ -76,12 +80,6 @@ async def _name_of(url: Secret) -> str:
     async with _connected(url) as login:
         name: str = await login.fetchval("SELECT session_user::text")
     return name
-
-
-async def is_migrated(url: Secret) -> bool:
-    """Whether any migration was ever applied."""
-    async with _connected(url) as connection:
-        return bool(await _applied(connection))
 
 
 async def pending(url: Secret, folder: Path = FOLDER) -> list[str]:

@@ -13,12 +13,13 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from trading_intents.errors import StartupRefused
+from trading_intents.errors import DatabaseMissing, StartupRefused
 from trading_intents.secret import Secret
 
 OWNER, LOGIN, WORKER_LOGIN, DATABASE = "postgres", "trading_intents", "trading_intents_worker", "trading_intents"
-DATA = "postgres"  # in DATA_DIR
+DATA, LOCK, ALIVE, RESTORING = "postgres", "postgres.lock", "postgres.alive", "restoring"  # in DATA_DIR
 PORT = "5432"  # only a part of the socket's name
+BASE_BACKUP_RULE = f"local replication {OWNER} scram-sha-256\n"  # in pg_hba.conf, where "all" has no replication
 SOCKET_PATH_LIMIT_BYTES = 107
 LOG_LIMIT_BYTES = 10_000_000
 LOG_TAIL_LINES = 5
@@ -59,7 +60,12 @@ class Cluster:
     @property
     def lock(self) -> Path:
         """Locked by the process that runs PostgreSQL."""
-        return self.home / "postgres.lock"
+        return self.home / LOCK
+
+    @property
+    def restoring(self) -> Path:
+        """Where a restore puts its data together."""
+        return self.home / RESTORING
 
     @property
     def log(self) -> Path:
@@ -113,7 +119,7 @@ class Cluster:
 
     def _launch(self, folder: Path, program: str, *arguments: str) -> list[str]:
         launcher = Path(__file__).with_name("launch.py")
-        alive = self.home / "postgres.alive"
+        alive = self.home / ALIVE
         python = [sys.executable, "-I", "-S", str(launcher)]
         return [*python, str(os.getpid()), str(alive), str(folder), str(self.binaries / program), *arguments]
 
@@ -124,6 +130,14 @@ class Cluster:
         home = os.open(self.home, os.O_RDONLY)
         os.fsync(home)
         os.close(home)
+
+    def allow_base_backups(self) -> None:
+        """By the superuser, on the socket; holds once the server has read it again. Appended, so that a crash leaves no
+        half of the file."""
+        file = self.data / "pg_hba.conf"
+        if BASE_BACKUP_RULE not in file.read_text():
+            with file.open("a") as rules:
+                rules.write(BASE_BACKUP_RULE)
 
     def check_version(self) -> None:
         try:
@@ -156,11 +170,19 @@ def has_cluster(data_dir: Path) -> bool:
         ) from None
 
 
+def check_cluster(data_dir: Path) -> None:
+    if not has_cluster(data_dir):
+        raise DatabaseMissing(
+            f"no database in {data_dir.absolute()}: set TRADING_INTENTS_DATA_DIR, or run this where the platform was "
+            "started; `serve`, `migrate` and `restore` make one"
+        )
+
+
 def open_cluster(data_dir: Path, postgres_bin: str) -> Cluster:
     home = data_dir.absolute()
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (home / "postgres.lock").touch(mode=0o600)
+        (home / LOCK).touch(mode=0o600)
         found = home.stat()
         name = f"ti-{found.st_dev:x}-{found.st_ino:x}"
         sockets = _socket_folder(home, name)
@@ -169,6 +191,12 @@ def open_cluster(data_dir: Path, postgres_bin: str) -> Cluster:
             f"{home} cannot be used ({error.strerror}): make it writable, or set TRADING_INTENTS_DATA_DIR"
         ) from error
     return Cluster(home, name, find_binaries(postgres_bin), sockets)
+
+
+def program_environment() -> dict[str, str]:
+    """What PostgreSQL's programs see of ours."""
+    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+    return kept | {"LC_ALL": "C"}
 
 
 def find_binaries(postgres_bin: str) -> Path:

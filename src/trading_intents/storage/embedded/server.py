@@ -7,17 +7,28 @@ import os
 import signal
 import threading
 from asyncio.subprocess import DEVNULL, STDOUT, Process
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import asyncpg
 
 from trading_intents.errors import StartupRefused
 from trading_intents.secret import Secret
 from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE
-from trading_intents.storage.embedded.cluster import DATABASE, LOGIN, OWNER, WORKER_LOGIN, Cluster, open_cluster
+from trading_intents.storage.embedded.cluster import (
+    ALIVE,
+    DATABASE,
+    LOCK,
+    LOGIN,
+    OWNER,
+    WORKER_LOGIN,
+    Cluster,
+    check_cluster,
+    open_cluster,
+    program_environment,
+)
 from trading_intents.telemetry import Log
 
 POLL_SECONDS = 0.02
@@ -42,9 +53,11 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def running(
-    data_dir: Path, postgres_bin: str, log: Log, on_start: Callable[[], None] = lambda: None
+    data_dir: Path, postgres_bin: str, log: Log, on_start: Callable[[], None] = lambda: None, may_create: bool = True
 ) -> AsyncIterator[Server]:
     """The server of this DATA_DIR: started by us, or joined and taken over when the process that runs it is gone."""
+    if not may_create:
+        check_cluster(data_dir)
     # The kernel ties PostgreSQL's life to the thread that starts it.
     assert threading.current_thread() is threading.main_thread()
     cluster = open_cluster(data_dir, postgres_bin)
@@ -98,9 +111,10 @@ class _Supervisor:
 
     async def keep(self) -> None:
         """Wait for our turn to run the server, then keep it running until cancelled."""
-        with self._cluster.lock.open("rb") as lock:
+        with self._cluster.lock.open("r+b", buffering=0) as lock:
             while not _locked(lock.fileno()):  # noqa: ASYNC110 - the kernel tells nobody that a lock is free
                 await asyncio.sleep(TAKEOVER_POLL_SECONDS)
+            _write_pid(lock)
             self._owner = True
             pause = RESTART_PAUSE_SECONDS
             while True:
@@ -142,6 +156,10 @@ class _Supervisor:
 
     async def _create(self) -> None:
         self._cluster.make_passwords()
+        if self._cluster.restoring.exists():
+            raise StartupRefused(
+                f"a restore into {self._cluster.home} did not end: run `trading-intents restore` again, with --replace"
+            )
         folder = self._cluster.new_folder()
         process = await self._spawn(self._cluster.initdb_command(folder))
         try:
@@ -155,11 +173,10 @@ class _Supervisor:
         self._cluster.adopt(folder)
 
     async def _spawn(self, command: list[str]) -> Process:
-        kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
         self._cluster.rotate_log()
         with self._cluster.log.open("ab") as out:
             return await asyncio.create_subprocess_exec(
-                *command, stdin=DEVNULL, stdout=out, stderr=STDOUT, env=kept | {"LC_ALL": "C"}
+                *command, stdin=DEVNULL, stdout=out, stderr=STDOUT, env=program_environment()
             )
 
     async def _until_accepting(self, process: Process) -> None:
@@ -218,9 +235,38 @@ class _Supervisor:
         return StartupRefused(f"{what}; the end of {self._cluster.log}:\n{self._cluster.log_tail()}")
 
 
-def _locked(file: int) -> bool:
+def lock_holder(data_dir: Path) -> str | None:
+    """The pid of the process that runs the server of this DATA_DIR; None: there is none."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with (data_dir / LOCK).open("rb") as lock:
+            return None if _locked(lock.fileno(), fcntl.LOCK_SH) else lock.read().decode() or "unknown"
+    except OSError:
+        return None
+
+
+@contextlib.contextmanager
+def holding_lock(data_dir: Path) -> Iterator[None]:
+    """No process starts a server on this DATA_DIR meanwhile. Refused while one has it, or PostgreSQL still ends."""
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name in (LOCK, ALIVE):
+        (data_dir / name).touch(mode=0o600)
+    with (data_dir / LOCK).open("r+b", buffering=0) as lock, (data_dir / ALIVE).open("ab") as alive:
+        if not _locked(lock.fileno()):
+            raise StartupRefused(f"the platform runs in {data_dir}, pid {lock_holder(data_dir)}: end it first")
+        if not _locked(alive.fileno()):
+            raise StartupRefused(f"PostgreSQL still ends in {data_dir}: try again in a moment")
+        _write_pid(lock)
+        yield
+
+
+def _write_pid(lock: IO[bytes]) -> None:
+    lock.truncate(0)
+    lock.write(str(os.getpid()).encode())
+
+
+def _locked(file: int, kind: int = fcntl.LOCK_EX) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -5,7 +5,7 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 
-from trading_intents.errors import StartupRefused
+from trading_intents.errors import PortTaken
 from trading_intents.web.routing import App
 from trading_intents.web.server.connection import HttpConnection
 from trading_intents.web.server.table import ConnectionLimits, ConnectionTable
@@ -24,7 +24,7 @@ def bind(host: str, port: int, setting: str = "HTTP") -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise StartupRefused(
+        raise PortTaken(
             f"cannot listen on {host} port {port} ({error.strerror}): end what uses it, or set "
             f"TRADING_INTENTS_{setting}_HOST and TRADING_INTENTS_{setting}_PORT"
         ) from None

@@ -1,0 +1,197 @@
+"""A folder of backups: each has a base backup of the embedded PostgreSQL, or what changed since the one before it, and
+the files of DATA_DIR that belong to it. Never changes a backup that is complete."""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from trading_intents.accounts.vault import KEY_FILE as VAULT_KEY_FILE
+from trading_intents.app import database_urls
+from trading_intents.clock import Clock
+from trading_intents.config import PREFIX, Settings
+from trading_intents.errors import StartupRefused
+from trading_intents.identity.provider import ISSUER_FILE
+from trading_intents.identity.provider import KEY_FILE as SIGNING_KEY_FILE
+from trading_intents.provision import DEMO_FILE
+from trading_intents.storage.embedded.cluster import DATA, LOGIN, OWNER, WORKER_LOGIN, Cluster, open_cluster
+from trading_intents.storage.embedded.programs import make_base_backup, verify_base_backup
+from trading_intents.telemetry import Log, Metrics
+
+FILES, DESCRIPTION, MANIFEST, PARTIAL = "files", "backup.json", "backup_manifest", ".partial"
+PASSWORD_FILES = tuple(f"{login}.password" for login in (OWNER, LOGIN, WORKER_LOGIN))
+KEY_FILES = (VAULT_KEY_FILE, SIGNING_KEY_FILE)
+KEPT_FILES = (*PASSWORD_FILES, ISSUER_FILE, DEMO_FILE, *KEY_FILES)
+FIRST_INCREMENTAL_VERSION = 170_000
+CONNECT_LIMIT_SECONDS = 5.0
+RELOAD_LIMIT_SECONDS = 10.0
+RELOAD_POLL_SECONDS = 0.02
+
+Report = Callable[[str, int, int], None]  # a step, and how much of it is done: kB of how many
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What `backup.json` says."""
+
+    made_at: str
+    epoch: str  # of the event log: another one means that a backup was restored in between
+    base: str | None  # the backup that this one says the changes to; None: it is a full one
+    files: dict[str, str]  # SHA-256 of each
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    folder: Path
+    description: Description
+    left_out: tuple[str, ...] = ()  # that a restore needs, and that is to be kept elsewhere
+
+
+async def make_backup(
+    settings: Settings, clock: Clock, log: Log, folder: Path, incremental: bool, with_keys: bool, report: Report
+) -> Backup:
+    """Of the embedded database, whether the platform runs or not: without it the server alone is started meanwhile."""
+    async with database_urls(settings, log, Metrics()) as urls:
+        cluster = open_cluster(settings.data_dir, settings.postgres_bin)
+        epoch = await _prepare_server(urls.owner.reveal(), cluster, incremental)
+        now = clock.now()
+        name = f"{now:%Y%m%dT%H%M%S}.{now.microsecond // 1000:03}Z"
+        with _draft(folder, name) as draft:
+            base = _find_base(folder, epoch) if incremental else None
+            files = _read_files(cluster.home, with_keys)
+            manifest = base.folder / DATA / MANIFEST if base else None
+            await make_base_backup(cluster, draft / DATA, manifest, lambda *done: report("copying", *done))
+            if files != _read_files(cluster.home, with_keys):
+                raise StartupRefused("the keys in DATA_DIR were changed while the backup was made: make it again")
+            await verify_base_backup(cluster.binaries, draft / DATA, lambda *done: report("verifying the copy", *done))
+            digests = {file: hashlib.sha256(content).hexdigest() for file, content in files.items()}
+            described = Description(now.isoformat(), epoch, base.folder.name if base else None, digests)
+            (draft / FILES).mkdir(mode=0o700)
+            for file, content in files.items():
+                write_private(draft / FILES / file, content)
+            write_private(draft / DESCRIPTION, msgspec.json.format(msgspec.json.encode(described), indent=2))
+    return Backup(folder / name, described, _left_out(settings, cluster.home, files))
+
+
+def find_chain(source: Path) -> list[Backup]:
+    """What a restore needs, the full backup first: of this one, or of the newest in this folder."""
+    newest = _read(source) if (source / DESCRIPTION).exists() else next(_newest_first(source), None)
+    if newest is None:
+        raise StartupRefused(f"no complete backup in {source}: `trading-intents backup {source}` makes one")
+    chain = [newest]
+    while (base := chain[0].description.base) is not None:
+        if base >= chain[0].folder.name or not (newest.folder.parent / base).exists():
+            raise StartupRefused(f"{chain[0].folder} is an increment to {base}, which is not beside it")
+        chain.insert(0, _read(newest.folder.parent / base))
+    return chain
+
+
+async def verify_chain(binaries: Path, chain: list[Backup], report: Report) -> None:
+    for backup in chain:
+        step = f"verifying {backup.folder.name}"
+        await verify_base_backup(binaries, backup.folder / DATA, lambda *done, step=step: report(step, *done))
+        for file, digest in backup.description.files.items():
+            path = backup.folder / FILES / file
+            if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+                raise StartupRefused(f"{path} is not the file that was backed up")
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """A new file of mode 0600 that survives a power cut."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _draft(folder: Path, name: str) -> Iterator[Path]:
+    """Where a backup is made; it gets its name in one step, once it is complete."""
+    draft = folder / f"{name}{PARTIAL}"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft.mkdir(mode=0o700)
+    except OSError as error:
+        raise StartupRefused(f"{draft}: {error.strerror}") from None
+    try:
+        yield draft
+        sync_folder(draft)
+        draft.rename(folder / name)
+        sync_folder(folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _newest_first(folder: Path) -> Iterator[Backup]:
+    names = sorted((path for path in folder.glob("*") if path.suffix != PARTIAL), reverse=True)
+    return (_read(path) for path in names if (path / DESCRIPTION).exists())
+
+
+def _read(folder: Path) -> Backup:
+    try:
+        description = msgspec.json.decode((folder / DESCRIPTION).read_bytes(), type=Description)
+    except (OSError, ValueError) as error:
+        raise StartupRefused(f"{folder / DESCRIPTION} cannot be read: {error}") from None
+    return Backup(folder.absolute(), description)
+
+
+def _find_base(folder: Path, epoch: str) -> Backup:
+    newest = next(_newest_first(folder), None)
+    if newest is None:
+        raise StartupRefused(f"no complete backup in {folder}: make a full one first, without --incremental")
+    if newest.description.epoch != epoch:
+        # The positions in the log of before and after a restore look alike, and mean other pages.
+        raise StartupRefused(
+            f"a backup was restored since {newest.folder.name}: make a full one, without --incremental"
+        )
+    return newest
+
+
+def _read_files(home: Path, with_keys: bool) -> dict[str, bytes]:
+    names = KEPT_FILES if with_keys else [name for name in KEPT_FILES if name not in KEY_FILES]
+    return {name: (home / name).read_bytes() for name in names if (home / name).exists()}
+
+
+def _left_out(settings: Settings, home: Path, files: dict[str, bytes]) -> tuple[str, ...]:
+    left_out = [str(home / name) for name in KEY_FILES if name not in files and (home / name).exists()]
+    elsewhere = [name for name in ("vault_key_file", "vault_master_keys", "vault_url") if getattr(settings, name)]
+    return (*left_out, *(f"the vault's keys of {PREFIX}{name.upper()}" for name in elsewhere))
+
+
+async def _prepare_server(owner_url: str, cluster: Cluster, incremental: bool) -> str:
+    """Lets its owner make base backups, and has it note which pages change, as increments need it. Gives the epoch."""
+    connection = await asyncpg.connect(owner_url, timeout=CONNECT_LIMIT_SECONDS)
+    try:
+        version = await connection.fetchval("SELECT current_setting('server_version_num')::int")
+        if version >= FIRST_INCREMENTAL_VERSION:
+            if await connection.fetchval("SELECT current_setting('summarize_wal')") == "off":
+                await connection.execute("ALTER SYSTEM SET summarize_wal = on")
+        elif incremental:
+            raise StartupRefused("PostgreSQL makes increments from version 17 on: leave --incremental out")
+        cluster.allow_base_backups()
+        await _reload(connection)
+        epoch: str = await connection.fetchval("SELECT epoch::text FROM stream_epoch")
+        return epoch
+    finally:
+        await connection.close(timeout=CONNECT_LIMIT_SECONDS)
+
+
+async def _reload(connection: Any) -> None:
+    before = await connection.fetchval("SELECT pg_conf_load_time() FROM pg_reload_conf()")
+    async with asyncio.timeout(RELOAD_LIMIT_SECONDS):
+        while await connection.fetchval("SELECT pg_conf_load_time()") == before:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(RELOAD_POLL_SECONDS)

@@ -1,0 +1,116 @@
+"""The command line's part: `backup` and `restore`. Parses, calls, prints."""
+
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, TaskID
+
+from trading_intents import app
+from trading_intents.clock import SystemClock
+from trading_intents.config import Settings
+from trading_intents.errors import InvalidRequest, StartupRefused
+from trading_intents.recovery.backups import Report, make_backup
+from trading_intents.recovery.external import backup_commands, restore_commands
+from trading_intents.recovery.marking import mark_restored, refuse_workers
+from trading_intents.recovery.restore import restore_backup
+from trading_intents.stream.model import CHANNEL as STREAM
+from trading_intents.telemetry import Log
+
+NEVER_SENT = "{} CREATEs and REPLACEs that waited to be sent are looked up at their brokers, never sent"
+
+Run = Callable[[Callable[[Settings, Log], Coroutine[Any, Any, int | None]]], None]
+
+
+def add_commands(cli: typer.Typer, run: Run, operator: Callable[[], str]) -> None:
+    """`run` carries a command out; `operator` names whoever does it."""
+
+    @cli.command()
+    def backup(
+        folder: Annotated[Path, typer.Argument(help="A folder of backups.")],
+        incremental: Annotated[
+            bool, typer.Option("--incremental", help="Only what changed since the newest one.")
+        ] = False,
+        without_keys: Annotated[
+            bool, typer.Option("--without-keys", help="Leave the vault's keys and the signing key out.")
+        ] = False,
+    ) -> None:
+        """Back up the embedded database and its keys into a new folder in FOLDER, whether the platform runs or not."""
+
+        async def work(settings: Settings, log: Log) -> int:
+            if settings.database_url:
+                typer.echo(backup_commands(settings, folder))
+                return 1
+            with _reporting() as report:
+                made = await make_backup(settings, SystemClock(), log, folder, incremental, not without_keys, report)
+            base = made.description.base
+            typer.echo(f"backed up to {made.folder}" + (f", an increment to {base}" if base else ""))
+            typer.echo(f"with {', '.join(made.description.files)}: whoever has this folder has what they open")
+            for what in made.left_out:
+                typer.echo(f"left out, to be kept by you: {what}")
+            return 0
+
+        run(work)
+
+    @cli.command()
+    def restore(
+        folder: Annotated[
+            Path | None, typer.Argument(help="A folder of backups, of which the newest is taken, or one of them.")
+        ] = None,
+        replace: Annotated[
+            bool, typer.Option("--replace", help="Keep what is in the data folder aside, and go on.")
+        ] = False,
+        mark: Annotated[
+            bool, typer.Option("--mark", help="Only mark a database that was restored by other means as restored.")
+        ] = False,
+    ) -> None:
+        """Restore a backup, verified and without starting the platform; no order from before it is sent again."""
+
+        async def work(settings: Settings, log: Log) -> int:
+            if mark == (folder is not None):
+                raise InvalidRequest("name a folder of backups, or --mark")
+            if folder is None:
+                async with app.open_parts(settings, log) as parts:
+                    await refuse_workers(parts.database.worker)
+                    count = await mark_restored(parts.database.worker, operator(), "restored by other means")
+                    parts.signals.notify(STREAM)
+                typer.echo(NEVER_SENT.format(count))
+                return 0
+            if settings.database_url:
+                typer.echo(restore_commands(settings, folder))
+                return 1
+            with _reporting() as report:
+                done = await restore_backup(settings, SystemClock(), log, folder, replace, operator(), report)
+            typer.echo(f"restored {done.backup.folder} into {settings.data_dir}")
+            typer.echo(NEVER_SENT.format(done.commands))
+            if done.aside:
+                typer.echo(f"what was there before is in {done.aside}")
+            for name in done.missing_keys:
+                typer.echo(
+                    f"the backup has no {name}: put yours into {settings.data_dir} before you start the platform"
+                )
+            return 0
+
+        run(work)
+
+
+@contextlib.contextmanager
+def _reporting() -> Iterator[Report]:
+    """Bars on a terminal, else a line for each step."""
+    out, tasks = Console(stderr=True), dict[str, TaskID]()
+    with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
+
+        def report(step: str, done: int, total: int) -> None:
+            if step not in tasks:
+                tasks[step] = bar.add_task(step, total=None)
+                if not out.is_terminal:
+                    typer.echo(step, err=True)
+            bar.update(tasks[step], completed=done, total=total or None)
+
+        try:
+            yield report
+        except OSError as error:
+            raise StartupRefused(f"{error.filename or 'the disk'}: {error.strerror or error}") from None

@@ -1,0 +1,96 @@
+"""Puts a backup in the place of the embedded database. Its data are put together and marked in a folder of their own,
+and only then become DATA_DIR's: no role of the platform ever meets half of them, or all of them unmarked."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from trading_intents.clock import Clock
+from trading_intents.config import Settings
+from trading_intents.errors import StartupRefused
+from trading_intents.recovery.backups import (
+    FILES,
+    KEPT_FILES,
+    KEY_FILES,
+    Backup,
+    Report,
+    find_chain,
+    sync_folder,
+    verify_chain,
+    write_private,
+)
+from trading_intents.recovery.marking import mark_restored
+from trading_intents.storage.database import WORKER_ROLE, open_pool
+from trading_intents.storage.embedded.cluster import ALIVE, DATA, LOCK, RESTORING, find_binaries
+from trading_intents.storage.embedded.programs import combine_base_backups
+from trading_intents.storage.embedded.server import holding_lock, lock_holder, running
+from trading_intents.storage.migrate import migrate
+from trading_intents.telemetry import Log, Metrics
+
+ASIDE = "before-restore-"
+# What may be in a DATA_DIR that is taken for empty.
+UNIMPORTANT = frozenset({LOCK, ALIVE, RESTORING, "run"})
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    backup: Backup
+    commands: int  # CREATEs and REPLACEs that waited to be sent, and are looked up instead
+    aside: Path | None  # where the data from before are
+    missing_keys: tuple[str, ...]
+
+
+async def restore_backup(
+    settings: Settings, clock: Clock, log: Log, source: Path, replace: bool, who: str, report: Report
+) -> Restored:
+    """`replace` keeps what is in DATA_DIR aside, in a folder there."""
+    home, binaries = settings.data_dir.absolute(), find_binaries(settings.postgres_bin)
+    chain = find_chain(source)
+    if pid := lock_holder(home):
+        raise StartupRefused(f"the platform runs in {home}, pid {pid}: end it first")
+    _refuse_occupied(home, replace)
+    await verify_chain(binaries, chain, report)
+    with holding_lock(home):
+        _refuse_occupied(home, replace)
+        staging = home / RESTORING
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir(mode=0o700)
+        report("putting the data together", 0, 0)
+        await combine_base_backups(binaries, [backup.folder / DATA for backup in chain], staging / DATA)
+        for name in chain[-1].description.files:
+            write_private(staging / name, (chain[-1].folder / FILES / name).read_bytes())
+        report("marking what must not be sent again", 0, 0)
+        commands = await _mark(settings, log, staging, who, f"restored {chain[-1].folder.name}")
+        aside = _move_aside(home, home / f"{ASIDE}{clock.now():%Y%m%dT%H%M%S.%fZ}")
+        for name in (*(file for file in KEPT_FILES if (staging / file).exists()), DATA):  # the data last
+            (staging / name).rename(home / name)
+        sync_folder(home)
+        shutil.rmtree(staging)
+    return Restored(chain[-1], commands, aside, tuple(name for name in KEY_FILES if not (home / name).exists()))
+
+
+def _refuse_occupied(home: Path, replace: bool) -> None:
+    there = {path.name for path in home.iterdir()} - UNIMPORTANT if home.exists() else set()
+    if there and not replace:
+        raise StartupRefused(f"{home} is not empty: --replace keeps what is there aside and goes on")
+
+
+async def _mark(settings: Settings, log: Log, staging: Path, who: str, reason: str) -> int:
+    """Runs the server alone on the restored data."""
+    async with running(staging, settings.postgres_bin, log) as server:
+        await migrate(server.owner_url, server.url, log, worker_url=server.worker_url)
+        async with open_pool(server.worker_url, WORKER_ROLE, 1, Metrics()) as pool:
+            return await mark_restored(pool, who, reason)
+
+
+def _move_aside(home: Path, aside: Path) -> Path | None:
+    """The data first: without them, and with a restore that did not end, no server starts."""
+    ours = (DATA, *KEPT_FILES, "postgres.log", "postgres.log.1")
+    there = [name for name in ours if (home / name).exists()]
+    if not there:
+        return None
+    aside.mkdir(mode=0o700)
+    for name in there:
+        (home / name).rename(aside / name)
+    sync_folder(home)
+    return aside

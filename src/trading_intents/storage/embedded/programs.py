@@ -1,0 +1,76 @@
+"""Runs PostgreSQL's own programs for base backups: make one, verify one, combine increments. Starts no server."""
+
+import asyncio
+import os
+import re
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from trading_intents.errors import StartupRefused
+from trading_intents.storage.embedded.cluster import OWNER, PORT, Cluster, program_environment
+
+PROGRESS = re.compile(rb"(\d+)/(\d+) kB")
+MAX_SAID_LINES = 5
+
+OnProgress = Callable[[int, int], None]  # kB that are done, of how many
+
+
+async def make_base_backup(cluster: Cluster, folder: Path, manifest: Path | None, on_progress: OnProgress) -> None:
+    """Of the running server into a new folder; with the manifest of an earlier one only what changed since."""
+    await _run(
+        cluster.binaries,
+        "pg_basebackup",
+        f"--host={cluster.sockets}",
+        f"--port={PORT}",
+        f"--username={OWNER}",
+        "--no-password",
+        f"--pgdata={folder}",
+        "--checkpoint=fast",
+        "--progress",
+        *([f"--incremental={manifest}"] if manifest else ()),
+        password=cluster.password_file(OWNER).read_text().strip(),
+        on_progress=on_progress,
+    )
+
+
+async def verify_base_backup(binaries: Path, folder: Path, on_progress: OnProgress) -> None:
+    """Every file against the manifest, and that the write-ahead log is there and can be read."""
+    await _run(binaries, "pg_verifybackup", "--progress", str(folder), on_progress=on_progress)
+
+
+async def combine_base_backups(binaries: Path, folders: Sequence[Path], into: Path) -> None:
+    """A full one and its increments, the oldest first, become a folder that a server can be started on."""
+    await _run(binaries, "pg_combinebackup", f"--output={into}", *map(str, folders), on_progress=lambda *_: None)
+
+
+async def _run(
+    binaries: Path, program: str, *arguments: str, on_progress: OnProgress, password: str | None = None
+) -> None:
+    if not os.access(binaries / program, os.X_OK):
+        raise StartupRefused(f"{binaries} holds no {program}, which backups need: set TRADING_INTENTS_POSTGRES_BIN")
+    secret = {"PGPASSWORD": password} if password else {}
+    process = await asyncio.create_subprocess_exec(
+        str(binaries / program),
+        *arguments,
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=STDOUT,
+        env=program_environment() | secret,
+    )
+    assert process.stdout is not None
+    said = deque[str](maxlen=MAX_SAID_LINES)
+    try:
+        async for line in process.stdout:
+            if found := PROGRESS.search(line):
+                on_progress(int(found[1]), int(found[2]))
+            else:
+                said.append(line.decode(errors="replace").strip())
+        status = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if status != 0:
+        raise StartupRefused(f"{program} failed: {' '.join(said)}")
