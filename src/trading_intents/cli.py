@@ -23,6 +23,7 @@ from rich.progress import Progress
 from trading_intents import __version__, app, audit, config, doctor, provision
 from trading_intents.accounts.rotation import rotate
 from trading_intents.accounts.vault import embedded_vault
+from trading_intents.accounts.vault.master_keys import RETIRE_AFTER_SECONDS
 from trading_intents.clock import rfc3339
 from trading_intents.config import Settings
 from trading_intents.errors import DatabaseMissing, InvalidRequest, PlatformError, PortTaken, StartupRefused
@@ -222,7 +223,7 @@ def rotate_vault(
 ) -> None:
     """Make a new master key and re-wrap every secret under it, while the service runs."""
 
-    async def work(settings: Settings, log: Log) -> None:
+    async def work(settings: Settings, log: Log) -> int:
         async with app.open_parts(settings, log) as parts:
             keys = embedded_vault(settings, parts.clock, log)
             # Keys from the environment are the operator's to add and drop.
@@ -236,8 +237,18 @@ def rotate_vault(
             typer.echo(f"credential {credential_id} does not open: store its secrets anew")
         if done.retired:
             typer.echo(f"retired {', '.join(map(str, done.retired))}")
+        if done.unused:
+            typer.echo(f"not retired: {', '.join(map(str, done.unused))}; {_why_kept(settings)}")
+        return 1 if done.unreadable or (done.unused and not settings.vault_master_keys) else 0
 
     _run(work, quiet=True)
+
+
+def _why_kept(settings: Settings) -> str:
+    if settings.vault_master_keys:
+        return f"no secret needs them, so take them out of {config.PREFIX}VAULT_MASTER_KEYS"
+    young = f"the newest key is younger than {RETIRE_AFTER_SECONDS // 60} minutes"
+    return f"{young}, and a secret may just be sealed with an older one: try again then"
 
 
 Ids = Annotated[list[int], typer.Argument(help="Ids of failed rows, as `outbox list` shows them.")]

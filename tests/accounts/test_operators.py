@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,29 @@ def test_vault_keys_are_rotated_while_the_service_runs(urls: Urls, tmp_path: Pat
         )
         assert rotated.status_code == 200, "the running service seals with the new key"
         assert platform.run("vault", "rotate").stdout.startswith("master key 3; ")
-        assert platform.run("vault", "rotate", "--retire").returncode == 0
+        early = platform.run("vault", "rotate", "--retire")
+        assert early.returncode == 1
+        assert "not retired: 1, 2; the newest key is younger than 10 minutes" in early.stdout
+        file = tmp_path / "vault-keys.json"
+        keys = json.loads(file.read_text())
+        file.write_text(json.dumps({"keys": [key | {"made_at": key["made_at"] - 601} for key in keys["keys"]]}))
+        done = platform.run("vault", "rotate", "--retire")
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "retired 1, 2")
+
+
+def test_a_credential_that_does_not_open_fails_the_rotation(urls: Urls, tmp_path: Path) -> None:
+    with serving(tmp_path, **settings_of(urls)) as platform:
+        made = platform.apply(DOCUMENT)["organizations"][0]
+        headers = {"x-api-key": made["api_keys"][0]["api_key"]}
+        url = f"/v1/accounts/{made['accounts'][0]['id']}/credentials"
+        stored = platform.client.post(url, json={"secrets": SECRETS}, headers=headers).json()
+        file = tmp_path / "vault-keys.json"
+        keys = json.loads(file.read_text())
+        other = [key | {"key": b64encode(bytes(32)).decode()} for key in keys["keys"]]
+        file.write_text(json.dumps({"keys": other}))
+        done = platform.run("vault", "rotate")
+        assert done.returncode == 1
+        assert f"credential {stored['id']} does not open" in done.stdout
 
 
 def sealed(urls: Urls) -> bytes:

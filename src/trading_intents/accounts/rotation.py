@@ -18,6 +18,7 @@ class Rotation:
     rewrapped: int
     unreadable: tuple[UUID, ...]  # credentials whose secret does not open; their keys are never retired
     retired: tuple[int, ...]
+    unused: tuple[int, ...]  # that no secret needs, and that were not dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,8 @@ async def rotate(
             break
     unused = sorted(set(vault.key_versions()) - used) if retire else []
     retired = [version for version in unused if await vault.retire(version)]
-    return Rotation(newest, rewrapped, tuple(unreadable), tuple(retired))
+    kept = tuple(version for version in unused if version not in retired)
+    return Rotation(newest, rewrapped, tuple(unreadable), tuple(retired), kept)
 
 
 async def _rewrap_page(worker: Pool, vault: EmbeddedVault, after: UUID | None) -> _Page:
