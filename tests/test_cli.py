@@ -68,7 +68,16 @@ def test_migrate_applies_once_and_doctor_then_finds_all_well(tmp_path: Path) -> 
     healthy = run_command(environ, "doctor")
     assert healthy.returncode == 0
     assert {line.split()[0] for line in healthy.stdout.splitlines()} == {"ok"}
-    assert lines_of(healthy.stdout).keys() == {"settings", "files", "disk", "port", "database", "clock", "schema"}
+    assert lines_of(healthy.stdout).keys() == {
+        "settings",
+        "files",
+        "disk",
+        "port",
+        "database",
+        "clock",
+        "schema",
+        "vault",
+    }
 
 
 COMMANDS_THAT_MAKE_NOTHING = [

@@ -1,19 +1,25 @@
 """Looks at a machine and its settings, and says what is wrong and what to do. Changes nothing that it finds."""
 
 import contextlib
+import os
 import shutil
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import asyncpg
 
+from trading_intents.accounts.store import newest_sealed
+from trading_intents.accounts.vault import EmbeddedVault, SecretRef, embedded_vault
 from trading_intents.app import database_urls
+from trading_intents.clock import SystemClock
 from trading_intents.config import Settings
-from trading_intents.errors import PlatformError
-from trading_intents.storage.database import WORKER_ROLE
+from trading_intents.errors import PlatformError, SecretUnreadable, StartupRefused
+from trading_intents.secret import Secret
+from trading_intents.storage.database import WORKER_ROLE, Row, open_pool, read_login
 from trading_intents.storage.embedded.cluster import has_cluster
 from trading_intents.storage.migrate import pending
 from trading_intents.telemetry import Log, Metrics
@@ -22,6 +28,7 @@ from trading_intents.web.server.listener import bind
 CONNECT_LIMIT_SECONDS = 5
 CLOCK_LIMIT_SECONDS = 2.0
 FREE_DISK_BYTES = 1 << 30
+MAX_OPENED_SECRETS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +60,50 @@ def _settings(strangers: Mapping[str, str]) -> list[Finding]:
 
 def _files(settings: Settings) -> list[Finding]:
     folder = settings.data_dir
-    if not folder.exists():
-        return [Finding("ok", "files", f"{folder} does not exist yet: `serve` makes it")]
-    # The folder itself and what holds a secret; PostgreSQL checks its own folder.
-    private = [folder, *(path for path in sorted(folder.iterdir()) if path.is_file() and path.suffix != ".log")]
-    open_to_others = [path for path in private if stat.S_IMODE(path.stat().st_mode) & 0o077]
+    try:
+        if not folder.exists():
+            return [_future_folder(folder)]
+        if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            return [
+                Finding("wrong", "files", f"{folder} is {_owner(folder)}'s, and not for you: run this as that user")
+            ]
+        # The folder itself and what holds a secret; PostgreSQL checks its own folder.
+        private = [folder, *(path for path in sorted(folder.iterdir()) if path.is_file() and path.suffix != ".log")]
+        open_to_others = [path for path in private if stat.S_IMODE(path.stat().st_mode) & 0o077]
+    except OSError as error:
+        return [Finding("wrong", "files", f"{error.filename} cannot be read: {error.strerror}")]
     if not open_to_others:
         return [Finding("ok", "files", f"{folder} and its secrets are readable by you only")]
     return [Finding("wrong", "files", f"{path} can be read by others: chmod go-rwx {path}") for path in open_to_others]
 
 
+def _future_folder(folder: Path) -> Finding:
+    above = _existing(folder)
+    if not os.access(above, os.W_OK | os.X_OK):
+        text = f"{folder} does not exist, and you may not make it: {above} is {_owner(above)}'s"
+        return Finding("wrong", "files", f"{text}; set TRADING_INTENTS_DATA_DIR")
+    return Finding("ok", "files", f"{folder} does not exist yet: `serve` makes it")
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+
+
+def _owner(path: Path) -> str:
+    try:
+        return path.owner()
+    except KeyError:
+        return f"user {path.stat().st_uid}"
+
+
 def _disk(settings: Settings) -> Finding:
-    folder = settings.data_dir if settings.data_dir.exists() else settings.data_dir.absolute().parent
-    with contextlib.suppress(OSError):
-        free = shutil.disk_usage(folder).free
-        if free < FREE_DISK_BYTES:
-            return Finding("warning", "disk", f"only {free >> 20} MiB are free for {settings.data_dir}")
+    try:
+        free = shutil.disk_usage(_existing(settings.data_dir)).free
+    except OSError as error:
+        return Finding("warning", "disk", f"cannot be looked at: {error.strerror}")
+    if free < FREE_DISK_BYTES:
+        return Finding("warning", "disk", f"only {free >> 20} MiB are free for {settings.data_dir}")
     return Finding("ok", "disk", "there is room")
 
 
@@ -81,20 +116,29 @@ def _port(host: str, port: int, setting: str) -> Finding:
 
 
 async def _database(settings: Settings, log: Log) -> list[Finding]:
-    if not settings.database_url and not has_cluster(settings.data_dir):
-        text = f"none in {settings.data_dir.absolute()}: the embedded PostgreSQL is made there at the first start"
-        return [Finding("ok", "database", text)]
     try:
+        if not settings.database_url and not has_cluster(settings.data_dir):
+            text = f"none in {settings.data_dir.absolute()}: the embedded PostgreSQL is made there at the first start"
+            return [Finding("ok", "database", text)]
         async with database_urls(settings, log, Metrics()) as urls:
             missing = await pending(urls.login)
-            connection = await asyncpg.connect(urls.login.reveal(), timeout=CONNECT_LIMIT_SECONDS)
-            try:
-                logins = [await _logins(connection)] if settings.database_url else []
-                return [*await _server(connection), *logins, _schema(missing)]
-            finally:
-                await connection.close(timeout=CONNECT_LIMIT_SECONDS)
+            async with _connected(urls.login) as connection:
+                findings = await _server(connection)
+                if settings.database_url:
+                    findings += await _logins(connection, settings.database_worker_url)
+            findings.append(_schema(missing))
+            return findings if missing else [*findings, *await _vault(settings, urls.worker, log)]
     except PlatformError as error:
         return [Finding("wrong", "database", error.detail)]
+
+
+@contextlib.asynccontextmanager
+async def _connected(url: Secret) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(url.reveal(), timeout=CONNECT_LIMIT_SECONDS)
+    try:
+        yield connection
+    finally:
+        await connection.close(timeout=CONNECT_LIMIT_SECONDS)
 
 
 async def _server(connection: Any) -> list[Finding]:
@@ -120,22 +164,56 @@ async def _server(connection: Any) -> list[Finding]:
     return findings
 
 
-async def _logins(connection: Any) -> Finding:
-    row = await connection.fetchrow(
-        """
-        SELECT session_user::text AS login, pg_has_role(session_user, oid, 'MEMBER') AS is_worker
-        FROM pg_roles WHERE rolname = $1
-        """,
-        WORKER_ROLE,
-    )
-    if row and row["is_worker"]:
+async def _logins(connection: Any, worker_url: Secret) -> list[Finding]:
+    try:
+        login = await read_login(connection, "DATABASE_URL")
+        if worker_url:
+            async with _connected(worker_url) as worker:
+                await read_login(worker, "DATABASE_WORKER_URL")
+    except PlatformError as error:
+        return [Finding("wrong", "logins", error.detail)]
+    if await connection.fetchval(
+        "SELECT pg_has_role(session_user, oid, 'MEMBER') FROM pg_roles WHERE rolname = $1", WORKER_ROLE
+    ):
         text = (
-            f"the login {row['login']} of TRADING_INTENTS_DATABASE_URL may become {WORKER_ROLE}, which reads sealed "
+            f"the login {login} of TRADING_INTENTS_DATABASE_URL may become {WORKER_ROLE}, which reads sealed "
             f"secrets: give TRADING_INTENTS_DATABASE_WORKER_URL a login of its own, then REVOKE {WORKER_ROLE} "
-            f"FROM {row['login']}"
+            f"FROM {login}"
         )
-        return Finding("warning", "logins", text)
-    return Finding("ok", "logins", "the service's login cannot become the worker")
+        return [Finding("warning", "logins", text)]
+    return [Finding("ok", "logins", "the service's login cannot become the worker")]
+
+
+async def _vault(settings: Settings, worker_url: Secret, log: Log) -> list[Finding]:
+    """Whether the newest secrets open with the embedded vault's keys; another vault is not asked."""
+    if settings.vault_url:
+        return []
+    try:
+        async with open_pool(worker_url, WORKER_ROLE, 1, Metrics()) as pool, pool.transaction(read_only=True) as tx:
+            rows = await newest_sealed(tx, MAX_OPENED_SECRETS)
+    except StartupRefused as error:
+        return [Finding("ok", "vault", f"not looked at: {error.detail}")]
+    if not rows:
+        return [Finding("ok", "vault", "no secret is stored yet")]
+    try:
+        vault = embedded_vault(settings, SystemClock(), log)
+        closed = [row["credential_id"] for row in rows if not await _opens(vault, row)]
+    except PlatformError as error:
+        return [Finding("wrong", "vault", f"secrets are stored, but {error.detail}")]
+    if not closed:
+        return [Finding("ok", "vault", "its keys open the stored secrets")]
+    text = (
+        f"its keys do not open {len(closed)} of the {len(rows)} newest secrets, such as that of credential {closed[0]}"
+    )
+    return [Finding("wrong", "vault", f"{text}: put the right keys back, or store the secrets anew")]
+
+
+async def _opens(vault: EmbeddedVault, row: Row) -> bool:
+    try:
+        await vault.open(SecretRef(row["organization_id"], row["account_id"], row["credential_id"]), row["sealed"])
+    except SecretUnreadable:
+        return False
+    return True
 
 
 def _schema(missing: list[str]) -> Finding:

@@ -257,6 +257,11 @@ async def lock_sealed(tx: Tx, after: UUID | None, limit: int) -> list[Row]:
     )
 
 
+async def newest_sealed(tx: Tx, limit: int) -> list[Row]:
+    """That are in use."""
+    return await tx.fetch("SELECT * FROM sealed_secrets WHERE NOT discarded ORDER BY id DESC LIMIT $1", limit)
+
+
 async def rewrap_sealed(tx: Tx, sealed_id: UUID, sealed: bytes) -> None:
     await tx.execute("UPDATE sealed_secrets SET sealed = $2 WHERE id = $1", sealed_id, sealed)
 

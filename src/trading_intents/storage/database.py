@@ -287,6 +287,21 @@ async def _become(connection: Any, role: str) -> None:
             raise StartupRefused(f"the database has {setting} off and could forget what it confirmed: turn it on")
 
 
+async def read_login(connection: Any, setting: str) -> str:
+    """Its name. A superuser is refused: it could leave the role that it becomes, and no policy holds it."""
+    row = await connection.fetchrow(
+        "SELECT rolname::text AS name, rolsuper AS is_superuser FROM pg_roles WHERE rolname = session_user"
+    )
+    if row["is_superuser"]:
+        raise StartupRefused(
+            f"the login {row['name']} of TRADING_INTENTS_{setting} is a superuser, who sees every organization's rows: "
+            "make a login of its own (CREATE ROLE trading_intents LOGIN PASSWORD '...') for it, and name "
+            f"{row['name']} in TRADING_INTENTS_DATABASE_OWNER_URL alone"
+        )
+    name: str = row["name"]
+    return name
+
+
 async def show_organizations(tx: Tx, organizations: Sequence[UUID]) -> None:
     """From here on the transaction sees the tenant rows of these: for one that makes the organization itself."""
     ids = ",".join(organization.hex for organization in organizations)

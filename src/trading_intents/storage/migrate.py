@@ -21,6 +21,7 @@ from trading_intents.storage.database import (
     UNREADABLE_URL,
     WORKER_ROLE,
     Row,
+    read_login,
 )
 from trading_intents.telemetry import Log
 
@@ -59,8 +60,8 @@ async def migrate(
     Without `may_create` some of it must have been applied before."""
     files = read_files(folder)
     applied: list[str] = []
-    login_name = await _name_of(login_url)
-    worker_name = await _name_of(worker_url or login_url) if needs_worker else None
+    login_name = await _name_of(login_url, "DATABASE_URL")
+    worker_name = await _name_of(worker_url or login_url, "DATABASE_WORKER_URL") if needs_worker else None
     async with _connected(owner_url) as owner:
         if not may_create and not await _applied(owner):
             raise DatabaseMissing("the database has no tables of ours: `trading-intents migrate` makes them")
@@ -76,10 +77,9 @@ async def migrate(
     return applied
 
 
-async def _name_of(url: Secret) -> str:
+async def _name_of(url: Secret, setting: str) -> str:
     async with _connected(url) as login:
-        name: str = await login.fetchval("SELECT session_user::text")
-    return name
+        return await read_login(login, setting)
 
 
 async def pending(url: Secret, folder: Path = FOLDER) -> list[str]:
