@@ -230,7 +230,7 @@ def test_a_person_at_a_terminal_is_shown_where_it_is_and_what_to_try(warm: Path)
 
 
 def test_a_terminal_that_closes_drains_what_was_begun(warm: Path) -> None:
-    """It sends SIGHUP more than once, and nothing can be written to it any more."""
+    """It sends SIGHUP more than once, the end of its session SIGTERM, and nothing can be written to it any more."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [*COMMAND, "serve"],
@@ -247,6 +247,7 @@ def test_a_terminal_that_closes_drains_what_was_begun(warm: Path) -> None:
             os.close(ours)
             eventually(lambda: httpx.get(url[1] + "/readyz").status_code == 503, DRAIN_SECONDS)
             process.send_signal(signal.SIGHUP)
+            process.send_signal(signal.SIGTERM)
             assert half_sent.finish()[0].startswith(b"HTTP/1.1 200 ")
         assert process.wait(STOP_LIMIT_SECONDS) == 0
     assert all_gone(warm)

@@ -99,16 +99,17 @@ def serve(roles: Annotated[str, typer.Option(help="api, stream, worker; comma se
 
 
 def _stop_signal() -> asyncio.Event:
-    stop = asyncio.Event()
+    stop, told = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
-        # Never the second signal that stops at once: a terminal that closes sends several.
+        # Never counts as one of the two that stop at once: a terminal that closes sends it more than once, and others.
         loop.add_signal_handler(signal.SIGHUP, stop.set)
 
     def on_signal() -> None:
-        if stop.is_set():
+        if told.is_set():
             # The kernel ends the embedded PostgreSQL with us.
             os._exit(STOPPED_AT_ONCE)
+        told.set()
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -3,6 +3,8 @@
 import contextlib
 import json
 import shutil
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.conftest import Urls
+from tests.conftest import Urls, server
+from tests.forks import Fork
 from tests.intents.desk import Tables
-from tests.platform import Platform, environment, run_command, serving
+from tests.platform import PROGRAM, Platform, environment, run_command, serving
 from tests.storage.conftest import all_gone
 from tests.waiting import eventually
 from trading_intents.secret import Secret
@@ -153,10 +156,10 @@ def test_a_platform_that_does_not_run_is_backed_up_and_restored_in_its_place(war
 
 def test_keys_can_be_left_out_and_it_is_said(warm: Path, tmp_path: Path) -> None:
     done = run_command(environment(warm, {}), "backup", str(tmp_path / "backups"), "--without-keys")
-    assert f"left out, to be kept by you: {warm / 'vault-keys.json'}\n" in done.stdout
+    assert "left out, to be kept by you: vault-keys.json\n" in done.stdout
     folder = tmp_path / "restored"
     restored = run_command(environment(folder, {}), "restore", str(tmp_path / "backups"))
-    assert "the backup has no vault-keys.json: put yours into" in restored.stdout
+    assert "not in the backup: vault-keys.json; put it back" in restored.stdout
     assert not (folder / "vault-keys.json").exists()
     assert not {path.name for path in (tmp_path / "backups").rglob("*")} & {"vault-keys.json", "identity-key.pem"}
 
@@ -204,6 +207,32 @@ def test_a_platform_does_not_start_beside_a_restore_that_was_killed(warm: Path, 
     assert again.returncode == 0, again.stderr
     with serving(warm) as platform:
         assert platform.client.get("/readyz").status_code == 200
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.chaos)])
+def test_a_restore_that_is_killed_leaves_nothing_or_marked_data(warm: Path, tmp_path: Path, kills: int) -> None:
+    with serving(warm, ROLES="api") as platform:
+        for _ in range(3):
+            DemoAccount(platform, warm).order()
+        backup(warm, tmp_path / "backups")
+    folder = tmp_path / "restored"
+    environ = environment(folder, {})
+    began = time.monotonic()
+    assert run_command(environ, "restore", str(tmp_path / "backups")).returncode == 0
+    whole_seconds = time.monotonic() - began
+    for kill in range(1, kills + 1):
+        shutil.rmtree(folder)
+        process = Fork(PROGRAM, "restore", str(tmp_path / "backups"), environ=environ)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(whole_seconds * kill / (kills + 1))
+        process.kill()
+        process.wait()
+        eventually(lambda: all_gone(folder) and all_gone(folder / "restoring"), 5)
+        if (folder / "postgres").exists():
+            with server(folder) as urls, psycopg.connect(urls.owner.reveal()) as owner:
+                assert owner.execute("SELECT count(restored_at) FROM commands").fetchone() == (3,)
+        again = run_command(environ, "restore", str(tmp_path / "backups"), "--replace")
+        assert again.returncode == 0, again.stderr
 
 
 def test_an_external_database_is_its_administrators_to_back_up_and_restore(tmp_path: Path, urls: Urls) -> None:

@@ -46,13 +46,13 @@ class Description:
     epoch: str  # of the event log: another one means that a backup was restored in between
     base: str | None  # the backup that this one says the changes to; None: it is a full one
     files: dict[str, str]  # SHA-256 of each
+    left_out: tuple[str, ...] = ()  # what a restore needs besides, to be kept elsewhere
 
 
 @dataclass(frozen=True, slots=True)
 class Backup:
     folder: Path
     description: Description
-    left_out: tuple[str, ...] = ()  # that a restore needs, and that is to be kept elsewhere
 
 
 async def make_backup(
@@ -73,12 +73,13 @@ async def make_backup(
                 raise StartupRefused("the keys in DATA_DIR were changed while the backup was made: make it again")
             await verify_base_backup(cluster.binaries, draft / DATA, lambda *done: report("verifying the copy", *done))
             digests = {file: hashlib.sha256(content).hexdigest() for file, content in files.items()}
-            described = Description(now.isoformat(), epoch, base.folder.name if base else None, digests)
+            left_out = _left_out(settings, cluster.home, files)
+            described = Description(now.isoformat(), epoch, base.folder.name if base else None, digests, left_out)
             (draft / FILES).mkdir(mode=0o700)
             for file, content in files.items():
                 write_private(draft / FILES / file, content)
             write_private(draft / DESCRIPTION, msgspec.json.format(msgspec.json.encode(described), indent=2))
-    return Backup(folder / name, described, _left_out(settings, cluster.home, files))
+    return Backup(folder / name, described)
 
 
 def find_chain(source: Path) -> list[Backup]:
@@ -97,6 +98,7 @@ def find_chain(source: Path) -> list[Backup]:
 async def verify_chain(binaries: Path, chain: list[Backup], report: Report) -> None:
     for backup in chain:
         step = f"verifying {backup.folder.name}"
+        report(step, 0, 0)
         await verify_base_backup(binaries, backup.folder / DATA, lambda *done, step=step: report(step, *done))
         for file, digest in backup.description.files.items():
             path = backup.folder / FILES / file
@@ -146,6 +148,8 @@ def _read(folder: Path) -> Backup:
         description = msgspec.json.decode((folder / DESCRIPTION).read_bytes(), type=Description)
     except (OSError, ValueError) as error:
         raise StartupRefused(f"{folder / DESCRIPTION} cannot be read: {error}") from None
+    if strange := description.files.keys() - set(KEPT_FILES):
+        raise StartupRefused(f"{folder / DESCRIPTION} names files that are not a backup's: {', '.join(strange)}")
     return Backup(folder.absolute(), description)
 
 
@@ -167,9 +171,9 @@ def _read_files(home: Path, with_keys: bool) -> dict[str, bytes]:
 
 
 def _left_out(settings: Settings, home: Path, files: dict[str, bytes]) -> tuple[str, ...]:
-    left_out = [str(home / name) for name in KEY_FILES if name not in files and (home / name).exists()]
+    left_out = [name for name in KEY_FILES if name not in files and (home / name).exists()]
     elsewhere = [name for name in ("vault_key_file", "vault_master_keys", "vault_url") if getattr(settings, name)]
-    return (*left_out, *(f"the vault's keys of {PREFIX}{name.upper()}" for name in elsewhere))
+    return (*left_out, *(f"the vault's keys, of {PREFIX}{name.upper()}" for name in elsewhere))
 
 
 async def _prepare_server(owner_url: str, cluster: Cluster, incremental: bool) -> str:

@@ -49,7 +49,7 @@ def add_commands(cli: typer.Typer, run: Run, operator: Callable[[], str]) -> Non
             base = made.description.base
             typer.echo(f"backed up to {made.folder}" + (f", an increment to {base}" if base else ""))
             typer.echo(f"with {', '.join(made.description.files)}: whoever has this folder has what they open")
-            for what in made.left_out:
+            for what in made.description.left_out:
                 typer.echo(f"left out, to be kept by you: {what}")
             return 0
 
@@ -88,10 +88,8 @@ def add_commands(cli: typer.Typer, run: Run, operator: Callable[[], str]) -> Non
             typer.echo(NEVER_SENT.format(done.commands))
             if done.aside:
                 typer.echo(f"what was there before is in {done.aside}")
-            for name in done.missing_keys:
-                typer.echo(
-                    f"the backup has no {name}: put yours into {settings.data_dir} before you start the platform"
-                )
+            for what in done.backup.description.left_out:
+                typer.echo(f"not in the backup: {what}; put it back before you start the platform")
             return 0
 
         run(work)

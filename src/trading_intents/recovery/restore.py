@@ -11,7 +11,6 @@ from trading_intents.errors import StartupRefused
 from trading_intents.recovery.backups import (
     FILES,
     KEPT_FILES,
-    KEY_FILES,
     Backup,
     Report,
     find_chain,
@@ -37,7 +36,6 @@ class Restored:
     backup: Backup
     commands: int  # CREATEs and REPLACEs that waited to be sent, and are looked up instead
     aside: Path | None  # where the data from before are
-    missing_keys: tuple[str, ...]
 
 
 async def restore_backup(
@@ -66,7 +64,7 @@ async def restore_backup(
             (staging / name).rename(home / name)
         sync_folder(home)
         shutil.rmtree(staging)
-    return Restored(chain[-1], commands, aside, tuple(name for name in KEY_FILES if not (home / name).exists()))
+    return Restored(chain[-1], commands, aside)
 
 
 def _refuse_occupied(home: Path, replace: bool) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import shutil
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from trading_intents.storage.embedded.cluster import OWNER, PORT, Cluster, progr
 
 PROGRESS = re.compile(rb"(\d+)/(\d+) kB")
 MAX_SAID_LINES = 5
+COMBINE = "pg_combinebackup"  # from version 17 on
 
 OnProgress = Callable[[int, int], None]  # kB that are done, of how many
 
@@ -37,12 +39,16 @@ async def make_base_backup(cluster: Cluster, folder: Path, manifest: Path | None
 
 async def verify_base_backup(binaries: Path, folder: Path, on_progress: OnProgress) -> None:
     """Every file against the manifest, and that the write-ahead log is there and can be read."""
-    await _run(binaries, "pg_verifybackup", "--progress", str(folder), on_progress=on_progress)
+    shown = ["--progress"] if (binaries / COMBINE).exists() else []  # older than 17, it may not know the option
+    await _run(binaries, "pg_verifybackup", *shown, str(folder), on_progress=on_progress)
 
 
 async def combine_base_backups(binaries: Path, folders: Sequence[Path], into: Path) -> None:
     """A full one and its increments, the oldest first, become a folder that a server can be started on."""
-    await _run(binaries, "pg_combinebackup", f"--output={into}", *map(str, folders), on_progress=lambda *_: None)
+    if len(folders) == 1:
+        await asyncio.to_thread(shutil.copytree, folders[0], into)
+        return
+    await _run(binaries, COMBINE, f"--output={into}", *map(str, folders), on_progress=lambda *_: None)
 
 
 async def _run(
