@@ -79,3 +79,4 @@ def test_cancels_are_served_while_the_other_submits_are_limited(limited: Platfor
             task.result()
     assert answers == {202: CANCELS}
     assert set(codes) == {202, 429}
+    assert codes[429] > codes[202], "there were more than were allowed"

@@ -277,7 +277,9 @@ async def test_a_head_in_two_pieces_after_a_large_body_is_read(site: Site) -> No
 LIMITED = b"GET /v1/limited HTTP/1.1\r\nhost: x\r\nx-name: ada\r\n\r\n"
 
 
-async def spend_limit(site: Site) -> None:
+async def spend_limit(site: Site, monkeypatch: pytest.MonkeyPatch, max_refused: int = 0) -> None:
+    """And have refused connections held back when there are more than that."""
+    monkeypatch.setattr(table_module, "MAX_REFUSED", max_refused)
     for _ in range(10):
         assert (await site.client.get("/v1/limited", headers={"x-name": "ada"})).status_code == 200
 
@@ -285,7 +287,7 @@ async def spend_limit(site: Site) -> None:
 async def test_a_client_that_does_not_wait_as_told_is_not_read_until_then(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await spend_limit(site)
+    await spend_limit(site, monkeypatch)
     monkeypatch.setattr(connection_module, "BACK_OFF_SECONDS", 60.0)
     async with connected(site) as (reader, writer), connected(site) as (other_reader, other):
         for _ in range(2):
@@ -301,7 +303,7 @@ async def test_a_client_that_does_not_wait_as_told_is_not_read_until_then(
 
 
 async def test_a_client_that_did_not_wait_is_read_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    await spend_limit(site)
+    await spend_limit(site, monkeypatch)
     monkeypatch.setattr(connection_module, "BACK_OFF_SECONDS", 0.05)
     async with connected(site) as (reader, writer):
         for _ in range(20):
@@ -312,10 +314,19 @@ async def test_a_client_that_did_not_wait_is_read_again(site: Site, monkeypatch:
 
 
 async def test_one_refusal_holds_nothing_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    await spend_limit(site)
+    await spend_limit(site, monkeypatch)
     monkeypatch.setattr(connection_module, "BACK_OFF_SECONDS", 60.0)
     async with connected(site) as (reader, writer):
         writer.write(LIMITED)
         assert (await read_answer(reader))[0] == 429
         writer.write(GET)
         assert (await read_answer(reader))[0] == 200
+
+
+async def test_few_refused_connections_are_read_on(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    await spend_limit(site, monkeypatch, max_refused=1)
+    monkeypatch.setattr(connection_module, "BACK_OFF_SECONDS", 60.0)
+    async with connected(site) as (reader, writer):
+        for _ in range(20):
+            writer.write(LIMITED)
+            assert (await read_answer(reader))[0] == 429

@@ -274,12 +274,14 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._close()
 
     def _hold_back(self) -> None:
-        """A client that is refused again before it may come back is not read until then: a thousand connections that
-        never wait would take the process from those that do. One that a proxy's clients share is read on."""
+        """Where many connections are refused, one that is refused again before it may come back is not read until then:
+        a thousand that never wait would take the process from those that do. One that a proxy's clients share is read
+        on."""
         now = self._loop.time()
-        if now >= self._back_off_until or self._table.connections.get(self) is None:
+        if now >= self._back_off_until:
             self._back_off_until = now + BACK_OFF_SECONDS
-        elif not self._is_held_back:
+            self._table.count_refused(BACK_OFF_SECONDS)
+        elif self._table.may_hold_back(self) and not self._is_held_back:
             self._is_held_back = True
             spread_seconds = random.random() * BACK_OFF_SECONDS  # noqa: S311 - no secret
             self._loop.call_at(self._back_off_until + spread_seconds, self._stop_holding_back)

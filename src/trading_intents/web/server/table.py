@@ -15,6 +15,7 @@ from trading_intents.web.routing import App
 MAX_CONNECTIONS = 10_000
 READ_BYTES = 64 * 1024
 CLOSE_SECONDS = 1.0
+MAX_REFUSED = 100  # connections that were answered 429 within a second, before any is held back
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class ConnectionTable:
         self._by_address: Counter[str | None] = Counter()
         self.buffer = bytearray(READ_BYTES)  # a read is parsed or copied before the next one
         self.date = b""
+        self._refused = 0
 
     def add(self, connection: Connection, peer: str) -> PlatformError | None:
         """Count a connection; answers the refusal if it is one too many."""
@@ -74,6 +76,18 @@ class ConnectionTable:
         if not self._by_address[address]:
             del self._by_address[address]
         self.app.metrics.http_connections.dec()
+
+    def count_refused(self, seconds: float) -> None:
+        """A connection was answered 429; it counts for so long."""
+        self._refused += 1
+        asyncio.get_running_loop().call_later(seconds, self._forget_refused)
+
+    def _forget_refused(self) -> None:
+        self._refused -= 1
+
+    def may_hold_back(self, connection: Connection) -> bool:
+        is_proxy = self.connections.get(connection) is None
+        return self._refused > MAX_REFUSED and not is_proxy
 
     async def tick(self) -> None:
         """Once a second: renew the date header, and end the connections that are past a deadline."""
