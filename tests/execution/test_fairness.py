@@ -9,9 +9,11 @@ import pytest
 
 from tests.conftest import Urls
 from tests.execution.floor import Floor, executing, open_floor
-from trading_intents.brokers.port import CommandResult, IntegrationContext, OrderTicket
+from trading_intents.brokers.port import CommandResult, IntegrationContext, Lookup, OrderTicket
+from trading_intents.execution.dispatcher import MAX_IN_FLIGHT
+from trading_intents.execution.watch import LOOKUPS_AT_ONCE
 from trading_intents.intents.model import Cancel
-from trading_intents.testing.fakes import Venue, VenueLink
+from trading_intents.testing.fakes import Act, Venue, VenueLink
 
 CALL_SECONDS = 3.0
 QUEUED = 300
@@ -20,11 +22,13 @@ ROUNDS = 3
 
 
 class SlowVenue(Venue):
-    """Takes CALL_SECONDS for each command of the accounts in `slow`."""
+    """Takes CALL_SECONDS for each CREATE of the accounts in `slow`, for each look-up of those in `slow_lookups`."""
 
-    def __init__(self) -> None:
-        super().__init__("paper")
+    def __init__(self, calls_at_once: int = 10) -> None:
+        super().__init__("paper", calls_at_once=calls_at_once)
         self.slow: set[UUID] = set()
+        self.slow_lookups: set[UUID] = set()
+        self.under_way = self.max_under_way = self.ended = 0  # slow calls
 
     def connect(self, context: IntegrationContext) -> VenueLink:
         return SlowLink(self, context.account.id)
@@ -34,8 +38,23 @@ class SlowLink(VenueLink):
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         assert isinstance(self._venue, SlowVenue)
         if self.account_id in self._venue.slow:
-            await asyncio.sleep(CALL_SECONDS)
+            await self._delay(self._venue)
         return await super().submit(ticket, deadline)
+
+    async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
+        assert isinstance(self._venue, SlowVenue)
+        if self.account_id in self._venue.slow_lookups:
+            await self._delay(self._venue)
+        return await super().lookup(client_order_id, broker_order_id, deadline)
+
+    async def _delay(self, venue: SlowVenue) -> None:
+        venue.under_way += 1
+        venue.max_under_way = max(venue.max_under_way, venue.under_way)
+        try:
+            await asyncio.sleep(CALL_SECONDS)
+        finally:
+            venue.under_way -= 1
+            venue.ended += 1
 
 
 async def time_create_and_cancel(floor: Floor, account: UUID) -> tuple[float, float]:
@@ -70,6 +89,53 @@ async def test_a_slow_account_delays_no_other(urls: Urls) -> None:
         assert waiting > QUEUED / 2, "the slow account was done before the test was"
 
 
+async def test_an_account_has_no_more_commands_under_way_than_its_broker_takes(urls: Urls) -> None:
+    venue = SlowVenue(calls_at_once=4)
+    async with open_floor(urls, accounts=2, venue=venue) as floor:
+        slow, fast = floor.office.accounts
+        venue.slow.add(slow)
+        await asyncio.gather(*(floor.create(account=slow) for _ in range(20)))
+        async with executing(floor):
+            await floor.until_true(lambda: venue.under_way >= venue.capabilities.calls_at_once)
+            await floor.create(account=slow)
+            await floor.until_status(await floor.create(account=fast), "NEW")  # claimed after all of the others
+            claimed = await floor.office.owner.fetchval(
+                "SELECT count(*) FROM outbox WHERE lane = $1 AND attempts > 0", slow
+            )
+            assert (claimed, venue.max_under_way) == (4, 4)
+
+
+@pytest.mark.alone(seconds=15)
+async def test_calls_that_are_not_answered_take_no_other_accounts_place(urls: Urls) -> None:
+    """An account whose broker takes more calls at once than this process has under way altogether."""
+    venue = SlowVenue(calls_at_once=MAX_IN_FLIGHT + 1)
+    async with open_floor(urls, accounts=2, venue=venue) as floor:
+        slow, fast = floor.office.accounts
+        venue.slow.add(slow)
+        await asyncio.gather(*(floor.create(account=slow) for _ in range(MAX_IN_FLIGHT)))
+        async with executing(floor):
+            await floor.until_true(lambda: venue.under_way == MAX_IN_FLIGHT)
+            await floor.until_status(await floor.create(account=fast), "NEW")
+            assert venue.ended == 0, "the order waited for a slow call"
+
+
+@pytest.mark.alone(seconds=10)
+async def test_slow_look_ups_of_an_account_delay_no_other(urls: Urls) -> None:
+    venue = SlowVenue()
+    async with open_floor(urls, accounts=2, venue=venue) as floor, executing(floor):
+        slow, fast = floor.office.accounts
+        venue.slow_lookups.add(slow)
+        venue.acts += [Act.DROP] * LOOKUPS_AT_ONCE
+        for _ in range(LOOKUPS_AT_ONCE):
+            await floor.create(account=slow)
+        await floor.until_true(lambda: venue.under_way == LOOKUPS_AT_ONCE)
+        venue.acts.append(Act.DROP)
+        venue.is_mute = True
+        await floor.until_status(await floor.create(account=fast), "NEW")
+        assert venue.lookups, "it was not the look-up that told"
+        assert venue.ended == 0, "the look-up waited for a slow one"
+
+
 async def test_a_cancel_overtakes_the_queue_of_its_own_account(urls: Urls) -> None:
     venue = SlowVenue()
     async with open_floor(urls, venue=venue) as floor, executing(floor, most_age_millis=60_000):
@@ -82,7 +148,7 @@ async def test_a_cancel_overtakes_the_queue_of_its_own_account(urls: Urls) -> No
         await floor.cancel(queued[-1])
         ended = await floor.until_status(queued[-1], "CANCELLED", 2 * CALL_SECONDS + 1)
         assert ended["reason"] == "before_send"
-        assert await floor.coid(queued[-1]) not in venue.arrived("SUBMIT")
+        assert await floor.coid(queued[-1]) not in venue.arrived("submit")
 
 
 @pytest.mark.parametrize("held", ["stream_heads", "orders"])
@@ -97,13 +163,14 @@ async def test_what_another_transaction_holds_delays_nobody_else(urls: Urls, hel
         await floor.until_status(mine, "NEW")
         theirs = await other.create()
         await other.until_status(theirs, "NEW")
+        my_id, their_id = await floor.coid(mine), await other.coid(theirs)
         holder = await asyncpg.connect(urls.owner.reveal())
         async with holder.transaction():
             where = {"stream_heads": "organization_id = $1", "orders": "order_id = $1"}[held]
             key = other.office.organization if held == "stream_heads" else theirs
             await holder.execute(f"SELECT FROM {held} WHERE {where} FOR UPDATE", key)
-            floor.fill(await other.coid(theirs))
-            floor.fill(await floor.coid(mine))
+            floor.fill(their_id)  # nothing is awaited between them: both are in one batch
+            floor.fill(my_id)
             await floor.until_status(mine, "FILLED", 1.0)
             assert (await other.order(theirs))["order_status"] == "NEW"
         await holder.close()
