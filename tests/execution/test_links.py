@@ -13,6 +13,7 @@ from trading_intents.brokers.paper.broker import INTEGRATION
 from trading_intents.brokers.port import AccountSnapshot, EventKind, IntegrationContext
 from trading_intents.clock import SystemClock
 from trading_intents.execution.service import Execution
+from trading_intents.execution.store import JUST_SENT_SECONDS
 from trading_intents.telemetry import Metrics
 from trading_intents.testing.fakes import Act, Venue, VenueLink
 
@@ -85,9 +86,11 @@ async def test_an_order_that_was_sent_just_before_the_link_ended_is_looked_up_la
         await floor.until_status(intent, "NEW")
         await end_unheard(floor, intent)
         floor.venue.disconnect()
-        await floor.until_status(intent, "CANCELLED")
+        ended = await floor.until_status(intent, "CANCELLED")
         assert floor.venue.snapshots == 2
         assert floor.venue.lookups == [await floor.coid(intent)]
+        sent_at = await floor.office.owner.fetchval("SELECT sent_at FROM commands")
+        assert ended["finished_at"] - sent_at >= timedelta(seconds=JUST_SENT_SECONDS)
 
 
 async def test_open_orders_are_reconciled_now_and_then(urls: Urls) -> None:
@@ -105,9 +108,13 @@ async def test_open_orders_are_reconciled_now_and_then(urls: Urls) -> None:
 
 
 class HangingVenue(Venue):
-    """Answers no snapshot of this account any more."""
+    """Answers no snapshot of the account `hanging`; `asked` names the account of each one."""
 
     hanging: UUID | None = None
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.asked: list[UUID] = []
 
     def connect(self, context: IntegrationContext) -> VenueLink:
         self.contexts.append(context)
@@ -117,6 +124,7 @@ class HangingVenue(Venue):
 class HangingLink(VenueLink):
     async def snapshot(self, since: datetime) -> AccountSnapshot:
         assert isinstance(self._venue, HangingVenue)
+        self._venue.asked.append(self.account_id)
         if self._venue.hanging == self.account_id:
             self._venue.failed_snapshots += 1
             await asyncio.Event().wait()
@@ -135,6 +143,30 @@ async def test_a_broker_that_answers_no_snapshot_delays_no_other_accounts_reconc
         await end_unheard(floor, intents[1])
         await floor.until_status(intents[1], "CANCELLED", 5)
         assert venue.failed_snapshots == 1
+
+
+async def test_an_account_without_open_orders_is_not_reconciled(urls: Urls) -> None:
+    venue = HangingVenue("paper")
+    async with open_floor(urls, accounts=2, venue=venue) as floor, executing(floor, reconcile_seconds=0.2):
+        busy, idle = floor.office.accounts
+        await floor.create(account=busy)
+        await floor.until_true(lambda: venue.asked.count(busy) > 4)
+        assert venue.asked.count(idle) == 1, "only when its link was opened"
+
+
+async def test_a_reconcile_now_and_then_hurries_no_look_up(urls: Urls) -> None:
+    """A broker that was not away can tell no more than it could at the last look-up."""
+    async with open_floor(urls) as floor, executing(floor, reconcile_seconds=0.2):
+        intent = await floor.create()
+        await floor.until_status(intent, "NEW")
+        await floor.office.owner.execute(
+            "UPDATE orders SET lookups = 3, lookup_due_at = clock_timestamp() + interval '1 hour'"
+        )
+        before, reconciled = await floor.order(intent), floor.venue.snapshots
+        await floor.until_true(lambda: floor.venue.snapshots > reconciled + 2)
+        after = await floor.order(intent)
+        assert (after["lookups"], after["lookup_due_at"]) == (3, before["lookup_due_at"])
+        assert floor.venue.lookups == []
 
 
 async def test_an_order_that_the_broker_lost_is_told_once(urls: Urls) -> None:

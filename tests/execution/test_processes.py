@@ -80,6 +80,23 @@ def test_the_platform_cancels_what_has_worked_too_long(urls: Urls, tmp_path: Pat
         assert crew.journal() == {stale: ["SUBMIT", "REPLACE", "CANCEL"], other: ["SUBMIT"]}
 
 
+def test_the_setting_says_how_often_accounts_with_open_orders_are_reconciled(urls: Urls, tmp_path: Path) -> None:
+    with open_crew(urls, tmp_path, accounts=1, EXECUTION_RECONCILE_SECONDS="1") as crew, crew.worker():
+        until_connected(crew)
+        crew.submit(create(limit("5", "1")))
+        eventually(lambda: crew.statuses() == {"NEW": 1}, 5)
+        crew.tables.execute(  # no event tells of it
+            "INSERT INTO paper_holdings VALUES ($1::text::uuid, 'MSFT', 7, 0, NULL, 0, 0, 0)", crew.accounts[0]
+        )
+
+        def told() -> list[tuple[str, str]]:
+            url = f"/v1/accounts/{crew.accounts[0]}/positions"
+            found = crew.api.client.get(url, headers=crew.headers).json()["data"]
+            return [(each["symbol"], each["broker_quantity"]) for each in found]
+
+        eventually(lambda: told() == [("MSFT", "7")], 10)
+
+
 def test_an_account_that_is_locked_keeps_no_other_accounts_stale_orders_working(urls: Urls, tmp_path: Path) -> None:
     with open_crew(urls, tmp_path) as crew, crew.worker():
         locked, free = crew.accounts
