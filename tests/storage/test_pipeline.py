@@ -213,6 +213,27 @@ async def test_after_a_lock_that_was_refused_the_connection_goes_on(urls: Urls, 
     assert await link.connect() is not opened
 
 
+@pytest.mark.parametrize(
+    ("code", "stays_open"),
+    [
+        ("55P03", True),  # lock_not_available
+        ("40P01", True),  # deadlock_detected
+        ("40001", True),  # serialization_failure
+        ("0A000", False),  # what a prepared statement gives whose columns have changed
+        ("26000", False),  # invalid_sql_statement_name: it is not prepared any more
+        ("23505", False),
+        ("57014", False),
+    ],
+)
+async def test_only_contention_leaves_the_connection_open(link: Pipeline, code: str, stays_open: bool) -> None:
+    opened = await link.connect()
+    with pytest.raises(Refused) as refused:
+        await link.run([Statement(f"DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{code}'; END $$")])
+    assert refused.value.code == code
+    assert (await link.connect() is opened) == stays_open
+    assert await link.run(ONE) == ANSWER
+
+
 @pytest.fixture(params=["embedded", "PostgreSQL 15"])
 def login(request: pytest.FixtureRequest) -> Iterator[Secret]:
     if request.param == "embedded":
