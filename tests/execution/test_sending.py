@@ -5,6 +5,7 @@ import pytest
 from tests.conftest import Urls
 from tests.execution.floor import Floor, executing, open_floor
 from trading_intents.brokers.port import EventKind
+from trading_intents.storage.pipeline import Statement
 from trading_intents.telemetry import Metrics
 from trading_intents.testing.fakes import Act, Venue
 
@@ -44,6 +45,27 @@ async def test_an_order_is_sent_acknowledged_and_filled(urls: Urls) -> None:
         assert floor.venue.journal == [("submit", await floor.coid(intent))]
         await floor.until_rows_are("completed")
         assert await floor.connection() == "connected"
+
+
+async def test_a_worker_that_lost_its_prepared_statements_records_all_the_same(urls: Urls) -> None:
+    """Each part of it meets the loss alone, with one command or one event."""
+    metrics = Metrics()
+    async with open_floor(urls) as floor, executing(floor, metrics=metrics) as execution:
+        await floor.until_status(await floor.create(), "NEW")
+
+        async def deallocate() -> None:
+            for part in (execution._dispatcher, execution._recorder):
+                await part._transactions._pipeline.run([Statement("DEALLOCATE ALL")])
+
+        await deallocate()
+        intent = await floor.create()
+        await floor.until_status(intent, "NEW", 3)
+        await floor.until_rows_are("completed", 3)
+        await deallocate()
+        floor.fill(await floor.coid(intent))
+        await floor.until_status(intent, "FILLED", 3)
+        assert [row["attempts"] for row in await floor.rows(intent)] == [1]
+        assert (floor.venue.lookups, alerts(metrics, "event_left_out")) == ([], 0)
 
 
 async def test_a_refusal_is_an_answer(urls: Urls) -> None:

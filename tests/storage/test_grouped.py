@@ -46,6 +46,14 @@ async def test_a_bad_item_harms_no_other() -> None:
     assert isinstance(results[1], ValueError)
 
 
+async def test_an_item_that_fails_alone_is_tried_once_more() -> None:
+    work = Work()
+    work.gate.set()
+    with pytest.raises(ValueError, match="bad"):
+        await GroupCommit(work).put(-1)
+    assert work.batches == [[-1], [-1]]
+
+
 @pytest.mark.parametrize("item", [1, -1])
 async def test_who_leaves_while_its_batch_runs_holds_up_nobody(item: int) -> None:
     work = Work()

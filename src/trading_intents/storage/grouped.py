@@ -100,9 +100,9 @@ class GroupTransactions:
 
 
 class GroupCommit(Generic[Item, Result]):
-    """While a batch is worked on the next one gathers. A batch that fails is tried item by item, so that a bad item
-    harms no other; not so when the database is away, or when the commit's outcome is unknown. Bounded by its callers,
-    each of whom waits."""
+    """While a batch is worked on the next one gathers. A batch that fails is tried once more, item by item: a bad item
+    harms no other, and a prepared statement that was refused is gone with its connection. Not so when the database is
+    away, or when the commit's outcome is unknown. Bounded by its callers, each of whom waits."""
 
     def __init__(
         self,
@@ -134,16 +134,16 @@ class GroupCommit(Generic[Item, Result]):
                 weight += self._weigh(batch[-1][0])
             await self._settle(batch)
 
-    async def _settle(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
+    async def _settle(self, batch: list[tuple[Item, asyncio.Future[Result]]], is_second: bool = False) -> None:
         batch = [each for each in batch if not each[1].done()]
         if not batch:
             return
         try:
             results = await self._work([item for item, _ in batch])
         except Exception as error:
-            if len(batch) > 1 and not isinstance(error, PlatformError):
+            if not is_second and not isinstance(error, PlatformError):
                 for each in batch:
-                    await self._settle([each])
+                    await self._settle([each], is_second=True)
                 return
             for _, settled in batch:
                 if not settled.done():  # its caller may have gone
