@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.floor import Floor, executing, open_floor
+from tests.execution.floor import MOST_AGE_MILLIS, Floor, executing, open_floor
 from tests.execution.test_sending import alerts
 from trading_intents.brokers.paper.broker import INTEGRATION
 from trading_intents.brokers.port import AccountSnapshot, EventKind, IntegrationContext
@@ -301,6 +301,21 @@ async def test_a_worker_whose_clock_is_wrong_sends_all_the_same(urls: Urls, seco
 
         await floor.until(is_sent)
         assert [row["attempts"] for row in await floor.rows(intent)] == [1]
+
+
+@pytest.mark.parametrize("seconds", [-31, 0, 31])
+async def test_a_ticket_ends_at_the_orders_age_whatever_the_wall_clock_says(urls: Urls, seconds: int) -> None:
+    clock = ShiftedClock(seconds)
+    async with open_floor(urls) as floor:
+        intent = await floor.create()
+        age = "UPDATE actions SET created_at = created_at - interval '10 s'"
+        await floor.office.owner.execute(f"SET session_replication_role = replica; {age}")
+        before = clock.monotonic()
+        async with executing(floor, clock=clock):
+            await floor.until_status(intent, "NEW")
+        not_after = floor.venue.orders[await floor.coid(intent)].ticket.not_after
+        assert not_after is not None
+        assert before < not_after < clock.monotonic() + MOST_AGE_MILLIS / 1000 - 10
 
 
 def holders(*executions: Execution) -> list[int]:
