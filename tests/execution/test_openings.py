@@ -7,6 +7,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from tests.conftest import Urls
 from tests.execution.floor import Floor, executing, open_floor
@@ -20,7 +21,7 @@ from trading_intents.intents.model import Create, Spec
 from trading_intents.storage.database import Database
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import make_log
-from trading_intents.testing.fakes import Venue
+from trading_intents.testing.fakes import Venue, VenueOrder
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
 pytestmark = pytest.mark.quiet
@@ -158,8 +159,21 @@ async def test_ids_of_open_orders_that_no_database_takes_keep_no_link_down(urls:
             await floor.until_status(await floor.create(), "NEW")
         for order in floor.venue.orders.values():
             order.number = "odd\0number\ud800"
+        somebody_elses = replace(order.ticket, client_order_id="odd\0id\ud800")
+        floor.venue.orders["other"] = VenueOrder(floor.account, somebody_elses, "v2")
         async with executing(floor) as execution:
             await floor.until_true(lambda: up(floor, execution))
+
+
+async def test_symbols_of_a_snapshot_are_read_as_ours_are(urls: Urls) -> None:
+    async with open_floor(urls) as floor:
+        floor.venue.positions = (report("A\0\x1f\ud800", "5", "p1"), report("msft", "3", "p2"))
+        async with executing(floor):
+            await until_position(floor, "MSFT", opening_quantity=D(3), broker_quantity=D(3), differs=False)
+            floor.venue.positions = (report("msft", "4", "p3"),)
+            await reconcile(floor)
+            await until_position(floor, "MSFT", quantity=D(3), broker_quantity=D(4), differs=True)
+        assert await floor.office.count("positions") == 1
 
 
 async def buy(floor: Floor, quantity: str, limit: str | None = None) -> UUID:

@@ -274,6 +274,20 @@ async def test_unreadable_text_stops_nothing(books: Books) -> None:
     assert len(row["reason"]) == 500
 
 
+async def test_answers_and_names_of_orders_that_no_database_takes_stop_nothing(books: Books) -> None:
+    odd = "\0\x1e\ud800\n"
+    taken, refused = await books.create("10"), await books.create("10")
+    acked = CommandResult(outcome=Outcome.ACKED, broker_order_id=f"b{odd}")
+    rejected = CommandResult(outcome=Outcome.REJECTED, message=f"no{odd}")
+    for sent, result in ((taken, acked), (refused, rejected)):
+        await books.tell(own=answer(sent.order_id, CommandKind.SUBMIT, sent.client_order_id, result))
+    assert (await books.order(refused))["reason"] == "no????"
+    await books.tell(fill(None, "e1", "4", broker_order_id=f"b{odd}"))
+    assert await status(books, taken) == ("PARTIALLY_FILLED", "4", [])
+    await books.tell(fill(None, "e2", "4", client_order_id=f"somebody else's{odd}"), fill(taken, "e3", "6"))
+    assert await status(books, taken) == ("FILLED", "10", [])
+
+
 async def test_an_execution_under_another_orders_key_raises_an_alert(books: Books) -> None:
     first, second = await books.create("10"), await books.create("10")
     await books.tell(fill(first, "e1", "4"))
