@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.intents.desk import Desk, create, limit
+from tests.intents.desk import Desk, Tables, create, limit
 from tests.stream.client import (
     ACTION,
     ALL,
@@ -23,6 +23,7 @@ from tests.stream.client import (
 from tests.stream.conftest import Opener
 from tests.waiting import eventually
 from tests.world import World
+from trading_intents.stream.subscriber import MOST_EVENTS_BEHIND
 
 
 def submit(desk: Desk, count: int, **more: Any) -> list[str]:
@@ -227,3 +228,25 @@ def test_primed_orders_come_first_then_the_primed_mark_then_what_happens(client:
     (intent_id,) = submit(desk, 1)
     live = follower.until(lambda event: body_of(event).intent_id == intent_id)
     assert all(event.cursor for event in live)
+
+
+def test_more_orders_than_a_reader_may_be_behind_are_primed_each_once(
+    client: Client, desk: Desk, tables: Tables
+) -> None:
+    (intent_id,) = submit(desk, 1)
+    tables.execute(
+        """
+        INSERT INTO orders
+        SELECT (jsonb_populate_record(o, jsonb_build_object('order_id', gen_random_uuid(), 'create_seq', n))).*
+        FROM orders o, generate_series(2, $2::bigint + 1) AS n WHERE o.order_id = $1::text::uuid
+        """,
+        intent_id,
+        MOST_EVENTS_BEHIND,
+    )
+    try:
+        follower = client.follow(desk.headers, desk.account["id"], (ORDER,), order_delivery=PRIMED).subscribed()
+        events = follower.until(lambda event: kind_of(event) == "primed")
+    finally:
+        tables.execute("DELETE FROM orders WHERE account_id = $1::text::uuid AND create_seq > 1", desk.account["id"])
+    ids = [event.broker_order.order_id for event in events if kind_of(event) == "broker_order"]
+    assert len(ids) == len(set(ids)) == MOST_EVENTS_BEHIND + 1
