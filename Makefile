@@ -9,9 +9,10 @@ WORKERS := 4
 # Compiled code is kept, whatever the shell says: every start takes half the time.
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
-LOCK := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --extra build
+PIN := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
+LOCK := $(PIN) --extra build
 
-.PHONY: help run test check bench chaos proto lock clean
+.PHONY: help run test check bench chaos proto client lock clean
 
 help: ## list these commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,9 +43,12 @@ chaos: $(VENV)/dev.stamp ## run the long fault tests, CHAOS_SEED=2 for another c
 proto: $(VENV)/dev.stamp ## generate the gRPC code from proto/
 	@$(BIN)/python -m grpc_tools.protoc -Itrading_intents/stream=proto --python_out=src --pyi_out=src --grpc_python_out=src trading_intents/stream/trading.proto
 
+client: $(VENV)/client.stamp ## install openapi-python-client, with which a test generates a client
+
 lock: ## pin the dependencies again (needs uv)
 	$(LOCK) pyproject.toml -o requirements.lock
 	$(LOCK) --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+	echo openapi-python-client | $(PIN) - -o requirements-client.lock
 
 clean: ## remove the environment and caches; data stay
 	find src tests bench -name __pycache__ -prune -exec rm -rf {} +
@@ -60,4 +64,11 @@ $(VENV)/run.stamp: requirements.lock pyproject.toml
 $(VENV)/dev.stamp: requirements-dev.lock $(VENV)/run.stamp
 	@echo "installing the developers' tools ..."
 	@$(PIP) install --require-hashes -r requirements-dev.lock
+	@touch $@
+
+# Apart from the rest: it needs an older typer than ours.
+$(VENV)/client.stamp: requirements-client.lock $(VENV)/run.stamp
+	@echo "installing the client generator ..."
+	@test -x $(VENV)/client/bin/python || $(PYTHON) -m venv $(VENV)/client
+	@$(VENV)/client/bin/python -m pip --disable-pip-version-check -q install --require-hashes -r requirements-client.lock
 	@touch $@

@@ -14,7 +14,7 @@ from trading_intents.cli import cli
 from trading_intents.config import Rate, Settings
 from trading_intents.secret import Secret
 from trading_intents.telemetry import Metrics
-from trading_intents.web.openapi import wire_errors
+from trading_intents.web.description.openapi import wire_errors
 
 pytest_plugins = ("tests.warm",)
 

@@ -181,7 +181,7 @@ def test_the_names_of_tests_are_sentences() -> None:
     assert complaints(TESTS, short) == {}
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock", "requirements-client.lock"])
 def test_locks_pin_by_hash_and_name_no_place(name: str) -> None:
     text = (ROOT / name).read_text()
     assert "://" not in text

@@ -331,7 +331,7 @@ def build_app(parts: Parts, features: Features) -> App:
         routes += features.routes
     if {"api", "stream"} & set(settings.roles):
         routes += features.event_routes
-    routes += description_routes(public, routes, __version__)
+    routes += description_routes(public, routes, __version__, _url(settings.http_host, settings.http_port))
     app = App(routes, features.limits, Proxies(settings.trusted_proxies), parts.clock, parts.metrics, parts.log)
     return app
 

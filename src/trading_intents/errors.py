@@ -23,13 +23,14 @@ PlatformError
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    pointer: str  # RFC 6901, into the body
+    pointer: str  # RFC 6901, into the body; of a query parameter ?name
     detail: str
+    did_you_mean: str = ""
 
 
 class PlatformError(Exception):
@@ -116,7 +117,7 @@ class ControlRejected(PlatformError):
 
     status, code, title = 409, "control_rejected", "The controls refuse this"
 
-    def __init__(self, triggered: Sequence[object] = (), reasons: Sequence[str] = ()) -> None:
+    def __init__(self, triggered: Sequence[Any] = (), reasons: Sequence[str] = ()) -> None:
         super().__init__("a control refuses this: see `triggered`")
         self.triggered, self.reasons = tuple(triggered), tuple(reasons)
 
@@ -162,11 +163,15 @@ class UnsupportedMediaType(PlatformError):
 
 
 class ValidationFailed(PlatformError):
-    status, code, title = 422, "validation_failed", "The body breaks a rule"
+    status, code, title = 422, "validation_failed", "The request breaks a rule"
 
     @classmethod
     def at(cls, pointer: str, detail: str) -> "ValidationFailed":
-        return cls(f"{pointer or '/'}: {detail}", errors=[FieldError(pointer, detail)])
+        return cls.listing([FieldError(pointer, detail)])
+
+    @classmethod
+    def listing(cls, found: Sequence[FieldError]) -> "ValidationFailed":
+        return cls("; ".join(f"{error.pointer or '/'}: {error.detail}" for error in found), errors=found)
 
 
 class RateLimited(PlatformError):

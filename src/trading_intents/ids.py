@@ -19,6 +19,7 @@ IdTextMaker = Callable[[datetime], str]
 CHANCES_AT_ONCE = 100
 
 ID_PATTERN = r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
+ID_RULE = "must be an id: a UUID in lower case with dashes"
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 _ID = re.compile(ID_PATTERN.replace("$", r"\Z"))
 

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import io
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 import msgspec
@@ -15,12 +17,11 @@ from trading_intents.errors import Forbidden, NotFound, Unauthorized, VersionCon
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.testing.fakes import ManualClock
 from trading_intents.web.limits import Bucket, Limits, Proxies
-from trading_intents.web.openapi import IF_MATCH, PAGE_PARAMETERS
 from trading_intents.web.operations import description_routes, operations_routes
-from trading_intents.web.paging import Listing, read_page
+from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
 from trading_intents.web.problem import PLAIN
 from trading_intents.web.request import Answer, Incoming, Request, answer_json
-from trading_intents.web.routing import App, Respond, Route
+from trading_intents.web.routing import IF_MATCH, App, Operation, Respond, Route, Tag
 from trading_intents.web.server.listener import bind, serving
 from trading_intents.web.server.table import ConnectionLimits
 
@@ -49,6 +50,7 @@ class Anyone:
     name: str = "anyone"
     meaning: str = "anyone"
     public: bool = True
+    credentials: tuple[str, ...] = ()
 
     async def identify(self, request: Request) -> None: ...
 
@@ -62,6 +64,7 @@ class Known:
     name: str = "known"
     meaning: str = "whoever says a name"
     public: bool = False
+    credentials: tuple[str, ...] = ("bearer",)
 
     async def identify(self, request: Request) -> None:
         name = request.header(b"x-name")
@@ -116,7 +119,7 @@ async def open_site() -> AsyncIterator[Site]:
 
     routes = _routes(lever)
     routes += operations_routes(Anyone(), missing, metrics.registry, clock)
-    routes += description_routes(Anyone(), routes, "0.1.0")
+    routes += description_routes(Anyone(), routes, "0.1.0", "http://127.0.0.1:8080")
     rates, shared = (dict.fromkeys(Bucket, rate) for rate in (Rate(5, 10), Rate(10, 15)))
     limits = Limits(rates, shared, clock, metrics.rate_limited)
     app = App(routes, limits, Proxies(("127.0.0.9", "10.0.0.0/8")), clock, metrics, make_log("info", logs))
@@ -130,6 +133,11 @@ async def open_site() -> AsyncIterator[Site]:
         lever.append(Site(app, client, clock, port, logs))
         yield lever[0]
         lever[0].leave.set()
+
+
+def route(method: str, path: str, *told: Any, **more: Any) -> Route:
+    name = re.sub(r"\W+", "_", method.lower() + path).strip("_")
+    return Route(method, path, *told, operation=Operation(name, Tag.OPERATIONS), **more)
 
 
 def _routes(lever: list[Site]) -> tuple[Route, ...]:
@@ -174,15 +182,15 @@ def _routes(lever: list[Site]) -> tuple[Route, ...]:
 
     anyone, known = Anyone(), Known()
     return (
-        Route("GET", "/v1/things/{symbol}/time", anyone, echo, "Echo.", answer=Echo),
-        Route("GET", "/v1/things/special/time", anyone, limited, "Literal.", answer=Echo),
-        Route("POST", "/v1/places/{place}/orders", known, create, "Create.", body=Order, answer=Order, status=201),
-        Route("PUT", "/v1/orders", anyone, update, "Update.", body=Order, answer=Order, parameters=(IF_MATCH,)),
-        Route("GET", "/v1/lists/{owner}", anyone, listing, "List.", answer=Listing[Echo], parameters=PAGE_PARAMETERS),
-        Route("GET", "/v1/slow", anyone, slow, "Wait.", answer=Echo),
-        Route("GET", "/v1/broken", anyone, broken, "Break.", answer=Echo),
-        Route("GET", "/v1/plain", known, broken, "Break in plain text.", answer=Echo, error_shape=PLAIN),
-        Route("GET", "/v1/limited", known, limited, "Limited.", answer=Echo, bucket=Bucket.READS),
-        Route("POST", "/v1/quick/{name}", anyone, echo, "Begun without a task.", answer=Echo, quick=quick),
-        Route("GET", "/v1/limited-address", anyone, limited, "Limited.", answer=Echo, bucket=Bucket.READS),
+        route("GET", "/v1/things/{symbol}/time", anyone, echo, "Echo.", answer=Echo),
+        route("GET", "/v1/things/special/time", anyone, limited, "Literal.", answer=Echo),
+        route("POST", "/v1/places/{place}/orders", known, create, "Create.", body=Order, answer=Order, status=201),
+        route("PUT", "/v1/orders", anyone, update, "Update.", body=Order, answer=Order, parameters=(IF_MATCH,)),
+        route("GET", "/v1/lists/{owner}", anyone, listing, "List.", answer=Listing[Echo], parameters=PAGE_PARAMETERS),
+        route("GET", "/v1/slow", anyone, slow, "Wait.", answer=Echo),
+        route("GET", "/v1/broken", anyone, broken, "Break.", answer=Echo),
+        route("GET", "/v1/plain", known, broken, "Break in plain text.", answer=Echo, error_shape=PLAIN),
+        route("GET", "/v1/limited", known, limited, "Limited.", answer=Echo, bucket=Bucket.READS),
+        route("POST", "/v1/quick/{name}", anyone, echo, "Begun without a task.", answer=Echo, quick=quick),
+        route("GET", "/v1/limited-address", anyone, limited, "Limited.", answer=Echo, bucket=Bucket.READS),
     )

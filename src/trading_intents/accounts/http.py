@@ -16,10 +16,9 @@ from trading_intents.secret import Secret
 from trading_intents.trading import Environment, OrderKind, RouteStrategy, TimeInForce
 from trading_intents.web.body import Name, Text
 from trading_intents.web.limits import Bucket
-from trading_intents.web.openapi import IF_MATCH, PAGE_PARAMETERS
-from trading_intents.web.paging import Listing, read_page
+from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
 from trading_intents.web.request import Answer, Request, answer_json
-from trading_intents.web.routing import Route
+from trading_intents.web.routing import IF_MATCH, Operation, Route, Tag
 
 MAX_SECRET_BYTES = 8 * 1024
 
@@ -152,6 +151,7 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
             write,
             create,
             "Create a trading account.",
+            operation=Operation("create_account", Tag.ACCOUNTS),
             body=NewAccount,
             answer=TradingAccount,
             status=201,
@@ -164,17 +164,28 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
             read,
             listing,
             "List the organization's accounts; an API key sees its own environment's.",
+            operation=Operation("list_accounts", Tag.ACCOUNTS),
             answer=Listing[TradingAccount],
             bucket=reads,
             parameters=PAGE_PARAMETERS,
         ),
-        Route("GET", one, read, inspect, "Read an account.", answer=TradingAccount, bucket=reads),
+        Route(
+            "GET",
+            one,
+            read,
+            inspect,
+            "Read an account.",
+            operation=Operation("get_account", Tag.ACCOUNTS),
+            answer=TradingAccount,
+            bucket=reads,
+        ),
         Route(
             "PATCH",
             one,
             write,
             change,
             "Change an account's name, external id or disabled flag.",
+            operation=Operation("update_account", Tag.ACCOUNTS),
             body=ChangedAccount,
             answer=TradingAccount,
             bucket=writes,
@@ -187,6 +198,7 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
             write,
             close,
             "Close an account for good; it and its history stay readable.",
+            operation=Operation("close_account", Tag.ACCOUNTS),
             status=204,
             bucket=writes,
             parameters=(IF_MATCH,),
@@ -233,6 +245,7 @@ def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: 
             write,
             create,
             "Store the account's broker credential.",
+            operation=Operation("create_credential", Tag.CREDENTIALS),
             body=NewCredential,
             answer=Credential,
             status=201,
@@ -245,6 +258,7 @@ def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: 
             read,
             listing,
             "List the account's credential, without its secrets.",
+            operation=Operation("list_credentials", Tag.CREDENTIALS),
             answer=Listing[Credential],
             bucket=reads,
             parameters=PAGE_PARAMETERS,
@@ -255,6 +269,7 @@ def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: 
             write,
             change,
             "Rotate a credential's secrets, or change its label.",
+            operation=Operation("update_credential", Tag.CREDENTIALS),
             body=ChangedCredential,
             answer=Credential,
             bucket=writes,
@@ -267,6 +282,7 @@ def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: 
             write,
             remove,
             "Delete a credential and its secrets.",
+            operation=Operation("delete_credential", Tag.CREDENTIALS),
             status=204,
             bucket=writes,
             parameters=(IF_MATCH,),
@@ -302,6 +318,7 @@ def broker_routes(gate: Gate, brokers: Registry) -> tuple[Route, ...]:
             gate,
             listing,
             "List the brokers and what each can do.",
+            operation=Operation("list_brokers", Tag.BROKERS),
             answer=Listing[Broker],
             bucket=Bucket.READS,
             parameters=PAGE_PARAMETERS,

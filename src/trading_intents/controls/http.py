@@ -26,15 +26,12 @@ from trading_intents.controls.model import Switch, SymbolControl, TimeChange
 from trading_intents.controls.service import Switchboard, Target
 from trading_intents.errors import AccountClosed, InvalidCursor, LimitReached, NotFound, ValidationFailed
 from trading_intents.identity.access import Gate, caller_of
-from trading_intents.ids import parse_id
-from trading_intents.trading import Symbol, parse_symbol
+from trading_intents.ids import ID_RULE, parse_id
+from trading_intents.trading import SYMBOL_RULE, Symbol, parse_symbol
 from trading_intents.web.limits import Bucket
-from trading_intents.web.openapi import IF_MATCH, PAGE_PARAMETERS
-from trading_intents.web.paging import Listing, read_page
+from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
 from trading_intents.web.request import Answer, Request, answer_json
-from trading_intents.web.routing import Route
-
-NOT_A_SYMBOL = "a symbol is 1 to 32 of A-Z 0-9 . / : _ - and starts with a letter or digit"
+from trading_intents.web.routing import IF_MATCH, Operation, Route, Tag
 
 
 def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: Switchboard) -> tuple[Route, ...]:
@@ -66,10 +63,10 @@ def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: S
         body = request.body(ControlQuestion)
         target = _target(request, read, body.account_id)
         if target.account_id is None:
-            raise ValidationFailed.at("/account_id", "not an id")
+            raise ValidationFailed.at("/account_id", ID_RULE)
         symbol = None if body.symbol is None else parse_symbol(body.symbol)
         if body.symbol is not None and symbol is None:
-            raise ValidationFailed.at("/symbol", NOT_A_SYMBOL)
+            raise ValidationFailed.at("/symbol", SYMBOL_RULE)
         triggered = await controls.evaluate(target, symbol)
         return answer_json(Evaluation(not triggered, list(triggered)))
 
@@ -82,6 +79,7 @@ def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: S
             read,
             read_organization,
             "Read the organization's switch.",
+            operation=Operation("get_organization_control", Tag.CONTROLS),
             answer=OrganizationControl,
             bucket=reads,
             errors=(NotFound,),
@@ -92,18 +90,29 @@ def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: S
             write_organization,
             put_organization,
             "Set the organization's switch.",
+            operation=Operation("set_organization_control", Tag.CONTROLS),
             body=ManualSwitch,
             answer=OrganizationControl,
             bucket=writes,
             parameters=(IF_MATCH,),
         ),
-        Route("GET", account, read, read_account, "Read an account's switch.", answer=AccountControl, bucket=reads),
+        Route(
+            "GET",
+            account,
+            read,
+            read_account,
+            "Read an account's switch.",
+            operation=Operation("get_account_control", Tag.CONTROLS),
+            answer=AccountControl,
+            bucket=reads,
+        ),
         Route(
             "PUT",
             account,
             write,
             put_account,
             "Set an account's switch.",
+            operation=Operation("set_account_control", Tag.CONTROLS),
             body=ManualSwitch,
             answer=AccountControl,
             bucket=writes,
@@ -116,6 +125,7 @@ def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: S
             read,
             evaluate,
             "Ask whether the controls let an account, or a symbol on it, trade now, and which do not.",
+            operation=Operation("evaluate_controls", Tag.CONTROLS),
             body=ControlQuestion,
             answer=Evaluation,
             bucket=reads,
@@ -160,9 +170,8 @@ def symbol_routes(read: Gate, write: Gate, controls: Switchboard, zones: Abstrac
         await controls.remove_symbol(_target(request, write), lambda: _symbol(request), request.if_match())
         return Answer(status=204)
 
-    many = "/v1/controls/accounts/{account_id}/symbols"
+    many, reads, writes = "/v1/controls/accounts/{account_id}/symbols", Bucket.READS, Bucket.WRITES
     one = many + "/{symbol}"
-    reads, writes = Bucket.READS, Bucket.WRITES
     return (
         Route(
             "GET",
@@ -170,6 +179,7 @@ def symbol_routes(read: Gate, write: Gate, controls: Switchboard, zones: Abstrac
             read,
             listing,
             "List the account's symbols that have a control.",
+            operation=Operation("list_symbol_controls", Tag.CONTROLS),
             answer=Listing[ListedSymbol],
             bucket=reads,
             parameters=PAGE_PARAMETERS,
@@ -180,6 +190,7 @@ def symbol_routes(read: Gate, write: Gate, controls: Switchboard, zones: Abstrac
             read,
             inspect,
             "Read a symbol's controls.",
+            operation=Operation("get_symbol_controls", Tag.CONTROLS),
             answer=SymbolControls,
             bucket=reads,
             errors=(ValidationFailed,),
@@ -190,6 +201,7 @@ def symbol_routes(read: Gate, write: Gate, controls: Switchboard, zones: Abstrac
             write,
             put,
             "Create or replace a symbol's manual control.",
+            operation=Operation("set_symbol_control", Tag.CONTROLS),
             body=ManualSwitch,
             answer=SymbolManualControl,
             bucket=writes,
@@ -202,6 +214,7 @@ def symbol_routes(read: Gate, write: Gate, controls: Switchboard, zones: Abstrac
             write,
             remove,
             "Remove both controls of a symbol.",
+            operation=Operation("delete_symbol_controls", Tag.CONTROLS),
             status=204,
             bucket=writes,
             parameters=(IF_MATCH,),
@@ -213,6 +226,7 @@ def symbol_routes(read: Gate, write: Gate, controls: Switchboard, zones: Abstrac
             write,
             change_time,
             "Create or change a symbol's time control.",
+            operation=Operation("update_symbol_time_control", Tag.CONTROLS),
             body=ChangedTime,
             answer=SymbolTimeControl,
             bucket=writes,
@@ -238,5 +252,5 @@ def _symbol(request: Request) -> Symbol:
     """Not an id, so one that nothing can have is a broken rule, not an unknown one."""
     symbol = parse_symbol(request.params["symbol"])
     if symbol is None:
-        raise ValidationFailed.at("", NOT_A_SYMBOL)
+        raise ValidationFailed.at("", SYMBOL_RULE)
     return symbol

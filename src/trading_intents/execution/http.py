@@ -9,13 +9,11 @@ from trading_intents.brokers.paper.quotes import Posted, Prices, Quotes
 from trading_intents.clock import rfc3339
 from trading_intents.errors import LimitReached, ValidationFailed
 from trading_intents.identity.access import Gate, caller_of
-from trading_intents.trading import AMOUNT_PATTERN, amount_text, parse_amount, parse_symbol
+from trading_intents.trading import AMOUNT_PATTERN, AMOUNT_RULE, SYMBOL_RULE, amount_text, parse_amount, parse_symbol
 from trading_intents.web.limits import Bucket
 from trading_intents.web.request import Answer, Request, answer_json
-from trading_intents.web.routing import Route
+from trading_intents.web.routing import Operation, Route, Tag
 
-NOT_A_SYMBOL = "a symbol is 1 to 32 of A-Z 0-9 . / : _ - and starts with a letter or digit"
-NOT_AN_AMOUNT = 'must be a decimal greater than zero such as "10.5": up to 18 digits, up to 18 decimals'
 A_NUMBER = "amounts are decimal strings: a JSON number may lose digits on its way"
 
 Amount = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": AMOUNT_PATTERN})]
@@ -50,7 +48,7 @@ def quote_routes(gate: Gate, quotes: Quotes) -> tuple[Route, ...]:
         organization_id = caller_of(request).organization_id
         symbol = parse_symbol(request.params["symbol"])
         if symbol is None:
-            raise ValidationFailed.at("", NOT_A_SYMBOL)
+            raise ValidationFailed.at("", SYMBOL_RULE)
         posted = await quotes.post(organization_id, symbol, _read(request))
         return answer_json(_show(str(organization_id), posted), version=posted.number)
 
@@ -61,6 +59,7 @@ def quote_routes(gate: Gate, quotes: Quotes) -> tuple[Route, ...]:
             gate,
             put,
             "Post a quote for the organization's paper accounts.",
+            operation=Operation("post_paper_quote", Tag.PAPER),
             body=NewQuote,
             answer=PaperQuote,
             bucket=Bucket.WRITES,
@@ -95,7 +94,7 @@ def _read(request: Request) -> Prices:
 def _amount(pointer: str, text: str) -> Decimal:
     amount = parse_amount(text)
     if amount is None:
-        raise ValidationFailed.at(pointer, NOT_AN_AMOUNT)
+        raise ValidationFailed.at(pointer, AMOUNT_RULE)
     return amount
 
 

@@ -161,6 +161,9 @@ class Gate:
 
     def __init__(self, rule: Rule, authenticator: Authenticator, internal_organizations: AbstractSet[str]) -> None:
         self.name, self.meaning, self.public = rule.name, rule.meaning, rule.public
+        takes_bearer = {rule.user, rule.service} != {Refuse.AS_401}
+        takes = {"api_key": rule.key is not Refuse.AS_401, "bearer": takes_bearer}
+        self.credentials = tuple(kind for kind, is_taken in takes.items() if is_taken)
         self._rule, self._authenticator, self._internal = rule, authenticator, internal_organizations
 
     async def identify(self, request: Request) -> None:

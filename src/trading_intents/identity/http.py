@@ -27,11 +27,10 @@ from trading_intents.ids import parse_id
 from trading_intents.trading import Environment
 from trading_intents.web.body import Name
 from trading_intents.web.limits import Bucket
-from trading_intents.web.openapi import IF_MATCH, PAGE_PARAMETERS
-from trading_intents.web.paging import Listing, read_page
+from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
 from trading_intents.web.problem import OAUTH, PLAIN
 from trading_intents.web.request import FORM, Answer, Request, answer_json
-from trading_intents.web.routing import Route
+from trading_intents.web.routing import IF_MATCH, Operation, Route, Tag
 
 MAX_FORM_FIELDS = 20
 DISCOVERY_PATH = "/.well-known/openid-configuration"
@@ -153,6 +152,7 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
             gate,
             create,
             "Make an API key; it is shown this once.",
+            operation=Operation("create_api_key", Tag.API_KEYS),
             body=NewApiKey,
             answer=CreatedApiKey,
             status=201,
@@ -165,6 +165,7 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
             gate,
             listing,
             "List the organization's API keys.",
+            operation=Operation("list_api_keys", Tag.API_KEYS),
             answer=Listing[ApiKey],
             bucket=read,
             parameters=PAGE_PARAMETERS,
@@ -175,6 +176,7 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
             gate,
             change,
             "Change an API key's name, permissions or disabled flag.",
+            operation=Operation("update_api_key", Tag.API_KEYS),
             body=ApiKeyChange,
             answer=ApiKey,
             bucket=write,
@@ -186,6 +188,7 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
             gate,
             remove,
             "Delete an API key.",
+            operation=Operation("delete_api_key", Tag.API_KEYS),
             status=204,
             bucket=write,
             parameters=(IF_MATCH,),
@@ -196,6 +199,7 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
             gates["public"],
             validate,
             "Tell whose an API key is.",
+            operation=Operation("validate_api_key", Tag.API_KEYS),
             body=KeyToValidate,
             answer=KeyValidation,
             bucket=read,
@@ -223,6 +227,7 @@ def organization_routes(gate: Gate, organizations: Organizations) -> tuple[Route
             gate,
             by_provider,
             "Find an organization by its identity provider's id.",
+            operation=Operation("find_organization", Tag.ORGANIZATIONS),
             answer=Organization,
             bucket=Bucket.READS,
         ),
@@ -241,9 +246,11 @@ def user_routes(gate: Gate, users: Users) -> tuple[Route, ...]:
             gate,
             delete_current,
             "Delete the calling user for good, here and at the identity provider.",
+            operation=Operation("delete_current_user", Tag.USERS),
             status=204,
             bucket=Bucket.WRITES,
             error_shape=PLAIN,
+            any_query=True,
         ),
     )
 
@@ -277,6 +284,7 @@ def provider_routes(gate: Gate, provider: EmbeddedProvider, issuer: TokenIssuer)
             gate,
             token,
             "Exchange client credentials for a bearer token.",
+            operation=Operation("issue_token", Tag.TOKENS),
             body=TokenRequest,
             body_media=FORM,
             answer=IssuedToken,
@@ -284,8 +292,26 @@ def provider_routes(gate: Gate, provider: EmbeddedProvider, issuer: TokenIssuer)
             errors=(Unauthorized, InvalidScope, UnsupportedGrantType),
             error_shape=OAUTH,
         ),
-        Route("GET", DISCOVERY_PATH, gate, discovery, "The embedded provider's metadata.", bucket=Bucket.READS),
-        Route("GET", KEYS_PATH, gate, keys, "The embedded provider's public keys.", bucket=Bucket.READS),
+        Route(
+            "GET",
+            DISCOVERY_PATH,
+            gate,
+            discovery,
+            "Read the embedded provider's metadata.",
+            operation=Operation("get_provider_metadata", Tag.TOKENS),
+            answer=dict[str, Any],
+            bucket=Bucket.READS,
+        ),
+        Route(
+            "GET",
+            KEYS_PATH,
+            gate,
+            keys,
+            "Read the embedded provider's public keys.",
+            operation=Operation("get_provider_keys", Tag.TOKENS),
+            answer=dict[str, Any],
+            bucket=Bucket.READS,
+        ),
     )
 
 

@@ -7,11 +7,13 @@ from typing import Annotated, Any
 import msgspec
 
 from trading_intents.errors import InvalidRequest, PlatformError, ValidationFailed
-from trading_intents.ids import ID_PATTERN, parse_id
+from trading_intents.ids import ID_PATTERN, ID_RULE, parse_id
 from trading_intents.intents.model import Cancel, Command, Create, Replace, Spec
 from trading_intents.trading import (
     AMOUNT,
     AMOUNT_PATTERN,
+    AMOUNT_RULE,
+    SYMBOL_RULE,
     OrderKind,
     OrderSide,
     RouteStrategy,
@@ -154,7 +156,7 @@ def _command(command: CreateCommand | ReplaceCommand | CancelCommand) -> Command
     if isinstance(payload, CreatePayload):
         symbol = parse_symbol(payload.symbol)
         if symbol is None:
-            raise ValidationFailed.at(f"{_PAYLOAD}/symbol", "1 to 32 of A-Z 0-9 . / : _ -, first a letter or digit")
+            raise ValidationFailed.at(f"{_PAYLOAD}/symbol", SYMBOL_RULE)
         route = payload.route_strategy or RouteStrategy.SMART
         return Create(symbol, payload.order_side, route, _spec(payload.spec))
     reference = _id(payload.ref_intent_id)
@@ -178,8 +180,7 @@ def _spec(body: SpecBody) -> Spec:
 def _amount(text: str, kind: OrderKind, name: str) -> str:
     """Trailing zeros trimmed, so that equal amounts are equal texts."""
     if not AMOUNT.match(text):
-        wanted = 'must be a decimal such as "10.5": up to 18 digits, up to 18 decimals'
-        raise ValidationFailed.at(f"{_SPEC}/{kind}/{name}", wanted)
+        raise ValidationFailed.at(f"{_SPEC}/{kind}/{name}", AMOUNT_RULE)
     if "." in text:
         text = text.rstrip("0").rstrip(".")
     if text == "0":
@@ -189,7 +190,7 @@ def _amount(text: str, kind: OrderKind, name: str) -> str:
 
 def _id(text: str) -> str:
     if parse_id(text) is None:
-        raise ValidationFailed.at(f"{_PAYLOAD}/ref_intent_id", "must be an id: a lower-case UUID with dashes")
+        raise ValidationFailed.at(f"{_PAYLOAD}/ref_intent_id", ID_RULE)
     return text
 
 

@@ -35,10 +35,9 @@ from trading_intents.intents.writing.writer import Writer
 from trading_intents.storage.database import Row
 from trading_intents.trading import Environment
 from trading_intents.web.limits import Bucket, Limits
-from trading_intents.web.openapi import PAGE_PARAMETERS
-from trading_intents.web.paging import Page, make_cursor, read_page
+from trading_intents.web.paging import PAGE_PARAMETERS, Page, make_cursor, read_page
 from trading_intents.web.request import Answer, Request, answer_json
-from trading_intents.web.routing import Parameter, Route
+from trading_intents.web.routing import Operation, Parameter, Route, Tag
 
 IDEMPOTENCY_KEY = Parameter(
     "idempotency-key",
@@ -97,6 +96,7 @@ def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Write
         gate,
         submit,
         "Submit a CREATE, REPLACE or CANCEL.",
+        operation=Operation("submit_intent", Tag.INTENTS),
         body=Submit,
         answer=Submitted,
         status=202,
@@ -151,6 +151,7 @@ def intent_routes(gate: Gate, accounts: Accounts, intents: Intents) -> tuple[Rou
             gate,
             listing,
             "List the account's action records, ascending.",
+            operation=Operation("list_intents", Tag.INTENTS),
             answer=ActionListing,
             bucket=reads,
             parameters=PAGE_PARAMETERS,
@@ -160,19 +161,30 @@ def intent_routes(gate: Gate, accounts: Accounts, intents: Intents) -> tuple[Rou
             many + "/stats",
             gate,
             stats,
-            "Counts of the account's actions, intents, refusals and fills in a window of time.",
+            "Count the account's actions, intents, refusals and fills in a window of time.",
+            operation=Operation("get_intent_stats", Tag.INTENTS),
             answer=Stats,
             bucket=reads,
             parameters=(TIME_WINDOW,),
             errors=(ValidationFailed,),
         ),
-        Route("GET", one, gate, latest, "The latest action of an intent.", answer=ActionRecord, bucket=reads),
+        Route(
+            "GET",
+            one,
+            gate,
+            latest,
+            "Read the latest action of an intent.",
+            operation=Operation("get_intent", Tag.INTENTS),
+            answer=ActionRecord,
+            bucket=reads,
+        ),
         Route(
             "GET",
             one + "/actions",
             gate,
             history,
-            "The actions of an intent, ascending.",
+            "List the actions of an intent, ascending.",
+            operation=Operation("list_intent_actions", Tag.INTENTS),
             answer=ActionListing,
             bucket=reads,
             parameters=PAGE_PARAMETERS,
@@ -190,7 +202,7 @@ def _window(request: Request) -> Window:
     try:
         return Window(text)
     except ValueError:
-        raise ValidationFailed.at("", f"time_window must be one of {', '.join(Window)}") from None
+        raise ValidationFailed.at("?time_window", f"must be one of {', '.join(Window)}") from None
 
 
 def _after(page: Page) -> int:

@@ -7,19 +7,26 @@ from trading_intents.accounts.service import Accounts
 from trading_intents.clock import rfc3339
 from trading_intents.errors import InvalidCursor, ValidationFailed
 from trading_intents.identity.access import Gate, caller_of
-from trading_intents.ids import parse_id
+from trading_intents.ids import ID_RULE, parse_id
 from trading_intents.orders import model
 from trading_intents.orders.events import day_of, maybe_text
 from trading_intents.orders.executions import TradeFlag
 from trading_intents.orders.positions import kept
 from trading_intents.orders.service import OrderFilter, Orders
 from trading_intents.storage.database import Row
-from trading_intents.trading import Environment, OrderSide, RouteStrategy, TimeInForce, amount_text, parse_symbol
+from trading_intents.trading import (
+    SYMBOL_RULE,
+    Environment,
+    OrderSide,
+    RouteStrategy,
+    TimeInForce,
+    amount_text,
+    parse_symbol,
+)
 from trading_intents.web.limits import Bucket
-from trading_intents.web.openapi import PAGE_PARAMETERS
-from trading_intents.web.paging import Listing, Page, make_cursor, read_page
+from trading_intents.web.paging import PAGE_PARAMETERS, Listing, Page, make_cursor, read_page
 from trading_intents.web.request import Answer, Request, answer_json
-from trading_intents.web.routing import Parameter, Route
+from trading_intents.web.routing import Operation, Parameter, Route, Tag
 
 MAX_REFERENCE_CHARACTERS = 64
 FILTERS = (
@@ -134,18 +141,29 @@ def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route,
             gate,
             listing,
             "List the account's orders, ascending by their CREATE.",
+            operation=Operation("list_orders", Tag.ORDERS),
             answer=Listing[Order],
             bucket=reads,
             parameters=(*FILTERS, *PAGE_PARAMETERS),
             errors=(ValidationFailed,),
         ),
-        Route("GET", of_account + "/orders/{order_id}", gate, one, "One order.", answer=Order, bucket=reads),
+        Route(
+            "GET",
+            of_account + "/orders/{order_id}",
+            gate,
+            one,
+            "Read an order.",
+            operation=Operation("get_order", Tag.ORDERS),
+            answer=Order,
+            bucket=reads,
+        ),
         Route(
             "GET",
             of_account + "/trades",
             gate,
             trades,
             "List the account's trades, ascending by when they were last told of.",
+            operation=Operation("list_trades", Tag.ORDERS),
             answer=Listing[Trade],
             bucket=reads,
             parameters=PAGE_PARAMETERS,
@@ -156,6 +174,7 @@ def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route,
             gate,
             positions,
             "List the account's positions, by symbol.",
+            operation=Operation("list_positions", Tag.ORDERS),
             answer=Listing[Position],
             bucket=reads,
             parameters=PAGE_PARAMETERS,
@@ -168,15 +187,15 @@ def _filter(request: Request) -> OrderFilter:
     state, symbol, intent_id = (query.get(name) for name in ("state", "symbol", "intent_id"))
     reference = query.get("client_reference_id")
     if state is not None and state not in set(model.OrderState):
-        raise ValidationFailed.at("", f"state must be one of {', '.join(model.OrderState)}")
+        raise ValidationFailed.at("?state", f"must be one of {', '.join(model.OrderState)}")
     if symbol is not None and parse_symbol(symbol) is None:
-        raise ValidationFailed.at("", "symbol is not a symbol")
+        raise ValidationFailed.at("?symbol", SYMBOL_RULE)
     if intent_id is not None and parse_id(intent_id) is None:
-        raise ValidationFailed.at("", "intent_id is not an id")
+        raise ValidationFailed.at("?intent_id", ID_RULE)
     if reference is not None and not (len(reference) <= MAX_REFERENCE_CHARACTERS and _is_line(reference)):
         raise ValidationFailed.at(
-            "",
-            f"client_reference_id has up to {MAX_REFERENCE_CHARACTERS} characters, none of them a control character",
+            "?client_reference_id",
+            f"must be up to {MAX_REFERENCE_CHARACTERS} characters, none of them a control character",
         )
     return OrderFilter(
         None if state is None else model.OrderState(state),

@@ -12,7 +12,7 @@ from trading_intents.storage.database import Pool
 from trading_intents.web.limits import Bucket
 from trading_intents.web.problem import PLAIN_500
 from trading_intents.web.request import Answer, Request, answer_json
-from trading_intents.web.routing import Policy, Route
+from trading_intents.web.routing import Operation, Policy, Route, Tag
 
 Int32 = Annotated[int, msgspec.Meta(extra_json_schema={"format": "int32"})]
 Int64 = Annotated[int, msgspec.Meta(extra_json_schema={"format": "int64"})]
@@ -49,10 +49,12 @@ def outbox_routes(policy: Policy, pool: Pool) -> tuple[Route, ...]:
             "/v1/accounts/outbox/health",
             policy,
             health,
-            "How the accounts queue is doing, across all organizations.",
+            "Read how the accounts queue is doing, across all organizations.",
+            operation=Operation("get_outbox_health", Tag.OPERATIONS),
             answer=OutboxHealthResponse,
             bucket=Bucket.READS,
             error_shape=PLAIN_500,
+            any_query=True,
         ),
     )
 

@@ -9,7 +9,7 @@ from trading_intents.stream.subscriber import failure
 from trading_intents.telemetry import Log
 from trading_intents.web.limits import Bucket
 from trading_intents.web.request import Answer, Request, Wire
-from trading_intents.web.routing import Parameter, Route
+from trading_intents.web.routing import Operation, Parameter, Route, Tag
 
 EVENT_STREAM = b"text/event-stream"
 # Neither a cache nor a proxy that collects has any business with what happens now.
@@ -71,6 +71,7 @@ def event_routes(gate: Gate, streams: Streams, log: Log) -> tuple[Route, ...]:
             gate,
             follow,
             "Follow an account's events as they happen.",
+            operation=Operation("stream_events", Tag.EVENTS),
             bucket=Bucket.READS,
             parameters=(LAST_EVENT_ID,),
             errors=(CursorExpired, LimitReached),

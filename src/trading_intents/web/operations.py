@@ -9,14 +9,14 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from trading_intents.clock import Clock
 from trading_intents.errors import Unavailable
+from trading_intents.web.description.openapi import build_openapi, wire_errors
+from trading_intents.web.description.pages import HTML, Pages
 from trading_intents.web.limits import Bucket
-from trading_intents.web.openapi import build_openapi, render_page
 from trading_intents.web.request import JSON, Answer, Request, answer_json
-from trading_intents.web.routing import Policy, Route
+from trading_intents.web.routing import Operation, Policy, Route, Tag
 
 T = TypeVar("T")
 
-HTML = b"text/html; charset=utf-8"
 MAX_AGE_SECONDS = 0.1  # of what probes and scrapers are told: anybody may ask, without a limit
 
 
@@ -62,35 +62,89 @@ def operations_routes(
 
     text = CONTENT_TYPE_LATEST.encode()
     return (
-        Route("GET", "/healthz", policy, healthz, "The process is alive.", answer=Health, always=True),
+        Route(
+            "GET",
+            "/healthz",
+            policy,
+            healthz,
+            "Check that the process is alive.",
+            operation=Operation("check_liveness", Tag.OPERATIONS),
+            answer=Health,
+            always=True,
+            any_query=True,
+        ),
         Route(
             "GET",
             "/readyz",
             policy,
             readyz,
-            "The process can do its roles' work.",
+            "Check that the process can do its roles' work.",
+            operation=Operation("check_readiness", Tag.OPERATIONS),
             answer=Health,
             always=True,
+            any_query=True,
             errors=(Unavailable,),
         ),
-        Route("GET", "/metrics", policy, metrics, "Prometheus metrics.", always=True, answer_media=text),
+        Route(
+            "GET",
+            "/metrics",
+            policy,
+            metrics,
+            "Read the metrics for Prometheus.",
+            operation=Operation("get_metrics", Tag.OPERATIONS),
+            always=True,
+            any_query=True,
+            answer_media=text,
+        ),
     )
 
 
-def description_routes(policy: Policy, described: Sequence[Route], version: str) -> tuple[Route, ...]:
-    """/openapi.json and /docs describe `described` and themselves."""
+def description_routes(policy: Policy, described: Sequence[Route], version: str, url: str) -> tuple[Route, ...]:
+    """/, /docs and /openapi.json describe `described` and themselves; `url` is where their examples find us."""
 
     async def openapi(request: Request) -> Answer:
-        return Answer(document, 200, JSON)
+        return Answer(encoded, 200, JSON)
 
     async def docs(request: Request) -> Answer:
-        return Answer(page, 200, HTML)
+        return pages.reference()
+
+    async def home(request: Request) -> Answer:
+        return pages.home()
 
     routes = (
-        Route("GET", "/openapi.json", policy, openapi, "This API as OpenAPI 3.1.", bucket=Bucket.READS),
-        Route("GET", "/docs", policy, docs, "This API as a page.", bucket=Bucket.READS, answer_media=HTML),
+        Route(
+            "GET",
+            "/openapi.json",
+            policy,
+            openapi,
+            "Read this description as OpenAPI 3.1.",
+            operation=Operation("get_openapi", Tag.OPERATIONS),
+            answer=dict[str, Any],
+            bucket=Bucket.READS,
+        ),
+        Route(
+            "GET",
+            "/docs",
+            policy,
+            docs,
+            "Read this description as a page.",
+            operation=Operation("get_docs", Tag.OPERATIONS),
+            bucket=Bucket.READS,
+            answer_media=HTML,
+            any_query=True,
+        ),
+        Route(
+            "GET",
+            "/",
+            policy,
+            home,
+            "Read what this is and where to begin.",
+            operation=Operation("get_home", Tag.OPERATIONS),
+            bucket=Bucket.READS,
+            answer_media=HTML,
+            any_query=True,
+        ),
     )
-    everything = (*described, *routes)
-    document = msgspec.json.encode(build_openapi(everything, version))
-    page = render_page(everything, version)
+    document = build_openapi((*described, *routes), version, url)
+    encoded, pages = msgspec.json.encode(document), Pages(document, wire_errors(), url)
     return routes

@@ -11,6 +11,7 @@ import msgspec
 
 from trading_intents.errors import InvalidCursor, InvalidRequest
 from trading_intents.web.request import Request
+from trading_intents.web.routing import Parameter
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -80,3 +81,14 @@ def read_limit(text: str | None) -> int:
 
 def _tag(list_name: str, position: str) -> bytes:
     return hashlib.blake2b(f"{list_name}\n{position}".encode(), digest_size=_TAG_BYTES).digest()
+
+
+PAGE_PARAMETERS = (
+    Parameter(
+        "limit",
+        "Rows a page, 1 to 100; default 50.",
+        {"type": "integer", "minimum": 0, "default": 50},
+        check=read_limit,
+    ),
+    Parameter("next_cursor", "Where the last page ended.", {"type": "string"}, check=read_cursor),
+)

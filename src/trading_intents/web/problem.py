@@ -10,8 +10,17 @@ from trading_intents.errors import ControlRejected, PlatformError, RateLimited, 
 from trading_intents.web.request import JSON, Answer
 
 
-class FieldProblem(msgspec.Struct):
+class FieldProblem(msgspec.Struct, omit_defaults=True):
     pointer: str
+    detail: str
+    did_you_mean: str = ""
+
+
+class TriggeredControl(msgspec.Struct):
+    """A control that says no; `scope` has one key, which names its level."""
+
+    reason: str
+    scope: dict[str, str | dict[str, str]]
     detail: str
 
 
@@ -25,7 +34,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
     code: str
     request_id: str
     errors: list[FieldProblem] = []
-    triggered: list[Any] = []  # with control_rejected: every control that says no
+    triggered: list[TriggeredControl] = []  # with control_rejected: every control that says no
     limit: str = ""  # with rate_limited: whose it is, principal, organization or address
 
 
@@ -52,7 +61,7 @@ class ErrorShape:
 
 
 def _encode_problem(error: PlatformError, request_id: str) -> bytes:
-    fields = [FieldProblem(e.pointer, e.detail) for e in error.errors]
+    fields = [FieldProblem(e.pointer, e.detail, e.did_you_mean) for e in error.errors]
     triggered = list(error.triggered) if isinstance(error, ControlRejected) else []
     limit = error.limit if isinstance(error, RateLimited) else ""
     kind = f"/docs#{error.code}"

@@ -4,17 +4,25 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote_to_bytes
 
 from trading_intents.clock import Clock
-from trading_intents.errors import InternalError, MethodNotAllowed, NotFound, PlatformError, Unauthorized, Unavailable
+from trading_intents.errors import (
+    InternalError,
+    MethodNotAllowed,
+    NotFound,
+    PlatformError,
+    Unauthorized,
+    Unavailable,
+)
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.body import MAX_BODY_BYTES
 from trading_intents.web.limits import Bucket, Limits, Proxies
 from trading_intents.web.problem import PROBLEM, ErrorShape
-from trading_intents.web.request import JSON, Answer, Begun, Headers, Incoming, Request
+from trading_intents.web.request import JSON, Answer, Begun, Headers, Incoming, Request, check_entity_tags
 
 MAX_REFUSALS_LOGGED = 10  # a second, of what could not be read as a request
 
@@ -23,6 +31,31 @@ Respond = Callable[[Answer], None]
 # The quick way of a route: the same checks in the same order, without a wait, for a request on which all of them hold.
 # It calls back once. None: one does not hold, or something must be read first; the handler's way finds out and says.
 Quick = Callable[[Incoming, str, str, Respond], Begun | None]
+
+
+class Tag(StrEnum):
+    """The groups of operations in the API's description, in the order in which it shows them."""
+
+    INTENTS = "Intents"
+    ORDERS = "Orders"
+    EVENTS = "Events"
+    CONTROLS = "Controls"
+    ACCOUNTS = "Accounts"
+    CREDENTIALS = "Credentials"
+    BROKERS = "Brokers"
+    PAPER = "Paper broker"
+    API_KEYS = "API keys"
+    ORGANIZATIONS = "Organizations"
+    USERS = "Users"
+    TOKENS = "Tokens"
+    OPERATIONS = "Operations"
+
+
+class Operation(NamedTuple):
+    """How the API's description names an endpoint. A generated client calls it by its id."""
+
+    id: str
+    tag: Tag
 
 
 class Policy(Protocol):
@@ -39,6 +72,11 @@ class Policy(Protocol):
     @property
     def public(self) -> bool:
         """True: no credential is looked at."""
+        ...
+
+    @property
+    def credentials(self) -> tuple[str, ...]:
+        """The kinds that are taken: api_key, bearer."""
         ...
 
     async def identify(self, request: Request) -> None:
@@ -59,6 +97,15 @@ class Parameter:
     check: Callable[[str], object] | None = None  # raises InvalidRequest when the value cannot be read
 
 
+IF_MATCH = Parameter(
+    "if-match",
+    'Write only if the version is still this one, such as "3".',
+    {"type": "string"},
+    where="header",
+    check=check_entity_tags,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     method: str
@@ -66,6 +113,7 @@ class Route:
     policy: Policy
     handle: Handler
     summary: str
+    operation: Operation = field(kw_only=True)
     body: Any = None  # the msgspec type of the request body
     answer: Any = None  # the msgspec type of the success body
     status: int = 200
@@ -75,6 +123,7 @@ class Route:
     error_shape: ErrorShape = PROBLEM
     quick: Quick | None = None  # given the request, the path's one parameter and the caller's address
     always: bool = False  # answers while the process drains
+    any_query: bool = False  # query parameters that it does not declare are ignored, not refused
     answer_media: bytes = JSON
     body_media: bytes = JSON
     max_body_bytes: int = MAX_BODY_BYTES

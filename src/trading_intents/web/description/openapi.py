@@ -1,0 +1,143 @@
+"""OpenAPI 3.1, made from the route table and the types that serve requests, so that it cannot tell anything else."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from trading_intents import errors
+from trading_intents.errors import PlatformError
+from trading_intents.web.description.examples import Examples, curl
+from trading_intents.web.request import JSON
+from trading_intents.web.routing import IF_MATCH, Parameter, Route, Tag
+
+TITLE = "Trading Intents Platform"
+
+
+def build_openapi(routes: Iterable[Route], version: str, url: str) -> dict[str, Any]:
+    """`url` is where the examples find the platform."""
+    routes = tuple(routes)
+    kinds = {k for route in routes for k in (route.body, route.answer, route.error_shape.kind) if k is not None}
+    ordered = sorted(kinds, key=str)
+    schemas, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
+    shapes, examples = dict(zip(ordered, schemas, strict=True)), Examples(components)
+    ids = [route.operation.id for route in routes]
+    assert len(ids) == len(set(ids)), "two operations have one id"
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        operation = _operation(route, shapes, examples)
+        operation["x-codeSamples"] = [{"lang": "Shell", "source": curl(route.method, route.path, operation, url)}]
+        paths.setdefault(route.path, {})[route.method.lower()] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": TITLE, "version": version},
+        "tags": [{"name": tag} for tag in Tag if any(route.operation.tag is tag for route in routes)],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "api_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+                "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+            },
+        },
+    }
+
+
+def _operation(route: Route, shapes: dict[Any, Any], examples: Examples) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": route.operation.id,
+        "tags": [route.operation.tag],
+        "summary": route.summary,
+        "description": f"Who may call: {route.policy.meaning}",
+        "parameters": [_parameter(p, examples) for p in (*_path_parameters(route), *route.parameters)],
+        "responses": _responses(route, shapes, examples),
+        "security": [{credential: []} for credential in route.policy.credentials],
+        "x-policy": route.policy.name,
+    }
+    if route.body is not None:
+        content = {"schema": shapes[route.body]} | _request_examples(examples.requests(shapes[route.body]))
+        operation["requestBody"] = {"required": True, "content": {route.body_media.decode(): content}}
+    return operation
+
+
+def _request_examples(made: dict[str, Any]) -> dict[str, Any]:
+    if len(made) == 1:
+        return {"example": made.popitem()[1]}
+    return {"examples": {name: {"value": value} for name, value in made.items()}}
+
+
+def _path_parameters(route: Route) -> list[Parameter]:
+    return [Parameter(n, "", {"type": "string"}, "path") for n in re.findall(r"{(\w+)}", route.path)]
+
+
+def _parameter(parameter: Parameter, examples: Examples) -> dict[str, Any]:
+    return {
+        "name": parameter.name,
+        "in": parameter.where,
+        "required": parameter.where == "path",
+        "description": parameter.meaning,
+        "schema": parameter.schema,
+        "example": examples.parameter(parameter.name, parameter.schema),
+    }
+
+
+def _responses(route: Route, shapes: dict[Any, Any], examples: Examples) -> dict[str, Any]:
+    success: dict[str, Any] = {"description": "Success"}
+    if route.answer is not None:
+        shape = shapes[route.answer]
+        example = examples.answer(shape)
+        success["content"] = {_media(route.answer_media): {"schema": shape} | ({"example": example} if example else {})}
+    elif route.status != 204:
+        success["content"] = {_media(route.answer_media): {"schema": {}}}
+    responses = {str(route.status): success}
+    for status, codes in sorted(codes_by_status(route).items()):
+        content = {_media(route.error_shape.media): {"schema": shapes[route.error_shape.kind]}}
+        responses[str(status)] = {"description": ", ".join(codes), "content": content}
+    return responses
+
+
+def _media(content_type: bytes) -> str:
+    return content_type.decode().partition(";")[0]
+
+
+def errors_of(route: Route) -> list[type[PlatformError]]:
+    """What a route of this shape can answer, and what it says itself."""
+    found: list[type[PlatformError]] = [errors.InternalError, *route.errors]
+    if not route.always:
+        found.append(errors.Unavailable)
+    if route.method != "GET":
+        found.append(errors.OutcomeUnknown)
+    if not route.policy.public:
+        found += [errors.Unauthorized, errors.Forbidden, errors.InvalidRequest, errors.RateLimited]
+    if route.bucket:
+        found.append(errors.RateLimited)
+    if "{" in route.path:
+        found.append(errors.NotFound)
+    if route.body is not None:
+        found += [errors.InvalidRequest, errors.InvalidJson] if route.body_media is JSON else [errors.InvalidRequest]
+        found += [errors.RequestTimeout, errors.PayloadTooLarge, errors.UnsupportedMediaType]
+    if not route.any_query:
+        found += [errors.InvalidRequest, errors.ValidationFailed]
+    if any(p.name == "next_cursor" for p in route.parameters):
+        found.append(errors.InvalidCursor)
+    if IF_MATCH in route.parameters:
+        found.append(errors.VersionConflict)
+    return list(dict.fromkeys(found))
+
+
+def codes_by_status(route: Route) -> dict[int, list[str]]:
+    grouped: dict[int, list[str]] = {}
+    for error in errors_of(route):
+        grouped.setdefault(route.error_shape.status_of(error), []).append(error.code)
+    return grouped
+
+
+def wire_errors() -> list[type[PlatformError]]:
+    """Every error that can be answered, by status and code."""
+    found: list[type[PlatformError]] = [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, PlatformError) and kind is not PlatformError
+    ]
+    return sorted((k for k in found if not issubclass(k, errors.StartupRefused)), key=lambda k: (k.status, k.code))

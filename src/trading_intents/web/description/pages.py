@@ -1,0 +1,177 @@
+"""The pages at / and /docs, as HTML made once from the OpenAPI document: no script, nothing loaded from elsewhere."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from html import escape
+from importlib import resources
+from typing import Any
+
+from trading_intents.errors import PlatformError
+from trading_intents.web.description.examples import Examples, Schema
+from trading_intents.web.request import Answer, Headers
+
+HTML = b"text/html; charset=utf-8"
+MAX_FIELD_DEPTH = 8
+WHAT_IT_IS = (
+    "Applications submit intents: to create, replace or cancel an order. The platform checks them against controls, "
+    "records them for ever, sends each to the account's broker once, and streams what came of it."
+)
+FIRST_ORDER = """. examples/demo.sh {url}
+curl -s {url}/v1/accounts/$ACCOUNT/intents \\
+  -H "x-api-key: $KEY" -H 'content-type: application/json' \\
+  -d '{{"command": {{"type": "CREATE", "payload": {{"symbol": "AAPL",
+       "order_side": "BUY", "spec": {{"Market": {{"quantity": "10"}}}}}}}}}}'
+curl -s {url}/v1/accounts/$ACCOUNT/orders -H "x-api-key: $KEY\""""
+
+
+class Pages:
+    """Each page's answer. The policy lets the browser use nothing but the style that stands in the page."""
+
+    def __init__(self, document: Mapping[str, Any], errors: Iterable[type[PlatformError]], url: str) -> None:
+        style = resources.files(__package__).joinpath("page.css").read_text()
+        digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+        policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'; "
+        self._headers: Headers = [
+            (b"content-security-policy", f"{policy}frame-ancestors 'none'".encode()),
+            (b"x-content-type-options", b"nosniff"),
+            (b"referrer-policy", b"no-referrer"),
+        ]
+        title = f"{document['info']['title']} {document['info']['version']}"
+        self._home = _page(title, style, _home(title, url))
+        self._reference = _page(f"API of the {title}", style, _reference(document, errors))
+
+    def home(self) -> Answer:
+        return Answer(self._home, 200, HTML, list(self._headers))
+
+    def reference(self) -> Answer:
+        return Answer(self._reference, 200, HTML, list(self._headers))
+
+
+def _page(title: str, style: str, content: str) -> bytes:
+    head = "<meta charset=utf-8><meta name=viewport content='width=device-width, initial-scale=1'>"
+    return (
+        f"<!doctype html><html lang=en><head>{head}<title>{escape(title)}</title><style>{style}</style></head>"
+        f"<body>{content}</body></html>\n"
+    ).encode()
+
+
+def _home(title: str, url: str) -> str:
+    return (
+        f"<h1>{escape(title)}</h1><p>{WHAT_IT_IS}</p>"
+        "<ul><li><a href=/docs>The API</a>: every operation with its fields, examples and errors"
+        "<li><a href=/openapi.json>openapi.json</a>: the same for programs (OpenAPI 3.1)"
+        "<li><a href=/healthz>Liveness</a> and <a href=/readyz>readiness</a> of this process"
+        "<li><a href=/metrics>Metrics</a> for Prometheus</ul>"
+        "<h2>Place a first order</h2><p>In another terminal, in the folder where you typed <code>make run</code>, with "
+        "the demo organization that it made:</p>"
+        f"<pre><code>{escape(FIRST_ORDER.format(url=url))}</code></pre>"
+        "<p>README.md goes on from here: the stream, controls, the history, an organization of your own.</p>"
+    )
+
+
+def _reference(document: Mapping[str, Any], errors: Iterable[type[PlatformError]]) -> str:
+    examples = Examples(document["components"]["schemas"])
+    operations = [
+        (method.upper(), path, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+    links, sections = [], []
+    for tag in (tag["name"] for tag in document["tags"]):
+        sections.append(f"<h2>{escape(tag)}</h2>")
+        links.append(f"<li><strong>{escape(tag)}</strong>")
+        for method, path, operation in operations:
+            if operation["tags"] == [tag]:
+                sections.append(_operation(method, path, operation, examples))
+                name = operation["operationId"]
+                links.append(f"<li><a href=#{name}>{name}</a>")
+    codes = [[f"{error.status}", f"<code>{error.code}</code>", escape(error.title)] for error in errors]
+    anchors = [error.code for error in errors]
+    return (
+        f"<h1>{escape(document['info']['title'])}: the API</h1>"
+        "<p><a href=/>Start</a> · <a href=/openapi.json>openapi.json</a> · <a href=#errors>Errors</a></p>"
+        f"<nav><ul>{''.join(links)}</ul></nav>{''.join(sections)}"
+        "<h2 id=errors>Errors</h2><p>RFC 9457: <code>application/problem+json</code> with the fields below.</p>"
+        + _table(("Field", "Type", ""), _fields({"$ref": "#/components/schemas/Problem"}, examples))
+        + _table(("Status", "Code", "Meaning"), codes, anchors)
+    )
+
+
+def _operation(method: str, path: str, operation: Schema, examples: Examples) -> str:
+    parts = [
+        f"<section id={operation['operationId']}><h3>{escape(operation['summary'])}</h3>",
+        f"<p><code>{method} {escape(path)}</code></p><p>{escape(operation['description'])}.</p>",
+        f"<pre><code>{escape(operation['x-codeSamples'][0]['source'])}</code></pre>",
+    ]
+    if operation["parameters"]:
+        rows = [_parameter(parameter, examples) for parameter in operation["parameters"]]
+        parts.append("<h4>Parameters</h4>" + _table(("Name", "Type", ""), rows))
+    for media, content in operation.get("requestBody", {}).get("content", {}).items():
+        parts.append(f"<h4>Body: {escape(media)}</h4>" + _content(content, examples))
+    for status, response in operation["responses"].items():
+        if status.startswith("2"):
+            parts.append(f"<h4>{status} {escape(', '.join(response.get('content', {})) or 'without a body')}</h4>")
+            parts += [_content(content, examples) for content in response.get("content", {}).values()]
+    failures = [
+        [status, ", ".join(f"<a href=#{code}>{code}</a>" for code in response["description"].split(", "))]
+        for status, response in operation["responses"].items()
+        if not status.startswith("2")
+    ]
+    parts.append("<h4>Errors</h4>" + _table(("Status", "Code"), failures) + "</section>")
+    return "".join(parts)
+
+
+def _parameter(parameter: Schema, examples: Examples) -> list[str]:
+    name = f"<code>{escape(parameter['name'])}</code>"
+    place = parameter["in"] + (", required" if parameter["required"] else "")
+    shown = f" Such as <code>{escape(str(parameter['example']))}</code>." if parameter["example"] is not None else ""
+    return [name, f"{_type(parameter['schema'], examples)} ({place})", escape(parameter["description"]) + shown]
+
+
+def _content(content: Schema, examples: Examples) -> str:
+    made = content.get("examples") or ({"": {"value": content["example"]}} if "example" in content else {})
+    shown = "".join(
+        f"<pre><code>{escape(json.dumps(example['value'], indent=1))}</code></pre>" for example in made.values()
+    )
+    rows = list(_fields(content["schema"], examples))
+    return (_table(("Field", "Type", ""), rows) if rows else "") + shown
+
+
+def _fields(schema: Schema, examples: Examples, place: str = "", depth: int = 0) -> Iterator[list[str]]:
+    """A row for each field, and for each field within it."""
+    resolved = examples.resolve(schema)
+    for choice in [*resolved.get("anyOf", ()), *([resolved["items"]] if "items" in resolved else ())]:
+        yield from _fields(choice, examples, place + ("[]" if "items" in resolved else ""), depth)
+    for name, field in resolved.get("properties", {}).items():
+        here = f"{place}.{name}".lstrip(".")
+        need = "required" if name in resolved.get("required", ()) else "optional"
+        yield [f"<code>{escape(here)}</code>", _type(field, examples), need]
+        if depth < MAX_FIELD_DEPTH:
+            yield from _fields(field, examples, here, depth + 1)
+
+
+def _type(schema: Schema, examples: Examples) -> str:
+    resolved = examples.resolve(schema)
+    if "anyOf" in resolved:
+        return " or ".join(dict.fromkeys(_type(choice, examples) for choice in resolved["anyOf"]))
+    if "enum" in resolved:
+        return ", ".join(f"<code>{escape(str(value))}</code>" for value in resolved["enum"])
+    kind = str(resolved.get("type", "anything"))
+    if kind == "array" and "items" in resolved:
+        return f"array of {_type(resolved['items'], examples)}"
+    bounds = {"minimum": "at least", "maximum": "at most", "minLength": "characters at least"}
+    bounds |= {"maxLength": "characters at most", "format": "format", "pattern": "matching"}
+    told = [f"{words} {escape(str(resolved[name]))}" for name, words in bounds.items() if name in resolved]
+    return ", ".join([kind, *told])
+
+
+def _table(titles: tuple[str, ...], rows: Iterable[list[str]], anchors: Iterable[str] = ()) -> str:
+    head = "".join(f"<th>{title}</th>" for title in titles)
+    names = [f" id={anchor}" for anchor in anchors]
+    lines = [
+        f"<tr{names[place] if names else ''}>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>"
+        for place, row in enumerate(rows)
+    ]
+    return f"<div class=scroll><table><tr>{head}</tr>{''.join(lines)}</table></div>"
