@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import difflib
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -11,12 +12,14 @@ from urllib.parse import unquote_to_bytes
 
 from trading_intents.clock import Clock
 from trading_intents.errors import (
+    FieldError,
     InternalError,
     MethodNotAllowed,
     NotFound,
     PlatformError,
     Unauthorized,
     Unavailable,
+    ValidationFailed,
 )
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.body import MAX_BODY_BYTES
@@ -171,7 +174,7 @@ class App:
     def begin(self, incoming: Incoming, respond: Respond) -> Begun | None:
         """The quick way, if the route has one and it can be gone; else None, and `handle` does it."""
         found = self._table.match_quick(incoming.method, incoming.raw_path)
-        if found is None or not incoming.taken:
+        if found is None or not incoming.taken or incoming.query_string:
             return None
         route, parameter = found
         assert route.quick is not None
@@ -235,10 +238,13 @@ class App:
             request.headers_out += self._take(route.bucket, request)
         if route.body is not None and route.body_media is JSON:
             request.read_json(route.max_body_bytes)
+        unknown = None if route.any_query else _unknown_parameter(route, request)
         for parameter in route.parameters:
             if parameter.check and (given := request.parameter(parameter.where, parameter.name)) is not None:
                 parameter.check(given)
         route.policy.permit(request)
+        if unknown:
+            raise unknown
         return await route.handle(request)
 
     async def _identify(self, route: Route, request: Request) -> None:
@@ -256,6 +262,21 @@ class App:
         if caller is None:
             return self._limits.take_for_address(bucket, request.address)
         return self._limits.take(bucket, caller.limit_key, caller.organization_limit_key)
+
+
+def _unknown_parameter(route: Route, request: Request) -> ValidationFailed | None:
+    """What says that the query names a parameter that the route does not have: a mistyped filter is never ignored."""
+    if not request.incoming.query_string:
+        return None
+    known = [parameter.name for parameter in route.parameters if parameter.where == "query"]
+    found: list[FieldError] = []
+    for name in request.query:
+        if name not in known:
+            near = (difflib.get_close_matches(name, known, n=1) or [""])[0]
+            allowed = f"use {', '.join(known)}" if known else "this path takes none"
+            detail = f"unknown query parameter; {f'did you mean {near}?' if near else allowed}"
+            found.append(FieldError(f"?{name}", detail, near))
+    return ValidationFailed.listing(found) if found else None
 
 
 Methods = dict[str, tuple["Route", tuple[str, ...]]]  # with the names of the path's parameters
