@@ -17,6 +17,7 @@ pytest_plugins = ("tests.warm",)
 ROOT = Path(__file__).parents[1]
 DOCUMENTED, DOCUMENTED_GRPC = "127.0.0.1:8080", "127.0.0.1:5051"
 FOLLOWER = ".venv/bin/python examples/follow_stream.py"
+DEMO = ". examples/demo.sh"
 RUN_SECONDS = 60
 # What goes on until Ctrl-C has a terminal of its own, and has begun before the next command is typed.
 ENDLESS = """
@@ -34,14 +35,14 @@ for file in terminal.*; do until grep -q %s $file; do sleep 0.1; done; done
 """
 
 
-def blocks_of(document: str) -> list[str]:
-    return re.findall(r"^```sh\n(.*?)^```$", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
-
-
-def commands_of(document: str) -> str:
-    """All blocks as one script, since a reader has one shell; `make` lines have a test of their own."""
-    lines = "".join(blocks_of(document)).splitlines()
-    return "\n".join(line for line in lines if not line.startswith("make "))
+def blocks_of(document: str, platform: Platform) -> list[str]:
+    """What a reader pastes, for this platform's addresses; `make` lines have a test of their own."""
+    blocks = re.findall(r"^```sh\n(.*?)^```$", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
+    text = "\0".join(re.sub(r"^make .*\n", "", block, flags=re.MULTILINE) for block in blocks)
+    text = text.replace(DOCUMENTED, httpx.URL(platform.url).netloc.decode()).replace(DOCUMENTED_GRPC, platform.grpc)
+    # A reader sees an error answer; a script must be told to mind it.
+    text = text.replace("curl -s ", "curl -sS --fail-with-body ").replace(DEMO, f"{DEMO} {platform.url}")
+    return [block for block in text.split("\0") if block]
 
 
 @pytest.fixture(scope="module")
@@ -55,17 +56,29 @@ def folder(platform: Platform) -> Path:
 
 @pytest.mark.parametrize(("document", "seen"), [("README.md", "broker_trade"), ("docs/api.md", "subscribed")])
 def test_what_a_document_tells_to_paste_works(document: str, seen: str, folder: Path, platform: Platform) -> None:
-    script = commands_of(document).replace(DOCUMENTED, httpx.URL(platform.url).netloc.decode())
-    script = script.replace(DOCUMENTED_GRPC, platform.grpc)
-    assert "curl -s " in script
+    script = "".join(blocks_of(document, platform))
+    assert "curl -sS " in script
     assert "curl -N " in script
-    # A reader sees an error answer; a script must be told to mind it.
-    strict = script.replace("curl -s ", "curl -sS --fail-with-body ").replace("curl -N ", "endless curl -sSfN ")
-    strict = strict.replace(FOLLOWER, f"endless {FOLLOWER}")
-    strict = ENDLESS + strict + SEEN % seen
+    script = script.replace("curl -N ", "endless curl -sSfN ").replace(FOLLOWER, f"endless {FOLLOWER}")
+    run(ENDLESS + script + SEEN % seen, folder)
+
+
+def test_each_block_of_the_readme_works_in_a_new_terminal(folder: Path, platform: Platform) -> None:
+    script = ENDLESS
+    for place, block in enumerate(blocks_of("README.md", platform)):
+        is_endless = "curl -N " in block or FOLLOWER in block
+        lines = block.replace("curl -N ", "exec curl -sSfN ").replace(FOLLOWER, f"exec {FOLLOWER}")
+        (folder / f"block.{place}").write_text(lines)
+        script += f'{"endless " if is_endless else ""}env -i PATH="$PATH" bash -euo pipefail -x block.{place}\n'
+    run(script + SEEN % "broker_trade", folder)
+
+
+def run(script: str, folder: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    for file in folder.glob("terminal.*"):
+        file.unlink()
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-x", "-c", strict],
+        ["bash", "-euo", "pipefail", "-x", "-c", script],
         cwd=folder,
         env=environ,
         capture_output=True,
