@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import re
 import traceback
 import uuid
@@ -14,7 +15,7 @@ from trading_intents.clock import SystemClock, rfc3339
 from trading_intents.errors import StartupRefused
 from trading_intents.ids import id_maker, id_text_maker, parse_id
 from trading_intents.secret import Secret
-from trading_intents.telemetry import Metrics, make_log
+from trading_intents.telemetry import LibraryMessages, Metrics, make_log
 from trading_intents.testing.fakes import START, ManualClock
 
 MARKER = "s3cret-marker"
@@ -169,3 +170,19 @@ def test_each_process_has_its_own_metrics() -> None:
     one.postgres_starts.inc()
     assert one.registry.get_sample_value("ti_embedded_postgres_starts_total") == 1
     assert other.registry.get_sample_value("ti_embedded_postgres_starts_total") == 0
+
+
+def test_what_a_library_logs_is_a_line_of_ours() -> None:
+    out = io.StringIO()
+    library = logging.getLogger("library.of.another")
+    library.addHandler(handler := LibraryMessages(make_log("info", out)))
+    try:
+        library.error("it %s\nat once", "broke", exc_info=ZeroDivisionError("why"))
+        library.info("nobody asked")
+    finally:
+        library.removeHandler(handler)
+    [line] = out.getvalue().splitlines()
+    told = json.loads(line)
+    assert (told["event"], told["level"]) == ("library_message", "error")
+    assert (told["logger"], told["detail"]) == ("library.of.another", "it broke\nat once")
+    assert "ZeroDivisionError: why" in told["exception"]

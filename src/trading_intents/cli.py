@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import pwd
 import signal
@@ -35,7 +36,7 @@ from trading_intents.storage.embedded.server import lock_holder
 from trading_intents.storage.migrate import migrate as run_migrations
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.stream.service import renew_epoch as renew_log_epoch
-from trading_intents.telemetry import Log, Metrics, make_log
+from trading_intents.telemetry import LibraryMessages, Log, Metrics, make_log
 
 cli = typer.Typer(
     help="The Trading Intents Platform. Settings are TRADING_INTENTS_* variables.",
@@ -72,6 +73,7 @@ def _run(
     try:
         settings = config.load(environ)
         log = make_log("warning" if quiet and settings.log_level == "info" else settings.log_level)
+        logging.basicConfig(handlers=[LibraryMessages(log)], force=True)
         for stranger, near in config.unknown(environ).items():
             log.warning("unknown setting", variable=stranger, did_you_mean=near)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

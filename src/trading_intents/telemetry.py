@@ -49,6 +49,19 @@ def make_log(level: str = "info", stream: TextIO | None = None) -> Log:
     return log
 
 
+class LibraryMessages(logging.Handler):
+    """Writes what libraries log (asyncio, grpc, httpx) as lines of ours, so that the log has one format."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._log.log(
+            record.levelno, "library_message", logger=record.name, detail=record.getMessage(), exc_info=record.exc_info
+        )
+
+
 class Requests(Collector):
     """Answers and their times. Our own, as every request is counted: the library's take a lock for each number."""
 

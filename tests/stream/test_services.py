@@ -1,6 +1,7 @@
 """What stands beside the stream: health, reflection, TLS, readiness that covers them, and the operator's command."""
 
 import ipaddress
+import json
 import os
 import pwd
 import socket
@@ -101,6 +102,20 @@ def test_tls_comes_from_files_and_guessing_runs_dry(
         assert FAILURES <= len(list(guesses)) < 2 * FAILURES
         for client in (encrypted, plain, renewed):
             client.close()
+
+
+def test_a_failed_handshake_leaves_every_line_of_the_log_json(world_database: Urls, tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    files = {"TLS_CERTIFICATE_FILE": str(certificate), "TLS_KEY_FILE": str(key)}
+    settings = {"DATABASE_URL": world_database.login.reveal(), "ROLES": "stream"} | files
+    with serving(tmp_path / "data", **settings) as platform:
+        host, _, port = platform.grpc.rpartition(":")
+        for hello in (b"GET / HTTP/1.1\r\n\r\n", bytes(range(256))):
+            with socket.create_connection((host, int(port)), timeout=LIMIT_SECONDS) as plain:
+                plain.sendall(hello)
+                while plain.recv(1024):
+                    pass
+    assert [line for line in platform.logs if not isinstance(json.loads(line), dict)] == []
 
 
 def test_a_certificate_that_is_none_ends_the_start(tmp_path: Path, world_database: Urls) -> None:
