@@ -15,7 +15,7 @@ from trading_intents.clock import SystemClock, rfc3339
 from trading_intents.errors import StartupRefused
 from trading_intents.ids import id_maker, id_text_maker, parse_id
 from trading_intents.secret import Secret
-from trading_intents.telemetry import LibraryMessages, Metrics, make_log
+from trading_intents.telemetry import Metrics, library_messages, make_log
 from trading_intents.testing.fakes import START, ManualClock
 
 MARKER = "s3cret-marker"
@@ -175,14 +175,12 @@ def test_each_process_has_its_own_metrics() -> None:
 def test_what_a_library_logs_is_a_line_of_ours() -> None:
     out = io.StringIO()
     library = logging.getLogger("library.of.another")
-    library.addHandler(handler := LibraryMessages(make_log("info", out)))
-    try:
+    with library_messages(make_log("info", out)):
         library.error("it %s\nat once", "broke", exc_info=ZeroDivisionError("why"))
         library.info("nobody asked")
-    finally:
-        library.removeHandler(handler)
+    library.error("after the end")
     [line] = out.getvalue().splitlines()
     told = json.loads(line)
-    assert (told["event"], told["level"]) == ("library_message", "error")
+    assert (told["event"], told["level"]) == ("library message", "error")
     assert (told["logger"], told["detail"]) == ("library.of.another", "it broke\nat once")
     assert "ZeroDivisionError: why" in told["exception"]

@@ -2,8 +2,6 @@
 2 where there is no database."""
 
 import asyncio
-import json
-import logging
 import os
 import pwd
 import signal
@@ -36,7 +34,7 @@ from trading_intents.storage.embedded.server import lock_holder
 from trading_intents.storage.migrate import migrate as run_migrations
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.stream.service import renew_epoch as renew_log_epoch
-from trading_intents.telemetry import LibraryMessages, Log, Metrics, make_log
+from trading_intents.telemetry import Log, Metrics, library_messages, make_log
 
 cli = typer.Typer(
     help="The Trading Intents Platform. Settings are TRADING_INTENTS_* variables.",
@@ -58,6 +56,7 @@ cli.add_typer(audits, name="audit")
 
 STOPPED_AT_ONCE = 130
 NOTHING_HERE = 2  # the exit code of a command that found no database
+FIRST_ORDER = Path("examples/place_order.py")  # in a checkout, where `make run` is typed
 
 
 def main() -> None:
@@ -73,10 +72,9 @@ def _run(
     try:
         settings = config.load(environ)
         log = make_log("warning" if quiet and settings.log_level == "info" else settings.log_level)
-        logging.basicConfig(handlers=[LibraryMessages(log)], force=True)
         for stranger, near in config.unknown(environ).items():
             log.warning("unknown setting", variable=stranger, did_you_mean=near)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with library_messages(log), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             code = runner.run(work(settings, log))
     except PlatformError as error:
         Console(stderr=True).print(f"[bold red]{escape(error.title)}:[/] {escape(error.detail)}", soft_wrap=True)
@@ -128,32 +126,17 @@ def _greet(parts: app.Parts, addresses: app.Addresses, demo: provision.Demo | No
     place = "external database" if settings.database_url else f"embedded PostgreSQL in {settings.data_dir}"
     out = Console(stderr=True, highlight=False)
     out.print(f"\n[bold green]Trading Intents Platform[/] {__version__} is ready\n")
-    out.print(f"  REST    [bold]{url}[/]   (description: {url}/docs)")
+    out.print(f"  HTTP    [bold]{url}[/]   (open it in a browser)")
     if addresses.grpc:
-        out.print(f"  gRPC    [bold]{addresses.grpc}[/]   (trading.TradingService, with reflection)")
+        out.print(f"  gRPC    [bold]{addresses.grpc}[/]")
     out.print(f"  roles   {', '.join(settings.roles)}")
-    out.print(f"  data    {escape(place)}")
-    if demo and demo.account_id:
-        follow, place_order, look = _demo_commands(f"{url}/v1/accounts/{demo.account_id}", demo.key)
-        out.print("\n[bold]Try it[/]: follow what happens, in a terminal of its own,\n")
-        out.print(f"  {escape(follow)}\n", soft_wrap=True)
-        out.print("buy something on paper,\n")
-        out.print(f"  {escape(place_order)}\n", soft_wrap=True)
-        out.print("and see what came of it (orders, trades and positions).\n")
-        out.print(f"  {escape(look)}\n", soft_wrap=True)
-    out.print("  Ctrl-C ends all of it.\n")
-
-
-def _demo_commands(account: str, key: Secret) -> tuple[str, str, str]:
-    """What to paste: the stream, an order, and a look at what came of it."""
-    payload = {"symbol": "AAPL", "order_side": "BUY", "spec": {"Market": {"quantity": "10"}}}
-    order = json.dumps({"command": {"type": "CREATE", "payload": payload}})
-    header = f"-H 'x-api-key: {key.reveal()}'"
-    return (
-        f"curl -N {account}/events {header}",
-        f"curl -s {account}/intents {header} -H 'content-type: application/json' -d '{order}'",
-        f"for what in orders trades positions; do curl -s {account}/$what {header}; echo; done",
-    )
+    out.print(f"  data    {escape(place)}\n", soft_wrap=True)
+    if demo and demo.account_id and FIRST_ORDER.exists():
+        variable = config.PREFIX + "DATA_DIR"
+        folder = f"{variable}={settings.data_dir} " if variable in os.environ else ""
+        out.print("Place a first order, in another terminal:\n")
+        out.print(f"  {escape(folder)}.venv/bin/python {FIRST_ORDER} {url}\n", soft_wrap=True)
+    out.print("README.md goes on from there. Ctrl-C ends all of it.\n")
 
 
 @cli.command()

@@ -32,13 +32,14 @@ class _LineWriter(structlog.PrintLogger):
 def make_log(level: str = "info", stream: TextIO | None = None) -> Log:
     """A logger that writes to `stream` (standard error): colour on a terminal, else one JSON object a line."""
     out = stream or sys.stderr
-    processors: list[structlog.typing.Processor] = [
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
+    processors: list[structlog.typing.Processor] = [structlog.processors.add_log_level]
     if out.isatty():
-        processors.append(structlog.dev.ConsoleRenderer())
+        processors.append(structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=True))
+        # No padding, for 80 columns; and no local variables in tracebacks, which could hold a secret.
+        plain = structlog.dev.plain_traceback
+        processors.append(structlog.dev.ConsoleRenderer(0, pad_level=False, exception_formatter=plain))
     else:
+        processors.append(structlog.processors.TimeStamper(fmt="iso", utc=True))
         processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     log: Log = structlog.wrap_logger(
         _LineWriter(out),
@@ -58,8 +59,19 @@ class LibraryMessages(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._log.log(
-            record.levelno, "library_message", logger=record.name, detail=record.getMessage(), exc_info=record.exc_info
+            record.levelno, "library message", logger=record.name, detail=record.getMessage(), exc_info=record.exc_info
         )
+
+
+@contextlib.contextmanager
+def library_messages(log: Log) -> Iterator[None]:
+    """While the block runs, what libraries log is written to `log`."""
+    handler = LibraryMessages(log)
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
 
 
 class Requests(Collector):

@@ -70,7 +70,9 @@ async def migrate(
             name = await _apply_next(owner, files)
             if name:
                 applied.append(name)
-                log.info("migrated", migration=name)
+                log.debug("migrated", migration=name)
+        if applied:
+            log.info("database migrated", migrations=len(applied))
         if len(await _applied(owner)) > len(files):
             # A rolling deploy: newer code has been here and its migrations keep older code working.
             log.warning("database_is_newer_than_this_program")
