@@ -14,7 +14,7 @@ from trading_intents.accounts.model import Account, Credential
 from trading_intents.accounts.service import Expected, check_no_open_orders, check_open, check_version, lock
 from trading_intents.accounts.vault import SecretRef, Vault
 from trading_intents.brokers.registry import Registry
-from trading_intents.errors import LimitReached, NotFound, OutcomeUnknown, PlatformError, ValidationFailed
+from trading_intents.errors import LimitReached, NotFound, OutcomeUnknown, PlatformError, ValidationFailed, either
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.outbox.model import EventType, NewRow, Queue, channel
 from trading_intents.outbox.queue import put
@@ -129,17 +129,19 @@ class Credentials:
             raise ValidationFailed.at("/secrets", f"the broker {account.broker} takes no credential")
         for name in given:
             if name not in wanted:
-                raise ValidationFailed.at(f"/secrets/{name}", f"the broker {account.broker} has no such field")
+                raise ValidationFailed.at(
+                    f"/secrets/{name}", f"the broker {account.broker} has no such field; use {either(wanted)}"
+                )
         for name in wanted:
             if name not in given:
-                raise ValidationFailed.at(f"/secrets/{name}", "required")
+                raise ValidationFailed.at(f"/secrets/{name}", "is required")
         return wanted
 
 
 def _check_free(account: Account) -> None:
     check_open(account)
     if account.has_credential:
-        raise LimitReached("the account has its credential: rotate it with PATCH")
+        raise LimitReached("the account has a credential already; replace its secrets with PATCH")
 
 
 async def _lock_credential(

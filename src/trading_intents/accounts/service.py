@@ -6,7 +6,15 @@ from uuid import UUID
 from trading_intents.accounts import store
 from trading_intents.accounts.model import Account, AccountChange, Connection, changed, shown_connection
 from trading_intents.brokers.registry import Registry
-from trading_intents.errors import AccountClosed, LimitReached, NotFound, OpenOrders, ValidationFailed, VersionConflict
+from trading_intents.errors import (
+    AccountClosed,
+    LimitReached,
+    NotFound,
+    OpenOrders,
+    ValidationFailed,
+    VersionConflict,
+    either,
+)
 from trading_intents.identity.store import lock_organization
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.outbox.model import EventType, NewRow, Queue, channel
@@ -88,25 +96,28 @@ class Accounts:
 def check_broker(brokers: Registry, broker: str, environment: Environment) -> None:
     manifest = brokers.find(broker)
     if manifest is None:
-        known = ", ".join(m.name for m in brokers.all())
-        raise ValidationFailed.at("/broker", f"no such broker; there are: {known}")
+        known = either(manifest.name for manifest in brokers.all())
+        raise ValidationFailed.at("/broker", f"no such broker: {broker}; use {known}")
     if environment not in manifest.environments:
-        raise ValidationFailed.at("/environment", f"the broker {broker} has no environment {environment}")
+        allowed = either(manifest.environments)
+        raise ValidationFailed.at(
+            "/environment", f"the broker {broker} has no environment {environment}; use {allowed}"
+        )
 
 
 def check_open(account: Account) -> None:
     if account.closed_at is not None:
-        raise AccountClosed("the account is closed for good")
+        raise AccountClosed("the account is closed for good: it can be read, not changed")
 
 
 async def check_no_open_orders(tx: Tx, account: Account) -> None:
     if await store.has_open_orders(tx, account.id):
-        raise OpenOrders("the account has open orders: cancel them first")
+        raise OpenOrders("the account has open orders; cancel them first")
 
 
 def check_version(version: int, expected: Expected) -> None:
     if expected is not None and version not in expected:
-        raise VersionConflict(f"the version is {version}")
+        raise VersionConflict(f"the version is {version}; read it again")
 
 
 async def insert(
@@ -121,7 +132,7 @@ async def insert(
     """The account and its event."""
     await lock_organization(tx, organization_id)
     if await store.count_accounts(tx, organization_id) >= MAX_ACCOUNTS_PER_ORGANIZATION:
-        raise LimitReached(f"at most {MAX_ACCOUNTS_PER_ORGANIZATION} accounts an organization")
+        raise LimitReached(f"the organization has {MAX_ACCOUNTS_PER_ORGANIZATION} accounts, which is the most")
     account = await store.insert_account(
         tx, account_id, organization_id, name, broker, environment, external_account_id
     )

@@ -112,7 +112,7 @@ class KeyFile:
         """Make a new newest key and tell its version. Waits for a lock: not for the event loop."""
         with self._changing() as keys:
             if len(keys) >= MOST_KEYS:
-                raise LimitReached("there are as many master keys as there may be: retire some")
+                raise LimitReached("the vault has as many master keys as it may have; retire some")
             version = max(keys) + 1
             keys[version] = MasterKey(version, secrets.token_bytes(KEY_BYTES), self._now())
         return version
@@ -134,8 +134,8 @@ class KeyFile:
             if _stamp_of(os.stat(self._path)) != self._stamp:
                 self._keys, self._stamp = _read_file(self._path)
         except (OSError, StartupRefused) as error:
-            self._log.error("vault_keys_unreadable", path=str(self._path), error=str(error))
-            raise Unavailable("the vault's keys cannot be read") from None
+            self._log.error("vault keys unreadable", path=str(self._path), error=str(error))
+            raise Unavailable("the vault cannot be used: its master keys cannot be read") from None
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[dict[int, MasterKey]]:

@@ -77,8 +77,8 @@ class OpenBaoVault:
                 return await self._fetch(method, url, headers, body)
         except (httpx.HTTPError, TimeoutError) as error:
             failure = type(error).__name__
-        self._log.warning("vault_away", method=method, error=failure)
-        raise Unavailable("the vault is away")
+        self._log.warning("vault unreachable", method=method, error=failure)
+        raise Unavailable("the vault cannot be reached")
 
     async def _fetch(self, method: str, url: str, headers: dict[str, str], body: bytes | None) -> tuple[int, bytes]:
         limits = httpx.Timeout(TOTAL_SECONDS, connect=CONNECT_SECONDS)
@@ -107,15 +107,15 @@ class OpenBaoVault:
         except (OSError, ValueError):
             token = ""
         if not _is_token(token):
-            self._log.error("vault_token_unreadable", path=self._token_file)
-            raise Unavailable("the vault's token cannot be had")
+            self._log.error("vault token unreadable", path=self._token_file)
+            raise Unavailable("the vault cannot be used: its token cannot be read")
         return token
 
     def _refuse(self, action: str, status: int, answer: bytes) -> NoReturn:
         # The server's own words only for a refusal: what comes with a 200 may hold the secret.
         causes = _causes(answer) if status >= 400 else None
-        self._log.error("vault_refused", action=action, status=status, causes=causes)
-        raise Unavailable("the vault did not do it")
+        self._log.error("vault refused", action=action, status=status, causes=causes)
+        raise Unavailable("the vault cannot be used: it refuses the request")
 
 
 class _Version(msgspec.Struct):

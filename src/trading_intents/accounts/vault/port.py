@@ -42,7 +42,7 @@ def encode_fields(secrets: Mapping[str, Secret]) -> bytes:
     except UnicodeEncodeError:
         fields = None  # and not raised from here: that error holds the text
     if fields is None or len(fields) > LARGEST_FIELDS:
-        raise ValidationFailed.at("/secrets", "too large, or not Unicode text")
+        raise ValidationFailed.at("/secrets", f"must be Unicode text of at most {LARGEST_FIELDS} bytes in all")
     return fields
 
 
