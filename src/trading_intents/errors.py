@@ -21,7 +21,7 @@ PlatformError
 └── StartupRefused ── DatabaseMissing, PortTaken        (never on the wire: the process says it and ends)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -31,6 +31,12 @@ class FieldError:
     pointer: str  # RFC 6901, into the body; of a query parameter ?name
     detail: str
     did_you_mean: str = ""
+
+
+def either(names: Iterable[str]) -> str:
+    """`a, b or c`: what a refusal says is allowed."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 class PlatformError(Exception):
@@ -58,11 +64,11 @@ class InvalidJson(InvalidRequest):
 
 
 class InvalidCursor(InvalidRequest):
-    code, title = "invalid_cursor", "The cursor is not one of this list"
+    code, title = "invalid_cursor", "The cursor does not belong to this list"
 
 
 class InvalidScope(InvalidRequest):
-    code, title = "invalid_scope", "The scope is not one that the client has"
+    code, title = "invalid_scope", "The client does not have this scope"
 
 
 class UnsupportedGrantType(InvalidRequest):
@@ -70,14 +76,14 @@ class UnsupportedGrantType(InvalidRequest):
 
 
 class Unauthorized(PlatformError):
-    status, code, title = 401, "unauthorized", "No acceptable credential"
+    status, code, title = 401, "unauthorized", "No valid credential"
 
     def __init__(self, detail: str = "", *, challenge: str = 'Bearer realm="trading-intents"') -> None:
         super().__init__(detail, headers={"www-authenticate": challenge})
 
 
 class InvalidApiKey(Unauthorized):
-    code, title = "invalid_api_key", "Not an API key"
+    code, title = "invalid_api_key", "The API key is not valid"
 
 
 class Forbidden(PlatformError):
@@ -97,7 +103,7 @@ class MethodNotAllowed(PlatformError):
 
 
 class RequestTimeout(PlatformError):
-    status, code, title = 408, "request_timeout", "The request did not arrive in time"
+    status, code, title = 408, "request_timeout", "The request took too long to arrive"
 
 
 class AccountClosed(PlatformError):
@@ -109,16 +115,18 @@ class AccountDisabled(PlatformError):
 
 
 class CancelPending(PlatformError):
-    status, code, title = 409, "cancel_pending", "A CANCEL is not answered yet"
+    status, code, title = 409, "cancel_pending", "A CANCEL is still pending"
 
 
 class ControlRejected(PlatformError):
     """`triggered` is answered with it: every control that says no."""
 
-    status, code, title = 409, "control_rejected", "The controls refuse this"
+    status, code, title = 409, "control_rejected", "A control refuses this order"
 
     def __init__(self, triggered: Sequence[Any] = (), reasons: Sequence[str] = ()) -> None:
-        super().__init__("a control refuses this: see `triggered`")
+        super().__init__(
+            f"refused by {', '.join(reasons) or 'a control'}; `triggered` names each control and its scope"
+        )
         self.triggered, self.reasons = tuple(triggered), tuple(reasons)
 
 
@@ -127,7 +135,7 @@ class CredentialMissing(PlatformError):
 
 
 class IdempotencyConflict(PlatformError):
-    status, code, title = 409, "idempotency_conflict", "The Idempotency-Key was used with another body"
+    status, code, title = 409, "idempotency_conflict", "The Idempotency-Key was used with a different body"
 
 
 class IntentClosed(PlatformError):
@@ -139,19 +147,19 @@ class OpenOrders(PlatformError):
 
 
 class ReplacePending(PlatformError):
-    status, code, title = 409, "replace_pending", "A REPLACE is not answered yet"
+    status, code, title = 409, "replace_pending", "A REPLACE is still pending"
 
 
 class LimitReached(PlatformError):
-    status, code, title = 409, "limit_reached", "There are as many as there may be"
+    status, code, title = 409, "limit_reached", "Limit reached"
 
 
 class CursorExpired(PlatformError):
-    status, code, title = 410, "cursor_expired", "What follows the cursor is no longer kept"
+    status, code, title = 410, "cursor_expired", "The cursor has expired"
 
 
 class VersionConflict(PlatformError):
-    status, code, title = 412, "version_conflict", "Changed since you read it"
+    status, code, title = 412, "version_conflict", "The version has changed"
 
 
 class PayloadTooLarge(PlatformError):
@@ -159,7 +167,7 @@ class PayloadTooLarge(PlatformError):
 
 
 class UnsupportedMediaType(PlatformError):
-    status, code, title = 415, "unsupported_media_type", "The body must be application/json"
+    status, code, title = 415, "unsupported_media_type", "The body's media type is not supported"
 
 
 class ValidationFailed(PlatformError):
@@ -201,7 +209,7 @@ class SecretUnreadable(PlatformError):
 class Unavailable(PlatformError):
     """Nothing was recorded; the caller may simply try again."""
 
-    status, code, title = 503, "unavailable", "A part that is needed is away"
+    status, code, title = 503, "unavailable", "A dependency is unavailable"
 
     def __init__(self, detail: str = "") -> None:
         super().__init__(detail, headers={"retry-after": "1"})
@@ -210,10 +218,13 @@ class Unavailable(PlatformError):
 class OutcomeUnknown(PlatformError):
     """The link was lost while committing: it is recorded as a whole or not at all, and only a look can tell."""
 
-    status, code, title = 503, "outcome_unknown", "It is not known whether this was recorded"
+    status, code, title = 503, "outcome_unknown", "The outcome is unknown"
 
     def __init__(self, detail: str = "") -> None:
-        super().__init__(detail, headers={"retry-after": "1"})
+        told = (
+            "the connection to the database was lost during the commit; repeat with the same Idempotency-Key, or read"
+        )
+        super().__init__(detail or told, headers={"retry-after": "1"})
 
 
 class StartupRefused(PlatformError):

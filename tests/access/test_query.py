@@ -66,7 +66,7 @@ def test_a_near_name_is_suggested(world: World, given: str, near: str) -> None:
 def test_a_name_that_is_near_to_none_is_told_what_there_is(world: World) -> None:
     [error] = call(world, "GET", "/v1/accounts", "key_all", params={"zzz": "1"}).json()["errors"]
     assert "did_you_mean" not in error
-    assert "limit, next_cursor" in error["detail"]
+    assert "limit or next_cursor" in error["detail"]
 
 
 def test_each_unknown_name_is_told_of(world: World) -> None:

@@ -170,9 +170,9 @@ async def test_one_address_cannot_take_every_connection(site: Site) -> None:
     async with idle(site, 50):
         status, headers, body = await exchange(site, b"")
         assert (status, headers["retry-after"]) == (503, "1")
-        assert json.loads(body)["detail"] == "too many connections from this address"
+        assert json.loads(body)["detail"] == "this address has too many open connections; close some"
         assert metric(site, "ti_http_connections_refused_total", limit="address") == 1
-        assert json.loads(site.logs.getvalue())["detail"] == "too many connections from this address"
+        assert json.loads(site.logs.getvalue())["detail"] == "this address has too many open connections; close some"
         other, writer = await asyncio.open_connection("127.0.0.1", site.port, local_addr=("127.0.0.2", 0))
         writer.write(GET)
         assert (await read_answer(other))[0] == 200
@@ -188,7 +188,7 @@ async def test_one_address_cannot_take_every_connection(site: Site) -> None:
 async def test_a_trusted_proxy_may_have_all_connections_but_no_more(site: Site) -> None:
     async with idle(site, 100, "127.0.0.9"):
         status, _, body = await exchange(site, b"")
-        assert (status, json.loads(body)["detail"]) == (503, "too many connections")
+        assert (status, json.loads(body)["detail"]) == (503, "this process has too many open connections; try again")
         assert metric(site, "ti_http_connections_refused_total", limit="total") == 1
 
 

@@ -38,7 +38,7 @@ async def test_an_unknown_path_is_a_problem(site: Site) -> None:
         "type": "/docs#not_found",
         "title": "Not found",
         "status": 404,
-        "detail": "no such path",
+        "detail": "no such path; /docs lists the paths",
         "code": "not_found",
         "request_id": "abc.1",
     }

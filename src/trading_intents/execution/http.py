@@ -9,12 +9,19 @@ from trading_intents.brokers.paper.quotes import Posted, Prices, Quotes
 from trading_intents.clock import rfc3339
 from trading_intents.errors import LimitReached, ValidationFailed
 from trading_intents.identity.access import Gate, caller_of
-from trading_intents.trading import AMOUNT_PATTERN, AMOUNT_RULE, SYMBOL_RULE, amount_text, parse_amount, parse_symbol
+from trading_intents.trading import (
+    AMOUNT_PATTERN,
+    AMOUNT_RULE,
+    NUMBER_FOR_AMOUNT,
+    SYMBOL_RULE,
+    amount_text,
+    parse_amount,
+    parse_symbol,
+)
 from trading_intents.web.limits import Bucket
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import Operation, Route, Tag
-
-A_NUMBER = "amounts are decimal strings: a JSON number may lose digits on its way"
+from trading_intents.web.validation import FOUND_A_NUMBER
 
 Amount = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": AMOUNT_PATTERN})]
 
@@ -73,8 +80,8 @@ def _read(request: Request) -> Prices:
         body = request.body(NewQuote)
     except ValidationFailed as error:
         pointer, detail = error.errors[0].pointer, error.errors[0].detail
-        if pointer.removeprefix("/") in NewQuote.__struct_fields__ and detail.endswith(("`int`", "`float`")):
-            raise ValidationFailed.at(pointer, A_NUMBER) from None
+        if pointer.removeprefix("/") in NewQuote.__struct_fields__ and detail.endswith(FOUND_A_NUMBER):
+            raise ValidationFailed.at(pointer, NUMBER_FOR_AMOUNT) from None
         raise
     prices = Prices(
         bid=_amount("/bid", body.bid),

@@ -13,6 +13,7 @@ from trading_intents.trading import (
     AMOUNT,
     AMOUNT_PATTERN,
     AMOUNT_RULE,
+    NUMBER_FOR_AMOUNT,
     SYMBOL_RULE,
     OrderKind,
     OrderSide,
@@ -21,6 +22,7 @@ from trading_intents.trading import (
     parse_symbol,
 )
 from trading_intents.web.body import convert
+from trading_intents.web.validation import FOUND_A_NUMBER
 
 MAX_REFERENCE_CHARACTERS = 64
 MAX_KEY_CHARACTERS = 128
@@ -208,9 +210,6 @@ def _reference(text: str | None) -> str | None:
 def _say_why(error: ValidationFailed) -> PlatformError:
     """Who sends a JSON number as an amount learns why it is not taken."""
     pointer, detail = error.errors[0].pointer, error.errors[0].detail
-    if pointer.rpartition("/")[2] in _AMOUNT_FIELDS and detail in (
-        "Expected `str`, got `int`",
-        "Expected `str`, got `float`",
-    ):
-        return ValidationFailed.at(pointer, "amounts are decimal strings: a JSON number may lose digits on its way")
+    if pointer.rpartition("/")[2] in _AMOUNT_FIELDS and detail.endswith(FOUND_A_NUMBER):
+        return ValidationFailed.at(pointer, NUMBER_FOR_AMOUNT)
     return error

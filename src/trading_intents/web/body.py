@@ -5,7 +5,8 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from trading_intents.errors import InvalidJson, ValidationFailed
+from trading_intents.errors import InvalidJson
+from trading_intents.web.validation import explain
 
 T = TypeVar("T")
 
@@ -24,9 +25,6 @@ Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARACTERS, pattern=_LINE
 # nothing but quotation marks takes half a minute.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _KEY = re.compile(rb'"([^"]*)"\s*:')
-_PLACE = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?\Z", re.DOTALL)
-_NAMED = re.compile(r"Object (?:contains unknown|missing required) field `(?P<field>.*)`\Z", re.DOTALL)
-_STEP = re.compile(r"\.(?P<key>[^.\[]+)|\[(?P<index>[^\]]*)\]")
 
 
 def read_json(data: bytes) -> Any:
@@ -35,13 +33,13 @@ def read_json(data: bytes) -> Any:
         try:
             return msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InvalidJson(f"not JSON: {error}") from None
+            raise InvalidJson(f"the body is not JSON: {error}") from None
     bones = _STRING.sub(b"", data)
     _check_depth(bones)
     try:
         tree = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise InvalidJson(f"not JSON: {error}") from None
+        raise InvalidJson(f"the body is not JSON: {error}") from None
     # Outside strings there is one colon for each key that was written.
     if bones.count(b":") != _count_keys(tree):
         raise InvalidJson("a key is repeated within one object")
@@ -53,7 +51,7 @@ def convert(tree: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(tree, kind)
     except msgspec.ValidationError as error:
-        raise _explain(str(error)) from None
+        raise explain(str(error), tree, kind) from None
 
 
 def is_plain(data: bytes) -> bool:
@@ -76,7 +74,7 @@ def _check_depth(bones: bytes) -> None:
         if character in b"{[":
             depth += 1
             if depth > MAX_DEPTH:
-                raise InvalidJson(f"nested deeper than {MAX_DEPTH}")
+                raise InvalidJson(f"the body is nested deeper than {MAX_DEPTH} levels")
         elif character in b"}]":
             depth -= 1
 
@@ -87,19 +85,3 @@ def _count_keys(tree: Any) -> int:
     if isinstance(tree, list):
         return sum(_count_keys(value) for value in tree if isinstance(value, dict | list))
     return 0
-
-
-def _explain(message: str) -> ValidationFailed:
-    """msgspec says `… - at `$.a[0]``; a client wants the pointer /a/0 and, for a named field, that field."""
-    place = _PLACE.match(message)
-    assert place
-    what, steps = place["what"], _STEP.finditer(place["path"] or "")
-    pointer = "".join("/" + _escape(step["key"] or step["index"]) for step in steps)
-    if named := _NAMED.match(what):
-        pointer += "/" + _escape(named["field"])
-        what = "unknown field" if "unknown" in what else "required"
-    return ValidationFailed.at(pointer, what)
-
-
-def _escape(step: str) -> str:
-    return step.replace("~", "~0").replace("/", "~1")

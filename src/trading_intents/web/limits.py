@@ -164,7 +164,11 @@ class _Tank:
         self._limited.inc()
         wait = self.wait_seconds(left)
         told = {name.decode(): value.decode() for name, value in headers}
-        raise RateLimited(limit, f"the limit of the {limit}: again in {wait} s", {"retry-after": str(wait), **told})
+        raise RateLimited(
+            limit,
+            f"the rate limit of the {limit} is used up; try again in {wait} s",
+            {"retry-after": str(wait), **told},
+        )
 
     def _forget(self, now: float) -> None:
         """Full buckets say nothing; if all are in use, the oldest half goes."""

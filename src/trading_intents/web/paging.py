@@ -75,7 +75,7 @@ def read_limit(text: str | None) -> int:
     if text is None:
         return DEFAULT_LIMIT
     if not (text.isascii() and text.isdigit()):
-        raise InvalidRequest("limit must be a whole number, zero or more")
+        raise InvalidRequest("limit must be a whole number, zero or more; 1 to 100 rows are answered")
     return MAX_LIMIT if len(text) > 9 else max(1, min(MAX_LIMIT, int(text)))
 
 

@@ -127,7 +127,7 @@ class Request:
             return None
         repeated = len(self._headers) != len(self.incoming.headers)
         if repeated and sum(key == name for key, _ in self.incoming.headers) > 1:
-            raise InvalidRequest(f"the header {name.decode()} is sent more than once")
+            raise InvalidRequest(f"the header {name.decode()} is sent more than once; send it once")
         return value.decode("latin-1").strip(" \t")
 
     def parameter(self, where: str, name: str) -> str | None:
@@ -149,10 +149,12 @@ class Request:
                 raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_QUERY_FIELDS
             )
         except ValueError:
-            raise InvalidRequest("the query string cannot be read") from None
+            raise InvalidRequest(
+                f"the query string is not URL-encoded UTF-8, or has more than {MAX_QUERY_FIELDS} parameters"
+            ) from None
         query = dict(pairs)
         if len(query) != len(pairs):
-            raise InvalidRequest("a query parameter is given more than once")
+            raise InvalidRequest("a query parameter is given more than once; give each once")
         return query
 
     def read_body(self, content_type: bytes, max_bytes: int = MAX_BODY_BYTES) -> bytes:
@@ -160,12 +162,12 @@ class Request:
         if self._headers.get(b"content-type") != content_type:
             given = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
             if given.encode("latin-1") != content_type:
-                raise UnsupportedMediaType(f"send the body as {content_type.decode()}")
+                raise UnsupportedMediaType(f"found content-type {given or 'none'}; send {content_type.decode()}")
         if b"content-encoding" in self._headers and (self.header(b"content-encoding") or "").lower() != "identity":
-            raise UnsupportedMediaType("send the body without content-encoding")
+            raise UnsupportedMediaType("the body is compressed; send it without content-encoding")
         body = self.incoming.body
         if body is None or len(body) > max_bytes:
-            raise PayloadTooLarge(f"at most {max_bytes} bytes")
+            raise PayloadTooLarge(f"the body has more than {max_bytes} bytes, which is the most")
         return body
 
     def read_json(self, max_bytes: int = MAX_BODY_BYTES) -> None:

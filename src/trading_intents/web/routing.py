@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import difflib
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -20,12 +19,14 @@ from trading_intents.errors import (
     Unauthorized,
     Unavailable,
     ValidationFailed,
+    either,
 )
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.body import MAX_BODY_BYTES
 from trading_intents.web.limits import Bucket, Limits, Proxies
 from trading_intents.web.problem import PROBLEM, ErrorShape
 from trading_intents.web.request import JSON, Answer, Begun, Headers, Incoming, Request, check_entity_tags
+from trading_intents.web.validation import nearest
 
 MAX_REFUSALS_LOGGED = 10  # a second, of what could not be read as a request
 
@@ -213,7 +214,7 @@ class App:
             answer = route.error_shape.answer(error, request.id)
         except Exception as error:
             self._log.error("request failed", request_id=request.id, route=route.path, exc_info=error)
-            fault = InternalError("our fault; the request id finds it in the logs")
+            fault = InternalError("an error of the platform; its log has the details under the request id")
             answer = route.error_shape.answer(fault, request.id)
         return route, request, answer
 
@@ -232,7 +233,7 @@ class App:
 
     async def _serve(self, route: Route, request: Request) -> Answer:
         if not request.incoming.taken and not route.always:
-            raise Unavailable("this process is shutting down")
+            raise Unavailable("this process is shutting down; try another, or again")
         await self._identify(route, request)
         if route.bucket:
             request.headers_out += self._take(route.bucket, request)
@@ -272,8 +273,8 @@ def _unknown_parameter(route: Route, request: Request) -> ValidationFailed | Non
     found: list[FieldError] = []
     for name in request.query:
         if name not in known:
-            near = (difflib.get_close_matches(name, known, n=1) or [""])[0]
-            allowed = f"use {', '.join(known)}" if known else "this path takes none"
+            near = nearest(name, known)
+            allowed = f"use {either(known)}" if known else "this path takes none"
             detail = f"unknown query parameter; {f'did you mean {near}?' if near else allowed}"
             found.append(FieldError(f"?{name}", detail, near))
     return ValidationFailed.listing(found) if found else None
@@ -323,7 +324,7 @@ class _Table:
             return _pick(methods, method)[0], {}
         found = self._expression.fullmatch(raw_path) if self._shapes else None
         if found is None:
-            raise NotFound("no such path")
+            raise NotFound("no such path; /docs lists the paths")
         group = found.lastindex
         assert group is not None
         route, names = _pick(self._shapes[group], method)
@@ -334,7 +335,7 @@ def _pick(methods: Methods, method: str) -> tuple[Route, tuple[str, ...]]:
     found = methods.get("GET" if method == "HEAD" else method)
     if found is None:
         allowed = ", ".join(sorted(methods))
-        raise MethodNotAllowed(f"this path takes {allowed}", headers={"allow": allowed})
+        raise MethodNotAllowed(f"this path does not take {method}; use {allowed}", headers={"allow": allowed})
     return found
 
 
@@ -342,7 +343,7 @@ def _decode(part: bytes) -> str:
     try:
         text = unquote_to_bytes(part).decode() if b"%" in part else part.decode()
     except UnicodeDecodeError:
-        raise NotFound("no such path") from None
+        raise NotFound("no such path; /docs lists the paths") from None
     if "\x00" in text:  # nothing can have that name: PostgreSQL's text holds no NUL
-        raise NotFound("no such path")
+        raise NotFound("no such path; /docs lists the paths")
     return text

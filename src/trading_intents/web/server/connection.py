@@ -154,7 +154,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._framing_bytes += self._piece_bytes
             kept = min(self._body_bytes, MAX_BODY_BYTES)
             if self._framing_bytes > MAX_HEAD_BYTES + self._body_bytes + MAX_FRAMING_FACTOR * kept:
-                self._refuse(InvalidRequest("the head, or what is around the body, is too large"))
+                self._refuse(InvalidRequest("the headers are too large"))
 
     # httptools calls these while it is fed.
 
@@ -365,11 +365,11 @@ def _check_head(parser: httptools.HttpRequestParser, headers: Headers, named: di
     if version not in ("1.1", "1.0"):
         raise InvalidRequest("not an HTTP/1.1 request")
     if b"host" not in named and version == "1.1":
-        raise InvalidRequest("a Host header is needed")
+        raise InvalidRequest("the Host header is missing")
     if len(named) != len(headers) and sum(name == b"host" for name, _ in headers) > 1:
-        raise InvalidRequest("more than one Host header")
+        raise InvalidRequest("the Host header is sent more than once")
     if len(headers) > MAX_HEADERS:
-        raise InvalidRequest(f"more than {MAX_HEADERS} headers")
+        raise InvalidRequest(f"the request has more than {MAX_HEADERS} headers")
     coding = named.get(b"transfer-encoding")
     if coding is not None and (coding.strip(b" \t").lower() != b"chunked" or version == "1.0"):
         raise InvalidRequest("Transfer-Encoding must be chunked")

@@ -64,10 +64,10 @@ class ConnectionTable:
         metrics.http_connections.inc()
         if address is not None and self._by_address[address] > self._limits.per_address:
             metrics.http_connections_refused.labels("address").inc()
-            return Unavailable("too many connections from this address")
+            return Unavailable("this address has too many open connections; close some")
         if len(self.connections) > self._limits.total:
             metrics.http_connections_refused.labels("total").inc()
-            return Unavailable("too many connections")
+            return Unavailable("this process has too many open connections; try again")
         return None
 
     def remove(self, connection: Connection) -> None:

@@ -1,0 +1,143 @@
+"""What msgspec says of a body that breaks a rule, in plain words: where, what was found, and what is allowed."""
+
+import difflib
+import functools
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec import inspect
+
+from trading_intents.errors import FieldError, ValidationFailed, either
+
+MAX_FOUND_CHARACTERS = 40
+
+_PLACE = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?\Z", re.DOTALL)
+_STEP = re.compile(r"\.(?P<key>[^.\[]+)|\[(?P<index>[^\]]*)\]")
+_NAMED = re.compile(r"Object (?P<how>contains unknown|missing required) field `(?P<field>.*)`\Z", re.DOTALL)
+_VALUE = re.compile(r"Invalid (?:enum )?value (?P<found>.*)\Z", re.DOTALL)
+_KIND = re.compile(r"Expected `(?P<wanted>[^`]*)`, got `(?P<found>[^`]*)`\Z")
+_LENGTH = re.compile(r"Expected `(?P<kind>str|array|object)` of length (?P<sign><=|>=) (?P<limit>\d+)\Z")
+_BOUND = re.compile(r"Expected `\w+` (?P<sign><=|>=) (?P<limit>-?\d+)\Z")
+_PATTERN = re.compile(r"Expected `str` matching regex (?P<pattern>.*)\Z", re.DOTALL)
+
+_NOUNS = {
+    "str": "a string",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "object": "an object",
+    "array": "a list",
+    "null": "null",
+}
+_FOUND = _NOUNS | {"int": "a number", "bool": "a boolean"}
+FOUND_A_NUMBER = "found a number"
+_PARTS = {"str": "characters", "array": "entries", "object": "fields"}
+_AT = {"<=": "at most", ">=": "at least"}
+
+
+def explain(message: str, tree: Any, kind: Any) -> ValidationFailed:
+    """`message` is what msgspec said when it was to make a `kind` of the tree."""
+    place = _PLACE.match(message)
+    assert place
+    what, steps = place["what"], [step["key"] or step["index"] for step in _STEP.finditer(place["path"] or "")]
+    near = ""
+    if named := _NAMED.match(what):
+        if named["how"] == "missing required":
+            detail = "is required"
+        else:
+            near, detail = _unknown_field(named["field"], _fields(_types_at(kind, tree, steps)))
+        steps.append(named["field"])
+    elif value := _VALUE.match(what):
+        allowed = _values(_types_at(kind, tree, steps), _types_at(kind, tree, steps[:-1]), steps[-1:])
+        detail = f"found {_short(value['found'])}; use {either(allowed)}"
+    else:
+        detail = _rule(what)
+    pointer = "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
+    return ValidationFailed.listing([FieldError(pointer, detail, near)])
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that was probably meant, or none."""
+    return (difflib.get_close_matches(name, list(known), n=1) or [""])[0]
+
+
+def _unknown_field(name: str, known: Sequence[str]) -> tuple[str, str]:
+    near = nearest(name, known)
+    if near:
+        return near, f"unknown field; did you mean {near}?"
+    return "", f"unknown field; use {either(known)}" if known else "unknown field"
+
+
+def _rule(what: str) -> str:
+    if found := _KIND.match(what):
+        wanted = either(_NOUNS.get(kind, kind) for kind in found["wanted"].split(" | "))
+        return f"must be {wanted}, found {_FOUND.get(found['found'], found['found'])}"
+    if what == "Expected `str` of length >= 1":
+        return "must not be empty"
+    if found := _LENGTH.match(what):
+        return f"must have {_AT[found['sign']]} {found['limit']} {_PARTS[found['kind']]}"
+    if found := _BOUND.match(what):
+        return f"must be {_AT[found['sign']]} {found['limit']}"
+    if found := _PATTERN.match(what):
+        if found["pattern"].startswith("'^[^"):
+            return "must have no control characters and no invisible ones"
+        return f"must match {found['pattern']}"
+    return what
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_FOUND_CHARACTERS else f"{text[:MAX_FOUND_CHARACTERS]}…"
+
+
+@functools.lru_cache
+def _type_of(kind: Any) -> inspect.Type:
+    return inspect.type_info(kind)
+
+
+def _types_at(kind: Any, tree: Any, steps: Sequence[str]) -> list[inspect.Type]:
+    """The types that a value at this place may have. Of a tagged union, those whose tag the tree has."""
+    found = _alternatives(_type_of(kind), tree)
+    for step in steps:
+        tree = tree.get(step) if isinstance(tree, dict) else None
+        found = [
+            choice for parent in found for child in _children(parent, step) for choice in _alternatives(child, tree)
+        ]
+    return found
+
+
+def _alternatives(kind: inspect.Type, tree: Any) -> list[inspect.Type]:
+    if isinstance(kind, inspect.Metadata):
+        return _alternatives(kind.type, tree)
+    if not isinstance(kind, inspect.UnionType):
+        return [kind]
+    choices = [choice for each in kind.types for choice in _alternatives(each, tree)]
+    tagged = [each for each in choices if isinstance(each, inspect.StructType) and each.tag_field]
+    meant: list[inspect.Type] = [
+        each for each in tagged if isinstance(tree, dict) and tree.get(each.tag_field) == each.tag
+    ]
+    return meant or choices
+
+
+def _children(parent: inspect.Type, step: str) -> list[inspect.Type]:
+    match parent:
+        case inspect.StructType(fields=fields):
+            return [field.type for field in fields if field.encode_name == step]
+        case inspect.ListType(item_type=item):
+            return [item]
+        case inspect.DictType(value_type=value):
+            return [value]
+        case _:
+            return []
+
+
+def _fields(types: Sequence[inspect.Type]) -> list[str]:
+    structs = [each for each in types if isinstance(each, inspect.StructType)]
+    return [field.encode_name for struct in structs for field in struct.fields]
+
+
+def _values(types: Sequence[inspect.Type], parents: Sequence[inspect.Type], step: Sequence[str]) -> list[str]:
+    """Of an enumeration its members; of a tag, those of its union."""
+    members = [str(member.value) for each in types if isinstance(each, inspect.EnumType) for member in each.cls]
+    structs = [each for each in parents if isinstance(each, inspect.StructType)]
+    return members or [str(struct.tag) for struct in structs if [struct.tag_field] == list(step)] or ["another value"]
