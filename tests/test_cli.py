@@ -164,7 +164,7 @@ def test_doctor_says_that_a_database_cannot_be_reached(tmp_path: Path) -> None:
         url = f"postgresql://user:{MARKER}@127.0.0.1:{closed.getsockname()[1]}/db"
         done = run_command(environment(tmp_path / "data", {"DATABASE_URL": url}), "doctor")
     assert done.returncode == 1
-    assert lines_of(done.stdout)["database"].startswith("wrong: the database is away")
+    assert lines_of(done.stdout)["database"].startswith("wrong: the database cannot be reached")
     assert MARKER not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 

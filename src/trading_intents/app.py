@@ -309,7 +309,7 @@ async def serve(
                     *(worker.stop(DRAIN_SECONDS) for worker in workers),
                 )
                 if not drained:
-                    log.warning("requests were still running after the drain", seconds=DRAIN_SECONDS)
+                    log.warning("requests still running after the drain", seconds=DRAIN_SECONDS)
     log.info("stopped")
 
 
@@ -319,12 +319,12 @@ def build_app(parts: Parts, features: Features) -> App:
 
     async def missing() -> str:
         if app.draining:
-            return "this process is shutting down"
+            return "this process is shutting down; try another, or again"
         if "stream" in settings.roles and not await features.grpc.is_reachable():
             return "the gRPC port does not answer"
         if "stream" in settings.roles and features.grpc.is_full:
-            return "the gRPC port is full: no stream more can be opened"
-        return "" if await parts.database.service.healthy() else "the database is away"
+            return "the gRPC port is full: every stream that it may hold is open"
+        return "" if await parts.database.service.healthy() else "the database cannot be reached"
 
     routes = operations_routes(public, missing, parts.metrics.registry, parts.clock)
     if "api" in settings.roles:

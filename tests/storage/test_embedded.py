@@ -200,7 +200,7 @@ async def test_vanished_data_are_not_replaced_by_an_empty_database(data_dir: Pat
     process.until("url")
     (data_dir / "postgres").rename(data_dir / "elsewhere")
     os.kill(int((data_dir / "elsewhere" / "postmaster.pid").read_text().split("\n", 1)[0]), signal.SIGKILL)
-    assert "postgres_not_started" in process.complaint("postgres_not_started")
+    assert "PostgreSQL not started" in process.complaint("PostgreSQL not started")
     assert not (data_dir / "postgres").exists()
     (data_dir / "elsewhere").rename(data_dir / "postgres")
     process.until("started")

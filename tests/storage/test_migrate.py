@@ -151,7 +151,7 @@ async def test_a_newer_database_is_taken_with_a_warning(empty: Urls, files: Path
     (files / "0003_step.sql").unlink()
     out = StringIO()
     assert await migrate(empty.owner, empty.login, make_log("warning", out), files) == []
-    assert "database_is_newer" in out.getvalue()
+    assert "database newer" in out.getvalue()
 
 
 async def test_a_login_without_rights_starts_when_nothing_is_pending(

@@ -179,14 +179,14 @@ class Pool:
     async def _take(self) -> Any:
         now = asyncio.get_running_loop().time
         if now() < self._away_until_seconds:
-            raise Unavailable("the database is away")
+            raise Unavailable("the database cannot be reached")
         try:
             connection = await self._connections.take(ACQUIRE_LIMIT_SECONDS)
         except CANNOT_CONNECT as error:
             if not isinstance(error, (TimeoutError, asyncpg.InsufficientResourcesError)):
                 # A crowd that knocks without pause keeps a recovering server from its work.
                 self._away_until_seconds = now() + KNOCK_PAUSE_SECONDS
-            raise Unavailable("the database is away") from error
+            raise Unavailable("the database cannot be reached") from error
         self._in_use.inc()
         return connection
 
@@ -229,7 +229,7 @@ async def open_database(
         worker = None
         if needs_worker:
             worker = await stack.enter_async_context(open_pool(worker_url or url, WORKER_ROLE, pool_size, metrics))
-        log.info("database_opened", pool_size=pool_size)
+        log.info("database opened", pool_size=pool_size)
         yield Database(service, stream, worker)
 
 
@@ -257,7 +257,7 @@ async def open_pool(url: Secret, role: str, size: int, metrics: Metrics) -> Asyn
             f"the database refuses us ({error}): check TRADING_INTENTS_DATABASE_URL and _WORKER_URL, migrate"
         ) from error
     except CANNOT_CONNECT as error:
-        raise Unavailable("the database is away") from error
+        raise Unavailable("the database cannot be reached") from error
     try:
         yield Pool(connections, role, metrics)
     finally:
@@ -324,34 +324,38 @@ async def _begin(
         connection.terminate()
         if isinstance(error, (asyncpg.PostgresError, *LOST_IF_CLOSED)):
             # Whatever the server says, it takes no transactions: it may have become a standby.
-            raise Unavailable("the database is away") from error
+            raise Unavailable("the database cannot be reached") from error
         raise
 
 
 async def _rollback(connection: Any, cause: BaseException) -> None:
     if _is_lost(connection, cause) or isinstance(cause, asyncpg.InsufficientResourcesError):
         connection.terminate()
-        raise Unavailable("the database went away") from cause
+        raise Unavailable("the connection to the database was lost; nothing was recorded") from cause
     try:
         await _to_the_end(connection, "ROLLBACK", ROLLBACK_LIMIT_SECONDS)
     except Exception:
         connection.terminate()
     if isinstance(cause, asyncpg.LockNotAvailableError):
-        raise Unavailable("another transaction holds a lock for too long") from cause
+        raise Unavailable("the database is busy: another transaction holds a lock for too long") from cause
 
 
 async def _commit(connection: Any, read_only: bool) -> None:
     if connection.is_closed():
-        raise Unavailable("the database went away")
+        raise Unavailable("the connection to the database was lost; nothing was recorded")
     try:
         tag = await _to_the_end(connection, "COMMIT", COMMAND_LIMIT_SECONDS)
     except asyncpg.LockNotAvailableError as error:  # of a deferred trigger
-        raise Unavailable("another transaction holds a lock for too long") from error
+        raise Unavailable("the database is busy: another transaction holds a lock for too long") from error
     except Exception as error:
         if not _is_lost(connection, error):
             raise
         connection.terminate()
-        raise (Unavailable("the database went away") if read_only else OutcomeUnknown()) from error
+        raise (
+            Unavailable("the connection to the database was lost; nothing was recorded")
+            if read_only
+            else OutcomeUnknown()
+        ) from error
     if tag != "COMMIT":
         raise AssertionError("a failed statement's error was swallowed inside a transaction, which then rolled back")
 

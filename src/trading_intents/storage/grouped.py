@@ -54,12 +54,12 @@ class PipelinedTransaction:
             self.has_begun = True
             return (await self._link.run([BEGIN, *statements]))[1:]
         except LinkLost:
-            raise Unavailable("the database went away") from None
+            raise Unavailable("the connection to the database was lost; nothing was recorded") from None
 
     async def commit(self, statements: Sequence[Statement] = ()) -> list[Reply]:
         """The last round trip. OutcomeUnknown: the connection was lost, perhaps after the commit."""
         if self._link.lost:
-            raise Unavailable("the database went away")
+            raise Unavailable("the connection to the database was lost; nothing was recorded")
         begin = () if self.has_begun else (BEGIN,)
         self.has_begun = True
         try:

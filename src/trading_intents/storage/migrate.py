@@ -75,7 +75,7 @@ async def migrate(
             log.info("database migrated", migrations=len(applied))
         if len(await _applied(owner)) > len(files):
             # A rolling deploy: newer code has been here and its migrations keep older code working.
-            log.warning("database_is_newer_than_this_program")
+            log.warning("database newer than this program")
     return applied
 
 
@@ -207,13 +207,13 @@ async def _connected(url: Secret) -> AsyncIterator[Any]:
     except REFUSED as error:
         raise StartupRefused(f"the database refuses us ({error}): check TRADING_INTENTS_DATABASE_URL") from error
     except CANNOT_CONNECT as error:
-        raise Unavailable("the database is away") from error
+        raise Unavailable("the database cannot be reached") from error
     try:
         yield connection
     except asyncpg.InsufficientPrivilegeError as error:
         raise StartupRefused(_may_not(error)) from error
     except LOST as error:
-        raise Unavailable("the database went away") from error
+        raise Unavailable("the connection to the database was lost; nothing was recorded") from error
     finally:
         await connection.close(timeout=CONNECT_LIMIT_SECONDS)
 

@@ -170,7 +170,7 @@ class Pipeline:
     async def _open(self) -> "Link":
         loop = asyncio.get_running_loop()
         if loop.time() < self._away_until_seconds:
-            raise Unavailable("the database is away")
+            raise Unavailable("the database cannot be reached")
         link = None
         try:
             async with asyncio.timeout(CONNECT_LIMIT_SECONDS):
@@ -184,7 +184,7 @@ class Pipeline:
                 link.close()
             # A crowd that knocks without pause keeps a recovering server from its work.
             self._away_until_seconds = loop.time() + KNOCK_PAUSE_SECONDS
-            raise Unavailable("the database is away") from error
+            raise Unavailable("the database cannot be reached") from error
         return link
 
 

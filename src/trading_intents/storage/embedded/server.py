@@ -128,7 +128,7 @@ class _Supervisor:
             await self._run()
         except (StartupRefused, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             if self._ready.is_set():
-                self._log.error("postgres_not_started", reason=str(error))
+                self._log.error("PostgreSQL not started", reason=str(error))
                 return False
             if isinstance(error, StartupRefused):
                 raise
@@ -148,9 +148,9 @@ class _Supervisor:
             await self._part_logins()
             self._on_start()
             self._ready.set()
-            self._log.info("postgres_started", pid=process.pid)
+            self._log.info("PostgreSQL started", pid=process.pid)
             status = await process.wait()
-            self._log.error("postgres_ended", pid=process.pid, status=status)
+            self._log.error("PostgreSQL ended", pid=process.pid, status=status)
         finally:
             await _stop(process)
 
@@ -221,7 +221,7 @@ class _Supervisor:
                     "SELECT pg_has_role($1, oid, 'MEMBER') FROM pg_roles WHERE rolname = $2", login, role
                 ):
                     await owner.execute(f"REVOKE {role} FROM {login}")
-                    self._log.info("database_login_restricted", login=login, role=role)
+                    self._log.info("database login restricted", login=login, role=role)
 
     @contextlib.asynccontextmanager
     async def _connected(self) -> AsyncIterator[Any]:
