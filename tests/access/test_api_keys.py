@@ -171,7 +171,7 @@ def test_unknown_and_malformed_keys_answer_alike(world: World) -> None:
     answers = [world.client.post(VALIDATE, json={"api_key": text}) for text in bad]
     assert {a.status_code for a in answers} == {401}
     assert {(a.json()["code"], a.json()["detail"], a.headers["www-authenticate"]) for a in answers} == {
-        ("invalid_api_key", "Not an API key", 'Bearer realm="trading-intents"')
+        ("invalid_api_key", "The API key is not valid", 'Bearer realm="trading-intents"')
     }
 
 

@@ -51,7 +51,9 @@ def test_a_key_is_refused_by_every_process(world: World, second: Platform, how: 
     admin = {"authorization": f"Bearer {world.platform.token(f'{how}-admin', tenant)}"}
     key = {"x-api-key": made["api_key"]}
     clients = (world.client, second.client)
-    assert [detail(c, key) for c in clients] == ["this endpoint does not take this kind of credential"] * 2
+    assert [detail(c, key) for c in clients] == [
+        "this endpoint does not take this kind of credential; it takes an admin"
+    ] * 2
     url = f"/v1/api-keys/{made['id']}"
     if how == "disable":
         assert world.client.patch(url, json={"disabled": True}, headers=admin).status_code == 200

@@ -73,7 +73,7 @@ def refused(verifier: TokenVerifier, logged: io.StringIO) -> Refused:
     async def refuse(token: str) -> str:
         with pytest.raises(Unauthorized) as caught:
             await verifier.verify(token)
-        assert caught.value.detail == "The token does not verify"
+        assert caught.value.detail == "the token does not verify; get a new one"
         assert caught.value.headers == {"www-authenticate": 'Bearer error="invalid_token"'}
         assert caught.value.__cause__ is None
         cause: str = json.loads(logged.getvalue().splitlines()[-1])["cause"]

@@ -208,7 +208,7 @@ class Gate:
             return key, None
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer":
-            raise Unauthorized("the authorization scheme must be Bearer")
+            raise Unauthorized("the authorization scheme is not Bearer; send `Bearer` and the token")
         return None, token.strip()
 
 
@@ -224,11 +224,11 @@ def check_kind(rule: Rule, caller: Caller) -> None:
         case UserPrincipal():
             taken = rule.user
             if rule.user_needs_organization and caller.organization is None:
-                raise Unauthorized("the token carries no organization that is known here")
+                raise Unauthorized("the token names no organization that is known here")
         case ServicePrincipal():
             taken = rule.service
     if taken is Refuse.AS_401:
-        raise Unauthorized("this endpoint does not take this kind of credential")
+        raise Unauthorized(f"this endpoint does not take this kind of credential; it takes {rule.meaning}")
 
 
 def check_grant(rule: Rule, caller: Caller, internal_organizations: AbstractSet[str]) -> None:
@@ -237,22 +237,22 @@ def check_grant(rule: Rule, caller: Caller, internal_organizations: AbstractSet[
             if rule.key is not Grant.ANY and rule.key not in permissions:
                 raise Forbidden(f"the API key lacks the permission {rule.key}")
             if rule.environment not in (None, environment):
-                raise Forbidden(f"the API key must be of environment {rule.environment}")
+                raise Forbidden(f"the API key is of environment {environment}; use one of {rule.environment}")
         case UserPrincipal(role=role):
             if rule.user is not Grant.ANY and (isinstance(rule.user, Refuse) or role not in rule.user):
-                raise Forbidden("the user's role does not allow this")
+                raise Forbidden(f"the user's role {role} does not allow this; it takes {rule.meaning}")
             if rule.internal and not _is_internal(caller, internal_organizations):
-                raise Forbidden("only for internal organizations")
+                raise Forbidden("the organization is not an internal one; it takes an admin of one")
         case ServicePrincipal(scopes=scopes):
             if rule.service is not Grant.ANY and rule.service not in scopes:
-                raise Forbidden("service accounts may not do this, or this one lacks the scope")
+                raise Forbidden(f"the service account may not do this; it takes {rule.meaning}")
             if rule.names_organization and caller.organization is None:
                 raise NotFound("no such organization")
 
 
 def check_object(rule: Rule, caller: Caller, environment: Environment | None) -> None:
     if isinstance(caller.principal, ApiKeyPrincipal) and environment not in (None, caller.principal.environment):
-        raise Forbidden(f"the API key is not of environment {environment}")
+        raise Forbidden(f"the API key is of environment {caller.principal.environment}, the account of {environment}")
     if rule.entitlement:
         require_entitlement(caller, rule.entitlement)
 
@@ -271,4 +271,6 @@ def _is_internal(caller: Caller, internal_organizations: AbstractSet[str]) -> bo
 
 def _check_names_organization(rule: Rule, request: Request) -> None:
     if not request.header(b"x-organization-id") and not isinstance(rule.service, Refuse):
-        raise InvalidRequest("a service account names the organization it reads in x-organization-id")
+        raise InvalidRequest(
+            "the header x-organization-id is missing; a service account names the organization that it reads"
+        )

@@ -261,7 +261,7 @@ def provider_routes(gate: Gate, provider: EmbeddedProvider, issuer: TokenIssuer)
     async def token(request: Request) -> Answer:
         form = _read_form(request.read_body(FORM))
         if form.get("grant_type") is None:
-            raise InvalidRequest("grant_type is required")
+            raise InvalidRequest("grant_type is missing; use client_credentials")
         if form["grant_type"] != "client_credentials":
             raise UnsupportedGrantType
         client_id, client_secret = _client(request, form)
@@ -333,7 +333,7 @@ def _show_key(key: model.ApiKey) -> dict[str, Any]:
 
 def _distinct(permissions: list[Permission], pointer: str) -> frozenset[Permission]:
     if len(set(permissions)) != len(permissions):
-        raise ValidationFailed.at(pointer, "names a permission twice")
+        raise ValidationFailed.at(pointer, "must name each permission once")
     return frozenset(permissions)
 
 
@@ -343,10 +343,10 @@ def _read_form(body: bytes) -> dict[str, str]:
             body.decode(), keep_blank_values=False, strict_parsing=True, errors="strict", max_num_fields=20
         )
     except ValueError:
-        raise InvalidRequest("the form cannot be read") from None
+        raise InvalidRequest("the body is not a URL-encoded form") from None
     form = dict(pairs)
     if len(form) != len(pairs):
-        raise InvalidRequest("a form field is given more than once")
+        raise InvalidRequest("a form field is given more than once; give each once")
     return form
 
 
@@ -355,7 +355,10 @@ def _client(request: Request, form: dict[str, str]) -> tuple[str, str]:
     authorization = request.header(b"authorization")
     if authorization is None:
         if "client_id" not in form or "client_secret" not in form:
-            raise Unauthorized("the client does not say who it is", challenge="Basic")
+            raise Unauthorized(
+                "the client's credentials are missing; use HTTP Basic, or client_id and client_secret in the form",
+                challenge="Basic",
+            )
         return form["client_id"], form["client_secret"]
     if "client_secret" in form:
         raise InvalidRequest("authenticate with HTTP Basic or in the form, not both")
@@ -366,5 +369,7 @@ def _client(request: Request, form: dict[str, str]) -> tuple[str, str]:
         decoded = ""
     client_id, colon, client_secret = decoded.partition(":")
     if scheme.lower() != "basic" or not colon:
-        raise Unauthorized("the authorization header is not HTTP Basic", challenge="Basic")
+        raise Unauthorized(
+            "the authorization header is not HTTP Basic; use client_id and client_secret", challenge="Basic"
+        )
     return unquote_plus(client_id), unquote_plus(client_secret)

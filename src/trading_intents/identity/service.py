@@ -34,7 +34,7 @@ from trading_intents.identity.model import (
     UserPrincipal,
 )
 from trading_intents.identity.provider import EmbeddedProvider
-from trading_intents.ids import IdMaker, OrganizationId, parse_id
+from trading_intents.ids import ID_RULE, IdMaker, OrganizationId, parse_id
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Pool
 from trading_intents.storage.recent import Recent
@@ -143,7 +143,7 @@ class Callers:
     async def _named(self, text: str) -> Organization | None:
         organization_id = parse_id(text)
         if organization_id is None:
-            raise InvalidRequest("x-organization-id must be an organization's id")
+            raise InvalidRequest(f"x-organization-id {ID_RULE}")
         return await self._organizations.get(organization_id, lambda: self._read_organization(organization_id))
 
     async def _read_key(self, text: str, key_digest: bytes) -> store.KeyRecord | None:
@@ -173,7 +173,7 @@ async def keep_reporting(callers: Callers, log: Log) -> None:
         try:
             await callers.report_use()
         except PlatformError as error:
-            log.warning("last use of API keys not written", reason=error.detail)
+            log.warning("API key use not written", reason=error.detail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,9 @@ class ApiKeys:
         async with self._pool.transaction([organization_id]) as tx:
             await store.lock_organization(tx, organization_id)
             if await store.count_keys(tx, organization_id) >= MAX_KEYS_PER_ORGANIZATION:
-                raise LimitReached(f"at most {MAX_KEYS_PER_ORGANIZATION} API keys an organization: delete some")
+                raise LimitReached(
+                    f"the organization has {MAX_KEYS_PER_ORGANIZATION} API keys, which is the most; delete some"
+                )
             key = await store.insert_key(
                 tx, self._make_id(), organization_id, name, environment, permissions, parsed.digest, parsed.hint
             )
@@ -259,7 +261,7 @@ class ApiKeys:
 
 def _check_version(key: ApiKey, expected: frozenset[int] | None) -> None:
     if expected is not None and key.version not in expected:
-        raise VersionConflict(f"the version is {key.version}")
+        raise VersionConflict(f"the version is {key.version}; read it again")
 
 
 class Organizations:
@@ -290,7 +292,7 @@ class TokenIssuer:
             found = await store.find_service_account(tx, client_id) if _plausible(client_id) else None
         stored = found[1] if found else bytes(32)
         if not same_digest(stored, digest(client_secret)) or found is None or found[0].disabled:
-            raise Unauthorized("the client is not known, or its secret is another", challenge="Basic")
+            raise Unauthorized("the client id or the client secret is wrong", challenge="Basic")
         scopes = _narrow(found[0].scopes, scope)
         return self._provider.issue_service_token(client_id, scopes), scopes
 
@@ -304,5 +306,7 @@ def _narrow(granted: frozenset[Scope], asked: str | None) -> frozenset[Scope]:
         return granted
     wanted = set(asked.split())
     if not wanted <= granted:
-        raise InvalidScope(f"the client has the scopes: {' '.join(sorted(granted)) or 'none'}")
+        raise InvalidScope(
+            f"the client does not have every scope that it asks for; it has {' '.join(sorted(granted)) or 'none'}"
+        )
     return frozenset(map(Scope, wanted))

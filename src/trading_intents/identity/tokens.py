@@ -90,8 +90,10 @@ class TokenVerifier:
             _check_is_access_token(header, payload)
             return _read_claims(payload, self._rules, self._clock.now().timestamp())
         except _Refused as refusal:
-            self._log.debug("token_refused", cause=refusal.cause)
-            raise Unauthorized("The token does not verify", challenge='Bearer error="invalid_token"') from None
+            self._log.debug("token refused", cause=refusal.cause)
+            raise Unauthorized(
+                "the token does not verify; get a new one", challenge='Bearer error="invalid_token"'
+            ) from None
 
     def _read_header(self, token: str) -> dict[str, Any]:
         if len(token) > LONGEST_TOKEN or not token.isascii():
@@ -242,7 +244,7 @@ class JwksSource:
         if now >= self._fetched_at + REFRESH_SECONDS and (self._loading or now >= self._tried_at + pause):
             await self._load()
         if self._keys is None:
-            raise Unavailable("The identity provider's keys cannot be had")
+            raise Unavailable("the identity provider cannot be reached: its keys are not known")
         if kid not in self._keys and (self._loading or now >= self._asked_at + UNKNOWN_KID_SECONDS):
             self._asked_at = now
             await self._load()
@@ -260,9 +262,9 @@ class JwksSource:
             async with asyncio.timeout(FETCH_SECONDS):
                 self._keys = read_key_set(await self._fetch())
             self._fetched_at = self._clock.monotonic()
-            self._log.info("jwks_fetched", usable_keys=len(self._keys))
+            self._log.info("identity provider keys fetched", usable_keys=len(self._keys))
         except (httpx.HTTPError, TimeoutError, ValueError, RecursionError) as error:
-            self._log.warning("jwks_fetch_failed", error=type(error).__name__, detail=str(error))
+            self._log.warning("identity provider keys not fetched", error=type(error).__name__, detail=str(error))
         finally:
             self._loading = None
 

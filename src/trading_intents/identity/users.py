@@ -45,14 +45,14 @@ class RemoteDirectory:
 
     async def delete(self, subject: str) -> None:
         if not self._url:
-            raise Unavailable("user deletion is not configured: TRADING_INTENTS_IDENTITY_USERS_URL")
+            raise Unavailable("the identity provider cannot be told: TRADING_INTENTS_IDENTITY_USERS_URL is not set")
         try:
             async with asyncio.timeout(PROVIDER_SECONDS):
                 answer = await self._client.delete(f"{self._url}/{quote(subject, safe='')}", follow_redirects=False)
         except (httpx.HTTPError, TimeoutError):
-            raise Unavailable("the identity provider is away; the deletion is recorded and goes on") from None
+            raise Unavailable("the identity provider cannot be reached; the deletion is recorded and goes on") from None
         if not answer.is_success and answer.status_code not in (404, 410):
-            raise Unavailable("the identity provider refuses; the deletion is recorded and goes on")
+            raise Unavailable("the identity provider refuses the deletion; it is recorded and tried again")
 
 
 class Users:
@@ -101,7 +101,7 @@ async def keep_resuming(pool: Pool, directory: UserDirectory, provider: str, log
             for user_id, subject, organization_id in found:
                 await finish(pool, directory, user_id, subject, organization_id)
         except PlatformError as error:
-            log.warning("user deletion not finished yet", reason=error.detail)
+            log.warning("user deletion not finished", reason=error.detail)
 
 
 def user_handlers() -> dict[str, Handler]:
