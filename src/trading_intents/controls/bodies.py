@@ -18,7 +18,7 @@ from trading_intents.controls.model import (
     TimeRule,
     Triggered,
 )
-from trading_intents.errors import ValidationFailed
+from trading_intents.errors import ValidationFailed, either
 from trading_intents.ids import ID_PATTERN
 from trading_intents.trading import Symbol
 from trading_intents.web.body import INVISIBLE
@@ -129,7 +129,7 @@ def read_switch(body: ManualSwitch) -> Switch:
 
 def read_time_change(body: ChangedTime, zones: AbstractSet[str]) -> TimeChange:
     if body.timezone is not None and body.timezone not in zones:
-        raise ValidationFailed.at("/timezone", "not an IANA time zone, such as America/New_York")
+        raise ValidationFailed.at("/timezone", "must be an IANA time zone, such as America/New_York")
     rule = TimeRule(
         None if body.trading_start is None else time.fromisoformat(body.trading_start),
         None if body.trading_end is None else time.fromisoformat(body.trading_end),
@@ -144,9 +144,9 @@ def _read_clear(names: list[Any], rule: TimeRule) -> frozenset[TimeField]:
     for place, name in enumerate(names):
         pointer = f"/clear/{place}"
         if name not in list(TimeField):
-            raise ValidationFailed.at(pointer, f"not one of {', '.join(TimeField)}")
+            raise ValidationFailed.at(pointer, f"unknown name; use {either(TimeField)}")
         if name in found:
-            raise ValidationFailed.at(pointer, "named twice")
+            raise ValidationFailed.at(pointer, "must name each field once")
         if getattr(rule, name) is not None:
             raise ValidationFailed.at(pointer, f"{name} is both set and cleared")
         found.add(TimeField(name))

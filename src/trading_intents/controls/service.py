@@ -134,13 +134,13 @@ class Switchboard:
 
 def _there(control: ManualControl | None) -> ManualControl:
     if control is None:
-        raise NotFound("no such control")
+        raise NotFound("no control is set here")
     return control
 
 
 def _either(control: SymbolControl) -> SymbolControl:
     if not (control.manual or control.time):
-        raise NotFound("no such control")
+        raise NotFound("no control is set here")
     return control
 
 
@@ -160,7 +160,7 @@ def _check_version(control: ManualControl | TimeControl | None, expected: Expect
     if control:
         check_version(control.version, expected)
     elif expected is not None:
-        raise VersionConflict("there is none yet")
+        raise VersionConflict("no control is set yet; send it without If-Match")
 
 
 async def _check_room(tx: Tx, present: SymbolControl, account: Account) -> None:
@@ -168,4 +168,4 @@ async def _check_room(tx: Tx, present: SymbolControl, account: Account) -> None:
     if present.manual or present.time:
         return
     if await store.count_symbols(tx, account.id) >= MAX_SYMBOLS_PER_ACCOUNT:
-        raise LimitReached(f"at most {MAX_SYMBOLS_PER_ACCOUNT} symbols with controls an account")
+        raise LimitReached(f"the account has {MAX_SYMBOLS_PER_ACCOUNT} symbols with controls, which is the most")

@@ -202,7 +202,8 @@ def _reference(text: str | None) -> str | None:
     # No control characters, so that the record's plain encoding is its canonical one.
     if len(text) > MAX_REFERENCE_CHARACTERS or _CONTROL.search(text):
         raise ValidationFailed.at(
-            "/client_reference_id", f"up to {MAX_REFERENCE_CHARACTERS} characters, none of them a control character"
+            "/client_reference_id",
+            f"must be up to {MAX_REFERENCE_CHARACTERS} characters, none of them a control character",
         )
     return text
 

@@ -21,6 +21,7 @@ from trading_intents.errors import (
     RateLimited,
     ReplacePending,
     ValidationFailed,
+    either,
 )
 from trading_intents.identity.access import Gate, caller_of, require_entitlement
 from trading_intents.identity.model import Entitlement
@@ -202,7 +203,7 @@ def _window(request: Request) -> Window:
     try:
         return Window(text)
     except ValueError:
-        raise ValidationFailed.at("?time_window", f"must be one of {', '.join(Window)}") from None
+        raise ValidationFailed.at("?time_window", f"found {text[:40]!r}; use {either(Window)}") from None
 
 
 def _after(page: Page) -> int:

@@ -22,6 +22,7 @@ from trading_intents.errors import (
     Unauthorized,
     Unavailable,
     ValidationFailed,
+    either,
 )
 from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.trading import Environment, FrozenStruct, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
@@ -155,7 +156,9 @@ def decide(submission: Submission, state: State, now: datetime) -> Decision:
         accepted = _compose(submission, state)
         if state.earlier:
             if state.earlier.body_digest != submission.body_digest:
-                raise IdempotencyConflict("the Idempotency-Key was used with another body")
+                raise IdempotencyConflict(
+                    "the Idempotency-Key was used with a different body; use a new key for a new command"
+                )
             return Replayed(state.earlier.intent_id, state.earlier.seq)
         _check_account(submission.command, account, state.manifest)
         _check_order(submission, state.order)
@@ -180,7 +183,7 @@ def _check_caller(submission: Submission, state: State) -> AccountState:
     if account is None or account.organization_id != key.organization_id:
         raise NotFound("no such account")
     if key.environment != account.environment:
-        raise Forbidden(f"the API key is not of environment {account.environment}")
+        raise Forbidden(f"the API key is not of environment {account.environment}, which the account is")
     # A CANCEL lowers risk: it is never refused for a plan.
     needs_plan = account.environment is Environment.LIVE and not isinstance(command, Cancel)
     if needs_plan and Entitlement.TRADING_LIVE not in key.entitlements:
@@ -194,18 +197,27 @@ def _check_broker(command: Command, state: State) -> None:
     if isinstance(command, Cancel):
         return
     if manifest is None:
-        raise Unavailable("the account's broker integration is not installed here")
+        raise Unavailable("the account's broker cannot be used: its integration is not installed here")
     if isinstance(command, Replace) and not manifest.native_replace:
-        raise ValidationFailed.at("/command/type", f"the broker {manifest.name} cannot replace an order")
+        raise ValidationFailed.at(
+            "/command/type", f"the broker {manifest.name} cannot replace an order; use CANCEL and CREATE"
+        )
     if isinstance(command, Create) and command.route not in manifest.routes:
-        raise ValidationFailed.at("/command/payload/route_strategy", f"the broker {manifest.name} cannot route there")
+        raise ValidationFailed.at(
+            "/command/payload/route_strategy",
+            f"the broker {manifest.name} cannot route there; use {either(manifest.routes)}",
+        )
     kind, time_in_force = command.spec.kind, command.spec.time_in_force
     offered = manifest.times_in_force.get(kind)
     if offered is None:
-        raise ValidationFailed.at(f"/command/payload/spec/{kind}", f"the broker {manifest.name} has no such order kind")
+        raise ValidationFailed.at(
+            f"/command/payload/spec/{kind}",
+            f"the broker {manifest.name} has no such order kind; use {either(manifest.times_in_force)}",
+        )
     if (time_in_force or TimeInForce.DAY) not in offered and (time_in_force or isinstance(command, Create)):
         raise ValidationFailed.at(
-            f"/command/payload/spec/{kind}/time_in_force", f"the broker {manifest.name} offers: {', '.join(offered)}"
+            f"/command/payload/spec/{kind}/time_in_force",
+            f"the broker {manifest.name} does not offer it; use {either(offered)}",
         )
 
 
@@ -238,13 +250,13 @@ def _with_time(spec: Spec, time_in_force: TimeInForce) -> Spec:
 
 def _check_account(command: Command, account: AccountState, manifest: Manifest | None) -> None:
     if account.closed:
-        raise AccountClosed("the account is closed for good")
+        raise AccountClosed("the account is closed for good: it can be read, not changed")
     if isinstance(command, Cancel):
         return
     if account.disabled:
-        raise AccountDisabled("the account is disabled: it takes CANCELs only")
+        raise AccountDisabled("the account is disabled; it takes CANCEL only")
     if manifest and manifest.credential_fields and not account.has_credential:
-        raise CredentialMissing("the account's broker needs a credential: store one first")
+        raise CredentialMissing("the account's broker needs a credential; store one first")
 
 
 def _check_order(submission: Submission, order: OrderState | None) -> None:
@@ -255,13 +267,13 @@ def _check_order(submission: Submission, order: OrderState | None) -> None:
         case Replace() | Cancel():
             assert order is not None
             if order.status in FINAL_STATUSES:
-                raise IntentClosed(f"the order is {order.status}")
+                raise IntentClosed(f"the order is {order.status}, which is final; use CREATE for a new one")
             # A caller may repeat a CANCEL; the platform's own is never needed twice.
             if isinstance(command, Cancel) and submission.key_id is not None:
                 return
             if order.cancel_requested:
-                raise CancelPending("a CANCEL of this intent is not answered yet")
+                raise CancelPending("a CANCEL of this intent is pending; wait until the broker has answered it")
             if order.replace_pending and not isinstance(command, Cancel):
-                raise ReplacePending("a REPLACE of this intent is not answered yet")
+                raise ReplacePending("a REPLACE of this intent is pending; wait until the broker has answered it")
         case _:
             assert_never(command)

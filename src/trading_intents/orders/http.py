@@ -5,7 +5,7 @@ import msgspec
 from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import Accounts
 from trading_intents.clock import rfc3339
-from trading_intents.errors import InvalidCursor, ValidationFailed
+from trading_intents.errors import InvalidCursor, ValidationFailed, either
 from trading_intents.identity.access import Gate, caller_of
 from trading_intents.ids import ID_RULE, parse_id
 from trading_intents.orders import model
@@ -187,7 +187,7 @@ def _filter(request: Request) -> OrderFilter:
     state, symbol, intent_id = (query.get(name) for name in ("state", "symbol", "intent_id"))
     reference = query.get("client_reference_id")
     if state is not None and state not in set(model.OrderState):
-        raise ValidationFailed.at("?state", f"must be one of {', '.join(model.OrderState)}")
+        raise ValidationFailed.at("?state", f"found {state[:40]!r}; use {either(model.OrderState)}")
     if symbol is not None and parse_symbol(symbol) is None:
         raise ValidationFailed.at("?symbol", SYMBOL_RULE)
     if intent_id is not None and parse_id(intent_id) is None:

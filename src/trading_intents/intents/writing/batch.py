@@ -170,7 +170,7 @@ async def run_ahead(
     except LinkDropped:
         pass  # something was refused: of this batch, or of the one before it
     except LinkLost:
-        raise Unavailable("the database went away") from None
+        raise Unavailable("the connection to the database was lost; nothing was recorded") from None
     except BaseException:
         link.close(LinkDropped())  # the transaction ends with it
         raise

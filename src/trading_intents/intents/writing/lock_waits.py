@@ -73,5 +73,5 @@ class LockWaits:
         """Those that may wait on; the others are told."""
         oldest = self._clock.monotonic() - MAX_WAIT_SECONDS
         late = [pending for pending in batch if pending.held_since_seconds < oldest]
-        self._fail(late, Unavailable("the account is busy"))
+        self._fail(late, Unavailable("the account is busy: another transaction holds its lock for too long"))
         return [pending for pending in batch if pending.held_since_seconds >= oldest]

@@ -52,7 +52,9 @@ class PendingSubmission:
             self.abandon()
 
     def abandon(self) -> None:
-        self.reply(Unavailable("nobody waits for it"))  # a drain waits until all are answered
+        self.reply(
+            Unavailable("the caller has gone; the command was not recorded")
+        )  # a drain waits until all are answered
 
     def reply(self, outcome: Outcome) -> None:
         """The first time; a second answer would be taken for the caller's next one."""
@@ -83,7 +85,7 @@ class SubmissionQueue:
         limit = MAX_WAITING if pending.is_cancel else MAX_WAITING - CANCEL_RESERVE
         line = self._line(pending)
         if line.count_of(pending.organization_id) >= limit - len(self):
-            raise Unavailable("too many commands are waiting")
+            raise Unavailable("this process has too many commands waiting; try again")
         line.append(pending)
         pending.queue = self
 

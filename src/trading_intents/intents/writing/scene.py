@@ -106,7 +106,7 @@ async def read_scene(
         else:
             replies = await link.run([*locks, *asked.reads()])
     except LinkLost:
-        raise Unavailable("the database went away") from None
+        raise Unavailable("the connection to the database was lost; nothing was recorded") from None
     return compose(brokers, asked, replies)
 
 

@@ -27,10 +27,10 @@ class PlatformCancels:
             try:
                 settled = await run_batch(self._tools, [cancel], WAIT)
             except CommitLost:
-                raise Unavailable("the database went away") from None
+                raise Unavailable("the connection to the database was lost; nothing was recorded") from None
             except Refused as refused:
                 if refused.is_contention:
-                    raise Unavailable("the account is busy") from None
+                    raise Unavailable("the account is busy: another transaction holds its lock for too long") from None
                 raise
         self._signals.notify(channel(Queue.INTENTS))
         self._signals.notify(STREAM)

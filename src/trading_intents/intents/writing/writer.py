@@ -280,7 +280,7 @@ class Writer:
             return await self._attempt(tools, batch, locking, is_second=True)
         if len(batch) == 1:
             self._log.error("command failed", exc_info=error)
-            self._fail(batch, InternalError("our fault; the logs tell"))
+            self._fail(batch, InternalError("an error of the platform; its log has the details"))
             return []
         held: list[PendingSubmission] = []
         for pending in batch:
@@ -299,7 +299,7 @@ class Writer:
 
     def _broken(self, batch: Sequence[PendingSubmission], error: Exception) -> None:
         self._log.error("batch failed", size=len(batch), exc_info=error)
-        self._fail(batch, InternalError("our fault; the logs tell"))
+        self._fail(batch, InternalError("an error of the platform; its log has the details"))
 
     def _committed(self, batch: Sequence[PendingSubmission], settled: Settled) -> list[PendingSubmission]:
         self._unanswered.append((batch, settled.outcomes))
@@ -363,7 +363,7 @@ class Writer:
         for pending in batch:
             pending.lost_commits += 1
         lost = [pending for pending in batch if pending.lost_commits > MAX_LOST_COMMITS]
-        self._fail(lost, Unavailable("the database went away"))
+        self._fail(lost, Unavailable("the connection to the database was lost; nothing was recorded"))
         self._queue.put_back(pending for pending in batch if pending.lost_commits <= MAX_LOST_COMMITS)
         self._stirred.set()
 
