@@ -113,7 +113,7 @@ def test_a_call_without_a_message_ends_at_once_without_a_credential_and_after_te
         assert Silent(client, {}, method).ended()[0] == "UNAUTHENTICATED"
     assert all(call.follower.call.is_active() for call in known)
     for call in known:
-        assert call.ended() == ("RESOURCE_EXHAUSTED", f"no message came within {FIRST_MESSAGE_SECONDS:.0f} s")
+        assert call.ended() == ("RESOURCE_EXHAUSTED", f"the call sent no message within {FIRST_MESSAGE_SECONDS:.0f} s")
     client.close()
 
 
@@ -145,7 +145,10 @@ def test_readiness_tells_when_every_stream_is_taken(small: Platform, world: Worl
     followers = [client.follow(world.callers["key_all"], "", (ACTION,)).subscribed() for _ in range(MAX_STREAMS)]
     eventually(lambda: not is_ready(), LIMIT_SECONDS)  # what it says may be a moment old
     assert "full" in small.client.get("/readyz").json()["detail"]
-    assert client.follow(world.callers["other_key"], "", (ACTION,)).ended() == ("UNAVAILABLE", "too many streams")
+    assert client.follow(world.callers["other_key"], "", (ACTION,)).ended() == (
+        "UNAVAILABLE",
+        "this process holds all the streams that it may; try another, or again",
+    )
     followers.pop().cancel()
     eventually(is_ready, LIMIT_SECONDS)
     client.follow(world.callers["other_key"], "", (ACTION,)).subscribed()
@@ -171,5 +174,5 @@ async def test_every_wait_for_a_message_has_a_limit() -> None:
     assert await read(context, 0.01) is None
     with pytest.raises(InvalidRequest):
         await read_first(context)
-    with pytest.raises(LimitReached, match="no message came within 0 s"):
+    with pytest.raises(LimitReached, match="the call sent no message within 0 s"):
         await read(context, 0.01)

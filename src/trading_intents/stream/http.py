@@ -41,7 +41,7 @@ class _EventFeed:
                 subscriber.sent(len(batch.messages), batch.size)
         except Exception as fault:  # the hub, which calls this, has others to serve
             self._log.error("stream failed", exc_info=fault)
-            subscriber.end(InternalError("our fault; the logs tell"))
+            subscriber.end(InternalError("an error of the platform; its log has the details"))
         if subscriber.error is not None and self._wire is not None:
             self._wire = None
             wire.write(failure(subscriber.error.detail).text)

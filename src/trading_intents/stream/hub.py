@@ -153,11 +153,11 @@ class Hub:
     def open(self, session: Session, notify: Callable[[], None]) -> Subscriber:
         """A new connection; `close` ends what this begins."""
         if self.draining:
-            raise Unavailable("this process is shutting down")
+            raise Unavailable("this process is shutting down; try another, or again")
         if self._callers[session.caller] >= MOST_STREAMS_PER_CALLER:
-            raise LimitReached(f"at most {MOST_STREAMS_PER_CALLER} streams a caller: close some")
+            raise LimitReached(f"the caller has {MOST_STREAMS_PER_CALLER} streams, which is the most; close some")
         if self.is_full:
-            raise Unavailable("too many streams")
+            raise Unavailable("this process holds all the streams that it may; try another, or again")
         subscriber = Subscriber(notify)
         self._sessions[subscriber] = session
         self._callers[session.caller] += 1
@@ -196,7 +196,7 @@ class Hub:
         """End every stream; take no more."""
         self.draining = True
         for subscriber in list(self._sessions):
-            subscriber.end(Unavailable("this process is shutting down"))
+            subscriber.end(Unavailable("this process is shutting down; try another, or again"))
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -215,10 +215,10 @@ class Hub:
             try:
                 pause_seconds = await self._advance()
             except PlatformError as error:
-                self._log.warning("the event log cannot be read", reason=error.detail)
+                self._log.warning("event log not readable", reason=error.detail)
                 pause_seconds = POLL_SECONDS
             except Exception as error:
-                self._log.error("reading the event log failed", exc_info=error)
+                self._log.error("event log read failed", exc_info=error)
                 pause_seconds = POLL_SECONDS
 
     async def _advance(self) -> float:
@@ -248,7 +248,7 @@ class Hub:
         if not event_log.is_dense(page, followed.position):
             self._metrics.stream_holes.inc()
             self._log.error(
-                "events are missing from the log: its followers prime again",
+                "events missing from the log",
                 organization=str(followed.organization_id),
                 after_seq=followed.position,
             )
@@ -284,7 +284,7 @@ class Hub:
             try:
                 await work()
             except Exception as error:
-                self._log.error("looking after streams failed", work=work.__name__, exc_info=error)
+                self._log.error("stream upkeep failed", work=work.__name__, exc_info=error)
 
     async def _tick(self) -> None:
         """Heartbeats for the quiet, an end for the stuck and for those whose token ran out."""
@@ -316,4 +316,4 @@ class Hub:
                 if session.credential == credential:
                     subscriber.end(error)
         except Exception as error:
-            self._log.error("checking a stream's caller failed", exc_info=error)
+            self._log.error("stream caller not checked", exc_info=error)

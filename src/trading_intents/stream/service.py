@@ -15,6 +15,7 @@ from trading_intents.errors import (
     LimitReached,
     PlatformError,
     Unavailable,
+    either,
 )
 from trading_intents.identity.access import Gate, caller_of
 from trading_intents.identity.model import ApiKeyPrincipal
@@ -27,7 +28,7 @@ from trading_intents.stream.log import Cursor, make_cursor, open_cursor
 from trading_intents.stream.model import Event, EventType
 from trading_intents.stream.subscriber import Batch, Message, Subscriber, primed, status
 from trading_intents.telemetry import Log
-from trading_intents.trading import Environment, parse_symbol
+from trading_intents.trading import SYMBOL_RULE, Environment, parse_symbol
 from trading_intents.web.request import Request
 
 READS_AT_ONCE = 4  # of history, so that connections are left for what happens now
@@ -57,9 +58,11 @@ class Asked:
     def check(self) -> None:
         """Raise InvalidRequest for what means nothing, whoever asks."""
         if not self.kinds:
-            raise InvalidRequest("name at least one known kind of event")
+            raise InvalidRequest(
+                f"subscriptions names no known kind of event; use {either(kind.name for kind in EventType)}"
+            )
         if self.account is not None and self.symbol and parse_symbol(self.symbol) is None:
-            raise InvalidRequest("instrument_key is not a symbol")
+            raise InvalidRequest(f"instrument_key {SYMBOL_RULE}")
         if self.resume_after:
             open_cursor(self.resume_after)
 
@@ -123,7 +126,7 @@ class Streams:
         cursor = open_cursor(asked.resume_after) if asked.resume_after else None
         wanted = await self._wanted(stream.request, asked)
         if wanted.account_id not in stream.scopes and len(stream.scopes) >= MOST_SCOPES:
-            raise LimitReached(f"at most {MOST_SCOPES} subscriptions a stream")
+            raise LimitReached(f"the stream has {MOST_SCOPES} subscriptions, which is the most")
         before = self._leave(stream, wanted.account_id)
         scope = stream.scopes[wanted.account_id] = Scope(wanted)
         kinds = [kind for kind in sorted(NARROWED & wanted.kinds) if cursor is None and _is_primed(kind, asked)]
@@ -188,7 +191,7 @@ class Streams:
                 )
                 epoch, head = await event_log.read_epoch(tx), await event_log.head(tx, organization_id)
                 if cursor is not None and not await _leads_on(tx, organization_id, cursor, epoch, head):
-                    raise CursorExpired("what follows the cursor is no longer kept: prime again")
+                    raise CursorExpired("the events after the cursor are no longer kept; subscribe without it")
                 if not kinds:
                     await snapshot.aclose()
                 stream.followed = self._hub.follow(stream.subscriber, organization_id, epoch, head)
@@ -204,8 +207,8 @@ class Streams:
         except PlatformError as error:
             _fail(stream, accepted, error)
         except Exception as error:
-            self._log.error("subscribing failed", exc_info=error)
-            _fail(stream, accepted, InternalError("our fault; the logs tell"))
+            self._log.error("stream subscription failed", exc_info=error)
+            _fail(stream, accepted, InternalError("an error of the platform; its log has the details"))
         finally:
             accepted.cancel()
 
@@ -218,7 +221,7 @@ class Streams:
                     for each in self._turns(organization_id, primed_for) if primed_for else (self._reads,):
                         await turns.enter_async_context(each)
             except TimeoutError:
-                raise Unavailable("too many subscriptions are being primed: try again") from None
+                raise Unavailable("this process primes too many subscriptions; try again") from None
             transaction = self._pool.transaction(
                 [organization_id], read_only=True, isolation="repeatable read", plans="by_key"
             )
@@ -293,7 +296,7 @@ class Streams:
             async with contextlib.nullcontext(snapshot) if snapshot else self._history(followed.organization_id) as tx:
                 page = await event_log.read_after(tx, followed.organization_id, scope.after, limit)
             if not event_log.is_dense(page, scope.after):
-                raise CursorExpired("what follows is no longer kept: prime again")
+                raise CursorExpired("the events after the cursor are no longer kept; subscribe without it")
             entries = make_entries(epoch, page)
             await stream.subscriber.offer([entry.message for entry in audience.select(Page(entries))])
             scope.after = entries[-1].seq
@@ -306,7 +309,7 @@ async def _keeping_up(limit_seconds: float | None) -> AsyncIterator[None]:
         async with asyncio.timeout(limit_seconds):
             yield
     except TimeoutError:
-        raise LimitReached("the reader is too slow to be primed: read on while it is") from None
+        raise LimitReached("the reader is too slow to be primed; read while it is") from None
 
 
 def _credential(request: Request) -> Hashable:

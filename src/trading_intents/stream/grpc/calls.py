@@ -34,14 +34,14 @@ async def read(context: Context, limit_seconds: float | None) -> bytes | None:
         async with asyncio.timeout(limit_seconds):
             message: object = await context.read()  # bytes, or EOF
     except TimeoutError:
-        raise LimitReached(f"no message came within {limit_seconds:.0f} s") from None
+        raise LimitReached(f"the call sent no message within {limit_seconds:.0f} s") from None
     return message if isinstance(message, bytes) else None
 
 
 async def read_first(context: Context) -> bytes:
     message = await read(context, FIRST_MESSAGE_SECONDS)
     if message is None:
-        raise InvalidRequest("the call has no message")
+        raise InvalidRequest("the call has no request message")
     return message
 
 
@@ -56,4 +56,4 @@ def parse(kind: Any, data: bytes) -> Any:
     try:
         return kind.FromString(data)
     except DecodeError:
-        raise InvalidRequest(f"not a {kind.DESCRIPTOR.full_name}") from None
+        raise InvalidRequest(f"the request message is not a {kind.DESCRIPTOR.full_name}") from None

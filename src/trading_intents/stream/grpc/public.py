@@ -47,7 +47,7 @@ class PublicServicer:
             self._connections[connection] += 1
             try:
                 if self._connections[connection] > MAX_PUBLIC_CALLS_PER_CONNECTION:
-                    raise LimitReached("too many calls without a credential on this connection")
+                    raise LimitReached("this connection has too many calls without a credential; end some")
                 async with asyncio.timeout(None) as place:
                     self._take(place)
                     try:

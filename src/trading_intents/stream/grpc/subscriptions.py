@@ -82,7 +82,7 @@ class Door:
                     case "unsubscribe":
                         await self._streams.unsubscribe(stream, request.unsubscribe.trading_account_id or None)
                     case _:
-                        raise InvalidRequest("neither subscribe nor unsubscribe")
+                        raise InvalidRequest("the message has no command; use subscribe or unsubscribe")
                 limit_seconds = None if stream.scopes else IDLE_SECONDS
             return bool(stream.scopes)
 
@@ -96,7 +96,7 @@ class Door:
             error = refusal
         except Exception as fault:
             self._log.error("stream failed", exc_info=fault)
-            error = InternalError("our fault; the logs tell")
+            error = InternalError("an error of the platform; its log has the details")
         if error is not None:
             await abort(context, error)
 
@@ -116,8 +116,8 @@ class Door:
             except PlatformError as refusal:
                 subscriber.end(refusal)
             except Exception as fault:
-                self._log.error("asking for events failed", exc_info=fault)
-                subscriber.end(InternalError("our fault; the logs tell"))
+                self._log.error("stream request failed", exc_info=fault)
+                subscriber.end(InternalError("an error of the platform; its log has the details"))
             else:
                 if not more and not ended.done():
                     ended.set_result(None)
@@ -139,7 +139,7 @@ class Door:
     async def _admit(self, context: Context) -> Request:
         """In the order of REST: who, and too often. Before any message is read, so that only known callers wait."""
         if self._admitting >= MAX_ADMISSIONS:
-            raise Unavailable("too many calls begin at once")
+            raise Unavailable("this process has too many calls that begin; try again")
         headers = [
             (name.encode(), value if isinstance(value, bytes) else value.encode())
             for name, value in context.invocation_metadata() or ()
@@ -177,7 +177,7 @@ async def _pump(subscriber: Subscriber, waiting: asyncio.Event, context: Context
 def _asked(message: trading_pb2.Subscribe) -> Asked:
     known = set(map(int, EventType))
     if message.order_delivery not in trading_pb2.OrderDelivery.values():
-        raise InvalidRequest("order_delivery is not one that is known")
+        raise InvalidRequest("order_delivery is unknown; use LIVE or PRIMED")
     return Asked(
         message.trading_account_id or None,
         frozenset(EventType(kind) for kind in message.subscriptions if kind in known),
