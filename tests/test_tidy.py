@@ -156,6 +156,19 @@ def test_tests_wait_for_something_and_never_just_sleep() -> None:
     assert complaints(TESTS, sleeps) == {}
 
 
+def test_log_events_are_named_in_one_style() -> None:
+    """A few words without an article, so that one can guess how to search for an event."""
+    levels = {"debug", "info", "warning", "error", "critical"}
+    style = re.compile(r"(?!(?:a|an|the) )[A-Za-z]+(?:[ '-][A-Za-z]+){0,6}")
+
+    def odd(path: Path) -> list[str]:
+        calls = [node for name, node in calls_of(path) if re.search(rf"log\.(?:{'|'.join(levels)})$", name)]
+        texts = [node.args[0].value for node in calls if node.args and isinstance(node.args[0], ast.Constant)]
+        return [str(text) for text in texts if not style.fullmatch(str(text))]
+
+    assert complaints(SOURCES, odd) == {}
+
+
 def test_a_skipped_test_says_why() -> None:
     def unexplained(path: Path) -> list[int]:
         found, nodes = list[int](), nodes_of(path)

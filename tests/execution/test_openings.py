@@ -116,7 +116,7 @@ async def test_an_opening_is_logged(urls: Urls, capsys: pytest.CaptureFixture[st
         floor.venue.positions = (report("AAPL", "5", "p1"),)
         async with executing(floor, level="warning"):
             await until_position(floor, "AAPL", broker_quantity=D(5))
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "position_opening" in line]
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "position opening" in line]
     assert str(floor.account) in line
     assert '"opening_quantity": "5"' in line or '"opening_quantity":"5"' in line
 

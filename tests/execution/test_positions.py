@@ -140,4 +140,4 @@ async def test_a_difference_is_logged_and_counted_once(books: Books) -> None:
     assert await tell(counted("2", "p5", "OTHER")) == 2
     lines: list[Any] = out.getvalue().splitlines()
     assert len(lines) == 2
-    assert all("position_differs" in line and str(books.accounts[0]) in line for line in lines)
+    assert all("position differs" in line and str(books.accounts[0]) in line for line in lines)

@@ -303,7 +303,7 @@ class Dispatcher:
         spent_seconds = self._clock.monotonic() - since_seconds
         self._metrics.outbox_handler_seconds.labels(row.queue, row.event_type).observe(spent_seconds)
         if written.status is None:
-            self._log.warning("outbox claim was lost", queue=row.queue, event_type=row.event_type, row=row.id)
+            self._log.warning("outbox claim lost", queue=row.queue, event_type=row.event_type, row=row.id)
             return
         self._metrics.outbox_rows.labels(row.queue, row.event_type, ENDED[written.status]).inc()
         booked = written.orders.get(row.order_key)
@@ -316,7 +316,7 @@ class Dispatcher:
 
 def alert_lost_cancel(order_id: UUID, metrics: Metrics, log: Log) -> None:
     metrics.execution_alerts.labels("cancel_not_delivered").inc()
-    log.error("cancel not delivered, the order is still open", order=str(order_id))
+    log.error("CANCEL not delivered", order=str(order_id))
 
 
 def _row(command: ClaimedCommand, token: UUID) -> ClaimedRow:

@@ -92,9 +92,9 @@ def _read(request: Request) -> Prices:
         last_size=None if body.last_size is None else _amount("/last_size", body.last_size),
     )
     if prices.bid > prices.ask:
-        raise ValidationFailed.at("/bid", "must not be above the ask")
+        raise ValidationFailed.at("/bid", "must be at most the ask")
     if prices.last is None and prices.last_size is not None:
-        raise ValidationFailed.at("/last_size", "only with `last`")
+        raise ValidationFailed.at("/last_size", "needs `last`")
     return prices
 
 

@@ -96,7 +96,7 @@ class Recorder:
             self._signals.notify(STREAM)
         for order_id in recorded.resurrected:
             self._metrics.execution_alerts.labels("resurrected").inc()
-            self._log.error("the broker has an order that was given up", order=str(order_id))
+            self._log.error("resurrected order found", order=str(order_id))
             self._on_doubt()
         warn(recorded, self._log, self._metrics)
 
@@ -106,12 +106,14 @@ class Recorder:
         except _HeadHeld:
             parts = _split(entries, lambda entry: entry.desk.organization_id)
             if len(parts) == 1:
-                return [Unavailable("the organization's stream is held elsewhere")] * len(entries)
+                return [Unavailable("the database is busy: another transaction holds the organization's stream")] * len(
+                    entries
+                )
         except Refused as error:
             if error.code not in (LOCK_NOT_AVAILABLE, UNIQUE_VIOLATION):
                 raise
             if len(entries) == 1:
-                return [Unavailable("another transaction is just recording the same")]
+                return [Unavailable("the database is busy: another transaction records the same")]
             parts = _split(entries, lambda entry: entry.desk.account_id)
             if len(parts) == 1:
                 parts = [[entry] for entry in entries]

@@ -227,14 +227,14 @@ def warn(recorded: Recorded, log: Log, metrics: Metrics) -> None:
     """Once it is committed."""
     for key in recorded.left_out:
         metrics.execution_alerts.labels("event_left_out").inc()
-        log.error("broker event left out: its symbol is none", account=str(recorded.desk.account_id), key=key)
+        log.error("broker event left out", account=str(recorded.desk.account_id), key=key)
     for order_id, key in recorded.conflicts:
         metrics.execution_alerts.labels("conflicting_execution").inc()
-        log.error("an execution came again with other numbers", order=str(order_id), key=key)
+        log.error("conflicting execution reported", order=str(order_id), key=key)
     for each in recorded.differences:
         metrics.position_differences.inc()
         log.warning(
-            "position_differs",
+            "position differs",
             account_id=str(recorded.desk.account_id),
             symbol=each.symbol,
             ours=amount_text(each.ours),

@@ -232,9 +232,9 @@ class Watch:
         if finding is Finding.ALIVE and isinstance(case.order, OrderSnapshot):
             await self._kill(case, case.order)
         elif finding is Finding.LOST and doubt.absent_seconds is None:
-            self._alert("order_lost", order_id, "the broker no longer has an open order")
+            self._alert("order_lost", order_id, "open order unknown to the broker")
         elif finding is Finding.UNKNOWN and doubt.lookups + 1 == ALERT_LOOKUPS:
-            self._alert("order_unknown", order_id, "what became of a command cannot be found out")
+            self._alert("order_unknown", order_id, "command outcome not found")
 
     async def _kill(self, case: Case, found: OrderSnapshot) -> None:
         """An order that was given up, and that the broker works: no action stands for this CANCEL, since its intent is
@@ -252,7 +252,7 @@ class Watch:
         )
         case.link.budget.take()
         result = await case.link.call(CommandKind.CANCEL, ticket, self._clock.monotonic() + CALL_SECONDS)
-        self._log.warning("order that was given up is cancelled", order=str(row["order_id"]), outcome=result.outcome)
+        self._log.warning("resurrected order cancelled", order=str(row["order_id"]), outcome=result.outcome)
 
     def _alert(self, kind: str, order_id: UUID, text: str) -> None:
         self._metrics.execution_alerts.labels(kind).inc()

@@ -92,7 +92,7 @@ class Settler:
             row = ending.held.row
             status = endings.get(row.token)
             if status is None:
-                self._log.warning("outbox claim was void", queue=row.queue, event_type=row.event_type, row=row.id)
+                self._log.warning("outbox claim void", queue=row.queue, event_type=row.event_type, row=row.id)
             elif not isinstance(ending.outcome, Release):
                 self._metrics.outbox_rows.labels(row.queue, row.event_type, ENDED[status]).inc()
                 if status is Status.FAILED:

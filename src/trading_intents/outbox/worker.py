@@ -166,7 +166,7 @@ class Worker:
                     if not await outbox.complete_one(tx, row):
                         raise _ClaimLost
         except _ClaimLost:
-            self._shop.log.warning("outbox claim was lost", queue=row.queue, event_type=row.event_type, row=row.id)
+            self._shop.log.warning("outbox claim lost", queue=row.queue, event_type=row.event_type, row=row.id)
             return None
         except Exception as error:
             return self._setback(row, error)

@@ -47,7 +47,9 @@ class Quotes:
         async with self._pool.transaction([organization_id]) as tx:
             number = await _next_number(tx, organization_id, symbol)
             if number == 1 and await _count_symbols(tx, organization_id) > MAX_SYMBOLS_PER_ORGANIZATION:
-                raise LimitReached(f"at most {MAX_SYMBOLS_PER_ORGANIZATION} symbols an organization")
+                raise LimitReached(
+                    f"the organization has {MAX_SYMBOLS_PER_ORGANIZATION} symbols with quotes, which is the most"
+                )
             posted_at = await _insert(tx, organization_id, symbol, number, prices)
             await _prune(tx, organization_id, symbol, number - QUOTES_KEPT)
         self._signals.notify(channel(organization_id))

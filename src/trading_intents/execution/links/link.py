@@ -117,7 +117,7 @@ class Link:
         except TimeoutError:
             result = CommandResult(outcome=Outcome.UNKNOWN, message="no answer in time")
         except Exception as error:
-            self._exchange.log.error("a broker call failed", broker=self.desk.broker, exc_info=error)
+            self._exchange.log.error("broker call failed", broker=self.desk.broker, exc_info=error)
             result = CommandResult(outcome=Outcome.UNKNOWN, message="the call failed")
         finally:
             self._leave()
@@ -146,7 +146,7 @@ class Link:
         except TimeoutError:
             return LookupUnknown("no answer in time")
         except Exception as error:
-            self._exchange.log.error("a broker look-up failed", broker=self.desk.broker, exc_info=error)
+            self._exchange.log.error("broker look-up failed", broker=self.desk.broker, exc_info=error)
             return LookupUnknown("the look-up failed")
         finally:
             self._leave()
@@ -165,7 +165,7 @@ class Link:
         is_bad = outcome in (Outcome.UNKNOWN, Outcome.NOT_SENT)
         if is_bad and self.breaker.failed(self._exchange.clock.monotonic()):
             self._exchange.log.warning(
-                "submits stopped: the broker fails", broker=self.desk.broker, account=str(self.desk.account_id)
+                "broker submits stopped", broker=self.desk.broker, account=str(self.desk.account_id)
             )
             self._stirred.set()
             self._exchange.changed()
@@ -178,7 +178,7 @@ class Link:
             try:
                 state = await self._live()
             except AuthFailed as error:
-                self._complain("broker refuses the credential", str(error))
+                self._complain("broker credential refused", str(error))
                 state = Connection.CREDENTIAL_REJECTED
             except Exception as error:
                 self._complain("broker link ended", _why(error))

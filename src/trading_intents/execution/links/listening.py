@@ -104,7 +104,7 @@ class Listener:
                         return
                     case StreamGap():
                         self._exchange.log.warning(
-                            "broker events may be missing", account=self._account, reason=each.reason
+                            "broker events possibly missing", account=self._account, reason=each.reason
                         )
                         await self.reconcile()
 
@@ -143,7 +143,7 @@ class Listener:
             self._exchange.signals.notify(STREAM)
         for each in openings:
             self._exchange.log.warning(
-                "position_opening",
+                "position opening",
                 account_id=self._account,
                 symbol=each.symbol,
                 opening_quantity=amount_text(each.quantity),

@@ -383,6 +383,6 @@ def _explain(error: httptools.HttpParserError) -> PlatformError:
         return InvalidRequest("not an HTTP/1.1 request")
     if isinstance(error.__context__, PlatformError):
         return error.__context__
-    fault = InternalError("our fault; the request id finds it in the logs")
+    fault = InternalError("an error of the platform; its log has the details under the request id")
     fault.__cause__ = error.__context__
     return fault
