@@ -91,9 +91,16 @@ class Crew:
         found: list[Body] = self.api.client.get(url, headers=self.headers).json()["data"]
         return found
 
-    def statuses(self) -> dict[str, int]:
-        rows = self.tables.fetch("SELECT order_status, count(*) FROM orders GROUP BY 1")
-        return {row["order_status"]: row["count"] for row in rows}
+    def statuses(self, with_reason: bool = False) -> dict[str, int]:
+        """How many orders have each status; `with_reason` counts `REJECTED not_delivered` apart from `REJECTED`."""
+        rows = self.tables.fetch(
+            """
+            SELECT concat_ws(' ', order_status, CASE WHEN $1::boolean THEN reason END) AS status, count(*)
+            FROM orders GROUP BY 1 ORDER BY 1
+            """,
+            with_reason,
+        )
+        return {row["status"]: row["count"] for row in rows}
 
     def unfinished(self) -> int:
         count: int = self.tables.value(
