@@ -1,4 +1,4 @@
-"""A broker integration of one's own, whole: the link to a venue that lives in memory. Copy it, and put your venue's
+"""A broker integration of one's own, whole: the link to a venue that lives in a file. Copy it, and put your venue's
 protocol where `Venue` is. A package adds it to the platform by an entry point, without touching the platform:
 
     [project.entry-points."trading_intents.brokers"]
@@ -10,6 +10,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
+
+import msgspec
 
 from trading_intents.brokers.port import (
     DUPLICATE_ID,
@@ -57,47 +60,70 @@ class Order:
         return self.ticket.quantity - self.filled
 
 
-class Venue:
-    """Stands for the other end of the wire."""
+@dataclass
+class Book:
+    """All that the venue knows of one account."""
 
-    def __init__(self) -> None:
-        self.orders: dict[str, Order] = {}
+    orders: dict[str, Order] = field(default_factory=dict)  # by client order id
+    events: int = 0  # told so far; its next value numbers the next event, and is never used again
+    cash: Decimal = Decimal(1_000_000)
+    bid: Decimal = Decimal(0)
+    ask: Decimal = Decimal(0)
+    bid_size: Decimal = Decimal(0)
+    ask_size: Decimal = Decimal(0)
+
+
+class Venue:
+    """Stands for the other end of the wire. Its book is a file, since a venue does not forget when you restart: what it
+    has told keeps its keys, what it was sent is found for ever, and the next event has a key of its own."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.book = msgspec.json.decode(file.read_bytes(), type=Book) if file.exists() else Book()
         self.streams: list[asyncio.Queue[BrokerEvent | None]] = []
-        self.events: list[BrokerEvent] = []
-        self.bid = self.ask = self.bid_size = self.ask_size = Decimal(0)
-        self.cash, self.position = Decimal(1_000_000), Decimal(0)
 
     def quote(self, bid: Decimal, ask: Decimal, size: Decimal) -> None:
-        self.bid, self.ask, self.bid_size, self.ask_size = bid, ask, size, size
-        for order in self.orders.values():
+        book = self.book
+        book.bid, book.ask, book.bid_size, book.ask_size = bid, ask, size, size
+        for order in book.orders.values():
             self._match(order)
+        self._save()
 
     def submit(self, ticket: OrderTicket) -> Order:
-        order = Order(ticket, f"my-{len(self.orders) + 1}")
-        self.orders[ticket.client_order_id] = order
-        if ticket.quantity * (ticket.limit_price or self.ask) > self.cash:
+        book = self.book
+        order = Order(ticket, f"my-{len(book.orders) + 1}")
+        book.orders[ticket.client_order_id] = order
+        if ticket.quantity * (ticket.limit_price or book.ask) > book.cash:
             order.over = True
             self._tell(order, EventKind.REJECTED, reason="no money")
-            return order
-        self._tell(order, EventKind.ACCEPTED)
-        self._match(order)
+        else:
+            self._tell(order, EventKind.ACCEPTED)
+            self._match(order)
+        self._save()
         return order
 
     def cancel(self, order: Order) -> None:
         order.over = True
         self._tell(order, EventKind.CANCELLED)
+        self._save()
+
+    def _save(self) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._file.with_suffix(".draft")
+        draft.write_bytes(msgspec.json.encode(self.book))
+        draft.replace(self._file)
 
     def _match(self, order: Order) -> None:
-        ticket, buys = order.ticket, order.ticket.side is OrderSide.BUY
-        price, size = (self.ask, self.ask_size) if buys else (self.bid, self.bid_size)
+        book, ticket, buys = self.book, order.ticket, order.ticket.side is OrderSide.BUY
+        price, size = (book.ask, book.ask_size) if buys else (book.bid, book.bid_size)
         if ticket.limit_price is not None and (ticket.limit_price < price if buys else ticket.limit_price > price):
             return
         quantity = min(order.leaves, size)
         if order.over or quantity <= 0:
             return
         signed = quantity if buys else -quantity
-        self.ask_size, self.bid_size = (size - quantity, self.bid_size) if buys else (self.ask_size, size - quantity)
-        self.cash, self.position = self.cash - signed * price, self.position + signed
+        book.ask_size, book.bid_size = (size - quantity, book.bid_size) if buys else (book.ask_size, size - quantity)
+        book.cash -= signed * price
         order.filled += quantity
         order.over = not order.leaves
         self._tell(order, EventKind.FILL, quantity, price)
@@ -110,10 +136,14 @@ class Venue:
         price: Decimal | None = None,
         reason: str | None = None,
     ) -> None:
-        number = len(self.events) + 1
+        self.book.events += 1
+        number = self.book.events
         event = BrokerEvent(
             kind=kind,
-            dedupe_key=f"my_broker:{number}",  # from the venue's ids alone, so that it is the same wherever it is told
+            # From the venue's ids alone, so that it is the same wherever it is told. An event under a key that the
+            # account had before is taken for the earlier one, and lost: a venue that starts to count again every day
+            # needs the day in its keys.
+            dedupe_key=f"my_broker:{number}",
             client_order_id=order.ticket.client_order_id,
             broker_order_id=order.number,
             exec_id=f"x{number}" if kind is EventKind.FILL else None,
@@ -125,7 +155,6 @@ class Venue:
             venue_time=datetime.now(UTC),
             reason=reason,
         )
-        self.events.append(event)
         order.events.append(event)
         for stream in self.streams:
             stream.put_nowait(event)
@@ -137,24 +166,28 @@ class MyBroker:
     name = CAPABILITIES.name
     capabilities = CAPABILITIES
 
-    def __init__(self, context: IntegrationContext, venue: Venue) -> None:
-        self._context, self._venue = context, venue
+    venue: Venue  # while it is open, and what it was when it was closed
+
+    def __init__(self, context: IntegrationContext) -> None:
+        self._context = context
         self._stream: asyncio.Queue[BrokerEvent | None] = asyncio.Queue()
         self._is_open = False
 
     async def open(self) -> None:
         # Here a real one connects, logs in with `self._context.secrets["token"].reveal()`, and subscribes;
         # AuthFailed and BrokerUnavailable say what went wrong.
-        self._venue.streams.append(self._stream)
+        folder = Path(self._context.settings.get("MY_BROKER_FOLDER", ".data/my_broker"))
+        self.venue = Venue(folder / f"{self._context.account.id}.json")
+        self.venue.streams.append(self._stream)
         self._is_open = True
 
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         """NOT_SENT is provable, REJECTED definite, and everything else UNKNOWN: it is looked up, never sent again."""
         if refusal := self._not_sent(ticket, deadline):
             return refusal
-        if ticket.client_order_id in self._venue.orders:
+        if ticket.client_order_id in self.venue.book.orders:
             return CommandResult(outcome=Outcome.UNKNOWN, code=DUPLICATE_ID)
-        order = self._venue.submit(ticket)
+        order = self.venue.submit(ticket)
         reason = order.events[-1].reason
         outcome = Outcome.REJECTED if reason else Outcome.ACKED
         return CommandResult(outcome=outcome, broker_order_id=order.number, code=reason, updates=tuple(order.events))
@@ -165,10 +198,10 @@ class MyBroker:
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         if refusal := self._not_sent(ticket, deadline):
             return refusal
-        order = self._venue.orders.get(ticket.orig_client_order_id or "")
+        order = self.venue.book.orders.get(ticket.orig_client_order_id or "")
         if order is None or order.over:
             return CommandResult(outcome=Outcome.REJECTED, code="too late")
-        self._venue.cancel(order)
+        self.venue.cancel(order)
         return CommandResult(outcome=Outcome.ACKED, broker_order_id=order.number)
 
     def _not_sent(self, ticket: OrderTicket, deadline: float) -> CommandResult | None:
@@ -179,7 +212,7 @@ class MyBroker:
         return CommandResult(outcome=Outcome.NOT_SENT, message="the link is down, or it is too late")
 
     async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
-        order = self._venue.orders.get(client_order_id)
+        order = self.venue.book.orders.get(client_order_id)
         return _snapshot(order) if order else Absent()
 
     async def events(self) -> AsyncIterator[BrokerEvent | StreamGap]:
@@ -191,9 +224,12 @@ class MyBroker:
             raise BrokerUnavailable("the link is down")
         return AccountSnapshot(
             taken_at=datetime.now(UTC),
-            open_orders=tuple(_snapshot(order) for order in self._venue.orders.values() if not order.over),
+            open_orders=tuple(_snapshot(order) for order in self.venue.book.orders.values() if not order.over),
             executions=tuple(
-                e for e in self._venue.events if e.kind is EventKind.FILL and (e.venue_time or since) >= since
+                event
+                for order in self.venue.book.orders.values()
+                for event in order.events
+                if event.kind is EventKind.FILL and (event.venue_time or since) >= since
             ),
             positions=None,
         )
@@ -217,7 +253,7 @@ def _snapshot(order: Order) -> OrderSnapshot:
 
 
 def connect(context: IntegrationContext) -> MyBroker:
-    return MyBroker(context, Venue())
+    return MyBroker(context)
 
 
 INTEGRATION = Integration(CAPABILITIES.name, CAPABILITIES, connect)

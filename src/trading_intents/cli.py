@@ -29,7 +29,6 @@ from trading_intents.errors import DatabaseMissing, InvalidRequest, PlatformErro
 from trading_intents.outbox import operators
 from trading_intents.outbox.model import Queue, Status, channel
 from trading_intents.recovery.commands import add_commands
-from trading_intents.secret import Secret
 from trading_intents.storage.embedded.server import lock_holder
 from trading_intents.storage.migrate import migrate as run_migrations
 from trading_intents.stream.model import CHANNEL as STREAM

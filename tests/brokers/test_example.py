@@ -1,17 +1,20 @@
-"""The example of a broker is one: it plays the cards that are meant for it, and an entry point adds it."""
+"""The example of a broker is one: it plays the cards that are meant for it, trades on after a restart of the worker,
+and an entry point adds it."""
 
 import importlib.util
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
+from tests.conftest import Urls
+from tests.execution.floor import executing, open_floor
 from trading_intents.brokers.port import (
     Broker,
     BrokerAccount,
@@ -21,6 +24,7 @@ from trading_intents.brokers.port import (
 )
 from trading_intents.clock import SystemClock
 from trading_intents.ids import OrganizationId
+from trading_intents.telemetry import Metrics
 from trading_intents.testing.broker_cards import CARDS
 from trading_intents.testing.broker_suite import Card, StageFault, is_meant_for, play
 from trading_intents.trading import Environment, Symbol
@@ -42,28 +46,33 @@ MODULE: Any = load()
 
 @dataclass
 class Stage:
+    folder: Path
+    forgets: bool = False  # the venue's book is lost whenever a link is made
     capabilities: Capabilities = MODULE.CAPABILITIES
     symbol: Symbol = Symbol("ACME")
     faults: frozenset[StageFault] = frozenset()
-    venue: Any = field(default_factory=MODULE.Venue)
+    account: UUID = field(default_factory=uuid4)
+    link: Any = None
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def client_order_id(self) -> str:
         return f"c{next(self._numbers)}"
 
     async def connect(self) -> Broker:
-        account = BrokerAccount(uuid4(), OrganizationId(uuid4()), Environment.PAPER, None)
-        nothing: Any = None
-        link: Broker = MODULE.MyBroker(
-            IntegrationContext(account, {}, SystemClock(), {}, nothing, nothing, nothing, {}), self.venue
-        )
+        if self.forgets:
+            (self.folder / f"{self.account}.json").unlink(missing_ok=True)
+        account = BrokerAccount(self.account, OrganizationId(uuid4()), Environment.PAPER, None)
+        settings, nothing = {"MY_BROKER_FOLDER": str(self.folder)}, None
+        given: Any = (account, {}, SystemClock(), settings, nothing, nothing, nothing, {})
+        self.link = MODULE.INTEGRATION.connect(IntegrationContext(*given))
+        link: Broker = self.link
         return link
 
     async def now(self) -> datetime:
         return datetime.now(UTC)
 
     async def quote(self, bid: Decimal, ask: Decimal, size: Decimal) -> None:
-        self.venue.quote(bid, ask, size)
+        self.link.venue.quote(bid, ask, size)
 
     async def fault(self, fault: StageFault) -> None:
         raise NotImplementedError
@@ -73,8 +82,34 @@ MEANT = [card for card in CARDS if is_meant_for(card, MODULE.CAPABILITIES) and c
 
 
 @pytest.mark.parametrize("card", MEANT, ids=lambda card: card.name)
-async def test_the_example_plays_the_card(card: Card) -> None:
-    await play(card, Stage())
+async def test_the_example_plays_the_card(card: Card, tmp_path: Path) -> None:
+    await play(card, Stage(tmp_path))
+
+
+async def test_a_venue_that_forgets_does_not_play_the_card_of_restarts(tmp_path: Path) -> None:
+    (card,) = (card for card in MEANT if card.number == 63)
+    with pytest.raises(AssertionError, match="a key came again"):
+        await play(card, Stage(tmp_path, forgets=True))
+
+
+async def test_the_example_trades_on_after_a_restart(
+    urls: Urls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    capabilities = replace(MODULE.CAPABILITIES, name="paper", credential_fields=())
+    integration = Integration("paper", capabilities, MODULE.connect)
+    metrics = Metrics()
+    async with open_floor(urls) as floor:
+        MODULE.Venue(tmp_path / f".data/my_broker/{floor.account}.json").quote(Decimal(99), Decimal(100), Decimal(1000))
+        orders = []
+        for _ in range(3):
+            async with executing(floor, integration=integration, metrics=metrics):
+                orders.append(await floor.create())
+                await floor.until_status(orders[-1], "FILLED")
+        assert [(await floor.order(order))["flags"] for order in orders] == [[], [], []]
+        assert await floor.office.owner.fetchval("SELECT quantity FROM positions") == 30
+    (alerts,) = metrics.execution_alerts.collect()
+    assert [sample for sample in alerts.samples if sample.name.endswith("_total") and sample.value] == []
 
 
 def test_the_example_is_an_integration() -> None:

@@ -292,10 +292,30 @@ async def test_an_execution_under_another_orders_key_raises_an_alert(books: Book
     first, second = await books.create("10"), await books.create("10")
     await books.tell(fill(first, "e1", "4"))
     recorded = await books.tell(fill(second, "e1", "4"))
-    assert [order_id for order_id, _ in recorded.conflicts] == [second.order_id]
+    assert [order_id for _, order_id in recorded.conflicts] == [second.order_id]
     assert await status(books, first) == ("PARTIALLY_FILLED", "4", [])
     assert await status(books, second) == ("PENDING_NEW", "0", ["conflicting_execution"])
     assert not (await books.tell(fill(second, "e1", "4"), fill(first, "e1", "4"))).conflicts
+
+
+async def test_whatever_comes_under_a_used_key_raises_an_alert_once(books: Books) -> None:
+    """As from a venue that begins to count again: its second order has lost something, the first has not."""
+    metrics, out = Metrics(), StringIO()
+
+    async def tell(*events: BrokerEvent) -> float | None:
+        warn(await books.tell(*events), make_log("error", out), metrics)
+        return metrics.registry.get_sample_value("ti_execution_alerts_total", {"kind": "conflicting_execution"})
+
+    first, second = await books.create("10"), await books.create("10")
+    await tell(told(E.ACCEPTED, first, "1"), told(E.FILL, first, "2", exec_id="x2", quantity="4", price="10"))
+    again = told(E.ACCEPTED, second, "1"), told(E.CANCELLED, second, "2")
+    assert await tell(*again) == 2
+    assert await tell(*again) == 2
+    assert await status(books, first) == ("PARTIALLY_FILLED", "4", [])
+    assert await status(books, second) == ("PENDING_NEW", "0", ["conflicting_execution"])
+    assert out.getvalue().count(str(second.order_id)) == 2
+    assert await tell(fill(None, "x", "4")) == 2
+    assert await tell(fill(None, "x", "5")) == 3, "of an order that is not ours, too"
 
 
 async def test_a_late_replace_changes_no_final_order_in_silence(books: Books) -> None:

@@ -97,7 +97,7 @@ class Settled(FrozenStruct, frozen=True):
     resurrected: bool  # the broker has it though it was given up
     trades: tuple[TradeChange, ...]
     entries: tuple[Entry, ...]
-    conflicts: tuple[str, ...]  # keys of new facts by which an execution came again with other numbers
+    conflicts: tuple[Fact, ...]  # executions that came again under another key, with other numbers
 
 
 class _Shown(FrozenStruct, frozen=True):
@@ -147,7 +147,7 @@ def settle(book: Book, new: Collection[str], places: Mapping[str, int]) -> Settl
     changes = _trade_changes(book, terms, view, after, places)
     over = view.status is OrderStatus.FILLED or any(fact.kind in ENDED for fact in book.facts)
     resurrected = OrderFlag.RESURRECTED in view.flags and not over
-    conflicts = tuple(fact.key for fact in book.facts if fact.key in new and is_conflict(fact, book.facts))
+    conflicts = tuple(fact for fact in book.facts if fact.key in new and is_conflict(fact, book.facts))
     entries = _entries(book, view, changes, new)
     return Settled(after, view, written, visible, resurrected, changes, entries, conflicts)
 

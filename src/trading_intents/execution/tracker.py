@@ -102,7 +102,7 @@ class Recorded(FrozenStruct, frozen=True):
     trade_places: Mapping[UUID, int]  # of the trades' events among them
     cancelled: frozenset[UUID] = frozenset()  # of those that were locked beside: a CANCEL was asked for
     left_out: tuple[str, ...] = ()  # keys of events that mean nothing
-    conflicts: tuple[tuple[UUID, str], ...] = ()  # orders, and the keys by which an execution came with other numbers
+    conflicts: tuple[tuple[Fact, UUID | None], ...] = ()  # told under a key or execution id of something else: lost
 
 
 def answer(order_id: UUID, command: CommandKind, client_order_id: str, result: CommandResult) -> tuple[OwnFact, ...]:
@@ -156,7 +156,7 @@ async def _book(tx: StatementRunner, prepared: Prepared, index: Index, pacer: Pa
         trade_places,
         frozenset(each for each in prepared.also_locked if index.histories[each].row["cancel_requested"]),
         prepared.left_out,
-        tuple((each.row["order_id"], key) for each in settled for key in each.conflicts),
+        (*news.conflicts, *((fact, each.row["order_id"]) for each in settled for fact in each.conflicts)),
     )
 
 
@@ -228,9 +228,15 @@ def warn(recorded: Recorded, log: Log, metrics: Metrics) -> None:
     for key in recorded.left_out:
         metrics.execution_alerts.labels("event_left_out").inc()
         log.error("broker event left out", account=str(recorded.desk.account_id), key=key)
-    for order_id, key in recorded.conflicts:
+    for fact, order_id in recorded.conflicts:
         metrics.execution_alerts.labels("conflicting_execution").inc()
-        log.error("conflicting execution reported", order=str(order_id), key=key)
+        log.error(
+            "conflicting execution reported",
+            account=str(recorded.desk.account_id),
+            order=None if order_id is None else str(order_id),
+            key=fact.key,
+            told=fact.kind.value,
+        )
     for each in recorded.differences:
         metrics.position_differences.inc()
         log.warning(

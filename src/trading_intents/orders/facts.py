@@ -38,7 +38,7 @@ class FactKind(StrEnum):
     CANCELLED_BEFORE_SEND = "CANCELLED_BEFORE_SEND"
     REPLACE_DROPPED = "REPLACE_DROPPED"
     CANCEL_DROPPED = "CANCEL_DROPPED"
-    CONFLICT = "CONFLICT"  # an execution came again with other numbers
+    CONFLICT = "CONFLICT"  # something came under a key that was used before, for something else
 
 
 EXECUTIONS = frozenset({FactKind.FILL, FactKind.FILL_BUST, FactKind.FILL_CORRECT})
@@ -184,9 +184,7 @@ def conflict_with(fact: Fact) -> Fact:
 
 
 def is_conflict(fact: Fact, known: Iterable[Fact]) -> bool:
-    """Whether the fact says that an execution came again with other numbers: what it told is lost but for this."""
-    if fact.kind is FactKind.CONFLICT:
-        return True
+    """Whether it is an execution that came before, under another key and with other numbers: what it tells is lost."""
     same = (each for each in known if each.kind is FactKind.FILL and each.exec_id == fact.exec_id)
     return fact.kind is FactKind.FILL and any(each.numbers != fact.numbers for each in same)
 

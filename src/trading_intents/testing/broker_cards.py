@@ -6,7 +6,7 @@ from decimal import Decimal
 from msgspec.structs import replace
 
 from trading_intents.brokers import port
-from trading_intents.brokers.port import Absent, BrokerEvent, CommandResult, Outcome
+from trading_intents.brokers.port import Absent, CommandResult, Outcome
 from trading_intents.testing.broker_suite import (
     Card,
     Scene,
@@ -22,24 +22,20 @@ from trading_intents.testing.broker_suite import (
     replaces,
     total,
 )
+from trading_intents.testing.session_cards import (
+    closes,
+    doubts_a_lost_command,
+    goes_on_after_a_restart,
+    opens_again,
+    survives_a_lost_answer,
+    tells_of_a_broken_link,
+    tells_what_happened_meanwhile,
+)
 from trading_intents.trading import OrderKind, OrderSide, TimeInForce
 
 _E = port.EventKind
 _IOC, _FOK, _GTC = TimeInForce.IMMEDIATE_OR_CANCEL, TimeInForce.FILL_OR_KILL, TimeInForce.GOOD_TILL_CANCEL
 _DAY = timedelta(days=1)
-
-
-async def closes(scene: Scene) -> None:
-    await scene.close()
-    assert scene.has_ended
-    result = await scene.broker.submit(scene.ticket(OrderSide.BUY, "1"), deadline())
-    assert result.outcome is Outcome.NOT_SENT
-
-
-async def opens_again(scene: Scene) -> None:
-    await scene.quote("99", "100")
-    await scene.connect_again()
-    await scene.expect([_E.ACCEPTED, _E.FILL], await scene.buy("1"))
 
 
 async def fills_market(scene: Scene) -> None:
@@ -321,43 +317,6 @@ async def tells_positions(scene: Scene) -> None:
         assert [each.quantity for each in positions if each.symbol == scene.stage.symbol] == [7]
 
 
-async def tells_what_happened_meanwhile(scene: Scene) -> None:
-    await scene.quote("99", "101")
-    before = await scene.stage.now()
-    sent = await scene.buy("5", "100")
-    await scene.close()
-    await scene.quote("98", "99")
-    await scene.connect_again()
-    seen: list[BrokerEvent] = []
-    if not scene.fills(sent):
-        snapshot = await scene.broker.snapshot(before - _DAY)
-        seen = [event for event in snapshot.executions if event.kind is _E.FILL]
-    assert total(seen or scene.fills(sent)) == 5
-
-
-async def survives_a_lost_answer(scene: Scene) -> None:
-    await scene.quote("99", "101")
-    await scene.stage.fault(StageFault.DROP_ANSWER)
-    sent = await scene.send(scene.ticket(OrderSide.BUY, "1", "90"))
-    assert sent.result.outcome is Outcome.UNKNOWN
-    assert len((await scene.broker.snapshot(await scene.stage.now() - _DAY)).open_orders) == 1
-
-
-async def doubts_a_lost_command(scene: Scene) -> None:
-    await scene.quote("99", "101")
-    await scene.stage.fault(StageFault.LOSE_COMMAND)
-    sent = await scene.send(scene.ticket(OrderSide.BUY, "1", "90"))
-    assert sent.result.outcome is Outcome.UNKNOWN
-    assert not (await scene.broker.snapshot(await scene.stage.now() - _DAY)).open_orders
-
-
-async def tells_of_a_broken_link(scene: Scene) -> None:
-    await scene.quote("99", "101")
-    await scene.stage.fault(StageFault.BREAK_LINK)
-    await scene.send(scene.ticket(OrderSide.BUY, "1", "90"))
-    await scene.expect_end()
-
-
 _K = OrderKind
 CARDS = (
     Card(1, "a closed link sends nothing, and its stream has ended", closes),
@@ -395,6 +354,7 @@ CARDS = (
     Card(60, "a snapshot tells open orders and executions", tells_open_orders, offers(_K.LIMIT)),
     Card(61, "a snapshot tells positions, if any", tells_positions, offers(_K.MARKET)),
     Card(62, "what happened while the link was away is told", tells_what_happened_meanwhile, offers(_K.LIMIT)),
+    Card(63, "after a restart no key comes again, and nothing is forgotten", goes_on_after_a_restart, offers(_K.LIMIT)),
     Card(70, "a lost answer is unknown", survives_a_lost_answer, offers(_K.LIMIT), StageFault.DROP_ANSWER),
     Card(71, "a lost command is unknown", doubts_a_lost_command, offers(_K.LIMIT), StageFault.LOSE_COMMAND),
     Card(72, "a broken link ends the stream, or tells of a gap", tells_of_a_broken_link, fault=StageFault.BREAK_LINK),

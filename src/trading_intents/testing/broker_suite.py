@@ -51,7 +51,8 @@ class Stage(Protocol):
     def client_order_id(self) -> str: ...
 
     async def connect(self) -> Broker:
-        """A new link to the account, not opened."""
+        """A new link to the account, not opened, as another process would make it after a restart: of earlier links
+        there is nothing left but what the venue keeps. Made by the integration's own `connect`."""
         ...
 
     async def now(self) -> datetime:

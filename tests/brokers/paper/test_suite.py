@@ -1,7 +1,7 @@
 """The paper broker plays every card that is meant for it."""
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -39,7 +39,7 @@ class PaperStage:
         return f"c{next(self._numbers)}"
 
     async def connect(self) -> PaperBroker:
-        return PaperBroker(self.venue.context(self.account, self.venue.organization))
+        return PaperBroker(replace(self.venue.context(self.account, self.venue.organization), shared={}))
 
     async def now(self) -> datetime:
         now: datetime = await self.venue.value("SELECT clock_timestamp()")

@@ -9,7 +9,6 @@ from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.brokers.sanitizing import sanitize, sanitize_id, sanitize_text
 from trading_intents.ids import OrganizationId
 from trading_intents.orders.facts import (
-    EXECUTIONS,
     LONG_AGO,
     Fact,
     FactKind,
@@ -63,6 +62,8 @@ class News:
     matched: dict[str, UUID] = field(default_factory=dict)  # facts that had no order until now, by key
     adopted: dict[str, tuple[Fact, UUID | None]] = field(default_factory=dict)  # these facts themselves
     named: dict[str, str] = field(default_factory=dict)  # broker's ids by client order id
+    # Told under a key that was used for something else, and lost but for this; with their orders.
+    conflicts: list[tuple[Fact, UUID | None]] = field(default_factory=list)
 
     @property
     def inserted(self) -> Iterable[tuple[Fact, UUID | None]]:
@@ -165,8 +166,8 @@ def find_news(prepared: Prepared, index: Index) -> News:
     for place, told in prepared.told.items():
         fact, order_id = told, owners.get(told.key) or _owner(prepared.events[place], own_clients, account_id, index)
         sent = index.clients.get(Name(account_id, told.client_order_id or ""))
-        if told.kind in EXECUTIONS and order_id and sent and sent.order_id not in (None, order_id):
-            # The key was used for another order before: that one has its execution, this one has lost it.
+        if order_id and sent and sent.order_id not in (None, order_id):
+            # The key was used for another order before: that one keeps its fact, this one has lost it.
             fact, order_id = conflict_with(told), sent.order_id
             owners[fact.key] = order_id
         if order_id and order_id not in index.histories:
@@ -176,6 +177,8 @@ def find_news(prepared: Prepared, index: Index) -> News:
         # The same again is nothing, unless it turns out whose it is.
         is_unowned = fact.key in known and owners.get(fact.key) is None
         admitted = admit(known, fact) or (fact if order_id and is_unowned else None)
+        if admitted and admitted is not told:
+            news.conflicts.append((told, order_id))
         if admitted and (admitted is fact or order_id):
             recorded = known.get(fact.key) if admitted is fact else None
             known[admitted.key], owners[admitted.key] = admitted, order_id
