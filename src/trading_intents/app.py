@@ -324,7 +324,9 @@ def build_app(parts: Parts, features: Features) -> App:
             return "the gRPC port does not answer"
         if "stream" in settings.roles and features.grpc.is_full:
             return "the gRPC port is full: every stream that it may hold is open"
-        return "" if await parts.database.service.healthy() else "the database cannot be reached"
+        if app.disk_has_failed:
+            return "the database's disk is full or fails"
+        return "" if await parts.database.service.healthy() else "the database cannot be reached, or its disk is full"
 
     routes = operations_routes(public, missing, parts.metrics.registry, parts.clock)
     if "api" in settings.roles:

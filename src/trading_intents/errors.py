@@ -16,7 +16,7 @@ PlatformError
 ├── ValidationFailed 422
 ├── RateLimited 429
 ├── InternalError, SecretUnreadable 500
-├── Unavailable 503
+├── Unavailable 503 ── DiskFailed
 ├── OutcomeUnknown 503
 └── StartupRefused ── DatabaseMissing, PortTaken        (never on the wire: the process says it and ends)
 """
@@ -213,6 +213,13 @@ class Unavailable(PlatformError):
 
     def __init__(self, detail: str = "") -> None:
         super().__init__(detail, headers={"retry-after": "1"})
+
+
+class DiskFailed(Unavailable):
+    """The database's disk is full or broken: nothing can be recorded until somebody has mended that."""
+
+    def __init__(self) -> None:
+        super().__init__("the database cannot write: its disk is full or fails")
 
 
 class OutcomeUnknown(PlatformError):

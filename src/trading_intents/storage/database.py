@@ -9,7 +9,7 @@ from uuid import UUID
 
 import asyncpg
 
-from trading_intents.errors import OutcomeUnknown, PlatformError, StartupRefused, Unavailable
+from trading_intents.errors import DiskFailed, OutcomeUnknown, PlatformError, StartupRefused, Unavailable
 from trading_intents.secret import Secret
 from trading_intents.storage.connections import Connections, Share, teach_arrays
 from trading_intents.telemetry import Log, Metrics
@@ -27,6 +27,9 @@ IDLE_LIMIT_SECONDS = 2.2
 LOCK_LIMIT_SECONDS = 2.4
 CONNECTION_CHECK_SECONDS = 0.5
 HEALTH_LIMIT_SECONDS = 1.0
+# A few hundred kilobytes that do not fit into this memory go to a temporary file, beside the tables: on a full disk it
+# cannot be written. It leaves nothing behind.
+WRITE_PROBE = "BEGIN; SET LOCAL work_mem = '64kB'; SELECT count(*) FROM generate_series(1, 10000); COMMIT"
 KNOCK_PAUSE_SECONDS = 0.1
 
 Row = Mapping[str, Any]
@@ -49,6 +52,7 @@ LOST = (
 )
 # Lost only if the connection is closed: they also tell of a wrong number or type of arguments.
 LOST_IF_CLOSED = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+DISK_FAILED = (asyncpg.DiskFullError, asyncpg.PostgresSystemError)
 CANNOT_CONNECT = (*LOST, *LOST_IF_CLOSED, asyncpg.InsufficientResourcesError)
 REFUSED = (
     asyncpg.InvalidAuthorizationSpecificationError,  # a wrong password is one
@@ -162,12 +166,13 @@ class Pool:
             self._give_back(connection)
 
     async def healthy(self) -> bool:
-        """Whether the database answers, within HEALTH_LIMIT_SECONDS."""
+        """Whether the database answers and its disk has room, within HEALTH_LIMIT_SECONDS."""
         try:
             async with asyncio.timeout(HEALTH_LIMIT_SECONDS):
                 connection = await self._take()
                 try:
-                    return bool(await connection.fetchval("SELECT 1") == 1)
+                    await connection.execute(WRITE_PROBE)
+                    return True
                 except BaseException:
                     connection.terminate()
                     raise
@@ -329,6 +334,9 @@ async def _begin(
 
 
 async def _rollback(connection: Any, cause: BaseException) -> None:
+    if isinstance(cause, DISK_FAILED):
+        connection.terminate()
+        raise DiskFailed from cause
     if _is_lost(connection, cause) or isinstance(cause, asyncpg.InsufficientResourcesError):
         connection.terminate()
         raise Unavailable("the connection to the database was lost; nothing was recorded") from cause
@@ -347,6 +355,8 @@ async def _commit(connection: Any, read_only: bool) -> None:
         tag = await _to_the_end(connection, "COMMIT", COMMAND_LIMIT_SECONDS)
     except asyncpg.LockNotAvailableError as error:  # of a deferred trigger
         raise Unavailable("the database is busy: another transaction holds a lock for too long") from error
+    except DISK_FAILED as error:  # the server has rolled it back
+        raise DiskFailed from error
     except Exception as error:
         if not _is_lost(connection, error):
             raise

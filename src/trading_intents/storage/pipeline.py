@@ -12,7 +12,7 @@ from typing import NamedTuple
 import psycopg
 from psycopg import pq
 
-from trading_intents.errors import Unavailable
+from trading_intents.errors import DiskFailed, PlatformError, Unavailable
 from trading_intents.secret import Secret
 from trading_intents.storage.database import LOCK_LIMIT_SECONDS, session_setup
 
@@ -29,6 +29,7 @@ _TEXT, _BINARY = 0, 1
 # The server ends the connection with these: it went away, becomes something else, or a limit was reached (25P03: idle
 # in a transaction, 25P04: the transaction's time).
 _LAST_WORDS = ("57P", "08", "25P03", "25P04")
+_LACKS_RESOURCES, _DISK_FAILED = "53", ("53100", "58")  # classes of errors, and disk_full
 # lock_not_available, deadlock_detected, serialization_failure: the next attempt may succeed on the same connection.
 _CONTENTION = ("55P03", "40P01", "40001")
 
@@ -104,7 +105,7 @@ class Trip:
         return self.replies[: self._first]
 
     async def end(self) -> list[Reply]:
-        """All of them. Refused and LinkLost: as these say."""
+        """All of them. Refused and LinkLost: as these say. Unavailable: Refused, for want of disk or memory."""
         await self._ended
         if self.error:
             raise self.error
@@ -329,8 +330,17 @@ class Link:
                 # Without a code it is not the server who says it: the link is gone.
                 is_last = not code or code.startswith(_LAST_WORDS)
                 refused = Refused(code, message)
-                trip.fail(LinkLost() if is_last else refused)
+                trip.fail(LinkLost() if is_last else _unavailable(refused) or refused)
                 if is_last:
                     self.close()
                 elif not refused.is_contention:
                     self.close(LinkDropped())
+
+
+def _unavailable(refused: Refused) -> PlatformError | None:
+    """What lies not in the statement, but in the server's machine."""
+    if not refused.code.startswith((_LACKS_RESOURCES, *_DISK_FAILED)):
+        return None
+    error = DiskFailed() if refused.code.startswith(_DISK_FAILED) else Unavailable("the database lacks resources")
+    error.__cause__ = refused
+    return error

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from trading_intents.errors import ControlRejected, PlatformError, RateLimited, Unavailable
+from trading_intents.errors import ControlRejected, InternalError, PlatformError, RateLimited, Unavailable
 from trading_intents.web.request import JSON, Answer
 
 
@@ -54,7 +54,9 @@ class ErrorShape:
 
     def answer(self, error: PlatformError, request_id: str) -> Answer:
         headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
-        return Answer(self.encode(error, request_id), self.status_of(type(error)), self.media, headers)
+        failure = (request_id, error) if error.status >= InternalError.status else None
+        status = self.status_of(type(error))
+        return Answer(self.encode(error, request_id), status, self.media, headers, failure=failure)
 
     def status_of(self, error: type[PlatformError]) -> int:
         return self.unavailable_status if error.status == Unavailable.status else error.status

@@ -81,9 +81,10 @@ class Feed(Protocol):
 
 
 class Answer:
-    """Bytes ready to be sent; with a feed, what it writes follows them."""
+    """Bytes ready to be sent; with a feed, what it writes follows them. `failure` is for the log: the request's id and
+    the error, where it is not the caller's."""
 
-    __slots__ = ("body", "content_type", "feed", "headers", "status")
+    __slots__ = ("body", "content_type", "failure", "feed", "headers", "status")
 
     def __init__(
         self,
@@ -92,9 +93,10 @@ class Answer:
         content_type: bytes = JSON,
         headers: list[tuple[bytes, bytes]] | None = None,
         feed: Feed | None = None,
+        failure: tuple[str, PlatformError] | None = None,
     ) -> None:
         self.body, self.status, self.content_type, self.feed = body, status, content_type, feed
-        self.headers = headers or []
+        self.headers, self.failure = headers or [], failure
 
 
 def answer_json(value: Any, status: int = 200, version: int | None = None) -> Answer:

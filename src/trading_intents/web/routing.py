@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from urllib.parse import unquote_to_bytes
 
 from trading_intents.clock import Clock
 from trading_intents.errors import (
+    DiskFailed,
     FieldError,
     InternalError,
     MethodNotAllowed,
@@ -29,6 +31,8 @@ from trading_intents.web.request import JSON, Answer, Begun, Headers, Incoming, 
 from trading_intents.web.validation import nearest
 
 MAX_REFUSALS_LOGGED = 10  # a second, of what could not be read as a request
+MAX_FAILURES_LOGGED = 100  # a second, of what could not be served
+DISK_FAILED_SECONDS = 5.0  # so long after it failed it is not trusted
 
 Handler = Callable[[Request], Awaitable[Answer]]
 Respond = Callable[[Answer], None]
@@ -148,7 +152,8 @@ class App:
         self._table = _Table(self.routes)
         self._limits, self.proxies, self._clock, self.metrics, self._log = limits, proxies, clock, metrics, log
         self._in_flight: set[object] = set()
-        self._logged_second, self._logged = 0, 0
+        self._refusals_logged, self._failures_logged = _PerSecond(MAX_REFUSALS_LOGGED), _PerSecond(MAX_FAILURES_LOGGED)
+        self._disk_failed_at = -math.inf
         self._idle = asyncio.Event()
         self.draining = False
 
@@ -183,6 +188,8 @@ class App:
 
         def answered(answer: Answer) -> None:
             self.metrics.requests.count(route.path, answer.status, self._clock.monotonic() - started)
+            if answer.failure:
+                self._note_failure(route.path, *answer.failure)
             respond(answer)
 
         return route.quick(incoming, parameter, self.proxies.address(incoming), answered)
@@ -194,6 +201,9 @@ class App:
         answer.headers += request.headers_out
         seconds = self._clock.monotonic() - started
         self.metrics.requests.count(route.path if route else "none", answer.status, seconds)
+        is_probe = route is not None and route.always and answer.status == Unavailable.status
+        if answer.failure and route and not is_probe:
+            self._note_failure(route.path, *answer.failure)
         return answer
 
     async def _answer(self, incoming: Incoming) -> tuple[Route | None, Request, Answer]:
@@ -213,21 +223,32 @@ class App:
         except PlatformError as error:
             answer = route.error_shape.answer(error, request.id)
         except Exception as error:
-            self._log.error("request failed", request_id=request.id, route=route.path, exc_info=error)
             fault = InternalError("an error of the platform; its log has the details under the request id")
+            fault.__cause__ = error
             answer = route.error_shape.answer(fault, request.id)
         return route, request, answer
+
+    @property
+    def disk_has_failed(self) -> bool:
+        """Whether the database lately refused a request since its disk is full or fails."""
+        return self._clock.monotonic() - self._disk_failed_at < DISK_FAILED_SECONDS
+
+    def _note_failure(self, route: str, request_id: str, error: PlatformError) -> None:
+        """Our own faults are logged all, what could not be served so many times a second at most."""
+        now, cause = self._clock.monotonic(), error.__cause__
+        if isinstance(error, DiskFailed):
+            self._disk_failed_at = now
+        if error.status == InternalError.status:
+            self._log.error("request failed", request_id=request_id, route=route, exc_info=cause or error)
+        elif self._failures_logged.has_room(now):
+            told = {"request_id": request_id, "route": route, "code": error.code, "reason": error.detail}
+            self._log.warning("request not served", **told, cause=None if cause is None else repr(cause))
 
     def _log_refusal(self, request: Request, error: PlatformError) -> None:
         """So many a second at most: a flood of nonsense must not fill the disk. The metrics count all."""
         if error.__cause__ is not None:
-            self._log.error("request failed", request_id=request.id, route="none", exc_info=error.__cause__)
-            return
-        second = int(self._clock.monotonic())
-        if second != self._logged_second:
-            self._logged_second, self._logged = second, 0
-        self._logged += 1
-        if self._logged <= MAX_REFUSALS_LOGGED:
+            self._note_failure("none", request.id, error)
+        elif self._refusals_logged.has_room(self._clock.monotonic()):
             told = {"request_id": request.id, "address": request.address, "status": error.status}
             self._log.warning("request refused", **told, detail=error.detail)
 
@@ -278,6 +299,19 @@ def _unknown_parameter(route: Route, request: Request) -> ValidationFailed | Non
             detail = f"unknown query parameter; {f'did you mean {near}?' if near else allowed}"
             found.append(FieldError(f"?{name}", detail, near))
     return ValidationFailed.listing(found) if found else None
+
+
+class _PerSecond:
+    """Counts up to a limit, in each second anew."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._second, self._count = limit, 0, 0
+
+    def has_room(self, now_seconds: float) -> bool:
+        if int(now_seconds) != self._second:
+            self._second, self._count = int(now_seconds), 0
+        self._count += 1
+        return self._count <= self._limit
 
 
 Methods = dict[str, tuple["Route", tuple[str, ...]]]  # with the names of the path's parameters

@@ -162,6 +162,9 @@ class Writer:
         except Refused:
             self._distrust()
             self._queue.put_back(batch)  # to be asked about, and if need be one by one
+        except PlatformError as error:
+            self._memory.forget()
+            self._fail(batch, error)
         except Exception as error:
             self._distrust()
             self._broken(batch, error)
@@ -279,8 +282,7 @@ class Writer:
         if isinstance(error, Refused) and not is_second:
             return await self._attempt(tools, batch, locking, is_second=True)
         if len(batch) == 1:
-            self._log.error("command failed", exc_info=error)
-            self._fail(batch, InternalError("an error of the platform; its log has the details"))
+            self._broken(batch, error)
             return []
         held: list[PendingSubmission] = []
         for pending in batch:
@@ -298,8 +300,10 @@ class Writer:
         self._metrics.writer_commit_seconds.observe(self._clock.monotonic() - settled.decided_seconds)
 
     def _broken(self, batch: Sequence[PendingSubmission], error: Exception) -> None:
+        fault = InternalError("an error of the platform; its log has the details under the request id")
+        fault.__cause__ = error
         self._log.error("batch failed", size=len(batch), exc_info=error)
-        self._fail(batch, InternalError("an error of the platform; its log has the details"))
+        self._fail(batch, fault)
 
     def _committed(self, batch: Sequence[PendingSubmission], settled: Settled) -> list[PendingSubmission]:
         self._unanswered.append((batch, settled.outcomes))
