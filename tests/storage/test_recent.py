@@ -62,6 +62,23 @@ async def test_an_age_counts_from_before_the_read() -> None:
     assert recent.peek("k", source.read) is None
 
 
+async def test_a_slow_renewal_does_not_replace_a_later_read() -> None:
+    clock, source = ManualClock(), Source()
+    recent = Recent[str, int](clock, 0.8, 10)
+    await recent.get("k", source.read)
+    clock.advance(0.5)
+    source.open.clear()
+    recent.peek("k", source.read)
+    await settled()
+    clock.advance(0.4)
+    later = asyncio.create_task(recent.get("k", source.read))
+    await settled()
+    source.open.set()
+    assert await later == 3
+    await settled()
+    assert recent.peek("k", source.read) == 3
+
+
 async def test_what_was_read_before_a_change_is_not_kept_after_it() -> None:
     clock, source = ManualClock(), Source()
     recent = Recent[str, int](clock, 0.8, 10)

@@ -67,12 +67,7 @@ class Callers:
         key_digest = digest(text)
         record = await self._keys.get(key_digest, lambda: self._read_key(text, key_digest))
         # One answer for every cause, so that a guess tells nothing.
-        if (
-            record is None
-            or not same_digest(record.digest, key_digest)
-            or record.key.disabled
-            or record.organization.disabled
-        ):
+        if record is None or not same_digest(record.digest, key_digest):
             raise Unauthorized("the API key does not verify")
         self._used[record.key.id] = self._clock.monotonic()
         return record.caller
@@ -81,12 +76,7 @@ class Callers:
         """As `by_key`, if it would read nothing and refuse nothing; else None, which says nothing."""
         key_digest = digest(text)
         record = self._keys.peek(key_digest, lambda: self._read_key(text, key_digest))
-        if (
-            record is None
-            or not same_digest(record.digest, key_digest)
-            or record.key.disabled
-            or record.organization.disabled
-        ):
+        if record is None or not same_digest(record.digest, key_digest):
             return None
         self._used[record.key.id] = self._clock.monotonic()
         return record.caller
@@ -150,7 +140,10 @@ class Callers:
         if parse_key(text) is None:
             return None  # never was one: no need to ask
         async with self._pool.transaction(read_only=True) as tx:
-            return await store.find_key(tx, key_digest)
+            record = await store.find_key(tx, key_digest)
+        # One that is disabled is not kept, as if it were not there: once it is enabled again it holds at once.
+        is_disabled = record is not None and (record.key.disabled or record.organization.disabled)
+        return None if is_disabled else record
 
     async def _read_user(self, subject: str, organization: str | None) -> store.UserRecord:
         async with self._pool.transaction(read_only=True) as tx:

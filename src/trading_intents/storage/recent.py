@@ -24,6 +24,7 @@ class Recent(Generic[K, V]):
         now = self._clock.monotonic()
         entry = self._entries.get(key)
         if entry is None or now - entry[0] > self._max_age_seconds:
+            self._renewing.pop(key, None)  # begun before this read: what it finds may be older
             entry = (now, asyncio.ensure_future(_run(read)))
             self._keep(key, entry)
         if entry[1].done():
@@ -49,7 +50,7 @@ class Recent(Generic[K, V]):
     def _renew(self, key: K, entry: tuple[float, asyncio.Task[V | None]]) -> None:
         task = entry[1]
         if self._renewing.get(key) is not task:
-            return  # forgotten meanwhile: what it read may be from before that
+            return  # forgotten or read again meanwhile: what it read may be from before that
         del self._renewing[key]
         if not task.cancelled() and task.exception() is None and task.result() is not None:
             self._entries[key] = entry
