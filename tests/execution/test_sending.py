@@ -329,6 +329,31 @@ async def test_a_command_that_was_marked_and_never_answered_is_only_looked_up(ur
         assert floor.venue.lookups == [await floor.coid(intent)]
 
 
+async def test_an_order_is_not_looked_up_again_by_what_was_read_before_the_answer(urls: Urls) -> None:
+    """Which look-ups are due is read while the order's own is under way, and acted upon once that has ended."""
+    async with open_floor(urls) as floor, executing(floor):
+        owner, venue = floor.office.owner, floor.venue
+
+        async def reader_waits() -> bool:
+            await owner.execute("SELECT pg_stat_clear_snapshot()")
+            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1"
+            return bool(await owner.fetchval(waiting, "%FROM symbol_times t%"))
+
+        venue.is_mute = True
+        venue.acts += [Act.DROP, Act.DROP]
+        venue.answers_lookups.clear()
+        first = await floor.create()
+        await floor.until_true(lambda: len(venue.lookups) == 1)
+        await owner.execute("BEGIN; LOCK TABLE symbol_times IN ACCESS EXCLUSIVE MODE")  # is read after the look-ups
+        await floor.until(reader_waits)
+        venue.answers_lookups.set()
+        await floor.until_status(first, "NEW", 2)
+        await owner.execute("ROLLBACK")
+        second = await floor.create()
+        await floor.until_status(second, "NEW")
+        assert venue.lookups == [await floor.coid(first), await floor.coid(second)]
+
+
 async def test_an_order_that_ended_while_nobody_listened_is_found_out(urls: Urls) -> None:
     async with open_floor(urls) as floor:
         async with executing(floor):

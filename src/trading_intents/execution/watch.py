@@ -134,6 +134,7 @@ class Watch:
         if not links or not (free or is_second):
             return
         stale, used_up_rows = list[Row](), list[Row]()
+        busy = frozenset(self._looking)  # a look-up that ends while this is read may be read as still due
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
             due = await store.due_lookups(tx, free, LOOKUPS_AT_ONCE) if free else []
             if is_second:
@@ -141,7 +142,7 @@ class Watch:
                 used_up_rows = await store.used_up(tx, list(links), self._limits.attempt_limit, CLAIM_SECONDS)
                 if self._cancelling is None or self._cancelling.done():
                     stale = await store.stale_orders(tx, self._cancellable(), CANCEL_AGAIN_SECONDS, MOST_STALE)
-        self._look_up(due)
+        self._look_up([row for row in due if row["order_id"] not in busy])
         if stale:
             self._cancelling = asyncio.create_task(self._cancel_stale(stale))
         for account_id in sorted({row["lane"] for row in used_up_rows}):

@@ -104,6 +104,8 @@ class Venue:
         self.fails_snapshots = False
         self.hides = False  # look-ups find nothing out
         self.lookups: list[str] = []
+        self.answers_lookups = asyncio.Event()  # cleared: they wait
+        self.answers_lookups.set()
         self.snapshots = self.failed_snapshots = 0
         self.positions: tuple[BrokerEvent, ...] | None = None  # as snapshots tell them
         self.contexts: list[IntegrationContext] = []
@@ -216,6 +218,7 @@ class VenueLink:
 
     async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
         self._venue.lookups.append(client_order_id)
+        await self._venue.answers_lookups.wait()
         if self._venue.is_away or self._venue.hides:
             return LookupUnknown("scripted")
         order = self._venue.orders.get(client_order_id)
