@@ -154,3 +154,27 @@ def test_a_broker_that_takes_ten_seconds_holds_no_claim_that_long(urls: Urls, tm
             eventually(is_known, 15)
             assert 3 < oldest < 5
         assert crew.journal() == {intent: ["SUBMIT"]}
+
+
+def test_a_symbol_with_a_resting_order_and_no_trade_has_no_position(urls: Urls, tmp_path: Path) -> None:
+    with open_crew(urls, tmp_path, accounts=1) as crew:
+
+        def positions() -> dict[str, str]:
+            url = f"/v1/accounts/{crew.accounts[0]}/positions"
+            found = crew.api.client.get(url, headers=crew.headers).json()["data"]
+            return {position["symbol"]: position["quantity"] for position in found}
+
+        with crew.worker() as worker:
+            resting = crew.submit(create(limit("10", "1")))
+            crew.submit(create(market(), symbol="MSFT"))
+            eventually(lambda: crew.statuses() == {"NEW": 1, "FILLED": 1}, 10)
+            assert worker.stop() == 0
+        with crew.worker() as worker:
+            until_connected(crew)  # it has read what the broker reports
+            assert positions() == {"MSFT": "10"}
+            crew.submit(cancel(resting))
+            eventually(lambda: crew.statuses() == {"CANCELLED": 1, "FILLED": 1}, 5)
+            assert worker.stop() == 0
+        with crew.worker():
+            until_connected(crew)
+            assert positions() == {"MSFT": "10"}
