@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import typer
@@ -12,9 +13,9 @@ from tests.platform import Platform
 from trading_intents import config
 from trading_intents.cli import cli
 from trading_intents.config import Rate, Settings
+from trading_intents.errors import wire_errors
 from trading_intents.secret import Secret
-from trading_intents.telemetry import Metrics
-from trading_intents.web.description.openapi import wire_errors
+from trading_intents.telemetry import AlertKind, Metrics
 
 pytest_plugins = ("tests.warm",)
 
@@ -60,6 +61,11 @@ def test_every_metric_is_documented() -> None:
     collected = {m.name + ("_total" if m.type == "counter" else "") for m in Metrics().registry.collect()}
     found = rows(section("docs/operating.md", "Metrics"), r"`ti_\w+`")
     assert {row[0].strip("`") for row in found} == collected
+
+
+def test_every_kind_of_alert_is_documented() -> None:
+    found = rows(section("docs/operating.md", "When execution raises an alert"), r"`\w+`")
+    assert {row[0].strip("`") for row in found} == set(get_args(AlertKind))
 
 
 def test_every_command_is_documented() -> None:

@@ -70,7 +70,7 @@ from trading_intents.stream.model import EventType
 from trading_intents.stream.service import Streams
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.limits import Limits, Proxies, organization_rates, rates
-from trading_intents.web.operations import description_routes, operations_routes
+from trading_intents.web.operations import description_routes, make_request_series, operations_routes
 from trading_intents.web.routing import App, Route
 from trading_intents.web.server.listener import bind, serving
 from trading_intents.web.server.table import connection_limits
@@ -334,6 +334,7 @@ def build_app(parts: Parts, features: Features) -> App:
     if {"api", "stream"} & set(settings.roles):
         routes += features.event_routes
     routes += description_routes(public, routes, __version__, _url(settings.http_host, settings.http_port))
+    make_request_series(parts.metrics.requests, routes)
     app = App(routes, features.limits, Proxies(settings.trusted_proxies), parts.clock, parts.metrics, parts.log)
     return app
 

@@ -248,3 +248,13 @@ class DatabaseMissing(StartupRefused):
     """Where a command looked there is no database, or none of its files: it is not for this command to make one."""
 
     title = "Nothing is here"
+
+
+def wire_errors() -> list[type[PlatformError]]:
+    """Every error that can be answered, by status and code; of those with the same code the general one."""
+    found = list[type[PlatformError]]()
+    for kind in globals().values():
+        is_error = isinstance(kind, type) and issubclass(kind, PlatformError) and kind is not PlatformError
+        if is_error and not issubclass(kind, StartupRefused):
+            found += [kind] if "code" in vars(kind) or kind is InternalError else []
+    return sorted(found, key=lambda kind: (kind.status, kind.code))

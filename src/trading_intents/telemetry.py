@@ -4,9 +4,9 @@ import contextlib
 import logging
 import sys
 from bisect import bisect_left
-from collections.abc import Iterator
-from itertools import accumulate
-from typing import TextIO
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, product
+from typing import Literal, TextIO, get_args
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -17,6 +17,9 @@ from prometheus_client.utils import floatToGoString
 SECONDS_BUCKETS = Histogram.DEFAULT_BUCKETS  # the last one is infinite
 
 Log = structlog.typing.FilteringBoundLogger
+AlertKind = Literal[
+    "cancel_not_delivered", "conflicting_execution", "event_left_out", "order_lost", "order_unknown", "resurrected"
+]
 
 
 class _LineWriter(structlog.PrintLogger):
@@ -74,6 +77,13 @@ def library_messages(log: Log) -> Iterator[None]:
         logging.getLogger().removeHandler(handler)
 
 
+def make_series(metric: Counter | Gauge | Histogram, *values: Iterable[str]) -> None:
+    """Makes the series of every combination of the labels' values, at 0. One that appears with its first event shows no
+    increase by it, and an alert on the increase misses that event."""
+    for combination in product(*map(list, values)):
+        metric.labels(*combination)
+
+
 class Requests(Collector):
     """Answers and their times. Our own, as every request is counted: the library's take a lock for each number."""
 
@@ -81,11 +91,16 @@ class Requests(Collector):
         self._answers: dict[tuple[str, int], int] = {}
         self._seconds: dict[str, list[float]] = {}  # their sum, then how many fell into each bucket
 
+    def make_series(self, route: str, statuses: Iterable[int]) -> None:
+        for status in statuses:
+            self._answers.setdefault((route, status), 0)
+        self._seconds.setdefault(route, [0.0] * (len(SECONDS_BUCKETS) + 1))
+
     def count(self, route: str, status: int, seconds: float) -> None:
-        self._answers[route, status] = self._answers.get((route, status), 0) + 1
-        counts = self._seconds.get(route)
-        if counts is None:
-            counts = self._seconds[route] = [0.0] * (len(SECONDS_BUCKETS) + 1)
+        if (route, status) not in self._answers:
+            self.make_series(route, (status,))
+        self._answers[route, status] += 1
+        counts = self._seconds[route]
         counts[0] += seconds
         counts[bisect_left(SECONDS_BUCKETS, seconds) + 1] += 1
 
@@ -155,9 +170,13 @@ class Metrics:
             "Positions of which a broker newly counted another quantity than we do.",
             registry=self.registry,
         )
+        make_series(self.http_connections_refused, ("address", "total"))
         self._count_writer()
         self._count_execution()
         self._count_stream()
+
+    def alert(self, kind: AlertKind) -> None:
+        self.execution_alerts.labels(kind).inc()
 
     def _count_writer(self) -> None:
         self.writer_batches = Counter(
@@ -215,6 +234,7 @@ class Metrics:
         self.execution_alerts = Counter(
             "ti_execution_alerts_total", "What somebody must look at, by kind.", ("kind",), registry=self.registry
         )
+        make_series(self.execution_alerts, get_args(AlertKind))
 
     def _count_stream(self) -> None:
         self.stream_subscribers = Gauge(

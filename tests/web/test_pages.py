@@ -11,7 +11,7 @@ import pytest
 
 from tests.platform import Platform
 from tests.web.conftest import Site
-from trading_intents.web.description.openapi import wire_errors
+from trading_intents.errors import wire_errors
 
 pytest_plugins = ("tests.warm",)
 

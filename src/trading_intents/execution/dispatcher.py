@@ -315,7 +315,7 @@ class Dispatcher:
 
 
 def alert_lost_cancel(order_id: UUID, metrics: Metrics, log: Log) -> None:
-    metrics.execution_alerts.labels("cancel_not_delivered").inc()
+    metrics.alert("cancel_not_delivered")
     log.error("CANCEL not delivered", order=str(order_id))
 
 

@@ -95,7 +95,7 @@ class Recorder:
         if recorded.events:
             self._signals.notify(STREAM)
         for order_id in recorded.resurrected:
-            self._metrics.execution_alerts.labels("resurrected").inc()
+            self._metrics.alert("resurrected")
             self._log.error("resurrected order found", order=str(order_id))
             self._on_doubt()
         warn(recorded, self._log, self._metrics)

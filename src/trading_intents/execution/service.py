@@ -3,19 +3,25 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
+from trading_intents.accounts.model import Connection
 from trading_intents.accounts.vault import Vault
+from trading_intents.brokers.port import Outcome
 from trading_intents.brokers.registry import Registry
 from trading_intents.execution.dispatcher import Dispatcher, SendLimits
 from trading_intents.execution.links.leases import CHANNEL, Leases
 from trading_intents.execution.links.listening import Exchange
+from trading_intents.execution.model import COMMANDS
 from trading_intents.execution.recorder import Recorder
-from trading_intents.execution.watch import AppendCancel, Watch
+from trading_intents.execution.watch import FOUND, AppendCancel, Watch
 from trading_intents.ids import IdMaker
+from trading_intents.orders.facts import CommandKind
 from trading_intents.outbox.model import HANDLER_SECONDS, Queue, channel
+from trading_intents.outbox.settling import make_outbox_series
 from trading_intents.outbox.upkeep import keep_up
 from trading_intents.outbox.worker import Shop
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.signals import Signals
+from trading_intents.telemetry import make_series
 
 
 class Execution:
@@ -59,6 +65,12 @@ class Execution:
         )
         self._watch = Watch(pool, self.leases, self._recorder, limits, append_cancel, make_id, clock, metrics, log)
         self._shop, self._signals = shop, signals
+        make_outbox_series(Queue.INTENTS, COMMANDS, metrics)
+        commands = [command.lower() for command in CommandKind]
+        make_series(metrics.execution_sends, commands, [outcome.lower() for outcome in Outcome])
+        make_series(metrics.execution_call_seconds, commands)
+        make_series(metrics.execution_lookups, FOUND)
+        make_series(metrics.execution_links, Connection)
         self._upkeep: asyncio.Task[None] | None = None
 
     def start(self) -> None:

@@ -226,10 +226,10 @@ async def _collect_events(
 def warn(recorded: Recorded, log: Log, metrics: Metrics) -> None:
     """Once it is committed."""
     for key in recorded.left_out:
-        metrics.execution_alerts.labels("event_left_out").inc()
+        metrics.alert("event_left_out")
         log.error("broker event left out", account=str(recorded.desk.account_id), key=key)
     for fact, order_id in recorded.conflicts:
-        metrics.execution_alerts.labels("conflicting_execution").inc()
+        metrics.alert("conflicting_execution")
         log.error(
             "conflicting execution reported",
             account=str(recorded.desk.account_id),

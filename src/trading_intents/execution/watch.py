@@ -39,7 +39,7 @@ from trading_intents.outbox.model import CLAIM_SECONDS, NewRow, Queue
 from trading_intents.outbox.settling import reason_of, tell_failed
 from trading_intents.storage.database import Pool, Row, Tx
 from trading_intents.storage.grouped import PoolTransaction
-from trading_intents.telemetry import Log, Metrics
+from trading_intents.telemetry import AlertKind, Log, Metrics
 from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
 
 POLL_SECONDS = 1.0
@@ -255,8 +255,8 @@ class Watch:
         result = await case.link.call(CommandKind.CANCEL, ticket, self._clock.monotonic() + CALL_SECONDS)
         self._log.warning("resurrected order cancelled", order=str(row["order_id"]), outcome=result.outcome)
 
-    def _alert(self, kind: str, order_id: UUID, text: str) -> None:
-        self._metrics.execution_alerts.labels(kind).inc()
+    def _alert(self, kind: AlertKind, order_id: UUID, text: str) -> None:
+        self._metrics.alert(kind)
         self._log.error(text, order=str(order_id))
 
     def _cancellable(self) -> list[UUID]:
@@ -311,13 +311,16 @@ class Watch:
                 alert_lost_cancel(row["order_key"], self._metrics, self._log)
 
 
+FOUND_ORDER, FOUND_ABSENT, FOUND_UNKNOWN = FOUND = ("order", "absent", "unknown")  # by a look-up
+
+
 def _found(order: Lookup) -> str:
     match order:
         case OrderSnapshot():
-            return "order"
+            return FOUND_ORDER
         case Absent():
-            return "absent"
-    return "unknown"
+            return FOUND_ABSENT
+    return FOUND_UNKNOWN
 
 
 def _doubt(row: Row) -> Doubt:

@@ -10,7 +10,7 @@ from trading_intents.errors import PlatformError
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, Done, Outcome, Queue, Release, Retry, Status
 from trading_intents.storage.database import Pool, Tx
-from trading_intents.telemetry import Log, Metrics
+from trading_intents.telemetry import Log, Metrics, make_series
 
 PAUSE_SECONDS = 0.2
 
@@ -97,6 +97,12 @@ class Settler:
                 self._metrics.outbox_rows.labels(row.queue, row.event_type, ENDED[status]).inc()
                 if status is Status.FAILED:
                     self._log.error("outbox row failed", queue=row.queue, event_type=row.event_type, row=row.id)
+
+
+def make_outbox_series(queue: Queue, event_types: Iterable[str], metrics: Metrics) -> None:
+    event_types = tuple(event_types)
+    make_series(metrics.outbox_handler_seconds, (queue,), event_types)
+    make_series(metrics.outbox_rows, (queue,), event_types, ENDED.values())
 
 
 ENDED = {Status.COMPLETED: "completed", Status.PENDING: "retried", Status.FAILED: "failed"}

@@ -18,7 +18,7 @@ from trading_intents.outbox.model import (
     Release,
     Retry,
 )
-from trading_intents.outbox.settling import Held, Settler, reason_of, tell_failed
+from trading_intents.outbox.settling import Held, Settler, make_outbox_series, reason_of, tell_failed
 from trading_intents.outbox.upkeep import keep_up
 from trading_intents.storage.database import Pool
 from trading_intents.telemetry import Log, Metrics
@@ -58,6 +58,7 @@ class Worker:
         """`poll_seconds` is the guarantee for a wake-up that was lost."""
         self._queue, self._handlers, self._shop, self._slots = queue, handlers, shop, slots
         self._settler = Settler(shop.pool, shop.attempt_limit, shop.clock, shop.metrics, shop.log)
+        make_outbox_series(queue, handlers, shop.metrics)
         self._running: set[asyncio.Task[None]] = set()
         self._woken = asyncio.Event()
         self._stopping, self._poll_seconds = False, poll_seconds

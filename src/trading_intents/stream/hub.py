@@ -13,7 +13,7 @@ from itertools import islice
 from uuid import UUID
 
 from trading_intents.clock import Clock
-from trading_intents.errors import CursorExpired, LimitReached, PlatformError, Unauthorized, Unavailable
+from trading_intents.errors import CursorExpired, LimitReached, PlatformError, Unauthorized, Unavailable, wire_errors
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Pool, show_organizations
 from trading_intents.stream import log as event_log
@@ -21,8 +21,10 @@ from trading_intents.stream.audience import Audience, Entry, Page, Wanted
 from trading_intents.stream.log import LoggedEvent, make_cursor
 from trading_intents.stream.model import cursor_field
 from trading_intents.stream.subscriber import Batch, Message, Subscriber, heartbeat
-from trading_intents.telemetry import Log, Metrics
+from trading_intents.telemetry import Log, Metrics, make_series
 
+DOORS = ("grpc", "sse")  # by which streams are opened
+LEFT = "left"  # in place of an error's code: the reader ended the stream
 POLL_SECONDS = 1.0  # the guarantee; wake-ups only make it sooner
 PAGE_EVENTS = 500
 PAGES_AT_ONCE = 16
@@ -138,6 +140,8 @@ class Hub:
     def __init__(self, pool: Pool, max_streams: int, clock: Clock, metrics: Metrics, log: Log) -> None:
         self._max_streams = max_streams
         self._pool, self._clock, self._metrics, self._log = pool, clock, metrics, log
+        make_series(metrics.stream_subscribers, DOORS)
+        make_series(metrics.stream_ended, DOORS, (LEFT, *{error.code for error in wire_errors()}))
         self._sessions: dict[Subscriber, Session] = {}
         self._callers: Counter[str] = Counter()
         self._followed: dict[OrganizationId, Followed] = {}
@@ -170,7 +174,7 @@ class Hub:
         if not self._callers[session.caller]:
             del self._callers[session.caller]
         self._metrics.stream_subscribers.labels(session.door).dec()
-        self._metrics.stream_ended.labels(session.door, subscriber.error.code if subscriber.error else "left").inc()
+        self._metrics.stream_ended.labels(session.door, subscriber.error.code if subscriber.error else LEFT).inc()
         followed = self._follows.pop(subscriber, None)
         if followed is not None:
             followed.change(subscriber, frozenset())

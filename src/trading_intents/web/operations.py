@@ -8,8 +8,9 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from trading_intents.clock import Clock
-from trading_intents.errors import Unavailable
-from trading_intents.web.description.openapi import build_openapi, wire_errors
+from trading_intents.errors import Unavailable, wire_errors
+from trading_intents.telemetry import Requests
+from trading_intents.web.description.openapi import build_openapi, errors_of
 from trading_intents.web.description.pages import HTML, Pages
 from trading_intents.web.limits import Bucket
 from trading_intents.web.request import JSON, Answer, Request, answer_json
@@ -17,6 +18,7 @@ from trading_intents.web.routing import Operation, Policy, Route, Tag
 
 T = TypeVar("T")
 
+UNROUTED_STATUSES = (400, 404, 405, 408, 413, 500, 503)
 MAX_AGE_SECONDS = 0.1  # of what probes and scrapers are told: anybody may ask, without a limit
 
 
@@ -97,6 +99,13 @@ def operations_routes(
             answer_media=text,
         ),
     )
+
+
+def make_request_series(requests: Requests, routes: Sequence[Route]) -> None:
+    """What each route can answer, and what is answered to a request of none."""
+    for route in routes:
+        requests.make_series(route.path, [route.status, *map(route.error_shape.status_of, errors_of(route))])
+    requests.make_series("none", UNROUTED_STATUSES)
 
 
 def description_routes(policy: Policy, described: Sequence[Route], version: str, url: str) -> tuple[Route, ...]:

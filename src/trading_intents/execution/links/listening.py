@@ -168,7 +168,7 @@ class Listener:
                     for event in events:
                         await self._write((event,))
                     return
-                self._exchange.metrics.execution_alerts.labels("event_left_out").inc()
+                self._exchange.metrics.alert("event_left_out")
                 self._exchange.log.error(
                     "broker event left out", account=self._account, kind=events[0].kind, exc_info=error
                 )

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import asyncpg
 
-from trading_intents.errors import InternalError, OutcomeUnknown, PlatformError, Unavailable
+from trading_intents.errors import InternalError, OutcomeUnknown, PlatformError, Unavailable, wire_errors
 from trading_intents.intents import store
 from trading_intents.intents.model import Submission
 from trading_intents.intents.writing import statements
@@ -32,7 +32,7 @@ from trading_intents.storage.database import Pool
 from trading_intents.storage.pipeline import Pipeline, Refused
 from trading_intents.storage.signals import Signals
 from trading_intents.stream.model import CHANNEL as STREAM
-from trading_intents.telemetry import Log, Metrics
+from trading_intents.telemetry import Log, Metrics, make_series
 
 MAX_BATCH = 256
 SMALL_BATCH = 16
@@ -43,7 +43,7 @@ SETTLE_PAUSE_SECONDS = 0.05
 MAX_LOST_COMMITS = 3  # a batch whose commit ends the server each time must not end it for ever
 MAX_SKIPS = 1  # by batches, for an account that is locked elsewhere; then its commands wait for the lock
 COMMITTED, ABORTED = "committed", "aborted"  # as PostgreSQL says it
-AHEAD, ASKED, MISTAKEN = "ahead", "asked", "mistaken"  # the ways of a batch
+AHEAD, ASKED, MISTAKEN = WAYS = ("ahead", "asked", "mistaken")  # of a batch
 
 
 class Writer:
@@ -65,6 +65,8 @@ class Writer:
         self._landing: asyncio.Task[None] | None = None
         self._memory = Memory(tools.brokers, tools.clock)
         self._trusted_from_seconds = 0.0
+        make_series(metrics.writer_batches, WAYS)
+        make_series(metrics.intents_refused, {error.code for error in wire_errors()})
 
     def offer(self, submission: Submission, answer: Callable[[Outcome], None]) -> PendingSubmission:
         """`answer` is called once: decided, recorded and committed, or refused. Unavailable: there is no room."""

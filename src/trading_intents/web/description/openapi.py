@@ -131,13 +131,3 @@ def codes_by_status(route: Route) -> dict[int, list[str]]:
     for error in errors_of(route):
         grouped.setdefault(route.error_shape.status_of(error), []).append(error.code)
     return grouped
-
-
-def wire_errors() -> list[type[PlatformError]]:
-    """Every error that can be answered, by status and code."""
-    found: list[type[PlatformError]] = [
-        kind
-        for kind in vars(errors).values()
-        if isinstance(kind, type) and issubclass(kind, PlatformError) and kind is not PlatformError
-    ]
-    return sorted((k for k in found if not issubclass(k, errors.StartupRefused)), key=lambda k: (k.status, k.code))
