@@ -2,7 +2,7 @@
 nothing else: it never sends twice, never decides an order's status, and never shows a secret."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -91,7 +91,7 @@ class BrokerEvent(FrozenStruct, frozen=True, kw_only=True):
     broker_status: str | None = None
     venue_time: datetime | None = None
     reason: str | None = None
-    raw: str = field(default="", repr=False)  # scrubbed
+    raw: str = ""  # scrubbed
 
     def __post_init__(self) -> None:
         amounts = (self.quantity, self.price, self.fee, self.cum_quantity, self.leaves_quantity, self.average_price)

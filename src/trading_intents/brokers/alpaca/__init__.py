@@ -1,1 +1,0 @@
-"""Alpaca. What it can do is known; its link is still to come."""
