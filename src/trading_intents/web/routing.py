@@ -201,9 +201,11 @@ class App:
         answer.headers += request.headers_out
         seconds = self._clock.monotonic() - started
         self.metrics.requests.count(route.path if route else "none", answer.status, seconds)
-        is_probe = route is not None and route.always and answer.status == Unavailable.status
-        if answer.failure and route and not is_probe:
-            self._note_failure(route.path, *answer.failure)
+        if answer.failure and route:
+            # That a process is not ready, or drains, is its answer and no failure of a request.
+            is_expected = answer.status == Unavailable.status and (route.always or not incoming.taken)
+            if not is_expected:
+                self._note_failure(route.path, *answer.failure)
         return answer
 
     async def _answer(self, incoming: Incoming) -> tuple[Route | None, Request, Answer]:
