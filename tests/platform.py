@@ -21,12 +21,15 @@ START_LIMIT_SECONDS = 60
 STOP_LIMIT_SECONDS = 20
 COMMAND_LIMIT_SECONDS = 60
 PROGRAM = "trading_intents"
+INSTALLED = Path(__file__).parent / "installed"  # brokers beside our own
 COMMAND = (sys.executable, "-m", PROGRAM)
 
 
 def environment(data_dir: Path, settings: Mapping[str, str]) -> dict[str, str]:
     """Ours alone: nothing that the developer's shell happens to set."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    paths = filter(None, (str(INSTALLED), clean.get("PYTHONPATH")))
+    clean["PYTHONPATH"] = os.pathsep.join(paths)
     chosen = {"DATA_DIR": str(data_dir), "HTTP_PORT": "0", "GRPC_PORT": "0"} | dict(settings)
     return clean | {PREFIX + name: value for name, value in chosen.items()}
 

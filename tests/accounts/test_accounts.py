@@ -61,7 +61,7 @@ def test_an_account_is_created_and_read(world: World) -> None:
 
 
 def test_a_broker_that_needs_a_credential_says_that_it_is_missing(world: World) -> None:
-    assert made(world, broker="alpaca")["connection"] == "credential_missing"
+    assert made(world, broker="remote")["connection"] == "credential_missing"
 
 
 @pytest.mark.parametrize(
@@ -95,9 +95,9 @@ def test_a_bad_account_is_refused_at_its_field(world: World, changes: dict[str, 
 
 
 def test_a_key_acts_on_its_own_environment_only(world: World) -> None:
-    live, paper = made(world, broker="alpaca", environment="live"), made(world)
-    assert make(world, "key_all", broker="alpaca", environment="live").status_code == 403
-    assert make(world, "key_live", broker="alpaca", environment="live").status_code == 201
+    live, paper = made(world, broker="remote", environment="live"), made(world)
+    assert make(world, "key_all", broker="remote", environment="live").status_code == 403
+    assert make(world, "key_live", broker="remote", environment="live").status_code == 201
     for caller, own, other in (("key_all", paper, live), ("key_live", live, paper)):
         headers = world.callers[caller]
         assert world.client.get(f"{URL}/{own['id']}", headers=headers).status_code == 200
@@ -141,7 +141,7 @@ def test_a_change_names_what_it_changes(world: World) -> None:
     stale = patch({"name": "x"}, **{"if-match": '"1"'})
     assert (stale.status_code, stale.json()["code"]) == (412, "version_conflict")
     assert patch({"name": "x"}, **{"if-match": '"4"'}).json()["version"] == 5
-    assert patch({"broker": "alpaca"}).status_code == 422
+    assert patch({"broker": "remote"}).status_code == 422
 
 
 def test_closing_is_for_good(world: World) -> None:
@@ -188,10 +188,10 @@ def test_brokers_are_described(world: World) -> None:
         assert answer.status_code == 200
     shown = {broker["name"]: broker for broker in answer.json()["data"]}
     assert answer.json()["next_cursor"] is None
-    paper, alpaca = shown["paper"], shown["alpaca"]
+    paper, remote = shown["paper"], shown["remote"]
     assert (paper["environments"], paper["credential_fields"]) == (["paper"], [])
     assert paper["order_kinds"] == ["Market", "Limit", "Stop", "StopLimit"]
     assert paper["times_in_force"] == ["DAY", "GOOD_TILL_CANCEL", "IMMEDIATE_OR_CANCEL", "FILL_OR_KILL"]
-    assert alpaca["environments"] == ["paper", "live"]
-    assert alpaca["credential_fields"] == ["api_key_id", "api_secret"]
+    assert remote["environments"] == ["paper", "live"]
+    assert remote["credential_fields"] == ["api_key_id", "api_secret"]
     assert paper["routes"] == ["SMART"]

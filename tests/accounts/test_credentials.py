@@ -20,7 +20,7 @@ SECRETS = {"api_key_id": f"{MARK}-id", "api_secret": f"{MARK}-secret"}
 
 
 def url_of(world: World, caller: str = "admin", **changes: Any) -> str:
-    return f"/v1/accounts/{made_account(world, caller, **({'broker': 'alpaca'} | changes))['id']}/credentials"
+    return f"/v1/accounts/{made_account(world, caller, **({'broker': 'remote'} | changes))['id']}/credentials"
 
 
 def store(world: World, url: str, **changes: Any) -> Any:
@@ -36,7 +36,7 @@ def test_a_credential_is_stored_and_shown_without_its_secrets(world: World) -> N
         *("id", "account_id", "organization_id", "broker", "label"),
         *("fields", "fingerprint", "created_at", "updated_at", "version"),
     }
-    assert (shown["fields"], shown["label"], shown["broker"]) == (["api_key_id", "api_secret"], "main", "alpaca")
+    assert (shown["fields"], shown["label"], shown["broker"]) == (["api_key_id", "api_secret"], "main", "remote")
     assert STAMP.fullmatch(shown["created_at"])
     listed = world.client.get(url, headers=world.callers["read_only"]).json()
     assert listed == {"data": [shown], "next_cursor": None}

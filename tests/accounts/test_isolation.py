@@ -53,7 +53,7 @@ async def fill(owner_url: Secret, organizations: list[UUID]) -> None:
             )
             await connection.execute(
                 "INSERT INTO credentials (id, organization_id, account_id, broker, fields, fingerprint)"
-                " VALUES ($1, $2, $3, 'alpaca', '{}', 'f')",
+                " VALUES ($1, $2, $3, 'remote', '{}', 'f')",
                 credential,
                 organization,
                 account,

@@ -14,7 +14,7 @@ from tests.platform import Platform, serving
 from tests.waiting import eventually
 
 KEY = {"name": "bot", "environment": "paper", "permissions": ["account:read", "account:edit", "credential:edit"]}
-ACCOUNT = {"name": "sim", "broker": "alpaca", "environment": "paper"}
+ACCOUNT = {"name": "sim", "broker": "remote", "environment": "paper"}
 DOCUMENT: dict[str, Any] = {"organizations": [{"external_id": "o1", "accounts": [ACCOUNT], "api_keys": [KEY]}]}
 
 

@@ -14,7 +14,7 @@ from trading_intents.telemetry import make_log
 
 GOOD = """
 from dataclasses import replace
-from trading_intents.brokers.alpaca.broker import CAPABILITIES, connect
+from tests.installed.remote_broker import CAPABILITIES, connect
 from trading_intents.brokers.port import Capabilities, Integration
 
 def named(name, **changes):
@@ -63,8 +63,9 @@ def discover() -> tuple[Registry, dict[str, str]]:
 
 
 def test_our_own_brokers_are_installed_ones() -> None:
+    """What cannot trade is not listed: nothing is but the paper broker, unless a package adds it."""
     registry, left_out = discover()
-    assert {"alpaca", "paper"} <= {manifest.name for manifest in registry.all()}
+    assert [manifest.name for manifest in registry.all()] == ["paper"]
     assert left_out == {}
     assert registry.find("nonsense") is None
     assert registry.integration("nonsense") is None
@@ -76,7 +77,7 @@ def test_a_broken_integration_is_logged_and_left_out(folder: Path, monkeypatch: 
     registry, left_out = discover()
     assert left_out.keys() == BROKEN.keys()
     assert "on purpose" in left_out["crashing"]
-    assert [manifest.name for manifest in registry.all()] == ["acme", "alpaca", "paper"]
+    assert [manifest.name for manifest in registry.all()] == ["acme", "paper"]
     assert registry.find("paper") == ours, "another's broker took the place of ours"
     integration = registry.integration("acme")
     assert integration
@@ -103,7 +104,7 @@ async def test_an_installed_package_adds_a_broker(
         (organization,) = platform.apply(document)["organizations"]
         headers = {"x-api-key": organization["api_keys"][0]["api_key"]}
         brokers = platform.client.get("/v1/brokers", headers=headers).json()["data"]
-        assert [broker["name"] for broker in brokers] == ["acme", "alpaca", "paper"]
+        assert [broker["name"] for broker in brokers] == ["acme", "paper", "remote"]
         for broker, status in (("acme", 201), ("misnamed", 422)):
             body = {"name": "a", "broker": broker, "environment": "paper"}
             assert platform.client.post("/v1/accounts", json=body, headers=headers).status_code == status

@@ -88,7 +88,7 @@ def callers(platform: Platform) -> tuple[Headers, Headers]:
 
 
 def create(client: httpx.Client, headers: Headers, number: int) -> None:
-    body = {"name": f"a{number}", "broker": "alpaca", "environment": "paper"}
+    body = {"name": f"a{number}", "broker": "remote", "environment": "paper"}
     account = client.post("/v1/accounts", json=body, headers=headers)
     assert account.status_code == 201, account.text
     url = f"/v1/accounts/{account.json()['id']}/credentials"

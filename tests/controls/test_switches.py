@@ -200,7 +200,7 @@ def test_another_tenants_account_cannot_be_asked_about(world: World) -> None:
 
 @pytest.mark.parametrize(("method", "tail", "body"), ROUTES)
 def test_a_key_acts_on_its_own_environment_only(world: World, method: str, tail: str, body: Any) -> None:
-    live = Desk(world, broker="alpaca", environment="live")
+    live = Desk(world, broker="remote", environment="live")
     for sent in (body, body and {"nonsense": 1}):
         assert code(live.call(method, tail, sent, caller="key_all")) == (403, "forbidden")
     assert live.call(method, tail, body, caller="key_live").status_code in (200, 404)

@@ -1,4 +1,5 @@
-"""Alpaca's capabilities, and a link that cannot be opened yet. Never sends anything."""
+"""A broker for tests that want one beside paper: it has live accounts, needs a credential, and cannot be reached. The
+folder is on the path of every platform that a test starts, as if the package were installed."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -19,7 +20,7 @@ from trading_intents.brokers.port import (
 )
 from trading_intents.trading import Environment, OrderKind, RouteStrategy, TimeInForce
 
-NOT_BUILT = "the link to Alpaca is not built yet"
+AWAY = "it cannot be reached"
 
 _T = TimeInForce
 _AUCTION_TIMES = (
@@ -27,7 +28,7 @@ _AUCTION_TIMES = (
     *(_T.AT_OPEN, _T.AT_CLOSE),
 )
 CAPABILITIES = Capabilities(
-    name="alpaca",
+    name="remote",
     environments=(Environment.PAPER, Environment.LIVE),
     times_in_force={
         OrderKind.MARKET: _AUCTION_TIMES,
@@ -41,24 +42,24 @@ CAPABILITIES = Capabilities(
 )
 
 
-class AlpacaBroker:
+class RemoteBroker:
     name = CAPABILITIES.name
     capabilities = CAPABILITIES
 
     async def open(self) -> None:
-        raise BrokerUnavailable(NOT_BUILT)
+        raise BrokerUnavailable(AWAY)
 
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
-        return CommandResult(outcome=Outcome.NOT_SENT, message=NOT_BUILT)
+        return CommandResult(outcome=Outcome.NOT_SENT, message=AWAY)
 
     async def replace(self, ticket: OrderTicket, deadline: float) -> CommandResult:
-        return CommandResult(outcome=Outcome.NOT_SENT, message=NOT_BUILT)
+        return CommandResult(outcome=Outcome.NOT_SENT, message=AWAY)
 
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
-        return CommandResult(outcome=Outcome.NOT_SENT, message=NOT_BUILT)
+        return CommandResult(outcome=Outcome.NOT_SENT, message=AWAY)
 
     async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
-        return LookupUnknown(NOT_BUILT)
+        return LookupUnknown(AWAY)
 
     async def events(self) -> AsyncIterator[BrokerEvent | StreamGap]:
         none: tuple[StreamGap, ...] = ()
@@ -66,14 +67,14 @@ class AlpacaBroker:
             yield event
 
     async def snapshot(self, since: datetime) -> AccountSnapshot:
-        raise BrokerUnavailable(NOT_BUILT)
+        raise BrokerUnavailable(AWAY)
 
     async def close(self) -> None:
         pass
 
 
-def connect(context: IntegrationContext) -> AlpacaBroker:
-    return AlpacaBroker()
+def connect(context: IntegrationContext) -> RemoteBroker:
+    return RemoteBroker()
 
 
 INTEGRATION = Integration(CAPABILITIES.name, CAPABILITIES, connect)

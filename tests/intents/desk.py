@@ -14,7 +14,7 @@ from trading_intents.secret import Secret
 from trading_intents.stream import trading_pb2
 
 Body = dict[str, Any]
-ALPACA_SECRETS = {"api_key_id": "id", "api_secret": "secret"}
+REMOTE_SECRETS = {"api_key_id": "id", "api_secret": "secret"}
 TABLES = ("actions", "orders", "refusals", "outbox", "stream_events")
 FINAL_STATUSES = ("FILLED", "CANCELLED", "EXPIRED", "REJECTED")
 
@@ -153,14 +153,14 @@ class Desk:
 
 
 def open_desk(world: World, tables: Tables, caller: str = "key_all", admin: str = "admin", **changes: Any) -> Desk:
-    """A new account; an alpaca one gets its credential."""
+    """A new account; a remote one gets its credential."""
     body = {"name": "desk", "broker": "paper", "environment": "paper"} | changes
     answer = world.client.post("/v1/accounts", json=body, headers=world.callers[admin])
     assert answer.status_code == 201, answer.text
     desk = Desk(world.client, world.callers[caller], answer.json(), tables)
-    if body["broker"] == "alpaca":
+    if body["broker"] == "remote":
         url = f"/v1/accounts/{desk.account['id']}/credentials"
-        stored = world.client.post(url, json={"secrets": ALPACA_SECRETS}, headers=world.callers[admin])
+        stored = world.client.post(url, json={"secrets": REMOTE_SECRETS}, headers=world.callers[admin])
         assert stored.status_code == 201, stored.text
     return desk
 

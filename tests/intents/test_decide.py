@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from trading_intents.brokers.alpaca.broker import CAPABILITIES as ALPACA
+from tests.installed.remote_broker import CAPABILITIES as REMOTE
 from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
 from trading_intents.brokers.registry import Manifest
 from trading_intents.controls.model import Controls, Switch, TimeRule, evaluate
@@ -70,7 +70,7 @@ def state(**changes: Any) -> State:
     return structs.replace(State(key(), account(), PAPER, order(), None, NONE_SET), **changes)
 
 
-LIVE = {"key": key(environment=Environment.LIVE), "account": account(environment=Environment.LIVE, broker="alpaca")}
+LIVE = {"key": key(environment=Environment.LIVE), "account": account(environment=Environment.LIVE, broker="remote")}
 OFF = structs.replace(NONE_SET, account=Switch(True))
 NEVER = {"earlier": Earlier("other", INTENT, 1)}
 ALL = (CREATE, REPLACE, CANCEL)
@@ -95,8 +95,8 @@ ORDER: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
     ("validation_failed", (Replace(INTENT, structs.replace(LIMIT, kind=OrderKind.MARKET, limit_price=None)),), NEVER),
     ("idempotency_conflict", ALL, NEVER | {"account": account(closed=True, disabled=True)}),
     ("account_closed", ALL, {"account": account(closed=True, disabled=True)}),
-    ("account_disabled", RISKY, {"account": account(disabled=True, broker="alpaca"), "manifest": ALPACA}),
-    ("credential_missing", RISKY, {"manifest": ALPACA, "order": order(status="FILLED"), "controls": OFF}),
+    ("account_disabled", RISKY, {"account": account(disabled=True, broker="remote"), "manifest": REMOTE}),
+    ("credential_missing", RISKY, {"manifest": REMOTE, "order": order(status="FILLED"), "controls": OFF}),
     ("intent_closed", (REPLACE, CANCEL), {"order": order(status="FILLED", cancel_requested=True), "controls": OFF}),
     ("cancel_pending", (REPLACE,), {"order": order(cancel_requested=True, replace_pending=True), "controls": OFF}),
     ("replace_pending", (REPLACE,), {"order": order(replace_pending=True), "controls": OFF}),
@@ -131,7 +131,7 @@ def test_a_cancel_repeats_the_order() -> None:
 
 
 def test_a_cancel_needs_no_broker_plan_credential_or_control() -> None:
-    off = account(environment=Environment.LIVE, broker="alpaca", disabled=True)
+    off = account(environment=Environment.LIVE, broker="remote", disabled=True)
     bare = {"manifest": None, "controls": OFF} | LIVE | {"account": off}
     assert isinstance(decide(submission(CANCEL), state(**bare), NOW), Accepted)
 
@@ -196,12 +196,12 @@ states = st.builds(
         AccountState,
         organizations,
         st.sampled_from(Environment),
-        st.sampled_from(["paper", "alpaca"]),
+        st.sampled_from(["paper", "remote"]),
         st.booleans(),
         st.booleans(),
         st.booleans(),
     ),
-    st.none() | st.sampled_from([PAPER, ALPACA, WITHOUT_REPLACE]),
+    st.none() | st.sampled_from([PAPER, REMOTE, WITHOUT_REPLACE]),
     st.none()
     | st.builds(
         OrderState,

@@ -103,7 +103,7 @@ def trading_live(plain: World, tables: Tables) -> Iterator[Callable[[str], None]
 def test_a_plan_or_organization_that_ends_is_honoured_at_once(
     opener: Opener, second: Platform, trading_live: Callable[[str], None]
 ) -> None:
-    desk = opener(caller="plain_live", admin="plain_admin", broker="alpaca", environment="live")
+    desk = opener(caller="plain_live", admin="plain_admin", broker="remote", environment="live")
     clients = (desk.client, second.client)
     eventually(lambda: desk.client.post(desk.url, json=create(), headers=desk.headers).status_code == 202, 2)
 

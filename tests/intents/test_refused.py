@@ -51,7 +51,7 @@ def test_a_closed_account_takes_nothing_and_stays_readable(world: World, desk: D
 
 
 def test_a_broker_that_needs_a_credential_must_have_one(world: World, tables: Tables) -> None:
-    body = {"name": "bare", "broker": "alpaca", "environment": "paper"}
+    body = {"name": "bare", "broker": "remote", "environment": "paper"}
     account = world.client.post("/v1/accounts", json=body, headers=world.callers["admin"]).json()
     desk = Desk(world.client, world.callers["key_all"], account, tables)
     assert desk.refused(create()) == (409, "credential_missing")
@@ -59,7 +59,7 @@ def test_a_broker_that_needs_a_credential_must_have_one(world: World, tables: Ta
 
 
 def test_live_trading_needs_its_plan_but_a_cancel_does_not(plain: World, opener: Opener, tables: Tables) -> None:
-    desk = opener(caller="plain_live", admin="plain_admin", broker="alpaca", environment="live")
+    desk = opener(caller="plain_live", admin="plain_admin", broker="remote", environment="live")
 
     def entitle(*entitlements: str) -> None:
         """As the operator's command does; a submit reads it in its own transaction."""
@@ -90,7 +90,7 @@ def test_paper_trading_needs_no_plan(plain: World, opener: Opener) -> None:
 
 
 def test_a_key_acts_only_in_its_environment(world: World, opener: Opener) -> None:
-    live = opener(caller="key_live", broker="alpaca", environment="live")
+    live = opener(caller="key_live", broker="remote", environment="live")
     intent = live.accepted(create(limit()))["intent_id"]
     wrong = Desk(live.client, world.callers["key_all"], live.account, live.tables)
     for body in (create(), replace(intent, limit("11")), cancel(intent), {}):
@@ -199,8 +199,8 @@ def test_a_lower_case_symbol_does_not_slip_past_its_control(world: World, desk: 
 
 def test_checks_run_in_their_documented_order(world: World, plain: World, opener: Opener) -> None:
     """Each step mends one thing, and the next complaint comes up."""
-    live = opener(caller="plain_live", admin="plain_admin", broker="alpaca", environment="live")
-    paper = opener(broker="alpaca")
+    live = opener(caller="plain_live", admin="plain_admin", broker="remote", environment="live")
+    paper = opener(broker="remote")
     url, unknown = f"/v1/accounts/{paper.account['id']}/intents", str(uuid.uuid4())
     change_account(world, paper, disabled=True)
     control(world, f"accounts/{paper.account['id']}")
@@ -243,7 +243,7 @@ def test_checks_run_in_their_documented_order(world: World, plain: World, opener
 
 
 def test_a_plan_is_asked_for_before_a_body_is_judged_but_not_for_a_cancel(plain: World, opener: Opener) -> None:
-    live = opener(caller="plain_live", admin="plain_admin", broker="alpaca", environment="live")
+    live = opener(caller="plain_live", admin="plain_admin", broker="remote", environment="live")
     assert live.refused(create(market("0"))) == (403, "entitlement_required")
     assert pointers(live.submit(cancel("nonsense"))) == ["/command/payload/ref_intent_id"]
     assert live.refused(cancel(str(uuid.uuid4()))) == (404, "not_found")

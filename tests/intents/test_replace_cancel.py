@@ -69,7 +69,7 @@ def test_a_replace_may_not_change_the_order_kind(desk: Desk) -> None:
 
 
 def test_a_replace_must_be_one_that_the_broker_offers(opener: Opener) -> None:
-    desk = opener(broker="alpaca")
+    desk = opener(broker="remote")
     intent = desk.accepted(create(stop()))["intent_id"]
     answer = desk.submit(replace(intent, stop(time_in_force="IMMEDIATE_OR_CANCEL")))
     assert pointers(answer) == ["/command/payload/spec/Stop/time_in_force"]
@@ -77,7 +77,7 @@ def test_a_replace_must_be_one_that_the_broker_offers(opener: Opener) -> None:
 
 
 def test_a_replace_of_an_auction_order_keeps_its_time_in_force(opener: Opener) -> None:
-    desk = opener(broker="alpaca")
+    desk = opener(broker="remote")
     intent = desk.accepted(create(limit(time_in_force="EXT")))["intent_id"]
     assert desk.accepted(replace(intent, limit("11")))["time_in_force"] == "EXT"
 
@@ -232,7 +232,7 @@ def test_an_account_with_open_orders_stays_open(world: World, desk: Desk) -> Non
 
 
 def test_a_credential_stays_while_orders_are_open(world: World, opener: Opener) -> None:
-    desk, admin = opener(broker="alpaca"), world.callers["admin"]
+    desk, admin = opener(broker="remote"), world.callers["admin"]
     url = f"/v1/accounts/{desk.account['id']}/credentials"
     (credential,) = world.client.get(url, headers=admin).json()["data"]
     intent = desk.accepted(create())["intent_id"]

@@ -115,7 +115,7 @@ def test_a_venue_that_the_broker_cannot_reach_is_refused_at_its_field(desk: Desk
     ],
 )
 def test_a_time_in_force_must_be_one_that_the_broker_offers(opener: Opener, spec: Body, pointer: str | None) -> None:
-    desk = opener(broker="alpaca")
+    desk = opener(broker="remote")
     if pointer:
         assert pointers(desk.submit(create(spec))) == [pointer]
         assert desk.refused(create(spec)) == (422, "validation_failed")

@@ -81,7 +81,7 @@ def test_the_class_of_an_instrument_is_ignored(client: Client, desk: Desk) -> No
 def test_an_organization_is_followed_as_a_whole_but_for_the_other_environment(
     client: Client, world: World, opener: Opener
 ) -> None:
-    desks = [opener(), opener(), opener(broker="alpaca", environment="live", caller="key_live")]
+    desks = [opener(), opener(), opener(broker="remote", environment="live", caller="key_live")]
     everyone = client.follow(world.callers["admin"], "", (ACTION,)).subscribed()
     paper = client.follow(world.callers["key_all"], "", (ACTION,)).subscribed()
     live = client.follow(world.callers["key_live"], "", (ACTION,)).subscribed()

@@ -70,7 +70,7 @@ orders = st.fixed_dictionaries(
         "command_seq": numbers,
         "external_order_id": st.none() | texts,
         "account_id": ids,
-        "broker": st.sampled_from(["paper", "alpaca"]),
+        "broker": st.sampled_from(["paper", "remote"]),
         "symbol": symbols,
         "order_state": names(trading_pb2.OrderState),
         "order_status": names(trading_pb2.OrderStatus),
@@ -199,7 +199,7 @@ def test_kinds_are_numbered_as_on_the_wire() -> None:
     assert wire | {"EVENT_TYPE_UNSPECIFIED": 0} == dict(trading_pb2.EventType.items())
 
 
-@given(actions, st.sampled_from(["paper", "alpaca"]), times_in_force)
+@given(actions, st.sampled_from(["paper", "remote"]), times_in_force)
 def test_both_messages_of_a_new_order_are_those_written_one_by_one(
     fields: dict[str, Any], broker: str, time_in_force: str
 ) -> None:
