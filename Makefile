@@ -54,8 +54,19 @@ clean: ## remove the environment and caches; data stay
 	find src tests bench -name __pycache__ -prune -exec rm -rf {} +
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-$(VENV)/run.stamp: requirements.lock pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+# Which interpreter the environment is of. It is looked at every time, and written when the environment is made anew.
+$(VENV)/interpreter: FORCE
+	@$(PYTHON) -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>&- || { \
+		echo "needs Python 3.11 or later, with venv and pip (on Debian: the package python3-venv)." >&2; \
+		echo "$(PYTHON) is $$($(PYTHON) --version 2>&1 | head -1). Name another: make run PYTHON=python3.13" >&2; \
+		exit 1; }
+	@told=$$($(PYTHON) -c 'import sys; print(sys.executable, sys.version)') && \
+		{ test "$$told" = "$$(cat $@ 2>&-)" || { \
+			rm -rf $(VENV) && $(PYTHON) -m venv $(VENV) && echo "$$told" > $@; }; }
+
+FORCE:
+
+$(VENV)/run.stamp: requirements.lock pyproject.toml $(VENV)/interpreter
 	@echo "installing (once, and when the lock changes) ..."
 	@$(PIP) install --require-hashes -r requirements.lock
 	@$(PIP) install --no-deps --no-build-isolation -e .
