@@ -23,7 +23,7 @@ from trading_intents.stream.model import cursor_field
 from trading_intents.stream.subscriber import Batch, Message, Subscriber, heartbeat
 from trading_intents.telemetry import Log, Metrics, make_series
 
-DOORS = ("grpc", "sse")  # by which streams are opened
+TRANSPORTS = ("grpc", "sse")  # what the metrics call a door
 LEFT = "left"  # in place of an error's code: the reader ended the stream
 POLL_SECONDS = 1.0  # the guarantee; wake-ups only make it sooner
 PAGE_EVENTS = 500
@@ -140,8 +140,8 @@ class Hub:
     def __init__(self, pool: Pool, max_streams: int, clock: Clock, metrics: Metrics, log: Log) -> None:
         self._max_streams = max_streams
         self._pool, self._clock, self._metrics, self._log = pool, clock, metrics, log
-        make_series(metrics.stream_subscribers, DOORS)
-        make_series(metrics.stream_ended, DOORS, (LEFT, *{error.code for error in wire_errors()}))
+        make_series(metrics.stream_subscribers, TRANSPORTS)
+        make_series(metrics.stream_ended, TRANSPORTS, (LEFT, *{error.code for error in wire_errors()}))
         self._sessions: dict[Subscriber, Session] = {}
         self._callers: Counter[str] = Counter()
         self._followed: dict[OrganizationId, Followed] = {}
