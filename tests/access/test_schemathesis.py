@@ -11,7 +11,7 @@ from tests.world import Headers, World
 
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 EVERY_PHASE = "examples,coverage,fuzzing"
-LIMIT_SECONDS = 100
+LIMIT_SECONDS = 400
 
 
 @pytest.fixture(scope="module")
