@@ -92,6 +92,14 @@ async def test_fills_that_overtake_a_report_make_no_difference(books: Books) -> 
     assert await reported(books) == (D(36), D(11), True)
 
 
+async def test_hundreds_of_fills_may_overtake_a_report(books: Books) -> None:
+    sent = await books.create("1000")
+    await books.tell(fill(sent, "first", "1"))
+    await books.tell(*(fill(sent, f"e{n}", "1") for n in range(300)))
+    await books.tell(counted("1", "p1"))
+    assert await reported(books) == (D(301), D(1), False)
+
+
 async def test_a_bust_that_the_broker_counts_already_ends_the_difference(books: Books) -> None:
     sent = await books.create("10")
     await books.tell(fill(sent, "e1", "4"), fill(sent, "e2", "6"))

@@ -61,7 +61,7 @@ from trading_intents.trading import FrozenStruct, amount_text
 REBOOK_PAGE = 1_000
 # A snapshot takes up to 10 s, and commands and the stream go on meanwhile.
 REPORT_AGE = timedelta(seconds=15)
-MAX_OVERTAKING_FILLS = 100
+MAX_OVERTAKING_FILLS = 20_000  # in REPORT_AGE
 
 
 class Booked(FrozenStruct, frozen=True):
