@@ -57,7 +57,7 @@ async def test_a_lost_plan_is_made_again_and_nothing_is_written_without_its_tran
     """If BEGIN is refused, what was sent behind it must be as well, though no transaction is there to be aborted."""
     await office.writer.submit(office.create(office.accounts[0]))
     for number in range(2, 5):
-        link = office.writer._tools.link.open_link
+        link = office.writer._tools.link.open_connection
         assert link is not None
         names = [name.decode() for name in link._names.values()]
         gone = ["ALL"] if lost == "ALL" else [name for name in names if name.startswith(lost.lower())]

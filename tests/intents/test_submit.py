@@ -237,8 +237,8 @@ def test_both_events_say_what_the_record_says(desk: Desk, order_type: str) -> No
     untold = {"environment", "principal_id", "hash_version", "hash"}
     assert told_action(action) == {name: value for name, value in record.items() if name not in untold}
     same = ("intent_id", "account_id", "organization_id", "order_side", "order_type", "quantity", "limit_price")
-    also = ("stop_price", "time_in_force", "route_strategy", "client_reference_id")
-    assert told_order(order) == {name: record[name] for name in (*same, *also)} | {
+    append_statements = ("stop_price", "time_in_force", "route_strategy", "client_reference_id")
+    assert told_order(order) == {name: record[name] for name in (*same, *append_statements)} | {
         "order_id": record["intent_id"],
         "command_seq": 1,
         "broker": "paper",

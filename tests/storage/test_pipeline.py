@@ -14,7 +14,14 @@ from trading_intents.errors import Unavailable
 from trading_intents.secret import Secret
 from trading_intents.storage import pipeline as module
 from trading_intents.storage.database import IDLE_LIMIT_SECONDS, SERVICE_ROLE
-from trading_intents.storage.pipeline import LinkDropped, LinkLost, Pipeline, Refused, Reply, Statement
+from trading_intents.storage.pipeline import (
+    ConnectionDropped,
+    ConnectionLost,
+    Pipeline,
+    Reply,
+    Statement,
+    StatementRefused,
+)
 
 ONE = [Statement("SELECT 1")]
 ANSWER = [Reply("", [(b"1",)])]
@@ -52,7 +59,7 @@ async def test_it_acts_as_the_services_role_by_indexes(link: Pipeline) -> None:
 
 async def test_what_follows_a_refused_statement_is_not_run(link: Pipeline) -> None:
     for _ in range(2):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(StatementRefused) as refused:
             await link.run([Statement("BEGIN"), Statement("SELECT 1 / 0"), Statement("COMMIT")])
         assert refused.value.code == "22012"
         (rolled_back, answer) = await link.run([Statement("ROLLBACK"), *ONE])
@@ -70,7 +77,7 @@ async def test_what_takes_too_long_is_lost_and_the_next_is_answered_its_own(
 ) -> None:
     assert await link.run(ONE) == ANSWER
     monkeypatch.setattr(module, "RUN_LIMIT_SECONDS", 0.05)
-    with pytest.raises(LinkLost):
+    with pytest.raises(ConnectionLost):
         await link.run([Statement("SELECT pg_sleep(10)")])
     monkeypatch.undo()
     assert await link.run(ONE) == ANSWER
@@ -93,12 +100,12 @@ async def test_a_link_that_ends_is_lost_and_opened_again(urls: Urls) -> None:
         waiting = asyncio.create_task(link.run([Statement("SELECT pg_sleep(10)")]))
         await asyncio.sleep(0)
         proxy.refuse()
-        with pytest.raises(LinkLost):
+        with pytest.raises(ConnectionLost):
             await waiting
         with pytest.raises(Unavailable):
             await link.run(ONE)
         proxy.work()
-        await asyncio.sleep(module.KNOCK_PAUSE_SECONDS)
+        await asyncio.sleep(module.RECONNECT_PAUSE_SECONDS)
         assert await link.run(ONE) == ANSWER
         link.close()
 
@@ -122,7 +129,7 @@ async def test_a_link_that_ends_after_any_byte_of_the_answers_is_lost(urls: Urls
             try:
                 assert len(await link.run(asked)) == answered
                 break
-            except LinkLost:
+            except ConnectionLost:
                 lost += 1
             await asyncio.to_thread(proxy.work)
             passed += 1
@@ -136,7 +143,7 @@ async def test_a_link_whose_end_is_not_seen_yet_is_lost_once_and_made_again(urls
             (found,) = await link.run([Statement("SELECT pg_backend_pid()")])
             # Not awaited: our loop must not see what came of it before it sends.
             owner.execute("SELECT pg_terminate_backend(%s, 5000)", [int(found.rows[0][0] or 0)])
-            with pytest.raises(LinkLost):
+            with pytest.raises(ConnectionLost):
                 await link.run(ONE)
             assert await link.run(ONE) == ANSWER
 
@@ -150,21 +157,21 @@ WRITTEN = [Statement("SELECT coalesce(current_setting('test.written', true), '')
 
 async def test_the_first_answers_come_before_the_rest_is_sent(link: Pipeline) -> None:
     for _ in range(2):
-        trip = await link.send([BEGIN, *ONE], more=True)
-        begun, one = await trip.head()
+        request = await link.send([BEGIN, *ONE], more=True)
+        begun, one = await request.head()
         assert (begun.tag, [one]) == ("BEGIN", ANSWER)
-        trip.also([TWO], more=True)
-        trip.also([COMMIT])
-        replies = await trip.end()
+        request.append_statements([TWO], more=True)
+        request.append_statements([COMMIT])
+        replies = await request.end()
         assert [reply.tag or reply.rows for reply in replies] == ["BEGIN", [(b"1",)], [(b"2",)], "COMMIT"]
 
 
 async def test_what_leaves_behind_another_is_answered_its_own(link: Pipeline) -> None:
     first = await link.send([BEGIN, *ONE], more=True)
     await first.head()
-    first.also([COMMIT])
+    first.append_statements([COMMIT])
     second = await link.send([BEGIN, TWO], more=True)
-    second.also([ROLLBACK])
+    second.append_statements([ROLLBACK])
     third = await link.send(ONE)
     assert [reply.tag or reply.rows for reply in await first.end()] == ["BEGIN", [(b"1",)], "COMMIT"]
     assert [reply.tag or reply.rows for reply in await second.head()] == ["BEGIN", [(b"2",)]]
@@ -175,17 +182,17 @@ async def test_what_leaves_behind_another_is_answered_its_own(link: Pipeline) ->
 async def test_nothing_is_run_after_what_was_refused(link: Pipeline, is_first: bool) -> None:
     for _ in range(2):
         opened = await link.connect()
-        trip = opened.send([BEGIN, *([WRONG] if is_first else ONE)], more=True)
+        request = opened.send([BEGIN, *([WRONG] if is_first else ONE)], more=True)
         if is_first:
-            with pytest.raises(Refused):
-                await trip.head()
+            with pytest.raises(StatementRefused):
+                await request.head()
         else:
-            await trip.head()
-            trip.also([WRONG], more=True)
-        trip.also([WRITE, COMMIT])
-        with pytest.raises(Refused):
-            await trip.end()
-        with pytest.raises(LinkDropped):
+            await request.head()
+            request.append_statements([WRONG], more=True)
+        request.append_statements([WRITE, COMMIT])
+        with pytest.raises(StatementRefused):
+            await request.end()
+        with pytest.raises(ConnectionDropped):
             await opened.run([WRITE])
         assert await link.run(WRITTEN) == [Reply("", [(b"f",)])]
 
@@ -197,18 +204,18 @@ async def test_after_a_lock_that_was_refused_the_connection_goes_on(urls: Urls, 
     with psycopg.connect(urls.owner.reveal()) as holder:
         holder.execute("SELECT pg_advisory_lock(1)")
         for _ in range(2):
-            trip = await link.send([BEGIN, *ONE], more=True)
-            trip.also([lock], more=True)
-            trip.also([WRITE], more=True)
-            trip.also([COMMIT])
-            with pytest.raises(Refused) as refused:
-                await trip.end()
+            request = await link.send([BEGIN, *ONE], more=True)
+            request.append_statements([lock], more=True)
+            request.append_statements([WRITE], more=True)
+            request.append_statements([COMMIT])
+            with pytest.raises(StatementRefused) as refused:
+                await request.end()
             assert refused.value.is_contention
             assert await opened.run(ONE) == ANSWER, "COMMIT has ended the transaction, and rolled it back"
             assert await link.run(WRITTEN) == [Reply("", [(b"f",)])]
     await link.run([BEGIN, lock, COMMIT])
     assert await link.connect() is opened
-    with pytest.raises(Refused):
+    with pytest.raises(StatementRefused):
         await link.run([WRONG])
     assert await link.connect() is not opened
 
@@ -227,7 +234,7 @@ async def test_after_a_lock_that_was_refused_the_connection_goes_on(urls: Urls, 
 )
 async def test_only_contention_leaves_the_connection_open(link: Pipeline, code: str, stays_open: bool) -> None:
     opened = await link.connect()
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(StatementRefused) as refused:
         await link.run([Statement(f"DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{code}'; END $$")])
     assert refused.value.code == code
     assert (await link.connect() is opened) == stays_open
@@ -251,19 +258,19 @@ async def test_a_transaction_whose_rest_does_not_come_is_ended_by_the_server(
     """Whatever was sent last: a process that stopped runs no timers of its own."""
     monkeypatch.setattr(module, "RUN_LIMIT_SECONDS", 60.0)
     link = Pipeline(login, SERVICE_ROLE)
-    trip = await link.send([BEGIN, *ONE], more=True)
+    request = await link.send([BEGIN, *ONE], more=True)
     for _ in range(parts - 1):
-        trip.also([TWO], more=True)
-    await trip.head()
+        request.append_statements([TWO], more=True)
+    await request.head()
 
     async def is_over() -> bool:
-        return link.open_link is None
+        return link.open_connection is None
 
     assert not await is_over()
     await eventually_async(is_over, IDLE_LIMIT_SECONDS + 0.8)
-    trip.also([COMMIT])
-    with pytest.raises(LinkLost):
-        await trip.end()
+    request.append_statements([COMMIT])
+    with pytest.raises(ConnectionLost):
+        await request.end()
 
 
 async def test_a_transaction_that_takes_too_long_is_ended_by_the_server(
@@ -271,10 +278,10 @@ async def test_a_transaction_that_takes_too_long_is_ended_by_the_server(
 ) -> None:
     """Its connection is lost with it. PostgreSQL 15 and 16 have no such limit."""
     monkeypatch.setattr(module, "RUN_LIMIT_SECONDS", 60.0)
-    trip = await link.send([BEGIN, Statement("SELECT pg_sleep(60)")])
-    with pytest.raises(LinkLost):
+    request = await link.send([BEGIN, Statement("SELECT pg_sleep(60)")])
+    with pytest.raises(ConnectionLost):
         async with asyncio.timeout(module.TRANSACTION_LIMIT_SECONDS + 2):
-            await trip.end()
+            await request.end()
 
 
 async def test_a_statement_ends_with_the_connection_that_was_given_up(
@@ -282,7 +289,7 @@ async def test_a_statement_ends_with_the_connection_that_was_given_up(
 ) -> None:
     await link.run(ONE)
     monkeypatch.setattr(module, "RUN_LIMIT_SECONDS", 0.05)
-    with pytest.raises(LinkLost):
+    with pytest.raises(ConnectionLost):
         await link.run([Statement("SELECT pg_sleep(60)")])
     with psycopg.connect(urls.owner.reveal(), autocommit=True) as owner:
 
@@ -295,11 +302,11 @@ async def test_a_statement_ends_with_the_connection_that_was_given_up(
 
 async def test_what_follows_on_a_lost_link_is_lost_and_never_sent_on_another(link: Pipeline) -> None:
     opened = await link.connect()
-    trip = opened.send([BEGIN, *ONE], more=True)
-    await trip.head()
+    request = opened.send([BEGIN, *ONE], more=True)
+    await request.head()
     link.close()
     assert await link.run(ONE) == ANSWER, "on a new one"
-    trip.also([COMMIT])
-    for lost in (trip, opened.send([COMMIT])):
-        with pytest.raises(LinkDropped):
+    request.append_statements([COMMIT])
+    for lost in (request, opened.send([COMMIT])):
+        with pytest.raises(ConnectionDropped):
             await lost.end()

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from trading_intents.storage.recent import Recent
+from trading_intents.storage.ttl_cache import TtlCache
 from trading_intents.testing.fakes import ManualClock
 
 
@@ -28,47 +28,47 @@ async def settled() -> None:
 
 async def test_a_peek_reads_nothing_that_is_not_there_and_renews_what_ages() -> None:
     clock, source = ManualClock(), Source()
-    recent = Recent[str, int](clock, 0.8, 10)
-    assert recent.peek("k", source.read) is None
+    recent = TtlCache[str, int](clock, 0.8, 10)
+    assert recent.get_cached("k", source.read) is None
     assert source.reads == 0
     assert await recent.get("k", source.read) == 1
     clock.advance(0.39)
-    assert recent.peek("k", source.read) == 1
+    assert recent.get_cached("k", source.read) == 1
     await settled()
     assert source.reads == 1, "it is young"
     clock.advance(0.02)
-    assert [recent.peek("k", source.read) for _ in range(3)] == [1, 1, 1]
+    assert [recent.get_cached("k", source.read) for _ in range(3)] == [1, 1, 1]
     await settled()
     assert source.reads == 2, "renewed once, however many ask"
     clock.advance(0.5)
-    assert recent.peek("k", source.read) == 2
+    assert recent.get_cached("k", source.read) == 2
     clock.advance(5)
-    assert recent.peek("k", source.read) is None, "too old, though it is being renewed"
+    assert recent.get_cached("k", source.read) is None, "too old, though it is being renewed"
 
 
 async def test_an_age_counts_from_before_the_read() -> None:
     clock, source = ManualClock(), Source()
-    recent = Recent[str, int](clock, 0.8, 10)
+    recent = TtlCache[str, int](clock, 0.8, 10)
     await recent.get("k", source.read)
     clock.advance(0.5)
     source.open.clear()
-    recent.peek("k", source.read)
+    recent.get_cached("k", source.read)
     await settled()
     clock.advance(0.7)
     source.open.set()
     await settled()
-    assert recent.peek("k", source.read) == 2
+    assert recent.get_cached("k", source.read) == 2
     clock.advance(0.2)
-    assert recent.peek("k", source.read) is None
+    assert recent.get_cached("k", source.read) is None
 
 
 async def test_a_slow_renewal_does_not_replace_a_later_read() -> None:
     clock, source = ManualClock(), Source()
-    recent = Recent[str, int](clock, 0.8, 10)
+    recent = TtlCache[str, int](clock, 0.8, 10)
     await recent.get("k", source.read)
     clock.advance(0.5)
     source.open.clear()
-    recent.peek("k", source.read)
+    recent.get_cached("k", source.read)
     await settled()
     clock.advance(0.4)
     later = asyncio.create_task(recent.get("k", source.read))
@@ -76,19 +76,19 @@ async def test_a_slow_renewal_does_not_replace_a_later_read() -> None:
     source.open.set()
     assert await later == 3
     await settled()
-    assert recent.peek("k", source.read) == 3
+    assert recent.get_cached("k", source.read) == 3
 
 
 async def test_what_was_read_before_a_change_is_not_kept_after_it() -> None:
     clock, source = ManualClock(), Source()
-    recent = Recent[str, int](clock, 0.8, 10)
+    recent = TtlCache[str, int](clock, 0.8, 10)
     await recent.get("k", source.read)
     clock.advance(0.5)
     source.open.clear()
-    recent.peek("k", source.read)
+    recent.get_cached("k", source.read)
     await settled()
     recent.forget()
     source.open.set()
     await settled()
-    assert recent.peek("k", source.read) is None
+    assert recent.get_cached("k", source.read) is None
     assert await recent.get("k", source.read) == 3

@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import Urls
 from trading_intents.errors import Unavailable
-from trading_intents.storage.database import WORKER_ROLE, Database, Pool, column
+from trading_intents.storage.database import WORKER_ROLE, Database, Pool, pack_array
 from trading_intents.storage.pipeline import Pipeline, Statement
 
 LIMITS = ("idle_in_transaction_session_timeout", "lock_timeout", "client_connection_check_interval")
@@ -61,7 +61,7 @@ async def test_a_lock_that_stays_held_is_told_as_unavailable(
 @pytest.mark.parametrize("values", [["a"], [""], ["", ""], ["a", None, "b"], [None], [None, None], ["\n", "é"]])
 async def test_a_column_comes_back_as_it_was(database: Database, values: list[str | None]) -> None:
     async with database.service.transaction() as tx:
-        assert await tx.fetchval("SELECT from_column($1)", column(values)) == values
+        assert await tx.fetchval("SELECT from_column($1)", pack_array(values)) == values
 
 
 @pytest.mark.parametrize("value", ["a\x1fb", "\x1f", "\x1e", "a\x1e"])
@@ -69,6 +69,6 @@ def test_a_value_that_would_shift_a_column_is_never_sent(value: str) -> None:
     """A column with a value more or less would put the others' values into the wrong rows."""
     for values in ([value], ["a", value], [None, value], [value, None, None]):
         with pytest.raises(AssertionError):
-            column(values)
+            pack_array(values)
     with pytest.raises(AssertionError):
-        column([])
+        pack_array([])

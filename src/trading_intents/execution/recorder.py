@@ -17,7 +17,7 @@ from trading_intents.outbox.model import ClaimedRow, Status
 from trading_intents.outbox.queue import Setback
 from trading_intents.storage.database import Tx
 from trading_intents.storage.grouped import GroupCommit, GroupTransactions, PoolTransaction
-from trading_intents.storage.pipeline import Refused, Statement
+from trading_intents.storage.pipeline import Statement, StatementRefused
 from trading_intents.storage.signals import Signals
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log, Metrics
@@ -109,7 +109,7 @@ class Recorder:
                 return [Unavailable("the database is busy: another transaction holds the organization's stream")] * len(
                     entries
                 )
-        except Refused as error:
+        except StatementRefused as error:
             if error.code not in (LOCK_NOT_AVAILABLE, UNIQUE_VIOLATION):
                 raise
             if len(entries) == 1:
@@ -138,7 +138,7 @@ class Recorder:
             ends = [*self._follow(entries, recorded), *self._end_rows(entries)]
             try:
                 await tx.commit([*writes(recorded), *ends, *publishing(recorded)])
-            except Refused as error:
+            except StatementRefused as error:
                 if error.code == LOCK_NOT_AVAILABLE:  # all other locks are held by now
                     raise _HeadHeld(error.code, "a stream head is held") from None
                 raise
@@ -179,7 +179,7 @@ class Recorder:
         return Status.PENDING if entry.row.attempts < self._attempt_limit else Status.FAILED
 
 
-class _HeadHeld(Refused):
+class _HeadHeld(StatementRefused):
     """Another transaction holds the stream head of an organization in the batch."""
 
 

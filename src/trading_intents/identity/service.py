@@ -37,7 +37,7 @@ from trading_intents.identity.provider import EmbeddedProvider
 from trading_intents.ids import ID_RULE, IdMaker, OrganizationId, parse_id
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Pool
-from trading_intents.storage.recent import Recent
+from trading_intents.storage.ttl_cache import TtlCache
 from trading_intents.telemetry import Log
 from trading_intents.trading import Environment
 
@@ -57,10 +57,10 @@ class Callers:
 
     def __init__(self, pool: Pool, verifier: Verifier, provider: str, local: bool, clock: Clock) -> None:
         self._pool, self._verifier, self._provider, self._local, self._clock = pool, verifier, provider, local, clock
-        self._keys = Recent[bytes, store.KeyRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
-        self._users = Recent[tuple[str, str | None], store.UserRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
-        self._services = Recent[str, ServiceAccount](clock, MAX_AGE_SECONDS, MAX_RECENT)
-        self._organizations = Recent[UUID, Organization](clock, MAX_AGE_SECONDS, MAX_RECENT)
+        self._keys = TtlCache[bytes, store.KeyRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
+        self._users = TtlCache[tuple[str, str | None], store.UserRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
+        self._services = TtlCache[str, ServiceAccount](clock, MAX_AGE_SECONDS, MAX_RECENT)
+        self._organizations = TtlCache[UUID, Organization](clock, MAX_AGE_SECONDS, MAX_RECENT)
         self._used: dict[KeyId, float] = {}  # by the steady clock, which is read in a fifth of the time
 
     async def by_key(self, text: str) -> Caller:
@@ -75,7 +75,7 @@ class Callers:
     def known(self, text: str) -> Caller | None:
         """As `by_key`, if it would read nothing and refuse nothing; else None, which says nothing."""
         key_digest = digest(text)
-        record = self._keys.peek(key_digest, lambda: self._read_key(text, key_digest))
+        record = self._keys.get_cached(key_digest, lambda: self._read_key(text, key_digest))
         if record is None or not same_digest(record.digest, key_digest):
             return None
         self._used[record.key.id] = self._clock.monotonic()

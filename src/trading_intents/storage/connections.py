@@ -28,7 +28,7 @@ _ARRAYS = {
 }
 
 
-def teach_arrays(connection: Any) -> None:
+def register_array_types(connection: Any) -> None:
     """Tell the driver what these are. Else it asks, for each of them on each new connection: 10 ms of the server's."""
     connection._protocol.get_settings().register_data_types(
         [
@@ -46,7 +46,7 @@ def teach_arrays(connection: Any) -> None:
     )
 
 
-class Connections:
+class ConnectionPool:
     def __init__(self, connect: Callable[[], Awaitable[Any]], size: int) -> None:
         self._connect = connect
         self.size = size
@@ -59,10 +59,10 @@ class Connections:
         """A connection that was open a moment ago. TimeoutError when none came free, or could be made, in time."""
         if not self._permits.locked():
             await self._permits.acquire()  # at once
-            return self._warmest() or await self._made(limit_seconds)
+            return self._most_recent() or await self._made(limit_seconds)
         async with asyncio.timeout(limit_seconds):
             await self._permits.acquire()
-            return self._warmest() or await self._made(limit_seconds)
+            return self._most_recent() or await self._made(limit_seconds)
 
     def give_back(self, connection: Any) -> None:
         """Whoever doubts its state has terminated it."""
@@ -85,7 +85,7 @@ class Connections:
                 await connection.close(timeout=CLOSE_LIMIT_SECONDS)
         await asyncio.sleep(0)  # those that were terminated let go of their sockets in the loop's next turn
 
-    def _warmest(self) -> Any:
+    def _most_recent(self) -> Any:
         oldest = asyncio.get_running_loop().time() - IDLE_LIMIT_SECONDS
         while self._idle:
             connection, since = self._idle.pop()
@@ -97,16 +97,16 @@ class Connections:
     async def _made(self, limit_seconds: float) -> Any:
         try:
             async with asyncio.timeout(limit_seconds), self._making:
-                return self._warmest() or await self._connect()
+                return self._most_recent() or await self._connect()
         except BaseException:
             self._permits.release()
             raise
 
 
-class Share:
+class PoolQuota:
     """Some of the connections, and never more of them at once."""
 
-    def __init__(self, connections: "Connections | Share", size: int) -> None:
+    def __init__(self, connections: "ConnectionPool | PoolQuota", size: int) -> None:
         self._connections, self.size = connections, size
         self._permits = asyncio.Semaphore(size)
 

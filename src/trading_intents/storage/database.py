@@ -11,7 +11,7 @@ import asyncpg
 
 from trading_intents.errors import DiskFailed, OutcomeUnknown, PlatformError, StartupRefused, Unavailable
 from trading_intents.secret import Secret
-from trading_intents.storage.connections import Connections, Share, teach_arrays
+from trading_intents.storage.connections import ConnectionPool, PoolQuota, register_array_types
 from trading_intents.telemetry import Log, Metrics
 
 OWNER_ROLE, SERVICE_ROLE, WORKER_ROLE = "ti_owner", "ti_service", "ti_worker"
@@ -30,7 +30,7 @@ HEALTH_LIMIT_SECONDS = 1.0
 # A few hundred kilobytes that do not fit into this memory go to a temporary file, beside the tables: on a full disk it
 # cannot be written. It leaves nothing behind.
 WRITE_PROBE = "BEGIN; SET LOCAL work_mem = '64kB'; SELECT count(*) FROM generate_series(1, 10000); COMMIT"
-KNOCK_PAUSE_SECONDS = 0.1
+RECONNECT_PAUSE_SECONDS = 0.1
 
 Row = Mapping[str, Any]
 Plans = Literal["auto", "fresh", "by_key"]
@@ -83,7 +83,7 @@ class Tx(Protocol):
     ) -> None: ...
 
 
-def column(values: Sequence[str | None]) -> str:
+def pack_array(values: Sequence[str | None]) -> str:
     """A column of texts as one parameter, which `from_column` in SQL makes an array again.
 
     The driver asks each element of an array whether it is one itself, which takes longer than everything else about it.
@@ -121,7 +121,7 @@ def session_setup(
 class Pool:
     """Connections that act as one database role."""
 
-    def __init__(self, connections: Connections | Share, role: str, metrics: Metrics) -> None:
+    def __init__(self, connections: ConnectionPool | PoolQuota, role: str, metrics: Metrics) -> None:
         self._connections, self._role, self._metrics = connections, role, metrics
         self._in_use = metrics.pool_in_use.labels(role)
         self._away_until_seconds = 0.0
@@ -132,7 +132,7 @@ class Pool:
 
     def share(self) -> "Pool":
         """Half of the connections: those who take all of it leave the others enough."""
-        return Pool(Share(self._connections, max(1, self._connections.size // 2)), self._role, self._metrics)
+        return Pool(PoolQuota(self._connections, max(1, self._connections.size // 2)), self._role, self._metrics)
 
     @contextlib.asynccontextmanager
     async def transaction(
@@ -190,7 +190,7 @@ class Pool:
         except CANNOT_CONNECT as error:
             if not isinstance(error, (TimeoutError, asyncpg.InsufficientResourcesError)):
                 # A crowd that knocks without pause keeps a recovering server from its work.
-                self._away_until_seconds = now() + KNOCK_PAUSE_SECONDS
+                self._away_until_seconds = now() + RECONNECT_PAUSE_SECONDS
             raise Unavailable("the database cannot be reached") from error
         self._in_use.inc()
         return connection
@@ -244,15 +244,15 @@ async def open_pool(url: Secret, role: str, size: int, metrics: Metrics) -> Asyn
         connection = await asyncpg.connect(
             url.reveal(), timeout=ACQUIRE_LIMIT_SECONDS, command_timeout=COMMAND_LIMIT_SECONDS
         )
-        teach_arrays(connection)
+        register_array_types(connection)
         try:
-            await _become(connection, role)
+            await _init_session(connection, role)
         except BaseException:
             connection.terminate()
             raise
         return connection
 
-    connections = Connections(connect, size)
+    connections = ConnectionPool(connect, size)
     try:
         connections.give_back(await connections.take(ACQUIRE_LIMIT_SECONDS))
     except ValueError:
@@ -269,7 +269,7 @@ async def open_pool(url: Secret, role: str, size: int, metrics: Metrics) -> Asyn
         await connections.close()
 
 
-async def _become(connection: Any, role: str) -> None:
+async def _init_session(connection: Any, role: str) -> None:
     version = connection.get_server_version()
     setup = session_setup(role, version.major * 10_000 + version.minor, LOCK_LIMIT_SECONDS)
     await connection.execute(";".join(setup))

@@ -9,7 +9,15 @@ from typing import Generic, Protocol, TypeVar
 
 from trading_intents.errors import OutcomeUnknown, PlatformError, Unavailable
 from trading_intents.storage.database import Tx
-from trading_intents.storage.pipeline import Link, LinkDropped, LinkLost, Pipeline, Refused, Reply, Statement
+from trading_intents.storage.pipeline import (
+    ConnectionDropped,
+    ConnectionLost,
+    Pipeline,
+    PipelineConnection,
+    Reply,
+    Statement,
+    StatementRefused,
+)
 
 MAX_BATCH = 256
 Item = TypeVar("Item")
@@ -42,7 +50,7 @@ class PoolTransaction:
 class PipelinedTransaction:
     """Stays on one connection, as its locks do."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: PipelineConnection) -> None:
         self._link = link
         self.has_begun = self.has_ended = False
 
@@ -53,7 +61,7 @@ class PipelinedTransaction:
                 return await self._link.run(statements)
             self.has_begun = True
             return (await self._link.run([BEGIN, *statements]))[1:]
-        except LinkLost:
+        except ConnectionLost:
             raise Unavailable("the connection to the database was lost; nothing was recorded") from None
 
     async def commit(self, statements: Sequence[Statement] = ()) -> list[Reply]:
@@ -64,7 +72,7 @@ class PipelinedTransaction:
         self.has_begun = True
         try:
             replies = await self._link.run([*begin, *statements, COMMIT])
-        except LinkLost:
+        except ConnectionLost:
             raise OutcomeUnknown from None
         assert replies[-1].tag == "COMMIT", "an error was swallowed inside a transaction, which then rolled back"
         self.has_ended = True
@@ -87,12 +95,12 @@ class GroupTransactions:
                 yield transaction
                 if transaction.has_begun and not transaction.has_ended:
                     await link.run([ROLLBACK])
-            except Refused:
-                with contextlib.suppress(Refused, LinkLost):
+            except StatementRefused:
+                with contextlib.suppress(StatementRefused, ConnectionLost):
                     await link.run([ROLLBACK])
                 raise
             except BaseException:
-                link.close(LinkDropped())  # the transaction ends with it
+                link.close(ConnectionDropped())  # the transaction ends with it
                 raise
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from trading_intents.storage.database import LOCK_LIMIT_SECONDS, session_setup
 CONNECT_LIMIT_SECONDS = 2.0
 RUN_LIMIT_SECONDS = 2.5
 TRANSACTION_LIMIT_SECONDS = 2.5
-KNOCK_PAUSE_SECONDS = 0.1
+RECONNECT_PAUSE_SECONDS = 0.1
 
 # Plans that go by keys alone are made once, and through indexes whatever the tables' size.
 _PLANNING = ("SET TimeZone = 'UTC'", "SET plan_cache_mode = force_generic_plan", "SET enable_seqscan = off")
@@ -28,7 +28,7 @@ _TEXT, _BINARY = 0, 1
 
 # The server ends the connection with these: it went away, becomes something else, or a limit was reached (25P03: idle
 # in a transaction, 25P04: the transaction's time).
-_LAST_WORDS = ("57P", "08", "25P03", "25P04")
+FATAL_SQLSTATES = ("57P", "08", "25P03", "25P04")
 _LACKS_RESOURCES, _DISK_FAILED = "53", ("53100", "58")  # classes of errors, and disk_full
 # lock_not_available, deadlock_detected, serialization_failure: the next attempt may succeed on the same connection.
 _CONTENTION = ("55P03", "40P01", "40001")
@@ -55,7 +55,7 @@ class Reply(NamedTuple):
     rows: Rows
 
 
-class Refused(Exception):
+class StatementRefused(Exception):
     """The server answered with an error; neither that statement nor what follows it was run.
 
     The connection is closed, whose prepared statements may be the reason, unless `is_contention`.
@@ -67,18 +67,18 @@ class Refused(Exception):
         self.is_contention = code in _CONTENTION
 
 
-class LinkLost(Exception):
+class ConnectionLost(Exception):
     """The connection ended, or was ended since no answer came in time: what was sent may have been run."""
 
 
-class LinkDropped(LinkLost):
+class ConnectionDropped(ConnectionLost):
     """We ended it ourselves."""
 
 
-class Trip:
+class PipelineRequest:
     """Statements on their way to the server and their answers on the way back."""
 
-    def __init__(self, link: "Link", known: int) -> None:
+    def __init__(self, link: "PipelineConnection", known: int) -> None:
         """So many statements were `known` before it left."""
         self.replies: list[Reply] = []
         self.error: Exception | None = None
@@ -92,7 +92,7 @@ class Trip:
         self._arrived: asyncio.Future[None] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
 
-    def also(self, statements: Sequence[Statement], more: bool = False) -> None:
+    def append_statements(self, statements: Sequence[Statement], more: bool = False) -> None:
         """What belongs to one that was sent with `more`. In a transaction that was refused something it is refused as
         well, and COMMIT rolls back. But it is run if it was BEGIN that was refused: send nothing that must not be."""
         self._link.add(self, statements, more)
@@ -105,7 +105,7 @@ class Trip:
         return self.replies[: self._first]
 
     async def end(self) -> list[Reply]:
-        """All of them. Refused and LinkLost: as these say. Unavailable: Refused, for want of disk or memory."""
+        """All of them. Refused and ConnectionLost: as these say. Unavailable: Refused, for want of disk or memory."""
         await self._ended
         if self.error:
             raise self.error
@@ -137,38 +137,38 @@ class Pipeline:
 
     def __init__(self, url: Secret, role: str, lock_limit_seconds: float = LOCK_LIMIT_SECONDS) -> None:
         self._url, self._role, self._lock_limit_seconds = url, role, lock_limit_seconds
-        self._link: Link | None = None
+        self._link: PipelineConnection | None = None
         self._away_until_seconds = 0.0
 
     def another(self) -> "Pipeline":
         """For a second caller."""
         return Pipeline(self._url, self._role, self._lock_limit_seconds)
 
-    async def connect(self) -> "Link":
+    async def connect(self) -> "PipelineConnection":
         """The open connection, for a transaction to stay on; a new one if there is none. Unavailable: it is away."""
-        link = self.open_link
+        link = self.open_connection
         if link is None:
             link = self._link = await self._open()
         return link
 
     async def run(self, statements: Sequence[Statement]) -> list[Reply]:
-        """One round trip. Unavailable: none of them left. Refused and LinkLost: as these say."""
+        """One round trip. Unavailable: none of them left. Refused and ConnectionLost: as these say."""
         return await (await self.connect()).run(statements)
 
-    async def send(self, statements: Sequence[Statement], more: bool = False) -> Trip:
+    async def send(self, statements: Sequence[Statement], more: bool = False) -> PipelineRequest:
         """They are on their way, behind those that were sent before. With `more` the rest follows by `Trip.also`."""
         return (await self.connect()).send(statements, more)
 
     @property
-    def open_link(self) -> "Link | None":
+    def open_connection(self) -> "PipelineConnection | None":
         """For who does not wait for one to be opened."""
         return self._link if self._link and not self._link.lost else None
 
     def close(self) -> None:
         if self._link:
-            self._link.close(LinkDropped())
+            self._link.close(ConnectionDropped())
 
-    async def _open(self) -> "Link":
+    async def _open(self) -> "PipelineConnection":
         loop = asyncio.get_running_loop()
         if loop.time() < self._away_until_seconds:
             raise Unavailable("the database cannot be reached")
@@ -176,20 +176,20 @@ class Pipeline:
         try:
             async with asyncio.timeout(CONNECT_LIMIT_SECONDS):
                 connection = await psycopg.AsyncConnection.connect(self._url.reveal(), autocommit=True)
-                link = Link(connection)
+                link = PipelineConnection(connection)
                 version = connection.pgconn.server_version
                 setup = session_setup(self._role, version, self._lock_limit_seconds, TRANSACTION_LIMIT_SECONDS)
                 await link.send([Statement(text) for text in (*setup, *_PLANNING)]).end()
-        except (psycopg.Error, OSError, TimeoutError, Refused, LinkLost) as error:
+        except (psycopg.Error, OSError, TimeoutError, StatementRefused, ConnectionLost) as error:
             if link:
                 link.close()
             # A crowd that knocks without pause keeps a recovering server from its work.
-            self._away_until_seconds = loop.time() + KNOCK_PAUSE_SECONDS
+            self._away_until_seconds = loop.time() + RECONNECT_PAUSE_SECONDS
             raise Unavailable("the database cannot be reached") from error
         return link
 
 
-class Link:
+class PipelineConnection:
     def __init__(self, connection: "psycopg.AsyncConnection[tuple[object, ...]]") -> None:
         self._owner = connection  # it ends the link when it is forgotten
         self._link = connection.pgconn
@@ -200,41 +200,41 @@ class Link:
         self._loop.add_reader(self._fd, self._receive)
         self._names: dict[str, bytes] = {}
         self._prepared = 0
-        self._trips: deque[Trip] = deque()
-        self.lost: LinkLost | None = None
+        self._requests: deque[PipelineRequest] = deque()
+        self.lost: ConnectionLost | None = None
 
     async def run(self, statements: Sequence[Statement]) -> list[Reply]:
-        """One round trip. Refused and LinkLost: as these say."""
-        trip = self.send(statements)
+        """One round trip. Refused and ConnectionLost: as these say."""
+        request = self.send(statements)
         try:
-            return await trip.end()
+            return await request.end()
         except asyncio.CancelledError:
-            self.close(LinkDropped())  # who would know what was run?
+            self.close(ConnectionDropped())  # who would know what was run?
             raise
 
-    def send(self, statements: Sequence[Statement], more: bool = False) -> Trip:
-        trip = Trip(self, len(self._names))
+    def send(self, statements: Sequence[Statement], more: bool = False) -> PipelineRequest:
+        request = PipelineRequest(self, len(self._names))
         if self.lost:
-            trip.fail(self.lost)
-            trip.finish()
-            return trip
-        self._trips.append(trip)
-        trip.timer = self._loop.call_later(RUN_LIMIT_SECONDS, self.close)
+            request.fail(self.lost)
+            request.finish()
+            return request
+        self._requests.append(request)
+        request.timer = self._loop.call_later(RUN_LIMIT_SECONDS, self.close)
         if more:
-            trip.expect(len(statements))
-        self._leave(trip, statements, more)
-        return trip
+            request.expect(len(statements))
+        self._leave(request, statements, more)
+        return request
 
-    def add(self, trip: Trip, statements: Sequence[Statement], more: bool) -> None:
+    def add(self, request: PipelineRequest, statements: Sequence[Statement], more: bool) -> None:
         if not self.lost:
-            assert trip is self._trips[-1], "something else was sent behind it"
+            assert request is self._requests[-1], "something else was sent behind it"
             if statements or not more:
-                self._leave(trip, statements, more)
+                self._leave(request, statements, more)
 
-    def _leave(self, trip: Trip, statements: Sequence[Statement], more: bool) -> None:
+    def _leave(self, request: PipelineRequest, statements: Sequence[Statement], more: bool) -> None:
         """Ended by a Sync, as the server's limit on idle transactions does not hold without."""
-        trip.is_whole = not more
-        trip.open_syncs += 1
+        request.is_whole = not more
+        request.open_syncs += 1
         try:
             for statement in statements:
                 self._send(statement)
@@ -243,17 +243,17 @@ class Link:
         except psycopg.Error:
             self.close()
 
-    def close(self, error: LinkLost | None = None) -> None:
+    def close(self, error: ConnectionLost | None = None) -> None:
         if self.lost:
             return
-        self.lost = error or LinkLost()
+        self.lost = error or ConnectionLost()
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
         self._link.finish()
-        while self._trips:
-            trip = self._trips.popleft()
-            trip.fail(self.lost)
-            trip.finish()
+        while self._requests:
+            request = self._requests.popleft()
+            request.fail(self.lost)
+            request.finish()
 
     def _send(self, statement: Statement) -> None:
         link, (sql, arguments) = self._link, statement
@@ -285,10 +285,10 @@ class Link:
         link = self._link
         try:
             link.consume_input()
-            if not self._trips:
+            if not self._requests:
                 raise psycopg.OperationalError  # nothing was asked: it is the end of the link that is told
             at_end = False
-            while self._trips and not link.is_busy():
+            while self._requests and not link.is_busy():
                 result = link.get_result()
                 if result is None:
                     if at_end:
@@ -297,47 +297,47 @@ class Link:
                     continue
                 at_end = False
                 if result.status == pq.ExecStatus.PIPELINE_SYNC:
-                    self._end_section(self._trips[0])
+                    self._end_section(self._requests[0])
                 else:
-                    self._keep(self._trips[0], result)
+                    self._keep(self._requests[0], result)
             if link.status != pq.ConnStatus.OK:
                 raise psycopg.OperationalError  # nothing more will come
         except psycopg.Error:
             self.close()
 
-    def _end_section(self, trip: Trip) -> None:
-        trip.open_syncs -= 1
-        if trip.is_whole and not trip.open_syncs:
-            self._trips.popleft()
-            if trip.error:
+    def _end_section(self, request: PipelineRequest) -> None:
+        request.open_syncs -= 1
+        if request.is_whole and not request.open_syncs:
+            self._requests.popleft()
+            if request.error:
                 # Who knows which were prepared: the new ones get other names.
-                self._names = dict(islice(self._names.items(), trip.known))
-            trip.finish()
+                self._names = dict(islice(self._names.items(), request.known))
+            request.finish()
 
-    def _keep(self, trip: Trip, result: pq.abc.PGresult) -> None:
+    def _keep(self, request: PipelineRequest, result: pq.abc.PGresult) -> None:
         match result.status:
             case pq.ExecStatus.TUPLES_OK:
                 columns = range(result.nfields)
                 rows = [tuple([result.get_value(row, c) for c in columns]) for row in range(result.ntuples)]
-                trip.add(Reply("", rows))
+                request.add(Reply("", rows))
             case pq.ExecStatus.COMMAND_OK:
                 # A statement that was prepared gives one of these without a tag.
                 if tag := result.command_status:
-                    trip.add(Reply(tag.decode(), []))
-            case pq.ExecStatus.FATAL_ERROR if trip.error is None:
+                    request.add(Reply(tag.decode(), []))
+            case pq.ExecStatus.FATAL_ERROR if request.error is None:
                 code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
                 message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
                 # Without a code it is not the server who says it: the link is gone.
-                is_last = not code or code.startswith(_LAST_WORDS)
-                refused = Refused(code, message)
-                trip.fail(LinkLost() if is_last else _unavailable(refused) or refused)
+                is_last = not code or code.startswith(FATAL_SQLSTATES)
+                refused = StatementRefused(code, message)
+                request.fail(ConnectionLost() if is_last else _unavailable(refused) or refused)
                 if is_last:
                     self.close()
                 elif not refused.is_contention:
-                    self.close(LinkDropped())
+                    self.close(ConnectionDropped())
 
 
-def _unavailable(refused: Refused) -> PlatformError | None:
+def _unavailable(refused: StatementRefused) -> PlatformError | None:
     """What lies not in the statement, but in the server's machine."""
     if not refused.code.startswith((_LACKS_RESOURCES, *_DISK_FAILED)):
         return None

@@ -27,12 +27,12 @@ class Signals:
         self._url, self._log = url, log
         self._callbacks: dict[str, list[Callback]] = {}
         self._waiting: set[str] = set()
-        self._stirred = asyncio.Event()
+        self._wakeup = asyncio.Event()
 
     def subscribe(self, channel: str, callback: Callback) -> None:
         """Called after a `notify` here or elsewhere, and whenever one may have been missed."""
         self._callbacks.setdefault(channel, []).append(callback)
-        self._stirred.set()
+        self._wakeup.set()
 
     def unsubscribe(self, channel: str, callback: Callback) -> None:
         """Does nothing if it is not subscribed."""
@@ -42,7 +42,7 @@ class Signals:
         """This process's subscribers at once; the others soon, many calls as one."""
         self._call(channel)
         self._waiting.add(channel)
-        self._stirred.set()
+        self._wakeup.set()
 
     async def run(self) -> None:
         """Until cancelled; connects again and again."""
@@ -61,7 +61,7 @@ class Signals:
 
     async def _use(self, connection: Any) -> None:
         try:
-            connection.add_termination_listener(lambda _: self._stirred.set())
+            connection.add_termination_listener(lambda _: self._wakeup.set())
             own_pid = connection.get_server_pid()
 
             def heard(_: Any, pid: int, channel: str, __: object) -> None:
@@ -70,7 +70,7 @@ class Signals:
 
             listening: set[str] = set()
             while not connection.is_closed():
-                self._stirred.clear()
+                self._wakeup.clear()
                 for channel in self._callbacks.keys() - listening:
                     await connection.add_listener(channel, heard)
                     listening.add(channel)
@@ -79,7 +79,7 @@ class Signals:
                     await asyncio.sleep(NOTIFY_PAUSE_SECONDS)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(CHECK_SECONDS):
-                        await self._stirred.wait()
+                        await self._wakeup.wait()
                         continue
                 await connection.execute("SELECT 1")
         finally:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from trading_intents.errors import InvalidCursor
 from trading_intents.ids import OrganizationId
-from trading_intents.storage.database import Tx, column
+from trading_intents.storage.database import Tx, pack_array
 from trading_intents.storage.pipeline import Statement
 from trading_intents.stream.model import Event, EventType
 from trading_intents.trading import Environment
@@ -42,16 +42,16 @@ def appending(events: Sequence[Event], tells: bool = False) -> Statement:
     return Statement(
         _APPEND_TELLING if tells else _APPEND,
         (
-            column([str(organization_id) for organization_id in counts]),
-            column(list(map(str, counts.values()))),
-            column([str(first.organization_id) for first in accounts]),
-            column([str(first.account_id) for first in accounts]),
-            column([first.environment for first in accounts]),
-            column(list(map(str, places))),
-            column([event.symbol for event in events]),
+            pack_array([str(organization_id) for organization_id in counts]),
+            pack_array(list(map(str, counts.values()))),
+            pack_array([str(first.organization_id) for first in accounts]),
+            pack_array([str(first.account_id) for first in accounts]),
+            pack_array([first.environment for first in accounts]),
+            pack_array(list(map(str, places))),
+            pack_array([event.symbol for event in events]),
             b"".join(payloads),
-            column(list(map(str, accumulate(lengths[:-1], initial=1)))),
-            column(list(map(str, lengths))),
+            pack_array(list(map(str, accumulate(lengths[:-1], initial=1)))),
+            pack_array(list(map(str, lengths))),
         ),
     )
 

@@ -33,7 +33,7 @@ from trading_intents.brokers.port import (
 )
 from trading_intents.errors import OutcomeUnknown, PlatformError
 from trading_intents.storage.database import Tx
-from trading_intents.storage.pipeline import Refused
+from trading_intents.storage.pipeline import StatementRefused
 from trading_intents.trading import Symbol
 
 # A wake-up can be lost: this often a session with working orders looks for posted quotes without one.
@@ -174,7 +174,7 @@ class PaperBroker:
             return CommandResult(outcome=Outcome.UNKNOWN, message=reason)
         except PlatformError as error:
             return CommandResult(outcome=Outcome.NOT_SENT, message=error.detail)
-        except Refused as error:
+        except StatementRefused as error:
             return CommandResult(outcome=Outcome.NOT_SENT, message=f"the database refused: {error.code}")
 
     async def _answer(self, reply: Reply) -> CommandResult:

@@ -18,7 +18,7 @@ from trading_intents.intents.stats.model import (
     cover,
     summarize,
 )
-from trading_intents.storage.database import Tx, column
+from trading_intents.storage.database import Tx, pack_array
 from trading_intents.storage.pipeline import Statement
 
 TAIL_PAGE_ACTIONS = 10_000
@@ -134,12 +134,12 @@ def insert_entries(entries: Sequence[Entry]) -> Statement:
         )
         """,
         (
-            column([str(entry.account_id) for entry in entries]),
-            column([str(entry.organization_id) for entry in entries]),
-            column([entry.at.isoformat() for entry in entries]),
-            column([entry.measure for entry in entries]),
-            column([entry.key for entry in entries]),
-            column([str(entry.amount) for entry in entries]),
+            pack_array([str(entry.account_id) for entry in entries]),
+            pack_array([str(entry.organization_id) for entry in entries]),
+            pack_array([entry.at.isoformat() for entry in entries]),
+            pack_array([entry.measure for entry in entries]),
+            pack_array([entry.key for entry in entries]),
+            pack_array([str(entry.amount) for entry in entries]),
         ),
     )
 

@@ -36,7 +36,14 @@ from trading_intents.intents.writing.record import (
     new_payloads,
 )
 from trading_intents.intents.writing.scene import Questions, Scene, compose, read_scene, symbol_of
-from trading_intents.storage.pipeline import LinkDropped, LinkLost, Pipeline, Refused, Statement, Trip
+from trading_intents.storage.pipeline import (
+    ConnectionDropped,
+    ConnectionLost,
+    Pipeline,
+    PipelineRequest,
+    Statement,
+    StatementRefused,
+)
 from trading_intents.stream import log as stream_log
 from trading_intents.stream.model import Event, EventType
 from trading_intents.trading import ORDER_TYPES, FrozenStruct
@@ -103,14 +110,14 @@ async def run_batch(
         settled = Settled(outcomes, work.batch.last(), scene.transaction_id, tools.clock.monotonic())
         leaving()
         await _committed(link.send([*work.writes(), *work.events(), statements.COMMIT]), settled)
-    except Refused:
-        with contextlib.suppress(Refused, LinkLost):
+    except StatementRefused:
+        with contextlib.suppress(StatementRefused, ConnectionLost):
             await link.run([statements.ROLLBACK])
         raise
     except CommitLost:
         raise
     except BaseException:
-        link.close(LinkDropped())  # the transaction ends with it
+        link.close(ConnectionDropped())  # the transaction ends with it
         raise
     if memory:
         memory.use(link)
@@ -121,12 +128,12 @@ async def run_batch(
 class Flight:
     """A batch whose COMMIT is on its way."""
 
-    def __init__(self, trip: Trip, settled: Settled) -> None:
-        self._trip, self._settled = trip, settled
+    def __init__(self, request: PipelineRequest, settled: Settled) -> None:
+        self._request, self._settled = request, settled
 
     async def land(self) -> Settled:
         """Committed when it returns. CommitLost: perhaps. Refused: nothing was recorded."""
-        await _committed(self._trip, self._settled)
+        await _committed(self._request, self._settled)
         return self._settled
 
 
@@ -138,7 +145,7 @@ async def run_ahead(
     None: too little is remembered, or the link is away. Mistaken, Unavailable: nothing was recorded.
     `leaving` is called when it has left.
     """
-    link = tools.link.open_link
+    link = tools.link.open_connection
     if link is None:
         return None
     memory.use(link)
@@ -146,33 +153,33 @@ async def run_ahead(
         return None
     asked, now = Questions(submissions), memory.now()
     others_write = True  # as long as we do not know
-    trip = link.send([*asked.locks(statements.NO_WAIT), *asked.checks()], more=True)
+    request = link.send([*asked.locks(statements.NO_WAIT), *asked.checks()], more=True)
     try:
         scene = memory.recall(now)
         heads = {account_id: scene.heads[account_id] for account_id in asked.account_ids}
         work, outcomes = _decide_all(tools, submissions, scene)
         # What leaves from here on is refused by the server if BEGIN was: row-level security lets in what belongs to
         # the organizations that the transaction named behind its BEGIN, and nothing else.
-        trip.also(work.writes(), more=True)
+        request.append_statements(work.writes(), more=True)
         decided_seconds = tools.clock.monotonic()
         leaving()
-        trip.also(work.events(), more=True)  # made while the server is at work on the rest
-        with contextlib.suppress(Refused):
-            met = compose(tools.brokers, asked, await trip.head())
+        request.append_statements(work.events(), more=True)  # made while the server is at work on the rest
+        with contextlib.suppress(StatementRefused):
+            met = compose(tools.brokers, asked, await request.head())
             others_write = met.heads != heads
             if not others_write and memory.was_right(now, met):
-                trip.also([statements.COMMIT])
+                request.append_statements([statements.COMMIT])
                 settled = Settled(outcomes, work.batch.last(), met.transaction_id, decided_seconds)
-                return Flight(trip, settled)
-        with contextlib.suppress(Refused):
-            trip.also([statements.ROLLBACK])
-            await trip.end()
-    except LinkDropped:
+                return Flight(request, settled)
+        with contextlib.suppress(StatementRefused):
+            request.append_statements([statements.ROLLBACK])
+            await request.end()
+    except ConnectionDropped:
         pass  # something was refused: of this batch, or of the one before it
-    except LinkLost:
+    except ConnectionLost:
         raise Unavailable("the connection to the database was lost; nothing was recorded") from None
     except BaseException:
-        link.close(LinkDropped())  # the transaction ends with it
+        link.close(ConnectionDropped())  # the transaction ends with it
         raise
     raise Mistaken(others_write)
 
@@ -189,10 +196,10 @@ def _decide_all(
     return work, outcomes
 
 
-async def _committed(trip: Trip, settled: Settled) -> None:
+async def _committed(request: PipelineRequest, settled: Settled) -> None:
     try:
-        *_, committed = await trip.end()
-    except LinkLost:
+        *_, committed = await request.end()
+    except ConnectionLost:
         raise CommitLost(settled) from None
     assert committed.tag == "COMMIT", "an error was swallowed inside a transaction, which then rolled back"
 

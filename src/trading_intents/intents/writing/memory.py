@@ -9,7 +9,7 @@ from trading_intents.clock import Clock
 from trading_intents.controls.model import Switch, TimeRule
 from trading_intents.intents.model import AccountState, Create, KeyState, Submission
 from trading_intents.intents.writing.scene import Scene
-from trading_intents.storage.pipeline import Link
+from trading_intents.storage.pipeline import PipelineConnection
 
 MAX_KNOWN = 50_000
 MAX_LATE = timedelta(milliseconds=500)  # how long after its decision a batch may meet the server
@@ -21,10 +21,10 @@ class Memory:
         self._brokers, self._clock = brokers, clock
         self._start: datetime | None = None  # when our clock was zero, by the server's
         self._last: datetime | None = None
-        self._link: Link | None = None
+        self._link: PipelineConnection | None = None
         self.forget()
 
-    def use(self, link: Link) -> None:
+    def use(self, link: PipelineConnection) -> None:
         """Forgets what was read on another connection: it may lead to a server that lost the latest commits, where a
         version that was seen comes again for other rules."""
         if link is not self._link:

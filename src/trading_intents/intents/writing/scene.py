@@ -14,7 +14,7 @@ from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.intents.model import AccountState, Create, Earlier, KeyState, OrderState, Spec, State, Submission
 from trading_intents.intents.writing import statements
 from trading_intents.intents.writing.record import trimmed
-from trading_intents.storage.pipeline import Link, LinkLost, Reply, Row, Statement
+from trading_intents.storage.pipeline import ConnectionLost, PipelineConnection, Reply, Row, Statement
 from trading_intents.trading import ORDER_KINDS, Environment, OrderSide, RouteStrategy, Symbol, TimeInForce
 
 
@@ -94,7 +94,7 @@ class Questions:
 
 
 async def read_scene(
-    link: Link, submissions: Sequence[Submission], brokers: Registry, locking: statements.Locking
+    link: PipelineConnection, submissions: Sequence[Submission], brokers: Registry, locking: statements.Locking
 ) -> Scene:
     asked = Questions(submissions)
     locks = asked.locks(locking)
@@ -105,7 +105,7 @@ async def read_scene(
             replies = [*locked, *await link.run(asked.reads())]
         else:
             replies = await link.run([*locks, *asked.reads()])
-    except LinkLost:
+    except ConnectionLost:
         raise Unavailable("the connection to the database was lost; nothing was recorded") from None
     return compose(brokers, asked, replies)
 

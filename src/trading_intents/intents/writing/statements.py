@@ -1,4 +1,4 @@
-"""What a batch locks, reads and appends, as statements for a pipeline. Arguments are texts: see `column`."""
+"""What a batch locks, reads and appends, as statements for a pipeline. Arguments are texts: see `pack_array`."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from trading_intents.intents.store import Place
-from trading_intents.storage.database import column
+from trading_intents.storage.database import pack_array
 from trading_intents.storage.pipeline import Statement
 
 
@@ -74,7 +74,7 @@ def read_scene(
     if all(len(each) == 1 for each in asked):
         return Statement(_READ_ONE_SCENE, tuple(value for (value,) in asked))
     *ids, names = asked
-    return Statement(_READ_SCENE, (*(f"{{{','.join(each)}}}" for each in ids), column(names)))
+    return Statement(_READ_SCENE, (*(f"{{{','.join(each)}}}" for each in ids), pack_array(names)))
 
 
 def read_versions(organization_ids: Iterable[str]) -> Statement:
@@ -132,7 +132,7 @@ def read_earlier(asked: Sequence[tuple[str, str]]) -> Statement:
         FROM unnest(from_column($1)::uuid[], from_column($2)) AS wanted (account_id, idempotency_key)
         JOIN actions a ON a.account_id = wanted.account_id AND a.idempotency_key = wanted.idempotency_key
         """,
-        tuple(map(column, zip(*asked, strict=True))),
+        tuple(map(pack_array, zip(*asked, strict=True))),
     )
 
 
@@ -301,7 +301,7 @@ def append(batch: Batch, now: str) -> Statement:
     """Actions, their PENDING_NEW orders, the heads and their outbox rows."""
     if len(batch.actions) == 1:
         return Statement(_APPEND_ONE, (now, *batch.actions[0]))
-    return Statement(_APPEND_MANY, (now, *map(column, zip(*batch.actions, strict=True))))
+    return Statement(_APPEND_MANY, (now, *map(pack_array, zip(*batch.actions, strict=True))))
 
 
 def mark_orders(batch: Batch, now: str) -> Statement:
@@ -319,11 +319,11 @@ def mark_orders(batch: Batch, now: str) -> Statement:
         WHERE o.order_id = c.order_id
         """,
         (
-            column(list(batch.changed_orders)),
-            column([change.status for change in changes]),
-            column([change.pending_replace_seq for change in changes]),
-            column([str(change.cancel_requested) for change in changes]),
-            column([str(change.version) for change in changes]),
+            pack_array(list(batch.changed_orders)),
+            pack_array([change.status for change in changes]),
+            pack_array([change.pending_replace_seq for change in changes]),
+            pack_array([str(change.cancel_requested) for change in changes]),
+            pack_array([str(change.version) for change in changes]),
             now,
         ),
     )
@@ -353,5 +353,5 @@ def insert_refusals(rows: Sequence[tuple[str, ...]], now: str) -> Statement:
             from_column($6), from_column($7)
         ) AS new (id, organization_id, account_id, action_type, symbol, reasons, principal_id)
         """,
-        (*map(column, zip(*rows, strict=True)), now),
+        (*map(pack_array, zip(*rows, strict=True)), now),
     )

@@ -7,7 +7,7 @@ from trading_intents.intents.model import Cancel, Submission
 from trading_intents.intents.writing.batch import CommitLost, Receipt, Tools, run_batch
 from trading_intents.intents.writing.statements import WAIT
 from trading_intents.outbox.model import Queue, channel
-from trading_intents.storage.pipeline import Refused
+from trading_intents.storage.pipeline import StatementRefused
 from trading_intents.storage.signals import Signals
 from trading_intents.stream.model import CHANNEL as STREAM
 
@@ -28,7 +28,7 @@ class PlatformCancels:
                 settled = await run_batch(self._tools, [cancel], WAIT)
             except CommitLost:
                 raise Unavailable("the connection to the database was lost; nothing was recorded") from None
-            except Refused as refused:
+            except StatementRefused as refused:
                 if refused.is_contention:
                     raise Unavailable("the account is busy: another transaction holds its lock for too long") from None
                 raise

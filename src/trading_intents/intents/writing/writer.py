@@ -29,7 +29,7 @@ from trading_intents.intents.writing.memory import Memory
 from trading_intents.intents.writing.queue import Outcome, PendingSubmission, SubmissionQueue, group_by
 from trading_intents.outbox.model import Queue, channel
 from trading_intents.storage.database import Pool
-from trading_intents.storage.pipeline import Pipeline, Refused
+from trading_intents.storage.pipeline import Pipeline, StatementRefused
 from trading_intents.storage.signals import Signals
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log, Metrics, make_series
@@ -161,7 +161,7 @@ class Writer:
         except CommitLost as lost:
             self._memory.forget()
             self._start(self._settle(batch, lost.settled))
-        except Refused:
+        except StatementRefused:
             self._distrust()
             self._queue.put_back(batch)  # to be asked about, and if need be one by one
         except PlatformError as error:
@@ -195,7 +195,7 @@ class Writer:
             await asyncio.wait({self._landing})  # a refusal there would take this one with it
         try:
             skipped = await self._attempt(self._tools, batch, statements.SKIP)
-        except Refused:
+        except StatementRefused:
             await self._write_apart(batch)
         else:
             self._pass_over(skipped)
@@ -211,7 +211,7 @@ class Writer:
             part = [pending for organization_id in half for pending in groups[organization_id]]
             try:
                 self._pass_over(await self._attempt(self._tools, part, statements.SKIP_AT_ONCE))
-            except Refused:
+            except StatementRefused:
                 await self._write_apart(part)
 
     def _pass_over(self, skipped: Sequence[PendingSubmission]) -> None:
@@ -228,7 +228,7 @@ class Writer:
         try:
             # The second time because an account that stays locked must not keep the organization's others.
             for locking in (statements.WAIT, statements.SKIP):
-                with contextlib.suppress(Refused):
+                with contextlib.suppress(StatementRefused):
                     return await self._attempt(tools, batch, locking)
         except Exception as error:
             self._broken(batch, error)
@@ -260,7 +260,7 @@ class Writer:
                 self._fail(batch, error)
             return []
         except Exception as error:
-            if isinstance(error, Refused) and error.is_contention:
+            if isinstance(error, StatementRefused) and error.is_contention:
                 raise
             return await self._repair(tools, batch, locking, error, is_second)
         finally:
@@ -281,7 +281,7 @@ class Writer:
     ) -> list[PendingSubmission]:
         """It went wrong before the commit. A prepared statement may have been the reason, and is gone with its
         connection; else one bad command must not fail its neighbours."""
-        if isinstance(error, Refused) and not is_second:
+        if isinstance(error, StatementRefused) and not is_second:
             return await self._attempt(tools, batch, locking, is_second=True)
         if len(batch) == 1:
             self._broken(batch, error)
@@ -290,7 +290,7 @@ class Writer:
         for pending in batch:
             try:
                 held += await self._attempt(tools, [pending], locking, is_second=True)
-            except Refused:
+            except StatementRefused:
                 held.append(pending)
         return held
 

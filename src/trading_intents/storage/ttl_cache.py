@@ -6,13 +6,13 @@ from typing import Generic, TypeVar
 
 from trading_intents.clock import Clock
 
-YOUNG = 0.5  # of the greatest age
+REFRESH_AFTER = 0.5  # of the greatest age
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Recent(Generic[K, V]):
+class TtlCache(Generic[K, V]):
     """Absent values (None) are not kept: what was just created is found at once, and guesses cost no memory."""
 
     def __init__(self, clock: Clock, max_age_seconds: float, max_entries: int) -> None:
@@ -32,12 +32,12 @@ class Recent(Generic[K, V]):
         # Shielded: a caller that goes away must not cancel the read for the others.
         return await asyncio.shield(entry[1])
 
-    def peek(self, key: K, read: Callable[[], Awaitable[V | None]]) -> V | None:
+    def get_cached(self, key: K, read: Callable[[], Awaitable[V | None]]) -> V | None:
         """What a get would give at once; None if it would read. What is no longer young is read again meanwhile."""
         entry, now = self._entries.get(key), self._clock.monotonic()
         if entry is None or now - entry[0] > self._max_age_seconds or not entry[1].done():
             return None
-        if now - entry[0] > self._max_age_seconds * YOUNG and key not in self._renewing:
+        if now - entry[0] > self._max_age_seconds * REFRESH_AFTER and key not in self._renewing:
             task = self._renewing[key] = asyncio.ensure_future(_run(read))
             task.add_done_callback(lambda task: self._renew(key, (now, task)))
         return entry[1].result()
