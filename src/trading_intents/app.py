@@ -44,7 +44,7 @@ from trading_intents.ids import IdMaker, OrganizationId, id_maker, id_text_maker
 from trading_intents.intents.http import intent_routes, submit_route
 from trading_intents.intents.service import Intents
 from trading_intents.intents.upkeep import keep_up
-from trading_intents.intents.writing.batch import Tools
+from trading_intents.intents.writing.batch import BatchDependencies
 from trading_intents.intents.writing.statements import LOCK_LIMIT_SECONDS
 from trading_intents.intents.writing.system import PlatformCancels
 from trading_intents.intents.writing.writer import Writer
@@ -207,7 +207,7 @@ def build_features(parts: Parts, vault: Vault) -> Features:
     accounts = Accounts(pool, make_id, brokers, signals)
     credentials = Credentials(pool, make_id, brokers, signals, vault)
     limits = Limits(rates(settings), organization_rates(settings), parts.clock, parts.metrics.rate_limited)
-    tools = Tools(parts.link, brokers, id_text_maker(), parts.clock)
+    tools = BatchDependencies(parts.link, brokers, id_text_maker(), parts.clock)
     writer = Writer(tools, pool, signals, parts.metrics, parts.log)
     controls, read_controls, write_controls = Switchboard(pool), gates["read_controls"], gates["write_controls"]
     routes = (

@@ -15,7 +15,7 @@ from trading_intents.clock import SystemClock
 from trading_intents.errors import PlatformError
 from trading_intents.ids import id_text_maker
 from trading_intents.intents.model import Cancel, Command, Create, Spec, Submission
-from trading_intents.intents.writing.batch import Receipt, Tools
+from trading_intents.intents.writing.batch import BatchDependencies, Receipt
 from trading_intents.intents.writing.statements import LOCK_LIMIT_SECONDS
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.secret import Secret
@@ -75,7 +75,7 @@ async def open_office(login: Secret, owner_url: Secret, accounts: int = 3, run: 
     log, metrics, clock = make_log("critical"), Metrics(), SystemClock()
     async with open_database(login, POOL_SIZE, log, metrics) as database, open_signals(login, log) as signals:
         link = Pipeline(login, SERVICE_ROLE, LOCK_LIMIT_SECONDS)
-        tools = Tools(link, installed_brokers(log), id_text_maker(), clock)
+        tools = BatchDependencies(link, installed_brokers(log), id_text_maker(), clock)
         writer = Writer(tools, database.service, signals, metrics, log)
         task = asyncio.create_task(writer.run() if run else asyncio.sleep(0))
         try:

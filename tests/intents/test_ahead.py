@@ -18,9 +18,9 @@ from trading_intents.ids import id_text_maker
 from trading_intents.intents.model import Submission
 from trading_intents.intents.writing import statements
 from trading_intents.intents.writing import writer as module
-from trading_intents.intents.writing.batch import Receipt, Tools
-from trading_intents.intents.writing.memory import MAX_LATE, Memory
-from trading_intents.intents.writing.scene import Scene
+from trading_intents.intents.writing.batch import BatchDependencies, Receipt
+from trading_intents.intents.writing.batch_state import BatchState
+from trading_intents.intents.writing.state_cache import MAX_LATE, StateCache
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.storage.database import SERVICE_ROLE
 from trading_intents.storage.pipeline import Pipeline
@@ -33,7 +33,7 @@ CROWD = 64
 @pytest.fixture
 async def office(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
     """One that trusts its memory again at once."""
-    monkeypatch.setattr(module, "DISTRUST_SECONDS", 0.0)
+    monkeypatch.setattr(module, "CACHE_PAUSE_SECONDS", 0.0)
     async with open_office(urls.login, urls.owner) as office:
         yield office
 
@@ -43,7 +43,7 @@ async def neighbour(office: Office, urls: Urls) -> AsyncIterator[Writer]:
     """As of another process, on the same accounts."""
     log = make_log("critical")
     async with open_signals(urls.login, log) as signals:
-        tools = Tools(
+        tools = BatchDependencies(
             Pipeline(urls.login, SERVICE_ROLE, statements.LOCK_LIMIT_SECONDS),
             installed_brokers(log),
             id_text_maker(),
@@ -200,7 +200,7 @@ async def test_another_organizations_rules_are_no_concern_of_ours(office: Office
 
 async def test_every_column_that_decides_is_watched(office: Office) -> None:
     """What the server itself finds in the statement, against what it finds in the triggers."""
-    read = re.sub(r"\$\d::(\w+)", r"NULL::\1", statements._READ_ONE_SCENE)
+    read = re.sub(r"\$\d::(\w+)", r"NULL::\1", statements._READ_ONE_STATE)
     async with office.owner.transaction():
         await office.owner.execute(f"CREATE TEMP VIEW scene (a, b, c, d, e, f, g, h) AS {read}")
         used = await office.owner.fetch(
@@ -335,10 +335,10 @@ class ManualClock(SystemClock):
         return self.seconds
 
 
-def met(submission: Submission, now: datetime) -> Scene:
+def met(submission: Submission, now: datetime) -> BatchState:
     account: Any = "the account's state"
     key: Any = "the key's state"
-    return Scene(
+    return BatchState(
         brokers=installed_brokers(make_log("critical")),
         heads={submission.account_id: (1, "0" * 64)},
         order_rows={},
@@ -371,14 +371,14 @@ async def test_a_clock_that_runs_otherwise_is_noticed(
     office: Office, passed: float, away: timedelta, right: bool
 ) -> None:
     submission, clock = office.create(office.accounts[0]), ManualClock()
-    memory = Memory(installed_brokers(make_log("critical")), clock)
-    memory.learn([submission], met(submission, NOON))
+    memory = StateCache(installed_brokers(make_log("critical")), clock)
+    memory.update([submission], met(submission, NOON))
     clock.seconds += passed
-    assert memory.knows([submission])
+    assert memory.covers([submission])
     now = memory.now()
     assert now == NOON + timedelta(seconds=passed)
     second = met(submission, now + away)
-    assert memory.was_right(now, second) == right
+    assert memory.is_valid(now, second) == right
     following = memory.now()
     assert not right or following >= now, "a time never goes back"
     expected = max(now + away, now if right else NOON - timedelta(days=1))

@@ -22,14 +22,14 @@ from trading_intents.intents.model import (
     ActionType,
     Cancel,
     Create,
-    Earlier,
+    EarlierAction,
     KeyState,
-    OrderState,
+    KnownOrder,
     Replace,
     Replayed,
     Spec,
-    State,
     Submission,
+    SubmissionState,
     decide,
 )
 from trading_intents.trading import Environment, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
@@ -59,20 +59,20 @@ def account(**changes: Any) -> AccountState:
     return structs.replace(AccountState(MINE, Environment.PAPER, "paper", False, False, False), **changes)
 
 
-def order(**changes: Any) -> OrderState:
-    made = OrderState(
+def order(**changes: Any) -> KnownOrder:
+    made = KnownOrder(
         ACCOUNT, AAPL, OrderSide.SELL, RouteStrategy.SMART, KEPT, "mine", "NEW", False, False, 1, command_seq=1
     )
     return structs.replace(made, **changes)
 
 
-def state(**changes: Any) -> State:
-    return structs.replace(State(key(), account(), PAPER, order(), None, NONE_SET), **changes)
+def state(**changes: Any) -> SubmissionState:
+    return structs.replace(SubmissionState(key(), account(), PAPER, order(), None, NONE_SET), **changes)
 
 
 LIVE = {"key": key(environment=Environment.LIVE), "account": account(environment=Environment.LIVE, broker="remote")}
 OFF = structs.replace(NONE_SET, account=Switch(True))
-NEVER = {"earlier": Earlier("other", INTENT, 1)}
+NEVER = {"earlier": EarlierAction("other", INTENT, 1)}
 ALL = (CREATE, REPLACE, CANCEL)
 RISKY = (CREATE, REPLACE)
 UNOFFERED = structs.replace(LIMIT, time_in_force=TimeInForce.EXT)
@@ -137,12 +137,12 @@ def test_a_cancel_needs_no_broker_plan_credential_or_control() -> None:
 
 
 def test_an_earlier_answer_is_given_again_whatever_has_happened_since() -> None:
-    earlier = Earlier("mine", INTENT, 7)
-    gone = {"earlier": earlier, "controls": OFF, "account": account(closed=True, disabled=True)}
+    earlier = EarlierAction("mine", INTENT, 7)
+    is_abandoned = {"earlier": earlier, "controls": OFF, "account": account(closed=True, disabled=True)}
     for command in ALL:
         made = decide(
             submission(command, idempotency_key="k", body_digest="mine"),
-            state(**gone, order=order(status="FILLED")),
+            state(**is_abandoned, order=order(status="FILLED")),
             NOW,
         )
         assert made == Replayed(INTENT, 7)
@@ -181,7 +181,7 @@ rules = st.none() | st.builds(
     st.none() | st.sampled_from(["UTC", "No/Where"]),
 )
 states = st.builds(
-    State,
+    SubmissionState,
     st.none()
     | st.builds(
         KeyState,
@@ -204,7 +204,7 @@ states = st.builds(
     st.none() | st.sampled_from([PAPER, REMOTE, WITHOUT_REPLACE]),
     st.none()
     | st.builds(
-        OrderState,
+        KnownOrder,
         uuids,
         symbols,
         sides,
@@ -217,7 +217,7 @@ states = st.builds(
         st.integers(1, 9),
         st.integers(1, 9),
     ),
-    st.none() | st.builds(Earlier, st.sampled_from(["mine", "other"]), uuids, st.integers(1, 9)),
+    st.none() | st.builds(EarlierAction, st.sampled_from(["mine", "other"]), uuids, st.integers(1, 9)),
     st.builds(Controls, organizations, st.just(ACCOUNT), switches, switches, switches, rules),
 )
 
@@ -227,7 +227,7 @@ def test_every_state_gives_one_answer_and_it_is_a_safe_one(examples: int) -> Non
     settings(max_examples=examples, deadline=None)(given(commands, states)(check_answer))()
 
 
-def check_answer(command: Any, met: State) -> None:
+def check_answer(command: Any, met: SubmissionState) -> None:
     asked = submission(
         command, idempotency_key="k" if met.earlier else None, body_digest="mine" if met.earlier else None
     )
@@ -267,7 +267,7 @@ def check_answer(command: Any, met: State) -> None:
     states, st.sampled_from(OPEN_STATUSES), st.booleans(), st.booleans(), st.frozensets(st.sampled_from(Entitlement))
 )
 def test_a_cancel_of_an_open_order_is_always_taken(
-    met: State, status: str, cancelled: bool, replaced: bool, plan: frozenset[Entitlement]
+    met: SubmissionState, status: str, cancelled: bool, replaced: bool, plan: frozenset[Entitlement]
 ) -> None:
     """By a key that may; whatever the controls, the plan, the broker or the account's switch say."""
     kept = structs.replace(met.account, organization_id=MINE, closed=False) if met.account else account()

@@ -18,7 +18,7 @@ from trading_intents.errors import Unavailable
 from trading_intents.ids import id_text_maker
 from trading_intents.intents.model import Submission
 from trading_intents.intents.writing import lock_waits
-from trading_intents.intents.writing.batch import Tools
+from trading_intents.intents.writing.batch import BatchDependencies
 from trading_intents.intents.writing.statements import LOCK_LIMIT_SECONDS
 from trading_intents.intents.writing.system import PlatformCancels
 from trading_intents.storage.database import WORKER_ROLE
@@ -136,7 +136,9 @@ async def test_a_cancel_of_the_platforms_own_waits_for_no_lock_for_long(
     theirs = await office.writer.submit(other)
     log, link = make_log("critical"), Pipeline(urls.login, WORKER_ROLE, LOCK_LIMIT_SECONDS)
     async with open_signals(urls.login, log) as signals:
-        cancels = PlatformCancels(Tools(link, installed_brokers(log), id_text_maker(), SystemClock()), signals)
+        cancels = PlatformCancels(
+            BatchDependencies(link, installed_brokers(log), id_text_maker(), SystemClock()), signals
+        )
         async with holder.transaction():
             await holder.execute(LOCKS["the stream"], office.organization)
             held = cancels.append(str(office.organization), str(office.accounts[0]), mine.intent_id)

@@ -83,7 +83,7 @@ def test_a_command_that_nobody_waits_for_takes_no_place() -> None:
     put = fill(queue, "a")
     for each in put:
         each.answer = answers.append
-        each.gone = True
+        each.is_abandoned = True
     assert codes(answers) == ["unavailable"] * len(put)
     assert len(queue) == 0
     assert len(fill(queue, "a")) == len(put)
@@ -93,7 +93,7 @@ def test_a_command_whose_caller_left_while_it_was_tried_is_not_put_back() -> Non
     queue, answers = SubmissionQueue(), list[Outcome]()
     queue.put(pending("a", answer=answers.append))
     batch = queue.take(1)
-    batch[0].gone = True
+    batch[0].is_abandoned = True
     assert answers == [], "it may be recorded"
     queue.put_back(batch)
     assert codes(answers) == ["unavailable"]
@@ -112,13 +112,13 @@ async def test_a_flood_of_one_organization_keeps_no_other_waiting(urls: Urls) ->
     async with open_office(urls.login, urls.owner) as office:
         other, answered, done = await other_create(office), list[str](), asyncio.Event()
         for _ in range(4 * MAX_BATCH):
-            office.writer.offer(office.create(office.accounts[0]), lambda _: answered.append("flood"))
+            office.writer.enqueue(office.create(office.accounts[0]), lambda _: answered.append("flood"))
 
         def answer(outcome: Outcome) -> None:
             answered.append(codes([outcome])[0])
             done.set()
 
-        office.writer.offer(other, answer)
+        office.writer.enqueue(other, answer)
         await done.wait()
         assert answered.index("recorded") < MAX_BATCH
 

@@ -17,8 +17,8 @@ from trading_intents.errors import Unavailable
 from trading_intents.ids import id_text_maker
 from trading_intents.intents.writing import batch as batch_module
 from trading_intents.intents.writing import writer as module
-from trading_intents.intents.writing.batch import Tools
-from trading_intents.intents.writing.scene import read_scene
+from trading_intents.intents.writing.batch import BatchDependencies
+from trading_intents.intents.writing.batch_state import read_state
 from trading_intents.intents.writing.system import PlatformCancels
 from trading_intents.storage.database import WORKER_ROLE
 from trading_intents.storage.pipeline import Pipeline, Statement
@@ -29,7 +29,7 @@ from trading_intents.telemetry import make_log
 @pytest.fixture
 async def office(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
     """One that trusts its memory again at once."""
-    monkeypatch.setattr(module, "DISTRUST_SECONDS", 0.0)
+    monkeypatch.setattr(module, "CACHE_PAUSE_SECONDS", 0.0)
     async with open_office(urls.login, urls.owner) as office:
         yield office
 
@@ -57,11 +57,11 @@ async def test_a_lost_plan_is_made_again_and_nothing_is_written_without_its_tran
     """If BEGIN is refused, what was sent behind it must be as well, though no transaction is there to be aborted."""
     await office.writer.submit(office.create(office.accounts[0]))
     for number in range(2, 5):
-        link = office.writer._tools.link.open_connection
+        link = office.writer._dependencies.link.open_connection
         assert link is not None
         names = [name.decode() for name in link._names.values()]
-        gone = ["ALL"] if lost == "ALL" else [name for name in names if name.startswith(lost.lower())]
-        await link.run([Statement(f"DEALLOCATE {name}") for name in gone])
+        is_abandoned = ["ALL"] if lost == "ALL" else [name for name in names if name.startswith(lost.lower())]
+        await link.run([Statement(f"DEALLOCATE {name}") for name in is_abandoned])
         assert (await office.writer.submit(office.create(office.accounts[0]))).seq == number
     assert await whole(office) == [4]
 
@@ -70,7 +70,7 @@ async def test_a_batch_stays_on_the_connection_that_holds_its_locks(
     office: Office, urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection ends between the reads and the writes, and meanwhile the order is filled."""
-    account, read = office.accounts[0], read_scene
+    account, read = office.accounts[0], read_state
     made = await office.writer.submit(office.create(account))
     log, link = make_log("critical"), Pipeline(urls.login, WORKER_ROLE)
 
@@ -86,9 +86,11 @@ async def test_a_batch_stays_on_the_connection_that_holds_its_locks(
         )
         return scene
 
-    monkeypatch.setattr(batch_module, "read_scene", read_and_lose)
+    monkeypatch.setattr(batch_module, "read_state", read_and_lose)
     async with open_signals(urls.login, log) as signals:
-        cancels = PlatformCancels(Tools(link, installed_brokers(log), id_text_maker(), SystemClock()), signals)
+        cancels = PlatformCancels(
+            BatchDependencies(link, installed_brokers(log), id_text_maker(), SystemClock()), signals
+        )
         with pytest.raises(Unavailable):
             await cancels.append(str(office.organization), str(account), made.intent_id)
     assert await office.owner.fetchval("SELECT order_status FROM orders") == "FILLED"
@@ -117,8 +119,8 @@ async def test_a_version_that_another_server_gives_again_is_not_believed(office:
     )
     await owner.execute(disable, account, "AAPL", office.organization)
     assert await owner.fetchval("SELECT version FROM rule_versions") == lost
-    office.writer._tools.link.close()
-    await office.writer._tools.link.connect()
+    office.writer._dependencies.link.close()
+    await office.writer._dependencies.link.connect()
     if is_used:
         assert codes([await office.submit(office.create(account, "IBM"))]) == ["recorded"]
     assert codes([await office.submit(office.create(account, "AAPL"))]) == ["control_rejected"]
@@ -131,7 +133,7 @@ async def test_an_answer_that_fails_keeps_nobody_else_from_theirs(office: Office
         raise RuntimeError
 
     for answer in (answers.append, fail, answers.append, fail, answers.append):
-        office.writer.offer(office.create(office.accounts[0]), answer)
+        office.writer.enqueue(office.create(office.accounts[0]), answer)
     assert codes([await asyncio.wait_for(office.submit(office.create(office.accounts[0])), 5)]) == ["recorded"]
     assert codes(answers) == ["recorded"] * 3
     assert await whole(office) == [6]

@@ -14,7 +14,7 @@ from tests.proxy import FaultProxy, proxied
 from tests.waiting import eventually_async
 from trading_intents.errors import Unavailable
 from trading_intents.intents.model import Submission
-from trading_intents.intents.store import Place
+from trading_intents.intents.store import ActionPlace
 from trading_intents.intents.writing import writer as writer_module
 from trading_intents.intents.writing.batch import Receipt
 from trading_intents.intents.writing.lock_waits import MAX_WAIT_SECONDS
@@ -84,7 +84,7 @@ async def test_one_that_nobody_waits_for_is_not_done_and_is_let_go(office: Offic
     answers: list[Outcome] = []
     first = asyncio.create_task(office.submit(office.create(office.accounts[0])))
     await asyncio.sleep(0)
-    office.writer.offer(office.create(office.accounts[0]), answers.append).gone = True
+    office.writer.enqueue(office.create(office.accounts[0]), answers.append).is_abandoned = True
     assert codes([await first, await office.submit(office.create(office.accounts[0]))]) == ["recorded"] * 2
     assert codes(answers) == ["unavailable"]
     assert await whole(office) == [2]
@@ -216,8 +216,8 @@ async def test_a_database_that_is_away_is_told_in_time_and_is_back_soon(urls: Ur
             for _ in range(3):
                 before = await office.count("actions")
                 break_link(proxy, fault)
-                crowd = await asyncio.gather(*(answered(office, ANSWER_SECONDS + 0.5) for _ in range(20)))
-                assert set(crowd) == {"unavailable"}
+                load = await asyncio.gather(*(answered(office, ANSWER_SECONDS + 0.5) for _ in range(20)))
+                assert set(load) == {"unavailable"}
                 assert await office.count("actions") == before
                 proxy.work()
 
@@ -235,7 +235,7 @@ def break_link(proxy: FaultProxy, fault: str) -> None:
 async def test_an_id_that_a_crashed_server_forgot_or_gave_again_is_no_proof(office: Office) -> None:
     """Ids of transactions are not written down before a commit: after a crash another may have ours."""
     receipt = await office.writer.submit(office.create(office.accounts[0]))
-    place = Place(*await office.owner.fetchrow("SELECT account_id::text, seq, hash FROM actions"))
+    place = ActionPlace(*await office.owner.fetchrow("SELECT account_id::text, seq, hash FROM actions"))
     taken = await office.owner.fetchval("SELECT xmin::text FROM actions")
     to_come = str(int(await office.owner.fetchval("SELECT pg_current_xact_id()::text")) + 1_000_000)
     organizations = [office.organization]

@@ -66,7 +66,7 @@ class ScriptedWriter:
     taken: list[Submission] = field(default_factory=list)
     submit = Writer.submit
 
-    def offer(self, submission: Submission, answer: Any) -> PendingSubmission:
+    def enqueue(self, submission: Submission, answer: Any) -> PendingSubmission:
         if self.outcome is None:
             raise Unavailable("too many commands are waiting")
         self.taken.append(submission)

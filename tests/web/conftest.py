@@ -80,7 +80,7 @@ class Known:
 
 @dataclass
 class Pending:
-    gone: bool = False
+    is_abandoned: bool = False
 
 
 @dataclass

@@ -94,7 +94,7 @@ class AccountState(FrozenStruct, frozen=True):
     has_credential: bool
 
 
-class OrderState(FrozenStruct, frozen=True):
+class KnownOrder(FrozenStruct, frozen=True):
     """The order that a REPLACE or CANCEL names, as the broker last confirmed it."""
 
     account_id: str
@@ -110,7 +110,7 @@ class OrderState(FrozenStruct, frozen=True):
     command_seq: int
 
 
-class Earlier(FrozenStruct, frozen=True):
+class EarlierAction(FrozenStruct, frozen=True):
     """What the same Idempotency-Key was answered before."""
 
     body_digest: str
@@ -118,14 +118,14 @@ class Earlier(FrozenStruct, frozen=True):
     seq: int
 
 
-class State(FrozenStruct, frozen=True):
+class SubmissionState(FrozenStruct, frozen=True):
     """What a command meets, read in its transaction. None: there is none that this caller may know of."""
 
     key: KeyState | None
     account: AccountState | None
     manifest: Manifest | None
-    order: OrderState | None
-    earlier: Earlier | None
+    order: KnownOrder | None
+    earlier: EarlierAction | None
     controls: Controls
 
 
@@ -148,7 +148,7 @@ class Replayed(FrozenStruct, frozen=True):
 Decision = Accepted | Replayed | PlatformError
 
 
-def decide(submission: Submission, state: State, now: datetime) -> Decision:
+def decide(submission: Submission, state: SubmissionState, now: datetime) -> Decision:
     """An action, an earlier answer, or a refusal. The checks run in the order that the API documents."""
     try:
         account = _check_caller(submission, state)
@@ -171,7 +171,7 @@ def decide(submission: Submission, state: State, now: datetime) -> Decision:
     return accepted
 
 
-def _check_caller(submission: Submission, state: State) -> AccountState:
+def _check_caller(submission: Submission, state: SubmissionState) -> AccountState:
     key, account, command = state.key, state.account, submission.command
     if submission.key_id is None:
         assert account is not None
@@ -191,7 +191,7 @@ def _check_caller(submission: Submission, state: State) -> AccountState:
     return account
 
 
-def _check_broker(command: Command, state: State) -> None:
+def _check_broker(command: Command, state: SubmissionState) -> None:
     """What the account's broker does not offer."""
     manifest = state.manifest
     if isinstance(command, Cancel):
@@ -221,7 +221,7 @@ def _check_broker(command: Command, state: State) -> None:
         )
 
 
-def _compose(submission: Submission, state: State) -> Accepted:
+def _compose(submission: Submission, state: SubmissionState) -> Accepted:
     command, order = submission.command, state.order
     if isinstance(command, Create):
         spec = command.spec
@@ -259,7 +259,7 @@ def _check_account(command: Command, account: AccountState, manifest: Manifest |
         raise CredentialMissing("the account's broker needs a credential; store one first")
 
 
-def _check_order(submission: Submission, order: OrderState | None) -> None:
+def _check_order(submission: Submission, order: KnownOrder | None) -> None:
     command = submission.command
     match command:
         case Create():

@@ -98,7 +98,7 @@ def quick_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) -
 
         digest = None if once is None else digest_of(msgspec.json.decode(body))
         try:
-            waiting = writer.offer(admitted.submission(account_id, command, reference, once, digest), answer)
+            waiting = writer.enqueue(admitted.submission(account_id, command, reference, once, digest), answer)
         except PlatformError:
             return None
         left = limits.take(bucket, *limit_keys)

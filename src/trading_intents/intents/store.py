@@ -8,7 +8,7 @@ from trading_intents.storage.database import Row, Tx
 PRUNE_ROWS = 5_000
 
 
-class Place(NamedTuple):
+class ActionPlace(NamedTuple):
     """Where an action stands in its account's log. No two have the same hash."""
 
     account_id: str
@@ -22,7 +22,7 @@ async def transaction_status(tx: Tx, transaction_id: str) -> str | None:
     return status
 
 
-async def is_recorded(tx: Tx, place: Place) -> bool:
+async def is_recorded(tx: Tx, place: ActionPlace) -> bool:
     return bool(
         await tx.fetchval(
             "SELECT EXISTS (SELECT FROM actions WHERE account_id = $1::text::uuid AND seq = $2 AND hash = $3)", *place

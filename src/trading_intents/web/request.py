@@ -39,7 +39,7 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
 class Begun(Protocol):
     """A request that was taken the quick way and is not answered yet."""
 
-    gone: bool  # set when nobody waits for the answer any more
+    is_abandoned: bool  # set when nobody waits for the answer any more
 
 
 class Caller(Protocol):

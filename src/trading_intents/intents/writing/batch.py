@@ -16,16 +16,16 @@ from trading_intents.intents.model import (
     AccountState,
     ActionType,
     Create,
-    Earlier,
+    EarlierAction,
     Replayed,
     Submission,
     decide,
 )
 from trading_intents.intents.stats import buckets
 from trading_intents.intents.stats.model import EVERY_REASON, Entry, Measure
-from trading_intents.intents.store import Place
+from trading_intents.intents.store import ActionPlace
 from trading_intents.intents.writing import statements
-from trading_intents.intents.writing.memory import Memory
+from trading_intents.intents.writing.batch_state import BatchReads, BatchState, parse_replies, read_state, symbol_of
 from trading_intents.intents.writing.record import (
     HASH_VERSION,
     Record,
@@ -35,7 +35,7 @@ from trading_intents.intents.writing.record import (
     marked_order_payload,
     new_payloads,
 )
-from trading_intents.intents.writing.scene import Questions, Scene, compose, read_scene, symbol_of
+from trading_intents.intents.writing.state_cache import StateCache
 from trading_intents.storage.pipeline import (
     ConnectionDropped,
     ConnectionLost,
@@ -59,9 +59,9 @@ class Receipt(FrozenStruct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class BatchResult:
     outcomes: list[Receipt | PlatformError | None]  # None: its account is locked elsewhere
-    appended: Place | None  # one of the actions, which proves that the commit happened; None: there is none
+    appended: ActionPlace | None  # one of the actions, which proves that the commit happened; None: there is none
     transaction_id: str
     decided_seconds: float  # the clock's, when all that was left was to write and commit
 
@@ -69,12 +69,12 @@ class Settled:
 class CommitLost(Exception):
     """The link was lost at the commit: the server knows how that ended."""
 
-    def __init__(self, settled: Settled) -> None:
+    def __init__(self, result: BatchResult) -> None:
         super().__init__()
-        self.settled = settled
+        self.result = result
 
 
-class Mistaken(Exception):
+class CacheStale(Exception):
     """What was remembered holds no longer."""
 
     def __init__(self, others_write: bool) -> None:
@@ -83,7 +83,7 @@ class Mistaken(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class BatchDependencies:
     """What a batch is run with."""
 
     link: Pipeline
@@ -93,23 +93,23 @@ class Tools:
 
 
 async def run_batch(
-    tools: Tools,
+    dependencies: BatchDependencies,
     submissions: Sequence[Submission],
     locking: statements.Locking,
-    leaving: Callable[[], None] = lambda: None,
-    memory: Memory | None = None,
-) -> Settled:
+    on_sent: Callable[[], None] = lambda: None,
+    cache: StateCache | None = None,
+) -> BatchResult:
     """Committed when it returns. CommitLost: perhaps. Unavailable, Refused: nothing was recorded.
 
-    `leaving` is called when all is decided and about to be written. `memory` learns what was met.
+    `on_sent` is called when all is decided and about to be written. `cache` learns what was met.
     """
-    link = await tools.link.connect()  # for all of it: the locks are this connection's
+    link = await dependencies.link.connect()  # for all of it: the locks are this connection's
     try:
-        scene = await read_scene(link, submissions, tools.brokers, locking)
-        work, outcomes = _decide_all(tools, submissions, scene)
-        settled = Settled(outcomes, work.batch.last(), scene.transaction_id, tools.clock.monotonic())
-        leaving()
-        await _committed(link.send([*work.writes(), *work.events(), statements.COMMIT]), settled)
+        state = await read_state(link, submissions, dependencies.brokers, locking)
+        work, outcomes = _decide_all(dependencies, submissions, state)
+        result = BatchResult(outcomes, work.batch.last(), state.transaction_id, dependencies.clock.monotonic())
+        on_sent()
+        await _wait_committed(link.send([*work.writes(), *work.events(), statements.COMMIT]), result)
     except StatementRefused:
         with contextlib.suppress(StatementRefused, ConnectionLost):
             await link.run([statements.ROLLBACK])
@@ -119,58 +119,58 @@ async def run_batch(
     except BaseException:
         link.close(ConnectionDropped())  # the transaction ends with it
         raise
-    if memory:
-        memory.use(link)
-        memory.learn(submissions, scene)
-    return settled
+    if cache:
+        cache.use(link)
+        cache.update(submissions, state)
+    return result
 
 
-class Flight:
+class PendingCommit:
     """A batch whose COMMIT is on its way."""
 
-    def __init__(self, request: PipelineRequest, settled: Settled) -> None:
-        self._request, self._settled = request, settled
+    def __init__(self, request: PipelineRequest, result: BatchResult) -> None:
+        self._request, self._result = request, result
 
-    async def land(self) -> Settled:
+    async def wait(self) -> BatchResult:
         """Committed when it returns. CommitLost: perhaps. Refused: nothing was recorded."""
-        await _committed(self._request, self._settled)
-        return self._settled
+        await _wait_committed(self._request, self._result)
+        return self._result
 
 
-async def run_ahead(
-    tools: Tools, submissions: Sequence[Submission], memory: Memory, leaving: Callable[[], None]
-) -> Flight | None:
+async def run_optimistic(
+    dependencies: BatchDependencies, submissions: Sequence[Submission], cache: StateCache, on_sent: Callable[[], None]
+) -> PendingCommit | None:
     """Decided by what is remembered, while the server is asked; committed only if what it met was the same.
 
     None: too little is remembered, or the link is away. Mistaken, Unavailable: nothing was recorded.
-    `leaving` is called when it has left.
+    `on_sent` is called when it has left.
     """
-    link = tools.link.open_connection
+    link = dependencies.link.open_connection
     if link is None:
         return None
-    memory.use(link)
-    if not memory.knows(submissions):
+    cache.use(link)
+    if not cache.covers(submissions):
         return None
-    asked, now = Questions(submissions), memory.now()
+    asked, now = BatchReads(submissions), cache.now()
     others_write = True  # as long as we do not know
     request = link.send([*asked.locks(statements.NO_WAIT), *asked.checks()], more=True)
     try:
-        scene = memory.recall(now)
-        heads = {account_id: scene.heads[account_id] for account_id in asked.account_ids}
-        work, outcomes = _decide_all(tools, submissions, scene)
+        state = cache.snapshot(now)
+        heads = {account_id: state.heads[account_id] for account_id in asked.account_ids}
+        work, outcomes = _decide_all(dependencies, submissions, state)
         # What leaves from here on is refused by the server if BEGIN was: row-level security lets in what belongs to
         # the organizations that the transaction named behind its BEGIN, and nothing else.
         request.append_statements(work.writes(), more=True)
-        decided_seconds = tools.clock.monotonic()
-        leaving()
+        decided_seconds = dependencies.clock.monotonic()
+        on_sent()
         request.append_statements(work.events(), more=True)  # made while the server is at work on the rest
         with contextlib.suppress(StatementRefused):
-            met = compose(tools.brokers, asked, await request.head())
+            met = parse_replies(dependencies.brokers, asked, await request.head())
             others_write = met.heads != heads
-            if not others_write and memory.was_right(now, met):
+            if not others_write and cache.is_valid(now, met):
                 request.append_statements([statements.COMMIT])
-                settled = Settled(outcomes, work.batch.last(), met.transaction_id, decided_seconds)
-                return Flight(request, settled)
+                result = BatchResult(outcomes, work.batch.last(), met.transaction_id, decided_seconds)
+                return PendingCommit(request, result)
         with contextlib.suppress(StatementRefused):
             request.append_statements([statements.ROLLBACK])
             await request.end()
@@ -181,42 +181,44 @@ async def run_ahead(
     except BaseException:
         link.close(ConnectionDropped())  # the transaction ends with it
         raise
-    raise Mistaken(others_write)
+    raise CacheStale(others_write)
 
 
 def _decide_all(
-    tools: Tools, submissions: Sequence[Submission], scene: Scene
-) -> "tuple[_Work, list[Receipt | PlatformError | None]]":
-    work = _Work(scene, tools.make_id)
+    dependencies: BatchDependencies, submissions: Sequence[Submission], state: BatchState
+) -> "tuple[_BatchBuilder, list[Receipt | PlatformError | None]]":
+    work = _BatchBuilder(state, dependencies.make_id)
     outcomes: list[Receipt | PlatformError | None] = []
     for submission in submissions:
         # An account that is there but not locked is locked elsewhere; one that is not there can be refused.
-        skipped = submission.account_id not in scene.heads and submission.account_id in scene.accounts
+        skipped = submission.account_id not in state.heads and submission.account_id in state.accounts
         outcomes.append(None if skipped else work.settle(submission))
     return work, outcomes
 
 
-async def _committed(request: PipelineRequest, settled: Settled) -> None:
+async def _wait_committed(request: PipelineRequest, result: BatchResult) -> None:
     try:
         *_, committed = await request.end()
     except ConnectionLost:
-        raise CommitLost(settled) from None
+        raise CommitLost(result) from None
     assert committed.tag == "COMMIT", "an error was swallowed inside a transaction, which then rolled back"
 
 
-class _Work:
+class _BatchBuilder:
     """Decides command after command and gathers what is to be written."""
 
-    def __init__(self, scene: Scene, make_id: IdTextMaker) -> None:
-        self._scene, self._make_id = scene, make_id
-        self._created_at = rfc3339(scene.now)
-        self.batch = statements.Batch()
+    def __init__(self, state: BatchState, make_id: IdTextMaker) -> None:
+        self._state, self._make_id = state, make_id
+        self._created_at = rfc3339(state.now)
+        self.batch = statements.BatchWrites()
         self._refusals: list[tuple[str, ...]] = []
         self._counts: list[Entry] = []
-        self._told: list[tuple[Record, AccountState, bytes | None]] = []  # each with its changed order's message
+        self._pending_events: list[
+            tuple[Record, AccountState, bytes | None]
+        ] = []  # each with its changed order's message
 
     def settle(self, submission: Submission) -> Receipt | PlatformError:
-        decision = decide(submission, self._scene.state(submission), self._scene.now)
+        decision = decide(submission, self._state.state(submission), self._state.now)
         if isinstance(decision, Accepted):
             return self._append(submission, decision)
         if isinstance(decision, Replayed):
@@ -227,31 +229,31 @@ class _Work:
 
     def writes(self) -> list[Statement]:
         """In the order of the locks."""
-        now, batch = self._scene.now_text, self.batch
+        now, batch = self._state.now_text, self.batch
         return [
             *([statements.insert_refusals(self._refusals, now)] if self._refusals else ()),
             *([statements.mark_orders(batch, now)] if batch.changed_orders else ()),
             *([statements.append(batch, now)] if batch.actions else ()),
-            *([statements.hurry(batch.cancelled_intents)] if batch.cancelled_intents else ()),
+            *([statements.make_due_now(batch.cancelled_intents)] if batch.cancelled_intents else ()),
             *([buckets.insert_entries(self._counts)] if self._counts else ()),
         ]
 
     def events(self) -> list[Statement]:
         """What tells of it, to be written last: it takes the organizations' stream heads."""
-        events = [event for told in self._told for event in self._tell(*told)]
+        events = [event for told in self._pending_events for event in self._tell(*told)]
         return [stream_log.appending(events)] if events else []
 
     def _append(self, submission: Submission, accepted: Accepted) -> Receipt:
-        scene, batch, command = self._scene, self.batch, submission.command
+        state, batch, command = self._state, self.batch, submission.command
         account_id = submission.account_id
-        account = scene.accounts[account_id]
-        intent_id = self._make_id(scene.now) if isinstance(command, Create) else command.ref_intent_id
-        seq, previous = scene.heads[account_id]
+        account = state.accounts[account_id]
+        intent_id = self._make_id(state.now) if isinstance(command, Create) else command.ref_intent_id
+        seq, previous = state.heads[account_id]
         seq += 1
         record = self._record(submission, accepted, account, intent_id, seq)
         text = canonical(record)
         digest = chain(previous, text)
-        scene.heads[account_id] = seq, digest
+        state.heads[account_id] = seq, digest
         batch.actions.append(
             statements.NewAction(
                 account_id,
@@ -278,9 +280,11 @@ class _Work:
         )
         if submission.idempotency_key and submission.body_digest is not None:
             key = (account_id, submission.idempotency_key)
-            scene.earlier[key] = Earlier(submission.body_digest, intent_id, seq)
+            state.earlier[key] = EarlierAction(submission.body_digest, intent_id, seq)
         is_new = accepted.action_type is ActionType.CREATE
-        self._told.append((record, account, None if is_new else self._mark(accepted.action_type, intent_id, seq)))
+        self._pending_events.append(
+            (record, account, None if is_new else self._mark(accepted.action_type, intent_id, seq))
+        )
         return Receipt(intent_id, seq)
 
     def _record(
@@ -312,9 +316,9 @@ class _Work:
 
     def _tell(self, record: Record, account: AccountState, order: bytes | None) -> tuple[Event, Event]:
         if order is None:
-            action, order = new_payloads(record, account.broker, self._scene.now)
+            action, order = new_payloads(record, account.broker, self._state.now)
         else:
-            action = action_payload(record, self._scene.now)
+            action = action_payload(record, self._state.now)
         place = account.organization_id, record.account_id, record.environment
         return (
             Event(*place, EventType.INTENT_ACTION, record.symbol, action),
@@ -323,7 +327,7 @@ class _Work:
 
     def _mark(self, action_type: ActionType, intent_id: str, seq: int) -> bytes:
         """A pending command shows from its commit until it is answered; the fields stay as last confirmed."""
-        old, row = self._scene.orders[intent_id], self._scene.order_rows[intent_id]
+        old, row = self._state.orders[intent_id], self._state.order_rows[intent_id]
         is_cancel = action_type is ActionType.CANCEL
         replace_seq = row.pending_replace_seq if is_cancel else str(seq)
         earlier = self.batch.changed_orders.get(intent_id)
@@ -337,7 +341,7 @@ class _Work:
             replace_pending=replace_seq is not None,
             version=old.version + 1,
         )
-        self._scene.orders[intent_id] = new
+        self._state.orders[intent_id] = new
         self.batch.changed_orders[intent_id] = statements.OrderChange(
             status, replace_seq, new.cancel_requested, new.version
         )
@@ -346,15 +350,15 @@ class _Work:
         return marked_order_payload(row, status, new.version)
 
     def _refuse(self, submission: Submission, rejected: ControlRejected) -> None:
-        symbol = symbol_of(submission, self._scene.order_rows)
+        symbol = symbol_of(submission, self._state.order_rows)
         action_type = ActionType.CREATE if isinstance(submission.command, Create) else ActionType.REPLACE
         account_id, organization_id = submission.account_id, submission.organization_id
         principal_id = submission.key_id or PLATFORM
         reasons = ",".join(rejected.reasons)
         self._refusals.append(
-            (self._make_id(self._scene.now), organization_id, account_id, action_type, symbol, reasons, principal_id)
+            (self._make_id(self._state.now), organization_id, account_id, action_type, symbol, reasons, principal_id)
         )
         self._counts += [
-            Entry(account_id, organization_id, self._scene.now, Measure.REFUSED, reason)
+            Entry(account_id, organization_id, self._state.now, Measure.REFUSED, reason)
             for reason in (EVERY_REASON, *rejected.reasons)
         ]

@@ -17,7 +17,7 @@ class PendingSubmission:
     """A command and the caller who waits for its outcome."""
 
     __slots__ = (
-        "_gone",
+        "_is_abandoned",
         "answer",
         "held_since_seconds",
         "is_cancel",
@@ -37,17 +37,17 @@ class PendingSubmission:
         self.lost_commits = 0
         self.skips = 0  # how often its account was locked elsewhere
         self.queue: SubmissionQueue | None = None  # None: it is being written
-        self._gone = False
+        self._is_abandoned = False
 
     @property
-    def gone(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Whether the caller has hung up. A command that is not begun by then is not done, and leaves its queue."""
-        return self._gone
+        return self._is_abandoned
 
-    @gone.setter
-    def gone(self, gone: bool) -> None:
-        self._gone = gone
-        if gone and self.queue:
+    @is_abandoned.setter
+    def is_abandoned(self, is_abandoned: bool) -> None:
+        self._is_abandoned = is_abandoned
+        if is_abandoned and self.queue:
             self.queue.remove(self)
             self.abandon()
 
@@ -71,7 +71,7 @@ class SubmissionQueue:
     the others hold, there is a place for its first command."""
 
     def __init__(self) -> None:
-        self._cancels, self._others = _Line(), _Line()
+        self._cancels, self._others = _OrganizationTurns(), _OrganizationTurns()
 
     def __len__(self) -> int:
         return self._cancels.count + self._others.count
@@ -83,39 +83,39 @@ class SubmissionQueue:
     def put(self, pending: PendingSubmission) -> None:
         """Unavailable: there is no place."""
         limit = MAX_WAITING if pending.is_cancel else MAX_WAITING - CANCEL_RESERVE
-        line = self._line(pending)
-        if line.count_of(pending.organization_id) >= limit - len(self):
+        turns = self._turns_of(pending)
+        if turns.count_of(pending.organization_id) >= limit - len(self):
             raise Unavailable("this process has too many commands waiting; try again")
-        line.append(pending)
+        turns.append(pending)
         pending.queue = self
 
     def put_back(self, batch: Iterable[PendingSubmission]) -> None:
         """Before all others of their organizations, in this order: they were taken from here."""
         for pending in reversed([*batch]):
-            if pending.gone:
+            if pending.is_abandoned:
                 pending.abandon()
             else:
-                self._line(pending).append(pending, is_first=True)
+                self._turns_of(pending).append(pending, is_first=True)
                 pending.queue = self
 
     def take(self, count: int) -> list[PendingSubmission]:
         """As many at most, one of each organization in turn."""
         batch: list[PendingSubmission] = []
-        for line in (self._cancels, self._others):
-            while line.count and len(batch) < count:
-                batch.append(pending := line.pop())
+        for turns in (self._cancels, self._others):
+            while turns.count and len(batch) < count:
+                batch.append(pending := turns.pop())
                 pending.queue = None
         return batch
 
     def remove(self, pending: PendingSubmission) -> None:
-        self._line(pending).remove(pending)
+        self._turns_of(pending).remove(pending)
         pending.queue = None
 
-    def _line(self, pending: PendingSubmission) -> "_Line":
+    def _turns_of(self, pending: PendingSubmission) -> "_OrganizationTurns":
         return self._cancels if pending.is_cancel else self._others
 
 
-class _Line:
+class _OrganizationTurns:
     def __init__(self) -> None:
         self.count = 0
         self._by_organization: OrderedDict[str, OrderedDict[PendingSubmission, None]] = OrderedDict()

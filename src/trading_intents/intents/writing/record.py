@@ -5,7 +5,7 @@ from datetime import datetime
 
 import msgspec
 
-from trading_intents.intents.writing.statements import OrderRow
+from trading_intents.intents.writing.statements import OrderTexts
 from trading_intents.stream.model import broker_order_payload, intent_action_payload, new_order_payloads
 
 HASH_VERSION = 1
@@ -94,7 +94,7 @@ def new_payloads(record: Record, broker: str, now: datetime) -> tuple[bytes, byt
     )
 
 
-def marked_order_payload(row: OrderRow, status: str, version: int) -> bytes:
+def marked_order_payload(row: OrderTexts, status: str, version: int) -> bytes:
     return broker_order_payload(
         order_id=row.order_id,
         intent_id=row.order_id,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from trading_intents.intents.store import Place
+from trading_intents.intents.store import ActionPlace
 from trading_intents.storage.database import pack_array
 from trading_intents.storage.pipeline import Statement
 
@@ -53,7 +53,7 @@ _LOCK_HEADS = """
 
 
 class Kind(StrEnum):
-    """What a row of `read_scene` and `read_versions` tells of."""
+    """What a row of `read_state` and `read_versions` tells of."""
 
     CLOCK = "clock"
     RULES = "rules"
@@ -63,7 +63,7 @@ class Kind(StrEnum):
     WINDOW = "window"
 
 
-def read_scene(
+def read_state(
     organization_ids: Iterable[str], account_ids: Iterable[str], key_ids: Iterable[str], symbols: Iterable[str]
 ) -> Statement:
     """The clock and the transaction's id, accounts, keys and controls, as rows of texts: a `Kind`, then what it has.
@@ -72,13 +72,13 @@ def read_scene(
     """
     asked = list(map(list, (organization_ids, account_ids, key_ids, symbols)))
     if all(len(each) == 1 for each in asked):
-        return Statement(_READ_ONE_SCENE, tuple(value for (value,) in asked))
+        return Statement(_READ_ONE_STATE, tuple(value for (value,) in asked))
     *ids, names = asked
-    return Statement(_READ_SCENE, (*(f"{{{','.join(each)}}}" for each in ids), pack_array(names)))
+    return Statement(_READ_STATE, (*(f"{{{','.join(each)}}}" for each in ids), pack_array(names)))
 
 
 def read_versions(organization_ids: Iterable[str]) -> Statement:
-    """The clock and the transaction's id, and the versions of all else that `read_scene` reads."""
+    """The clock and the transaction's id, and the versions of all else that `read_state` reads."""
     return Statement(_READ_VERSIONS, (f"{{{','.join(organization_ids)}}}",))
 
 
@@ -88,7 +88,7 @@ _READ_VERSIONS = """
     SELECT 'rules', organization_id::text, version::text FROM rule_versions WHERE organization_id = ANY ($1::uuid[])
 """
 # Of each control: whose it is, a symbol or none. A switch that is not set refuses nothing, and is not sent.
-_SCENE = """
+_STATE = """
     SELECT 'clock', clock_timestamp()::text, pg_current_xact_id()::text, NULL, NULL, NULL, NULL, NULL
     UNION ALL
     SELECT 'rules', organization_id::text, version::text, NULL, NULL, NULL, NULL, NULL
@@ -116,13 +116,13 @@ _SCENE = """
            timezone, NULL
     FROM symbol_times WHERE account_id {account} AND symbol {symbol}
 """
-_READ_SCENE = _SCENE.format(
+_READ_STATE = _STATE.format(
     organization="= ANY ($1::uuid[])",
     account="= ANY ($2::uuid[])",
     key="= ANY ($3::uuid[])",
     symbol="= ANY (from_column($4))",
 )
-_READ_ONE_SCENE = _SCENE.format(organization="= $1::uuid", account="= $2::uuid", key="= $3::uuid", symbol="= $4::text")
+_READ_ONE_STATE = _STATE.format(organization="= $1::uuid", account="= $2::uuid", key="= $3::uuid", symbol="= $4::text")
 
 
 def read_earlier(asked: Sequence[tuple[str, str]]) -> Statement:
@@ -136,7 +136,7 @@ def read_earlier(asked: Sequence[tuple[str, str]]) -> Statement:
     )
 
 
-class OrderRow(NamedTuple):
+class OrderTexts(NamedTuple):
     """As texts; amounts as PostgreSQL writes them."""
 
     order_id: str
@@ -166,7 +166,7 @@ class OrderRow(NamedTuple):
     version: str
 
 
-_ORDER_COLUMNS = ", ".join(OrderRow._fields).replace("flags", "array_to_string(flags, ',')")
+_ORDER_COLUMNS = ", ".join(OrderTexts._fields).replace("flags", "array_to_string(flags, ',')")
 
 
 def lock_orders(order_ids: Sequence[str]) -> Statement:
@@ -212,19 +212,19 @@ class OrderChange(NamedTuple):
 
 
 @dataclass(slots=True)
-class Batch:
+class BatchWrites:
     """What one transaction appends and changes."""
 
     actions: list[NewAction] = field(default_factory=list)
     changed_orders: dict[str, OrderChange] = field(default_factory=dict)
     cancelled_intents: list[str] = field(default_factory=list)
 
-    def last(self) -> Place | None:
+    def last(self) -> ActionPlace | None:
         """One of the actions, which proves that the commit happened."""
         if not self.actions:
             return None
         action = self.actions[-1]
-        return Place(action.account_id, int(action.seq), action.hash)
+        return ActionPlace(action.account_id, int(action.seq), action.hash)
 
 
 _COLUMNS = {
@@ -297,14 +297,14 @@ _APPEND_MANY = _APPEND.format(
 )
 
 
-def append(batch: Batch, now: str) -> Statement:
+def append(batch: BatchWrites, now: str) -> Statement:
     """Actions, their PENDING_NEW orders, the heads and their outbox rows."""
     if len(batch.actions) == 1:
         return Statement(_APPEND_ONE, (now, *batch.actions[0]))
     return Statement(_APPEND_MANY, (now, *map(pack_array, zip(*batch.actions, strict=True))))
 
 
-def mark_orders(batch: Batch, now: str) -> Statement:
+def mark_orders(batch: BatchWrites, now: str) -> Statement:
     """The pending command of the orders that REPLACEs and CANCELs name."""
     changes = batch.changed_orders.values()
     return Statement(
@@ -329,7 +329,7 @@ def mark_orders(batch: Batch, now: str) -> Statement:
     )
 
 
-def hurry(intent_ids: Sequence[str]) -> Statement:
+def make_due_now(intent_ids: Sequence[str]) -> Statement:
     """A cancelled intent's waiting rows are due now, before those of other intents: its unsent CREATE is to be settled,
     not waited for, and its CANCEL to be sent."""
     return Statement(

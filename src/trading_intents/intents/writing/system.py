@@ -4,7 +4,7 @@ import asyncio
 
 from trading_intents.errors import Unavailable
 from trading_intents.intents.model import Cancel, Submission
-from trading_intents.intents.writing.batch import CommitLost, Receipt, Tools, run_batch
+from trading_intents.intents.writing.batch import BatchDependencies, CommitLost, Receipt, run_batch
 from trading_intents.intents.writing.statements import WAIT
 from trading_intents.outbox.model import Queue, channel
 from trading_intents.storage.pipeline import StatementRefused
@@ -13,8 +13,8 @@ from trading_intents.stream.model import CHANNEL as STREAM
 
 
 class PlatformCancels:
-    def __init__(self, tools: Tools, signals: Signals) -> None:
-        self._tools, self._signals = tools, signals
+    def __init__(self, dependencies: BatchDependencies, signals: Signals) -> None:
+        self._dependencies, self._signals = dependencies, signals
         self._turn = asyncio.Lock()  # a link is for one caller at a time
 
     async def append(self, organization_id: str, account_id: str, order_id: str) -> bool:
@@ -25,7 +25,7 @@ class PlatformCancels:
         cancel = Submission(account_id, organization_id, None, Cancel(order_id), None, None, None)
         async with self._turn:
             try:
-                settled = await run_batch(self._tools, [cancel], WAIT)
+                result = await run_batch(self._dependencies, [cancel], WAIT)
             except CommitLost:
                 raise Unavailable("the connection to the database was lost; nothing was recorded") from None
             except StatementRefused as refused:
@@ -34,7 +34,7 @@ class PlatformCancels:
                 raise
         self._signals.notify(channel(Queue.INTENTS))
         self._signals.notify(STREAM)
-        return isinstance(settled.outcomes[0], Receipt)
+        return isinstance(result.outcomes[0], Receipt)
 
     def close(self) -> None:
-        self._tools.link.close()
+        self._dependencies.link.close()

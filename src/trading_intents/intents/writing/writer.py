@@ -15,18 +15,18 @@ from trading_intents.intents import store
 from trading_intents.intents.model import Submission
 from trading_intents.intents.writing import statements
 from trading_intents.intents.writing.batch import (
+    BatchDependencies,
+    BatchResult,
+    CacheStale,
     CommitLost,
-    Flight,
-    Mistaken,
+    PendingCommit,
     Receipt,
-    Settled,
-    Tools,
-    run_ahead,
     run_batch,
+    run_optimistic,
 )
 from trading_intents.intents.writing.lock_waits import LockWaits
-from trading_intents.intents.writing.memory import Memory
 from trading_intents.intents.writing.queue import Outcome, PendingSubmission, SubmissionQueue, group_by
+from trading_intents.intents.writing.state_cache import StateCache
 from trading_intents.outbox.model import Queue, channel
 from trading_intents.storage.database import Pool
 from trading_intents.storage.pipeline import Pipeline, StatementRefused
@@ -37,7 +37,7 @@ from trading_intents.telemetry import Log, Metrics, make_series
 MAX_BATCH = 256
 SMALL_BATCH = 16
 ANSWER_SECONDS = 0.02  # from the commit, at the latest
-DISTRUST_SECONDS = 1.0  # after what was remembered turned out to be wrong
+CACHE_PAUSE_SECONDS = 1.0  # after what was remembered turned out to be wrong
 SETTLE_SECONDS = 3.0  # from when the commit was sent
 SETTLE_PAUSE_SECONDS = 0.05
 MAX_LOST_COMMITS = 3  # a batch whose commit ends the server each time must not end it for ever
@@ -49,46 +49,54 @@ AHEAD, ASKED, MISTAKEN = WAYS = ("ahead", "asked", "mistaken")  # of a batch
 class Writer:
     """One per process: two would halve each other's batches. No timer: a caller alone gets one commit's latency."""
 
-    def __init__(self, tools: Tools, pool: Pool, signals: Signals, metrics: Metrics, log: Log) -> None:
-        self._tools, self._pool, self._signals, self._metrics, self._log = tools, pool, signals, metrics, log
-        self._clock = tools.clock
+    def __init__(
+        self, dependencies: BatchDependencies, pool: Pool, signals: Signals, metrics: Metrics, log: Log
+    ) -> None:
+        self._dependencies, self._pool, self._signals, self._metrics, self._log = (
+            dependencies,
+            pool,
+            signals,
+            metrics,
+            log,
+        )
+        self._clock = dependencies.clock
         self._queue = SubmissionQueue()
-        self._lock_waits = LockWaits(tools.link, self._write_held, self._fail, tools.clock)
-        self._stirred = asyncio.Event()
-        self._enough = 1  # how many must wait for the next batch to be taken
-        self._room = SMALL_BATCH
-        self._crowd = 0  # how many were not answered when the last one was taken
-        self._has_left = False  # what was taken last, and is not decided by the server yet
-        self._flying: list[PendingSubmission] = []  # their COMMIT is on its way
+        self._lock_waits = LockWaits(dependencies.link, self._write_held, self._fail, dependencies.clock)
+        self._wakeup = asyncio.Event()
+        self._min_batch = 1  # how many must wait for the next batch to be taken
+        self._max_batch = SMALL_BATCH
+        self._load = 0  # how many were not answered when the last one was taken
+        self._is_sent = False  # what was taken last, and is not decided by the server yet
+        self._committing: list[PendingSubmission] = []  # their COMMIT is on its way
         self._unanswered: list[tuple[Sequence[PendingSubmission], Sequence[Outcome | None]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._landing: asyncio.Task[None] | None = None
-        self._memory = Memory(tools.brokers, tools.clock)
-        self._trusted_from_seconds = 0.0
+        self._commit_task: asyncio.Task[None] | None = None
+        self._cache = StateCache(dependencies.brokers, dependencies.clock)
+        self._cache_from_seconds = 0.0
         make_series(metrics.writer_batches, WAYS)
         make_series(metrics.intents_refused, {error.code for error in wire_errors()})
 
-    def offer(self, submission: Submission, answer: Callable[[Outcome], None]) -> PendingSubmission:
+    def enqueue(self, submission: Submission, answer: Callable[[Outcome], None]) -> PendingSubmission:
         """`answer` is called once: decided, recorded and committed, or refused. Unavailable: there is no room."""
         pending = PendingSubmission(submission, answer, self._clock.monotonic())
         (self._lock_waits.queue_for(submission) or self._queue).put(pending)
-        if len(self._queue) >= self._enough:
-            self._stirred.set()
+        if len(self._queue) >= self._min_batch:
+            self._wakeup.set()
         return pending
 
     async def submit(self, submission: Submission) -> Receipt:
-        """As `offer`, awaited; a refusal is raised."""
+        """As `enqueue`, awaited; a refusal is raised."""
         answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
         def answer(outcome: Outcome) -> None:
             if not answered.done():
                 answered.set_result(outcome)
 
-        pending = self.offer(submission, answer)
+        pending = self.enqueue(submission, answer)
         try:
             outcome = await answered
         finally:
-            pending.gone = True
+            pending.is_abandoned = True
         if isinstance(outcome, PlatformError):
             raise outcome
         return outcome
@@ -97,91 +105,95 @@ class Writer:
         """Until cancelled."""
         try:
             while True:
-                await self._stirred.wait()
-                self._stirred.clear()
-                if self._flying and len(self._queue) < self._enough:
+                await self._wakeup.wait()
+                self._wakeup.clear()
+                if self._committing and len(self._queue) < self._min_batch:
                     continue
                 batch = self._take()
                 if not batch:
                     self._answer_all()
                     continue
                 try:
-                    if not await self._ahead(batch):
+                    if not await self._write_optimistic(batch):
                         await self._write(batch)
                 except Exception as error:
-                    self._broken(batch, error)
-                self._has_left = False
-                if len(self._queue) >= self._enough or (self._unanswered and not self._flying):
-                    self._stirred.set()
+                    self._fail_internal(batch, error)
+                self._is_sent = False
+                if len(self._queue) >= self._min_batch or (self._unanswered and not self._committing):
+                    self._wakeup.set()
         finally:
             self._answer_all()
-            self._tools.link.close()
+            self._dependencies.link.close()
             self._lock_waits.close()
             for task in self._tasks:
                 task.cancel()
 
     def _take(self) -> list[PendingSubmission]:
         """Half of those who come and go at most: while one half commits, the other is read and answered."""
-        crowd = len(self._queue) + len(self._flying) + sum(len(batch) for batch, _ in self._unanswered)
-        self._crowd, crowd = crowd, max(crowd, self._crowd)
-        self._room = min(MAX_BATCH, max(SMALL_BATCH, (crowd + 1) // 2))
-        return self._queue.take(self._room)
+        load = len(self._queue) + len(self._committing) + sum(len(batch) for batch, _ in self._unanswered)
+        self._load, load = load, max(load, self._load)
+        self._max_batch = min(MAX_BATCH, max(SMALL_BATCH, (load + 1) // 2))
+        return self._queue.take(self._max_batch)
 
-    async def _ahead(self, batch: list[PendingSubmission]) -> bool:
+    async def _write_optimistic(self, batch: list[PendingSubmission]) -> bool:
         """Whether it was decided by what is remembered. Then its COMMIT is on its way, and the next batch may leave
         when half as many wait as there is room for, or when this one has ended."""
         started_seconds = self._clock.monotonic()
-        if started_seconds < self._trusted_from_seconds:
+        if started_seconds < self._cache_from_seconds:
             return False
         try:
-            flight = await run_ahead(self._tools, [w.submission for w in batch], self._memory, self._leave)
+            pending_commit = await run_optimistic(
+                self._dependencies, [w.submission for w in batch], self._cache, self._on_sent
+            )
         except PlatformError as error:
             self._fail_behind(batch, error)
             return True
-        except Mistaken as mistake:
+        except CacheStale as mistake:
             self._metrics.writer_batches.labels(MISTAKEN).inc()
             if mistake.others_write:
-                self._distrust()
+                self._suspend_cache()
             else:
-                self._memory.forget()
+                self._cache.clear()
             return False
         except Exception as error:
             self._log.error("batch not decided ahead", size=len(batch), exc_info=error)
-            self._distrust()
+            self._suspend_cache()
             return False
-        if flight is None:
+        if pending_commit is None:
             return False
-        self._flying, self._enough = batch, max(SMALL_BATCH, self._room // 2)
-        self._landing = self._start(self._land(batch, flight, started_seconds))
+        self._committing, self._min_batch = batch, max(SMALL_BATCH, self._max_batch // 2)
+        self._commit_task = self._start(self._wait_commit(batch, pending_commit, started_seconds))
         return True
 
-    async def _land(self, batch: list[PendingSubmission], flight: Flight, started_seconds: float) -> None:
+    async def _wait_commit(
+        self, batch: list[PendingSubmission], pending_commit: PendingCommit, started_seconds: float
+    ) -> None:
         try:
-            settled = await flight.land()
+            result = await pending_commit.wait()
         except CommitLost as lost:
-            self._memory.forget()
-            self._start(self._settle(batch, lost.settled))
+            self._cache.clear()
+            self._start(self._settle(batch, lost.result))
         except StatementRefused:
-            self._distrust()
+            self._suspend_cache()
             self._queue.put_back(batch)  # to be asked about, and if need be one by one
         except PlatformError as error:
-            self._memory.forget()
+            self._cache.clear()
             self._fail(batch, error)
         except Exception as error:
-            self._distrust()
-            self._broken(batch, error)
+            self._suspend_cache()
+            self._fail_internal(batch, error)
         else:
-            self._committed(batch, settled)
-            self._observe(AHEAD, batch, settled, started_seconds)
+            self._committed(batch, result)
+            self._observe(AHEAD, batch, result, started_seconds)
         finally:
-            if self._flying is batch:
-                self._flying, self._enough = [], 1
-                self._stirred.set()
+            if self._committing is batch:
+                self._committing, self._min_batch = [], 1
+                self._wakeup.set()
 
-    def _distrust(self) -> None:
+    def _suspend_cache(self) -> None:
         """Others write here too, or something is wrong: for a while every batch asks first."""
-        self._memory.forget()
-        self._trusted_from_seconds = self._clock.monotonic() + DISTRUST_SECONDS
+        self._cache.clear()
+        self._cache_from_seconds = self._clock.monotonic() + CACHE_PAUSE_SECONDS
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -191,16 +203,16 @@ class Writer:
 
     async def _write(self, batch: list[PendingSubmission]) -> None:
         """Commands of accounts that are locked elsewhere go into the next batch, then wait for the lock."""
-        if self._flying and self._landing:
-            await asyncio.wait({self._landing})  # a refusal there would take this one with it
+        if self._committing and self._commit_task:
+            await asyncio.wait({self._commit_task})  # a refusal there would take this one with it
         try:
-            skipped = await self._attempt(self._tools, batch, statements.SKIP)
+            skipped = await self._attempt(self._dependencies, batch, statements.SKIP)
         except StatementRefused:
-            await self._write_apart(batch)
+            await self._write_by_organization(batch)
         else:
-            self._pass_over(skipped)
+            self._put_back_skipped(skipped)
 
-    async def _write_apart(self, batch: Sequence[PendingSubmission]) -> None:
+    async def _write_by_organization(self, batch: Sequence[PendingSubmission]) -> None:
         """Another transaction holds a lock of one of these organizations: found by halves, it waits alone."""
         groups = group_by(batch, lambda pending: pending.organization_id)
         first, *others = groups
@@ -210,11 +222,11 @@ class Writer:
         for half in ([first, *others[1::2]], others[::2]):
             part = [pending for organization_id in half for pending in groups[organization_id]]
             try:
-                self._pass_over(await self._attempt(self._tools, part, statements.SKIP_AT_ONCE))
+                self._put_back_skipped(await self._attempt(self._dependencies, part, statements.SKIP_AT_ONCE))
             except StatementRefused:
-                await self._write_apart(part)
+                await self._write_by_organization(part)
 
-    def _pass_over(self, skipped: Sequence[PendingSubmission]) -> None:
+    def _put_back_skipped(self, skipped: Sequence[PendingSubmission]) -> None:
         for pending in skipped:
             pending.skips += 1
         self._queue.put_back(pending for pending in skipped if pending.skips <= MAX_SKIPS)
@@ -224,20 +236,20 @@ class Writer:
 
     async def _write_held(self, link: Pipeline, batch: list[PendingSubmission]) -> list[PendingSubmission]:
         """Beside the queue. Gives back what is locked still."""
-        tools = replace(self._tools, link=link)
+        dependencies = replace(self._dependencies, link=link)
         try:
             # The second time because an account that stays locked must not keep the organization's others.
             for locking in (statements.WAIT, statements.SKIP):
                 with contextlib.suppress(StatementRefused):
-                    return await self._attempt(tools, batch, locking)
+                    return await self._attempt(dependencies, batch, locking)
         except Exception as error:
-            self._broken(batch, error)
+            self._fail_internal(batch, error)
             return []
         return batch
 
     async def _attempt(
         self,
-        tools: Tools,
+        dependencies: BatchDependencies,
         batch: list[PendingSubmission],
         locking: statements.Locking,
         is_second: bool = False,
@@ -246,12 +258,12 @@ class Writer:
         done."""
         if not batch:
             return []
-        started_seconds, is_ours = self._clock.monotonic(), tools is self._tools
-        ours = (self._leave, self._memory) if is_ours else ()
+        started_seconds, is_ours = self._clock.monotonic(), dependencies is self._dependencies
+        ours = (self._on_sent, self._cache) if is_ours else ()
         try:
-            settled = await run_batch(tools, [each.submission for each in batch], locking, *ours)
+            result = await run_batch(dependencies, [each.submission for each in batch], locking, *ours)
         except CommitLost as lost:
-            self._start(self._settle(batch, lost.settled))
+            self._start(self._settle(batch, lost.result))
             return []
         except PlatformError as error:
             if is_ours:
@@ -262,18 +274,18 @@ class Writer:
         except Exception as error:
             if isinstance(error, StatementRefused) and error.is_contention:
                 raise
-            return await self._repair(tools, batch, locking, error, is_second)
+            return await self._repair(dependencies, batch, locking, error, is_second)
         finally:
             if is_ours:
-                self._has_left = False
-        self._observe(ASKED, batch, settled, started_seconds)
+                self._is_sent = False
+        self._observe(ASKED, batch, result, started_seconds)
         if not is_ours:
-            self._memory.forget_heads(each.submission.account_id for each in batch)
-        return self._committed(batch, settled)
+            self._cache.clear_heads(each.submission.account_id for each in batch)
+        return self._committed(batch, result)
 
     async def _repair(
         self,
-        tools: Tools,
+        dependencies: BatchDependencies,
         batch: list[PendingSubmission],
         locking: statements.Locking,
         error: Exception,
@@ -282,46 +294,48 @@ class Writer:
         """It went wrong before the commit. A prepared statement may have been the reason, and is gone with its
         connection; else one bad command must not fail its neighbours."""
         if isinstance(error, StatementRefused) and not is_second:
-            return await self._attempt(tools, batch, locking, is_second=True)
+            return await self._attempt(dependencies, batch, locking, is_second=True)
         if len(batch) == 1:
-            self._broken(batch, error)
+            self._fail_internal(batch, error)
             return []
         held: list[PendingSubmission] = []
         for pending in batch:
             try:
-                held += await self._attempt(tools, [pending], locking, is_second=True)
+                held += await self._attempt(dependencies, [pending], locking, is_second=True)
             except StatementRefused:
                 held.append(pending)
         return held
 
-    def _observe(self, way: str, batch: Sequence[PendingSubmission], settled: Settled, started_seconds: float) -> None:
+    def _observe(
+        self, way: str, batch: Sequence[PendingSubmission], result: BatchResult, started_seconds: float
+    ) -> None:
         self._metrics.writer_batches.labels(way).inc()
         self._metrics.writer_batch_size.observe(len(batch))
         self._metrics.writer_wait_seconds.observe(started_seconds - min(each.since_seconds for each in batch))
-        self._metrics.writer_decide_seconds.observe(settled.decided_seconds - started_seconds)
-        self._metrics.writer_commit_seconds.observe(self._clock.monotonic() - settled.decided_seconds)
+        self._metrics.writer_decide_seconds.observe(result.decided_seconds - started_seconds)
+        self._metrics.writer_commit_seconds.observe(self._clock.monotonic() - result.decided_seconds)
 
-    def _broken(self, batch: Sequence[PendingSubmission], error: Exception) -> None:
+    def _fail_internal(self, batch: Sequence[PendingSubmission], error: Exception) -> None:
         fault = InternalError("an error of the platform; its log has the details under the request id")
         fault.__cause__ = error
         self._log.error("batch failed", size=len(batch), exc_info=error)
         self._fail(batch, fault)
 
-    def _committed(self, batch: Sequence[PendingSubmission], settled: Settled) -> list[PendingSubmission]:
-        self._unanswered.append((batch, settled.outcomes))
-        if self._has_left or not len(self._queue):
+    def _committed(self, batch: Sequence[PendingSubmission], result: BatchResult) -> list[PendingSubmission]:
+        self._unanswered.append((batch, result.outcomes))
+        if self._is_sent or not len(self._queue):
             self._answer_all()
         else:
             # When the next batch has left, so that the server has work while answers are written and requests are read;
             # but soon, whatever becomes of that one.
             asyncio.get_running_loop().call_later(ANSWER_SECONDS, self._answer_all)
-        if settled.appended:
+        if result.appended:
             self._signals.notify(channel(Queue.INTENTS))
             self._signals.notify(STREAM)
-        return [pending for pending, outcome in zip(batch, settled.outcomes, strict=True) if outcome is None]
+        return [pending for pending, outcome in zip(batch, result.outcomes, strict=True) if outcome is None]
 
-    def _leave(self) -> None:
-        self._has_left = True
+    def _on_sent(self) -> None:
+        self._is_sent = True
         asyncio.get_running_loop().call_soon(self._answer_all)
 
     def _answer_all(self) -> None:
@@ -351,13 +365,13 @@ class Writer:
         except Exception as error:
             self._log.error("answer failed", exc_info=error)
 
-    async def _settle(self, batch: list[PendingSubmission], settled: Settled) -> None:
+    async def _settle(self, batch: list[PendingSubmission], result: BatchResult) -> None:
         """Beside the queue. Aborted: again. Not known in time: says so."""
-        while self._clock.monotonic() - settled.decided_seconds < SETTLE_SECONDS:
-            status = await self._status(settled.transaction_id, settled.appended, _organizations(batch))
+        while self._clock.monotonic() - result.decided_seconds < SETTLE_SECONDS:
+            status = await self._status(result.transaction_id, result.appended, _organizations(batch))
             if status == COMMITTED:
-                self._pass_over(self._committed(batch, settled))
-                self._stirred.set()
+                self._put_back_skipped(self._committed(batch, result))
+                self._wakeup.set()
                 return
             if status == ABORTED:
                 self._repeat(batch)
@@ -371,10 +385,10 @@ class Writer:
         lost = [pending for pending in batch if pending.lost_commits > MAX_LOST_COMMITS]
         self._fail(lost, Unavailable("the connection to the database was lost; nothing was recorded"))
         self._queue.put_back(pending for pending in batch if pending.lost_commits <= MAX_LOST_COMMITS)
-        self._stirred.set()
+        self._wakeup.set()
 
     async def _status(
-        self, transaction_id: str, place: store.Place | None, organizations: Sequence[UUID]
+        self, transaction_id: str, place: store.ActionPlace | None, organizations: Sequence[UUID]
     ) -> str | None:
         try:
             async with asyncio.timeout(SETTLE_SECONDS), self._pool.transaction(organizations, read_only=True) as tx:

@@ -74,7 +74,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         del self._parser  # it refers to this object, and the collector of cycles comes seldom
         self._writable.set()
         if self._begun:
-            self._begun.gone = True
+            self._begun.is_abandoned = True
         if self._feed:
             self._feed.close()
         self._settle()

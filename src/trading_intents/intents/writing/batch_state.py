@@ -11,7 +11,16 @@ from trading_intents.brokers.registry import Registry
 from trading_intents.controls.model import Controls, Switch, TimeRule
 from trading_intents.errors import Unavailable
 from trading_intents.identity.model import Entitlement, Permission
-from trading_intents.intents.model import AccountState, Create, Earlier, KeyState, OrderState, Spec, State, Submission
+from trading_intents.intents.model import (
+    AccountState,
+    Create,
+    EarlierAction,
+    KeyState,
+    KnownOrder,
+    Spec,
+    Submission,
+    SubmissionState,
+)
 from trading_intents.intents.writing import statements
 from trading_intents.intents.writing.record import trimmed
 from trading_intents.storage.pipeline import ConnectionLost, PipelineConnection, Reply, Row, Statement
@@ -19,14 +28,14 @@ from trading_intents.trading import ORDER_KINDS, Environment, OrderSide, RouteSt
 
 
 @dataclass(slots=True)
-class Scene:
+class BatchState:
     """What the batch meets. Orders, heads and earlier answers move on with each decision."""
 
     brokers: Registry
     heads: dict[str, tuple[int, str]]
-    order_rows: dict[str, statements.OrderRow]
-    orders: dict[str, OrderState]
-    earlier: dict[tuple[str, str], Earlier]
+    order_rows: dict[str, statements.OrderTexts]
+    orders: dict[str, KnownOrder]
+    earlier: dict[tuple[str, str], EarlierAction]
     now: datetime
     now_text: str
     transaction_id: str
@@ -36,13 +45,13 @@ class Scene:
     switches: dict[tuple[str, str], Switch]  # by organization or account, and symbol or none
     windows: dict[tuple[str, str], TimeRule]
 
-    def state(self, submission: Submission) -> State:
+    def state(self, submission: Submission) -> SubmissionState:
         account_id, command, key = submission.account_id, submission.command, submission.idempotency_key
         account = self.accounts.get(account_id)
         order = None if isinstance(command, Create) else self.orders.get(command.ref_intent_id)
         symbol = command.symbol if isinstance(command, Create) else order.symbol if order else ""
         organization_id, place = submission.organization_id, (account_id, symbol)
-        return State(
+        return SubmissionState(
             self.keys.get(submission.key_id) if submission.key_id else None,
             account,
             self.brokers.find(account.broker) if account else None,
@@ -59,7 +68,7 @@ class Scene:
         )
 
 
-class Questions:
+class BatchReads:
     """What is to be locked and read for a batch, in the order of the locks: heads, then the orders that are named,
     then what needs no lock."""
 
@@ -82,7 +91,7 @@ class Questions:
         symbols = self.symbols or [""]
         return [
             *self._earlier(),
-            statements.read_scene(self.organization_ids, self.account_ids, self.key_ids, symbols),
+            statements.read_state(self.organization_ids, self.account_ids, self.key_ids, symbols),
         ]
 
     def checks(self) -> list[Statement]:
@@ -93,10 +102,10 @@ class Questions:
         return [statements.read_earlier(self.keyed)] if self.keyed else []
 
 
-async def read_scene(
+async def read_state(
     link: PipelineConnection, submissions: Sequence[Submission], brokers: Registry, locking: statements.Locking
-) -> Scene:
-    asked = Questions(submissions)
+) -> BatchState:
+    asked = BatchReads(submissions)
     locks = asked.locks(locking)
     try:
         if asked.references:  # only they know their symbols
@@ -107,13 +116,13 @@ async def read_scene(
             replies = await link.run([*locks, *asked.reads()])
     except ConnectionLost:
         raise Unavailable("the connection to the database was lost; nothing was recorded") from None
-    return compose(brokers, asked, replies)
+    return parse_replies(brokers, asked, replies)
 
 
-_SYMBOL = statements.OrderRow._fields.index("symbol")
+_SYMBOL = statements.OrderTexts._fields.index("symbol")
 
 
-def symbol_of(submission: Submission, orders: dict[str, statements.OrderRow]) -> str:
+def symbol_of(submission: Submission, orders: dict[str, statements.OrderTexts]) -> str:
     command = submission.command
     if isinstance(command, Create):
         return command.symbol
@@ -125,22 +134,22 @@ def _texts(row: Row) -> list[Any]:
     return [None if value is None else value.decode() for value in row]
 
 
-def compose(brokers: Registry, asked: Questions, replies: Sequence[Reply]) -> Scene:
+def parse_replies(brokers: Registry, asked: BatchReads, replies: Sequence[Reply]) -> BatchState:
     """Of the answers to all its locks and reads, or its locks and checks."""
     *before, read = replies
     earlier = map(_texts, before.pop().rows) if asked.keyed else ()
-    orders = [statements.OrderRow(*_texts(row)) for row in before.pop().rows] if asked.references else []
+    orders = [statements.OrderTexts(*_texts(row)) for row in before.pop().rows] if asked.references else []
     of: dict[bytes | None, list[Row]] = defaultdict(list)
     for row in read.rows:
         of[row[0]].append(row)
     ((_, now, transaction_id, *_),) = map(_texts, of[_CLOCK])
-    return Scene(
+    return BatchState(
         brokers=brokers,
         heads={account_id: (int(seq), digest) for account_id, seq, digest in map(_texts, before.pop().rows)},
         order_rows={row.order_id: row for row in orders},
         orders={row.order_id: _order(row) for row in orders},
         earlier={
-            (account_id, key): Earlier(digest, intent_id, int(seq))
+            (account_id, key): EarlierAction(digest, intent_id, int(seq))
             for account_id, key, digest, intent_id, seq in earlier
         },
         now=datetime.fromisoformat(now),
@@ -208,7 +217,7 @@ def _members(text: str) -> list[str]:
     return text.strip("{}").split(",") if text != "{}" else []
 
 
-def _order(row: statements.OrderRow) -> OrderState:
+def _order(row: statements.OrderTexts) -> KnownOrder:
     spec = Spec(
         ORDER_KINDS[row.order_type],
         trimmed(row.quantity),
@@ -216,7 +225,7 @@ def _order(row: statements.OrderRow) -> OrderState:
         row.stop_price and trimmed(row.stop_price),
         TimeInForce(row.time_in_force),
     )
-    return OrderState(
+    return KnownOrder(
         account_id=row.account_id,
         symbol=Symbol(row.symbol),
         side=OrderSide(row.order_side),
