@@ -69,7 +69,7 @@ from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.stream.model import EventType
 from trading_intents.stream.service import Streams
 from trading_intents.telemetry import Log, Metrics
-from trading_intents.web.limits import Limits, Proxies, organization_rates, rates
+from trading_intents.web.limits import ClientAddress, Limits, organization_rates, rates
 from trading_intents.web.operations import description_routes, make_request_series, operations_routes
 from trading_intents.web.routing import App, Route
 from trading_intents.web.server.listener import bind, serving
@@ -229,7 +229,7 @@ def build_features(parts: Parts, vault: Vault) -> Features:
     hub = Hub(stream, settings.max_streams, parts.clock, parts.metrics, parts.log)
     retained = {EventType.BROKER_ORDER: retained_orders, EventType.BROKER_POSITION: retained_positions}
     streams = Streams(stream, hub, accounts, gates["stream"], retained, parts.log)
-    door = Door(streams, gates["stream"], limits, Proxies(settings.trusted_proxies), parts.log)
+    door = Door(streams, gates["stream"], limits, ClientAddress(settings.trusted_proxies), parts.log)
     files = (settings.tls_certificate_file, settings.tls_key_file)
     grpc = Listener(door, settings.max_streams, settings.grpc_host, settings.grpc_port, *files)
 
@@ -335,7 +335,7 @@ def build_app(parts: Parts, features: Features) -> App:
         routes += features.event_routes
     routes += description_routes(public, routes, __version__, _url(settings.http_host, settings.http_port))
     make_request_series(parts.metrics.requests, routes)
-    app = App(routes, features.limits, Proxies(settings.trusted_proxies), parts.clock, parts.metrics, parts.log)
+    app = App(routes, features.limits, ClientAddress(settings.trusted_proxies), parts.clock, parts.metrics, parts.log)
     return app
 
 

@@ -23,7 +23,7 @@ from trading_intents.intents.writing.writer import Writer
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.testing.fakes import ManualClock
 from trading_intents.trading import Environment
-from trading_intents.web.limits import Bucket, Limits, Proxies
+from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.request import Answer, Incoming
 from trading_intents.web.routing import App
 
@@ -86,15 +86,15 @@ class Ways:
         gate, callers = Gate(RULES["submit_intent"], cast(Callers, keys), frozenset()), cast(Callers, keys)
         accounts, writer = cast(Accounts, NoAccounts()), cast(Writer, self.writer)
         route = submit_route(gate, callers, accounts, writer, self.limits)
-        self.app = App([route], self.limits, Proxies(()), clock, self.metrics, make_log("critical"))
+        self.app = App([route], self.limits, ClientAddress(()), clock, self.metrics, make_log("critical"))
 
-    async def ask(self, body: bytes | None, headers: dict[str, str], quick: bool) -> Answer:
+    async def ask(self, body: bytes | None, headers: dict[str, str], fast: bool) -> Answer:
         given = {"content-type": "application/json", "x-api-key": "good", "x-request-id": "mine"} | headers
         fields = [(name.encode(), value.encode()) for name, value in given.items()]
         path = f"/v1/accounts/{ACCOUNT}/intents".encode()
         incoming = Incoming("POST", path, b"", fields, body, "127.0.0.1", keep_alive=True, named=dict(fields))
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        if quick and self.app.begin(incoming, answered.set_result) is not None:
+        if fast and self.app.begin(incoming, answered.set_result) is not None:
             self.quick_answers += 1
             return await answered
         return await self.app.handle(incoming)

@@ -16,7 +16,7 @@ from trading_intents.config import Rate
 from trading_intents.errors import Forbidden, NotFound, Unauthorized, VersionConflict
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.testing.fakes import ManualClock
-from trading_intents.web.limits import Bucket, Limits, Proxies
+from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.operations import description_routes, operations_routes
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
 from trading_intents.web.problem import PLAIN
@@ -122,7 +122,7 @@ async def open_site() -> AsyncIterator[Site]:
     routes += description_routes(Anyone(), routes, "0.1.0", "http://127.0.0.1:8080")
     rates, shared = (dict.fromkeys(Bucket, rate) for rate in (Rate(5, 10), Rate(10, 15)))
     limits = Limits(rates, shared, clock, metrics.rate_limited)
-    app = App(routes, limits, Proxies(("127.0.0.9", "10.0.0.0/8")), clock, metrics, make_log("info", logs))
+    app = App(routes, limits, ClientAddress(("127.0.0.9", "10.0.0.0/8")), clock, metrics, make_log("info", logs))
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
@@ -171,7 +171,7 @@ def _routes(lever: list[Site]) -> tuple[Route, ...]:
     async def limited(request: Request) -> Answer:
         return answer_json(Echo("ok"))
 
-    def quick(incoming: Incoming, name: str, address: str, respond: Respond) -> Pending | None:
+    def fast(incoming: Incoming, name: str, address: str, respond: Respond) -> Pending | None:
         if name == "broken":
             raise ZeroDivisionError("secret-marker")
         if name == "handled":
@@ -191,6 +191,6 @@ def _routes(lever: list[Site]) -> tuple[Route, ...]:
         route("GET", "/v1/broken", anyone, broken, "Break.", answer=Echo),
         route("GET", "/v1/plain", known, broken, "Break in plain text.", answer=Echo, error_shape=PLAIN),
         route("GET", "/v1/limited", known, limited, "Limited.", answer=Echo, bucket=Bucket.READS),
-        route("POST", "/v1/quick/{name}", anyone, echo, "Begun without a task.", answer=Echo, quick=quick),
+        route("POST", "/v1/quick/{name}", anyone, echo, "Begun without a task.", answer=Echo, fast=fast),
         route("GET", "/v1/limited-address", anyone, limited, "Limited.", answer=Echo, bucket=Bucket.READS),
     )

@@ -24,7 +24,7 @@ from trading_intents.telemetry import Metrics
 from trading_intents.testing.fakes import ManualClock
 from trading_intents.trading import Environment
 from trading_intents.web import limits as limits_module
-from trading_intents.web.limits import Bucket, Limits, Proxies
+from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.request import Incoming
 
 ADA, BOB = {"x-name": "ada"}, {"x-name": "bob"}
@@ -122,7 +122,7 @@ def test_memory_is_bounded_and_a_spent_bucket_is_kept(monkeypatch: pytest.Monkey
     for n in range(1000):
         clock.advance(0.02)
         limits.take(Bucket.READS, f"caller {n}", None)
-    assert len(limits._tanks[Bucket.READS]._full_at) <= 100
+    assert len(limits._buckets[Bucket.READS]._full_at) <= 100
     with pytest.raises(RateLimited):
         limits.take(Bucket.READS, "caller 999", None)
 
@@ -147,12 +147,12 @@ def test_memory_is_bounded_and_a_spent_bucket_is_kept(monkeypatch: pytest.Monkey
 def test_only_a_trusted_proxy_may_name_the_address(peer: str, forwarded: bytes, address: str) -> None:
     headers = [(b"x-forwarded-for", forwarded)] if forwarded else []
     incoming = Incoming("GET", b"/", b"", headers, b"", peer, keep_alive=True)
-    assert Proxies(("10.0.0.0/8",)).address(incoming) == address
+    assert ClientAddress(("10.0.0.0/8",)).address(incoming) == address
 
 
 def test_a_bad_network_is_refused_at_start() -> None:
     with pytest.raises(StartupRefused, match="TRUSTED_PROXIES"):
-        Proxies(("not a network",))
+        ClientAddress(("not a network",))
 
 
 def test_keys_share_a_limit_by_environment_and_users_have_one_apart() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from trading_intents.config import Rate
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.testing.fakes import ManualClock
-from trading_intents.web.limits import Bucket, Limits, Proxies
+from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.request import Answer, Incoming
 from trading_intents.web.routing import App, Respond
 from trading_intents.web.server.connection import MAX_PIPELINED, MAX_PIPELINED_BYTES, PARSE_BYTES, HttpConnection
@@ -31,7 +31,7 @@ class RecordingApp(App):
     def __init__(self) -> None:
         clock, metrics = ManualClock(), Metrics()
         limits = Limits({bucket: Rate(5, 10) for bucket in Bucket}, {}, clock, metrics.rate_limited)
-        super().__init__((), limits, Proxies(()), clock, metrics, make_log("error"))
+        super().__init__((), limits, ClientAddress(()), clock, metrics, make_log("error"))
         self.taken: list[Taken] = []
         self.refused = 0
 

@@ -97,7 +97,7 @@ def test_the_same_route_twice_is_refused(site: Site) -> None:
     route = Route("GET", "/x/{a}", Anyone(), handle, "Twice.", operation=Operation("x", Tag.OPERATIONS))
     app = site.app
     with pytest.raises(ValueError, match="registered twice"):
-        type(app)([route, route], app._limits, app.proxies, site.clock, app.metrics, app._log)
+        type(app)([route, route], app._limits, app.client_address, site.clock, app.metrics, app._log)
 
 
 async def test_a_taken_port_is_refused_in_plain_words(site: Site) -> None:

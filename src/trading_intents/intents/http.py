@@ -28,7 +28,7 @@ from trading_intents.identity.model import Entitlement
 from trading_intents.identity.service import Callers
 from trading_intents.ids import parse_id
 from trading_intents.intents.body import MAX_KEY_CHARACTERS, Submit, check_key, digest_of, read_command
-from trading_intents.intents.quick import accepted, bucket_of, quick_submit, submitter_of
+from trading_intents.intents.fast_path import accepted, bucket_of, fast_submit, submitter_of
 from trading_intents.intents.service import Intents
 from trading_intents.intents.stats.model import Stats, Window
 from trading_intents.intents.writing.record import Record, with_hash
@@ -75,7 +75,7 @@ def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Write
         limit_keys = (submitter.limit_key, submitter.organization_limit_key)
         key = request.header(b"idempotency-key")
         try:
-            command, reference = read_command(request.tree)
+            command, reference = read_command(request.json)
             if account_id is None:
                 raise ValidationFailed
         except ValidationFailed:
@@ -87,7 +87,7 @@ def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Write
                 require_entitlement(caller, Entitlement.TRADING_LIVE)
             raise
         request.headers_out += limits.take(bucket_of(command), *limit_keys)
-        digest = digest_of(request.tree) if key else None
+        digest = digest_of(request.json) if key else None
         submission = submitter.submission(request.params["account_id"], command, reference, key, digest)
         return accepted(await writer.submit(submission))
 
@@ -102,7 +102,7 @@ def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Write
         answer=Submitted,
         status=202,
         parameters=(IDEMPOTENCY_KEY,),
-        quick=quick_submit(gate, callers, writer, limits),
+        fast=fast_submit(gate, callers, writer, limits),
         errors=(
             AccountClosed,
             AccountDisabled,
@@ -194,7 +194,7 @@ def intent_routes(gate: Gate, accounts: Accounts, intents: Intents) -> tuple[Rou
 
 
 def _says_cancel(request: Request) -> bool:
-    command = request.tree.get("command") if isinstance(request.tree, dict) else None
+    command = request.json.get("command") if isinstance(request.json, dict) else None
     return isinstance(command, dict) and command.get("type") == "CANCEL"
 
 

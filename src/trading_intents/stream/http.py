@@ -8,7 +8,7 @@ from trading_intents.stream.service import Asked, Stream, Streams
 from trading_intents.stream.subscriber import failure
 from trading_intents.telemetry import Log
 from trading_intents.web.limits import Bucket
-from trading_intents.web.request import Answer, Request, Wire
+from trading_intents.web.request import Answer, Request, ResponseWriter
 from trading_intents.web.routing import Operation, Parameter, Route, Tag
 
 EVENT_STREAM = b"text/event-stream"
@@ -24,10 +24,10 @@ class _EventFeed:
 
     def __init__(self, streams: Streams, request: Request, log: Log) -> None:
         self._streams, self._log = streams, log
-        self._wire: Wire | None = None
+        self._wire: ResponseWriter | None = None
         self.stream: Stream = streams.open("sse", request, self.resume)
 
-    def open(self, wire: Wire) -> None:
+    def open(self, wire: ResponseWriter) -> None:
         self._wire = wire
         self.resume()
 

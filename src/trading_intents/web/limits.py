@@ -19,7 +19,7 @@ from trading_intents.web.request import Headers, Incoming
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 MAX_CALLERS = 100_000
-DRIFT = 1e-6  # of a token: sums of 1 / rate drift by some 1e-12, and exactly the burst must pass
+ROUNDING = 1e-6  # of a token: sums of 1 / rate drift by some 1e-12, and exactly the burst must pass
 
 
 class Bucket(StrEnum):
@@ -58,42 +58,43 @@ class Limits:
         self, rates: Mapping[Bucket, Rate], organizations: Mapping[Bucket, Rate], clock: Clock, limited: Counter
     ) -> None:
         self._clock = clock
-        self._tanks = {bucket: _Tank(bucket.value, rate, limited) for bucket, rate in rates.items()}
+        self._buckets = {bucket: TokenBuckets(bucket.value, rate, limited) for bucket, rate in rates.items()}
         self._organizations = {
-            bucket: _Tank(f"organization_{bucket.value}", rate, limited) for bucket, rate in organizations.items()
+            bucket: TokenBuckets(f"organization_{bucket.value}", rate, limited)
+            for bucket, rate in organizations.items()
         }
 
     def take(self, bucket: Bucket, principal: str, organization: str | None) -> Headers:
         """A token of each, or of neither and RateLimited; answers the headers that tell the caller what is left."""
-        now, tank = self._clock.monotonic(), self._tanks[bucket]
-        left = tank.left(principal, now)
+        now, buckets = self._clock.monotonic(), self._buckets[bucket]
+        left = buckets.left(principal, now)
         if organization is None:
             if left < 1:
-                tank.refuse("principal", left, tank.headers(left))
-            tank.spend(principal, now)
-            return tank.headers(left - 1)
+                buckets.refuse("principal", left, buckets.headers(left))
+            buckets.spend(principal, now)
+            return buckets.headers(left - 1)
         shared = self._organizations[bucket]
         shared_left = shared.left(organization, now)
         if left < 1 or shared_left < 1:
-            headers = tank.headers(left, shared, shared_left)
-            if tank.wait_seconds(left) >= shared.wait_seconds(shared_left):
-                tank.refuse("principal", left, headers)
+            headers = buckets.headers(left, shared, shared_left)
+            if buckets.wait_seconds(left) >= shared.wait_seconds(shared_left):
+                buckets.refuse("principal", left, headers)
             shared.refuse("organization", shared_left, headers)
-        tank.spend(principal, now)
+        buckets.spend(principal, now)
         shared.spend(organization, now)
-        return tank.headers(left - 1, shared, shared_left - 1)
+        return buckets.headers(left - 1, shared, shared_left - 1)
 
     def has(self, bucket: Bucket, principal: str, organization: str | None) -> bool:
         """Whether `take` would give tokens now. Takes and counts nothing."""
         now = self._clock.monotonic()
-        return self._tanks[bucket].left(principal, now) >= 1 and (
+        return self._buckets[bucket].left(principal, now) >= 1 and (
             organization is None or self._organizations[bucket].left(organization, now) >= 1
         )
 
     def take_for_address(self, bucket: Bucket, address: str) -> Headers:
         """One token of a caller that needs no credential."""
         self._check(bucket, f"address:{address}")
-        return self._tanks[bucket].headers(self._spend(bucket, f"address:{address}") - 1)
+        return self._buckets[bucket].headers(self._spend(bucket, f"address:{address}") - 1)
 
     def check_failures(self, address: str) -> None:
         """RateLimited if the address has no token left for a failed credential; takes none."""
@@ -108,21 +109,21 @@ class Limits:
         self._spend(Bucket.FAILURES, address)
 
     def _check(self, bucket: Bucket, key: str) -> None:
-        tank = self._tanks[bucket]
-        left = tank.left(key, self._clock.monotonic())
+        buckets = self._buckets[bucket]
+        left = buckets.left(key, self._clock.monotonic())
         if left < 1:
-            tank.refuse("address", left, tank.headers(left))
+            buckets.refuse("address", left, buckets.headers(left))
 
     def _spend(self, bucket: Bucket, key: str) -> float:
         """What was left before."""
-        tank, now = self._tanks[bucket], self._clock.monotonic()
-        left = tank.left(key, now)
+        buckets, now = self._buckets[bucket], self._clock.monotonic()
+        left = buckets.left(key, now)
         if left >= 1:
-            tank.spend(key, now)
+            buckets.spend(key, now)
         return left
 
 
-class _Tank:
+class TokenBuckets:
     """All callers' buckets of one kind. Each is kept as the moment at which it will be full again."""
 
     def __init__(self, name: str, rate: Rate, limited: Counter) -> None:
@@ -135,7 +136,7 @@ class _Tank:
 
     def left(self, key: str, now: float) -> float:
         full_at = self._full_at.get(key, now)
-        return self._rate.burst - max(full_at - now, 0.0) * self._rate.per_second + DRIFT
+        return self._rate.burst - max(full_at - now, 0.0) * self._rate.per_second + ROUNDING
 
     def spend(self, key: str, now: float) -> None:
         full_at = self._full_at.get(key)
@@ -143,7 +144,7 @@ class _Tank:
             self._forget(now)
         self._full_at[key] = (now if full_at is None or full_at < now else full_at) + self._token_seconds
 
-    def headers(self, left: float, shared: "_Tank | None" = None, shared_left: float = 0.0) -> Headers:
+    def headers(self, left: float, shared: "TokenBuckets | None" = None, shared_left: float = 0.0) -> Headers:
         """Each is a list of policies (draft-ietf-httpapi-ratelimit-headers)."""
         if shared is None:
             return [(b"ratelimit-policy", self._policy), (b"ratelimit", self._state(left))]
@@ -178,7 +179,7 @@ class _Tank:
         self._full_at = kept
 
 
-class Proxies:
+class ClientAddress:
     """Whose address a request counts against: the peer's, or the one that a trusted proxy names."""
 
     def __init__(self, trusted: tuple[str, ...]) -> None:

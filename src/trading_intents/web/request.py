@@ -36,13 +36,13 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
     refusal: PlatformError | None = None  # it could not be read as a request; this is its answer
 
 
-class Begun(Protocol):
+class PendingRequest(Protocol):
     """A request that was taken the quick way and is not answered yet."""
 
     is_abandoned: bool  # set when nobody waits for the answer any more
 
 
-class Caller(Protocol):
+class LimitedCaller(Protocol):
     @property
     def limit_key(self) -> str: ...
 
@@ -52,7 +52,7 @@ class Caller(Protocol):
         ...
 
 
-class Wire(Protocol):
+class ResponseWriter(Protocol):
     """Where an endless body is written to. What is written while it is paused stays in memory."""
 
     paused: bool
@@ -64,10 +64,10 @@ class Wire(Protocol):
         ...
 
 
-class Feed(Protocol):
+class StreamingBody(Protocol):
     """A body that goes on until either side ends it."""
 
-    def open(self, wire: Wire) -> None:
+    def open(self, wire: ResponseWriter) -> None:
         """The head is on its way."""
         ...
 
@@ -92,7 +92,7 @@ class Answer:
         status: int = 200,
         content_type: bytes = JSON,
         headers: list[tuple[bytes, bytes]] | None = None,
-        feed: Feed | None = None,
+        feed: StreamingBody | None = None,
         failure: tuple[str, PlatformError] | None = None,
     ) -> None:
         self.body, self.status, self.content_type, self.feed = body, status, content_type, feed
@@ -117,9 +117,9 @@ class Request:
         self.incoming, self.params, self.address = incoming, params, address
         self._headers = dict(incoming.headers) if incoming.named is None else incoming.named
         self.id = request_id(self._headers.get(b"x-request-id"))
-        self.caller: Caller | None = None
+        self.caller: LimitedCaller | None = None
         self.headers_out: Headers = [(b"x-request-id", self.id.encode())]
-        self.tree: Any = None  # the body as plain values, once it was read
+        self.json: Any = None  # the body as plain values, once it was read
         self._query: dict[str, str] | None = None
 
     def header(self, name: bytes) -> str | None:
@@ -174,10 +174,10 @@ class Request:
 
     def read_json(self, max_bytes: int = MAX_BODY_BYTES) -> None:
         """Phase one: the body can be read. Its rules are checked by `body`, after the 403s and 404s."""
-        self.tree = read_json(self.read_body(JSON, max_bytes))
+        self.json = read_json(self.read_body(JSON, max_bytes))
 
     def body(self, kind: type[T]) -> T:
-        return convert(self.tree, kind)
+        return convert(self.json, kind)
 
     def if_match(self) -> frozenset[int] | None:
         """The versions that a conditional write accepts; None when it is not conditional."""

@@ -25,9 +25,9 @@ from trading_intents.errors import (
 )
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.body import MAX_BODY_BYTES
-from trading_intents.web.limits import Bucket, Limits, Proxies
+from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.problem import PROBLEM, ErrorShape
-from trading_intents.web.request import JSON, Answer, Begun, Headers, Incoming, Request, check_entity_tags
+from trading_intents.web.request import JSON, Answer, Headers, Incoming, PendingRequest, Request, check_entity_tags
 from trading_intents.web.validation import nearest
 
 MAX_REFUSALS_LOGGED = 10  # a second, of what could not be read as a request
@@ -38,7 +38,7 @@ Handler = Callable[[Request], Awaitable[Answer]]
 Respond = Callable[[Answer], None]
 # The quick way of a route: the same checks in the same order, without a wait, for a request on which all of them hold.
 # It calls back once. None: one does not hold, or something must be read first; the handler's way finds out and says.
-Quick = Callable[[Incoming, str, str, Respond], Begun | None]
+FastHandler = Callable[[Incoming, str, str, Respond], PendingRequest | None]
 
 
 class Tag(StrEnum):
@@ -129,7 +129,7 @@ class Route:
     parameters: tuple[Parameter, ...] = ()
     errors: tuple[type[PlatformError], ...] = ()  # beyond those that every route of its shape has
     error_shape: ErrorShape = PROBLEM
-    quick: Quick | None = None  # given the request, the path's one parameter and the caller's address
+    fast: FastHandler | None = None  # given the request, the path's one parameter and the caller's address
     always: bool = False  # answers while the process drains
     any_query: bool = False  # query parameters that it does not declare are ignored, not refused
     answer_media: bytes = JSON
@@ -146,11 +146,23 @@ class App:
     """The application over a route table."""
 
     def __init__(
-        self, routes: Iterable[Route], limits: Limits, proxies: Proxies, clock: Clock, metrics: Metrics, log: Log
+        self,
+        routes: Iterable[Route],
+        limits: Limits,
+        client_address: ClientAddress,
+        clock: Clock,
+        metrics: Metrics,
+        log: Log,
     ) -> None:
         self.routes = tuple(routes)
         self._table = _Table(self.routes)
-        self._limits, self.proxies, self._clock, self.metrics, self._log = limits, proxies, clock, metrics, log
+        self._limits, self.client_address, self._clock, self.metrics, self._log = (
+            limits,
+            client_address,
+            clock,
+            metrics,
+            log,
+        )
         self._in_flight: set[object] = set()
         self._refusals_logged, self._failures_logged = _PerSecond(MAX_REFUSALS_LOGGED), _PerSecond(MAX_FAILURES_LOGGED)
         self._disk_failed_at = -math.inf
@@ -177,13 +189,13 @@ class App:
         if self.draining and not self._in_flight:
             self._idle.set()
 
-    def begin(self, incoming: Incoming, respond: Respond) -> Begun | None:
+    def begin(self, incoming: Incoming, respond: Respond) -> PendingRequest | None:
         """The quick way, if the route has one and it can be gone; else None, and `handle` does it."""
-        found = self._table.match_quick(incoming.method, incoming.raw_path)
+        found = self._table.match_fast(incoming.method, incoming.raw_path)
         if found is None or not incoming.taken or incoming.query_string:
             return None
         route, parameter = found
-        assert route.quick is not None
+        assert route.fast is not None
         started = self._clock.monotonic()
 
         def answered(answer: Answer) -> None:
@@ -192,7 +204,7 @@ class App:
                 self._note_failure(route.path, *answer.failure)
             respond(answer)
 
-        return route.quick(incoming, parameter, self.proxies.address(incoming), answered)
+        return route.fast(incoming, parameter, self.client_address.address(incoming), answered)
 
     async def handle(self, incoming: Incoming) -> Answer:
         """Every request gets an answer: what goes wrong is one too."""
@@ -209,7 +221,7 @@ class App:
         return answer
 
     async def _answer(self, incoming: Incoming) -> tuple[Route | None, Request, Answer]:
-        address = self.proxies.address(incoming)
+        address = self.client_address.address(incoming)
         try:
             if incoming.refusal:
                 raise incoming.refusal
@@ -324,7 +336,7 @@ class _Table:
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._literal: dict[bytes, Methods] = {}
-        self._quick: list[tuple[str, re.Pattern[bytes], Route]] = []
+        self._fast: list[tuple[str, re.Pattern[bytes], Route]] = []
         shapes: dict[str, Methods] = {}
         for route in routes:
             names = tuple(re.findall(r"{(\w+)}", route.path))
@@ -335,10 +347,10 @@ class _Table:
             if route.method in methods:
                 raise ValueError(f"{route.method} {route.path} is registered twice")
             methods[route.method] = (route, names)
-            if route.quick:
+            if route.fast:
                 assert len(names) == 1
                 expression = re.escape(route.path).replace(re.escape(f"{{{names[0]}}}"), "([^/%]+)")
-                self._quick.append((route.method, re.compile(expression.encode()), route))
+                self._fast.append((route.method, re.compile(expression.encode()), route))
         # One expression for all: the group that closes last says which shape it was, those inside are its parameters.
         self._shapes: dict[int, Methods] = {}
         alternatives, group = [], 1
@@ -348,8 +360,8 @@ class _Table:
             group += 1 + shape.count("{}")
         self._expression = re.compile("|".join(alternatives).encode())
 
-    def match_quick(self, method: str, raw_path: bytes) -> tuple[Route, str] | None:
-        for wanted, expression, route in self._quick:
+    def match_fast(self, method: str, raw_path: bytes) -> tuple[Route, str] | None:
+        for wanted, expression, route in self._fast:
             if method == wanted and (found := expression.fullmatch(raw_path)):
                 return route, found[1].decode("latin-1")
         return None

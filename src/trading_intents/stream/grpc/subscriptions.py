@@ -26,7 +26,7 @@ from trading_intents.stream.model import EventType
 from trading_intents.stream.service import Asked, Stream, Streams
 from trading_intents.stream.subscriber import Subscriber
 from trading_intents.telemetry import Log
-from trading_intents.web.limits import Bucket, Limits, Proxies
+from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.request import Incoming, Request
 
 MAX_ADMISSIONS = 1_000  # calls whose caller is not known yet
@@ -37,8 +37,14 @@ Ask = Callable[[Stream], Awaitable[bool]]
 
 
 class Door:
-    def __init__(self, streams: Streams, gate: Gate, limits: Limits, proxies: Proxies, log: Log) -> None:
-        self._streams, self._gate, self._limits, self._proxies, self._log = streams, gate, limits, proxies, log
+    def __init__(self, streams: Streams, gate: Gate, limits: Limits, client_address: ClientAddress, log: Log) -> None:
+        self._streams, self._gate, self._limits, self._client_address, self._log = (
+            streams,
+            gate,
+            limits,
+            client_address,
+            log,
+        )
 
         self._admitting = 0
 
@@ -146,7 +152,7 @@ class Door:
         ]
         found = _PEER.match(unquote(context.peer()))
         incoming = Incoming("POST", b"", b"", headers, b"", found[1] if found else "unknown", keep_alive=True)
-        request = Request(incoming, {}, self._proxies.address(incoming))
+        request = Request(incoming, {}, self._client_address.address(incoming))
         self._limits.check_failures(request.address)
         self._admitting += 1
         try:

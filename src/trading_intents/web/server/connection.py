@@ -13,7 +13,7 @@ import httptools
 
 from trading_intents.errors import InternalError, InvalidRequest, PlatformError, RequestTimeout
 from trading_intents.web.body import MAX_BODY_BYTES
-from trading_intents.web.request import Answer, Begun, Feed, Headers, Incoming
+from trading_intents.web.request import Answer, Headers, Incoming, PendingRequest, StreamingBody
 from trading_intents.web.server.table import ConnectionTable
 
 PARSE_BYTES = 4 * 1024  # at a time: the requests in them are all queued before the queue's limit is looked at
@@ -46,8 +46,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._waiting: deque[Incoming] = deque()
         self._waiting_bytes = 0  # received since requests wait
         self._task: asyncio.Task[None] | None = None
-        self._begun: Begun | None = None
-        self._feed: Feed | None = None
+        self._pending: PendingRequest | None = None
+        self._feed: StreamingBody | None = None
         self._writable = asyncio.Event()
         self._writable.set()
         self.paused = False
@@ -73,8 +73,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._waiting.clear()
         del self._parser  # it refers to this object, and the collector of cycles comes seldom
         self._writable.set()
-        if self._begun:
-            self._begun.is_abandoned = True
+        if self._pending:
+            self._pending.is_abandoned = True
         if self._feed:
             self._feed.close()
         self._settle()
@@ -136,7 +136,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def _has_room(self) -> bool:
-        few = len(self._waiting) + (self._begun is not None) < MAX_PIPELINED
+        few = len(self._waiting) + (self._pending is not None) < MAX_PIPELINED
         return few and self._waiting_bytes < MAX_PIPELINED_BYTES and not self.paused and not self._is_held_back
 
     def _parse(self, piece: bytearray | memoryview) -> None:
@@ -203,15 +203,15 @@ class HttpConnection(asyncio.BufferedProtocol):
         if not keep:
             self._stop_receiving()
         elif not self._is_busy:
-            self._begun = self._app.begin(incoming, self._answer_begun)
-            if self._begun:
+            self._pending = self._app.begin(incoming, self._answer_begun)
+            if self._pending:
                 return
         self._queue(incoming)
 
     @property
     def _is_busy(self) -> bool:
         """A request is being answered."""
-        return self._task is not None or self._begun is not None or self._feed is not None
+        return self._task is not None or self._pending is not None or self._feed is not None
 
     def _stop_receiving(self) -> None:
         """What has begun to arrive will not be a request."""
@@ -231,7 +231,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._task = self._loop.create_task(self._answer_all())
 
     def _answer_begun(self, answer: Answer) -> None:
-        self._begun = None
+        self._pending = None
         self._idle_deadline = self._loop.time() + KEEP_ALIVE_SECONDS
         if not self._transport.is_closing():
             self._write_answer(answer, "POST", keep=True)
@@ -305,7 +305,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             parts.append(answer.body)
         self._transport.write(b"".join(parts))
 
-    def _open_feed(self, answer: Answer, feed: Feed, method: str) -> None:
+    def _open_feed(self, answer: Answer, feed: StreamingBody, method: str) -> None:
         """The last answer of its connection: its body ends with it."""
         self._stop_receiving()
         self._waiting.clear()
@@ -336,7 +336,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _settle(self) -> None:
         """Tell the application when no request of this connection is in flight."""
-        if self._task is None and self._begun is None and self._request_deadline is None and not self._waiting:
+        if self._task is None and self._pending is None and self._request_deadline is None and not self._waiting:
             self._app.leave(self)
 
     def check(self, now: float) -> None:

@@ -34,7 +34,7 @@ def connection_limits(per_address: int) -> ConnectionLimits:
     return ConnectionLimits(total, per_address or total // 2)
 
 
-class Connection(Protocol):
+class OpenConnection(Protocol):
     def check(self, now: float) -> None:
         """End it if it is past a deadline."""
         ...
@@ -49,16 +49,16 @@ class ConnectionTable:
 
     def __init__(self, app: App, limits: ConnectionLimits) -> None:
         self.app, self._limits = app, limits
-        self.connections: dict[Connection, str | None] = {}  # each with the address that it counts for
+        self.connections: dict[OpenConnection, str | None] = {}  # each with the address that it counts for
         self._by_address: Counter[str | None] = Counter()
         self.buffer = bytearray(READ_BYTES)  # a read is parsed or copied before the next one
         self.date = b""
         self._refused = 0
 
-    def add(self, connection: Connection, peer: str) -> PlatformError | None:
+    def add(self, connection: OpenConnection, peer: str) -> PlatformError | None:
         """Count a connection; answers the refusal if it is one too many."""
         metrics = self.app.metrics
-        address = None if self.app.proxies.trusts(peer) else limited_address(peer)
+        address = None if self.app.client_address.trusts(peer) else limited_address(peer)
         self.connections[connection] = address
         self._by_address[address] += 1
         metrics.http_connections.inc()
@@ -70,7 +70,7 @@ class ConnectionTable:
             return Unavailable("this process has too many open connections; try again")
         return None
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: OpenConnection) -> None:
         address = self.connections.pop(connection)
         self._by_address[address] -= 1
         if not self._by_address[address]:
@@ -85,7 +85,7 @@ class ConnectionTable:
     def _forget_refused(self) -> None:
         self._refused -= 1
 
-    def may_hold_back(self, connection: Connection) -> bool:
+    def may_hold_back(self, connection: OpenConnection) -> bool:
         is_proxy = self.connections.get(connection) is None
         return self._refused > MAX_REFUSED and not is_proxy
 

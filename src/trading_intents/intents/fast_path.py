@@ -18,7 +18,7 @@ from trading_intents.intents.writing.writer import Writer
 from trading_intents.web.limits import Bucket, Limits
 from trading_intents.web.problem import PROBLEM
 from trading_intents.web.request import JSON, Answer, Incoming, request_id
-from trading_intents.web.routing import Quick, Respond
+from trading_intents.web.routing import FastHandler, Respond
 
 MAX_SUBMITTERS = 10_000
 _DECODER = msgspec.json.Decoder(Submit)
@@ -51,7 +51,7 @@ def bucket_of(command: Command) -> Bucket:
     return Bucket.CANCELS if isinstance(command, Cancel) else Bucket.SUBMITS
 
 
-def quick_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) -> Quick:
+def fast_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) -> FastHandler:
     submitters: dict[KeyId, Submitter] = {}
 
     def admit(key: str) -> Submitter | None:

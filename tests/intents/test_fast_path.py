@@ -144,15 +144,15 @@ async def compare(
     limited: tuple[dict[Bucket, Rate], dict[Bucket, Rate]] = ({}, {}),
 ) -> list[int]:
     """The same requests, all the quick way or all the handler's: answers, metrics and limits are the same."""
-    quick, slow = Ways(outcome, *limited), Ways(outcome, *limited)
+    fast, slow = Ways(outcome, *limited), Ways(outcome, *limited)
     statuses = []
     for asked in (headers, headers, {}):
-        first, second = await quick.ask(body, asked, quick=True), await slow.ask(body, asked, quick=False)
+        first, second = await fast.ask(body, asked, fast=True), await slow.ask(body, asked, fast=False)
         assert shown(first) == shown(second)
         statuses.append(first.status)
-    assert quick.counted() == slow.counted()
-    assert quick.left() == slow.left()
-    assert quick.writer.taken == slow.writer.taken
+    assert fast.counted() == slow.counted()
+    assert fast.left() == slow.left()
+    assert fast.writer.taken == slow.writer.taken
     return statuses
 
 
@@ -172,11 +172,11 @@ async def test_both_ways_count_and_charge_alike_whatever_is_sent(body: str, name
 
 async def test_a_refusal_is_counted_once_and_a_full_writer_costs_one_token() -> None:
     limited = Ways(RECEIPT, {Bucket.SUBMITS: ONE}, {})
-    answers = [await limited.ask(BODIES["create"], {}, quick=True) for _ in range(3)]
+    answers = [await limited.ask(BODIES["create"], {}, fast=True) for _ in range(3)]
     assert [answer.status for answer in answers] == [202, 429, 429]
     assert 'ti_rate_limited_total{bucket="submits"} 2.0' in limited.counted()
     full = Ways(None, {}, {})
-    answer = await full.ask(BODIES["create"], {}, quick=True)
+    answer = await full.ask(BODIES["create"], {}, fast=True)
     left = b'"submits";r=99;t=1, "organization_submits";r=99;t=1'
     assert (answer.status, dict(answer.headers)[b"ratelimit"]) == (503, left)
     assert (limited.quick_answers, full.quick_answers) == (1, 0)
