@@ -13,12 +13,12 @@ import asyncpg
 from tests.conftest import Urls
 from tests.intents.office import open_office
 from trading_intents.brokers.port import BrokerEvent, EventKind
-from trading_intents.execution.tracker import Recorded, publishing, record, writes
+from trading_intents.execution.tracker import RecordedAccount, publish_statements, record, write_statements
 from trading_intents.ids import OrganizationId
 from trading_intents.intents.model import Cancel, Command, Create, Replace, Spec
 from trading_intents.intents.writing.batch import Receipt
 from trading_intents.orders.facts import FactKind, client_order_id
-from trading_intents.orders.ledger.matching import Desk, OwnFact, Recording
+from trading_intents.orders.ledger.matching import AccountRecording, AccountRef, PlatformFact
 from trading_intents.storage.database import Database, Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.stream import trading_pb2
@@ -40,11 +40,13 @@ class Sent:
 Commit = Callable[[UUID, Command, str | None], Awaitable[tuple[UUID, int]]]
 
 
-async def record_alone(tx: Tx, desk: Desk, events: Sequence[BrokerEvent], own: Sequence[OwnFact] = ()) -> Recorded:
+async def record_alone(
+    tx: Tx, desk: AccountRef, events: Sequence[BrokerEvent], own: Sequence[PlatformFact] = ()
+) -> RecordedAccount:
     """As a whole transaction of the recorder, in the caller's."""
     runner = PoolTransaction(tx)
-    (recorded,), _ = await record(runner, [Recording(desk, events, own)])
-    await runner.run([*writes([recorded]), *publishing([recorded])])
+    (recorded,), _ = await record(runner, [AccountRecording(desk, events, own)])
+    await runner.run([*write_statements([recorded]), *publish_statements([recorded])])
     return recorded
 
 
@@ -56,8 +58,8 @@ class Books:
     database: Database
     commit: Commit
 
-    def desk(self, account: int = 0) -> Desk:
-        return Desk(self.accounts[account], OrganizationId(self.organization), Environment.PAPER, "paper")
+    def desk(self, account: int = 0) -> AccountRef:
+        return AccountRef(self.accounts[account], OrganizationId(self.organization), Environment.PAPER, "paper")
 
     async def create(
         self,
@@ -98,7 +100,7 @@ class Books:
         )
         return sent
 
-    async def tell(self, *events: BrokerEvent, own: tuple[OwnFact, ...] = (), account: int = 0) -> Recorded:
+    async def tell(self, *events: BrokerEvent, own: tuple[PlatformFact, ...] = (), account: int = 0) -> RecordedAccount:
         while True:
             try:
                 async with self.database.worker.transaction(plans="by_key") as tx:
@@ -178,5 +180,5 @@ def fill(sent: Sent | None, exec_id: str, quantity: str, price: str = "10", **mo
     return told(EventKind.FILL, sent, f"fill/{exec_id}", exec_id=exec_id, quantity=quantity, price=price, **more)
 
 
-def ours(sent: Sent, kind: FactKind, reason: str | None = None, broker_order_id: str | None = None) -> OwnFact:
-    return OwnFact(sent.order_id, kind, sent.client_order_id, reason, broker_order_id)
+def ours(sent: Sent, kind: FactKind, reason: str | None = None, broker_order_id: str | None = None) -> PlatformFact:
+    return PlatformFact(sent.order_id, kind, sent.client_order_id, reason, broker_order_id)

@@ -179,7 +179,7 @@ class Mortals:
     @contextlib.contextmanager
     def working(self) -> Iterator["Mortals"]:
         with ThreadPoolExecutor(self._number) as threads:
-            lives = [threads.submit(self._live, number) for number in range(self._number)]
+            lives = [threads.submit(self._run_session, number) for number in range(self._number)]
             try:
                 yield self
             finally:
@@ -188,7 +188,7 @@ class Mortals:
             for life in lives:
                 life.result()
 
-    def _live(self, number: int) -> None:
+    def _run_session(self, number: int) -> None:
         chance = seeded(number)
         while not self.released.is_set():
             with self._crew.worker() as platform:

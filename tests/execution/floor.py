@@ -149,7 +149,7 @@ async def open_floor(urls: Urls, accounts: int = 1, venue: Venue | None = None) 
 @contextlib.asynccontextmanager
 async def executing(
     floor: Floor,
-    most_age_millis: int = MOST_AGE_MILLIS,
+    max_age_millis: int = MOST_AGE_MILLIS,
     attempt_limit: int = ATTEMPT_LIMIT,
     metrics: Metrics | None = None,
     level: str = "critical",
@@ -179,7 +179,7 @@ async def executing(
             partial(broker_settings, Settings()),
             signals,
             id_maker(clock),
-            most_age_millis,
+            max_age_millis,
             append_cancel,
             lambda: stack.enter_context(contextlib.closing(GroupTransactions(Pipeline(login, WORKER_ROLE)))),
             reconcile_seconds,

@@ -11,7 +11,7 @@ from tests.conftest import Urls
 from tests.execution.floor import Floor, executing, open_floor
 from trading_intents.brokers.port import CommandResult, IntegrationContext, Lookup, OrderTicket
 from trading_intents.execution.dispatcher import MAX_IN_FLIGHT
-from trading_intents.execution.watch import LOOKUPS_AT_ONCE
+from trading_intents.execution.reconciler import MAX_LOOKUPS
 from trading_intents.intents.model import Cancel
 from trading_intents.testing.fakes import Act, Venue, VenueLink
 
@@ -125,10 +125,10 @@ async def test_slow_look_ups_of_an_account_delay_no_other(urls: Urls) -> None:
     async with open_floor(urls, accounts=2, venue=venue) as floor, executing(floor):
         slow, fast = floor.office.accounts
         venue.slow_lookups.add(slow)
-        venue.acts += [Act.DROP] * LOOKUPS_AT_ONCE
-        for _ in range(LOOKUPS_AT_ONCE):
+        venue.acts += [Act.DROP] * MAX_LOOKUPS
+        for _ in range(MAX_LOOKUPS):
             await floor.create(account=slow)
-        await floor.until_true(lambda: venue.under_way == LOOKUPS_AT_ONCE)
+        await floor.until_true(lambda: venue.under_way == MAX_LOOKUPS)
         venue.acts.append(Act.DROP)
         venue.is_mute = True
         await floor.until_status(await floor.create(account=fast), "NEW")
@@ -138,7 +138,7 @@ async def test_slow_look_ups_of_an_account_delay_no_other(urls: Urls) -> None:
 
 async def test_a_cancel_overtakes_the_queue_of_its_own_account(urls: Urls) -> None:
     venue = SlowVenue()
-    async with open_floor(urls, venue=venue) as floor, executing(floor, most_age_millis=60_000):
+    async with open_floor(urls, venue=venue) as floor, executing(floor, max_age_millis=60_000):
         working = await floor.create()
         await floor.until_status(working, "NEW")
         venue.slow.add(floor.account)

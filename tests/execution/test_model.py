@@ -27,15 +27,15 @@ from trading_intents.execution.model import (
     Breaker,
     Budget,
     Decision,
-    Doubt,
-    Finding,
     Hold,
-    Scene,
     Send,
+    SendContext,
     Settle,
-    Terms,
+    TicketTerms,
+    UnresolvedOrder,
+    Verdict,
+    classify_lookup,
     decide,
-    find,
     first_reconcile_seconds,
     next_lookup_seconds,
     not_delivered_fact,
@@ -51,13 +51,13 @@ STALE_AFTER_2, STALE_AFTER_60 = (
     structs.replace(NO_CONTROLS, time=TimeRule(None, None, millis)) for millis in (2_000, 60_000)
 )
 CREATE, REPLACE, CANCEL = CommandKind.SUBMIT, CommandKind.REPLACE, CommandKind.CANCEL
-SCENE = Scene(
+CONTEXT = SendContext(
     command=CREATE,
     order_id=ORDER,
     client_order_id="mine",
     confirmed_id="first",
     broker_order_id="v1",
-    terms=Terms(
+    terms=TicketTerms(
         Symbol("AAPL"),
         OrderSide.BUY,
         OrderKind.LIMIT,
@@ -78,7 +78,7 @@ SCENE = Scene(
     lookups=0,
     account_disabled=False,
     controls=NO_CONTROLS,
-    most_age_seconds=30.0,
+    max_age_seconds=30.0,
 )
 
 
@@ -138,11 +138,11 @@ def said(decision: Decision) -> str:
     ],
 )
 def test_a_turn_comes_to_one_thing(changes: dict[str, Any], expected: str) -> None:
-    assert said(decide(replace(SCENE, **changes))) == expected
+    assert said(decide(replace(CONTEXT, **changes))) == expected
 
 
 def test_a_ticket_says_which_version_it_changes_and_how_long_it_is_good() -> None:
-    create, cancel = decide(SCENE), decide(replace(SCENE, command=CANCEL, acknowledged=True))
+    create, cancel = decide(CONTEXT), decide(replace(CONTEXT, command=CANCEL, acknowledged=True))
     assert isinstance(create, Send)
     assert isinstance(cancel, Send)
     assert (create.ticket.orig_client_order_id, create.ticket.broker_order_id) == (None, None)
@@ -166,7 +166,7 @@ def snapshot(*kinds: EventKind) -> OrderSnapshot:
 WORKING, OVER = snapshot(EventKind.ACCEPTED), snapshot(EventKind.ACCEPTED, EventKind.CANCELLED)
 AWAY, GONE = LookupUnknown("x"), Absent()
 DURABLE, OPEN_ONLY = LookupKind.DURABLE, LookupKind.OPEN_ONLY
-IN_DOUBT = Doubt("UNKNOWN", (), False, True, False, False, None, None, False, 0, None)
+IN_DOUBT = UnresolvedOrder("UNKNOWN", (), False, True, False, False, None, None, False, 0, None)
 ACCEPTED = replace(IN_DOUBT, order_status="NEW", acknowledged=True)
 REPLACING = replace(ACCEPTED, order_status="PENDING_REPLACE", replace_id="r", is_pending=True)
 CANCELLING = replace(ACCEPTED, order_status="PENDING_CANCEL", cancel_id="x", is_pending=True)
@@ -176,29 +176,29 @@ REVIVED = replace(ACCEPTED, order_status="REJECTED", flags=("resurrected",))
 @pytest.mark.parametrize(
     ("doubt", "order", "replaced", "lookup", "expected"),
     [
-        (IN_DOUBT, GONE, None, DURABLE, Finding.MISSING),
-        (IN_DOUBT, GONE, None, OPEN_ONLY, Finding.UNKNOWN),
-        (replace(IN_DOUBT, is_sent=False), GONE, None, DURABLE, Finding.KNOWN),
-        (IN_DOUBT, AWAY, None, DURABLE, Finding.UNKNOWN),
-        (ACCEPTED, WORKING, None, DURABLE, Finding.KNOWN),
-        (ACCEPTED, GONE, None, DURABLE, Finding.LOST),
-        (ACCEPTED, AWAY, None, DURABLE, Finding.UNKNOWN),
-        (replace(ACCEPTED, order_status="FILLED"), OVER, None, DURABLE, Finding.KNOWN),
-        (REPLACING, WORKING, GONE, DURABLE, Finding.MISSING),
-        (REPLACING, WORKING, GONE, OPEN_ONLY, Finding.UNKNOWN),
-        (REPLACING, AWAY, GONE, DURABLE, Finding.UNKNOWN),
-        (CANCELLING, WORKING, None, OPEN_ONLY, Finding.MISSING),
-        (CANCELLING, AWAY, None, DURABLE, Finding.UNKNOWN),
-        (replace(CANCELLING, cancel_id=None), WORKING, None, DURABLE, Finding.WAITING),
-        (REVIVED, WORKING, None, DURABLE, Finding.ALIVE),
-        (REVIVED, OVER, None, DURABLE, Finding.KNOWN),
-        (REVIVED, AWAY, None, DURABLE, Finding.UNKNOWN),
+        (IN_DOUBT, GONE, None, DURABLE, Verdict.MISSING),
+        (IN_DOUBT, GONE, None, OPEN_ONLY, Verdict.UNKNOWN),
+        (replace(IN_DOUBT, is_sent=False), GONE, None, DURABLE, Verdict.KNOWN),
+        (IN_DOUBT, AWAY, None, DURABLE, Verdict.UNKNOWN),
+        (ACCEPTED, WORKING, None, DURABLE, Verdict.KNOWN),
+        (ACCEPTED, GONE, None, DURABLE, Verdict.LOST),
+        (ACCEPTED, AWAY, None, DURABLE, Verdict.UNKNOWN),
+        (replace(ACCEPTED, order_status="FILLED"), OVER, None, DURABLE, Verdict.KNOWN),
+        (REPLACING, WORKING, GONE, DURABLE, Verdict.MISSING),
+        (REPLACING, WORKING, GONE, OPEN_ONLY, Verdict.UNKNOWN),
+        (REPLACING, AWAY, GONE, DURABLE, Verdict.UNKNOWN),
+        (CANCELLING, WORKING, None, OPEN_ONLY, Verdict.MISSING),
+        (CANCELLING, AWAY, None, DURABLE, Verdict.UNKNOWN),
+        (replace(CANCELLING, cancel_id=None), WORKING, None, DURABLE, Verdict.WAITING),
+        (REVIVED, WORKING, None, DURABLE, Verdict.ALIVE),
+        (REVIVED, OVER, None, DURABLE, Verdict.KNOWN),
+        (REVIVED, AWAY, None, DURABLE, Verdict.UNKNOWN),
     ],
 )
 def test_a_look_up_comes_to_one_thing(
-    doubt: Doubt, order: Lookup, replaced: Lookup | None, lookup: LookupKind, expected: Finding
+    unresolved: UnresolvedOrder, order: Lookup, replaced: Lookup | None, lookup: LookupKind, expected: Verdict
 ) -> None:
-    assert find(doubt, order, replaced, lookup) is expected
+    assert classify_lookup(unresolved, order, replaced, lookup) is expected
 
 
 @pytest.mark.parametrize(
@@ -213,9 +213,9 @@ def test_a_look_up_comes_to_one_thing(
     ],
 )
 def test_a_command_that_never_arrived_is_given_up_or_sent_again(
-    doubt: Doubt, unique_order_ids: bool, expected: str | None
+    unresolved: UnresolvedOrder, unique_order_ids: bool, expected: str | None
 ) -> None:
-    fact = not_delivered_fact(ORDER, "mine", doubt, unique_order_ids)
+    fact = not_delivered_fact(ORDER, "mine", unresolved, unique_order_ids)
     assert (fact and f"{fact.kind} {fact.client_order_id}") == expected
 
 

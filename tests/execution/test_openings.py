@@ -207,7 +207,7 @@ async def test_a_snapshot_between_a_quote_and_its_fill_loses_nothing(urls: Urls)
             await post("20")  # touches the limit
             for _ in range(5):
                 link.breaker.failed(asyncio.get_running_loop().time())  # its recovery takes a snapshot
-            link._stirred.set()
+            link._wakeup.set()
             await until_position(floor, "ACME", quantity=D(1), broker_quantity=D(1))
         await floor.until_status(resting, "FILLED")
         await until_position(floor, "ACME", quantity=D(11), opening_quantity=D(0), broker_quantity=D(1), differs=False)

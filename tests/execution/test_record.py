@@ -8,7 +8,7 @@ import pytest
 from tests.execution.books import Books, D, Sent, fill, ours, told
 from trading_intents.brokers.port import BrokerEvent, CommandResult, Outcome
 from trading_intents.brokers.port import EventKind as E
-from trading_intents.execution.tracker import answer, warn
+from trading_intents.execution.tracker import answer_facts, warn
 from trading_intents.orders.facts import CommandKind
 from trading_intents.orders.facts import FactKind as F
 from trading_intents.telemetry import Metrics, make_log
@@ -28,7 +28,7 @@ async def test_an_order_is_accepted_and_filled(books: Books) -> None:
     result = CommandResult(
         outcome=Outcome.ACKED, broker_order_id="b1", updates=(told(E.ACCEPTED, sent, broker_order_id="b1", at=1),)
     )
-    await books.tell(*result.updates, own=answer(sent.order_id, CommandKind.SUBMIT, sent.client_order_id, result))
+    await books.tell(*result.updates, own=answer_facts(sent.order_id, CommandKind.SUBMIT, sent.client_order_id, result))
     row = await books.order(sent)
     assert (row["order_status"], row["external_order_id"], row["version"]) == ("NEW", "b1", 2)
     assert (row["finished_at"], row["broker_sent_at"].second) == (None, 1)
@@ -280,7 +280,7 @@ async def test_answers_and_names_of_orders_that_no_database_takes_stop_nothing(b
     acked = CommandResult(outcome=Outcome.ACKED, broker_order_id=f"b{odd}")
     rejected = CommandResult(outcome=Outcome.REJECTED, message=f"no{odd}")
     for sent, result in ((taken, acked), (refused, rejected)):
-        await books.tell(own=answer(sent.order_id, CommandKind.SUBMIT, sent.client_order_id, result))
+        await books.tell(own=answer_facts(sent.order_id, CommandKind.SUBMIT, sent.client_order_id, result))
     assert (await books.order(refused))["reason"] == "no????"
     await books.tell(fill(None, "e1", "4", broker_order_id=f"b{odd}"))
     assert await status(books, taken) == ("PARTIALLY_FILLED", "4", [])

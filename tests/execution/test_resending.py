@@ -59,7 +59,7 @@ async def test_a_create_is_sent_again_until_it_arrives(urls: Urls) -> None:
 
 
 async def test_a_create_that_is_too_old_by_then_is_not_delivered(urls: Urls) -> None:
-    async with open_floor(urls) as floor, executing(floor, most_age_millis=1_500):
+    async with open_floor(urls) as floor, executing(floor, max_age_millis=1_500):
         intent = await lose_create(floor)
 
         async def is_old() -> bool:
@@ -152,8 +152,8 @@ class HeldVenue(Venue):
 
     def __init__(self) -> None:
         super().__init__("paper")
-        self.told = asyncio.Event()
-        self.told.set()
+        self.notify_committed = asyncio.Event()
+        self.notify_committed.set()
 
     def connect(self, context: IntegrationContext) -> VenueLink:
         self.contexts.append(context)
@@ -164,7 +164,7 @@ class HeldLink(VenueLink):
     async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
         found = await super().lookup(client_order_id, broker_order_id, deadline)
         assert isinstance(self._venue, HeldVenue)
-        await self._venue.told.wait()
+        await self._venue.notify_committed.wait()
         return found
 
 
@@ -174,12 +174,12 @@ async def test_a_look_up_from_before_another_one_proves_nothing(urls: Urls) -> N
     async with open_floor(urls, venue=venue) as floor, executing(floor) as execution:
         intent = await lose_create(floor)
         before = len(venue.lookups)
-        venue.told.clear()
+        venue.notify_committed.clear()
         await prove_absent(floor)
         await floor.until_true(lambda: len(venue.lookups) > before)
         await floor.office.owner.execute("UPDATE orders SET lookup_due_at = clock_timestamp() + interval '1 h'")
-        venue.told.set()
-        await floor.until_true(lambda: not execution._watch._looking)
+        venue.notify_committed.set()
+        await floor.until_true(lambda: not execution._reconciler._looking)
         assert (await floor.order(intent))["order_status"] == "UNKNOWN"
         assert [row["status"] for row in await floor.rows(intent)] == ["completed"], "not queued again"
         assert await floor.office.owner.fetchval("SELECT sent_at FROM commands") is not None

@@ -9,7 +9,7 @@ import msgspec
 from trading_intents.execution.booking import booking_of, history_of
 from trading_intents.orders import store
 from trading_intents.orders.amounts import ZERO, exact, quotient, total
-from trading_intents.orders.ledger.store import BookedTrade, Names, parse_ledger, read_ledger
+from trading_intents.orders.ledger.store import BookedTrade, ConcernedNames, parse_ledger, read_ledger
 from trading_intents.orders.model import OrderView, derive
 from trading_intents.orders.positions import Position, from_trades, kept, opening
 from trading_intents.orders.store import Book
@@ -38,7 +38,7 @@ async def _page(database: Database, after: UUID) -> list[Book]:
         rows = await tx.fetch(
             "SELECT order_id FROM orders WHERE order_id > $1 ORDER BY order_id LIMIT $2", after, PAGE_ORDERS
         )
-        names = Names([row["order_id"] for row in rows], (), (), ())
+        names = ConcernedNames([row["order_id"] for row in rows], (), (), ())
         read = parse_ledger(await PoolTransaction(tx).run(read_ledger(names, ())))
         return [read.histories[row["order_id"]] for row in rows]
 

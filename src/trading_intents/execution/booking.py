@@ -33,7 +33,7 @@ from trading_intents.orders.store import Book, TradeRow
 from trading_intents.storage.database import Row
 from trading_intents.trading import FrozenStruct, OrderSide
 
-TOLD = frozenset(kind.value for kind in EventKind)  # kinds of facts that a broker tells
+BROKER_KINDS = frozenset(kind.value for kind in EventKind)  # kinds of facts that a broker tells
 ENDED = frozenset({FactKind.CANCELLED, FactKind.EXPIRED, FactKind.REJECTED})  # likewise, when it is over
 
 
@@ -44,12 +44,12 @@ class TradeChange(FrozenStruct, frozen=True):
     place: int  # of the event that brought it, among those that came together
 
     @property
-    def told(self) -> bool:
+    def is_published(self) -> bool:
         """Whether what was executed is another. The running sums of later trades move without being told again."""
         return self.before is None or _executed(self.before) != _executed(self.after)
 
     @property
-    def rebooked(self) -> bool:
+    def is_rebooked(self) -> bool:
         """Whether the symbol's position must be summed up again: averages do not run backwards."""
         return self.before is not None and _booking_numbers(self.before) != _booking_numbers(self.after)
 
@@ -59,7 +59,7 @@ class TradeChange(FrozenStruct, frozen=True):
         at = _booked_at(trade.broker_sent_at, trade.received_at)
         return Booking(OrderSide(self.order["order_side"]), trade.quantity, trade.price, trade.fee, at)
 
-    def more(self) -> tuple[Decimal, Decimal]:
+    def growth(self) -> tuple[Decimal, Decimal]:
         """By how much the quantity grew, and its value."""
         with exact():
             quantity, value = self.after.quantity, self.after.quantity * self.after.price
@@ -87,7 +87,7 @@ def _booked_at(broker_sent_at: datetime | None, received_at: datetime) -> dateti
     return received_at if broker_sent_at is None else min(broker_sent_at, received_at)
 
 
-class Settled(FrozenStruct, frozen=True):
+class SettledOrder(FrozenStruct, frozen=True):
     """An order after its new facts."""
 
     row: Row
@@ -100,7 +100,7 @@ class Settled(FrozenStruct, frozen=True):
     conflicts: tuple[Fact, ...]  # executions that came again under another key, with other numbers
 
 
-class _Shown(FrozenStruct, frozen=True):
+class _ShownOrder(FrozenStruct, frozen=True):
     status: OrderStatus
     filled_quantity: Decimal
     average_price: Decimal | None
@@ -132,11 +132,11 @@ def history_of(book: Book) -> tuple[Terms, Sequence[Fact], Pending]:
     return Terms(str(book.row["order_id"]), tuple(versions)), facts, Pending(cancels, replacing)
 
 
-def settle(book: Book, new: Collection[str], places: Mapping[str, int]) -> Settled:
+def settle(book: Book, new: Collection[str], places: Mapping[str, int]) -> SettledOrder:
     """`new` are keys of facts; `places` tells where in the batch each event stood."""
     row = book.row
     terms, facts, pending = history_of(book)
-    shown = _Shown(
+    shown = _ShownOrder(
         OrderStatus(row["order_status"]),
         row["filled_quantity"],
         row["average_price"],
@@ -149,7 +149,7 @@ def settle(book: Book, new: Collection[str], places: Mapping[str, int]) -> Settl
     resurrected = OrderFlag.RESURRECTED in view.flags and not over
     conflicts = tuple(fact for fact in book.facts if fact.key in new and is_conflict(fact, book.facts))
     entries = _entries(book, view, changes, new)
-    return Settled(after, view, written, visible, resurrected, changes, entries, conflicts)
+    return SettledOrder(after, view, written, visible, resurrected, changes, entries, conflicts)
 
 
 def _row_after(book: Book, terms: Terms, view: OrderView, new: Collection[str]) -> tuple[Row, bool, bool]:
@@ -181,7 +181,7 @@ def _row_after(book: Book, terms: Terms, view: OrderView, new: Collection[str]) 
     }
     visible = any(row[name] != value for name, value in shown.items())
     written = visible or any(row[name] != value for name, value in hidden.items())
-    heard = any(fact.kind in TOLD for fact in book.facts if fact.key in new)
+    heard = any(fact.kind in BROKER_KINDS for fact in book.facts if fact.key in new)
     moved = {
         "received_at": now if written and heard else row["received_at"],
         "updated_at": now if visible else row["updated_at"],
@@ -235,7 +235,7 @@ def _entries(book: Book, view: OrderView, changes: Sequence[TradeChange], new: C
         finished = ((status, amount) for status, amount in moves if state_of(status) is not OrderState.OPEN)
         entries += [Entry(*ids, row["created_at"], Measure.FINISHED, status, amount) for status, amount in finished]
     for change in changes:
-        quantity, value = change.more()
+        quantity, value = change.growth()
         if quantity or value:
             entries.append(Entry(*ids, now, Measure.FILLED_QUANTITY, row["symbol"], quantity))
             entries.append(Entry(*ids, now, Measure.FILLED_NOTIONAL, row["symbol"], value))
@@ -246,7 +246,7 @@ def _entries(book: Book, view: OrderView, changes: Sequence[TradeChange], new: C
     return tuple(entries)
 
 
-class Holding(FrozenStruct, frozen=True):
+class HeldPosition(FrozenStruct, frozen=True):
     """A position, and what the broker last reported of it."""
 
     position: Position
@@ -256,29 +256,29 @@ class Holding(FrozenStruct, frozen=True):
     differs: bool = False  # the report does not agree with our quantity, and no fill booked since explains it
 
 
-def read_holding(row: Row) -> Holding:
+def read_holding(row: Row) -> HeldPosition:
     counts = (row[name] for name in ("broker_quantity", "broker_key", "broker_sent_at", "differs"))
-    return Holding(kept(row), *counts)
+    return HeldPosition(kept(row), *counts)
 
 
-def book_trade(holding: Holding, change: TradeChange) -> Holding:
+def book_trade(holding: HeldPosition, change: TradeChange) -> HeldPosition:
     """The trade's part in the position; one that is rebooked is summed up by the caller."""
     position = apply(holding.position, change.booking) if change.before is None else holding.position
     return with_position(holding, position)
 
 
-def with_position(holding: Holding, position: Position) -> Holding:
+def with_position(holding: HeldPosition, position: Position) -> HeldPosition:
     """A fill that was on its way when the broker reported ends the difference; one from after it makes none."""
     return replace(holding, position=position, differs=holding.differs and position.quantity != holding.broker_quantity)
 
 
-def book_report(holding: Holding, event: BrokerEvent) -> Holding:
+def book_report(holding: HeldPosition, event: BrokerEvent) -> HeldPosition:
     """What the broker reports; a report that came before, or is older than the last one, changes nothing."""
     old = event.venue_time and holding.broker_sent_at and event.venue_time < holding.broker_sent_at
     if old or event.dedupe_key == holding.broker_key:
         return holding
     differs = event.quantity != holding.position.quantity
-    return Holding(holding.position, event.quantity, event.dedupe_key, event.venue_time, differs)
+    return HeldPosition(holding.position, event.quantity, event.dedupe_key, event.venue_time, differs)
 
 
 def was_held(quantity: Decimal | None, held: Decimal, recent: Iterable[Booking]) -> bool:

@@ -18,15 +18,25 @@ from trading_intents.clock import Clock, Pacer
 from trading_intents.controls.store import controls_from_texts
 from trading_intents.errors import PlatformError
 from trading_intents.execution import store
-from trading_intents.execution.links.leases import Claimable, Leases
-from trading_intents.execution.links.link import Link
-from trading_intents.execution.model import COMMANDS, Decision, Hold, Scene, Send, Settle, Terms, decide, used_up
-from trading_intents.execution.recorder import CANCEL, Entry, Recorder
+from trading_intents.execution.model import (
+    COMMANDS,
+    Decision,
+    Hold,
+    Send,
+    SendContext,
+    Settle,
+    TicketTerms,
+    decide,
+    used_up,
+)
+from trading_intents.execution.recorder import CANCEL, Recorder, RecorderEntry
+from trading_intents.execution.sessions.leases import Claimable, Leases
+from trading_intents.execution.sessions.session import BrokerSession
 from trading_intents.execution.store import ClaimedCommand
-from trading_intents.execution.tracker import answer
+from trading_intents.execution.tracker import answer_facts
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.orders.facts import CommandKind, FactKind, client_order_id
-from trading_intents.orders.ledger.matching import OwnFact
+from trading_intents.orders.ledger.matching import PlatformFact
 from trading_intents.orders.model import OrderState
 from trading_intents.outbox import intents_queue as queue
 from trading_intents.outbox import model as outbox
@@ -74,7 +84,7 @@ class _Record(msgspec.Struct):
 class Decided(FrozenStruct, frozen=True):
     command: ClaimedCommand
     client_order_id: str
-    link: Link | None
+    link: BrokerSession | None
     decision: Decision
 
 
@@ -241,10 +251,10 @@ class Dispatcher:
         self._sending.add(task)
         task.add_done_callback(on_end)
 
-    async def _carry_out(self, decided: Decided, link: Link, token: UUID, since_seconds: float) -> None:
+    async def _carry_out(self, decided: Decided, link: BrokerSession, token: UUID, since_seconds: float) -> None:
         command = decided.command
         row = _row(command, token)
-        entry = Entry(link.desk, row=row, client_order_id=decided.client_order_id)
+        entry = RecorderEntry(link.account_ref, row=row, client_order_id=decided.client_order_id)
         match decided.decision:
             case Settle(own, unclear):
                 entry = replace(entry, own=own, is_unclear=unclear, look_up=unclear)
@@ -256,16 +266,16 @@ class Dispatcher:
         link.remember(entry.events)
         await self._record(entry, row, since_seconds)
 
-    async def _send(self, link: Link, command: CommandKind, send: Send, since_seconds: float) -> CommandResult:
+    async def _send(self, link: BrokerSession, command: CommandKind, send: Send, since_seconds: float) -> CommandResult:
         ticket = send.ticket
         if send.left_seconds is not None:
             ticket = replace(ticket, not_after=since_seconds + send.left_seconds)
         with self._metrics.execution_call_seconds.labels(command.lower()).time():
             return await link.call(command, ticket, since_seconds + send.call_seconds)
 
-    def _answered(self, entry: Entry, row: ClaimedRow, result: CommandResult) -> Entry:
+    def _answered(self, entry: RecorderEntry, row: ClaimedRow, result: CommandResult) -> RecorderEntry:
         command, client_id = COMMANDS[row.event_type], entry.client_order_id
-        own = answer(row.order_key, command, client_id, result)
+        own = answer_facts(row.order_key, command, client_id, result)
         entry = replace(entry, events=result.updates, own=tuple(map(_with_code, own)))
         match result.outcome:
             case Outcome.NOT_SENT:
@@ -281,15 +291,17 @@ class Dispatcher:
             case Outcome.ACKED:
                 return entry
 
-    def _repeat_cancel(self, entry: Entry, row: ClaimedRow) -> Entry:
+    def _repeat_cancel(self, entry: RecorderEntry, row: ClaimedRow) -> RecorderEntry:
         """A CANCEL whose answer was lost is sent again, unless a look-up ends its order before; nothing else is."""
         return self._set_back(entry, row, "no answer came") if row.event_type == CANCEL else entry
 
-    def _set_back(self, entry: Entry, row: ClaimedRow, reason: str, after_seconds: float | None = None) -> Entry:
+    def _set_back(
+        self, entry: RecorderEntry, row: ClaimedRow, reason: str, after_seconds: float | None = None
+    ) -> RecorderEntry:
         self._wake_after(outbox.backoff_seconds(row.attempts) if after_seconds is None else after_seconds)
         return replace(entry, setback=Setback(row, reason, after_seconds))
 
-    async def _record(self, entry: Entry, row: ClaimedRow, since_seconds: float) -> None:
+    async def _record(self, entry: RecorderEntry, row: ClaimedRow, since_seconds: float) -> None:
         """Tries for as long as the claim can be ours; another worker then finds the command sent, and looks it up."""
         while True:
             try:
@@ -332,16 +344,16 @@ def _row(command: ClaimedCommand, token: UUID) -> ClaimedRow:
     )
 
 
-def _context(command: ClaimedCommand, client_id: str, max_age_seconds: float) -> Scene:
+def _context(command: ClaimedCommand, client_id: str, max_age_seconds: float) -> SendContext:
     record = msgspec.json.decode(command.record, type=_Record)
     assert command.claim_millis is not None
-    return Scene(
+    return SendContext(
         command=COMMANDS[command.event_type],
         order_id=UUID(command.order_id),
         client_order_id=client_id,
         confirmed_id=client_order_id(UUID(command.confirmed_action_id)),
         broker_order_id=command.external_order_id,
-        terms=Terms(
+        terms=TicketTerms(
             Symbol(record.symbol),
             record.order_side,
             ORDER_KINDS[record.order_type],
@@ -362,10 +374,10 @@ def _context(command: ClaimedCommand, client_id: str, max_age_seconds: float) ->
         lookups=int(command.lookups),
         account_disabled=command.account_disabled == TRUE,
         controls=controls_from_texts(command.controls),
-        most_age_seconds=max_age_seconds,
+        max_age_seconds=max_age_seconds,
     )
 
 
-def _with_code(fact: OwnFact) -> OwnFact:
+def _with_code(fact: PlatformFact) -> PlatformFact:
     """A CANCEL that was refused came to nothing, whatever words the broker has for it."""
     return replace(fact, reason=CANCEL_NOT_DELIVERED) if fact.kind is FactKind.CANCEL_REJECTED else fact

@@ -20,7 +20,7 @@ from trading_intents.brokers.port import (
 from trading_intents.controls.model import Controls, evaluate
 from trading_intents.orders.amounts import ZERO
 from trading_intents.orders.facts import CommandKind, FactKind
-from trading_intents.orders.ledger.matching import OwnFact
+from trading_intents.orders.ledger.matching import PlatformFact
 from trading_intents.trading import FrozenStruct, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 
 CALL_SECONDS = 3.5  # from the claim: the handler's four, less the time to write the answer down
@@ -46,7 +46,7 @@ COMMANDS = {
 }
 
 
-class Terms(FrozenStruct, frozen=True):
+class TicketTerms(FrozenStruct, frozen=True):
     """The order as a command wants it; of a CANCEL, as it stands."""
 
     symbol: Symbol
@@ -59,7 +59,7 @@ class Terms(FrozenStruct, frozen=True):
     route: RouteStrategy
 
 
-class Scene(FrozenStruct, frozen=True, kw_only=True):
+class SendContext(FrozenStruct, frozen=True, kw_only=True):
     """What a command meets, read under its order's lock. Ages are by the database's clock."""
 
     command: CommandKind
@@ -67,7 +67,7 @@ class Scene(FrozenStruct, frozen=True, kw_only=True):
     client_order_id: str
     confirmed_id: str  # of the version that the broker last confirmed
     broker_order_id: str | None
-    terms: Terms
+    terms: TicketTerms
     now: datetime
     age_seconds: float
     claim_seconds: float
@@ -79,7 +79,7 @@ class Scene(FrozenStruct, frozen=True, kw_only=True):
     lookups: int
     account_disabled: bool
     controls: Controls
-    most_age_seconds: float
+    max_age_seconds: float
 
 
 class Send(FrozenStruct, frozen=True):
@@ -93,7 +93,7 @@ class Send(FrozenStruct, frozen=True):
 class Settle(FrozenStruct, frozen=True):
     """Over without a call. `unclear`: it was sent before, and is to be looked up."""
 
-    own: tuple[OwnFact, ...] = ()
+    own: tuple[PlatformFact, ...] = ()
     unclear: bool = False
 
 
@@ -106,72 +106,72 @@ class Hold(FrozenStruct, frozen=True):
 Decision = Send | Settle | Hold
 
 
-def decide(scene: Scene) -> Decision:
-    if scene.order_status in FINAL_STATUSES:
+def decide(context: SendContext) -> Decision:
+    if context.order_status in FINAL_STATUSES:
         return Settle()
-    if scene.is_sent:
-        return Settle((_fact(scene, FactKind.UNCERTAIN),), unclear=True)
-    if scene.command is CommandKind.SUBMIT and scene.acknowledged:
+    if context.is_sent:
+        return Settle((_fact(context, FactKind.UNCERTAIN),), unclear=True)
+    if context.command is CommandKind.SUBMIT and context.acknowledged:
         # Not marked, and yet it arrived: a worker that was paused before its call has woken up.
         return Settle(unclear=True)
-    if scene.command is CommandKind.CANCEL:
-        waits = not scene.acknowledged and not scene.lookups and scene.age_seconds < HOLD_SECONDS
-        return _hold(scene) if waits else _send(scene, None)
-    if given_up := _given_up(scene):
+    if context.command is CommandKind.CANCEL:
+        waits = not context.acknowledged and not context.lookups and context.age_seconds < HOLD_SECONDS
+        return _hold(context) if waits else _send(context, None)
+    if given_up := _given_up(context):
         return Settle((given_up,))
-    if scene.command is CommandKind.REPLACE and not scene.acknowledged:
-        return _hold(scene)
-    return _send(scene, most_age_seconds(scene) - scene.age_seconds)
+    if context.command is CommandKind.REPLACE and not context.acknowledged:
+        return _hold(context)
+    return _send(context, max_age_seconds(context) - context.age_seconds)
 
 
-def _hold(scene: Scene) -> Hold:
-    return Hold(HOLD_PAUSES_SECONDS[scene.age_seconds > HOLD_SECONDS])
+def _hold(context: SendContext) -> Hold:
+    return Hold(HOLD_PAUSES_SECONDS[context.age_seconds > HOLD_SECONDS])
 
 
-def most_age_seconds(scene: Scene) -> float:
-    stale_millis = scene.controls.time.stale_order_millis if scene.controls.time else None
-    return scene.most_age_seconds if stale_millis is None else min(scene.most_age_seconds, stale_millis / 1000)
+def max_age_seconds(context: SendContext) -> float:
+    stale_millis = context.controls.time.stale_order_millis if context.controls.time else None
+    return context.max_age_seconds if stale_millis is None else min(context.max_age_seconds, stale_millis / 1000)
 
 
-def _given_up(scene: Scene) -> OwnFact | None:
+def _given_up(context: SendContext) -> PlatformFact | None:
     """Why a CREATE or REPLACE that never arrived is not to be sent."""
-    is_create = scene.command is CommandKind.SUBMIT
-    if scene.cancel_requested:
+    is_create = context.command is CommandKind.SUBMIT
+    if context.cancel_requested:
         if is_create:
-            return _fact(scene, FactKind.CANCELLED_BEFORE_SEND)
-        return _fact(scene, FactKind.REPLACE_DROPPED, "cancel_requested")
-    if scene.age_seconds > most_age_seconds(scene):
-        if scene.is_resend:
-            return used_up(scene.command, scene.order_id, scene.client_order_id)
-        return _fact(scene, FactKind.STALE if is_create else FactKind.REPLACE_DROPPED, "stale")
-    refused = "account_disabled" if scene.account_disabled else None
-    if triggered := evaluate(scene.controls, scene.terms.symbol, scene.now):
+            return _fact(context, FactKind.CANCELLED_BEFORE_SEND)
+        return _fact(context, FactKind.REPLACE_DROPPED, "cancel_requested")
+    if context.age_seconds > max_age_seconds(context):
+        if context.is_resend:
+            return used_up(context.command, context.order_id, context.client_order_id)
+        return _fact(context, FactKind.STALE if is_create else FactKind.REPLACE_DROPPED, "stale")
+    refused = "account_disabled" if context.account_disabled else None
+    if triggered := evaluate(context.controls, context.terms.symbol, context.now):
         refused = triggered[0].reason
-    return _fact(scene, FactKind.REFUSED if is_create else FactKind.REPLACE_DROPPED, refused) if refused else None
+    return _fact(context, FactKind.REFUSED if is_create else FactKind.REPLACE_DROPPED, refused) if refused else None
 
 
-def used_up(command: CommandKind, order_id: UUID, client_order_id: str) -> OwnFact:
+def used_up(command: CommandKind, order_id: UUID, client_order_id: str) -> PlatformFact:
     """What a command comes to whose attempts are used up and that was never sent."""
     kind, reason = {
         CommandKind.SUBMIT: (FactKind.NOT_DELIVERED, None),
         CommandKind.REPLACE: (FactKind.REPLACE_DROPPED, "not_delivered"),
         CommandKind.CANCEL: (FactKind.CANCEL_DROPPED, None),
     }[command]
-    return OwnFact(order_id, kind, client_order_id, reason)
+    return PlatformFact(order_id, kind, client_order_id, reason)
 
 
-def _fact(scene: Scene, kind: FactKind, reason: str | None = None) -> OwnFact:
-    return OwnFact(scene.order_id, kind, scene.client_order_id, reason)
+def _fact(context: SendContext, kind: FactKind, reason: str | None = None) -> PlatformFact:
+    return PlatformFact(context.order_id, kind, context.client_order_id, reason)
 
 
-def _send(scene: Scene, left_seconds: float | None) -> Decision:
-    if scene.claim_seconds > SEND_SECONDS:
+def _send(context: SendContext, left_seconds: float | None) -> Decision:
+    if context.claim_seconds > SEND_SECONDS:
         return Hold(0.0)
-    terms, is_create = scene.terms, scene.command is CommandKind.SUBMIT
+    terms, is_create = context.terms, context.command is CommandKind.SUBMIT
     ticket = OrderTicket(
-        client_order_id=scene.client_order_id,
-        broker_order_id=None if is_create else scene.broker_order_id,
-        orig_client_order_id=None if is_create else scene.confirmed_id,
+        client_order_id=context.client_order_id,
+        broker_order_id=None if is_create else context.broker_order_id,
+        orig_client_order_id=None if is_create else context.confirmed_id,
         symbol=terms.symbol,
         side=terms.side,
         kind=terms.kind,
@@ -182,10 +182,10 @@ def _send(scene: Scene, left_seconds: float | None) -> Decision:
         extended_hours=terms.time_in_force is TimeInForce.EXT,
         route=terms.route,
     )
-    return Send(ticket, left_seconds, CALL_SECONDS - scene.claim_seconds)
+    return Send(ticket, left_seconds, CALL_SECONDS - context.claim_seconds)
 
 
-class Doubt(FrozenStruct, frozen=True):
+class UnresolvedOrder(FrozenStruct, frozen=True):
     """An order of which something is not known: whether the broker has it, or a command of it whose answer was lost."""
 
     order_status: str
@@ -205,7 +205,7 @@ class Doubt(FrozenStruct, frozen=True):
         return self.order_status in FINAL_STATUSES and "resurrected" in self.flags
 
 
-class Finding(StrEnum):
+class Verdict(StrEnum):
     """What a look-up comes to, once what was found is written down."""
 
     KNOWN = "known"
@@ -216,45 +216,47 @@ class Finding(StrEnum):
     UNKNOWN = "unknown"
 
 
-def find(doubt: Doubt, order: Lookup, replaced: Lookup | None, lookup: LookupKind) -> Finding:
-    """`doubt` is what is left of it; `replaced` was found under the id of an unanswered REPLACE."""
+def classify_lookup(unresolved: UnresolvedOrder, order: Lookup, replaced: Lookup | None, lookup: LookupKind) -> Verdict:
+    """`unresolved` is what is left of it; `replaced` was found under the id of an unanswered REPLACE."""
     is_proof = lookup is LookupKind.DURABLE
-    if doubt.is_resurrected:
+    if unresolved.is_resurrected:
         if isinstance(order, LookupUnknown):
-            return Finding.UNKNOWN
-        return Finding.ALIVE if isinstance(order, OrderSnapshot) and is_working(order) else Finding.KNOWN
-    if doubt.order_status in FINAL_STATUSES:
-        return Finding.KNOWN
-    if not doubt.acknowledged:
-        if not doubt.is_sent:
-            return Finding.KNOWN  # it is in the queue
-        return Finding.MISSING if isinstance(order, Absent) and is_proof else Finding.UNKNOWN
-    if doubt.replace_id:
+            return Verdict.UNKNOWN
+        return Verdict.ALIVE if isinstance(order, OrderSnapshot) and is_working(order) else Verdict.KNOWN
+    if unresolved.order_status in FINAL_STATUSES:
+        return Verdict.KNOWN
+    if not unresolved.acknowledged:
+        if not unresolved.is_sent:
+            return Verdict.KNOWN  # it is in the queue
+        return Verdict.MISSING if isinstance(order, Absent) and is_proof else Verdict.UNKNOWN
+    if unresolved.replace_id:
         absent = isinstance(replaced, Absent) and isinstance(order, OrderSnapshot) and is_proof
-        return Finding.MISSING if absent else Finding.UNKNOWN
-    if doubt.cancel_id:
-        return Finding.MISSING if isinstance(order, OrderSnapshot) and is_working(order) else Finding.UNKNOWN
+        return Verdict.MISSING if absent else Verdict.UNKNOWN
+    if unresolved.cancel_id:
+        return Verdict.MISSING if isinstance(order, OrderSnapshot) and is_working(order) else Verdict.UNKNOWN
     if isinstance(order, OrderSnapshot):
-        return Finding.WAITING if doubt.is_pending else Finding.KNOWN
-    return Finding.LOST if isinstance(order, Absent) else Finding.UNKNOWN
+        return Verdict.WAITING if unresolved.is_pending else Verdict.KNOWN
+    return Verdict.LOST if isinstance(order, Absent) else Verdict.UNKNOWN
 
 
-def not_delivered_fact(order_id: UUID, create_id: str, doubt: Doubt, unique_order_ids: bool) -> OwnFact | None:
+def not_delivered_fact(
+    order_id: UUID, create_id: str, unresolved: UnresolvedOrder, unique_order_ids: bool
+) -> PlatformFact | None:
     """What becomes of the command in doubt, which never arrived. None: it is a CREATE to be sent again, which only a
     broker that refuses a used id for ever makes safe: the first send may still be under way somewhere. One from a
     restored backup is never sent again: whoever asked for it may know by now that it did not happen."""
-    if not doubt.acknowledged:
-        if doubt.is_restored:
-            return OwnFact(order_id, FactKind.STALE, create_id)
+    if not unresolved.acknowledged:
+        if unresolved.is_restored:
+            return PlatformFact(order_id, FactKind.STALE, create_id)
         if not unique_order_ids:
             return used_up(CommandKind.SUBMIT, order_id, create_id)
-        return OwnFact(order_id, FactKind.CANCELLED_BEFORE_SEND, create_id) if doubt.was_cancelled else None
-    if doubt.replace_id and doubt.is_restored:
-        return OwnFact(order_id, FactKind.REPLACE_DROPPED, doubt.replace_id, "stale")
-    if doubt.replace_id:
-        return used_up(CommandKind.REPLACE, order_id, doubt.replace_id)
-    assert doubt.cancel_id
-    return used_up(CommandKind.CANCEL, order_id, doubt.cancel_id)
+        return PlatformFact(order_id, FactKind.CANCELLED_BEFORE_SEND, create_id) if unresolved.was_cancelled else None
+    if unresolved.replace_id and unresolved.is_restored:
+        return PlatformFact(order_id, FactKind.REPLACE_DROPPED, unresolved.replace_id, "stale")
+    if unresolved.replace_id:
+        return used_up(CommandKind.REPLACE, order_id, unresolved.replace_id)
+    assert unresolved.cancel_id
+    return used_up(CommandKind.CANCEL, order_id, unresolved.cancel_id)
 
 
 def is_working(order: OrderSnapshot) -> bool:
@@ -266,17 +268,17 @@ def is_working(order: OrderSnapshot) -> bool:
     return max(filled, counted) < order.quantity
 
 
-def lookup_delay_seconds(finding: Finding, doubt: Doubt) -> float | None:
+def lookup_delay_seconds(verdict: Verdict, unresolved: UnresolvedOrder) -> float | None:
     """Until the next look-up; None: there is nothing in doubt any more."""
-    match finding:
-        case Finding.KNOWN:
+    match verdict:
+        case Verdict.KNOWN:
             return None
-        case Finding.WAITING | Finding.LOST:
+        case Verdict.WAITING | Verdict.LOST:
             return LOOKUP_PAUSES_SECONDS[-1]
-        case Finding.MISSING:
-            return next_lookup_seconds(doubt.lookups + 1, doubt.absent_seconds or 0)
-        case Finding.UNKNOWN | Finding.ALIVE:
-            return next_lookup_seconds(doubt.lookups + 1, None)
+        case Verdict.MISSING:
+            return next_lookup_seconds(unresolved.lookups + 1, unresolved.absent_seconds or 0)
+        case Verdict.UNKNOWN | Verdict.ALIVE:
+            return next_lookup_seconds(unresolved.lookups + 1, None)
 
 
 def next_lookup_seconds(lookups: int, absent_seconds: float | None) -> float:

@@ -10,8 +10,15 @@ from trading_intents.brokers.port import BrokerEvent
 from trading_intents.errors import Unavailable
 from trading_intents.execution import store
 from trading_intents.execution.model import LOOKUP_PAUSES_SECONDS
-from trading_intents.execution.tracker import Booked, Recorded, publishing, record, warn, writes
-from trading_intents.orders.ledger.matching import Desk, OwnFact, Recording
+from trading_intents.execution.tracker import (
+    BookedOrder,
+    RecordedAccount,
+    publish_statements,
+    record,
+    warn,
+    write_statements,
+)
+from trading_intents.orders.ledger.matching import AccountRecording, AccountRef, PlatformFact
 from trading_intents.outbox import intents_queue as outbox
 from trading_intents.outbox.model import ClaimedRow, Status
 from trading_intents.outbox.queue import Setback
@@ -31,12 +38,12 @@ LOCK_NOT_AVAILABLE, UNIQUE_VIOLATION = "55P03", "23505"
 LIMIT_LOCK_WAIT = Statement("SET LOCAL lock_timeout = '50ms'")
 
 
-class Entry(FrozenStruct, frozen=True):
+class RecorderEntry(FrozenStruct, frozen=True):
     """What is to be written together. A claimed `row` is completed, or with `setback` put back or failed."""
 
-    desk: Desk
+    account_ref: AccountRef
     events: tuple[BrokerEvent, ...] = ()
-    own: tuple[OwnFact, ...] = ()
+    own: tuple[PlatformFact, ...] = ()
     row: ClaimedRow | None = None
     setback: Setback | None = None
     client_order_id: str = ""  # of the row's command
@@ -45,31 +52,33 @@ class Entry(FrozenStruct, frozen=True):
     look_up: bool = False  # the order's state at the broker is in doubt
 
 
-class Written(FrozenStruct, frozen=True):
+class RecorderResult(FrozenStruct, frozen=True):
     """What became of an entry's row, None when its claim was lost and the entry with it; and the orders as they are now
     that changed in its transaction."""
 
     status: Status | None
-    orders: Mapping[UUID, Booked]
+    orders: Mapping[UUID, BookedOrder]
 
 
 class Recorder:
-    """`on_doubt` runs when an order is to be looked up."""
+    """`on_unresolved` runs when an order is to be looked up."""
 
     def __init__(
         self,
         transactions: GroupTransactions,
         attempt_limit: int,
-        on_doubt: Callable[[], None],
+        on_unresolved: Callable[[], None],
         signals: Signals,
         metrics: Metrics,
         log: Log,
     ) -> None:
-        self._transactions, self._attempt_limit, self._on_doubt = transactions, attempt_limit, on_doubt
+        self._transactions, self._attempt_limit, self._on_unresolved = transactions, attempt_limit, on_unresolved
         self._signals, self._metrics, self._log = signals, metrics, log
-        self._group: GroupCommit[Entry, Written] = GroupCommit(self._write, lambda entry: 1 + len(entry.events) // 4)
+        self._group: GroupCommit[RecorderEntry, RecorderResult] = GroupCommit(
+            self._write, lambda entry: 1 + len(entry.events) // 4
+        )
 
-    async def write(self, entry: Entry) -> Written:
+    async def write(self, entry: RecorderEntry) -> RecorderResult:
         """Unavailable: nothing was written. OutcomeUnknown: perhaps; writing it again changes nothing twice."""
         return await self._group.put(entry)
 
@@ -77,34 +86,36 @@ class Recorder:
         await self._group.close()
         self._transactions.close()
 
-    async def book(self, tx: Tx, desk: Desk, events: Sequence[BrokerEvent], own: Sequence[OwnFact] = ()) -> Recorded:
-        """The first statements of a transaction that `publish` and `told` must follow."""
+    async def record_in_tx(
+        self, tx: Tx, account_ref: AccountRef, events: Sequence[BrokerEvent], own: Sequence[PlatformFact] = ()
+    ) -> RecordedAccount:
+        """The first statements of a transaction that `publish` and `notify_committed` must follow."""
         runner = PoolTransaction(tx)
-        (recorded,), _ = await record(runner, [Recording(desk, events, own)])
-        await runner.run(writes([recorded]))
+        (recorded,), _ = await record(runner, [AccountRecording(account_ref, events, own)])
+        await runner.run(write_statements([recorded]))
         if recorded.resurrected:
             await runner.run([store.looking_up(recorded.resurrected, 0)])
         return recorded
 
-    async def publish(self, tx: Tx, recorded: Recorded) -> None:
+    async def publish(self, tx: Tx, recorded: RecordedAccount) -> None:
         """The last statements before the commit."""
-        await PoolTransaction(tx).run(publishing([recorded]))
+        await PoolTransaction(tx).run(publish_statements([recorded]))
 
-    def told(self, recorded: Recorded) -> None:
+    def notify_committed(self, recorded: RecordedAccount) -> None:
         """After the commit."""
         if recorded.events:
             self._signals.notify(STREAM)
         for order_id in recorded.resurrected:
             self._metrics.alert("resurrected")
             self._log.error("resurrected order found", order=str(order_id))
-            self._on_doubt()
+            self._on_unresolved()
         warn(recorded, self._log, self._metrics)
 
-    async def _write(self, entries: list[Entry]) -> list[Written | Exception]:
+    async def _write(self, entries: list[RecorderEntry]) -> list[RecorderResult | Exception]:
         try:
             return [*await self._commit(entries)]
-        except _HeadHeld:
-            parts = _split(entries, lambda entry: entry.desk.organization_id)
+        except _StreamHeadHeld:
+            parts = _split(entries, lambda entry: entry.account_ref.organization_id)
             if len(parts) == 1:
                 return [Unavailable("the database is busy: another transaction holds the organization's stream")] * len(
                     entries
@@ -114,16 +125,16 @@ class Recorder:
                 raise
             if len(entries) == 1:
                 return [Unavailable("the database is busy: another transaction records the same")]
-            parts = _split(entries, lambda entry: entry.desk.account_id)
+            parts = _split(entries, lambda entry: entry.account_ref.account_id)
             if len(parts) == 1:
                 parts = [[entry] for entry in entries]
-        results: dict[int, Written | Exception] = {}
+        results: dict[int, RecorderResult | Exception] = {}
         for part in parts:
             for entry, result in zip(part, await self._write(part), strict=True):
                 results[id(entry)] = result
         return [results[id(entry)] for entry in entries]
 
-    async def _commit(self, entries: list[Entry]) -> list[Written]:
+    async def _commit(self, entries: list[RecorderEntry]) -> list[RecorderResult]:
         rows = [entry.row for entry in entries if entry.row]
         async with self._transactions.transaction() as tx:
             lock_rows = [outbox.lock_claimed(rows)] if rows else []
@@ -131,29 +142,29 @@ class Recorder:
             held = outbox.parse_locked(replies[0]) if rows else set()
             if any((row.id, row.token) not in held for row in rows):
                 if len(entries) > 1:
-                    raise _ClaimLost  # each by itself
-                return [Written(None, {})]
+                    raise _RowClaimLost  # each by itself
+                return [RecorderResult(None, {})]
             cancelled = {order_id for each in recorded for order_id in each.cancelled}
-            entries = [_hurried(entry, cancelled) for entry in entries]
+            entries = [_make_due_now(entry, cancelled) for entry in entries]
             ends = [*self._follow(entries, recorded), *self._end_rows(entries)]
             try:
-                await tx.commit([*writes(recorded), *ends, *publishing(recorded)])
+                await tx.commit([*write_statements(recorded), *ends, *publish_statements(recorded)])
             except StatementRefused as error:
                 if error.code == LOCK_NOT_AVAILABLE:  # all other locks are held by now
-                    raise _HeadHeld(error.code, "a stream head is held") from None
+                    raise _StreamHeadHeld(error.code, "a stream head is held") from None
                 raise
         for each in recorded:
-            self.told(each)
+            self.notify_committed(each)
         if any(entry.look_up for entry in entries):
-            self._on_doubt()
+            self._on_unresolved()
         orders = {order_id: booked for each in recorded for order_id, booked in each.orders.items()}
-        return [Written(self._status(entry), orders) for entry in entries]
+        return [RecorderResult(self._status(entry), orders) for entry in entries]
 
-    def _follow(self, entries: Sequence[Entry], recorded: Sequence[Recorded]) -> list[Statement]:
+    def _follow(self, entries: Sequence[RecorderEntry], recorded: Sequence[RecordedAccount]) -> list[Statement]:
         doubted = {entry.row.order_key for entry in entries if entry.look_up and entry.row}
         resurrected = {order_id for each in recorded for order_id in each.resurrected}
         unclear, unsent = (
-            [(entry.desk.account_id, entry.client_order_id) for entry in entries if getattr(entry, name)]
+            [(entry.account_ref.account_id, entry.client_order_id) for entry in entries if getattr(entry, name)]
             for name in ("is_unclear", "is_unsent")
         )
         return [
@@ -163,7 +174,7 @@ class Recorder:
             *([store.unmarking_sent(unsent)] if unsent else ()),
         ]
 
-    def _end_rows(self, entries: Sequence[Entry]) -> list[Statement]:
+    def _end_rows(self, entries: Sequence[RecorderEntry]) -> list[Statement]:
         done = [entry.row for entry in entries if entry.row and not entry.setback]
         setbacks = [entry.setback for entry in entries if entry.setback]
         return [
@@ -171,7 +182,7 @@ class Recorder:
             *([outbox.retrying(setbacks, self._attempt_limit)] if setbacks else ()),
         ]
 
-    def _status(self, entry: Entry) -> Status | None:
+    def _status(self, entry: RecorderEntry) -> Status | None:
         if entry.row is None:
             return None
         if entry.setback is None:
@@ -179,22 +190,22 @@ class Recorder:
         return Status.PENDING if entry.row.attempts < self._attempt_limit else Status.FAILED
 
 
-class _HeadHeld(StatementRefused):
+class _StreamHeadHeld(StatementRefused):
     """Another transaction holds the stream head of an organization in the batch."""
 
 
-class _ClaimLost(Exception):
+class _RowClaimLost(Exception):
     """Of a row in the batch: it is another worker's by now."""
 
 
-def _recordings(entries: Sequence[Entry]) -> list[Recording]:
+def _recordings(entries: Sequence[RecorderEntry]) -> list[AccountRecording]:
     """One of each account; an order whose row is put back is locked with the others."""
-    by_account: dict[UUID, list[Entry]] = {}
+    by_account: dict[UUID, list[RecorderEntry]] = {}
     for entry in entries:
-        by_account.setdefault(entry.desk.account_id, []).append(entry)
+        by_account.setdefault(entry.account_ref.account_id, []).append(entry)
     return [
-        Recording(
-            part[0].desk,
+        AccountRecording(
+            part[0].account_ref,
             [event for entry in part for event in entry.events],
             [fact for entry in part for fact in entry.own],
             frozenset(entry.row.order_key for entry in part if entry.row and entry.setback),
@@ -203,7 +214,7 @@ def _recordings(entries: Sequence[Entry]) -> list[Recording]:
     ]
 
 
-def _hurried(entry: Entry, cancelled: set[UUID]) -> Entry:
+def _make_due_now(entry: RecorderEntry, cancelled: set[UUID]) -> RecorderEntry:
     """A CANCEL that came meanwhile does not wait for the next attempt of what it cancels. It makes waiting rows due
     under the order's lock, as this looks for it."""
     setback = entry.setback
@@ -212,8 +223,8 @@ def _hurried(entry: Entry, cancelled: set[UUID]) -> Entry:
     return replace(entry, setback=replace(setback, after_seconds=0.0, is_urgent=True))
 
 
-def _split(entries: Sequence[Entry], key: Callable[[Entry], Hashable]) -> list[list[Entry]]:
-    parts: dict[Hashable, list[Entry]] = {}
+def _split(entries: Sequence[RecorderEntry], key: Callable[[RecorderEntry], Hashable]) -> list[list[RecorderEntry]]:
+    parts: dict[Hashable, list[RecorderEntry]] = {}
     for entry in entries:
         parts.setdefault(key(entry), []).append(entry)
     return list(parts.values())

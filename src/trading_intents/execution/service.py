@@ -8,11 +8,11 @@ from trading_intents.accounts.vault import Vault
 from trading_intents.brokers.port import Outcome
 from trading_intents.brokers.registry import Registry
 from trading_intents.execution.dispatcher import Dispatcher, SendLimits
-from trading_intents.execution.links.leases import CHANNEL, Leases
-from trading_intents.execution.links.listening import Exchange
 from trading_intents.execution.model import COMMANDS
+from trading_intents.execution.reconciler import FOUND, AppendCancel, Reconciler
 from trading_intents.execution.recorder import Recorder
-from trading_intents.execution.watch import FOUND, AppendCancel, Watch
+from trading_intents.execution.sessions.event_reader import SessionDependencies
+from trading_intents.execution.sessions.leases import CHANNEL, Leases
 from trading_intents.ids import IdMaker
 from trading_intents.orders.facts import CommandKind
 from trading_intents.outbox.model import HANDLER_SECONDS, Queue, channel
@@ -33,18 +33,18 @@ class Execution:
         settings: Callable[[str], Mapping[str, str]],
         signals: Signals,
         make_id: IdMaker,
-        most_age_millis: int,
+        max_age_millis: int,
         append_cancel: AppendCancel,
         open_transactions: Callable[[], GroupTransactions],
         reconcile_seconds: float,
     ) -> None:
         """`settings` gives those of a broker."""
         pool, clock, metrics, log = shop.pool, shop.clock, shop.metrics, shop.log
-        limits = SendLimits(most_age_millis, shop.attempt_limit)
+        limits = SendLimits(max_age_millis, shop.attempt_limit)
         self._recorder = Recorder(
-            open_transactions(), shop.attempt_limit, lambda: self._watch.stir_after(), signals, metrics, log
+            open_transactions(), shop.attempt_limit, lambda: self._reconciler.wake_after(), signals, metrics, log
         )
-        exchange = Exchange(
+        dependencies = SessionDependencies(
             pool=pool,
             integrations_pool=pool.share(),
             brokers=brokers,
@@ -55,15 +55,17 @@ class Execution:
             clock=clock,
             metrics=metrics,
             log=log,
-            changed=lambda: self.leases.state_changed(),
+            on_state_change=lambda: self.leases.state_changed(),
             open_transactions=open_transactions,
             reconcile_seconds=reconcile_seconds,
         )
-        self.leases = Leases(exchange, make_id, most_age_millis, lambda: self._dispatcher.wake())
+        self.leases = Leases(dependencies, make_id, max_age_millis, lambda: self._dispatcher.wake())
         self._dispatcher = Dispatcher(
             open_transactions(), self.leases, self._recorder, limits, make_id, clock, metrics, log
         )
-        self._watch = Watch(pool, self.leases, self._recorder, limits, append_cancel, make_id, clock, metrics, log)
+        self._reconciler = Reconciler(
+            pool, self.leases, self._recorder, limits, append_cancel, make_id, clock, metrics, log
+        )
         self._shop, self._signals = shop, signals
         make_outbox_series(Queue.INTENTS, COMMANDS, metrics)
         commands = [command.lower() for command in CommandKind]
@@ -75,10 +77,10 @@ class Execution:
 
     def start(self) -> None:
         self._signals.subscribe(channel(Queue.INTENTS), self._dispatcher.wake)
-        self._signals.subscribe(channel(Queue.ACCOUNTS), self.leases.stir)
-        self._signals.subscribe(CHANNEL, self.leases.stir)
+        self._signals.subscribe(channel(Queue.ACCOUNTS), self.leases.wake)
+        self._signals.subscribe(CHANNEL, self.leases.wake)
         self.leases.start()
-        self._watch.start()
+        self._reconciler.start()
         self._dispatcher.start()
         shop = self._shop
         self._upkeep = asyncio.create_task(keep_up(Queue.INTENTS, shop.pool, shop.metrics, shop.log))
@@ -89,6 +91,6 @@ class Execution:
         if self._upkeep:
             self._upkeep.cancel()
             await asyncio.gather(self._upkeep, return_exceptions=True)
-        await self._watch.close()
+        await self._reconciler.close()
         await self.leases.close(min(limit_seconds, HANDLER_SECONDS))
         await self._recorder.close()

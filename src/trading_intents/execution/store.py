@@ -190,7 +190,7 @@ async def has_open_orders(tx: Tx, account_id: UUID) -> bool:
     return found
 
 
-async def doubt_missing(
+async def look_up_missing(
     tx: Tx, account_id: UUID, client_order_ids: Sequence[str], numbers: Sequence[str], is_back: bool
 ) -> None:
     """Open orders that the broker was sent and does not name among its own, neither by client order id nor by its own
@@ -227,7 +227,7 @@ async def doubt_missing(
     )
 
 
-async def doubt_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float) -> bool:
+async def look_up_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float) -> bool:
     """Open orders with a command that the broker took so long ago, and that has not happened, are looked up. Whether
     there is any."""
     tag = await tx.execute(
@@ -251,7 +251,7 @@ async def doubt_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float) 
     return tag != "UPDATE 0"
 
 
-_DOUBT = f"""
+_UNRESOLVED = f"""
     SELECT o.order_id, o.account_id, o.organization_id, o.order_status, o.flags, o.external_order_id, o.lookups,
         o.lookup_due_at, o.create_seq, o.pending_replace_seq,
         extract(epoch FROM clock_timestamp() - o.absent_at)::float8 AS absent_seconds,
@@ -291,7 +291,7 @@ async def due_lookups(tx: Tx, account_ids: Sequence[UUID], limit: int) -> list[R
     """Of each account the first ones, so many at most."""
     return await tx.fetch(
         f"""
-        {_DOUBT} WHERE o.order_id = ANY (ARRAY (
+        {_UNRESOLVED} WHERE o.order_id = ANY (ARRAY (
             SELECT due.order_id FROM unnest($1::uuid[]) AS asked (account_id) CROSS JOIN LATERAL (
                 SELECT order_id FROM orders
                 WHERE account_id = asked.account_id AND lookup_due_at <= (SELECT clock_timestamp())
@@ -305,9 +305,9 @@ async def due_lookups(tx: Tx, account_ids: Sequence[UUID], limit: int) -> list[R
     )
 
 
-async def read_doubt(tx: Tx, order_id: UUID) -> Row:
+async def read_unresolved(tx: Tx, order_id: UUID) -> Row:
     """Of an order that is locked."""
-    row = await tx.fetchrow(f"{_DOUBT} WHERE o.order_id = $1", order_id)
+    row = await tx.fetchrow(f"{_UNRESOLVED} WHERE o.order_id = $1", order_id)
     assert row is not None
     return row
 

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from trading_intents.brokers.port import BrokerEvent, CommandResult, EventKind
 from trading_intents.clock import Pacer
 from trading_intents.execution.booking import (
-    Holding,
-    Settled,
+    HeldPosition,
+    SettledOrder,
     TradeChange,
     book_report,
     book_trade,
@@ -36,18 +36,18 @@ from trading_intents.orders.facts import (
 from trading_intents.orders.ledger import store as ledger
 from trading_intents.orders.ledger import writes as written
 from trading_intents.orders.ledger.matching import (
-    Desk,
-    Index,
-    News,
-    OwnFact,
-    Prepared,
-    Recording,
+    AccountRecording,
+    AccountRef,
+    LedgerIndex,
+    NewFacts,
+    PlatformFact,
+    PreparedRecording,
     concerned_names,
-    find_news,
+    find_new_facts,
     prepare,
     reported_places,
 )
-from trading_intents.orders.ledger.store import Name, Place, parse_ledger, read_ledger
+from trading_intents.orders.ledger.store import AccountName, PositionKey, parse_ledger, read_ledger
 from trading_intents.orders.model import OrderView
 from trading_intents.orders.positions import Position, from_trades, opening, position_columns
 from trading_intents.storage.database import Row
@@ -64,14 +64,14 @@ REPORT_AGE = timedelta(seconds=15)
 MAX_OVERTAKING_FILLS = 20_000  # in REPORT_AGE
 
 
-class Booked(FrozenStruct, frozen=True):
+class BookedOrder(FrozenStruct, frozen=True):
     """An order after its new facts: the row as it is now, and the view that it was made of."""
 
     row: Row
     view: OrderView
 
 
-class Difference(FrozenStruct, frozen=True):
+class PositionDifference(FrozenStruct, frozen=True):
     """A position of which the broker newly reports another quantity than ours."""
 
     symbol: str
@@ -83,20 +83,20 @@ class PositionChange(FrozenStruct, frozen=True):
     row: Row  # as it is now
     is_new: bool
     visible: bool  # whether a reader sees it changed
-    difference: Difference | None
+    difference: PositionDifference | None
 
 
-class Recorded(FrozenStruct, frozen=True):
+class RecordedAccount(FrozenStruct, frozen=True):
     """What becomes of a recording. Orders that no new fact touched are not in it."""
 
-    desk: Desk
-    news: News
-    orders: Mapping[UUID, Booked]
+    account_ref: AccountRef
+    new_facts: NewFacts
+    orders: Mapping[UUID, BookedOrder]
     written: tuple[Row, ...]  # orders that are to be
     resurrected: tuple[UUID, ...]  # the broker has them though they were given up: cancel at once
     trades: tuple[TradeChange, ...]  # as they are booked
     positions: tuple[PositionChange, ...]
-    differences: tuple[Difference, ...]
+    differences: tuple[PositionDifference, ...]
     entries: tuple[Entry, ...]
     events: Sequence[Event]  # to be published
     trade_places: Mapping[UUID, int]  # of the trades' events among them
@@ -105,10 +105,12 @@ class Recorded(FrozenStruct, frozen=True):
     conflicts: tuple[tuple[Fact, UUID | None], ...] = ()  # told under a key or execution id of something else: lost
 
 
-def answer(order_id: UUID, command: CommandKind, client_order_id: str, result: CommandResult) -> tuple[OwnFact, ...]:
+def answer_facts(
+    order_id: UUID, command: CommandKind, client_order_id: str, result: CommandResult
+) -> tuple[PlatformFact, ...]:
     """What a command's outcome says by itself. Its updates are events: hand them to `record` beside this."""
     return tuple(
-        OwnFact(order_id, fact.kind, client_order_id, fact.reason, fact.broker_order_id)
+        PlatformFact(order_id, fact.kind, client_order_id, fact.reason, fact.broker_order_id)
         for fact in result_facts(command, client_order_id, result, 0)
         if fact.key.startswith("own:")
     )
@@ -116,36 +118,36 @@ def answer(order_id: UUID, command: CommandKind, client_order_id: str, result: C
 
 async def record(
     tx: StatementRunner,
-    recordings: Sequence[Recording],
+    recordings: Sequence[AccountRecording],
     also: Sequence[Statement] = (),
     before: Sequence[Statement] = (),
-) -> tuple[list[Recorded], list[Reply]]:
+) -> tuple[list[RecordedAccount], list[Reply]]:
     """One of each account. Locks the orders concerned by id, then positions by account and symbol, and runs what is to
     be read `also` under these locks; then says what changes. What was seen before changes nothing.
 
-    `writes` are to be run next, `publishing` last before the commit.
+    `write_statements` are to be run next, `publish_statements` last before the commit.
     """
     prepared = [prepare(each) for each in recordings]
     reads = read_ledger(concerned_names(prepared), reported_places(prepared))
     replies = (await tx.run([*before, *reads, *also]))[len(before) :]
     count = len(reads)
-    index = Index(parse_ledger(replies[:count]))
+    index = LedgerIndex(parse_ledger(replies[:count]))
     pacer = Pacer()
     return [await _book(tx, each, index, pacer) for each in prepared], replies[count:]
 
 
-async def _book(tx: StatementRunner, prepared: Prepared, index: Index, pacer: Pacer) -> Recorded:
-    desk = prepared.desk
-    news = find_news(prepared, index)
-    settled = await _settle(news, index, pacer)
+async def _book(tx: StatementRunner, prepared: PreparedRecording, index: LedgerIndex, pacer: Pacer) -> RecordedAccount:
+    account_ref = prepared.account_ref
+    new_facts = find_new_facts(prepared, index)
+    settled = await _settle(new_facts, index, pacer)
     changes = sorted((change for each in settled for change in each.trades), key=lambda change: change.place)
     reports = [(place, event) for place, event in enumerate(prepared.events) if event.kind is EventKind.POSITION]
-    holdings = await _book_positions(tx, desk, index, changes, reports) if changes or reports else []
+    holdings = await _book_positions(tx, account_ref, index, changes, reports) if changes or reports else []
     events, trade_places = await _collect_events(settled, holdings, pacer)
-    return Recorded(
-        desk,
-        news,
-        {each.row["order_id"]: Booked(each.row, each.view) for each in settled},
+    return RecordedAccount(
+        account_ref,
+        new_facts,
+        {each.row["order_id"]: BookedOrder(each.row, each.view) for each in settled},
         tuple(each.row for each in settled if each.written),
         tuple(each.row["order_id"] for each in settled if each.resurrected),
         tuple(changes),
@@ -156,15 +158,27 @@ async def _book(tx: StatementRunner, prepared: Prepared, index: Index, pacer: Pa
         trade_places,
         frozenset(each for each in prepared.also_locked if index.histories[each].row["cancel_requested"]),
         prepared.left_out,
-        (*news.conflicts, *((fact, each.row["order_id"]) for each in settled for fact in each.conflicts)),
+        (*new_facts.conflicts, *((fact, each.row["order_id"]) for each in settled for fact in each.conflicts)),
     )
 
 
-def writes(recorded: Sequence[Recorded]) -> list[Statement]:
+def write_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
     """Facts, what they tell of commands, orders and positions, over all accounts."""
-    facts = [(r.desk.account_id, r.desk.organization_id, *each) for r in recorded for each in r.news.inserted]
-    matched = {Name(r.desk.account_id, key): owner for r in recorded for key, owner in r.news.matched.items()}
-    named = {Name(r.desk.account_id, each): number for r in recorded for each, number in r.news.named.items()}
+    facts = [
+        (r.account_ref.account_id, r.account_ref.organization_id, *each)
+        for r in recorded
+        for each in r.new_facts.inserted
+    ]
+    matched = {
+        AccountName(r.account_ref.account_id, key): owner
+        for r in recorded
+        for key, owner in r.new_facts.matched.items()
+    }
+    named = {
+        AccountName(r.account_ref.account_id, each): number
+        for r in recorded
+        for each, number in r.new_facts.named.items()
+    }
     orders = [row for r in recorded for row in r.written]
     held = [each for r in recorded for each in r.positions]
     new, old = ([each.row for each in held if each.is_new is is_new] for is_new in (True, False))
@@ -178,7 +192,7 @@ def writes(recorded: Sequence[Recorded]) -> list[Statement]:
     ]
 
 
-def publishing(recorded: Sequence[Recorded]) -> list[Statement]:
+def publish_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
     """The last statements before the commit: stats, then the organizations' stream heads, and the trades by their
     seqs."""
     entries = [entry for each in recorded for entry in each.entries]
@@ -206,7 +220,7 @@ def publishing(recorded: Sequence[Recorded]) -> list[Statement]:
 
 
 async def _collect_events(
-    settled: Sequence[Settled], positions: Sequence[PositionChange], pacer: Pacer
+    settled: Sequence[SettledOrder], positions: Sequence[PositionChange], pacer: Pacer
 ) -> tuple[list[Event], dict[UUID, int]]:
     """What is to be told of the orders, of their trades and of positions; and where each trade's event stands."""
     events: list[Event] = []
@@ -216,23 +230,23 @@ async def _collect_events(
         if each.visible:
             events.append(order_event(each.row))
         for change in sorted(each.trades, key=lambda change: change.place):
-            if change.told:
+            if change.is_published:
                 places[change.after.trade_id] = len(events)
                 events.append(trade_event(change.order, change.after))
     events += [position_event(each.row, day_of(each.row["now"])) for each in positions if each.visible]
     return events, places
 
 
-def warn(recorded: Recorded, log: Log, metrics: Metrics) -> None:
+def warn(recorded: RecordedAccount, log: Log, metrics: Metrics) -> None:
     """Once it is committed."""
     for key in recorded.left_out:
         metrics.alert("event_left_out")
-        log.error("broker event left out", account=str(recorded.desk.account_id), key=key)
+        log.error("broker event left out", account=str(recorded.account_ref.account_id), key=key)
     for fact, order_id in recorded.conflicts:
         metrics.alert("conflicting_execution")
         log.error(
             "conflicting execution reported",
-            account=str(recorded.desk.account_id),
+            account=str(recorded.account_ref.account_id),
             order=None if order_id is None else str(order_id),
             key=fact.key,
             told=fact.kind.value,
@@ -241,16 +255,16 @@ def warn(recorded: Recorded, log: Log, metrics: Metrics) -> None:
         metrics.position_differences.inc()
         log.warning(
             "position differs",
-            account_id=str(recorded.desk.account_id),
+            account_id=str(recorded.account_ref.account_id),
             symbol=each.symbol,
             ours=amount_text(each.ours),
             brokers=amount_text(each.brokers),
         )
 
 
-async def _settle(news: News, index: Index, pacer: Pacer) -> list[Settled]:
+async def _settle(new_facts: NewFacts, index: LedgerIndex, pacer: Pacer) -> list[SettledOrder]:
     by_order: dict[UUID, list[Fact]] = {}
-    for fact, order_id in (*news.facts.values(), *news.adopted.values()):
+    for fact, order_id in (*new_facts.facts.values(), *new_facts.adopted.values()):
         if order_id:
             by_order.setdefault(order_id, []).append(fact)
     settled = []
@@ -258,15 +272,15 @@ async def _settle(news: News, index: Index, pacer: Pacer) -> list[Settled]:
         history = index.histories[order_id]
         history = replace(history, facts=(*history.facts, *facts), now=index.now)
         index.histories[order_id] = history
-        settled.append(settle(history, {fact.key for fact in facts}, news.places))
+        settled.append(settle(history, {fact.key for fact in facts}, new_facts.places))
         await pacer.pause_if_due()
     return settled
 
 
 async def _book_positions(
     tx: StatementRunner,
-    desk: Desk,
-    index: Index,
+    account_ref: AccountRef,
+    index: LedgerIndex,
     changes: Sequence[TradeChange],
     reports: Sequence[tuple[int, BrokerEvent]],
 ) -> list[PositionChange]:
@@ -274,31 +288,31 @@ async def _book_positions(
     held = []
     symbols = {change.order["symbol"] for change in changes} | {e.symbol for _, e in reports if e.symbol and e.quantity}
     for symbol in sorted(symbols | {event.symbol for _, event in reports if event.symbol}):
-        place = Place(desk.account_id, symbol)
+        place = PositionKey(account_ref.account_id, symbol)
         row = index.positions.get(place)
         is_new = row is None
         if row is None:
             if symbol not in symbols:
                 continue
-            row = ledger.new_position(place, desk.organization_id, index.now)
+            row = ledger.new_position(place, account_ref.organization_id, index.now)
         trades = [change for change in changes if change.order["symbol"] == symbol]
         told = [(number, event) for number, event in reports if event.symbol == symbol]
         before = after = read_holding(row)
         steps: list[tuple[int, TradeChange | BrokerEvent]] = [*((each.place, each) for each in trades), *told]
         for _, step in sorted(steps, key=lambda each: each[0]):
             after = book_report(after, step) if isinstance(step, BrokerEvent) else book_trade(after, step)
-        if any(change.rebooked for change in trades):
+        if any(change.is_rebooked for change in trades):
             start = opening(before.position.opening_quantity, before.position.opening_price)
             after = with_position(after, await sum_trades(tx, place, start, trades))
         if after.differs and told and await _is_outdated(tx, place, row["now"], after, trades):
             after = replace(after, differs=False)
         if after != before or is_new:
-            held.append(_changed(desk, row, before, after, is_new))
+            held.append(_changed(account_ref, row, before, after, is_new))
     return held
 
 
 async def _is_outdated(
-    tx: StatementRunner, place: Place, now: datetime, holding: Holding, trades: Sequence[TradeChange]
+    tx: StatementRunner, place: PositionKey, now: datetime, holding: HeldPosition, trades: Sequence[TradeChange]
 ) -> bool:
     """Whether the report says what we held a moment ago: fills have overtaken it. Only asked where the two differ."""
     (reply,) = await tx.run([ledger.last_bookings(place, MAX_OVERTAKING_FILLS)])
@@ -308,13 +322,15 @@ async def _is_outdated(
     return was_held(holding.broker_quantity, holding.position.quantity, recent)
 
 
-def _changed(desk: Desk, row: Row, before: Holding, after: Holding, is_new: bool) -> PositionChange:
+def _changed(
+    account_ref: AccountRef, row: Row, before: HeldPosition, after: HeldPosition, is_new: bool
+) -> PositionChange:
     counts = {name: getattr(after, name) for name in ("broker_quantity", "broker_key", "broker_sent_at", "differs")}
-    account = {"environment": desk.environment, "broker": desk.broker}
+    account = {"environment": account_ref.environment, "broker": account_ref.broker}
     visible = before.position != after.position
     reported = (before.broker_quantity, before.differs) != (after.broker_quantity, after.differs)
     received_at = row["now"] if visible or reported else row["received_at"]
-    differing = Difference(row["symbol"], after.position.quantity, after.broker_quantity or ZERO)
+    differing = PositionDifference(row["symbol"], after.position.quantity, after.broker_quantity or ZERO)
     return PositionChange(
         {**row, **position_columns(after.position), **counts, **account, "received_at": received_at},
         is_new,
@@ -324,7 +340,7 @@ def _changed(desk: Desk, row: Row, before: Holding, after: Holding, is_new: bool
 
 
 async def sum_trades(
-    tx: StatementRunner, place: Place, position: Position, changes: Sequence[TradeChange] = ()
+    tx: StatementRunner, place: PositionKey, position: Position, changes: Sequence[TradeChange] = ()
 ) -> Position:
     """The whole position again, from its opening and the trades as they were booked with their numbers of now."""
     numbers = {change.after.trade_id: change.booking for change in changes if change.before}

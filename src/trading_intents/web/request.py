@@ -111,7 +111,7 @@ def request_id(given: bytes | None) -> str:
 
 
 class Request:
-    __slots__ = ("_headers", "_query", "address", "caller", "headers_out", "id", "incoming", "params", "tree")
+    __slots__ = ("_headers", "_query", "address", "caller", "headers_out", "id", "incoming", "json", "params")
 
     def __init__(self, incoming: Incoming, params: dict[str, str], address: str) -> None:
         self.incoming, self.params, self.address = incoming, params, address

@@ -18,14 +18,14 @@ from trading_intents.orders.facts import (
     own_fact,
     owner,
 )
-from trading_intents.orders.ledger.store import Found, Ledger, Name, Names, Place
+from trading_intents.orders.ledger.store import AccountName, ConcernedNames, Ledger, LedgerMatch, PositionKey
 from trading_intents.trading import Environment, FrozenStruct
 
 NEW_ARRIVAL = 1 << 60  # later than all that the database has numbered
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class AccountRef:
     """The account that is worked."""
 
     account_id: UUID
@@ -34,7 +34,7 @@ class Desk:
     broker: str
 
 
-class OwnFact(FrozenStruct, frozen=True):
+class PlatformFact(FrozenStruct, frozen=True):
     """What we saw of an order on our side."""
 
     order_id: UUID
@@ -44,17 +44,17 @@ class OwnFact(FrozenStruct, frozen=True):
     broker_order_id: str | None = None
 
 
-class Recording(FrozenStruct, frozen=True):
+class AccountRecording(FrozenStruct, frozen=True):
     """What was told of an account's orders and positions, and what we saw of them on our side."""
 
-    desk: Desk
+    account_ref: AccountRef
     events: Sequence[BrokerEvent] = ()
-    own: Sequence[OwnFact] = ()
+    own: Sequence[PlatformFact] = ()
     also_locked: frozenset[UUID] = frozenset()  # orders of which nothing is told
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class NewFacts:
     """What was not known of an account's orders: facts by key, with their orders (None: not an order of ours)."""
 
     facts: dict[str, tuple[Fact, UUID | None]]
@@ -70,10 +70,10 @@ class News:
         return self.facts.values()
 
 
-class Prepared(FrozenStruct, frozen=True):
+class PreparedRecording(FrozenStruct, frozen=True):
     """A recording, made legible and into facts."""
 
-    desk: Desk
+    account_ref: AccountRef
     events: Sequence[BrokerEvent]
     left_out: tuple[str, ...]
     told: Mapping[int, Fact]  # by the event's place
@@ -81,7 +81,7 @@ class Prepared(FrozenStruct, frozen=True):
     also_locked: frozenset[UUID]
 
 
-def prepare(recording: Recording) -> Prepared:
+def prepare(recording: AccountRecording) -> PreparedRecording:
     events, left_out = sanitize(recording.events)
     own = [
         (
@@ -101,44 +101,44 @@ def prepare(recording: Recording) -> Prepared:
         for place, event in enumerate(events)
         if event.kind is not EventKind.POSITION
     }
-    return Prepared(recording.desk, events, left_out, told, own, recording.also_locked)
+    return PreparedRecording(recording.account_ref, events, left_out, told, own, recording.also_locked)
 
 
-def concerned_names(prepared: Sequence[Prepared]) -> Names:
-    order_ids, clients, brokers, keys = set[UUID](), set[Name](), set[Name](), set[Name]()
+def concerned_names(prepared: Sequence[PreparedRecording]) -> ConcernedNames:
+    order_ids, clients, brokers, keys = set[UUID](), set[AccountName](), set[AccountName](), set[AccountName]()
     for each in prepared:
-        account_id = each.desk.account_id
+        account_id = each.account_ref.account_id
         order_ids |= {*(order_id for _, order_id in each.own), *each.also_locked}
         for fact in (*each.told.values(), *(fact for fact, _ in each.own)):
-            clients |= {Name(account_id, name) for name in (fact.client_order_id, fact.replaces) if name}
+            clients |= {AccountName(account_id, name) for name in (fact.client_order_id, fact.replaces) if name}
             if fact.broker_order_id:
-                brokers.add(Name(account_id, fact.broker_order_id))
-        keys |= {Name(account_id, fact.key) for fact in each.told.values()}
-    return Names(order_ids, clients, brokers, keys)
+                brokers.add(AccountName(account_id, fact.broker_order_id))
+        keys |= {AccountName(account_id, fact.key) for fact in each.told.values()}
+    return ConcernedNames(order_ids, clients, brokers, keys)
 
 
-def reported_places(prepared: Sequence[Prepared]) -> set[Place]:
+def reported_places(prepared: Sequence[PreparedRecording]) -> set[PositionKey]:
     return {
-        Place(each.desk.account_id, event.symbol)
+        PositionKey(each.account_ref.account_id, event.symbol)
         for each in prepared
         for event in each.events
         if event.kind is EventKind.POSITION and event.symbol
     }
 
 
-class Index:
+class LedgerIndex:
     """The ledger by what is asked of it."""
 
     def __init__(self, read: Ledger) -> None:
         self.histories, self.positions, self.now = read.histories, read.positions, read.now
-        self.facts = {Name(e.account_id, e.name): e for e in read.found if e.what == "fact"}
-        self.clients = {Name(e.account_id, e.name): e for e in read.found if e.what == "client"}
-        self.brokers: dict[Name, list[Found]] = {}
-        self.unmatched: dict[Name, list[Found]] = {}
+        self.facts = {AccountName(e.account_id, e.name): e for e in read.found if e.what == "fact"}
+        self.clients = {AccountName(e.account_id, e.name): e for e in read.found if e.what == "client"}
+        self.brokers: dict[AccountName, list[LedgerMatch]] = {}
+        self.unmatched: dict[AccountName, list[LedgerMatch]] = {}
         for each in read.found:
             if each.what in ("broker", "unmatched"):
                 found = self.brokers if each.what == "broker" else self.unmatched
-                found.setdefault(Name(each.account_id, each.name), []).append(each)
+                found.setdefault(AccountName(each.account_id, each.name), []).append(each)
         for sent in self.brokers.values():
             # Of two commands under one broker's id the later one counts: venues use their ids again.
             sent.sort(key=lambda each: each.at or LONG_AGO)
@@ -152,20 +152,22 @@ class LedgerMoved(Exception):
     """An order came to be concerned after the orders were locked: read again."""
 
 
-def find_news(prepared: Prepared, index: Index) -> News:
+def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
     """What is new. Most of what a stream tells was in an answer before, and ends here."""
-    account_id = prepared.desk.account_id
+    account_id = prepared.account_ref.account_id
     known: dict[str, Fact] = {}
     owners: dict[str, UUID | None] = {}
     for fact in prepared.told.values():
-        found = index.facts.get(Name(account_id, fact.key))
+        found = index.facts.get(AccountName(account_id, fact.key))
         if found and found.fact:
             known[fact.key], owners[fact.key] = found.fact, found.order_id
     own_clients = {fact.client_order_id: order_id for fact, order_id in prepared.own}
-    news = News({fact.key: (fact, order_id) for fact, order_id in prepared.own if not index.has(order_id, fact.key)})
+    new_facts = NewFacts(
+        {fact.key: (fact, order_id) for fact, order_id in prepared.own if not index.has(order_id, fact.key)}
+    )
     for place, told in prepared.told.items():
         fact, order_id = told, owners.get(told.key) or _owner(prepared.events[place], own_clients, account_id, index)
-        sent = index.clients.get(Name(account_id, told.client_order_id or ""))
+        sent = index.clients.get(AccountName(account_id, told.client_order_id or ""))
         if order_id and sent and sent.order_id not in (None, order_id):
             # The key was used for another order before: that one keeps its fact, this one has lost it.
             fact, order_id = conflict_with(told), sent.order_id
@@ -178,43 +180,45 @@ def find_news(prepared: Prepared, index: Index) -> News:
         is_unowned = fact.key in known and owners.get(fact.key) is None
         admitted = admit(known, fact) or (fact if order_id and is_unowned else None)
         if admitted and admitted is not told:
-            news.conflicts.append((told, order_id))
+            new_facts.conflicts.append((told, order_id))
         if admitted and (admitted is fact or order_id):
             recorded = known.get(fact.key) if admitted is fact else None
             known[admitted.key], owners[admitted.key] = admitted, order_id
-            news.places[admitted.key] = place
+            new_facts.places[admitted.key] = place
             if recorded and order_id:
-                news.matched[admitted.key] = order_id
-                news.adopted[admitted.key] = recorded, order_id
+                new_facts.matched[admitted.key] = order_id
+                new_facts.adopted[admitted.key] = recorded, order_id
             else:
-                news.facts[admitted.key] = admitted, order_id
-    _adopt(prepared, index, news)
-    return news
+                new_facts.facts[admitted.key] = admitted, order_id
+    _adopt(prepared, index, new_facts)
+    return new_facts
 
 
-def _owner(event: BrokerEvent, own_clients: Mapping[str | None, UUID], account_id: UUID, index: Index) -> UUID | None:
+def _owner(
+    event: BrokerEvent, own_clients: Mapping[str | None, UUID], account_id: UUID, index: LedgerIndex
+) -> UUID | None:
     by_client = {
         each: own_clients.get(each)
-        or (found.order_id if (found := index.clients.get(Name(account_id, each))) else None)
+        or (found.order_id if (found := index.clients.get(AccountName(account_id, each))) else None)
         for each in (event.client_order_id, event.replaces)
         if each
     }
     by_broker: dict[str, UUID | None] = {}
     if event.broker_order_id:
-        sent = index.brokers.get(Name(account_id, event.broker_order_id))
+        sent = index.brokers.get(AccountName(account_id, event.broker_order_id))
         by_broker = {event.broker_order_id: sent[-1].order_id if sent else None}
     return owner(event, {each: found for each, found in by_client.items() if found}, by_broker)
 
 
-def _adopt(prepared: Prepared, index: Index, news: News) -> None:
+def _adopt(prepared: PreparedRecording, index: LedgerIndex, new_facts: NewFacts) -> None:
     """The broker's ids of commands, where facts tell them; and what was told under such an id before we knew it."""
-    account_id = prepared.desk.account_id
-    concerned = {order_id for _, order_id in news.facts.values() if order_id}
+    account_id = prepared.account_ref.account_id
+    concerned = {order_id for _, order_id in new_facts.facts.values() if order_id}
     senders: dict[str, list[tuple[datetime, UUID]]] = {}
-    for fact, order_id in news.facts.values():
+    for fact, order_id in new_facts.facts.values():
         if order_id and fact.broker_order_id and fact.client_order_id:
-            news.named[fact.client_order_id] = fact.broker_order_id
-            sent = index.clients.get(Name(account_id, fact.client_order_id))
+            new_facts.named[fact.client_order_id] = fact.broker_order_id
+            sent = index.clients.get(AccountName(account_id, fact.client_order_id))
             if sent and sent.at and sent.broker_order_id in (None, fact.broker_order_id):
                 senders.setdefault(fact.broker_order_id, []).append((sent.at, order_id))
     for name, found in index.brokers.items():
@@ -228,6 +232,6 @@ def _adopt(prepared: Prepared, index: Index, news: News) -> None:
             assert each.at
             owned = [(at, order_id) for at, order_id in senders.get(name.name, ()) if at <= each.at]
             owner_id = max(owned)[1] if owned else None
-            if owner_id is not None and owner_id in concerned and each.fact.key not in news.adopted:
-                news.matched[each.fact.key] = owner_id
-                news.adopted[each.fact.key] = each.fact, owner_id
+            if owner_id is not None and owner_id in concerned and each.fact.key not in new_facts.adopted:
+                new_facts.matched[each.fact.key] = owner_id
+                new_facts.adopted[each.fact.key] = each.fact, owner_id

@@ -17,27 +17,27 @@ from trading_intents.trading import OrderSide
 Parsed = TypeVar("Parsed")
 
 
-class Name(NamedTuple):
+class AccountName(NamedTuple):
     """A client order id, a broker's order id or a fact's key, in its account."""
 
     account_id: UUID
     name: str
 
 
-class Place(NamedTuple):
+class PositionKey(NamedTuple):
     """A symbol in an account."""
 
     account_id: UUID
     symbol: str
 
 
-class Names(NamedTuple):
+class ConcernedNames(NamedTuple):
     """What tells which orders are concerned."""
 
     order_ids: Iterable[UUID]
-    client_order_ids: Iterable[Name]
-    broker_order_ids: Iterable[Name]
-    keys: Iterable[Name]
+    client_order_ids: Iterable[AccountName]
+    broker_order_ids: Iterable[AccountName]
+    keys: Iterable[AccountName]
 
 
 # LATERAL with OFFSET allows only look-ups by key, and so does ANY beside a join: else a plan that was made for small
@@ -140,7 +140,7 @@ _LOCK_POSITIONS = f"""
 """  # noqa: S608 - our own constants
 
 
-def read_ledger(names: Names, places: Iterable[Place]) -> list[Statement]:
+def read_ledger(names: ConcernedNames, places: Iterable[PositionKey]) -> list[Statement]:
     """Locks the orders by id and their positions by account and symbol; reads all that a booking needs."""
     clients, brokers, keys = (
         json_text([name._asdict() for name in each])
@@ -155,7 +155,7 @@ def read_ledger(names: Names, places: Iterable[Place]) -> list[Statement]:
     ]
 
 
-class Found(msgspec.Struct):
+class LedgerMatch(msgspec.Struct):
     """A command by its client order id or its broker's, or a fact by its key or, as long as nobody's, its broker's id.
     `at`: when the command was sent, or the fact recorded."""
 
@@ -241,16 +241,16 @@ class _PositionRow(msgspec.Struct):
 class Ledger(NamedTuple):
     """What was locked and read."""
 
-    found: list[Found]
+    found: list[LedgerMatch]
     histories: dict[UUID, Book]
-    positions: dict[Place, Row]
+    positions: dict[PositionKey, Row]
     now: datetime
 
 
 def parse_ledger(replies: Sequence[Reply]) -> Ledger:
     _, found, histories, positions, clock = replies
     return Ledger(
-        _decoded(found, Found),
+        _decoded(found, LedgerMatch),
         {
             each.row.order_id: Book(
                 msgspec.structs.asdict(each.row),
@@ -263,14 +263,14 @@ def parse_ledger(replies: Sequence[Reply]) -> Ledger:
             for each in _decoded(histories, _HistoryRow)
         },
         {
-            Place(each.row.account_id, each.row.symbol): msgspec.structs.asdict(each.row) | {"now": each.now}
+            PositionKey(each.row.account_id, each.row.symbol): msgspec.structs.asdict(each.row) | {"now": each.now}
             for each in _decoded(positions, _PositionRow)
         },
         _decoded(clock, datetime)[0],
     )
 
 
-def new_position(place: Place, organization_id: UUID, now: datetime) -> Row:
+def new_position(place: PositionKey, organization_id: UUID, now: datetime) -> Row:
     return msgspec.structs.asdict(PositionColumns(*place, organization_id, now)) | {"now": now}
 
 
@@ -290,7 +290,7 @@ class BookedTrade(msgspec.Struct):
 _BOOKED = "json_build_object({})".format(", ".join(f"'{name}', {name}" for name in BookedTrade.__struct_fields__))
 
 
-def read_bookings(place: Place, after: int, limit: int) -> Statement:
+def read_bookings(place: PositionKey, after: int, limit: int) -> Statement:
     """The symbol's trades as they were booked, a page at a time."""
     return Statement(
         f"""
@@ -302,7 +302,7 @@ def read_bookings(place: Place, after: int, limit: int) -> Statement:
     )
 
 
-def last_bookings(place: Place, limit: int) -> Statement:
+def last_bookings(place: PositionKey, limit: int) -> Statement:
     """The symbol's trades as they were booked, newest first."""
     return Statement(
         f"""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from trading_intents.orders.facts import Fact
-from trading_intents.orders.ledger.store import Name, PositionColumns, json_text
+from trading_intents.orders.ledger.store import AccountName, PositionColumns, json_text
 from trading_intents.storage.database import Row
 from trading_intents.storage.pipeline import Statement, array_text
 
@@ -34,7 +34,7 @@ _FACT_COLUMNS = (
 )
 
 
-def match_facts(owners: Mapping[Name, UUID]) -> Statement:
+def match_facts(owners: Mapping[AccountName, UUID]) -> Statement:
     """Gives facts that nobody's order had, by their keys, to the orders that they turned out to be of."""
     rows = [{"account_id": name.account_id, "key": name.name, "order_id": owner} for name, owner in owners.items()]
     return Statement(
@@ -53,7 +53,7 @@ def match_facts(owners: Mapping[Name, UUID]) -> Statement:
     )
 
 
-def name_commands(broker_order_ids: Mapping[Name, str]) -> Statement:
+def name_commands(broker_order_ids: Mapping[AccountName, str]) -> Statement:
     """The broker's ids of commands, by their client order ids; the first one stays."""
     rows = [name._asdict() | {"broker_order_id": each} for name, each in broker_order_ids.items()]
     return Statement(

@@ -25,24 +25,24 @@ from trading_intents.brokers.port import (
     Outcome,
 )
 from trading_intents.errors import PlatformError
-from trading_intents.execution.links import store
-from trading_intents.execution.links.listening import Exchange, Listener
 from trading_intents.execution.model import Breaker, Budget, first_reconcile_seconds
+from trading_intents.execution.sessions import store
+from trading_intents.execution.sessions.event_reader import EventReader, SessionDependencies
 from trading_intents.orders.facts import CommandKind
-from trading_intents.orders.ledger.matching import Desk
+from trading_intents.orders.ledger.matching import AccountRef
 from trading_intents.outbox.settling import reason_of
 
 OPEN_SECONDS = 10.0
 CLOSE_SECONDS = 2.0
 LOOKUP_SECONDS = 3.0
-MOST_REMEMBERED = 1_000
+MAX_REMEMBERED = 1_000
 # Before the link is opened again, and between snapshots while the broker is in doubt.
 PAUSES_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 NO_CREDENTIAL = frozenset({Connection.CREDENTIAL_MISSING, Connection.CREDENTIAL_REJECTED})
 
 
 @dataclass(frozen=True, slots=True)
-class _Setup:
+class _SessionSetup:
     """What a link is opened with; when it is another, the link is opened anew."""
 
     external_account_id: str | None
@@ -52,14 +52,14 @@ class _Setup:
     sealed: bytes | None = field(compare=False)  # one that is only wrapped anew is the same
 
 
-class Link:
-    def __init__(self, desk: Desk, token: int, exchange: Exchange) -> None:
-        self.desk, self.token, self._exchange = desk, token, exchange
-        self.account_text = str(desk.account_id)  # it is named in every claim
-        self.integration: Integration | None = exchange.brokers.integration(desk.broker)
+class BrokerSession:
+    def __init__(self, account_ref: AccountRef, token: int, dependencies: SessionDependencies) -> None:
+        self.account_ref, self.token, self._dependencies = account_ref, token, dependencies
+        self.account_text = str(account_ref.account_id)  # it is named in every claim
+        self.integration: Integration | None = dependencies.brokers.integration(account_ref.broker)
         self.state = Connection.DISCONNECTED
         self.is_closed = False  # the account is, for good
-        self.has_heard = False  # anything since it was last asked
+        self.has_events = False  # anything since it was last asked
         self._answers: dict[str, BrokerEvent] = {}  # what answers told lately: most of what the stream tells too
         self.breaker = Breaker()
         self.budget = Budget(self.integration.capabilities.requests_per_minute if self.integration else None)
@@ -68,9 +68,9 @@ class Link:
         self._calls = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._stirred = asyncio.Event()  # the account changed, or the broker is in doubt
+        self._wakeup = asyncio.Event()  # the account changed, or the broker is in doubt
         self._refreshed = False
-        self._complaint: tuple[str, str] | None = None
+        self._logged: tuple[str, str] | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -83,7 +83,7 @@ class Link:
         return self.state is Connection.CONNECTED
 
     def may_submit(self) -> bool:
-        now = self._exchange.clock.monotonic()
+        now = self._dependencies.clock.monotonic()
         return self.is_up and not self.breaker.is_open and self.budget.wait_seconds(False, now) == 0
 
     def start(self) -> None:
@@ -92,7 +92,7 @@ class Link:
     def refresh(self) -> None:
         """The account or its credential may have changed."""
         self._refreshed = True
-        self._stirred.set()
+        self._wakeup.set()
 
     async def close(self, limit_seconds: float) -> None:
         """Once the calls under way are over."""
@@ -105,7 +105,7 @@ class Link:
 
     async def call(self, command: CommandKind, ticket: OrderTicket, deadline: float) -> CommandResult:
         """Whatever goes wrong once the broker was called is UNKNOWN."""
-        broker, clock = self._broker, self._exchange.clock
+        broker, clock = self._broker, self._dependencies.clock
         left_seconds = deadline - clock.monotonic()
         if broker is None or left_seconds <= 0:
             return CommandResult(outcome=Outcome.NOT_SENT, message="the link is down")
@@ -117,21 +117,21 @@ class Link:
         except TimeoutError:
             result = CommandResult(outcome=Outcome.UNKNOWN, message="no answer in time")
         except Exception as error:
-            self._exchange.log.error("broker call failed", broker=self.desk.broker, exc_info=error)
+            self._dependencies.log.error("broker call failed", broker=self.account_ref.broker, exc_info=error)
             result = CommandResult(outcome=Outcome.UNKNOWN, message="the call failed")
         finally:
             self._leave()
-        self._judge(command, result.outcome)
+        self._count_outcome(command, result.outcome)
         return result
 
     def remember(self, events: Iterable[BrokerEvent]) -> None:
         """An answer has told them: its writing takes care of them."""
         for event in events:
             self._answers[event.dedupe_key] = event
-        while len(self._answers) > MOST_REMEMBERED:
+        while len(self._answers) > MAX_REMEMBERED:
             del self._answers[next(iter(self._answers))]
 
-    def _is_news(self, event: BrokerEvent) -> bool:
+    def _is_unseen(self, event: BrokerEvent) -> bool:
         return self._answers.get(event.dedupe_key) != event
 
     async def look_up(self, client_order_id: str, broker_order_id: str | None) -> Lookup:
@@ -141,12 +141,12 @@ class Link:
         self._enter()
         try:
             async with asyncio.timeout(LOOKUP_SECONDS):
-                deadline = self._exchange.clock.monotonic() + LOOKUP_SECONDS
+                deadline = self._dependencies.clock.monotonic() + LOOKUP_SECONDS
                 return await self._broker.lookup(client_order_id, broker_order_id, deadline)
         except TimeoutError:
             return LookupUnknown("no answer in time")
         except Exception as error:
-            self._exchange.log.error("broker look-up failed", broker=self.desk.broker, exc_info=error)
+            self._dependencies.log.error("broker look-up failed", broker=self.account_ref.broker, exc_info=error)
             return LookupUnknown("the look-up failed")
         finally:
             self._leave()
@@ -160,54 +160,54 @@ class Link:
         if not self._calls:
             self._idle.set()
 
-    def _judge(self, command: CommandKind, outcome: Outcome) -> None:
-        self._exchange.metrics.execution_sends.labels(command.lower(), outcome.lower()).inc()
+    def _count_outcome(self, command: CommandKind, outcome: Outcome) -> None:
+        self._dependencies.metrics.execution_sends.labels(command.lower(), outcome.lower()).inc()
         is_bad = outcome in (Outcome.UNKNOWN, Outcome.NOT_SENT)
-        if is_bad and self.breaker.failed(self._exchange.clock.monotonic()):
-            self._exchange.log.warning(
-                "broker submits stopped", broker=self.desk.broker, account=str(self.desk.account_id)
+        if is_bad and self.breaker.failed(self._dependencies.clock.monotonic()):
+            self._dependencies.log.warning(
+                "broker submits stopped", broker=self.account_ref.broker, account=str(self.account_ref.account_id)
             )
-            self._stirred.set()
-            self._exchange.changed()
+            self._wakeup.set()
+            self._dependencies.on_state_change()
 
     async def _run(self) -> None:
         failures = 0
         while True:
-            began = self._exchange.clock.monotonic()
+            began = self._dependencies.clock.monotonic()
             state = Connection.DISCONNECTED
             try:
-                state = await self._live()
+                state = await self._run_session()
             except AuthFailed as error:
-                self._complain("broker credential refused", str(error))
+                self._log_once("broker credential refused", str(error))
                 state = Connection.CREDENTIAL_REJECTED
             except Exception as error:
-                self._complain("broker link ended", _why(error))
+                self._log_once("broker link ended", _explain(error))
             finally:
                 self._show(state)
-            if self._exchange.clock.monotonic() - began > OPEN_SECONDS:
+            if self._dependencies.clock.monotonic() - began > OPEN_SECONDS:
                 failures = 0
             pause_seconds = PAUSES_SECONDS[min(failures, len(PAUSES_SECONDS) - 1)]
             failures += 1
-            await self._rest(None if state in NO_CREDENTIAL or self.is_closed else pause_seconds)
+            await self._back_off(None if state in NO_CREDENTIAL or self.is_closed else pause_seconds)
 
-    def _complain(self, text: str, reason: str) -> None:
+    def _log_once(self, text: str, reason: str) -> None:
         """Once, for a broker that stays away."""
-        if (text, reason) != self._complaint:
-            self._complaint = text, reason
-            self._exchange.log.warning(text, **self._named(), reason=reason)
+        if (text, reason) != self._logged:
+            self._logged = text, reason
+            self._dependencies.log.warning(text, **self._log_fields(), reason=reason)
 
-    def _named(self) -> dict[str, str]:
-        return {"broker": self.desk.broker, "account": str(self.desk.account_id)}
+    def _log_fields(self) -> dict[str, str]:
+        return {"broker": self.account_ref.broker, "account": str(self.account_ref.account_id)}
 
-    async def _rest(self, limit_seconds: float | None) -> None:
+    async def _back_off(self, limit_seconds: float | None) -> None:
         """Until the account changes, if not until then."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_seconds):
                 while not self._refreshed:
-                    self._stirred.clear()
-                    await self._stirred.wait()
+                    self._wakeup.clear()
+                    await self._wakeup.wait()
 
-    async def _live(self) -> Connection:
+    async def _run_session(self) -> Connection:
         """From opening the link to its end; gives the state that it leaves behind."""
         self._refreshed = False
         setup = await self._read()
@@ -227,60 +227,64 @@ class Link:
                     await broker.close()
         return Connection.DISCONNECTED
 
-    async def _read(self) -> _Setup:
-        async with self._exchange.pool.transaction(read_only=True) as tx:
-            row = await store.read_link(tx, self.desk.account_id)
-        return _Setup(**dict(row))
+    async def _read(self) -> _SessionSetup:
+        async with self._dependencies.pool.transaction(read_only=True) as tx:
+            row = await store.read_link(tx, self.account_ref.account_id)
+        return _SessionSetup(**dict(row))
 
-    async def _context(self, setup: _Setup) -> IntegrationContext:
-        desk, exchange = self.desk, self._exchange
+    async def _context(self, setup: _SessionSetup) -> IntegrationContext:
+        account_ref, dependencies = self.account_ref, self._dependencies
         secrets = {}
         if setup.sealed is not None and setup.credential_id is not None:
-            ref = SecretRef(desk.organization_id, desk.account_id, setup.credential_id)
-            secrets = await exchange.vault.open(ref, setup.sealed)
-        account = BrokerAccount(desk.account_id, desk.organization_id, desk.environment, setup.external_account_id)
-        settings = exchange.settings(desk.broker)
+            ref = SecretRef(account_ref.organization_id, account_ref.account_id, setup.credential_id)
+            secrets = await dependencies.vault.open(ref, setup.sealed)
+        account = BrokerAccount(
+            account_ref.account_id, account_ref.organization_id, account_ref.environment, setup.external_account_id
+        )
+        settings = dependencies.settings(account_ref.broker)
         return IntegrationContext(
             account,
             secrets,
-            exchange.clock,
+            dependencies.clock,
             settings,
-            exchange.integrations_pool,
-            exchange.signals,
-            exchange.open_transactions,
-            exchange.shared[desk.broker],
+            dependencies.integrations_pool,
+            dependencies.signals,
+            dependencies.open_transactions,
+            dependencies.shared[account_ref.broker],
         )
 
-    async def _listen(self, broker: Broker, setup: _Setup) -> None:
+    async def _listen(self, broker: Broker, setup: _SessionSetup) -> None:
         """Reconcile while what comes in is buffered, then write down what comes, until the stream ends."""
-        listener = Listener(self.desk, broker, self._exchange, self._is_news, self._hear, self._recover)
+        reader = EventReader(
+            self.account_ref, broker, self._dependencies, self._is_unseen, self._on_event, self._on_healthy
+        )
         try:
-            async with self._exchange.opening:
+            async with self._dependencies.opening:
                 async with asyncio.timeout(OPEN_SECONDS):
                     await broker.open()
-                listener.start()
-                await listener.reconcile()
-            self._broker, self._complaint = broker, None
+                reader.start()
+                await reader.reconcile()
+            self._broker, self._logged = broker, None
             self._show(Connection.CONNECTED)
-            await _first_of(listener.listen(), self._mind(listener, setup))
+            await _first_of(reader.listen(), self._supervise(reader, setup))
         finally:
-            await listener.close()
+            await reader.close()
 
-    def _hear(self) -> None:
-        self.has_heard = True
+    def _on_event(self) -> None:
+        self.has_events = True
 
-    def _recover(self) -> None:
+    def _on_healthy(self) -> None:
         self.budget.take()
         was_open = self.breaker.is_open
         self.breaker.reset()
         if was_open:
-            self._exchange.changed()
+            self._dependencies.on_state_change()
 
-    async def _mind(self, listener: Listener, setup: _Setup) -> None:
+    async def _supervise(self, reader: EventReader, setup: _SessionSetup) -> None:
         """Until the account is another; meanwhile a broken broker is asked whether it is well again, and open orders
         are reconciled now and then."""
-        failures, clock, interval_seconds = 0, self._exchange.clock, self._exchange.reconcile_seconds
-        due_seconds = clock.monotonic() + first_reconcile_seconds(self.desk.account_id, interval_seconds)
+        failures, clock, interval_seconds = 0, self._dependencies.clock, self._dependencies.reconcile_seconds
+        due_seconds = clock.monotonic() + first_reconcile_seconds(self.account_ref.account_id, interval_seconds)
         while True:
             if self._refreshed:
                 self._refreshed = False
@@ -292,22 +296,22 @@ class Link:
                 limit = PAUSES_SECONDS[min(failures, len(PAUSES_SECONDS) - 1)]
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(limit):
-                    await self._stirred.wait()
-            self._stirred.clear()
+                    await self._wakeup.wait()
+            self._wakeup.clear()
             if self.breaker.is_open:
                 failures += 1
                 with contextlib.suppress(BrokerUnavailable, TimeoutError):
-                    await listener.reconcile()
+                    await reader.reconcile()
                     failures = 0
             elif clock.monotonic() >= due_seconds:
                 due_seconds = clock.monotonic() + interval_seconds
                 with contextlib.suppress(BrokerUnavailable, TimeoutError, PlatformError):
-                    await listener.reconcile_open()
+                    await reader.reconcile_open()
 
     def _show(self, state: Connection) -> None:
         if state is not self.state:
             self.state = state
-            self._exchange.changed()
+            self._dependencies.on_state_change()
 
 
 async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
@@ -323,6 +327,6 @@ async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _why(error: Exception) -> str:
+def _explain(error: Exception) -> str:
     """A broker's own errors are scrubbed; what another says may hold anything."""
     return str(error) if isinstance(error, BrokerUnavailable) else reason_of(error)

@@ -13,8 +13,6 @@ from trading_intents.brokers.port import Absent, BrokerEvent, Capabilities, Look
 from trading_intents.clock import Clock
 from trading_intents.execution import store
 from trading_intents.execution.dispatcher import SendLimits, alert_lost_cancel
-from trading_intents.execution.links.leases import Leases
-from trading_intents.execution.links.link import Link
 from trading_intents.execution.model import (
     ALERT_LOOKUPS,
     ANSWER_SECONDS,
@@ -22,18 +20,20 @@ from trading_intents.execution.model import (
     CREATE,
     LOOKUP_PAUSES_SECONDS,
     PROOF_SECONDS,
-    Doubt,
-    Finding,
-    find,
+    UnresolvedOrder,
+    Verdict,
+    classify_lookup,
     lookup_delay_seconds,
     not_delivered_fact,
     used_up,
 )
 from trading_intents.execution.recorder import Recorder
-from trading_intents.execution.tracker import Recorded
+from trading_intents.execution.sessions.leases import Leases
+from trading_intents.execution.sessions.session import BrokerSession
+from trading_intents.execution.tracker import RecordedAccount
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.orders.facts import CommandKind, FactKind, client_order_id
-from trading_intents.orders.ledger.matching import OwnFact
+from trading_intents.orders.ledger.matching import PlatformFact
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import CLAIM_SECONDS, NewRow, Queue
 from trading_intents.outbox.settling import reason_of, tell_failed
@@ -45,8 +45,8 @@ from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
 POLL_SECONDS = 1.0
 POLL_SLACK_SECONDS = 0.05  # a timer may end a moment early
 RARE_POLL_SECONDS = 5.0
-LOOKUPS_AT_ONCE = 4  # of an account
-MOST_STALE = 100
+MAX_LOOKUPS = 4  # of an account
+MAX_STALE = 100
 CANCEL_AGAIN_SECONDS = 60.0  # an order that would not be cancelled is not asked for more often
 CALL_SECONDS = 3.5
 
@@ -54,11 +54,11 @@ AppendCancel = Callable[[OrganizationId, UUID, UUID], Awaitable[bool]]  # of an 
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class LookupResult:
     """An order that is looked up, and what was found."""
 
     row: Row
-    link: Link
+    link: BrokerSession
     capabilities: Capabilities
     order: Lookup
     replaced: Lookup | None
@@ -73,7 +73,7 @@ class Case:
         return [event for each in found for event in each.events]
 
 
-class Watch:
+class Reconciler:
     def __init__(
         self,
         pool: Pool,
@@ -89,7 +89,7 @@ class Watch:
         self._pool, self._leases, self._recorder, self._limits = pool, leases, recorder, limits
         self._append_cancel, self._make_id, self._clock = append_cancel, make_id, clock
         self._metrics, self._log = metrics, log
-        self._stirred = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._looking: dict[UUID, asyncio.Task[None]] = {}
         self._lookups: Counter[UUID] = Counter()  # of each account: those under way
         self._failed_accounts: list[UUID] = []  # whose stale orders could not be cancelled lately
@@ -99,14 +99,14 @@ class Watch:
 
     def start(self) -> None:
         works = (
-            (self._poll, self._stirred, POLL_SECONDS),
-            (self._doubt_unanswered, asyncio.Event(), RARE_POLL_SECONDS),
+            (self._poll, self._wakeup, POLL_SECONDS),
+            (self._look_up_unanswered, asyncio.Event(), RARE_POLL_SECONDS),
         )
         self._tasks = [asyncio.create_task(self._repeat(*work)) for work in works]
 
-    def stir_after(self, seconds: float = LOOKUP_PAUSES_SECONDS[0]) -> None:
+    def wake_after(self, seconds: float = LOOKUP_PAUSES_SECONDS[0]) -> None:
         """Something is to be looked up then."""
-        asyncio.get_running_loop().call_later(seconds, self._stirred.set)
+        asyncio.get_running_loop().call_later(seconds, self._wakeup.set)
 
     async def close(self) -> None:
         tasks = [*self._tasks, *self._looking.values(), *([self._cancelling] if self._cancelling else ())]
@@ -129,19 +129,19 @@ class Watch:
         """What is due, read in one transaction: look-ups, and once a second stale orders and used up rows. Each account
         has look-ups of its own: a broker that is slow to answer keeps no other account waiting."""
         links, now = self._leases.links, self._clock.monotonic()
-        free = [key for key, link in links.items() if link.is_up and self._lookups[key] < LOOKUPS_AT_ONCE]
+        free = [key for key, link in links.items() if link.is_up and self._lookups[key] < MAX_LOOKUPS]
         is_second = now - self._polled_seconds >= POLL_SECONDS - POLL_SLACK_SECONDS
         if not links or not (free or is_second):
             return
         stale, used_up_rows = list[Row](), list[Row]()
         busy = frozenset(self._looking)  # a look-up that ends while this is read may be read as still due
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
-            due = await store.due_lookups(tx, free, LOOKUPS_AT_ONCE) if free else []
+            due = await store.due_lookups(tx, free, MAX_LOOKUPS) if free else []
             if is_second:
                 self._polled_seconds = now
                 used_up_rows = await store.used_up(tx, list(links), self._limits.attempt_limit, CLAIM_SECONDS)
                 if self._cancelling is None or self._cancelling.done():
-                    stale = await store.stale_orders(tx, self._cancellable(), CANCEL_AGAIN_SECONDS, MOST_STALE)
+                    stale = await store.stale_orders(tx, self._cancellable(), CANCEL_AGAIN_SECONDS, MAX_STALE)
         self._look_up([row for row in due if row["order_id"] not in busy])
         if stale:
             self._cancelling = asyncio.create_task(self._cancel_stale(stale))
@@ -153,7 +153,7 @@ class Watch:
         for row in rows:
             order_id, account_id = row["order_id"], row["account_id"]
             link = self._leases.links.get(account_id)
-            if order_id in self._looking or link is None or self._lookups[account_id] >= LOOKUPS_AT_ONCE:
+            if order_id in self._looking or link is None or self._lookups[account_id] >= MAX_LOOKUPS:
                 continue
             self._lookups[account_id] += 1
             task = self._looking[order_id] = asyncio.create_task(self._investigate(row, link))
@@ -164,83 +164,85 @@ class Watch:
         self._lookups[account_id] -= 1
         if not self._lookups[account_id]:
             del self._lookups[account_id]
-        self._stirred.set()
+        self._wakeup.set()
 
-    async def _investigate(self, row: Row, link: Link) -> None:
+    async def _investigate(self, row: Row, link: BrokerSession) -> None:
         assert link.integration, "its link was up"
         try:
             order = await link.look_up(client_order_id(row["confirmed_action_id"]), row["external_order_id"])
             replaced = await link.look_up(row["replace_id"], None) if row["replace_id"] else None
             self._metrics.execution_lookups.labels(_found(order)).inc()
-            await self._conclude(Case(row, link, link.integration.capabilities, order, replaced))
+            await self._conclude(LookupResult(row, link, link.integration.capabilities, order, replaced))
         except Exception as error:
             self._log.warning("look-up not written", order=str(row["order_id"]), reason=reason_of(error))
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _conclude(self, case: Case) -> None:
+    async def _conclude(self, looked_up: LookupResult) -> None:
         """Write down what was found; then what is still in doubt decides whether and when to look again."""
-        order_id, link, capabilities = case.row["order_id"], case.link, case.capabilities
+        order_id, link, capabilities = looked_up.row["order_id"], looked_up.link, looked_up.capabilities
         async with self._pool.transaction(plans="by_key") as tx:
             (order,) = await store.lock_orders(tx, [order_id])
-            recorded = [await self._recorder.book(tx, link.desk, case.events)]
-            doubt = _doubt(await store.read_doubt(tx, order_id))
-            finding = find(doubt, case.order, case.replaced, capabilities.lookup)
+            recorded = [await self._recorder.record_in_tx(tx, link.account_ref, looked_up.events)]
+            unresolved = _read_unresolved(await store.read_unresolved(tx, order_id))
+            verdict = classify_lookup(unresolved, looked_up.order, looked_up.replaced, capabilities.lookup)
             # Another look-up that ended or was planned meanwhile makes this answer an old one: only its events count.
-            is_current = order["lookup_due_at"] == case.row["lookup_due_at"]
-            is_proved = is_current and finding is Finding.MISSING and (doubt.absent_seconds or 0) >= PROOF_SECONDS
-            delay = lookup_delay_seconds(finding, doubt) if is_current else None
+            is_current = order["lookup_due_at"] == looked_up.row["lookup_due_at"]
+            is_proved = is_current and verdict is Verdict.MISSING and (unresolved.absent_seconds or 0) >= PROOF_SECONDS
+            delay = lookup_delay_seconds(verdict, unresolved) if is_current else None
             if is_proved:
-                fact = not_delivered_fact(order_id, case.create_id, doubt, capabilities.unique_order_ids)
+                fact = not_delivered_fact(order_id, looked_up.create_id, unresolved, capabilities.unique_order_ids)
                 if fact:
-                    recorded.append(await self._give_up(tx, case, fact))
+                    recorded.append(await self._give_up(tx, looked_up, fact))
                 else:
-                    await self._queue_again(tx, case)
+                    await self._queue_again(tx, looked_up)
                 delay = LOOKUP_PAUSES_SECONDS[0] if fact else None  # another command may be in doubt still
             if is_current:
-                is_absent = finding in (Finding.MISSING, Finding.LOST) and not is_proved
+                is_absent = verdict in (Verdict.MISSING, Verdict.LOST) and not is_proved
                 await store.plan_lookup(tx, order_id, delay, is_absent)
             for each in recorded:
                 await self._recorder.publish(tx, each)
         for each in recorded:
-            self._recorder.told(each)
+            self._recorder.notify_committed(each)
         if delay is not None:
-            self.stir_after(delay)
+            self.wake_after(delay)
         if is_proved:
-            self._tell_not_delivered(order_id, fact)
+            self._record_not_delivered(order_id, fact)
         elif is_current:
-            await self._act(case, doubt, finding)
+            await self._act(looked_up, unresolved, verdict)
 
-    async def _give_up(self, tx: Tx, case: Case, fact: OwnFact) -> Recorded:
-        recorded = await self._recorder.book(tx, case.link.desk, (), (fact,))
-        await store.clear_unclear(tx, case.link.desk.account_id, fact.client_order_id)
+    async def _give_up(self, tx: Tx, looked_up: LookupResult, fact: PlatformFact) -> RecordedAccount:
+        recorded = await self._recorder.record_in_tx(tx, looked_up.link.account_ref, (), (fact,))
+        await store.clear_unclear(tx, looked_up.link.account_ref.account_id, fact.client_order_id)
         return recorded
 
-    async def _queue_again(self, tx: Tx, case: Case) -> None:
+    async def _queue_again(self, tx: Tx, looked_up: LookupResult) -> None:
         """A CREATE that never arrived: it is claimed, checked and marked as if it were new."""
-        desk, order_id = case.link.desk, case.row["order_id"]
-        await PoolTransaction(tx).run([store.unmarking_sent([(desk.account_id, case.create_id)])])
-        payload = {"seq": case.row["create_seq"], "resend": True}
-        await outbox.put(tx, [NewRow(Queue.INTENTS, CREATE, desk.organization_id, order_id, payload, desk.account_id)])
+        account_ref, order_id = looked_up.link.account_ref, looked_up.row["order_id"]
+        await PoolTransaction(tx).run([store.unmarking_sent([(account_ref.account_id, looked_up.create_id)])])
+        payload = {"seq": looked_up.row["create_seq"], "resend": True}
+        await outbox.put(
+            tx, [NewRow(Queue.INTENTS, CREATE, account_ref.organization_id, order_id, payload, account_ref.account_id)]
+        )
         await store.queue_behind(tx, order_id)
 
-    def _tell_not_delivered(self, order_id: UUID, fact: OwnFact | None) -> None:
+    def _record_not_delivered(self, order_id: UUID, fact: PlatformFact | None) -> None:
         self._log.warning("command never arrived", order=str(order_id), then=fact.kind if fact else "queued again")
         if fact and fact.kind is FactKind.CANCEL_DROPPED:
             alert_lost_cancel(order_id, self._metrics, self._log)
 
-    async def _act(self, case: Case, doubt: Doubt, finding: Finding) -> None:
-        order_id = case.row["order_id"]
-        if finding is Finding.ALIVE and isinstance(case.order, OrderSnapshot):
-            await self._kill(case, case.order)
-        elif finding is Finding.LOST and doubt.absent_seconds is None:
+    async def _act(self, looked_up: LookupResult, unresolved: UnresolvedOrder, verdict: Verdict) -> None:
+        order_id = looked_up.row["order_id"]
+        if verdict is Verdict.ALIVE and isinstance(looked_up.order, OrderSnapshot):
+            await self._cancel_resurrected(looked_up, looked_up.order)
+        elif verdict is Verdict.LOST and unresolved.absent_seconds is None:
             self._alert("order_lost", order_id, "open order unknown to the broker")
-        elif finding is Finding.UNKNOWN and doubt.lookups + 1 == ALERT_LOOKUPS:
+        elif verdict is Verdict.UNKNOWN and unresolved.lookups + 1 == ALERT_LOOKUPS:
             self._alert("order_unknown", order_id, "command outcome not found")
 
-    async def _kill(self, case: Case, found: OrderSnapshot) -> None:
+    async def _cancel_resurrected(self, looked_up: LookupResult, found: OrderSnapshot) -> None:
         """An order that was given up, and that the broker works: no action stands for this CANCEL, since its intent is
         closed."""
-        row = case.row
+        row = looked_up.row
         ticket = OrderTicket(
             client_order_id=client_order_id(self._make_id()),  # a new one each time: venues refuse a used one
             broker_order_id=found.broker_order_id,
@@ -251,8 +253,8 @@ class Watch:
             quantity=found.quantity,
             time_in_force=TimeInForce.DAY,
         )
-        case.link.budget.take()
-        result = await case.link.call(CommandKind.CANCEL, ticket, self._clock.monotonic() + CALL_SECONDS)
+        looked_up.link.budget.take()
+        result = await looked_up.link.call(CommandKind.CANCEL, ticket, self._clock.monotonic() + CALL_SECONDS)
         self._log.warning("resurrected order cancelled", order=str(row["order_id"]), outcome=result.outcome)
 
     def _alert(self, kind: AlertKind, order_id: UUID, text: str) -> None:
@@ -277,34 +279,38 @@ class Watch:
                 self._failed_accounts.append(account_id)
                 self._log.warning("stale order not cancelled", order=str(order_id), reason=reason_of(error))
 
-    async def _doubt_unanswered(self) -> None:
+    async def _look_up_unanswered(self) -> None:
         up = [account_id for account_id, link in self._leases.links.items() if link.is_up]
         if not up:
             return
         async with self._pool.transaction(plans="by_key") as tx:
-            found = await store.doubt_unanswered(tx, up, ANSWER_SECONDS)
+            found = await store.look_up_unanswered(tx, up, ANSWER_SECONDS)
         if found:
-            self._stirred.set()
+            self._wakeup.set()
 
-    async def _fail(self, link: Link, found: Sequence[Row]) -> None:
+    async def _fail(self, link: BrokerSession, found: Sequence[Row]) -> None:
         """Fails rows that have no attempt left, with what that means for their orders."""
-        desk, limit, ids = link.desk, self._limits.attempt_limit, {row["id"] for row in found}
+        account_ref, limit, ids = link.account_ref, self._limits.attempt_limit, {row["id"] for row in found}
         async with self._pool.transaction(plans="fresh") as tx:
             await store.lock_orders(tx, {row["order_key"] for row in found})
             # Read again: what is known of them under their orders' locks counts.
-            rows = [r for r in await store.used_up(tx, [desk.account_id], limit, CLAIM_SECONDS) if r["id"] in ids]
+            rows = [
+                r for r in await store.used_up(tx, [account_ref.account_id], limit, CLAIM_SECONDS) if r["id"] in ids
+            ]
             gone = await outbox.fail(tx, [row["id"] for row in rows], limit)
             rows = [row for row in rows if row["id"] in gone]
             sent = [row for row in rows if row["is_sent"]]
-            recorded = await self._recorder.book(tx, desk, (), [_ending(row) for row in rows])
+            recorded = await self._recorder.record_in_tx(tx, account_ref, (), [_ending(row) for row in rows])
             if sent:
-                unclear = store.marking_unclear([(desk.account_id, client_order_id(row["action_id"])) for row in sent])
+                unclear = store.marking_unclear(
+                    [(account_ref.account_id, client_order_id(row["action_id"])) for row in sent]
+                )
                 look_ups = store.looking_up([row["order_key"] for row in sent], LOOKUP_PAUSES_SECONDS[0])
                 await PoolTransaction(tx).run([unclear, look_ups])
             await self._recorder.publish(tx, recorded)
-        self._recorder.told(recorded)
+        self._recorder.notify_committed(recorded)
         if sent:
-            self.stir_after()
+            self.wake_after()
         for row in rows:
             tell_failed(Queue.INTENTS, row["event_type"], self._metrics, self._log)
             if row["event_type"] == "intent.cancel" and not row["is_sent"]:
@@ -323,8 +329,8 @@ def _found(order: Lookup) -> str:
     return FOUND_UNKNOWN
 
 
-def _doubt(row: Row) -> Doubt:
-    return Doubt(
+def _read_unresolved(row: Row) -> UnresolvedOrder:
+    return UnresolvedOrder(
         row["order_status"],
         tuple(row["flags"]),
         row["acknowledged"],
@@ -339,8 +345,8 @@ def _doubt(row: Row) -> Doubt:
     )
 
 
-def _ending(row: Row) -> OwnFact:
-    command, coid = COMMANDS[row["event_type"]], client_order_id(row["action_id"])
+def _ending(row: Row) -> PlatformFact:
+    command, client_id = COMMANDS[row["event_type"]], client_order_id(row["action_id"])
     if row["is_sent"]:
-        return OwnFact(row["order_key"], FactKind.UNCERTAIN, coid)
-    return used_up(command, row["order_key"], coid)
+        return PlatformFact(row["order_key"], FactKind.UNCERTAIN, client_id)
+    return used_up(command, row["order_key"], client_id)

@@ -178,7 +178,7 @@ async def mark_seen(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> Non
     )
 
 
-def needs_no_broker(most_age_millis: int) -> str:
+def needs_no_broker(max_age_millis: int) -> str:
     """SQL about a claim's candidate: its order is finished, or it is not to be sent any more."""
     return f"""
         EXISTS (
@@ -187,7 +187,7 @@ def needs_no_broker(most_age_millis: int) -> str:
                 o.finished_at IS NOT NULL
                 OR candidate.event_type <> 'intent.cancel' AND (
                     o.cancel_requested
-                    OR candidate.created_at < clock_timestamp() - make_interval(secs => least({most_age_millis}, (
+                    OR candidate.created_at < clock_timestamp() - make_interval(secs => least({max_age_millis}, (
                         SELECT stale_order_millis FROM symbol_times t
                         WHERE t.account_id = o.account_id AND t.symbol = o.symbol
                     )) / 1000.0)

@@ -14,10 +14,10 @@ from trading_intents.brokers.sanitizing import sanitize_id
 from trading_intents.clock import Clock
 from trading_intents.errors import PlatformError
 from trading_intents.execution import store as execution_store
-from trading_intents.execution.links import store
-from trading_intents.execution.links.opening import complete_reports, open_positions
-from trading_intents.execution.recorder import Entry, Recorder
-from trading_intents.orders.ledger.matching import Desk
+from trading_intents.execution.recorder import Recorder, RecorderEntry
+from trading_intents.execution.sessions import store
+from trading_intents.execution.sessions.opening import complete_reports, open_positions
+from trading_intents.orders.ledger.matching import AccountRef
 from trading_intents.outbox.settling import reason_of
 from trading_intents.storage.database import Pool
 from trading_intents.storage.grouped import GroupTransactions
@@ -26,17 +26,17 @@ from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.trading import amount_text
 
-OPENING_AT_ONCE = 8  # links; with thousands of accounts everything else must go on
+MAX_OPENING = 8  # links; with thousands of accounts everything else must go on
 SNAPSHOT_SECONDS = 10.0
-MOST_BUFFERED = 1_000  # events; then the broker's own iterator waits, and tells of a gap if it cannot
-MOST_EVENTS = 100  # in a transaction
+MAX_BUFFERED = 1_000  # events; then the broker's own iterator waits, and tells of a gap if it cannot
+MAX_EVENTS = 100  # in a transaction
 SEEN_MARGIN = timedelta(seconds=30)  # clocks differ, and an execution can be told late
 WRITE_PAUSE_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
-    """What every link of a process is built from. `changed` is told whenever a link's state is another. Every
+class SessionDependencies:
+    """What every link of a process is built from. `on_state_change` is told whenever a link's state is another. Every
     `reconcile_seconds` the open orders of an account are compared with its broker's."""
 
     pool: Pool
@@ -49,32 +49,32 @@ class Exchange:
     clock: Clock
     metrics: Metrics
     log: Log
-    changed: Callable[[], None]
+    on_state_change: Callable[[], None]
     open_transactions: Callable[[], GroupTransactions]
     reconcile_seconds: float
     shared: defaultdict[str, dict[str, object]] = field(default_factory=lambda: defaultdict(dict))  # by broker
-    opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(OPENING_AT_ONCE))
+    opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_OPENING))
 
 
-_Heard = BrokerEvent | StreamGap | Exception | None  # None: the stream has ended
+_Received = BrokerEvent | StreamGap | Exception | None  # None: the stream has ended
 
 
-class Listener:
-    """`is_news` spares what is written down already; `heard` is told of all that comes, `well` whenever the broker
+class EventReader:
+    """`is_unseen` spares what is written down already; `on_event` is told of all that comes, `on_healthy` whenever the broker
     could tell all that it has."""
 
     def __init__(
         self,
-        desk: Desk,
+        account_ref: AccountRef,
         broker: Broker,
-        exchange: Exchange,
-        is_news: Callable[[BrokerEvent], bool],
-        heard: Callable[[], None],
-        well: Callable[[], None],
+        dependencies: SessionDependencies,
+        is_unseen: Callable[[BrokerEvent], bool],
+        on_event: Callable[[], None],
+        on_healthy: Callable[[], None],
     ) -> None:
-        self._desk, self._broker, self._exchange = desk, broker, exchange
-        self._is_news, self._heard, self._well = is_news, heard, well
-        self._buffer: asyncio.Queue[_Heard] = asyncio.Queue(MOST_BUFFERED)
+        self._account_ref, self._broker, self._dependencies = account_ref, broker, dependencies
+        self._is_unseen, self._on_event, self._on_healthy = is_unseen, on_event, on_healthy
+        self._buffer: asyncio.Queue[_Received] = asyncio.Queue(MAX_BUFFERED)
         self._reading: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -89,37 +89,37 @@ class Listener:
     async def listen(self) -> None:
         """Until the stream ends."""
         while True:
-            heard = [await self._buffer.get()]
-            self._heard()
-            while len(heard) < MOST_EVENTS and not self._buffer.empty():
-                heard.append(self._buffer.get_nowait())
-            events = tuple(each for each in heard if isinstance(each, BrokerEvent) and self._is_news(each))
+            on_event = [await self._buffer.get()]
+            self._on_event()
+            while len(on_event) < MAX_EVENTS and not self._buffer.empty():
+                on_event.append(self._buffer.get_nowait())
+            events = tuple(each for each in on_event if isinstance(each, BrokerEvent) and self._is_unseen(each))
             if events:
                 await self._write(events)
-            for each in heard:
+            for each in on_event:
                 match each:
                     case Exception():
                         raise each
                     case None:
                         return
                     case StreamGap():
-                        self._exchange.log.warning(
+                        self._dependencies.log.warning(
                             "broker events possibly missing", account=self._account, reason=each.reason
                         )
                         await self.reconcile()
 
     async def reconcile_open(self) -> None:
         """A broker may have dropped an event in silence: only then does this find anything."""
-        async with self._exchange.pool.transaction(read_only=True) as tx:
-            has_open_orders = await execution_store.has_open_orders(tx, self._desk.account_id)
+        async with self._dependencies.pool.transaction(read_only=True) as tx:
+            has_open_orders = await execution_store.has_open_orders(tx, self._account_ref.account_id)
         if has_open_orders:
             await self.reconcile(is_back=False)
 
     async def reconcile(self, is_back: bool = True) -> None:
         """Everything that the broker has, by the same way as what it streams; what it should have and has not is looked
         up. A broker that can tell all that is well. `is_back`: it may not have been able to until now."""
-        async with self._exchange.pool.transaction(read_only=True) as tx:
-            seen_at = await store.read_seen(tx, self._desk.account_id)
+        async with self._dependencies.pool.transaction(read_only=True) as tx:
+            seen_at = await store.read_seen(tx, self._account_ref.account_id)
         async with asyncio.timeout(SNAPSHOT_SECONDS):
             snapshot = await self._broker.snapshot(seen_at - SEEN_MARGIN)
         told = [event for order in snapshot.open_orders for event in order.events]
@@ -128,21 +128,21 @@ class Listener:
         await self._write_all(await self._open_positions(snapshot))
         clients = [sanitize_id(order.client_order_id) for order in snapshot.open_orders if order.client_order_id]
         numbers = [sanitize_id(order.broker_order_id) for order in snapshot.open_orders]
-        async with self._exchange.pool.transaction() as tx:
-            await execution_store.doubt_missing(tx, self._desk.account_id, clients, numbers, is_back)
-        self._well()
+        async with self._dependencies.pool.transaction() as tx:
+            await execution_store.look_up_missing(tx, self._account_ref.account_id, clients, numbers, is_back)
+        self._on_healthy()
 
     async def _open_positions(self, snapshot: AccountSnapshot) -> list[BrokerEvent]:
         """The snapshot's positions. The account's first ones say what it held before us."""
         if snapshot.positions is None:
             return []
-        async with self._exchange.pool.transaction(plans="by_key") as tx:
-            reports = await complete_reports(tx, self._desk, snapshot)
-            openings = await open_positions(tx, self._desk, reports)
+        async with self._dependencies.pool.transaction(plans="by_key") as tx:
+            reports = await complete_reports(tx, self._account_ref, snapshot)
+            openings = await open_positions(tx, self._account_ref, reports)
         if openings:
-            self._exchange.signals.notify(STREAM)
+            self._dependencies.signals.notify(STREAM)
         for each in openings:
-            self._exchange.log.warning(
+            self._dependencies.log.warning(
                 "position opening",
                 account_id=self._account,
                 symbol=each.symbol,
@@ -151,25 +151,27 @@ class Listener:
         return reports
 
     async def _write_all(self, events: Sequence[BrokerEvent]) -> None:
-        for start in range(0, len(events), MOST_EVENTS):
-            await self._write(tuple(events[start : start + MOST_EVENTS]))
+        for start in range(0, len(events), MAX_EVENTS):
+            await self._write(tuple(events[start : start + MAX_EVENTS]))
 
     async def _write(self, events: tuple[BrokerEvent, ...]) -> None:
         """Goes on while the database is away; an event that cannot be written for itself is left out, loudly."""
         while True:
             try:
-                await self._exchange.recorder.write(Entry(self._desk, events))
+                await self._dependencies.recorder.write(RecorderEntry(self._account_ref, events))
                 return
             except PlatformError as error:
-                self._exchange.log.warning("broker events not written", account=self._account, reason=reason_of(error))
+                self._dependencies.log.warning(
+                    "broker events not written", account=self._account, reason=reason_of(error)
+                )
                 await asyncio.sleep(WRITE_PAUSE_SECONDS)
             except Exception as error:
                 if len(events) > 1:
                     for event in events:
                         await self._write((event,))
                     return
-                self._exchange.metrics.alert("event_left_out")
-                self._exchange.log.error(
+                self._dependencies.metrics.alert("event_left_out")
+                self._dependencies.log.error(
                     "broker event left out", account=self._account, kind=events[0].kind, exc_info=error
                 )
                 return
@@ -185,4 +187,4 @@ class Listener:
 
     @property
     def _account(self) -> str:
-        return str(self._desk.account_id)
+        return str(self._account_ref.account_id)

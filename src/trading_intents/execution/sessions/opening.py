@@ -7,13 +7,13 @@ from decimal import Decimal
 
 from trading_intents.brokers.port import AccountSnapshot, BrokerEvent, EventKind
 from trading_intents.brokers.sanitizing import sanitize
-from trading_intents.execution.links import store
+from trading_intents.execution.sessions import store
 from trading_intents.execution.tracker import sum_trades
 from trading_intents.orders import store as orders_store
 from trading_intents.orders.amounts import ZERO, exact, plain
 from trading_intents.orders.events import day_of, position_event
-from trading_intents.orders.ledger.matching import Desk
-from trading_intents.orders.ledger.store import Place
+from trading_intents.orders.ledger.matching import AccountRef
+from trading_intents.orders.ledger.store import PositionKey
 from trading_intents.orders.ledger.writes import write_positions
 from trading_intents.orders.positions import opening, position_columns
 from trading_intents.storage.database import Row, Tx
@@ -28,7 +28,7 @@ class Opening:
     quantity: Decimal
 
 
-async def complete_reports(tx: Tx, desk: Desk, snapshot: AccountSnapshot) -> list[BrokerEvent]:
+async def complete_reports(tx: Tx, account_ref: AccountRef, snapshot: AccountSnapshot) -> list[BrokerEvent]:
     """What the snapshot says of every position; a symbol that we hold and that it leaves out is 0."""
     reports = list(snapshot.positions or ())
     if snapshot.positions is None:
@@ -41,26 +41,28 @@ async def complete_reports(tx: Tx, desk: Desk, snapshot: AccountSnapshot) -> lis
             symbol=Symbol(symbol),
             quantity=ZERO,
         )
-        for symbol in await store.held_symbols(tx, desk.account_id)
+        for symbol in await store.held_symbols(tx, account_ref.account_id)
         if symbol not in told
     ]
 
 
-async def open_positions(tx: Tx, desk: Desk, reports: Sequence[BrokerEvent]) -> list[Opening]:
+async def open_positions(tx: Tx, account_ref: AccountRef, reports: Sequence[BrokerEvent]) -> list[Opening]:
     """The openings that are not 0, written and published; none once the account had them. Executions come first."""
-    if not await store.claim_openings(tx, desk.account_id, desk.organization_id):
+    if not await store.claim_openings(tx, account_ref.account_id, account_ref.organization_id):
         return []
     told = {event.symbol: event for event in sanitize(reports)[0]}
     rows: list[Row] = []
-    for row in await orders_store.lock_positions(tx, desk.account_id, desk.organization_id, *_symbols(told.values())):
+    for row in await orders_store.lock_positions(
+        tx, account_ref.account_id, account_ref.organization_id, *_symbols(told.values())
+    ):
         report = told[row["symbol"]]
         assert report.quantity is not None
         with exact():
             quantity = plain(report.quantity - row["quantity"])
         if quantity:
-            place = Place(desk.account_id, row["symbol"])
+            place = PositionKey(account_ref.account_id, row["symbol"])
             position = await sum_trades(PoolTransaction(tx), place, opening(quantity, report.average_price))
-            account = {"environment": desk.environment, "broker": desk.broker}
+            account = {"environment": account_ref.environment, "broker": account_ref.broker}
             rows.append({**row, **position_columns(position), **account, "received_at": row["now"]})
     if rows:
         await PoolTransaction(tx).run([write_positions(rows)])

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from trading_intents.accounts.model import Connection
-from trading_intents.execution.links import store
-from trading_intents.execution.links.link import Link
-from trading_intents.execution.links.listening import Exchange
-from trading_intents.execution.links.store import LEASE_SECONDS
+from trading_intents.execution.sessions import store
+from trading_intents.execution.sessions.event_reader import SessionDependencies
+from trading_intents.execution.sessions.session import BrokerSession
+from trading_intents.execution.sessions.store import LEASE_SECONDS
 from trading_intents.ids import IdMaker, OrganizationId
-from trading_intents.orders.ledger.matching import Desk
+from trading_intents.orders.ledger.matching import AccountRef
 from trading_intents.outbox.model import HANDLER_SECONDS
 from trading_intents.outbox.settling import reason_of
 from trading_intents.storage.database import Row, Tx
@@ -26,11 +26,11 @@ RENEW_LIMIT_SECONDS = 1.0
 BALANCE_SECONDS = 3.0  # woken by every change that we hear of
 RETRY_SECONDS = 0.2
 GUARD_SECONDS = 0.5  # a lease that ends so soon is not worked with any more
-LEAST_PAUSE_SECONDS = 0.05
+MIN_PAUSE_SECONDS = 0.05
 SEEN_SECONDS = 10.0
 TELL_PAUSE_SECONDS = 0.02  # so that many links that change together are one statement
-MOST_TAKEN = 500  # at a time
-MOST_GIVEN = 100  # at a time, to workers that have fewer
+MAX_TAKEN = 500  # at a time
+MAX_GIVEN = 100  # at a time, to workers that have fewer
 BROKERLESS_ROWS = 100  # of an account
 BROKERLESS_SECONDS = 1.0  # between looks for rows that need no broker
 MAX_ACCOUNTS = 500  # in one claim
@@ -50,25 +50,27 @@ class Claimable:
 class Leases:
     """`woken` is told when there may be more to claim."""
 
-    def __init__(self, exchange: Exchange, make_id: IdMaker, most_age_millis: int, woken: Callable[[], None]) -> None:
-        self.links: dict[UUID, Link] = {}
-        self._exchange, self._make_id, self._woken = exchange, make_id, woken
-        self._brokerless = store.needs_no_broker(most_age_millis)
+    def __init__(
+        self, dependencies: SessionDependencies, make_id: IdMaker, max_age_millis: int, woken: Callable[[], None]
+    ) -> None:
+        self.links: dict[UUID, BrokerSession] = {}
+        self._dependencies, self._make_id, self._on_claimable = dependencies, make_id, woken
+        self._brokerless = store.needs_no_broker(max_age_millis)
         self.worker_id = make_id()
         self._valid_until = 0.0
-        self._stirred = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._states_changed = asyncio.Event()
-        self._told: dict[UUID, Connection] = {}
-        self._seen_at = self._brokerless_at = exchange.clock.monotonic()
+        self._reported: dict[UUID, Connection] = {}
+        self._seen_at = self._brokerless_at = dependencies.clock.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         self._tasks = [asyncio.create_task(work()) for work in (self._renew, self._balance, self._tell)]
 
-    def stir(self) -> None:
+    def wake(self) -> None:
         """Accounts or leases may have changed."""
-        self._stirred.set()
+        self._wakeup.set()
 
     def state_changed(self) -> None:
         """Of a link."""
@@ -76,10 +78,10 @@ class Leases:
 
     def claimable(self) -> list[Claimable]:
         """What may be claimed now, by what each link can do. Rows that need no broker are looked for once a second."""
-        now = self._exchange.clock.monotonic()
+        now = self._dependencies.clock.monotonic()
         if now > self._valid_until - GUARD_SECONDS:
             return []
-        submits, cancels, brokerless = list[Link](), list[Link](), list[Link]()
+        submits, cancels, brokerless = list[BrokerSession](), list[BrokerSession](), list[BrokerSession]()
         for link in self.links.values():
             if not link.is_up:
                 brokerless.append(link)
@@ -103,25 +105,25 @@ class Leases:
         links, self.links = list(self.links.values()), {}
         await asyncio.gather(*(link.close(limit_seconds) for link in links), *self._closing)
         try:
-            async with self._exchange.pool.transaction() as tx:
+            async with self._dependencies.pool.transaction() as tx:
                 await store.retire(tx, self.worker_id)
         except Exception as error:
-            self._exchange.log.warning("leases not given back", reason=reason_of(error))
-        self._exchange.signals.notify(CHANNEL)
+            self._dependencies.log.warning("leases not given back", reason=reason_of(error))
+        self._dependencies.signals.notify(CHANNEL)
 
     async def _renew(self) -> None:
         while True:
-            before_seconds = self._exchange.clock.monotonic()
+            before_seconds = self._dependencies.clock.monotonic()
             try:
-                async with asyncio.timeout(RENEW_LIMIT_SECONDS), self._exchange.pool.transaction() as tx:
+                async with asyncio.timeout(RENEW_LIMIT_SECONDS), self._dependencies.pool.transaction() as tx:
                     is_alive = await store.renew(tx, self.worker_id)
                     if not is_alive:
                         # Renewed too late, or never yet: whoever took our leases must not meet us under the same name.
                         worker_id = self._make_id()
                         await store.enlist(tx, worker_id)
             except Exception as error:
-                self._exchange.log.warning("leases not renewed", reason=reason_of(error))
-                if self._exchange.clock.monotonic() > self._valid_until:
+                self._dependencies.log.warning("leases not renewed", reason=reason_of(error))
+                if self._dependencies.clock.monotonic() > self._valid_until:
                     self._drop_all()
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
@@ -130,7 +132,7 @@ class Leases:
                 self.worker_id = worker_id
             self._valid_until = before_seconds + LEASE_SECONDS
             if not is_alive:
-                self.stir()
+                self.wake()
             await asyncio.sleep(RENEW_SECONDS)
 
     def _drop_all(self) -> None:
@@ -141,23 +143,23 @@ class Leases:
         while True:
             pause_seconds = RETRY_SECONDS
             try:
-                if self._exchange.clock.monotonic() < self._valid_until:
+                if self._dependencies.clock.monotonic() < self._valid_until:
                     pause_seconds = await self._take_or_give()
             except Exception as error:
-                self._exchange.log.warning("leases not balanced", reason=reason_of(error))
+                self._dependencies.log.warning("leases not balanced", reason=reason_of(error))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_seconds):
-                    await self._stirred.wait()
-            self._stirred.clear()
+                    await self._wakeup.wait()
+            self._wakeup.clear()
 
     async def _take_or_give(self) -> float:
         """Seconds until there may be something to do again."""
         worker_id = self.worker_id
-        async with self._exchange.pool.transaction(plans="fresh") as tx:
+        async with self._dependencies.pool.transaction(plans="fresh") as tx:
             seen = await store.survey(tx)
             missing = math.ceil(seen["accounts"] / max(1, seen["workers"])) - len(self.links)
-            taken = await store.take(tx, worker_id, min(missing, MOST_TAKEN)) if missing > 0 else []
-            changed = await store.changed_links(tx, worker_id)
+            taken = await store.take(tx, worker_id, min(missing, MAX_TAKEN)) if missing > 0 else []
+            on_state_change = await store.changed_links(tx, worker_id)
             closed = [account_id for account_id, link in self.links.items() if link.is_closed]
             forgotten = await store.forget_closed(tx, worker_id, closed) if closed else []
             await self._mark_seen(tx)
@@ -165,40 +167,42 @@ class Leases:
             return 0.0
         for row in taken or ():
             self._open(row)
-        for account_id in changed:
+        for account_id in on_state_change:
             if link := self.links.get(account_id):
                 link.refresh()
         for account_id in forgotten:
             self._close(self.links[account_id], give_back=False)
-        for link in list(self.links.values())[: min(MOST_GIVEN, max(0, -missing))]:
+        for link in list(self.links.values())[: min(MAX_GIVEN, max(0, -missing))]:
             self._close(link, give_back=True)
-        self._exchange.metrics.execution_leases.set(len(self.links))
-        if taken is None or len(taken) == MOST_TAKEN:
-            return LEAST_PAUSE_SECONDS
-        return min(BALANCE_SECONDS, max(LEAST_PAUSE_SECONDS, seen["expires_seconds"] or 0.0))
+        self._dependencies.metrics.execution_leases.set(len(self.links))
+        if taken is None or len(taken) == MAX_TAKEN:
+            return MIN_PAUSE_SECONDS
+        return min(BALANCE_SECONDS, max(MIN_PAUSE_SECONDS, seen["expires_seconds"] or 0.0))
 
     async def _mark_seen(self, tx: Tx) -> None:
-        now = self._exchange.clock.monotonic()
+        now = self._dependencies.clock.monotonic()
         if now - self._seen_at < SEEN_SECONDS:
             return
         self._seen_at = now
-        heard = [link for link in self.links.values() if link.is_up and link.has_heard]
-        if heard:
-            await store.mark_seen(tx, self.worker_id, _ids(heard))
-        for link in heard:
-            link.has_heard = False
+        on_event = [link for link in self.links.values() if link.is_up and link.has_events]
+        if on_event:
+            await store.mark_seen(tx, self.worker_id, _ids(on_event))
+        for link in on_event:
+            link.has_events = False
 
     def _open(self, row: Row) -> None:
-        desk = Desk(row["id"], OrganizationId(row["organization_id"]), Environment(row["environment"]), row["broker"])
-        link = self.links[desk.account_id] = Link(desk, row["token"], self._exchange)
+        account_ref = AccountRef(
+            row["id"], OrganizationId(row["organization_id"]), Environment(row["environment"]), row["broker"]
+        )
+        link = self.links[account_ref.account_id] = BrokerSession(account_ref, row["token"], self._dependencies)
         link.start()
         self.state_changed()
 
-    def _close(self, link: Link, give_back: bool) -> None:
+    def _close(self, link: BrokerSession, give_back: bool) -> None:
         """No more is claimed for it from here on; the rest follows once its calls are over."""
-        account_id, worker_id = link.desk.account_id, self.worker_id
+        account_id, worker_id = link.account_ref.account_id, self.worker_id
         del self.links[account_id]
-        self._told.pop(account_id, None)
+        self._reported.pop(account_id, None)
 
         async def close() -> None:
             await link.close(HANDLER_SECONDS if give_back else 0)
@@ -213,45 +217,47 @@ class Leases:
         """Until it is done: what is held and not worked on would be nobody's."""
         while worker_id == self.worker_id:
             try:
-                async with self._exchange.pool.transaction() as tx:
+                async with self._dependencies.pool.transaction() as tx:
                     await store.give_back(tx, worker_id, [account_id])
             except Exception as error:
-                self._exchange.log.warning("lease not given back", reason=reason_of(error))
+                self._dependencies.log.warning("lease not given back", reason=reason_of(error))
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 break
-        self._exchange.signals.notify(CHANNEL)
+        self._dependencies.signals.notify(CHANNEL)
 
     async def _tell(self) -> None:
         """Keeps the accounts' `connection` as the links are."""
         while True:
             await self._states_changed.wait()
             self._states_changed.clear()
-            self._woken()
+            self._on_claimable()
             await asyncio.sleep(TELL_PAUSE_SECONDS)
             states = {account_id: link.state for account_id, link in self.links.items()}
             self._measure(states)
-            news = {account_id: state for account_id, state in states.items() if self._told.get(account_id) != state}
-            if not news:
+            new_facts = {
+                account_id: state for account_id, state in states.items() if self._reported.get(account_id) != state
+            }
+            if not new_facts:
                 continue
             try:
-                async with self._exchange.pool.transaction() as tx:
-                    await store.show_connections(tx, self.worker_id, news)
+                async with self._dependencies.pool.transaction() as tx:
+                    await store.show_connections(tx, self.worker_id, new_facts)
             except Exception as error:
-                self._exchange.log.warning("connections not shown", reason=reason_of(error))
+                self._dependencies.log.warning("connections not shown", reason=reason_of(error))
                 self._states_changed.set()
                 await asyncio.sleep(RETRY_SECONDS)
             else:
-                self._told |= news
+                self._reported |= new_facts
 
     def _measure(self, states: Mapping[UUID, Connection]) -> None:
         counts = Counter(states.values())
         for state in Connection:
-            self._exchange.metrics.execution_links.labels(state).set(counts[state])
-        self._exchange.metrics.execution_breakers.set(sum(link.breaker.is_open for link in self.links.values()))
+            self._dependencies.metrics.execution_links.labels(state).set(counts[state])
+        self._dependencies.metrics.execution_breakers.set(sum(link.breaker.is_open for link in self.links.values()))
 
 
-def _claimable(links: Sequence[Link], where: str = "true", slots: int | None = None) -> Claimable:
+def _claimable(links: Sequence[BrokerSession], where: str = "true", slots: int | None = None) -> Claimable:
     """With these `slots`, where no broker's are needed."""
     return Claimable(
         {link.account_text: slots or link.free_slots for link in links},
@@ -260,9 +266,9 @@ def _claimable(links: Sequence[Link], where: str = "true", slots: int | None = N
     )
 
 
-def _batched(links: Sequence[Link], size: int) -> list[Sequence[Link]]:
+def _batched(links: Sequence[BrokerSession], size: int) -> list[Sequence[BrokerSession]]:
     return [links[start : start + size] for start in range(0, len(links), size)]
 
 
-def _ids(links: Iterable[Link]) -> list[UUID]:
-    return [link.desk.account_id for link in links]
+def _ids(links: Iterable[BrokerSession]) -> list[UUID]:
+    return [link.account_ref.account_id for link in links]
