@@ -11,8 +11,8 @@ from trading_intents.orders import store
 from trading_intents.orders.amounts import ZERO, exact, quotient, total
 from trading_intents.orders.ledger.store import BookedTrade, ConcernedNames, parse_ledger, read_ledger
 from trading_intents.orders.model import OrderView, derive
-from trading_intents.orders.positions import Position, from_trades, kept, opening
-from trading_intents.orders.store import Book
+from trading_intents.orders.positions import NetPosition, from_trades, opening, position_from_row
+from trading_intents.orders.store import OrderHistory
 from trading_intents.storage.database import Database
 from trading_intents.storage.grouped import PoolTransaction
 
@@ -33,7 +33,7 @@ async def assert_true_books(database: Database) -> int:
     return orders
 
 
-async def _page(database: Database, after: UUID) -> list[Book]:
+async def _page(database: Database, after: UUID) -> list[OrderHistory]:
     async with database.worker.transaction(isolation="repeatable read") as tx:
         rows = await tx.fetch(
             "SELECT order_id FROM orders WHERE order_id > $1 ORDER BY order_id LIMIT $2", after, PAGE_ORDERS
@@ -43,11 +43,11 @@ async def _page(database: Database, after: UUID) -> list[Book]:
         return [read.histories[row["order_id"]] for row in rows]
 
 
-def _derived(book: Book) -> OrderView:
+def _derived(book: OrderHistory) -> OrderView:
     return derive(*history_of(book))
 
 
-def assert_true_order(book: Book) -> None:
+def assert_true_order(book: OrderHistory) -> None:
     row, seen = book.row, _derived(book)
     name = f"order {row['order_id']}"
     is_replaced = len(history_of(book)[0].versions) > 1
@@ -110,7 +110,7 @@ async def _assert_true_positions(database: Database) -> None:
     booked: dict[tuple[UUID, str], list[BookedTrade]] = {}
     for trade in trades:
         booked.setdefault((trade["account_id"], trade["symbol"]), []).append(msgspec.convert(dict(trade), BookedTrade))
-    found = {(row["account_id"], row["symbol"]): kept(row) for row in positions}
+    found = {(row["account_id"], row["symbol"]): position_from_row(row) for row in positions}
     assert booked.keys() <= found.keys()
     for key, position in found.items():
         start = opening(position.opening_quantity, position.opening_price)
@@ -118,7 +118,7 @@ async def _assert_true_positions(database: Database) -> None:
         _assert_money_adds_up(position)
 
 
-def _assert_money_adds_up(position: Position) -> None:
+def _assert_money_adds_up(position: NetPosition) -> None:
     with exact():
         sums = position.value_sold - position.value_bought + position.open_cost - position.opening_cost - position.fees
         assert position.realized_pnl == sums

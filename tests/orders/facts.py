@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.orders.facts import Fact, FactKind, event_fact, own_fact
-from trading_intents.orders.model import OrderView, Pending, Terms, Version, derive
+from trading_intents.orders.model import OrderTerms, OrderVersion, OrderView, PendingCommands, derive
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 D = Decimal
@@ -106,14 +106,14 @@ def arrived(facts: Iterable[Fact]) -> list[Fact]:
     return [replace(fact, arrival=place) for place, fact in enumerate(facts)]
 
 
-def terms(quantity: str = "100", *replaced: str, limit: str | None = None) -> Terms:
+def terms(quantity: str = "100", *replaced: str, limit: str | None = None) -> OrderTerms:
     ids = ["C", "R", "R2"]
     price = None if limit is None else D(limit)
     amounts = [quantity, *replaced]
-    return Terms(
+    return OrderTerms(
         "o1",
         tuple(
-            Version(seq=place + 1, client_order_id=ids[place], quantity=D(amount), limit_price=price)
+            OrderVersion(seq=place + 1, client_order_id=ids[place], quantity=D(amount), limit_price=price)
             for place, amount in enumerate(amounts)
         ),
     )
@@ -122,9 +122,9 @@ def terms(quantity: str = "100", *replaced: str, limit: str | None = None) -> Te
 CREATE_ONLY = terms()
 
 
-def view(*facts: Fact, terms: Terms = CREATE_ONLY, pending: Pending | None = None) -> OrderView:
+def view(*facts: Fact, terms: OrderTerms = CREATE_ONLY, pending: PendingCommands | None = None) -> OrderView:
     """The order after these facts, which come in every order, each also twice: all must agree."""
-    pending = pending or Pending()
+    pending = pending or PendingCommands()
     expected = derive(terms, arrived(facts), pending)
     for order in permutations(facts) if len(facts) <= 4 else [facts, facts[::-1]]:
         assert derive(terms, arrived([*order, *facts]), pending) == expected

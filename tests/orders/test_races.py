@@ -5,7 +5,7 @@ import pytest
 from tests.orders.facts import D, arrived, bust, fill, ours, terms, told, view
 from trading_intents.brokers.port import DUPLICATE_ID, BrokerEvent, CommandResult, EventKind, Outcome
 from trading_intents.orders.facts import CommandKind, Fact, FactKind, admit, owner, result_facts
-from trading_intents.orders.model import OrderFlag, OrderState, OrderStatus, Pending, derive, following
+from trading_intents.orders.model import OrderFlag, OrderState, OrderStatus, PendingCommands, carry_flags, derive
 
 E, F, S = EventKind, FactKind, OrderStatus
 
@@ -22,20 +22,20 @@ def test_a_cancel_that_crosses_a_partial_fill_keeps_the_fill() -> None:
 
 
 def test_a_cancel_before_the_acknowledgement_sees_that_it_must_wait() -> None:
-    waiting = view(ours(F.SENT), pending=Pending(cancels=("X",)))
+    waiting = view(ours(F.SENT), pending=PendingCommands(cancels=("X",)))
     assert (waiting.status, waiting.acknowledged) == (S.PENDING_CANCEL, False)
-    assert view(ours(F.SENT), told(E.ACCEPTED), pending=Pending(cancels=("X",))).acknowledged
+    assert view(ours(F.SENT), told(E.ACCEPTED), pending=PendingCommands(cancels=("X",))).acknowledged
 
 
 def test_a_fill_while_a_replace_is_pending_counts_for_the_chain() -> None:
     both = terms("100", "80")
-    pending = Pending(replace="R")
+    pending = PendingCommands(replace="R")
     during = view(told(E.ACCEPTED), fill("e1", "30", coid="C"), terms=both, pending=pending)
     assert (during.status, during.quantity, during.leaves_quantity) == (S.PENDING_REPLACE, D(100), D(70))
     replaced = told(E.REPLACED, coid="R", replaces="C", cum="30")
     after = view(told(E.ACCEPTED), fill("e1", "30", coid="C"), replaced, terms=both, pending=pending)
     assert (after.status, after.quantity, after.leaves_quantity) == (S.PARTIALLY_FILLED, D(80), D(50))
-    assert after.pending == Pending()
+    assert after.pending == PendingCommands()
 
 
 @pytest.mark.parametrize("asked", ["30", "20"])
@@ -62,8 +62,8 @@ def test_a_fill_beyond_what_was_filled_at_the_replace_is_an_overfill() -> None:
     ],
 )
 def test_after_a_refused_replace_the_last_confirmed_version_stands(refusal: Fact) -> None:
-    seen = view(told(E.ACCEPTED), refusal, terms=terms("100", "80"), pending=Pending(replace="R"))
-    assert (seen.status, seen.quantity, seen.reason, seen.pending) == (S.NEW, D(100), "no", Pending())
+    seen = view(told(E.ACCEPTED), refusal, terms=terms("100", "80"), pending=PendingCommands(replace="R"))
+    assert (seen.status, seen.quantity, seen.reason, seen.pending) == (S.NEW, D(100), "no", PendingCommands())
 
 
 def test_a_replace_that_happened_after_all_beats_its_refusal() -> None:
@@ -73,7 +73,9 @@ def test_a_replace_that_happened_after_all_beats_its_refusal() -> None:
 
 
 def test_a_replace_of_unknown_outcome_stays_pending() -> None:
-    seen = view(told(E.ACCEPTED), ours(F.UNCERTAIN, "R"), terms=terms("100", "80"), pending=Pending(replace="R"))
+    seen = view(
+        told(E.ACCEPTED), ours(F.UNCERTAIN, "R"), terms=terms("100", "80"), pending=PendingCommands(replace="R")
+    )
     assert (seen.status, seen.quantity) == (S.PENDING_REPLACE, D(100))
 
 
@@ -83,25 +85,25 @@ def test_chains_of_replaces_end_at_the_last_one_confirmed() -> None:
     seen = view(told(E.ACCEPTED, broker="b1"), first, second, terms=chain)
     assert (seen.confirmed.client_order_id, seen.quantity, seen.broker_order_id) == ("R2", D(60), "b3")
     assert view(second, terms=chain).quantity == D(60)
-    assert view(told(E.ACCEPTED), first, terms=chain, pending=Pending(replace="R2")).quantity == D(80)
+    assert view(told(E.ACCEPTED), first, terms=chain, pending=PendingCommands(replace="R2")).quantity == D(80)
 
 
 def test_a_fill_under_the_new_id_says_that_the_replace_happened() -> None:
-    seen = view(fill("e1", "10", coid="R"), terms=terms("100", "80"), pending=Pending(replace="R"))
+    seen = view(fill("e1", "10", coid="R"), terms=terms("100", "80"), pending=PendingCommands(replace="R"))
     assert (seen.status, seen.quantity, seen.leaves_quantity) == (S.PARTIALLY_FILLED, D(80), D(70))
 
 
 def test_a_cancel_drops_an_unsent_replace_and_may_be_repeated() -> None:
     facts = told(E.ACCEPTED), ours(F.REPLACE_DROPPED, "R", "cancelled"), told(E.CANCEL_REJECTED, coid="X", reason="no")
     both = terms("100", "80")
-    again = view(*facts, terms=both, pending=Pending(cancels=("X", "Y"), replace="R"))
-    assert (again.status, again.pending, again.reason) == (S.PENDING_CANCEL, Pending(cancels=("Y",)), None)
-    first = view(*facts, terms=both, pending=Pending(cancels=("X",), replace="R"))
+    again = view(*facts, terms=both, pending=PendingCommands(cancels=("X", "Y"), replace="R"))
+    assert (again.status, again.pending, again.reason) == (S.PENDING_CANCEL, PendingCommands(cancels=("Y",)), None)
+    first = view(*facts, terms=both, pending=PendingCommands(cancels=("X",), replace="R"))
     assert (first.status, first.reason) == (S.NEW, "no")
 
 
 def test_a_cancel_that_is_used_up_clears_its_pending_status() -> None:
-    seen = view(told(E.ACCEPTED), ours(F.CANCEL_DROPPED, "X"), pending=Pending(cancels=("X",)))
+    seen = view(told(E.ACCEPTED), ours(F.CANCEL_DROPPED, "X"), pending=PendingCommands(cancels=("X",)))
     assert (seen.status, seen.reason) == (S.NEW, "cancel_not_delivered")
 
 
@@ -133,9 +135,9 @@ def test_the_same_execution_under_another_key_is_ignored_too() -> None:
 def test_of_two_conflicting_executions_the_first_seen_is_kept() -> None:
     one, other = fill("e1", "40"), fill("e1", "50")
     for pair, kept in (([one, other], D(40)), ([other, one], D(50))):
-        seen = derive(terms(), arrived(pair), Pending())
+        seen = derive(terms(), arrived(pair), PendingCommands())
         assert (seen.filled_quantity, seen.flags) == (kept, (OrderFlag.CONFLICTING_EXECUTION,))
-        assert derive(terms(), arrived(pair)[::-1], Pending()) == seen
+        assert derive(terms(), arrived(pair)[::-1], PendingCommands()) == seen
 
 
 def test_a_conflict_is_remembered_where_only_the_first_is_stored() -> None:
@@ -171,26 +173,26 @@ def test_a_final_order_that_was_shown_changes_only_with_a_flag() -> None:
     before = view(told(E.CANCELLED))
     after = view(told(E.CANCELLED), fill("e1", "40"))
     assert after.flags == ()
-    assert following(before, after).flags == (OrderFlag.LATE_FILL,)
-    assert following(following(before, after), after).flags == (OrderFlag.LATE_FILL,)
-    assert following(view(told(E.ACCEPTED)), after).flags == ()
+    assert carry_flags(before, after).flags == (OrderFlag.LATE_FILL,)
+    assert carry_flags(carry_flags(before, after), after).flags == (OrderFlag.LATE_FILL,)
+    assert carry_flags(view(told(E.ACCEPTED)), after).flags == ()
     over = view(fill("e1", "100"), fill("e2", "1"))
-    assert following(view(fill("e1", "100")), over).flags == (OrderFlag.OVERFILL,)
+    assert carry_flags(view(fill("e1", "100")), over).flags == (OrderFlag.OVERFILL,)
 
 
 def test_a_filled_order_that_a_late_replace_opens_again_says_so() -> None:
-    both, pending = terms("10", "20"), Pending(replace="R")
+    both, pending = terms("10", "20"), PendingCommands(replace="R")
     filled = view(told(E.ACCEPTED), fill("e1", "10", coid="C"), terms=both, pending=pending)
     replaced = told(E.REPLACED, coid="R", replaces="C")
     after = view(told(E.ACCEPTED), fill("e1", "10", coid="C"), replaced, terms=both, pending=pending)
     assert (filled.status, after.status, after.flags) == (S.FILLED, S.PARTIALLY_FILLED, ())
-    assert following(filled, after).flags == (OrderFlag.RESURRECTED,)
+    assert carry_flags(filled, after).flags == (OrderFlag.RESURRECTED,)
 
 
 def test_a_second_end_changes_nothing_of_a_final_order() -> None:
     before = view(told(E.EXPIRED))
     after = view(told(E.EXPIRED), told(E.CANCELLED))
-    assert (after.status, following(before, after).status) == (S.CANCELLED, S.EXPIRED)
+    assert (after.status, carry_flags(before, after).status) == (S.CANCELLED, S.EXPIRED)
 
 
 def test_an_overfill_is_booked_and_flagged() -> None:

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from tests.orders.facts import arrived, bust, correct, fill, ours, terms, told
 from trading_intents.brokers.port import EventKind
 from trading_intents.orders.facts import Fact, FactKind, admit
-from trading_intents.orders.model import OrderFlag, OrderStatus, OrderView, Pending, Terms, derive
+from trading_intents.orders.model import OrderFlag, OrderStatus, OrderTerms, OrderView, PendingCommands, derive
 
 EXAMPLES = 200
 SHUFFLES = 50  # of each example
 CHAIN = terms("100", "80", "120", limit="10")
-COMMANDS = Pending(cancels=("X",), replace="R2")
+COMMANDS = PendingCommands(cancels=("X",), replace="R2")
 OPEN = {
     OrderStatus.PENDING_NEW,
     OrderStatus.NEW,
@@ -114,8 +114,8 @@ def test_what_is_admitted_one_by_one_derives_as_the_whole(facts: list[Fact]) -> 
 def test_stand_ins_only_ever_fill_the_holes_of_what_was_seen(order: list[int], seen_count: int) -> None:
     """Eight fills of ten, counted by the broker: after any of them the filled quantity is the highest count."""
     counted = [fill(f"e{place}", "10", "10", cum=str(10 * place + 10)) for place in order[:seen_count]]
-    whole = Terms("o1", terms("80").versions)
-    seen = derive(whole, arrived(counted), Pending())
+    whole = OrderTerms("o1", terms("80").versions)
+    seen = derive(whole, arrived(counted), PendingCommands())
     highest = max((10 * place + 10 for place in order[:seen_count]), default=0)
     assert seen.filled_quantity == highest
     real = {trade.exec_id for trade in seen.trades if not trade.flags}

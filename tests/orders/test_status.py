@@ -5,7 +5,7 @@ import pytest
 from tests.orders.facts import D, fill, ours, terms, told, view
 from trading_intents.brokers.port import CommandResult, EventKind, Outcome
 from trading_intents.orders.facts import CommandKind, Fact, FactKind, result_facts
-from trading_intents.orders.model import OrderState, OrderStatus, Pending
+from trading_intents.orders.model import OrderState, OrderStatus, PendingCommands
 
 E, F, S = EventKind, FactKind, OrderStatus
 SENT, UNCERTAIN = ours(F.SENT), ours(F.UNCERTAIN, reason="answer lost")
@@ -67,19 +67,19 @@ def test_an_order_says_why_it_ended(fact: Fact, status: OrderStatus, reason: str
 @pytest.mark.parametrize("open_facts", [[], [UNCERTAIN], [ACCEPTED], [ACCEPTED, PART]])
 def test_a_pending_command_shows_while_the_order_is_open(open_facts: list[Fact]) -> None:
     both = terms("100", "80")
-    assert view(*open_facts, terms=both, pending=Pending(replace="R")).status is S.PENDING_REPLACE
-    assert view(*open_facts, terms=both, pending=Pending(("X",), "R")).status is S.PENDING_CANCEL
+    assert view(*open_facts, terms=both, pending=PendingCommands(replace="R")).status is S.PENDING_REPLACE
+    assert view(*open_facts, terms=both, pending=PendingCommands(("X",), "R")).status is S.PENDING_CANCEL
 
 
 @pytest.mark.parametrize("final", [WHOLE, CANCELLED, EXPIRED, REJECTED])
 def test_no_command_is_pending_on_a_final_order(final: Fact) -> None:
-    seen = view(final, terms=terms("100", "80"), pending=Pending(("X",), "R"))
-    assert seen.pending == Pending()
+    seen = view(final, terms=terms("100", "80"), pending=PendingCommands(("X",), "R"))
+    assert seen.pending == PendingCommands()
     assert seen.state is not OrderState.OPEN
 
 
 def test_a_refused_cancel_never_rejects_the_order() -> None:
-    seen = view(ACCEPTED, told(E.REJECTED, coid="X", reason="malformed"), pending=Pending(("X",)))
+    seen = view(ACCEPTED, told(E.REJECTED, coid="X", reason="malformed"), pending=PendingCommands(("X",)))
     assert (seen.status, seen.reason) == (S.NEW, "malformed")
 
 

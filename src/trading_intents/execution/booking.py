@@ -19,17 +19,17 @@ from trading_intents.orders.model import (
     OrderFlag,
     OrderState,
     OrderStatus,
+    OrderTerms,
+    OrderVersion,
     OrderView,
-    Pending,
-    Terms,
-    Version,
+    PendingCommands,
+    carry_flags,
     derive,
-    following,
     is_acknowledged,
     state_of,
 )
-from trading_intents.orders.positions import Booking, Position, apply, kept
-from trading_intents.orders.store import Book, TradeRow
+from trading_intents.orders.positions import Booking, NetPosition, apply_booking, position_from_row
+from trading_intents.orders.store import OrderHistory, TradeRow
 from trading_intents.storage.database import Row
 from trading_intents.trading import FrozenStruct, OrderSide
 
@@ -107,11 +107,11 @@ class _ShownOrder(FrozenStruct, frozen=True):
     flags: tuple[OrderFlag, ...]
 
 
-def history_of(book: Book) -> tuple[Terms, Sequence[Fact], Pending]:
+def history_of(history: OrderHistory) -> tuple[OrderTerms, Sequence[Fact], PendingCommands]:
     """What was asked of the broker, and the facts, which tell what of it is answered: a CANCEL by any attempt's."""
-    ids = {action.seq: client_order_id(action.action_id) for action in book.actions}
+    ids = {action.seq: client_order_id(action.action_id) for action in history.actions}
     versions = [
-        Version(
+        OrderVersion(
             seq=action.seq,
             client_order_id=ids[action.seq],
             quantity=action.record.quantity,
@@ -119,41 +119,43 @@ def history_of(book: Book) -> tuple[Terms, Sequence[Fact], Pending]:
             stop_price=action.record.stop_price,
             time_in_force=action.record.time_in_force,
         )
-        for action in book.actions
+        for action in history.actions
         if action.action_type != ActionType.CANCEL
     ]
-    cancels = tuple(ids[action.seq] for action in book.actions if action.action_type == ActionType.CANCEL)
+    cancels = tuple(ids[action.seq] for action in history.actions if action.action_type == ActionType.CANCEL)
     replacing = versions[-1].client_order_id if len(versions) > 1 else None
-    attempts = {sent_id: ids[action.seq] for action in book.actions for sent_id in action.cancel_ids or ()}
+    attempts = {sent_id: ids[action.seq] for action in history.actions for sent_id in action.cancel_ids or ()}
     facts = [
         replace(fact, client_order_id=attempts[fact.client_order_id]) if fact.client_order_id in attempts else fact
-        for fact in book.facts
+        for fact in history.facts
     ]
-    return Terms(str(book.row["order_id"]), tuple(versions)), facts, Pending(cancels, replacing)
+    return OrderTerms(str(history.row["order_id"]), tuple(versions)), facts, PendingCommands(cancels, replacing)
 
 
-def settle(book: Book, new: Collection[str], places: Mapping[str, int]) -> SettledOrder:
+def settle(history: OrderHistory, new: Collection[str], places: Mapping[str, int]) -> SettledOrder:
     """`new` are keys of facts; `places` tells where in the batch each event stood."""
-    row = book.row
-    terms, facts, pending = history_of(book)
+    row = history.row
+    terms, facts, pending = history_of(history)
     shown = _ShownOrder(
         OrderStatus(row["order_status"]),
         row["filled_quantity"],
         row["average_price"],
         tuple(map(OrderFlag, row["flags"])),
     )
-    view = following(shown, derive(terms, facts, pending))
-    after, written, visible = _row_after(book, terms, view, new)
-    changes = _trade_changes(book, terms, view, after, places)
-    over = view.status is OrderStatus.FILLED or any(fact.kind in ENDED for fact in book.facts)
+    view = carry_flags(shown, derive(terms, facts, pending))
+    after, written, visible = _row_after(history, terms, view, new)
+    changes = _trade_changes(history, terms, view, after, places)
+    over = view.status is OrderStatus.FILLED or any(fact.kind in ENDED for fact in history.facts)
     resurrected = OrderFlag.RESURRECTED in view.flags and not over
-    conflicts = tuple(fact for fact in book.facts if fact.key in new and is_conflict(fact, book.facts))
-    entries = _entries(book, view, changes, new)
+    conflicts = tuple(fact for fact in history.facts if fact.key in new and is_conflict(fact, history.facts))
+    entries = _entries(history, view, changes, new)
     return SettledOrder(after, view, written, visible, resurrected, changes, entries, conflicts)
 
 
-def _row_after(book: Book, terms: Terms, view: OrderView, new: Collection[str]) -> tuple[Row, bool, bool]:
-    row, now, confirmed = book.row, book.now, view.confirmed
+def _row_after(
+    history: OrderHistory, terms: OrderTerms, view: OrderView, new: Collection[str]
+) -> tuple[Row, bool, bool]:
+    row, now, confirmed = history.row, history.now, view.confirmed
     shown = {
         "order_status": view.status.value,
         "command_seq": confirmed.seq,
@@ -166,7 +168,7 @@ def _row_after(book: Book, terms: Terms, view: OrderView, new: Collection[str]) 
         "external_order_id": view.broker_order_id,
         "reason": view.reason,
         "flags": [flag.value for flag in view.flags],
-        "broker_sent_at": max((fact.venue_time for fact in book.facts if fact.venue_time), default=None),
+        "broker_sent_at": max((fact.venue_time for fact in history.facts if fact.venue_time), default=None),
     }
     if state_of(OrderStatus(row["order_status"])) is not OrderState.OPEN and not view.flags:
         # Over, and nothing that a flag names has come since: only the broker's id may still become known.
@@ -181,7 +183,7 @@ def _row_after(book: Book, terms: Terms, view: OrderView, new: Collection[str]) 
     }
     visible = any(row[name] != value for name, value in shown.items())
     written = visible or any(row[name] != value for name, value in hidden.items())
-    heard = any(fact.kind in BROKER_KINDS for fact in book.facts if fact.key in new)
+    heard = any(fact.kind in BROKER_KINDS for fact in history.facts if fact.key in new)
     moved = {
         "received_at": now if written and heard else row["received_at"],
         "updated_at": now if visible else row["updated_at"],
@@ -191,17 +193,17 @@ def _row_after(book: Book, terms: Terms, view: OrderView, new: Collection[str]) 
 
 
 def _trade_changes(
-    book: Book, terms: Terms, view: OrderView, order: Row, places: Mapping[str, int]
+    history: OrderHistory, terms: OrderTerms, view: OrderView, order: Row, places: Mapping[str, int]
 ) -> tuple[TradeChange, ...]:
-    known = {trade.exec_id: trade for trade in book.trades}
+    known = {trade.exec_id: trade for trade in history.trades}
     seqs = {version.client_order_id: version.seq for version in terms.versions}
-    arrived = {fact.exec_id: places[fact.key] for fact in book.facts if fact.key in places}
+    arrived = {fact.exec_id: places[fact.key] for fact in history.facts if fact.key in places}
     first = min(arrived.values(), default=0)
     changes = []
     for trade in view.trades:
         before = known.pop(trade.exec_id, None)
         after = TradeRow(
-            trade_id=before.trade_id if before else named_id(book.now, f"{terms.order_id}/{trade.exec_id}"),
+            trade_id=before.trade_id if before else named_id(history.now, f"{terms.order_id}/{trade.exec_id}"),
             seq=before.seq if before else 0,
             exec_id=trade.exec_id,
             quantity=trade.quantity,
@@ -213,7 +215,7 @@ def _trade_changes(
             command_seq=seqs.get(trade.client_order_id or "", terms.versions[0].seq),
             flags=tuple(flag.value for flag in trade.flags),
             broker_sent_at=trade.venue_time,
-            received_at=before.received_at if before else book.now,
+            received_at=before.received_at if before else history.now,
         )
         if after != before:
             changes.append(TradeChange(order, before, after, arrived.get(trade.exec_id, first)))
@@ -225,8 +227,10 @@ def _trade_changes(
     return tuple(changes)
 
 
-def _entries(book: Book, view: OrderView, changes: Sequence[TradeChange], new: Collection[str]) -> tuple[Entry, ...]:
-    row, now = book.row, book.now
+def _entries(
+    history: OrderHistory, view: OrderView, changes: Sequence[TradeChange], new: Collection[str]
+) -> tuple[Entry, ...]:
+    row, now = history.row, history.now
     ids = row["account_id"], row["organization_id"]
     entries = []
     was, now_is = OrderStatus(row["order_status"]), view.status
@@ -239,9 +243,9 @@ def _entries(book: Book, view: OrderView, changes: Sequence[TradeChange], new: C
         if quantity or value:
             entries.append(Entry(*ids, now, Measure.FILLED_QUANTITY, row["symbol"], quantity))
             entries.append(Entry(*ids, now, Measure.FILLED_NOTIONAL, row["symbol"], value))
-    known = (fact for fact in book.facts if fact.key not in new)
-    if book.sent_at and view.acknowledged and not is_acknowledged(known):
-        millis = max(int((now - book.sent_at).total_seconds() * 1000), 0)
+    known = (fact for fact in history.facts if fact.key not in new)
+    if history.sent_at and view.acknowledged and not is_acknowledged(known):
+        millis = max(int((now - history.sent_at).total_seconds() * 1000), 0)
         entries.append(Entry(*ids, now, Measure.ACK_MILLIS, ack_key(millis)))
     return tuple(entries)
 
@@ -249,7 +253,7 @@ def _entries(book: Book, view: OrderView, changes: Sequence[TradeChange], new: C
 class HeldPosition(FrozenStruct, frozen=True):
     """A position, and what the broker last reported of it."""
 
-    position: Position
+    position: NetPosition
     broker_quantity: Decimal | None = None
     broker_key: str | None = None
     broker_sent_at: datetime | None = None
@@ -258,16 +262,16 @@ class HeldPosition(FrozenStruct, frozen=True):
 
 def read_holding(row: Row) -> HeldPosition:
     counts = (row[name] for name in ("broker_quantity", "broker_key", "broker_sent_at", "differs"))
-    return HeldPosition(kept(row), *counts)
+    return HeldPosition(position_from_row(row), *counts)
 
 
 def book_trade(holding: HeldPosition, change: TradeChange) -> HeldPosition:
     """The trade's part in the position; one that is rebooked is summed up by the caller."""
-    position = apply(holding.position, change.booking) if change.before is None else holding.position
+    position = apply_booking(holding.position, change.booking) if change.before is None else holding.position
     return with_position(holding, position)
 
 
-def with_position(holding: HeldPosition, position: Position) -> HeldPosition:
+def with_position(holding: HeldPosition, position: NetPosition) -> HeldPosition:
     """A fill that was on its way when the broker reported ends the difference; one from after it makes none."""
     return replace(holding, position=position, differs=holding.differs and position.quantity != holding.broker_quantity)
 

@@ -49,7 +49,7 @@ from trading_intents.orders.ledger.matching import (
 )
 from trading_intents.orders.ledger.store import AccountName, PositionKey, parse_ledger, read_ledger
 from trading_intents.orders.model import OrderView
-from trading_intents.orders.positions import Position, from_trades, opening, position_columns
+from trading_intents.orders.positions import NetPosition, from_trades, opening, position_columns
 from trading_intents.storage.database import Row
 from trading_intents.storage.grouped import StatementRunner
 from trading_intents.storage.pipeline import Reply, Statement
@@ -340,8 +340,8 @@ def _changed(
 
 
 async def sum_trades(
-    tx: StatementRunner, place: PositionKey, position: Position, changes: Sequence[TradeChange] = ()
-) -> Position:
+    tx: StatementRunner, place: PositionKey, position: NetPosition, changes: Sequence[TradeChange] = ()
+) -> NetPosition:
     """The whole position again, from its opening and the trades as they were booked with their numbers of now."""
     numbers = {change.after.trade_id: change.booking for change in changes if change.before}
     after, more = 0, True

@@ -25,10 +25,10 @@ def total(amounts: Iterable[Decimal]) -> Decimal:
 def quotient(dividend: Decimal, divisor: Decimal) -> Decimal:
     """The exact fraction rendered to 18 decimals, half to even, without trailing zeros."""
     with exact():
-        return plain((dividend / divisor).quantize(_STEP))
+        return normalized((dividend / divisor).quantize(_STEP))
 
 
-def plain(amount: Decimal) -> Decimal:
+def normalized(amount: Decimal) -> Decimal:
     """The same number in its one spelling, so that equal amounts look equal wherever they are kept."""
     is_whole = amount == amount.to_integral_value()
     return amount.quantize(_ONE, context=_EXACT) if is_whole else amount.normalize(_EXACT)

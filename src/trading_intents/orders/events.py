@@ -7,7 +7,7 @@ from uuid import UUID
 
 from trading_intents.ids import OrganizationId
 from trading_intents.orders.model import OrderStatus, state_of
-from trading_intents.orders.positions import kept
+from trading_intents.orders.positions import position_from_row
 from trading_intents.orders.store import TradeRow
 from trading_intents.storage.database import Row, Tx
 from trading_intents.stream.model import (
@@ -84,7 +84,7 @@ def trade_event(order: Row, trade: TradeRow) -> Event:
 
 def position_event(row: Row, today: date) -> Event:
     """Of the whole row of a position, with its account's environment and broker."""
-    position = kept(row)
+    position = position_from_row(row)
     payload = broker_position_payload(
         account_id=str(row["account_id"]),
         symbol=row["symbol"],

@@ -6,7 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 
-from trading_intents.orders.amounts import ZERO, exact, plain, quotient, total
+from trading_intents.orders.amounts import ZERO, exact, normalized, quotient, total
 from trading_intents.orders.facts import LONG_AGO, Fact, FactKind
 from trading_intents.trading import FrozenStruct, amount_text
 
@@ -20,7 +20,7 @@ class TradeFlag(StrEnum):
     REPLACED = "replaced"  # a gap whose executions were seen
 
 
-class Trade(FrozenStruct, frozen=True, kw_only=True):
+class TradeView(FrozenStruct, frozen=True, kw_only=True):
     """`cumulative_quantity` is the sum up to this one, so the last one's is what is filled."""
 
     exec_id: str
@@ -55,18 +55,20 @@ class _Execution(FrozenStruct, frozen=True, kw_only=True):
         return self.quantity if later else self.largest
 
 
-def trades(order_id: str, facts: Sequence[Fact], quantity: Decimal, likely_price: Decimal | None) -> tuple[Trade, ...]:
-    """`facts` are distinct, `quantity` is the order's, `likely_price` is for a gap that nothing tells the price of."""
+def trades(
+    order_id: str, facts: Sequence[Fact], quantity: Decimal, fallback_price: Decimal | None
+) -> tuple[TradeView, ...]:
+    """`facts` are distinct, `quantity` is the order's, `fallback_price` is for a gap that nothing tells the price of."""
     executions = _executions(facts)
     missed = _gaps(facts, executions)
-    booked = [*executions, *_stand_ins(order_id, missed, facts, executions, likely_price)]
+    booked = [*executions, *_synthetic_fills(order_id, missed, facts, executions, fallback_price)]
     rows = []
     cumulative = ZERO
     with exact():
         for each in sorted((each for each in booked if each.quantity), key=_place):
             cumulative += each.quantity
             rows.append(
-                Trade(
+                TradeView(
                     exec_id=each.exec_id,
                     client_order_id=each.client_order_id,
                     quantity=each.quantity,
@@ -170,18 +172,18 @@ def _missing(reports: Sequence[Fact], executions: Sequence[_Execution], amended:
 
 def _ends(reports: Sequence[Fact]) -> list[tuple[Decimal, Fact]]:
     """Where something must have ended: at each count, and right before each fill that was counted."""
-    ends = [(plain(fact.cum_quantity), fact) for fact in reports if fact.cum_quantity]
+    ends = [(normalized(fact.cum_quantity), fact) for fact in reports if fact.cum_quantity]
     fills = [(end, fact.quantity, fact) for end, fact in ends if fact.kind is FactKind.FILL and fact.quantity]
-    ends += [(plain(end - quantity), fact) for end, quantity, fact in fills if end > quantity]
+    ends += [(normalized(end - quantity), fact) for end, quantity, fact in fills if end > quantity]
     return sorted(ends, key=lambda each: (each[0], each[1].moment))
 
 
-def _stand_ins(
+def _synthetic_fills(
     order_id: str,
     sizes: Mapping[Decimal, Decimal],
     facts: Sequence[Fact],
     executions: Sequence[_Execution],
-    likely_price: Decimal | None,
+    fallback_price: Decimal | None,
 ) -> list[_Execution]:
     if not sizes:
         return []
@@ -193,7 +195,7 @@ def _stand_ins(
         inside = report is not None and end <= (report.cum_quantity or ZERO)
         price = paid if paid is not None and inside else _price_near(end, executions)
         if price is None:
-            price = likely_price if report is None or likely_price is not None else report.average_price
+            price = fallback_price if report is None or fallback_price is not None else report.average_price
         stand_ins.append(
             _Execution(
                 exec_id=f"gap:{order_id}:{amount_text(end)}",

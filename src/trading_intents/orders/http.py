@@ -11,7 +11,7 @@ from trading_intents.ids import ID_RULE, parse_id
 from trading_intents.orders import model
 from trading_intents.orders.events import day_of, maybe_text
 from trading_intents.orders.executions import TradeFlag
-from trading_intents.orders.positions import kept
+from trading_intents.orders.positions import position_from_row
 from trading_intents.orders.service import OrderFilter, Orders
 from trading_intents.storage.database import Row
 from trading_intents.trading import (
@@ -275,7 +275,7 @@ def _trade(row: Row) -> Trade:
 
 
 def _position(row: Row) -> Position:
-    position = kept(row)
+    position = position_from_row(row)
     return Position(
         row["symbol"],
         amount_text(position.quantity),

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from trading_intents.orders.amounts import ZERO, exact, plain, quotient, total
-from trading_intents.orders.executions import Trade, trades
+from trading_intents.orders.amounts import ZERO, exact, normalized, quotient, total
+from trading_intents.orders.executions import TradeView, trades
 from trading_intents.orders.facts import EXECUTIONS, NEVER_SENT, Fact, FactKind, distinct
 from trading_intents.trading import FrozenStruct, TimeInForce
 
@@ -42,7 +42,7 @@ class OrderFlag(StrEnum):
     RESURRECTED = "resurrected"  # the broker works it though it was over
 
 
-class Version(FrozenStruct, frozen=True, kw_only=True):
+class OrderVersion(FrozenStruct, frozen=True, kw_only=True):
     """The terms that a CREATE or a REPLACE asks for."""
 
     seq: int  # of the action
@@ -53,14 +53,14 @@ class Version(FrozenStruct, frozen=True, kw_only=True):
     time_in_force: TimeInForce = TimeInForce.DAY
 
 
-class Terms(FrozenStruct, frozen=True):
+class OrderTerms(FrozenStruct, frozen=True):
     """The CREATE, then the REPLACEs as they were committed; one that was given up does no harm."""
 
     order_id: str
-    versions: tuple[Version, ...]
+    versions: tuple[OrderVersion, ...]
 
 
-class Pending(FrozenStruct, frozen=True):
+class PendingCommands(FrozenStruct, frozen=True):
     """Client order ids of committed commands. Ones that the facts answer already do no harm."""
 
     cancels: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class Pending(FrozenStruct, frozen=True):
 class OrderView(FrozenStruct, frozen=True, kw_only=True):
     status: OrderStatus
     state: OrderState
-    confirmed: Version  # the last one that the broker confirmed; the CREATE's until then
+    confirmed: OrderVersion  # the last one that the broker confirmed; the CREATE's until then
     quantity: Decimal  # the confirmed one's, or what was filled where a REPLACE asked for less than that
     filled_quantity: Decimal
     leaves_quantity: Decimal
@@ -78,9 +78,9 @@ class OrderView(FrozenStruct, frozen=True, kw_only=True):
     broker_order_id: str | None
     reason: str | None
     flags: tuple[OrderFlag, ...]
-    pending: Pending  # what is not answered yet; empty once the order is final
+    pending: PendingCommands  # what is not answered yet; empty once the order is final
     acknowledged: bool  # the broker has shown that it has the order: a CANCEL need not be held
-    trades: tuple[Trade, ...]
+    trades: tuple[TradeView, ...]
 
 
 _FINAL = {
@@ -105,17 +105,17 @@ _CONFLICTING = frozenset({_F.CONFLICT, _F.FILL_BUST, _F.FILL_CORRECT})
 _CANCEL_REFUSED = frozenset({_F.CANCEL_REJECTED, _F.CANCEL_DROPPED, _F.REJECTED})
 
 
-def derive(terms: Terms, facts: Iterable[Fact], pending: Pending) -> OrderView:
+def derive(terms: OrderTerms, facts: Iterable[Fact], pending: PendingCommands) -> OrderView:
     seen, conflict = distinct(facts)
     versions = _confirmed_versions(terms, seen)
     confirmed = versions[-1]
     own = _of_order(seen, {None, versions[0].client_order_id, confirmed.client_order_id})
     booked = trades(terms.order_id, own, confirmed.quantity, confirmed.limit_price or confirmed.stop_price)
-    filled = plain(total(trade.quantity for trade in booked))
+    filled = normalized(total(trade.quantity for trade in booked))
     quantity = _shown_quantity(versions, seen, filled)
     acknowledged = bool(filled) or is_acknowledged(own)
     status = _status(own, filled, quantity, acknowledged)
-    unanswered = Pending() if status in _FINAL else _unanswered(pending, terms, confirmed, seen)
+    unanswered = PendingCommands() if status in _FINAL else _unanswered(pending, terms, confirmed, seen)
     return OrderView(
         status=_with_pending(status, unanswered),
         state=state_of(status),
@@ -133,7 +133,7 @@ def derive(terms: Terms, facts: Iterable[Fact], pending: Pending) -> OrderView:
     )
 
 
-class Shown(Protocol):
+class ShownOrder(Protocol):
     """What was last shown of an order: an earlier view, or its row."""
 
     @property
@@ -146,7 +146,7 @@ class Shown(Protocol):
     def flags(self) -> tuple[OrderFlag, ...]: ...
 
 
-def following(before: Shown, after: OrderView) -> OrderView:
+def carry_flags(before: ShownOrder, after: OrderView) -> OrderView:
     """`after` with the flags that stay. A final order changes only with a flag that says why."""
     flags = {*before.flags, *after.flags}
     fills = (before.filled_quantity, before.average_price) != (after.filled_quantity, after.average_price)
@@ -170,7 +170,7 @@ def is_acknowledged(facts: Iterable[Fact]) -> bool:
     return any(fact.kind in ALIVE for fact in facts)
 
 
-def _confirmed_versions(terms: Terms, facts: Sequence[Fact]) -> tuple[Version, ...]:
+def _confirmed_versions(terms: OrderTerms, facts: Sequence[Fact]) -> tuple[OrderVersion, ...]:
     """The CREATE's, then each that the broker put in place of the one before."""
     ids = {fact.client_order_id for fact in facts if fact.kind in _CONFIRMING}
     create, *others = sorted(terms.versions, key=lambda version: version.seq)
@@ -181,7 +181,7 @@ def _of_order(facts: Sequence[Fact], ids: Collection[str | None]) -> tuple[Fact,
     return tuple(fact for fact in facts if fact.kind not in _OF_COMMAND or fact.client_order_id in ids)
 
 
-def _shown_quantity(versions: Sequence[Version], facts: Sequence[Fact], filled: Decimal) -> Decimal:
+def _shown_quantity(versions: Sequence[OrderVersion], facts: Sequence[Fact], filled: Decimal) -> Decimal:
     """A REPLACE to no more than what is filled ends the order at what is filled. What came after it is an overfill."""
     confirmed = versions[-1]
     told = [
@@ -211,17 +211,19 @@ def _status(facts: Sequence[Fact], filled: Decimal, quantity: Decimal, acknowled
     return OrderStatus.UNKNOWN if FactKind.UNCERTAIN in kinds else OrderStatus.PENDING_NEW
 
 
-def _with_pending(status: OrderStatus, pending: Pending) -> OrderStatus:
+def _with_pending(status: OrderStatus, pending: PendingCommands) -> OrderStatus:
     if pending.cancels:
         return OrderStatus.PENDING_CANCEL
     return OrderStatus.PENDING_REPLACE if pending.replace else status
 
 
-def _unanswered(pending: Pending, terms: Terms, confirmed: Version, facts: Sequence[Fact]) -> Pending:
+def _unanswered(
+    pending: PendingCommands, terms: OrderTerms, confirmed: OrderVersion, facts: Sequence[Fact]
+) -> PendingCommands:
     refused_cancels = {fact.client_order_id for fact in facts if fact.kind in _CANCEL_REFUSED}
     refused_replaces = {fact.client_order_id for fact in facts if fact.kind in _REPLACE_REFUSED}
     done = {version.client_order_id for version in terms.versions if version.seq <= confirmed.seq}
-    return Pending(
+    return PendingCommands(
         cancels=tuple(each for each in pending.cancels if each not in refused_cancels),
         replace=None if pending.replace in refused_replaces | done else pending.replace,
     )
@@ -233,7 +235,7 @@ def _reason(status: OrderStatus, facts: Sequence[Fact]) -> str | None:
 
 
 def _refused_command(
-    status: OrderStatus, terms: Terms, confirmed: Version, facts: Sequence[Fact], pending: Pending
+    status: OrderStatus, terms: OrderTerms, confirmed: OrderVersion, facts: Sequence[Fact], pending: PendingCommands
 ) -> str | None:
     """Why the order still stands as it does: the CANCEL that was refused, else the REPLACE that was."""
     if status in _FINAL or pending.cancels:
@@ -252,7 +254,7 @@ def _refused_command(
 
 
 def _flags(
-    facts: Sequence[Fact], booked: Sequence[Trade], filled: Decimal, quantity: Decimal, conflict: bool
+    facts: Sequence[Fact], booked: Sequence[TradeView], filled: Decimal, quantity: Decimal, conflict: bool
 ) -> tuple[OrderFlag, ...]:
     kinds = {fact.kind for fact in facts}
     alive = filled > 0 or kinds & (ALIVE | {FactKind.CANCELLED, FactKind.EXPIRED})
@@ -265,7 +267,7 @@ def _flags(
     return tuple(flag for flag in OrderFlag if holds[flag])
 
 
-def _is_late(final: Fact, booked: Sequence[Trade], filled: Decimal) -> bool:
+def _is_late(final: Fact, booked: Sequence[TradeView], filled: Decimal) -> bool:
     """Whether something was filled that this final report did not know of, by what it says itself."""
     if final.kind in _REJECTED | NEVER_SENT or (final.kind in _CANCELLED | _EXPIRED and final.cum_quantity is not None):
         return filled > (final.cum_quantity or ZERO)
@@ -274,7 +276,7 @@ def _is_late(final: Fact, booked: Sequence[Trade], filled: Decimal) -> bool:
     return any(trade.venue_time is not None and trade.venue_time > final.venue_time for trade in booked)
 
 
-def _broker_order_id(versions: Sequence[Version], facts: Sequence[Fact]) -> str | None:
+def _broker_order_id(versions: Sequence[OrderVersion], facts: Sequence[Fact]) -> str | None:
     """The broker's own id for the last version that it gave one."""
     ids = {fact.client_order_id: fact.broker_order_id for fact in facts if fact.broker_order_id}
     known = (ids.get(version.client_order_id) for version in reversed(versions))
@@ -283,9 +285,9 @@ def _broker_order_id(versions: Sequence[Version], facts: Sequence[Fact]) -> str 
 
 def _difference(quantity: Decimal, filled: Decimal) -> Decimal:
     with exact():
-        return plain(max(quantity - filled, ZERO))
+        return normalized(max(quantity - filled, ZERO))
 
 
-def _average(booked: Sequence[Trade], filled: Decimal) -> Decimal | None:
+def _average(booked: Sequence[TradeView], filled: Decimal) -> Decimal | None:
     with exact():
         return quotient(total(trade.quantity * trade.price for trade in booked), filled) if filled else None

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from trading_intents.orders.amounts import ZERO, exact, plain, quotient
+from trading_intents.orders.amounts import ZERO, exact, normalized, quotient
 from trading_intents.trading import FrozenStruct, OrderSide
 
 
@@ -22,7 +22,7 @@ class Booking(FrozenStruct, frozen=True):
     at: datetime
 
 
-class Position(FrozenStruct, frozen=True):
+class NetPosition(FrozenStruct, frozen=True):
     """`open_cost` is what the open quantity cost, signed as it is. Fees lower realized_pnl, never move the cost.
 
     An opening whose price is not known is closed before anything else, at the price of the trade that closes it."""
@@ -52,52 +52,52 @@ class Position(FrozenStruct, frozen=True):
         return self.day_pnl if self.day == today else ZERO
 
 
-FLAT = Position()
+FLAT = NetPosition()
 
 
-def opening(quantity: Decimal, price: Decimal | None) -> Position:
+def opening(quantity: Decimal, price: Decimal | None) -> NetPosition:
     """The position before our first trade; the broker's average price is its cost where it tells one."""
     with exact():
-        cost = ZERO if price is None else plain(quantity * price)
-    return Position(
-        opening_quantity=plain(quantity),
+        cost = ZERO if price is None else normalized(quantity * price)
+    return NetPosition(
+        opening_quantity=normalized(quantity),
         opening_price=price,
         opening_cost=cost,
-        uncosted_quantity=plain(quantity) if price is None else ZERO,
-        quantity=plain(quantity),
+        uncosted_quantity=normalized(quantity) if price is None else ZERO,
+        quantity=normalized(quantity),
         open_cost=cost,
     )
 
 
-_COLUMNS = Position.__struct_fields__
+_COLUMNS = NetPosition.__struct_fields__
 
 
-def kept(row: Mapping[str, Any]) -> Position:
+def position_from_row(row: Mapping[str, Any]) -> NetPosition:
     """The position in a row that has its fields among others."""
-    return Position(*[row[name] for name in _COLUMNS])
+    return NetPosition(*[row[name] for name in _COLUMNS])
 
 
-def position_columns(position: Position) -> dict[str, Any]:
+def position_columns(position: NetPosition) -> dict[str, Any]:
     """Its fields, for a row."""
     return {name: getattr(position, name) for name in _COLUMNS}
 
 
-def apply(position: Position, booking: Booking) -> Position:
+def apply_booking(position: NetPosition, booking: Booking) -> NetPosition:
     return from_trades((booking,), position)
 
 
-def from_trades(bookings: Iterable[Booking], position: Position = FLAT) -> Position:
+def from_trades(bookings: Iterable[Booking], position: NetPosition = FLAT) -> NetPosition:
     """The whole position again: what a bust or a correction asks for, since averages do not run backwards."""
     with exact():
         for booking in bookings:
             if booking.quantity:  # one that was busted is no trade, and its fee is none
                 position = _add(position, booking)
     values: list[Any] = [getattr(position, name) for name in _COLUMNS]
-    spelled: list[Any] = [plain(value) if isinstance(value, Decimal) else value for value in values]
-    return Position(*spelled)
+    spelled: list[Any] = [normalized(value) if isinstance(value, Decimal) else value for value in values]
+    return NetPosition(*spelled)
 
 
-def _add(position: Position, booking: Booking) -> Position:
+def _add(position: NetPosition, booking: Booking) -> NetPosition:
     signed = booking.quantity if booking.side is OrderSide.BUY else -booking.quantity
     value = booking.quantity * booking.price
     closed = _closed_uncosted(position, signed)
@@ -109,7 +109,7 @@ def _add(position: Position, booking: Booking) -> Position:
     fees = position.fees + (booking.fee or ZERO)
     realized = sold - bought + open_cost - opening_cost - fees
     day = booking.at.astimezone(UTC).date()
-    kept = position.day_pnl if position.day is not None and day <= position.day else ZERO
+    position_from_row = position.day_pnl if position.day is not None and day <= position.day else ZERO
     # A trade of an earlier day that comes late is no part of this day's result.
     gained = ZERO if position.day is not None and day < position.day else realized - position.realized_pnl
     return replace(
@@ -123,11 +123,11 @@ def _add(position: Position, booking: Booking) -> Position:
         value_sold=sold,
         fees=fees,
         day=day if position.day is None else max(day, position.day),
-        day_pnl=kept + gained,
+        day_pnl=position_from_row + gained,
     )
 
 
-def _closed_uncosted(position: Position, signed: Decimal) -> Decimal:
+def _closed_uncosted(position: NetPosition, signed: Decimal) -> Decimal:
     """How much a trade closes of what has no cost yet, signed as that is."""
     uncosted = position.uncosted_quantity
     if uncosted == 0 or (uncosted > 0) == (signed > 0):

@@ -30,7 +30,7 @@ class OrderFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundOrders:
     rows: Sequence[Row]
     more_after: int | None  # where the next page begins; None: there is none
 
@@ -39,7 +39,7 @@ class Orders:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def list(self, account: Account, wanted: OrderFilter, after: int, limit: int) -> Found:
+    async def list(self, account: Account, wanted: OrderFilter, after: int, limit: int) -> FoundOrders:
         upto = NO_END if wanted.is_indexed else after + SCAN_ACTIONS
         # Planned for the filters that are given: each has its own index.
         async with self._pool.transaction([account.organization_id], read_only=True, plans="fresh") as tx:
@@ -55,9 +55,9 @@ class Orders:
                 wanted.client_reference_id,
             )
             if len(rows) > limit:
-                return Found(rows[:limit], rows[limit - 1]["create_seq"])
+                return FoundOrders(rows[:limit], rows[limit - 1]["create_seq"])
             scanned = upto < NO_END and upto < await store.last_seq(tx, account.id)
-        return Found(rows, upto if scanned else None)
+        return FoundOrders(rows, upto if scanned else None)
 
     async def find(self, account: Account, order_id: UUID | None) -> Row:
         async with self._pool.transaction([account.organization_id], read_only=True) as tx:

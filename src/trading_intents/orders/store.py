@@ -13,7 +13,7 @@ from trading_intents.storage.database import Row, Tx
 from trading_intents.trading import FrozenStruct, TimeInForce
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RecordedTerms(msgspec.Struct, frozen=True):
     """The terms in an action's record."""
 
     quantity: Decimal
@@ -26,7 +26,7 @@ class Action(msgspec.Struct, frozen=True):
     seq: int
     action_id: UUID
     action_type: str
-    record: Asked
+    record: RecordedTerms
     cancel_ids: tuple[str, ...] | None = None  # a CANCEL's: the client order ids of its attempts
 
 
@@ -48,7 +48,7 @@ class TradeRow(msgspec.Struct, frozen=True, kw_only=True):
     received_at: datetime
 
 
-class Book(FrozenStruct, frozen=True):
+class OrderHistory(FrozenStruct, frozen=True):
     """All that is kept of one order."""
 
     row: Row

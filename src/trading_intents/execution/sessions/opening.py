@@ -10,7 +10,7 @@ from trading_intents.brokers.sanitizing import sanitize
 from trading_intents.execution.sessions import store
 from trading_intents.execution.tracker import sum_trades
 from trading_intents.orders import store as orders_store
-from trading_intents.orders.amounts import ZERO, exact, plain
+from trading_intents.orders.amounts import ZERO, exact, normalized
 from trading_intents.orders.events import day_of, position_event
 from trading_intents.orders.ledger.matching import AccountRef
 from trading_intents.orders.ledger.store import PositionKey
@@ -58,7 +58,7 @@ async def open_positions(tx: Tx, account_ref: AccountRef, reports: Sequence[Brok
         report = told[row["symbol"]]
         assert report.quantity is not None
         with exact():
-            quantity = plain(report.quantity - row["quantity"])
+            quantity = normalized(report.quantity - row["quantity"])
         if quantity:
             place = PositionKey(account_ref.account_id, row["symbol"])
             position = await sum_trades(PoolTransaction(tx), place, opening(quantity, report.average_price))

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from trading_intents.orders.facts import Fact
-from trading_intents.orders.store import Action, Book, TradeRow
+from trading_intents.orders.store import Action, OrderHistory, TradeRow
 from trading_intents.storage.database import Row
 from trading_intents.storage.pipeline import Reply, Statement, array_text
 from trading_intents.trading import OrderSide
@@ -242,7 +242,7 @@ class Ledger(NamedTuple):
     """What was locked and read."""
 
     found: list[LedgerMatch]
-    histories: dict[UUID, Book]
+    histories: dict[UUID, OrderHistory]
     positions: dict[PositionKey, Row]
     now: datetime
 
@@ -252,7 +252,7 @@ def parse_ledger(replies: Sequence[Reply]) -> Ledger:
     return Ledger(
         _decoded(found, LedgerMatch),
         {
-            each.row.order_id: Book(
+            each.row.order_id: OrderHistory(
                 msgspec.structs.asdict(each.row),
                 each.facts or (),
                 each.actions or (),
