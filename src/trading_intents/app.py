@@ -61,8 +61,8 @@ from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.migrate import migrate
 from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import Signals, open_signals
-from trading_intents.stream.grpc.listener import Listener
-from trading_intents.stream.grpc.subscriptions import Door
+from trading_intents.stream.grpc.listener import GrpcListener
+from trading_intents.stream.grpc.subscriptions import StreamServicer
 from trading_intents.stream.http import event_routes
 from trading_intents.stream.hub import Hub
 from trading_intents.stream.model import CHANNEL as STREAM
@@ -184,7 +184,7 @@ class Features:
     writer: Writer
     execution: Callable[[Shop], Execution]
     hub: Hub
-    grpc: Listener
+    grpc: GrpcListener
     resume_deletions: Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -229,9 +229,9 @@ def build_features(parts: Parts, vault: Vault) -> Features:
     hub = Hub(stream, settings.max_streams, parts.clock, parts.metrics, parts.log)
     retained = {EventType.BROKER_ORDER: retained_orders, EventType.BROKER_POSITION: retained_positions}
     streams = Streams(stream, hub, accounts, gates["stream"], retained, parts.log)
-    door = Door(streams, gates["stream"], limits, ClientAddress(settings.trusted_proxies), parts.log)
+    door = StreamServicer(streams, gates["stream"], limits, ClientAddress(settings.trusted_proxies), parts.log)
     files = (settings.tls_certificate_file, settings.tls_key_file)
-    grpc = Listener(door, settings.max_streams, settings.grpc_host, settings.grpc_port, *files)
+    grpc = GrpcListener(door, settings.max_streams, settings.grpc_host, settings.grpc_port, *files)
 
     def handlers() -> Mapping[Queue, Mapping[str, Handler]]:
         accounts = account_handlers(parts.database.worker, brokers, vault)

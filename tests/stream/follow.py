@@ -18,7 +18,7 @@ from trading_intents.stream import trading_pb2
 from trading_intents.stream.hub import Hub
 from trading_intents.stream.log import append
 from trading_intents.stream.model import Event, EventType
-from trading_intents.stream.service import Asked, Retained, Streams
+from trading_intents.stream.service import Retained, Streams, SubscribeRequest
 from trading_intents.stream.subscriber import Message
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.trading import Environment
@@ -65,7 +65,7 @@ class Reader:
         self.line = self.stream.subscriber
 
     async def subscribe(self, resume_after: str = "", kinds: frozenset[EventType] = ACTIONS) -> "Reader":
-        await self._house.streams.subscribe(self.stream, Asked(None, kinds, resume_after=resume_after))
+        await self._house.streams.subscribe(self.stream, SubscribeRequest(None, kinds, resume_after=resume_after))
         return self
 
     def _take(self) -> None:

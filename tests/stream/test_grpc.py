@@ -23,7 +23,7 @@ from tests.stream.client import (
 from tests.stream.conftest import Opener
 from tests.waiting import eventually
 from tests.world import World
-from trading_intents.stream.subscriber import MOST_EVENTS_BEHIND
+from trading_intents.stream.subscriber import MAX_EVENTS_BEHIND
 
 
 def submit(desk: Desk, count: int, **more: Any) -> list[str]:
@@ -241,7 +241,7 @@ def test_more_orders_than_a_reader_may_be_behind_are_primed_each_once(
         FROM orders o, generate_series(2, $2::bigint + 1) AS n WHERE o.order_id = $1::text::uuid
         """,
         intent_id,
-        MOST_EVENTS_BEHIND,
+        MAX_EVENTS_BEHIND,
     )
     try:
         follower = client.follow(desk.headers, desk.account["id"], (ORDER,), order_delivery=PRIMED).subscribed()
@@ -249,4 +249,4 @@ def test_more_orders_than_a_reader_may_be_behind_are_primed_each_once(
     finally:
         tables.execute("DELETE FROM orders WHERE account_id = $1::text::uuid AND create_seq > 1", desk.account["id"])
     ids = [event.broker_order.order_id for event in events if kind_of(event) == "broker_order"]
-    assert len(ids) == len(set(ids)) == MOST_EVENTS_BEHIND + 1
+    assert len(ids) == len(set(ids)) == MAX_EVENTS_BEHIND + 1

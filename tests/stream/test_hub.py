@@ -16,7 +16,7 @@ from trading_intents.storage.database import Database, Pool, Tx
 from trading_intents.stream.hub import STUCK_SECONDS
 from trading_intents.stream.model import Event
 from trading_intents.stream.service import renew_epoch
-from trading_intents.stream.subscriber import MOST_BYTES_BEHIND, MOST_EVENTS_BEHIND
+from trading_intents.stream.subscriber import MAX_BYTES_BEHIND, MAX_EVENTS_BEHIND
 
 PAGE = 500
 
@@ -91,7 +91,7 @@ async def test_a_reader_that_stops_is_ended_and_can_resume(house: House, organiz
     another = Reader(house, organization)
     for one in (stopped, reader, another):
         await one.subscribe()
-    total = MOST_EVENTS_BEHIND + 2 * PAGE
+    total = MAX_EVENTS_BEHIND + 2 * PAGE
     for first in range(1, total, PAGE):
         await house.append(numbered_from(organization, first, first + PAGE - 1))
     for one in (reader, another):
@@ -109,7 +109,7 @@ async def test_a_reader_that_is_too_many_bytes_behind_is_ended(house: House, org
     for one in (stopped, reader):
         await one.subscribe()
     size = 100_000
-    total = MOST_BYTES_BEHIND // size + 2
+    total = MAX_BYTES_BEHIND // size + 2
     for number in range(1, total + 1):
         await house.append([numbered(organization, number, size)])
     assert isinstance(await stopped.ended(), LimitReached)
@@ -119,7 +119,7 @@ async def test_a_reader_that_is_too_many_bytes_behind_is_ended(house: House, org
 
 async def test_when_all_are_slow_the_log_waits_for_them(house: House, organization: OrganizationId) -> None:
     reader = await Reader(house, organization, reading=False).subscribe()
-    total = 2 * MOST_EVENTS_BEHIND
+    total = 2 * MAX_EVENTS_BEHIND
     for first in range(1, total, PAGE):
         await house.append(numbered_from(organization, first, first + PAGE - 1), wake=False)
     house.hub.wake()
@@ -129,12 +129,12 @@ async def test_when_all_are_slow_the_log_waits_for_them(house: House, organizati
                 await asyncio.sleep(0)
             reader.take_one()
             assert reader.line.error is None
-            assert reader.line.events < MOST_EVENTS_BEHIND
+            assert reader.line.events < MAX_EVENTS_BEHIND
     assert reader.numbers == list(range(1, total + 1))
 
 
 async def test_the_past_is_handed_over_at_the_readers_pace(house: House, organization: OrganizationId) -> None:
-    total = 2 * MOST_EVENTS_BEHIND
+    total = 2 * MAX_EVENTS_BEHIND
     first = await Reader(house, organization).subscribe()
     await house.append(numbered_from(organization, 1, 1))
     await first.has(1)
@@ -294,5 +294,5 @@ async def test_nothing_is_kept_of_whoever_left(house: House, organization: Organ
         await reader.has(1)
         reader.close()
     hub = house.hub
-    kept = [len(hub._sessions), len(hub._callers), len(hub._followed), len(hub._follows)]
+    kept = [len(hub._sessions), len(hub._callers), len(hub._feeds), len(hub._follows)]
     assert kept == [0, 0, 0, 0]

@@ -12,7 +12,7 @@ from trading_intents.secret import Secret
 from trading_intents.storage.database import Database, Tx, open_database
 from trading_intents.stream import service
 from trading_intents.stream.model import Event, EventType
-from trading_intents.stream.subscriber import ROOM_EVENTS
+from trading_intents.stream.subscriber import FREE_EVENTS
 from trading_intents.telemetry import Metrics, make_log
 
 PAGE = 500
@@ -125,7 +125,7 @@ async def test_readers_that_stop_while_they_are_primed_hold_up_no_other_organiza
         await asyncio.gather(*subscribing, return_exceptions=True)
 
 
-PAGES, PAGE_EVENTS = 6, ROOM_EVENTS // 2
+PAGES, PAGE_EVENTS = 6, FREE_EVENTS // 2
 SLOW_STREAMS = 8
 LIMIT_SECONDS = 30
 

@@ -4,7 +4,7 @@ from trading_intents.errors import CursorExpired, InternalError, LimitReached
 from trading_intents.identity.access import Gate
 from trading_intents.stream.log import open_cursor
 from trading_intents.stream.model import EventType
-from trading_intents.stream.service import Asked, Stream, Streams
+from trading_intents.stream.service import Stream, Streams, SubscribeRequest
 from trading_intents.stream.subscriber import failure
 from trading_intents.telemetry import Log
 from trading_intents.web.limits import Bucket
@@ -57,7 +57,7 @@ def event_routes(gate: Gate, streams: Streams, log: Log) -> tuple[Route, ...]:
         feed = _EventFeed(streams, request, log)
         try:
             cursor = _cursor(request.header(b"last-event-id") or "")
-            asked = Asked(request.params["account_id"], frozenset(EventType), resume_after=cursor)
+            asked = SubscribeRequest(request.params["account_id"], frozenset(EventType), resume_after=cursor)
             await streams.subscribe(feed.stream, asked)
         except BaseException:
             feed.close()

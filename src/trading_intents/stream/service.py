@@ -22,23 +22,23 @@ from trading_intents.identity.model import ApiKeyPrincipal
 from trading_intents.ids import OrganizationId, parse_id
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.stream import log as event_log
-from trading_intents.stream.audience import NARROWED, Audience, Page, Wanted
-from trading_intents.stream.hub import PAGE_EVENTS, Followed, Hub, Session, make_entries
+from trading_intents.stream.hub import PAGE_EVENTS, Hub, OrganizationFeed, Session, make_entries
 from trading_intents.stream.log import Cursor, make_cursor, open_cursor
 from trading_intents.stream.model import Event, EventType
-from trading_intents.stream.subscriber import Batch, Message, Subscriber, primed, status
+from trading_intents.stream.subscriber import EventBatch, Message, Subscriber, primed, status
+from trading_intents.stream.subscription_filter import NARROWED, EventPage, Subscription, SubscriptionFilter
 from trading_intents.telemetry import Log
 from trading_intents.trading import SYMBOL_RULE, Environment, parse_symbol
 from trading_intents.web.request import Request
 
-READS_AT_ONCE = 4  # of history, so that connections are left for what happens now
+MAX_READS = 4  # of history, so that connections are left for what happens now
 MAX_PRIMINGS = 4  # of a process: each holds a connection with a snapshot until the retained state is handed over
 TURN_SECONDS = 60.0
 # A reader that is primed makes room for a page within this time, which is less than a transaction may stand still. In
 # all it may keep its snapshot waiting for the seconds at the start, and one more for each so many events.
 PAGE_SECONDS, PRIMING_START_SECONDS, MIN_PRIMED_PER_SECOND = 1.5, 10.0, 1_000
-MOST_SCOPES = 1_000
-MOST_REASON = 500
+MAX_SCOPES = 1_000
+MAX_REASON_CHARACTERS = 500
 
 # The working orders or open positions, and those finished within the hour; None: of all accounts, both environments.
 # Read a page at a time.
@@ -46,7 +46,7 @@ Retained = Callable[[Tx, OrganizationId, UUID | None, Environment | None], Async
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SubscribeRequest:
     """One Subscribe, as its door read it. No account means all."""
 
     account: str | None
@@ -68,10 +68,10 @@ class Asked:
 
 
 @dataclass(eq=False, slots=True)
-class Scope:
+class StreamScope:
     """A subscription of a stream. `after` is the last seq that it was given, None before there is one."""
 
-    wanted: Wanted
+    wanted: Subscription
     after: int | None = None
     joined: bool = False
     attaching: "asyncio.Task[None] | None" = None
@@ -83,8 +83,8 @@ class Stream:
 
     request: Request
     subscriber: Subscriber
-    scopes: dict[UUID | None, Scope] = field(default_factory=dict)
-    followed: Followed | None = None
+    scopes: dict[UUID | None, StreamScope] = field(default_factory=dict)
+    feed: OrganizationFeed | None = None
 
 
 class Streams:
@@ -94,7 +94,7 @@ class Streams:
         self._pool, self._hub, self._accounts, self._gate, self._log = pool, hub, accounts, gate, log
         self._retained = retained
         primings = max(1, min(MAX_PRIMINGS, pool.size // 2 - 1))  # what happens now needs connections too
-        self._reads, self._snapshots = asyncio.Semaphore(READS_AT_ONCE), asyncio.Semaphore(primings)
+        self._reads, self._snapshots = asyncio.Semaphore(MAX_READS), asyncio.Semaphore(primings)
         self._of_organization = max(1, primings // 2)  # so that one leaves room for another
         self._primings: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
 
@@ -102,7 +102,7 @@ class Streams:
     def is_full(self) -> bool:
         return self._hub.is_full
 
-    def open(self, door: str, request: Request, notify: Callable[[], None]) -> Stream:
+    def open(self, transport: str, request: Request, notify: Callable[[], None]) -> Stream:
         """For a caller that the gate has identified; the hub has both of its questions asked again and again."""
 
         async def check() -> None:
@@ -110,7 +110,7 @@ class Streams:
             self._gate.permit(request)
 
         caller = caller_of(request)
-        session = Session(door, caller.limit_key, _credential(request), caller.expires_at, check)
+        session = Session(transport, caller.limit_key, _credential(request), caller.expires_at, check)
         return Stream(request, self._hub.open(session, notify))
 
     def close(self, stream: Stream) -> None:
@@ -119,16 +119,16 @@ class Streams:
                 scope.attaching.cancel()
         self._hub.close(stream.subscriber)
 
-    async def subscribe(self, stream: Stream, asked: Asked) -> None:
+    async def subscribe(self, stream: Stream, asked: SubscribeRequest) -> None:
         """Returns once it is accepted; what it begins with follows. In the place of an earlier one of its scope."""
         caller = caller_of(stream.request)
         asked.check()
         cursor = open_cursor(asked.resume_after) if asked.resume_after else None
         wanted = await self._wanted(stream.request, asked)
-        if wanted.account_id not in stream.scopes and len(stream.scopes) >= MOST_SCOPES:
-            raise LimitReached(f"the stream has {MOST_SCOPES} subscriptions, which is the most")
+        if wanted.account_id not in stream.scopes and len(stream.scopes) >= MAX_SCOPES:
+            raise LimitReached(f"the stream has {MAX_SCOPES} subscriptions, which is the most")
         before = self._leave(stream, wanted.account_id)
-        scope = stream.scopes[wanted.account_id] = Scope(wanted)
+        scope = stream.scopes[wanted.account_id] = StreamScope(wanted)
         kinds = [kind for kind in sorted(NARROWED & wanted.kinds) if cursor is None and _is_primed(kind, asked)]
         accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         work = self._attach(stream, scope, before, caller.organization_id, cursor, kinds, accepted)
@@ -141,39 +141,39 @@ class Streams:
             self._leave(stream, account_id)
         await stream.subscriber.offer([status("unsubscribed")])
 
-    async def _wanted(self, request: Request, asked: Asked) -> Wanted:
+    async def _wanted(self, request: Request, asked: SubscribeRequest) -> Subscription:
         caller = caller_of(request)
         if asked.account is None:
             principal = caller.principal
             environment = principal.environment if isinstance(principal, ApiKeyPrincipal) else None
-            return Wanted(None, environment, asked.kinds, None)
+            return Subscription(None, environment, asked.kinds, None)
         symbol = parse_symbol(asked.symbol) if asked.symbol else None
         account = await self._accounts.find(caller.organization_id, parse_id(asked.account))
         self._gate.permit_object(request, account.environment)
-        return Wanted(account.id, None, asked.kinds, symbol)
+        return Subscription(account.id, None, asked.kinds, symbol)
 
-    def _leave(self, stream: Stream, account_id: UUID | None) -> Scope | None:
+    def _leave(self, stream: Stream, account_id: UUID | None) -> StreamScope | None:
         """End a scope's subscription, exactly where it stands."""
         scope = stream.scopes.pop(account_id, None)
         if scope is None:
             return None
         if scope.attaching is not None:
             scope.attaching.cancel()
-        if scope.joined and stream.followed is not None:
-            scope.after = stream.followed.position
+        if scope.joined and stream.feed is not None:
+            scope.after = stream.feed.position
             self._change(stream)
         return scope
 
     def _change(self, stream: Stream) -> None:
-        assert stream.followed is not None
+        assert stream.feed is not None
         joined = frozenset(scope.wanted for scope in stream.scopes.values() if scope.joined)
-        stream.followed.change(stream.subscriber, joined)
+        stream.feed.change(stream.subscriber, joined)
 
     async def _attach(
         self,
         stream: Stream,
-        scope: Scope,
-        before: Scope | None,
+        scope: StreamScope,
+        before: StreamScope | None,
         organization_id: OrganizationId,
         cursor: Cursor | None,
         kinds: Sequence[EventType],
@@ -194,7 +194,7 @@ class Streams:
                     raise CursorExpired("the events after the cursor are no longer kept; subscribe without it")
                 if not kinds:
                     await snapshot.aclose()
-                stream.followed = self._hub.follow(stream.subscriber, organization_id, epoch, head)
+                stream.feed = self._hub.follow(stream.subscriber, organization_id, epoch, head)
                 scope.after = cursor.seq if cursor else head
                 async with _keeping_up(PAGE_SECONDS if kinds else None):
                     if due is not None:
@@ -246,7 +246,7 @@ class Streams:
         self,
         tx: Tx,
         stream: Stream,
-        wanted: Wanted,
+        wanted: Subscription,
         organization_id: OrganizationId,
         kinds: Sequence[EventType],
         cursor: str,
@@ -268,37 +268,37 @@ class Streams:
             async with _keeping_up(PAGE_SECONDS):
                 await stream.subscriber.offer([primed(kind, cursor)])
 
-    async def _join(self, stream: Stream, scope: Scope, epoch: UUID) -> None:
+    async def _join(self, stream: Stream, scope: StreamScope, epoch: UUID) -> None:
         """Read what was until what is, at the reader's own pace; then go on with everyone else."""
-        followed = stream.followed
-        assert followed is not None
+        feed = stream.feed
+        assert feed is not None
         assert scope.after is not None
-        while not followed.floor <= scope.after <= followed.position:
-            if scope.after > followed.position:
-                await followed.reach(scope.after)
+        while not feed.oldest_buffered_seq <= scope.after <= feed.position:
+            if scope.after > feed.position:
+                await feed.reach(scope.after)
             else:
-                await self._catch_up(stream, scope, epoch, followed.floor)
+                await self._catch_up(stream, scope, epoch, feed.oldest_buffered_seq)
         # From here on without a pause, so that no event comes in between.
-        selected = Audience([scope.wanted]).select(Page(followed.since(scope.after)))
+        selected = SubscriptionFilter([scope.wanted]).select(EventPage(feed.since(scope.after)))
         if selected:
-            stream.subscriber.put(Batch([entry.message for entry in selected]))
+            stream.subscriber.put(EventBatch([entry.message for entry in selected]))
         scope.joined = True
         self._change(stream)
 
     async def _catch_up(
-        self, stream: Stream, scope: Scope, epoch: UUID, until: int, snapshot: Tx | None = None
+        self, stream: Stream, scope: StreamScope, epoch: UUID, until: int, snapshot: Tx | None = None
     ) -> None:
-        followed, audience = stream.followed, Audience([scope.wanted])
-        assert followed is not None
+        feed, subscription_filter = stream.feed, SubscriptionFilter([scope.wanted])
+        assert feed is not None
         assert scope.after is not None
         while scope.after < until:
             limit = min(PAGE_EVENTS, until - scope.after)
-            async with contextlib.nullcontext(snapshot) if snapshot else self._history(followed.organization_id) as tx:
-                page = await event_log.read_after(tx, followed.organization_id, scope.after, limit)
+            async with contextlib.nullcontext(snapshot) if snapshot else self._history(feed.organization_id) as tx:
+                page = await event_log.read_after(tx, feed.organization_id, scope.after, limit)
             if not event_log.is_dense(page, scope.after):
                 raise CursorExpired("the events after the cursor are no longer kept; subscribe without it")
             entries = make_entries(epoch, page)
-            await stream.subscriber.offer([entry.message for entry in audience.select(Page(entries))])
+            await stream.subscriber.offer([entry.message for entry in subscription_filter.select(EventPage(entries))])
             scope.after = entries[-1].seq
 
 
@@ -317,7 +317,7 @@ def _credential(request: Request) -> Hashable:
     return tuple(request.header(name) for name in (b"x-api-key", b"authorization", b"x-organization-id"))
 
 
-def _is_primed(kind: EventType, asked: Asked) -> bool:
+def _is_primed(kind: EventType, asked: SubscribeRequest) -> bool:
     return kind is not EventType.BROKER_ORDER or asked.orders_primed
 
 
@@ -336,7 +336,7 @@ def _fail(stream: Stream, accepted: "asyncio.Future[None]", error: PlatformError
 
 async def renew_epoch(pool: Pool, who: str, reason: str) -> UUID:
     """For an operator who has restored a backup: what readers have seen since it was made never happened."""
-    if not 0 < len(reason) <= MOST_REASON:
-        raise InvalidRequest(f"the reason must be 1 to {MOST_REASON} characters")
+    if not 0 < len(reason) <= MAX_REASON_CHARACTERS:
+        raise InvalidRequest(f"the reason must be 1 to {MAX_REASON_CHARACTERS} characters")
     async with pool.transaction() as tx:
         return await event_log.renew_epoch(tx, who, reason)

@@ -10,11 +10,11 @@ from trading_intents.stream import trading_pb2
 from trading_intents.stream.model import EventType, cursor_field
 from trading_intents.stream.text import event_text
 
-MOST_EVENTS_BEHIND = 10_000
-MOST_BYTES_BEHIND = 8 * 1024 * 1024
+MAX_EVENTS_BEHIND = 10_000
+MAX_BYTES_BEHIND = 8 * 1024 * 1024
 # History and retained state are handed over only while less than this waits: their reader sets the pace.
-ROOM_EVENTS = 1_000
-ROOM_BYTES = 1024 * 1024
+FREE_EVENTS = 1_000
+FREE_BYTES = 1024 * 1024
 
 
 class Message:
@@ -33,7 +33,7 @@ class Message:
         return self._text
 
 
-class Batch:
+class EventBatch:
     """Messages in a row, shared by everyone who wants just these."""
 
     __slots__ = ("_text", "messages", "size")
@@ -56,17 +56,17 @@ class Subscriber:
     def __init__(self, notify: Callable[[], None]) -> None:
         self._notify = notify
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Batch] = deque()
+        self._waiting: deque[EventBatch] = deque()
         self._room = asyncio.Event()
         self.events, self.bytes = 0, 0  # not sent yet, what the door has in hand included
         self.moved_at = self._loop.time()
         self.error: PlatformError | None = None
 
-    def put(self, batch: Batch) -> None:
+    def put(self, batch: EventBatch) -> None:
         """What happens now. Who is too far behind is ended: the log has the rest for later."""
         if self.error is not None:
             return
-        if self.events + len(batch.messages) > MOST_EVENTS_BEHIND or self.bytes + batch.size > MOST_BYTES_BEHIND:
+        if self.events + len(batch.messages) > MAX_EVENTS_BEHIND or self.bytes + batch.size > MAX_BYTES_BEHIND:
             self.end(LimitReached("the reader is too far behind: resume after the last cursor"))
             return
         if not self.events:
@@ -78,20 +78,20 @@ class Subscriber:
 
     async def offer(self, messages: Sequence[Message]) -> None:
         """What was: waits until there is room."""
-        while self.error is None and (self.events >= ROOM_EVENTS or self.bytes >= ROOM_BYTES):
+        while self.error is None and (self.events >= FREE_EVENTS or self.bytes >= FREE_BYTES):
             self._room.clear()
             await self._room.wait()
         if messages:
-            self.put(Batch(messages))
+            self.put(EventBatch(messages))
 
-    def take(self) -> Batch | None:
+    def take(self) -> EventBatch | None:
         return self._waiting.popleft() if self._waiting else None
 
     def sent(self, events: int, size: int) -> None:
         self.events -= events
         self.bytes -= size
         self.moved_at = self._loop.time()
-        if self.events < ROOM_EVENTS:
+        if self.events < FREE_EVENTS:
             self._room.set()
 
     def end(self, error: PlatformError) -> None:

@@ -12,7 +12,7 @@ from trading_intents.errors import InvalidRequest, LimitReached, PlatformError
 SERVICE = "trading.TradingService"
 FIRST_MESSAGE_SECONDS = 10.0
 IDLE_SECONDS = 60.0  # between messages, while a call has no subscription
-LAST_WORD_SECONDS = 5.0  # for a status to leave; a reader that has stopped finds it when it reads on
+ABORT_SECONDS = 5.0  # for a status to leave; a reader that has stopped finds it when it reads on
 
 STATUS = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -48,7 +48,7 @@ async def read_first(context: Context) -> bytes:
 async def abort(context: Context, error: PlatformError) -> None:
     code = STATUS.get(error.status, grpc.StatusCode.INTERNAL)
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(LAST_WORD_SECONDS):
+        async with asyncio.timeout(ABORT_SECONDS):
             await context.abort(code, error.detail)
 
 

@@ -10,12 +10,12 @@ import grpc
 
 from trading_intents.errors import StartupRefused
 from trading_intents.stream.grpc.public import MAX_PUBLIC_CALLS, PublicServicer
-from trading_intents.stream.grpc.subscriptions import MAX_ADMISSIONS, Door
+from trading_intents.stream.grpc.subscriptions import MAX_ADMISSIONS, StreamServicer
 
-MOST_REQUEST_BYTES = 64 * 1024
-MOST_METADATA_BYTES = 16 * 1024
+MAX_REQUEST_BYTES = 64 * 1024
+MAX_METADATA_BYTES = 16 * 1024
 KEEPALIVE_MILLIS, KEEPALIVE_LIMIT_MILLIS = 30_000, 10_000
-LEAST_PING_MILLIS = 10_000
+MIN_PING_MILLIS = 10_000
 HANDSHAKE_LIMIT_MILLIS = 10_000
 IDLE_CONNECTION_MILLIS = 300_000  # without a call
 # More than one caller's streams, so that the 101st is refused in words: above this, clients wait without a word.
@@ -25,26 +25,26 @@ REACH_SECONDS = 1.0
 
 OPTIONS = (
     ("grpc.so_reuseport", 0),  # a taken port is refused, not shared
-    ("grpc.max_receive_message_length", MOST_REQUEST_BYTES),
-    ("grpc.max_metadata_size", MOST_METADATA_BYTES),
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    ("grpc.max_metadata_size", MAX_METADATA_BYTES),
     ("grpc.keepalive_time_ms", KEEPALIVE_MILLIS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_LIMIT_MILLIS),
-    ("grpc.http2.min_ping_interval_without_data_ms", LEAST_PING_MILLIS),
+    ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_MILLIS),
     ("grpc.max_concurrent_streams", MAX_CALLS_PER_CONNECTION),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_LIMIT_MILLIS),
     ("grpc.max_connection_idle_ms", IDLE_CONNECTION_MILLIS),
 )
 
 
-class Listener:
+class GrpcListener:
     """The port, with health and reflection beside the stream. The hub ends the streams; this only lets them go."""
 
     def __init__(
-        self, door: Door, max_streams: int, host: str, port: int, certificate_file: str, key_file: str
+        self, transport: StreamServicer, max_streams: int, host: str, port: int, certificate_file: str, key_file: str
     ) -> None:
         # A guard for memory: each part has a smaller limit of its own, which is reached first and says so.
         self._max_calls = 2 * (max_streams + MAX_ADMISSIONS + MAX_PUBLIC_CALLS)
-        self._door, self._host, self._port = door, host, port
+        self._servicer, self._host, self._port = transport, host, port
         self._files = (Path(certificate_file), Path(key_file)) if certificate_file else None
         self._public = PublicServicer()
         self._server: grpc.aio.Server | None = None
@@ -57,7 +57,7 @@ class Listener:
         # PostgreSQL may be started beside us at any time: what grpc does around a fork is for children that use it too.
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
         self._server = server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=self._max_calls)
-        server.add_generic_rpc_handlers((self._door.handler(), *self._public.handlers()))
+        server.add_generic_rpc_handlers((self._servicer.handler(), *self._public.handlers()))
         try:
             if self._files:
                 self._port = server.add_secure_port(self.address, _credentials(*self._files))
@@ -72,7 +72,7 @@ class Listener:
 
     @property
     def is_full(self) -> bool:
-        return self._door.is_full
+        return self._servicer.is_full
 
     async def is_reachable(self) -> bool:
         try:

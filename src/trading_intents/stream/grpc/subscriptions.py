@@ -23,7 +23,7 @@ from trading_intents.stream.grpc.calls import (
     read_first,
 )
 from trading_intents.stream.model import EventType
-from trading_intents.stream.service import Asked, Stream, Streams
+from trading_intents.stream.service import Stream, Streams, SubscribeRequest
 from trading_intents.stream.subscriber import Subscriber
 from trading_intents.telemetry import Log
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
@@ -36,7 +36,7 @@ _PEER = re.compile(r"ipv[46]:\[?(.*?)\]?:\d+\Z")
 Ask = Callable[[Stream], Awaitable[bool]]
 
 
-class Door:
+class StreamServicer:
     def __init__(self, streams: Streams, gate: Gate, limits: Limits, client_address: ClientAddress, log: Log) -> None:
         self._streams, self._gate, self._limits, self._client_address, self._log = (
             streams,
@@ -180,11 +180,11 @@ async def _pump(subscriber: Subscriber, waiting: asyncio.Event, context: Context
             subscriber.sent(1, len(message.data))
 
 
-def _asked(message: trading_pb2.Subscribe) -> Asked:
+def _asked(message: trading_pb2.Subscribe) -> SubscribeRequest:
     known = set(map(int, EventType))
     if message.order_delivery not in trading_pb2.OrderDelivery.values():
         raise InvalidRequest("order_delivery is unknown; use LIVE or PRIMED")
-    return Asked(
+    return SubscribeRequest(
         message.trading_account_id or None,
         frozenset(EventType(kind) for kind in message.subscriptions if kind in known),
         message.instrument_key,

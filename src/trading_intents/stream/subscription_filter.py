@@ -13,7 +13,7 @@ from trading_intents.trading import Environment
 NARROWED = frozenset({EventType.BROKER_ORDER, EventType.BROKER_POSITION})  # the kinds that a symbol narrows
 
 
-class Entry(NamedTuple):
+class StreamEntry(NamedTuple):
     """An event of the log, ready to be sent: the same object for every subscriber."""
 
     seq: int
@@ -25,7 +25,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Subscription:
     """One subscription. Its scope is the account, or without one the organization (an API key's environment of it)."""
 
     account_id: UUID | None
@@ -33,7 +33,7 @@ class Wanted:
     kinds: frozenset[EventType]
     symbol: str | None
 
-    def wants(self, entry: Entry) -> bool:
+    def wants(self, entry: StreamEntry) -> bool:
         return (
             entry.kind in self.kinds
             and self.environment in (None, entry.environment)
@@ -41,33 +41,33 @@ class Wanted:
         )
 
 
-class Page:
+class EventPage:
     """Some entries in a row."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[StreamEntry]) -> None:
         self.entries = entries
 
     @cached_property
-    def by_account(self) -> dict[UUID, list[Entry]]:
-        found: dict[UUID, list[Entry]] = {}
+    def by_account(self) -> dict[UUID, list[StreamEntry]]:
+        found: dict[UUID, list[StreamEntry]] = {}
         for entry in self.entries:
             found.setdefault(entry.account_id, []).append(entry)
         return found
 
 
-class Audience:
+class SubscriptionFilter:
     """All that one connection wants. An event that several of its subscriptions want is selected once."""
 
-    def __init__(self, wanted: Iterable[Wanted]) -> None:
-        self._by_scope: dict[UUID | None, Wanted] = {one.account_id: one for one in wanted}
+    def __init__(self, wanted: Iterable[Subscription]) -> None:
+        self._by_scope: dict[UUID | None, Subscription] = {one.account_id: one for one in wanted}
 
-    def select(self, page: Page) -> list[Entry]:
+    def select(self, page: EventPage) -> list[StreamEntry]:
         if len(self._by_scope) == 1:
             ((account_id, only),) = self._by_scope.items()
             candidates = page.entries if account_id is None else page.by_account.get(account_id, ())
             return [entry for entry in candidates if only.wants(entry)]
         return [entry for entry in page.entries if self._wants(entry)]
 
-    def _wants(self, entry: Entry) -> bool:
+    def _wants(self, entry: StreamEntry) -> bool:
         scopes = (self._by_scope.get(entry.account_id), self._by_scope.get(None))
         return any(wanted is not None and wanted.wants(entry) for wanted in scopes)
