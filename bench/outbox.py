@@ -20,9 +20,9 @@ from rich.table import Table
 
 from trading_intents.clock import SystemClock
 from trading_intents.ids import OrganizationId
-from trading_intents.outbox.model import ClaimedRow, Done, EventType, NewRow, Outcome, Queue
+from trading_intents.outbox.model import ClaimedRow, Done, NewRow, OutboxEventType, Outcome, Queue
 from trading_intents.outbox.queue import claim, complete, put
-from trading_intents.outbox.worker import Shop, Worker
+from trading_intents.outbox.worker import Worker, WorkerContext
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database, Pool, open_database
 from trading_intents.storage.embedded.server import Server, running
@@ -83,8 +83,8 @@ async def rows_a_second(database: Database) -> float:
             over.set()
         return Done()
 
-    shop = Shop(database.worker, ATTEMPT_LIMIT, SystemClock(), Metrics(), LOG)
-    worker = Worker(Queue.ACCOUNTS, {EventType.ACCOUNT_CREATED: handle}, shop)
+    shop = WorkerContext(database.worker, ATTEMPT_LIMIT, SystemClock(), Metrics(), LOG)
+    worker = Worker(Queue.ACCOUNTS, {OutboxEventType.ACCOUNT_CREATED: handle}, shop)
     start = time.perf_counter()
     worker.start()
     await over.wait()
@@ -105,7 +105,7 @@ async def claim_seconds(pool: Pool) -> float:
     await put_rows(pool, CLAIM_ROWS)
     async with pool.transaction(plans="fresh") as tx:
         start = time.perf_counter()
-        claimed = await claim(tx, Queue.ACCOUNTS, [EventType.ACCOUNT_CREATED], CLAIM_ROWS, ATTEMPT_LIMIT)
+        claimed = await claim(tx, Queue.ACCOUNTS, [OutboxEventType.ACCOUNT_CREATED], CLAIM_ROWS, ATTEMPT_LIMIT)
         seconds = time.perf_counter() - start
     assert len(claimed) == CLAIM_ROWS
     async with pool.transaction(plans="fresh") as tx:
@@ -117,7 +117,11 @@ async def put_rows(pool: Pool, count: int) -> None:
     for start in range(0, count, PUT_ROWS):
         rows = [
             NewRow(
-                Queue.ACCOUNTS, EventType.ACCOUNT_CREATED, OrganizationId(uuid.uuid4()), uuid.uuid4(), {"version": 1}
+                Queue.ACCOUNTS,
+                OutboxEventType.ACCOUNT_CREATED,
+                OrganizationId(uuid.uuid4()),
+                uuid.uuid4(),
+                {"version": 1},
             )
             for _ in range(min(PUT_ROWS, count - start))
         ]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Databases, Urls
 from tests.platform import Platform, serving
-from trading_intents.app import open_parts
+from trading_intents.app import open_infrastructure
 from trading_intents.config import load
 from trading_intents.identity.model import Entitlement, Permission, Scope
 from trading_intents.provision import user_token
@@ -130,7 +130,7 @@ def world(world_database: Urls, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 async def _user_tokens(world: World) -> list[str]:
     """As `trading-intents token` prints them, but all of them at one go."""
-    async with open_parts(load(world.platform.environ), make_log("warning")) as parts:
+    async with open_infrastructure(load(world.platform.environ), make_log("warning")) as parts:
         return [(await user_token(parts, user, organization)).reveal() for user, organization in USERS]
 
 

@@ -22,7 +22,7 @@ from trading_intents.brokers.registry import Registry, installed_brokers
 from trading_intents.clock import Clock, SystemClock
 from trading_intents.config import LOCAL_PROVIDER, Settings, broker_settings
 from trading_intents.controls.http import switch_routes, symbol_routes
-from trading_intents.controls.service import Switchboard
+from trading_intents.controls.service import ControlsService
 from trading_intents.controls.zones import read_zones
 from trading_intents.errors import PlatformError
 from trading_intents.execution.http import quote_routes
@@ -53,7 +53,7 @@ from trading_intents.orders.http import order_routes
 from trading_intents.orders.service import Orders
 from trading_intents.outbox.http import outbox_routes
 from trading_intents.outbox.model import Handler, Queue, channel
-from trading_intents.outbox.worker import POLL_SECONDS, Shop, Worker
+from trading_intents.outbox.worker import POLL_SECONDS, Worker, WorkerContext
 from trading_intents.secret import Secret
 from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE, Database, open_database
 from trading_intents.storage.embedded.server import running
@@ -80,7 +80,7 @@ Demo = TypeVar("Demo")
 USERS_POLL_SECONDS = 5.0  # nobody waits for the removal of a person's data
 DRAIN_SECONDS = 10
 
-GARBAGE_OBJECTS = 50_000
+GC_THRESHOLD_OBJECTS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Addresses:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Infrastructure:
     """What every feature is built from."""
 
     settings: Settings
@@ -130,9 +130,9 @@ async def database_urls(
 
 
 @contextlib.asynccontextmanager
-async def open_parts(
+async def open_infrastructure(
     settings: Settings, log: Log, needs_worker: bool = True, may_create: bool = False
-) -> AsyncIterator[Parts]:
+) -> AsyncIterator[Infrastructure]:
     """A migrated database and the rest, for `serve` and for every command. Without `needs_worker` the login of the
     worker's role is not used, and need not exist."""
     metrics, clock, brokers = Metrics(), SystemClock(), installed_brokers(log)
@@ -162,13 +162,18 @@ async def open_parts(
         def transactions() -> GroupTransactions:
             return stack.enter_context(contextlib.closing(GroupTransactions(Pipeline(urls.worker, WORKER_ROLE))))
 
-        yield Parts(
+        yield Infrastructure(
             settings, database, signals, client, brokers, metrics, log, clock, make_id, link, worker_link, transactions
         )
 
 
-def embedded_provider(parts: Parts, may_create: bool) -> EmbeddedProvider:
-    return EmbeddedProvider(parts.settings, load_issuer(parts.settings, may_create), parts.clock, parts.make_id)
+def embedded_provider(infrastructure: Infrastructure, may_create: bool) -> EmbeddedProvider:
+    return EmbeddedProvider(
+        infrastructure.settings,
+        load_issuer(infrastructure.settings, may_create),
+        infrastructure.clock,
+        infrastructure.make_id,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,34 +187,36 @@ class Features:
     event_routes: tuple[Route, ...]
     handlers: Callable[[], Mapping[Queue, Mapping[str, Handler]]]
     writer: Writer
-    execution: Callable[[Shop], Execution]
+    execution: Callable[[WorkerContext], Execution]
     hub: Hub
     grpc: GrpcListener
     resume_deletions: Callable[[], Coroutine[Any, Any, None]]
 
 
-def build_features(parts: Parts, vault: Vault) -> Features:
-    settings, pool, stream = parts.settings, parts.database.service, parts.database.stream
-    name, make_id, signals = settings.identity_provider_name, parts.make_id, parts.signals
-    provider = embedded_provider(parts, may_create=True) if name == LOCAL_PROVIDER else None
+def build_features(infrastructure: Infrastructure, vault: Vault) -> Features:
+    settings, pool, stream = infrastructure.settings, infrastructure.database.service, infrastructure.database.stream
+    name, make_id, signals = settings.identity_provider_name, infrastructure.make_id, infrastructure.signals
+    provider = embedded_provider(infrastructure, may_create=True) if name == LOCAL_PROVIDER else None
     if provider:
-        verifier: TokenVerifier = provider.verifier(parts.log)
+        verifier: TokenVerifier = provider.verifier(infrastructure.log)
         directory: UserDirectory = LocalDirectory()
     else:
-        assert parts.client is not None
-        verifier = external_verifier(settings, parts.client, parts.clock, parts.log)
-        directory = RemoteDirectory(parts.client, settings.identity_users_url)
-    callers = Callers(pool, verifier, name, provider is not None, parts.clock)
+        assert infrastructure.client is not None
+        verifier = external_verifier(settings, infrastructure.client, infrastructure.clock, infrastructure.log)
+        directory = RemoteDirectory(infrastructure.client, settings.identity_users_url)
+    callers = Callers(pool, verifier, name, provider is not None, infrastructure.clock)
     internal = frozenset(settings.internal_organizations)
     gates = {rule.name: Gate(rule, callers, internal) for rule in RULES.values()}
 
-    brokers = parts.brokers
+    brokers = infrastructure.brokers
     accounts = Accounts(pool, make_id, brokers, signals)
     credentials = Credentials(pool, make_id, brokers, signals, vault)
-    limits = Limits(rates(settings), organization_rates(settings), parts.clock, parts.metrics.rate_limited)
-    tools = BatchDependencies(parts.link, brokers, id_text_maker(), parts.clock)
-    writer = Writer(tools, pool, signals, parts.metrics, parts.log)
-    controls, read_controls, write_controls = Switchboard(pool), gates["read_controls"], gates["write_controls"]
+    limits = Limits(
+        rates(settings), organization_rates(settings), infrastructure.clock, infrastructure.metrics.rate_limited
+    )
+    tools = BatchDependencies(infrastructure.link, brokers, id_text_maker(), infrastructure.clock)
+    writer = Writer(tools, pool, signals, infrastructure.metrics, infrastructure.log)
+    controls, read_controls, write_controls = ControlsService(pool), gates["read_controls"], gates["write_controls"]
     routes = (
         *key_routes(gates, ApiKeys(pool, make_id, callers)),
         *organization_routes(gates["organization_by_provider"], Organizations(pool, name)),
@@ -226,21 +233,21 @@ def build_features(parts: Parts, vault: Vault) -> Features:
         *intent_routes(gates["read_intents"], accounts, Intents(pool)),
         *order_routes(gates["read_intents"], accounts, Orders(pool)),
     )
-    hub = Hub(stream, settings.max_streams, parts.clock, parts.metrics, parts.log)
+    hub = Hub(stream, settings.max_streams, infrastructure.clock, infrastructure.metrics, infrastructure.log)
     retained = {EventType.BROKER_ORDER: retained_orders, EventType.BROKER_POSITION: retained_positions}
-    streams = Streams(stream, hub, accounts, gates["stream"], retained, parts.log)
-    door = StreamServicer(streams, gates["stream"], limits, ClientAddress(settings.trusted_proxies), parts.log)
+    streams = Streams(stream, hub, accounts, gates["stream"], retained, infrastructure.log)
+    door = StreamServicer(streams, gates["stream"], limits, ClientAddress(settings.trusted_proxies), infrastructure.log)
     files = (settings.tls_certificate_file, settings.tls_key_file)
     grpc = GrpcListener(door, settings.max_streams, settings.grpc_host, settings.grpc_port, *files)
 
     def handlers() -> Mapping[Queue, Mapping[str, Handler]]:
-        accounts = account_handlers(parts.database.worker, brokers, vault)
+        accounts = account_handlers(infrastructure.database.worker, brokers, vault)
         return {Queue.ACCOUNTS: accounts, Queue.USERS: user_handlers()}
 
-    def execution(shop: Shop) -> Execution:
+    def execution(worker_context: WorkerContext) -> Execution:
         own = partial(broker_settings, settings)
         return Execution(
-            shop,
+            worker_context,
             brokers,
             vault,
             own,
@@ -248,11 +255,11 @@ def build_features(parts: Parts, vault: Vault) -> Features:
             make_id,
             settings.execution_max_age_millis,
             append_cancel,
-            parts.open_transactions,
+            infrastructure.open_transactions,
             settings.execution_reconcile_seconds,
         )
 
-    cancels = PlatformCancels(replace(tools, link=parts.worker_link), signals)
+    cancels = PlatformCancels(replace(tools, link=infrastructure.worker_link), signals)
 
     async def append_cancel(organization_id: OrganizationId, account_id: UUID, order_id: UUID) -> bool:
         return await cancels.append(str(organization_id), str(account_id), str(order_id))
@@ -262,13 +269,13 @@ def build_features(parts: Parts, vault: Vault) -> Features:
         gates,
         limits,
         routes,
-        event_routes(gates["stream"], streams, parts.log),
+        event_routes(gates["stream"], streams, infrastructure.log),
         handlers,
         writer,
         execution,
         hub,
         grpc,
-        lambda: keep_resuming(parts.database.worker, directory, name, parts.log),
+        lambda: keep_resuming(infrastructure.database.worker, directory, name, infrastructure.log),
     )
 
 
@@ -276,8 +283,8 @@ async def serve(
     settings: Settings,
     log: Log,
     stop: asyncio.Event,
-    prepare: Callable[[Parts], Awaitable[Demo]],
-    greet: Callable[[Parts, Addresses, Demo], None],
+    prepare: Callable[[Infrastructure], Awaitable[Demo]],
+    greet: Callable[[Infrastructure, Addresses, Demo], None],
 ) -> None:
     """Everything this process's roles need, until `stop` is set.
 
@@ -289,17 +296,17 @@ async def serve(
         settings = replace(settings, http_port=listener.getsockname()[1])  # 0 asks for any: from here on it is known
         needs_worker = "worker" in settings.roles
         async with (
-            open_parts(settings, log, needs_worker, may_create=True) as parts,
-            open_vault(settings, parts.clock, log) as vault,
+            open_infrastructure(settings, log, needs_worker, may_create=True) as infrastructure,
+            open_vault(settings, infrastructure.clock, log) as vault,
         ):
-            features = build_features(parts, vault)
-            app = build_app(parts, features)
-            _collect_seldom()
-            demo = await prepare(parts)
+            features = build_features(infrastructure, vault)
+            app = build_app(infrastructure, features)
+            _tune_gc()
+            demo = await prepare(infrastructure)
             connections = connection_limits(settings.http_connections_per_address)
-            async with serving(app, listener, connections), working(parts, features) as workers:
+            async with serving(app, listener, connections), working(infrastructure, features) as workers:
                 address = features.grpc.address if "stream" in settings.roles else None
-                greet(parts, Addresses(_url(settings.http_host, settings.http_port), address), demo)
+                greet(infrastructure, Addresses(_url(settings.http_host, settings.http_port), address), demo)
                 await stop.wait()
                 log.info("draining")
                 features.hub.drain()
@@ -313,11 +320,11 @@ async def serve(
     log.info("stopped")
 
 
-def build_app(parts: Parts, features: Features) -> App:
+def build_app(infrastructure: Infrastructure, features: Features) -> App:
     """The one route table, less what is not of this process's roles."""
-    settings, public = parts.settings, features.gates["public"]
+    settings, public = infrastructure.settings, features.gates["public"]
 
-    async def missing() -> str:
+    async def not_ready_reason() -> str:
         if app.draining:
             return "this process is shutting down; try another, or again"
         if "stream" in settings.roles and not await features.grpc.is_reachable():
@@ -326,43 +333,66 @@ def build_app(parts: Parts, features: Features) -> App:
             return "the gRPC port is full: every stream that it may hold is open"
         if app.disk_has_failed:
             return "the database's disk is full or fails"
-        return "" if await parts.database.service.healthy() else "the database cannot be reached, or its disk is full"
+        return (
+            ""
+            if await infrastructure.database.service.healthy()
+            else "the database cannot be reached, or its disk is full"
+        )
 
-    routes = operations_routes(public, missing, parts.metrics.registry, parts.clock)
+    routes = operations_routes(public, not_ready_reason, infrastructure.metrics.registry, infrastructure.clock)
     if "api" in settings.roles:
         routes += features.routes
     if {"api", "stream"} & set(settings.roles):
         routes += features.event_routes
     routes += description_routes(public, routes, __version__, _url(settings.http_host, settings.http_port))
-    make_request_series(parts.metrics.requests, routes)
-    app = App(routes, features.limits, ClientAddress(settings.trusted_proxies), parts.clock, parts.metrics, parts.log)
+    make_request_series(infrastructure.metrics.requests, routes)
+    app = App(
+        routes,
+        features.limits,
+        ClientAddress(settings.trusted_proxies),
+        infrastructure.clock,
+        infrastructure.metrics,
+        infrastructure.log,
+    )
     return app
 
 
 @contextlib.asynccontextmanager
-async def working(parts: Parts, features: Features) -> AsyncIterator[list[Worker | Execution]]:
+async def working(infrastructure: Infrastructure, features: Features) -> AsyncIterator[list[Worker | Execution]]:
     """What runs beside the requests while the block does."""
     background = [
-        asyncio.create_task(keep_reporting(features.callers, parts.log)),
+        asyncio.create_task(keep_reporting(features.callers, infrastructure.log)),
         asyncio.create_task(features.hub.run()),
     ]
-    parts.signals.subscribe(STREAM, features.hub.wake)
-    if "api" in parts.settings.roles:
+    infrastructure.signals.subscribe(STREAM, features.hub.wake)
+    if "api" in infrastructure.settings.roles:
         background.append(asyncio.create_task(features.writer.run()))
     workers: list[Worker | Execution] = []
-    if "worker" in parts.settings.roles:
+    if "worker" in infrastructure.settings.roles:
         background.append(asyncio.create_task(features.resume_deletions()))
-        background.append(asyncio.create_task(keep_up(parts.database.worker, parts.clock, parts.metrics, parts.log)))
-        shop = Shop(parts.database.worker, parts.settings.outbox_attempt_limit, parts.clock, parts.metrics, parts.log)
+        background.append(
+            asyncio.create_task(
+                keep_up(
+                    infrastructure.database.worker, infrastructure.clock, infrastructure.metrics, infrastructure.log
+                )
+            )
+        )
+        worker_context = WorkerContext(
+            infrastructure.database.worker,
+            infrastructure.settings.outbox_attempt_limit,
+            infrastructure.clock,
+            infrastructure.metrics,
+            infrastructure.log,
+        )
         for queue, handlers in features.handlers().items():
             poll_seconds = USERS_POLL_SECONDS if queue is Queue.USERS else POLL_SECONDS
-            workers.append(worker := Worker(queue, handlers, shop, poll_seconds=poll_seconds))
-            parts.signals.subscribe(channel(queue), worker.wake)
-        workers.append(features.execution(shop))
+            workers.append(worker := Worker(queue, handlers, worker_context, poll_seconds=poll_seconds))
+            infrastructure.signals.subscribe(channel(queue), worker.wake)
+        workers.append(features.execution(worker_context))
         for each in workers:
             each.start()
     try:
-        if "stream" in parts.settings.roles:
+        if "stream" in infrastructure.settings.roles:
             await features.grpc.start()
         yield workers
     finally:
@@ -376,11 +406,11 @@ async def working(parts: Parts, features: Features) -> AsyncIterator[list[Worker
             await features.callers.report_use()
 
 
-def _collect_seldom() -> None:
+def _tune_gc() -> None:
     """What is there by now stays; and requests leave no cycles: looking for them every 700 objects is for nothing."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(GARBAGE_OBJECTS)
+    gc.set_threshold(GC_THRESHOLD_OBJECTS)
 
 
 def _url(host: str, port: int) -> str:

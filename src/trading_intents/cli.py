@@ -116,7 +116,7 @@ def _stop_signal() -> asyncio.Event:
     return stop
 
 
-def _greet(parts: app.Parts, addresses: app.Addresses, demo: provision.Demo | None) -> None:
+def _greet(parts: app.Infrastructure, addresses: app.Addresses, demo: provision.Demo | None) -> None:
     settings, url = parts.settings, addresses.http
     if not sys.stderr.isatty():
         where = {"http": url} | ({"grpc": addresses.grpc} if addresses.grpc else {})
@@ -173,7 +173,7 @@ def apply(file: Annotated[str, typer.Argument(help="A JSON document, or - for st
 
     async def work(settings: Settings, log: Log) -> None:
         wanted = provision.read_document(_read(file))
-        async with app.open_parts(settings, log, needs_worker=False) as parts:
+        async with app.open_infrastructure(settings, log, needs_worker=False) as parts:
             answer = await provision.apply(parts, wanted)
         typer.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))
 
@@ -195,7 +195,7 @@ def token(
     """Print a user's bearer token from the embedded identity provider."""
 
     async def work(settings: Settings, log: Log) -> None:
-        async with app.open_parts(settings, log, needs_worker=False) as parts:
+        async with app.open_infrastructure(settings, log, needs_worker=False) as parts:
             issued = await provision.user_token(parts, user, organization or None)
         typer.echo(issued.reveal())
 
@@ -209,7 +209,7 @@ def rotate_vault(
     """Make a new master key and re-wrap every secret under it, while the service runs."""
 
     async def work(settings: Settings, log: Log) -> int:
-        async with app.open_parts(settings, log) as parts:
+        async with app.open_infrastructure(settings, log) as parts:
             keys = embedded_vault(settings, parts.clock, log)
             # Keys from the environment are the operator's to add and drop.
             add = not retire and not settings.vault_master_keys
@@ -249,7 +249,10 @@ def list_outbox(
     """Show rows, oldest first: id, queue, status, event type, attempts, when queued, organization, last error."""
 
     async def work(settings: Settings, log: Log) -> None:
-        async with app.open_parts(settings, log) as parts, parts.database.worker.transaction(read_only=True) as tx:
+        async with (
+            app.open_infrastructure(settings, log) as parts,
+            parts.database.worker.transaction(read_only=True) as tx,
+        ):
             rows = await operators.list_rows(tx, queue or list(Queue), status or [Status.FAILED], limit)
         for row in rows:
             cells = (row.id, row.queue, row.status, row.event_type, row.attempts, rfc3339(row.created_at))
@@ -263,7 +266,7 @@ def retry_outbox(ids: Ids, reason: Reason) -> None:
     """Put failed rows in again, all or none, and archive the old ones."""
 
     async def work(settings: Settings, log: Log) -> None:
-        async with app.open_parts(settings, log) as parts:
+        async with app.open_infrastructure(settings, log) as parts:
             made = await operators.retry(parts.database.worker, ids, _operator(), reason)
             for queue in {queue for queue, _ in made.values()}:
                 parts.signals.notify(channel(queue))
@@ -278,7 +281,7 @@ def drop_outbox(ids: Ids, reason: Reason) -> None:
     """Archive failed rows, all or none, without handling them."""
 
     async def work(settings: Settings, log: Log) -> None:
-        async with app.open_parts(settings, log) as parts:
+        async with app.open_infrastructure(settings, log) as parts:
             await operators.drop(parts.database.worker, ids, _operator(), reason)
         typer.echo(f"dropped {' '.join(map(str, ids))}")
 
@@ -290,7 +293,7 @@ def renew_epoch(reason: Reason) -> None:
     """After a restore: cursors from before it lead nowhere, and whoever follows begins anew."""
 
     async def work(settings: Settings, log: Log) -> None:
-        async with app.open_parts(settings, log) as parts:
+        async with app.open_infrastructure(settings, log) as parts:
             epoch = await renew_log_epoch(parts.database.worker, _operator(), reason)
             parts.signals.notify(STREAM)
         typer.echo(f"the epoch is {epoch}")
@@ -311,7 +314,7 @@ def verify_log(
     async def work(settings: Settings, log: Log) -> int:
         kept = audit.read_heads(against) if against else audit.KeptHeads()
         accounts = actions = damaged = 0
-        async with app.open_parts(settings, log) as parts:
+        async with app.open_infrastructure(settings, log) as parts:
             pool, out = parts.database.worker, Console(stderr=True)
             with (
                 audit.open_heads(heads) as keep,
@@ -338,7 +341,7 @@ def print_heads() -> None:
     """Print each account's head, one JSON object a line, to be kept where nobody who can change the database writes."""
 
     async def work(settings: Settings, log: Log) -> None:
-        async with app.open_parts(settings, log) as parts:
+        async with app.open_infrastructure(settings, log) as parts:
             async for head in audit.list_heads(parts.database.worker):
                 typer.echo(audit.head_line(head))
 

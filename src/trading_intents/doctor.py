@@ -32,13 +32,13 @@ MAX_OPENED_SECRETS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     state: Literal["ok", "warning", "wrong"]
     subject: str
     text: str
 
 
-async def examine(settings: Settings, strangers: Mapping[str, str], log: Log) -> list[Finding]:
+async def examine(settings: Settings, strangers: Mapping[str, str], log: Log) -> list[CheckResult]:
     return [
         *_settings(strangers),
         *_files(settings),
@@ -49,40 +49,42 @@ async def examine(settings: Settings, strangers: Mapping[str, str], log: Log) ->
     ]
 
 
-def _settings(strangers: Mapping[str, str]) -> list[Finding]:
+def _settings(strangers: Mapping[str, str]) -> list[CheckResult]:
     if not strangers:
-        return [Finding("ok", "settings", "every TRADING_INTENTS_* variable is known")]
+        return [CheckResult("ok", "settings", "every TRADING_INTENTS_* variable is known")]
     return [
-        Finding("warning", "settings", f"{name} means nothing" + (f"; did you mean {near}?" if near else ""))
+        CheckResult("warning", "settings", f"{name} means nothing" + (f"; did you mean {near}?" if near else ""))
         for name, near in strangers.items()
     ]
 
 
-def _files(settings: Settings) -> list[Finding]:
+def _files(settings: Settings) -> list[CheckResult]:
     folder = settings.data_dir
     try:
         if not folder.exists():
             return [_future_folder(folder)]
         if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
             return [
-                Finding("wrong", "files", f"{folder} is {_owner(folder)}'s, and not for you: run this as that user")
+                CheckResult("wrong", "files", f"{folder} is {_owner(folder)}'s, and not for you: run this as that user")
             ]
         # The folder itself and what holds a secret; PostgreSQL checks its own folder.
         private = [folder, *(path for path in sorted(folder.iterdir()) if path.is_file() and path.suffix != ".log")]
         open_to_others = [path for path in private if stat.S_IMODE(path.stat().st_mode) & 0o077]
     except OSError as error:
-        return [Finding("wrong", "files", f"{error.filename} cannot be read: {error.strerror}")]
+        return [CheckResult("wrong", "files", f"{error.filename} cannot be read: {error.strerror}")]
     if not open_to_others:
-        return [Finding("ok", "files", f"{folder} and its secrets are readable by you only")]
-    return [Finding("wrong", "files", f"{path} can be read by others: chmod go-rwx {path}") for path in open_to_others]
+        return [CheckResult("ok", "files", f"{folder} and its secrets are readable by you only")]
+    return [
+        CheckResult("wrong", "files", f"{path} can be read by others: chmod go-rwx {path}") for path in open_to_others
+    ]
 
 
-def _future_folder(folder: Path) -> Finding:
+def _future_folder(folder: Path) -> CheckResult:
     above = _existing(folder)
     if not os.access(above, os.W_OK | os.X_OK):
         text = f"{folder} does not exist, and you may not make it: {above} is {_owner(above)}'s"
-        return Finding("wrong", "files", f"{text}; set TRADING_INTENTS_DATA_DIR")
-    return Finding("ok", "files", f"{folder} does not exist yet: `serve` makes it")
+        return CheckResult("wrong", "files", f"{text}; set TRADING_INTENTS_DATA_DIR")
+    return CheckResult("ok", "files", f"{folder} does not exist yet: `serve` makes it")
 
 
 def _existing(folder: Path) -> Path:
@@ -97,29 +99,29 @@ def _owner(path: Path) -> str:
         return f"user {path.stat().st_uid}"
 
 
-def _disk(settings: Settings) -> Finding:
+def _disk(settings: Settings) -> CheckResult:
     try:
         free = shutil.disk_usage(_existing(settings.data_dir)).free
     except OSError as error:
-        return Finding("warning", "disk", f"cannot be looked at: {error.strerror}")
+        return CheckResult("warning", "disk", f"cannot be looked at: {error.strerror}")
     if free < FREE_DISK_BYTES:
-        return Finding("warning", "disk", f"only {free >> 20} MiB are free for {settings.data_dir}")
-    return Finding("ok", "disk", "there is room")
+        return CheckResult("warning", "disk", f"only {free >> 20} MiB are free for {settings.data_dir}")
+    return CheckResult("ok", "disk", "there is room")
 
 
-def _port(host: str, port: int, setting: str) -> Finding:
+def _port(host: str, port: int, setting: str) -> CheckResult:
     try:
         bind(host, port, setting).close()
     except PlatformError as error:
-        return Finding("warning", "port", f"{error.detail} (fine if it is this platform)")
-    return Finding("ok", "port", f"{host} port {port} is free")
+        return CheckResult("warning", "port", f"{error.detail} (fine if it is this platform)")
+    return CheckResult("ok", "port", f"{host} port {port} is free")
 
 
-async def _database(settings: Settings, log: Log) -> list[Finding]:
+async def _database(settings: Settings, log: Log) -> list[CheckResult]:
     try:
         if not settings.database_url and not has_cluster(settings.data_dir):
             text = f"none in {settings.data_dir.absolute()}: the embedded PostgreSQL is made there at the first start"
-            return [Finding("ok", "database", text)]
+            return [CheckResult("ok", "database", text)]
         async with database_urls(settings, log, Metrics()) as urls:
             missing = await pending(urls.login)
             async with _connected(urls.login) as connection:
@@ -129,7 +131,7 @@ async def _database(settings: Settings, log: Log) -> list[Finding]:
             findings.append(_schema(missing))
             return findings if missing else [*findings, *await _vault(settings, urls.worker, log)]
     except PlatformError as error:
-        return [Finding("wrong", "database", error.detail)]
+        return [CheckResult("wrong", "database", error.detail)]
 
 
 @contextlib.asynccontextmanager
@@ -141,7 +143,7 @@ async def _connected(url: Secret) -> AsyncIterator[Any]:
         await connection.close(timeout=CONNECT_LIMIT_SECONDS)
 
 
-async def _server(connection: Any) -> list[Finding]:
+async def _server(connection: Any) -> list[CheckResult]:
     before = time.time()
     row = await connection.fetchrow(
         """
@@ -150,28 +152,30 @@ async def _server(connection: Any) -> list[Finding]:
                extract(epoch FROM clock_timestamp())::float8 AS seconds
         """
     )
-    findings = [Finding("ok", "database", f"PostgreSQL {row['version']} answers")]
+    findings = [CheckResult("ok", "database", f"PostgreSQL {row['version']} answers")]
     findings += [
-        Finding("wrong", "database", f"{name} is off: an answered order could be lost; turn it on")
+        CheckResult("wrong", "database", f"{name} is off: an answered order could be lost; turn it on")
         for name in ("fsync", "synchronous_commit")
         if row[name] == "off"
     ]
     skew = row["seconds"] - (before + time.time()) / 2
     if abs(skew) > CLOCK_LIMIT_SECONDS:
-        findings.append(Finding("wrong", "clock", f"{skew:+.1f} s from the database's: set up NTP on both machines"))
+        findings.append(
+            CheckResult("wrong", "clock", f"{skew:+.1f} s from the database's: set up NTP on both machines")
+        )
     else:
-        findings.append(Finding("ok", "clock", "agrees with the database's"))
+        findings.append(CheckResult("ok", "clock", "agrees with the database's"))
     return findings
 
 
-async def _logins(connection: Any, worker_url: Secret) -> list[Finding]:
+async def _logins(connection: Any, worker_url: Secret) -> list[CheckResult]:
     try:
         login = await read_login(connection, "DATABASE_URL")
         if worker_url:
             async with _connected(worker_url) as worker:
                 await read_login(worker, "DATABASE_WORKER_URL")
     except PlatformError as error:
-        return [Finding("wrong", "logins", error.detail)]
+        return [CheckResult("wrong", "logins", error.detail)]
     if await connection.fetchval(
         "SELECT pg_has_role(session_user, oid, 'MEMBER') FROM pg_roles WHERE rolname = $1", WORKER_ROLE
     ):
@@ -180,11 +184,11 @@ async def _logins(connection: Any, worker_url: Secret) -> list[Finding]:
             f"secrets: give TRADING_INTENTS_DATABASE_WORKER_URL a login of its own, then REVOKE {WORKER_ROLE} "
             f"FROM {login}"
         )
-        return [Finding("warning", "logins", text)]
-    return [Finding("ok", "logins", "the service's login cannot become the worker")]
+        return [CheckResult("warning", "logins", text)]
+    return [CheckResult("ok", "logins", "the service's login cannot become the worker")]
 
 
-async def _vault(settings: Settings, worker_url: Secret, log: Log) -> list[Finding]:
+async def _vault(settings: Settings, worker_url: Secret, log: Log) -> list[CheckResult]:
     """Whether the newest secrets open with the embedded vault's keys; another vault is not asked."""
     if settings.vault_url:
         return []
@@ -192,20 +196,20 @@ async def _vault(settings: Settings, worker_url: Secret, log: Log) -> list[Findi
         async with open_pool(worker_url, WORKER_ROLE, 1, Metrics()) as pool, pool.transaction(read_only=True) as tx:
             rows = await newest_sealed(tx, MAX_OPENED_SECRETS)
     except StartupRefused as error:
-        return [Finding("ok", "vault", f"not looked at: {error.detail}")]
+        return [CheckResult("ok", "vault", f"not looked at: {error.detail}")]
     if not rows:
-        return [Finding("ok", "vault", "no secret is stored yet")]
+        return [CheckResult("ok", "vault", "no secret is stored yet")]
     try:
         vault = embedded_vault(settings, SystemClock(), log)
         closed = [row["credential_id"] for row in rows if not await _opens(vault, row)]
     except PlatformError as error:
-        return [Finding("wrong", "vault", f"secrets are stored, but {error.detail}")]
+        return [CheckResult("wrong", "vault", f"secrets are stored, but {error.detail}")]
     if not closed:
-        return [Finding("ok", "vault", "its keys open the stored secrets")]
+        return [CheckResult("ok", "vault", "its keys open the stored secrets")]
     text = (
         f"its keys do not open {len(closed)} of the {len(rows)} newest secrets, such as that of credential {closed[0]}"
     )
-    return [Finding("wrong", "vault", f"{text}: put the right keys back, or store the secrets anew")]
+    return [CheckResult("wrong", "vault", f"{text}: put the right keys back, or store the secrets anew")]
 
 
 async def _opens(vault: EmbeddedVault, row: Row) -> bool:
@@ -216,7 +220,7 @@ async def _opens(vault: EmbeddedVault, row: Row) -> bool:
     return True
 
 
-def _schema(missing: list[str]) -> Finding:
+def _schema(missing: list[str]) -> CheckResult:
     if missing:
-        return Finding("warning", "schema", f"lacks {', '.join(missing)}: `trading-intents migrate` adds them")
-    return Finding("ok", "schema", "up to date")
+        return CheckResult("warning", "schema", f"lacks {', '.join(missing)}: `trading-intents migrate` adds them")
+    return CheckResult("ok", "schema", "up to date")

@@ -16,7 +16,7 @@ OrganizationId = NewType("OrganizationId", UUID)
 
 IdMaker = Callable[[], UUID]
 IdTextMaker = Callable[[datetime], str]
-CHANCES_AT_ONCE = 100
+CHUNKS_AT_ONCE = 100
 
 ID_PATTERN = r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 ID_RULE = "must be an id: a UUID in lower case with dashes"
@@ -36,7 +36,7 @@ def id_maker(clock: Clock) -> IdMaker:
 
 def id_text_maker() -> IdTextMaker:
     """As `id_maker`, for who needs texts, and many of one moment."""
-    chances = _chances()
+    chances = _random_chunks()
     last: datetime | None = None
     head = ""
 
@@ -44,20 +44,20 @@ def id_text_maker() -> IdTextMaker:
         nonlocal last, head
         if at is not last:
             last, head = at, _head(at)
-        return _spell(head, next(chances))
+        return _format(head, next(chances))
 
     return make
 
 
 def named_id(at: datetime, name: str) -> UUID:
     """The UUIDv7 of what was first seen at that time under a name that nothing else has."""
-    return _uuid(_spell(_head(at), hashlib.blake2b(name.encode(), digest_size=10).digest()))
+    return _uuid(_format(_head(at), hashlib.blake2b(name.encode(), digest_size=10).digest()))
 
 
-def _chances() -> Iterator[bytes]:
+def _random_chunks() -> Iterator[bytes]:
     """Ten random bytes at a time, asked of the kernel for many at once."""
     while True:
-        many = os.urandom(10 * CHANCES_AT_ONCE)
+        many = os.urandom(10 * CHUNKS_AT_ONCE)
         for start in range(0, len(many), 10):
             yield many[start : start + 10]
 
@@ -73,7 +73,7 @@ def _head(at: datetime) -> str:
     return f"{millis[:8]}-{millis[8:]}-7"
 
 
-def _spell(head: str, chance_bytes: bytes) -> str:
+def _format(head: str, chance_bytes: bytes) -> str:
     chance = chance_bytes.hex()
     return f"{head}{chance[:3]}-{_VARIANT[chance[4]]}{chance[5:8]}-{chance[8:]}"
 

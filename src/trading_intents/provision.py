@@ -10,13 +10,13 @@ import msgspec
 from trading_intents.accounts.model import AccountChange, AccountId
 from trading_intents.accounts.service import apply_change, check_broker, insert
 from trading_intents.accounts.store import find_account_by_name
-from trading_intents.app import Parts, embedded_provider
+from trading_intents.app import Infrastructure, embedded_provider
 from trading_intents.brokers.registry import Registry
 from trading_intents.config import LOCAL_PROVIDER
 from trading_intents.errors import NotFound, StartupRefused, ValidationFailed
 from trading_intents.identity import store
 from trading_intents.identity.keys import digest, make_client_secret, make_key, parse_key
-from trading_intents.identity.model import Entitlement, Organization, Permission, Role, Scope
+from trading_intents.identity.model import Entitlement, OrganizationRecord, Permission, Role, Scope
 from trading_intents.outbox.model import Queue, channel
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Tx, show_organizations
@@ -127,7 +127,7 @@ def read_document(data: bytes) -> Document:
     return convert(read_json(data), Document)
 
 
-async def apply(parts: Parts, wanted: Document, new_keys: dict[str, Secret] | None = None) -> Provisioned:
+async def apply(parts: Infrastructure, wanted: Document, new_keys: dict[str, Secret] | None = None) -> Provisioned:
     """All of it in one transaction. `new_keys` are keys to use, by name, instead of making some."""
     async with parts.database.service.transaction() as tx:
         await tx.execute("SELECT pg_advisory_xact_lock($1)", ADVISORY_LOCK)
@@ -141,7 +141,7 @@ async def apply(parts: Parts, wanted: Document, new_keys: dict[str, Secret] | No
 
 
 async def _organization(
-    tx: Tx, parts: Parts, item: WantedOrganization, new_keys: dict[str, Secret], number: int
+    tx: Tx, parts: Infrastructure, item: WantedOrganization, new_keys: dict[str, Secret], number: int
 ) -> ProvisionedOrganization:
     provider = parts.settings.identity_provider_name
     made = await store.put_organization(
@@ -162,7 +162,7 @@ async def _organization(
     )
 
 
-async def _user(tx: Tx, parts: Parts, organization: Organization, item: WantedUser) -> ProvisionedUser:
+async def _user(tx: Tx, parts: Infrastructure, organization: OrganizationRecord, item: WantedUser) -> ProvisionedUser:
     user_id = await store.put_user(tx, parts.make_id(), organization.provider, item.external_id)
     role = await store.put_membership(tx, user_id, organization.id, item.role)
     return ProvisionedUser(str(user_id), item.external_id, role)
@@ -176,7 +176,7 @@ def _check_broker(brokers: Registry, item: WantedAccount, place: str) -> None:
 
 
 async def _account(
-    tx: Tx, parts: Parts, organization: Organization, item: WantedAccount, place: str
+    tx: Tx, parts: Infrastructure, organization: OrganizationRecord, item: WantedAccount, place: str
 ) -> ProvisionedAccount:
     await show_organizations(tx, [organization.id])
     account = await find_account_by_name(tx, organization.id, item.name, item.broker, item.environment)
@@ -203,7 +203,7 @@ async def _account(
 
 
 async def _key(
-    tx: Tx, parts: Parts, organization: Organization, item: WantedKey, secret: Secret | None
+    tx: Tx, parts: Infrastructure, organization: OrganizationRecord, item: WantedKey, secret: Secret | None
 ) -> ProvisionedKey:
     shown = ""
     key = await store.find_key_by_name(tx, organization.id, item.name, item.environment)
@@ -234,7 +234,7 @@ async def _service_account(tx: Tx, item: WantedServiceAccount) -> ProvisionedSer
     return ProvisionedServiceAccount(account.client_id, sorted(account.scopes), account.disabled, secret if new else "")
 
 
-async def user_token(parts: Parts, user: str, organization: str | None) -> Secret:
+async def user_token(parts: Infrastructure, user: str, organization: str | None) -> Secret:
     if parts.settings.identity_provider_name != LOCAL_PROVIDER:
         raise StartupRefused("tokens come from the configured identity provider, not from here")
     async with parts.database.service.transaction(read_only=True) as tx:
@@ -252,7 +252,7 @@ class Demo:
     account_id: AccountId | None  # None: it was closed
 
 
-async def prepare_demo(parts: Parts) -> Demo | None:
+async def prepare_demo(parts: Infrastructure) -> Demo | None:
     """The demo's key and account. The demo is made on an empty embedded database, never on an external one."""
     if parts.settings.database_url:
         return None
@@ -266,7 +266,7 @@ async def prepare_demo(parts: Parts) -> Demo | None:
     return Demo(key, await _demo_account(parts))
 
 
-async def _demo_account(parts: Parts) -> AccountId | None:
+async def _demo_account(parts: Infrastructure) -> AccountId | None:
     async with parts.database.service.transaction() as tx:
         provider = parts.settings.identity_provider_name
         organization = await store.find_organization_by_external_id(tx, provider, DEMO)

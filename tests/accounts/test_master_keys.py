@@ -25,7 +25,7 @@ from trading_intents.accounts.vault import (
     open_vault,
 )
 from trading_intents.accounts.vault.envelope import FIELDS_AT
-from trading_intents.accounts.vault.master_keys import MOST_KEYS, RETIRE_AFTER_SECONDS
+from trading_intents.accounts.vault.master_keys import MAX_KEYS, RETIRE_AFTER_SECONDS
 from trading_intents.clock import SystemClock
 from trading_intents.config import Settings
 from trading_intents.errors import LimitReached, SecretUnreadable, StartupRefused, Unavailable
@@ -199,7 +199,7 @@ async def test_a_key_that_sealed_a_moment_ago_stays(vault: EmbeddedVault, clock:
 async def test_there_is_a_limit_to_the_keys(tmp_path: Path) -> None:
     path = tmp_path / KEY_FILE
     path.touch(0o600)
-    path.write_text(key_file(*((version, ONE) for version in range(1, MOST_KEYS + 1))))
+    path.write_text(key_file(*((version, ONE) for version in range(1, MAX_KEYS + 1))))
     with pytest.raises(LimitReached):
         await make_vault(tmp_path).add_master_key()
 

@@ -26,7 +26,7 @@ from tests.accounts.bao_server import (
 )
 from trading_intents import config
 from trading_intents.accounts.vault import OpenBaoVault, SecretRef, embedded_vault, open_vault
-from trading_intents.accounts.vault.openbao import LARGEST_ANSWER, TOTAL_SECONDS
+from trading_intents.accounts.vault.openbao import MAX_ANSWER_BYTES, TOTAL_SECONDS
 from trading_intents.config import Settings
 from trading_intents.errors import PlatformError, SecretUnreadable, StartupRefused, Unavailable
 from trading_intents.secret import Secret
@@ -219,7 +219,7 @@ BAD_ANSWERS = {
     "rate limited": response("429 Too Many Requests", b'{"errors":["slow"]}'),
     "broken": response("500 Internal Server Error", b'{"errors":["oh"]}'),
     "sealed": response("503 Service Unavailable", b'{"errors":["Vault is sealed"]}'),
-    "too large": response("500 No", b" " * (LARGEST_ANSWER + 1)),
+    "too large": response("500 No", b" " * (MAX_ANSWER_BYTES + 1)),
 }
 
 

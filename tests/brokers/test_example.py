@@ -16,8 +16,8 @@ import pytest
 from tests.conftest import Urls
 from tests.execution.floor import executing, open_floor
 from trading_intents.brokers.port import (
-    Broker,
     BrokerAccount,
+    BrokerAdapter,
     Capabilities,
     Integration,
     IntegrationContext,
@@ -58,14 +58,14 @@ class Stage:
     def client_order_id(self) -> str:
         return f"c{next(self._numbers)}"
 
-    async def connect(self) -> Broker:
+    async def connect(self) -> BrokerAdapter:
         if self.forgets:
             (self.folder / f"{self.account}.json").unlink(missing_ok=True)
         account = BrokerAccount(self.account, OrganizationId(uuid4()), Environment.PAPER, None)
         settings, nothing = {"MY_BROKER_FOLDER": str(self.folder)}, None
         given: Any = (account, {}, SystemClock(), settings, nothing, nothing, nothing, {})
         self.link = MODULE.INTEGRATION.connect(IntegrationContext(*given))
-        link: Broker = self.link
+        link: BrokerAdapter = self.link
         return link
 
     async def now(self) -> datetime:

@@ -22,14 +22,14 @@ from trading_intents.ids import OrganizationId, id_maker
 from trading_intents.intents.model import Cancel, Create, Replace, Spec, Submission
 from trading_intents.intents.writing.batch import Receipt
 from trading_intents.orders.facts import client_order_id
-from trading_intents.outbox.worker import Shop
+from trading_intents.outbox.worker import WorkerContext
 from trading_intents.secret import Secret
 from trading_intents.storage.database import WORKER_ROLE, open_database
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import Metrics, make_log
-from trading_intents.testing.fakes import Venue
+from trading_intents.testing.fakes import FakeVenue
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
 WAIT_SECONDS = 15.0
@@ -56,7 +56,7 @@ class OpenVault:
 class Floor:
     urls: Urls
     office: Office
-    venue: Venue
+    venue: FakeVenue
     system_cancels: list[UUID] = field(default_factory=list)
 
     @property
@@ -140,10 +140,10 @@ class Floor:
 
 
 @contextlib.asynccontextmanager
-async def open_floor(urls: Urls, accounts: int = 1, venue: Venue | None = None) -> AsyncIterator[Floor]:
+async def open_floor(urls: Urls, accounts: int = 1, venue: FakeVenue | None = None) -> AsyncIterator[Floor]:
     """Accounts of a broker that is called paper and is the venue. No worker yet."""
     async with open_office(urls.login, urls.owner, accounts) as office:
-        yield Floor(urls, office, venue or Venue("paper"))
+        yield Floor(urls, office, venue or FakeVenue("paper"))
 
 
 @contextlib.asynccontextmanager
@@ -170,10 +170,10 @@ async def executing(
         open_database(login, POOL_SIZE, log, counted) as database,
         open_signals(login, log) as signals,
     ):
-        shop = Shop(database.worker, attempt_limit, clock, counted, log)
+        worker_context = WorkerContext(database.worker, attempt_limit, clock, counted, log)
         brokers = Registry([integration or floor.venue.integration])
         execution = Execution(
-            shop,
+            worker_context,
             brokers,
             OpenVault(),
             partial(broker_settings, Settings()),

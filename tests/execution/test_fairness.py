@@ -13,7 +13,7 @@ from trading_intents.brokers.port import CommandResult, IntegrationContext, Look
 from trading_intents.execution.dispatcher import MAX_IN_FLIGHT
 from trading_intents.execution.reconciler import MAX_LOOKUPS
 from trading_intents.intents.model import Cancel
-from trading_intents.testing.fakes import Act, Venue, VenueLink
+from trading_intents.testing.fakes import Act, FakeVenue, VenueLink
 
 CALL_SECONDS = 3.0
 QUEUED = 300
@@ -21,7 +21,7 @@ MARGIN_SECONDS = 0.1
 ROUNDS = 3
 
 
-class SlowVenue(Venue):
+class SlowVenue(FakeVenue):
     """Takes CALL_SECONDS for each CREATE of the accounts in `slow`, for each look-up of those in `slow_lookups`."""
 
     def __init__(self, calls_at_once: int = 10) -> None:

@@ -15,7 +15,7 @@ from trading_intents.clock import SystemClock
 from trading_intents.execution.service import Execution
 from trading_intents.execution.store import JUST_SENT_SECONDS
 from trading_intents.telemetry import Metrics
-from trading_intents.testing.fakes import Act, Venue, VenueLink
+from trading_intents.testing.fakes import Act, FakeVenue, VenueLink
 
 pytestmark = pytest.mark.quiet
 
@@ -107,7 +107,7 @@ async def test_open_orders_are_reconciled_now_and_then(urls: Urls) -> None:
         assert (await floor.order(other))["order_status"] == "NEW"
 
 
-class HangingVenue(Venue):
+class HangingVenue(FakeVenue):
     """Answers no snapshot of the account `hanging`; `asked` names the account of each one."""
 
     hanging: UUID | None = None
@@ -211,7 +211,7 @@ async def test_a_broker_that_is_away_is_tried_until_it_is_back(urls: Urls) -> No
 
 
 async def test_a_refused_credential_waits_for_another(urls: Urls) -> None:
-    async with open_floor(urls, venue=Venue("paper", credential_fields=("token",))) as floor:
+    async with open_floor(urls, venue=FakeVenue("paper", credential_fields=("token",))) as floor:
         async with executing(floor):
             await until_connection(floor, "credential_missing")
             floor.venue.refuses_login = True
@@ -270,7 +270,7 @@ async def test_a_broker_that_fails_gets_cancels_only_until_a_snapshot_succeeds(u
 
 
 async def test_a_budget_keeps_something_for_cancels(urls: Urls) -> None:
-    async with open_floor(urls, venue=Venue("paper", requests_per_minute=12)) as floor, executing(floor):
+    async with open_floor(urls, venue=FakeVenue("paper", requests_per_minute=12)) as floor, executing(floor):
         first = await floor.create()
         await floor.until_status(first, "NEW")
         more = [await floor.create() for _ in range(3)]

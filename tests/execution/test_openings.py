@@ -21,7 +21,7 @@ from trading_intents.intents.model import Create, Spec
 from trading_intents.storage.database import Database
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import make_log
-from trading_intents.testing.fakes import Venue, VenueOrder
+from trading_intents.testing.fakes import FakeVenue, VenueOrder
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
 pytestmark = pytest.mark.quiet
@@ -183,7 +183,7 @@ async def buy(floor: Floor, quantity: str, limit: str | None = None) -> UUID:
 
 
 async def test_a_snapshot_between_a_quote_and_its_fill_loses_nothing(urls: Urls) -> None:
-    paper = cast(Venue, SimpleNamespace(integration=INTEGRATION))
+    paper = cast(FakeVenue, SimpleNamespace(integration=INTEGRATION))
     async with (
         open_floor(urls, venue=paper) as floor,
         executing(floor) as execution,
@@ -214,7 +214,7 @@ async def test_a_snapshot_between_a_quote_and_its_fill_loses_nothing(urls: Urls)
 
 
 async def test_a_resting_order_without_a_trade_is_no_position_after_a_restart(urls: Urls) -> None:
-    paper = cast(Venue, SimpleNamespace(integration=INTEGRATION))
+    paper = cast(FakeVenue, SimpleNamespace(integration=INTEGRATION))
     async with open_floor(urls, venue=paper) as floor:
         async with executing(floor):
             intent = await buy(floor, "10", "0.01")

@@ -12,7 +12,7 @@ from tests.execution.test_sending import alerts, prove_absent, until_missed
 from trading_intents.brokers.port import IntegrationContext, Lookup
 from trading_intents.execution.model import PROOF_SECONDS
 from trading_intents.telemetry import Metrics
-from trading_intents.testing.fakes import Act, Venue, VenueLink
+from trading_intents.testing.fakes import Act, FakeVenue, VenueLink
 
 pytestmark = pytest.mark.quiet
 
@@ -147,7 +147,7 @@ async def test_a_create_that_arrives_before_its_repetition_is_not_sent_again(url
         assert (floor.venue.journal, floor.venue.duplicates) == ([("submit", coid)], [])
 
 
-class HeldVenue(Venue):
+class HeldVenue(FakeVenue):
     """Answers look-ups only when told to, with what it knew when it was asked."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from tests.execution.floor import Floor, executing, open_floor
 from trading_intents.brokers.port import EventKind
 from trading_intents.storage.pipeline import Statement
 from trading_intents.telemetry import Metrics
-from trading_intents.testing.fakes import Act, Venue
+from trading_intents.testing.fakes import Act, FakeVenue
 
 pytestmark = pytest.mark.quiet
 
@@ -103,7 +103,7 @@ async def test_what_did_not_leave_is_sent_again(urls: Urls) -> None:
 
 
 async def test_a_create_that_never_arrived_is_proved_so_twice(urls: Urls) -> None:
-    async with open_floor(urls, venue=Venue("paper", unique_order_ids=False)) as floor, executing(floor):
+    async with open_floor(urls, venue=FakeVenue("paper", unique_order_ids=False)) as floor, executing(floor):
         floor.venue.acts.append(Act.LOSE)
         intent = await floor.create()
         await until_missed(floor)
@@ -136,7 +136,7 @@ async def test_without_durable_look_ups_an_order_stays_unknown_and_somebody_is_t
 
 
 async def test_an_order_that_shows_up_after_it_was_given_up_is_cancelled(urls: Urls) -> None:
-    metrics, venue = Metrics(), Venue("paper", unique_order_ids=False)
+    metrics, venue = Metrics(), FakeVenue("paper", unique_order_ids=False)
     async with open_floor(urls, venue=venue) as floor, executing(floor, metrics=metrics):
         floor.venue.acts.append(Act.LOSE)
         intent = await floor.create()

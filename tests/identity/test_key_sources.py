@@ -17,7 +17,7 @@ from trading_intents.config import PREFIX, load
 from trading_intents.errors import StartupRefused, Unavailable
 from trading_intents.identity.tokens import (
     FIRST_RETRY_SECONDS,
-    LARGEST_KEY_SET,
+    MAX_KEY_SET_BYTES,
     REFRESH_SECONDS,
     RETRY_SECONDS,
     UNKNOWN_KID_SECONDS,
@@ -154,7 +154,7 @@ async def test_an_issuer_that_refuses_connections_is_unavailable(issuer: Issuer,
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"[]", b"{}", b'{"keys": {}}', b"\xff", b"[" * 100_000, b'{"keys": []}' + b" " * LARGEST_KEY_SET],
+    [b"", b"[]", b"{}", b'{"keys": {}}', b"\xff", b"[" * 100_000, b'{"keys": []}' + b" " * MAX_KEY_SET_BYTES],
     ids=lambda body: repr(body[:12]),
 )
 async def test_an_answer_that_is_no_key_set_changes_nothing(

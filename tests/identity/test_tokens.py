@@ -16,7 +16,7 @@ from tests.identity.conftest import MakeVerifier, Refused
 from tests.identity.issuer import Issuer, SigningKey, ed25519_key, encode, p256_key, rsa_key
 from trading_intents.config import Settings
 from trading_intents.identity.model import Claims, ClaimsKind, Scope
-from trading_intents.identity.tokens import LEEWAY_SECONDS, LONGEST_KID, LONGEST_TOKEN, TokenVerifier
+from trading_intents.identity.tokens import LEEWAY_SECONDS, MAX_KID_CHARACTERS, MAX_TOKEN_CHARACTERS, TokenVerifier
 from trading_intents.testing.fakes import ManualClock
 
 BAD_SIGNATURE = "signature or algorithm does not fit the key"
@@ -181,7 +181,7 @@ async def test_a_kid_is_only_a_name(issuer: Issuer, refused: Refused, kid: str) 
 
 
 @pytest.mark.parametrize(
-    "kid", [None, "", "k" * (LONGEST_KID + 1), 1, ["ed"], {"ed": 1}, True], ids=lambda kid: str(kid)[:9]
+    "kid", [None, "", "k" * (MAX_KID_CHARACTERS + 1), 1, ["ed"], {"ed": 1}, True], ids=lambda kid: str(kid)[:9]
 )
 async def test_a_kid_of_no_acceptable_form_is_not_even_looked_for(issuer: Issuer, refused: Refused, kid: Any) -> None:
     assert await refused(issuer.token(kid=kid)) in ("no acceptable kid", "no readable header")
@@ -296,7 +296,7 @@ async def test_a_payload_that_is_no_object_is_refused(issuer: Issuer, refused: R
 
 
 async def test_a_token_over_the_size_limit_is_refused_before_it_is_read(issuer: Issuer, refused: Refused) -> None:
-    assert "too long" in await refused(issuer.token(issuer.claims(padding="x" * LONGEST_TOKEN)))
+    assert "too long" in await refused(issuer.token(issuer.claims(padding="x" * MAX_TOKEN_CHARACTERS)))
     assert "too long" in await refused("x" * 10_000_000)
     assert issuer.fetches == 0
 

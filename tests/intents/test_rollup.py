@@ -22,9 +22,9 @@ from trading_intents.intents.stats.model import (
     ORIGIN,
     WIDTHS_SECONDS,
     WINDOWS_SECONDS,
-    Entry,
     Measure,
     Stats,
+    StatsEntry,
     Window,
     ack_key,
     begin,
@@ -124,7 +124,7 @@ async def roll(database: Database) -> bool:
         return await rollup.roll_up(tx)
 
 
-async def add(database: Database, entries: list[Entry], is_rolled: bool = True) -> None:
+async def add(database: Database, entries: list[StatsEntry], is_rolled: bool = True) -> None:
     async with database.worker.transaction() as tx:
         await PoolTransaction(tx).run([buckets.insert_entries(entries)])
     if is_rolled:
@@ -222,8 +222,8 @@ async def test_what_execution_adds_is_read(database: Database, book: Book) -> No
     now = datetime.now(UTC)
     await book.append([("CREATE", "AAPL", now)] * 4)
 
-    def entry(measure: Measure, key: str, amount: str = "1", at: datetime = now) -> Entry:
-        return Entry(book.account_id, book.organization_id, at, measure, key, Decimal(amount))
+    def entry(measure: Measure, key: str, amount: str = "1", at: datetime = now) -> StatsEntry:
+        return StatsEntry(book.account_id, book.organization_id, at, measure, key, Decimal(amount))
 
     created = now - timedelta(days=2)
     await add(
@@ -310,7 +310,7 @@ async def test_a_tenant_sees_its_own_buckets_only(database: Database, book: Book
     async with database.service.transaction([uuid.uuid4()]) as tx:
         for table in ("stats_buckets", "stats_entries", "stats_heads"):
             assert await tx.fetch(f"SELECT FROM {table}") == []
-    stolen = Entry(book.account_id, uuid.uuid4(), datetime.now(UTC), Measure.REFUSED, EVERY_REASON)
+    stolen = StatsEntry(book.account_id, uuid.uuid4(), datetime.now(UTC), Measure.REFUSED, EVERY_REASON)
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         async with database.service.transaction([book.organization_id]) as tx:
             await PoolTransaction(tx).run([buckets.insert_entries([stolen])])
@@ -325,7 +325,7 @@ async def test_counts_are_exact_while_workers_add_them_to_the_buckets(database: 
                 await rollup.add_entries(tx)
 
     workers = [asyncio.create_task(keep_adding()) for _ in range(2)]
-    one = Entry(book.account_id, book.organization_id, datetime.now(UTC), Measure.REFUSED, EVERY_REASON)
+    one = StatsEntry(book.account_id, book.organization_id, datetime.now(UTC), Measure.REFUSED, EVERY_REASON)
     for count in range(1, 51):
         await add(database, [one], is_rolled=False)
         assert (await read(database, book, Window.LAST_DAY)).refused.total == count

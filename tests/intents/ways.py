@@ -12,7 +12,7 @@ from trading_intents.accounts.service import Accounts
 from trading_intents.config import Rate
 from trading_intents.errors import NotFound, Unauthorized, Unavailable
 from trading_intents.identity.access import RULES, Gate
-from trading_intents.identity.model import ApiKeyPrincipal, Caller, KeyId, Organization, Permission
+from trading_intents.identity.model import ApiKeyPrincipal, Caller, KeyId, OrganizationRecord, Permission
 from trading_intents.identity.service import Callers
 from trading_intents.ids import OrganizationId
 from trading_intents.intents.http import submit_route
@@ -36,7 +36,7 @@ class KnownKeys:
     """Knows a few keys at once."""
 
     def __init__(self) -> None:
-        organization = Organization(ORGANIZATION, "local", "o", "o", frozenset(), False, datetime.now(UTC))
+        organization = OrganizationRecord(ORGANIZATION, "local", "o", "o", frozenset(), False, datetime.now(UTC))
         self.callers = {
             name: Caller(
                 ApiKeyPrincipal(KeyId(UUID(int=number)), ORGANIZATION, Environment.PAPER, permissions), organization

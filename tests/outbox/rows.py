@@ -9,16 +9,16 @@ import asyncpg
 
 from trading_intents.ids import OrganizationId
 from trading_intents.outbox.intents_queue import claim_in_turn
-from trading_intents.outbox.model import ClaimedRow, EventType, NewRow, Queue
+from trading_intents.outbox.model import ClaimedRow, NewRow, OutboxEventType, Queue
 from trading_intents.outbox.queue import claim, put
 from trading_intents.storage.database import Pool
 
 LIMIT = 10
-TYPES = list(EventType)
+TYPES = list(OutboxEventType)
 
 
 def new_row(
-    event_type: str = EventType.ACCOUNT_CREATED,
+    event_type: str = OutboxEventType.ACCOUNT_CREATED,
     queue: Queue = Queue.ACCOUNTS,
     order_key: UUID | None = None,
     lane: UUID | None = None,

@@ -8,7 +8,7 @@ import pytest
 
 from tests.outbox.rows import LIMIT, Table, claim_intents, claim_rows, new_row, put_rows
 from trading_intents.outbox.intents_queue import claim_in_turn
-from trading_intents.outbox.model import EventType, Queue
+from trading_intents.outbox.model import OutboxEventType, Queue
 from trading_intents.outbox.queue import CLAIM, claim, complete, put
 from trading_intents.storage.database import Database, Pool
 
@@ -23,7 +23,7 @@ async def test_rows_are_put_in_their_order_and_claimed_oldest_first(pool: Pool) 
     first = claimed[0]
     assert (first.queue, first.event_type, first.payload, first.attempts) == (
         Queue.ACCOUNTS,
-        EventType.ACCOUNT_CREATED,
+        OutboxEventType.ACCOUNT_CREATED,
         {"version": 1},
         1,
     )
@@ -50,12 +50,12 @@ async def test_a_claim_is_written_with_the_databases_time(pool: Pool, table: Tab
 
 
 async def test_what_is_not_due_has_no_handler_or_is_of_another_queue_is_left(pool: Pool, table: Table) -> None:
-    await put_rows(pool, new_row(), new_row(EventType.CREDENTIAL_CREATED), new_row("user.deleted", Queue.USERS))
+    await put_rows(pool, new_row(), new_row(OutboxEventType.CREDENTIAL_CREATED), new_row("user.deleted", Queue.USERS))
     [late, _, _] = await table.rows()
     await table.set(late["id"], "due_at = clock_timestamp() + interval '1 minute'")
-    assert await claim_rows(pool, types=[EventType.ACCOUNT_CREATED]) == []
+    assert await claim_rows(pool, types=[OutboxEventType.ACCOUNT_CREATED]) == []
     await table.set(late["id"], "due_at = clock_timestamp()")
-    assert [row.id for row in await claim_rows(pool, types=[EventType.ACCOUNT_CREATED])] == [late["id"]]
+    assert [row.id for row in await claim_rows(pool, types=[OutboxEventType.ACCOUNT_CREATED])] == [late["id"]]
 
 
 INTENT = "intent.create"
@@ -144,8 +144,8 @@ async def test_a_row_at_the_attempt_limit_is_never_claimed(pool: Pool, table: Ta
 async def test_two_claims_at_once_share_the_rows(pool: Pool) -> None:
     await put_rows(pool, *(new_row() for _ in range(30)))
     async with pool.transaction() as one, pool.transaction() as other:
-        first = await claim(one, Queue.ACCOUNTS, [EventType.ACCOUNT_CREATED], 20, LIMIT)
-        second = await claim(other, Queue.ACCOUNTS, [EventType.ACCOUNT_CREATED], 20, LIMIT)
+        first = await claim(one, Queue.ACCOUNTS, [OutboxEventType.ACCOUNT_CREATED], 20, LIMIT)
+        second = await claim(other, Queue.ACCOUNTS, [OutboxEventType.ACCOUNT_CREATED], 20, LIMIT)
     assert (len(first), len(second)) == (20, 10)
     assert {row.id for row in first}.isdisjoint({row.id for row in second})
 
@@ -162,7 +162,7 @@ async def test_a_claim_takes_no_more_than_asked_whatever_the_statistics_say(
     for fresh_plans in (True, False):
         for _ in range(7):  # a cached plan comes with the sixth
             async with pool.transaction(plans="fresh" if fresh_plans else "auto") as tx:
-                claimed = await claim(tx, Queue.ACCOUNTS, [EventType.ACCOUNT_CREATED], limit, LIMIT)
+                claimed = await claim(tx, Queue.ACCOUNTS, [OutboxEventType.ACCOUNT_CREATED], limit, LIMIT)
                 assert len(claimed) == limit
                 await complete(tx, claimed)
             await put_rows(pool, *(new_row() for _ in range(limit)))

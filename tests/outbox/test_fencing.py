@@ -11,15 +11,15 @@ import pytest
 from tests.outbox.rows import LIMIT, Table, claim_rows, new_row, put_rows
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import ClaimedRow, Queue, Status
-from trading_intents.outbox.queue import Setback
+from trading_intents.outbox.queue import FailedAttempt
 from trading_intents.storage.database import Database, Pool, Tx
 
 Ending = Callable[[Tx, ClaimedRow], Awaitable[object]]
 ENDINGS: dict[str, Ending] = {
     "complete": lambda tx, row: outbox.complete(tx, [row]),
     "complete one": outbox.complete_one,
-    "retry": lambda tx, row: outbox.retry(tx, [Setback(row, "again")], LIMIT),
-    "fail": lambda tx, row: outbox.retry(tx, [Setback(row, "no more")], 1),
+    "retry": lambda tx, row: outbox.retry(tx, [FailedAttempt(row, "again")], LIMIT),
+    "fail": lambda tx, row: outbox.retry(tx, [FailedAttempt(row, "no more")], 1),
     "release": lambda tx, row: outbox.release(tx, [row], 0),
 }
 every_ending = pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
@@ -86,7 +86,7 @@ async def test_setbacks_wait_longer_each_time_and_the_last_one_fails_at_once(poo
         [row] = await claim_rows(pool)
         before = await table.connection.fetchval("SELECT clock_timestamp()")
         async with pool.transaction() as tx:
-            became = await outbox.retry(tx, [Setback(row, f"attempt {attempt}")], LIMIT)
+            became = await outbox.retry(tx, [FailedAttempt(row, f"attempt {attempt}")], LIMIT)
         after = await table.row(row.id)
         waits.append((after["due_at"] - before) // timedelta(seconds=1))
         assert became == {row.token: Status.PENDING if attempt < LIMIT else Status.FAILED}
@@ -100,14 +100,14 @@ async def test_setbacks_wait_longer_each_time_and_the_last_one_fails_at_once(poo
 async def test_a_handler_may_say_when_to_try_again(pool: Pool, table: Table) -> None:
     row = await claimed_row(pool)
     async with pool.transaction() as tx:
-        await outbox.retry(tx, [Setback(row, "soon", 0)], LIMIT)
+        await outbox.retry(tx, [FailedAttempt(row, "soon", 0)], LIMIT)
     assert [r.attempts for r in await claim_rows(pool)] == [2]
 
 
 async def test_an_error_text_is_one_bounded_line(pool: Pool, table: Table) -> None:
     row = await claimed_row(pool)
     async with pool.transaction() as tx:
-        await outbox.retry(tx, [Setback(row, "a\nb\x00c\x1b[31m" + "x" * 1000)], LIMIT)
+        await outbox.retry(tx, [FailedAttempt(row, "a\nb\x00c\x1b[31m" + "x" * 1000)], LIMIT)
     kept = (await table.row(row.id))["last_error"]
     assert kept.startswith("a b c [31mxxx")
     assert len(kept) == 500
@@ -145,7 +145,7 @@ async def test_only_rows_completed_long_ago_are_pruned(pool: Pool, table: Table)
     rows = await claim_rows(pool, 4)
     async with pool.transaction() as tx:
         await outbox.complete(tx, rows[:3])
-        await outbox.retry(tx, [Setback(rows[3], "no")], 1)
+        await outbox.retry(tx, [FailedAttempt(rows[3], "no")], 1)
     await table.connection.execute("UPDATE outbox SET finished_at = now() - interval '1 hour' WHERE status = 'failed'")
     for row in rows[:2]:
         await table.set(row.id, "finished_at = clock_timestamp() - interval '61 seconds'")

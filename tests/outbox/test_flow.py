@@ -13,7 +13,7 @@ from tests.forks import Fork
 from tests.outbox.rows import Table, new_row, put_rows
 from tests.waiting import eventually_async
 from trading_intents.outbox.health import read_health
-from trading_intents.outbox.model import EventType, Status
+from trading_intents.outbox.model import OutboxEventType, Status
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database
 
@@ -106,7 +106,7 @@ async def run_flow(
     await table.connection.execute("CREATE TABLE effects (row_id bigint); GRANT INSERT ON effects TO ti_worker")
     chance = random.Random(seed)
     keys = [new_row().order_key for _ in range(rows // 4)]
-    new = [new_row(chance.choice(list(EventType)), order_key=chance.choice(keys)) for _ in range(rows)]
+    new = [new_row(chance.choice(list(OutboxEventType)), order_key=chance.choice(keys)) for _ in range(rows)]
     await put_rows(database.worker, *new)
     watch = Watch(database, table, rows)
     async with faulty_workers(url, chance, faults, pause_seconds) as done:

@@ -15,8 +15,8 @@ from trading_intents.cli import cli
 from trading_intents.errors import InvalidRequest, NotFound
 from trading_intents.outbox import operators
 from trading_intents.outbox import queue as outbox
-from trading_intents.outbox.model import EventType, Queue, Status
-from trading_intents.outbox.queue import Setback
+from trading_intents.outbox.model import OutboxEventType, Queue, Status
+from trading_intents.outbox.queue import FailedAttempt
 from trading_intents.storage.database import Pool
 
 
@@ -24,7 +24,7 @@ async def fail_rows(pool: Pool, table: Table, count: int) -> list[int]:
     await put_rows(pool, *(new_row() for _ in range(count)))
     rows = await claim_rows(pool, count)
     async with pool.transaction() as tx:
-        await outbox.retry(tx, [Setback(row, "the broker said no") for row in rows], 1)
+        await outbox.retry(tx, [FailedAttempt(row, "the broker said no") for row in rows], 1)
     return [row.id for row in rows]
 
 
@@ -66,7 +66,7 @@ async def test_only_failed_rows_are_settled_and_all_or_none(
     pool: Pool, table: Table, state: str, work: Callable[[Pool, list[int], str, str], Awaitable[object]]
 ) -> None:
     [failed] = await fail_rows(pool, table, 1)
-    await put_rows(pool, new_row(EventType.CREDENTIAL_CREATED))
+    await put_rows(pool, new_row(OutboxEventType.CREDENTIAL_CREATED))
     other = (await table.rows())[1]["id"]
     if state in ("processing", "completed"):
         rows = await claim_rows(pool)

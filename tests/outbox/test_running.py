@@ -8,7 +8,7 @@ from tests.outbox.rows import LIMIT, Table, new_row, put_rows
 from tests.outbox.working import LOG, WAIT_SECONDS, done, until, until_finished, working, writing
 from tests.proxy import proxied
 from trading_intents.outbox import worker as worker_module
-from trading_intents.outbox.model import ClaimedRow, Done, EventType, Outcome
+from trading_intents.outbox.model import ClaimedRow, Done, OutboxEventType, Outcome
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database, Pool, open_database
 from trading_intents.telemetry import Metrics
@@ -40,8 +40,8 @@ async def test_no_more_rows_are_claimed_than_there_are_slots(pool: Pool, table: 
 
 
 async def test_rows_without_a_handler_here_are_left_to_others(pool: Pool, table: Table) -> None:
-    await put_rows(pool, new_row(EventType.CREDENTIAL_CREATED), new_row(EventType.ACCOUNT_CREATED))
-    async with working(pool, {EventType.ACCOUNT_CREATED: done}), working(pool, {}):
+    await put_rows(pool, new_row(OutboxEventType.CREDENTIAL_CREATED), new_row(OutboxEventType.ACCOUNT_CREATED))
+    async with working(pool, {OutboxEventType.ACCOUNT_CREATED: done}), working(pool, {}):
 
         async def one_completed() -> bool:
             return await table.count("completed") == 1
@@ -163,7 +163,7 @@ async def put_rows_as_owner(table: Table) -> None:
 
 
 async def test_the_sweep_and_the_gauges_run_beside_the_claims(pool: Pool, table: Table) -> None:
-    await put_rows(pool, *(new_row(EventType.CREDENTIAL_CREATED) for _ in range(3)))
+    await put_rows(pool, *(new_row(OutboxEventType.CREDENTIAL_CREATED) for _ in range(3)))
     used_up = (await table.rows())[0]["id"]
     await table.set(used_up, f"attempts = {LIMIT}")
     await table.connection.execute("UPDATE outbox SET created_at = now() - interval '1 hour'")

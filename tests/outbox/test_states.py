@@ -19,7 +19,7 @@ from trading_intents.errors import NotFound
 from trading_intents.outbox import operators
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import MOVES, ClaimedRow, Move, Queue, Status
-from trading_intents.outbox.queue import Setback
+from trading_intents.outbox.queue import FailedAttempt
 from trading_intents.storage.database import Pool, Tx, open_database
 from trading_intents.telemetry import Metrics, make_log
 
@@ -113,7 +113,7 @@ class Outbox(RuleBasedStateMachine):
             case Move.COMPLETE:
                 found = self.write(lambda tx: outbox.complete(tx, [row]))
             case Move.RETRY:
-                found = self.write(lambda tx: outbox.retry(tx, [Setback(row, "again", 0)], LIMIT))
+                found = self.write(lambda tx: outbox.retry(tx, [FailedAttempt(row, "again", 0)], LIMIT))
             case _:
                 found = self.write(lambda tx: outbox.release(tx, [row], 0))
         assert set(found) == ({row.token} if held else set())

@@ -10,7 +10,7 @@ import pytest
 from tests.outbox.rows import LIMIT, Table, new_row, put_rows
 from tests.outbox.working import SteadyClock, until, until_finished, working, writing
 from trading_intents.errors import InvalidRequest
-from trading_intents.outbox.model import ClaimedRow, Done, EventType, Outcome, Release, Retry
+from trading_intents.outbox.model import ClaimedRow, Done, OutboxEventType, Outcome, Release, Retry
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.telemetry import Metrics
 
@@ -189,12 +189,12 @@ async def test_a_poison_row_fails_after_exactly_the_limit_and_stops_nobody(pool:
     attempts: list[int] = []
 
     async def handle(row: ClaimedRow) -> Outcome:
-        if row.event_type == EventType.ACCOUNT_DELETED:
+        if row.event_type == OutboxEventType.ACCOUNT_DELETED:
             attempts.append(row.attempts)
             raise ValueError
         return Done()
 
-    await put_rows(pool, new_row(EventType.ACCOUNT_DELETED), *(new_row() for _ in range(1_000)))
+    await put_rows(pool, new_row(OutboxEventType.ACCOUNT_DELETED), *(new_row() for _ in range(1_000)))
     metrics = Metrics()
     async with working(pool, handle, metrics=metrics) as worker:
 

@@ -9,8 +9,8 @@ import signal
 import sys
 
 from trading_intents.clock import SystemClock
-from trading_intents.outbox.model import ClaimedRow, Done, EventType, Handler, Outcome, Queue
-from trading_intents.outbox.worker import Shop, Worker
+from trading_intents.outbox.model import ClaimedRow, Done, Handler, OutboxEventType, Outcome, Queue
+from trading_intents.outbox.worker import Worker, WorkerContext
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Tx, open_database
 from trading_intents.telemetry import Metrics, make_log
@@ -32,11 +32,14 @@ async def handle(row: ClaimedRow) -> Outcome:
 async def work(url: Secret) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    handlers: dict[str, Handler] = dict.fromkeys(map(str, EventType), handle)
+    handlers: dict[str, Handler] = dict.fromkeys(map(str, OutboxEventType), handle)
     log = make_log("error")
     async with open_database(url, 5, log, Metrics()) as database:
         worker = Worker(
-            Queue.ACCOUNTS, handlers, Shop(database.worker, ATTEMPT_LIMIT, SystemClock(), Metrics(), log), SLOTS
+            Queue.ACCOUNTS,
+            handlers,
+            WorkerContext(database.worker, ATTEMPT_LIMIT, SystemClock(), Metrics(), log),
+            SLOTS,
         )
         worker.start()
         print("working", flush=True)

@@ -7,8 +7,8 @@ from datetime import datetime
 from tests.outbox.rows import LIMIT, Table
 from tests.waiting import eventually_async
 from trading_intents.clock import SystemClock
-from trading_intents.outbox.model import ClaimedRow, Done, EventType, Handler, Outcome, Queue
-from trading_intents.outbox.worker import Shop, Worker
+from trading_intents.outbox.model import ClaimedRow, Done, Handler, OutboxEventType, Outcome, Queue
+from trading_intents.outbox.worker import Worker, WorkerContext
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.telemetry import Metrics, make_log
 
@@ -31,9 +31,9 @@ async def working(
     metrics: Metrics | None = None,
     clock: SystemClock | None = None,
 ) -> AsyncIterator[Worker]:
-    by_type = handlers if isinstance(handlers, Mapping) else dict.fromkeys(map(str, EventType), handlers)
-    shop = Shop(pool, LIMIT, clock or SteadyClock(), metrics or Metrics(), LOG)
-    worker = Worker(Queue.ACCOUNTS, by_type, shop, slots)
+    by_type = handlers if isinstance(handlers, Mapping) else dict.fromkeys(map(str, OutboxEventType), handlers)
+    context = WorkerContext(pool, LIMIT, clock or SteadyClock(), metrics or Metrics(), LOG)
+    worker = Worker(Queue.ACCOUNTS, by_type, context, slots)
     worker.start()
     try:
         yield worker

@@ -16,7 +16,7 @@ from tests.platform import environment, run_command
 from trading_intents.brokers.port import OrderTicket
 from trading_intents.storage.migrate import migrate
 from trading_intents.telemetry import make_log
-from trading_intents.testing.fakes import Act, Venue
+from trading_intents.testing.fakes import Act, FakeVenue
 from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
 
 pytest_plugins = ("tests.warm",)
@@ -27,7 +27,7 @@ FEW = 4  # one less than opens the breaker
 
 
 @asynccontextmanager
-async def opened(urls: Urls, venue: Venue) -> AsyncIterator[Floor]:
+async def opened(urls: Urls, venue: FakeVenue) -> AsyncIterator[Floor]:
     await migrate(urls.owner, urls.login, make_log("error"))  # the tests' login gets its roles
     async with open_floor(urls, venue=venue) as floor:
         yield floor
@@ -118,7 +118,7 @@ async def go_on(floor: Floor, orders: InFlight) -> None:
 
 
 async def test_a_restore_with_a_hundred_orders_in_flight_sends_none_of_them_again(warm: Path, tmp_path: Path) -> None:
-    environ, venue = environment(warm, {}), Venue("paper")
+    environ, venue = environment(warm, {}), FakeVenue("paper")
     with server(warm) as urls:
         async with opened(urls, venue) as floor:
             orders = await put_in_flight(floor)
@@ -159,7 +159,7 @@ async def test_a_restore_with_a_hundred_orders_in_flight_sends_none_of_them_agai
 
 
 async def test_a_new_replace_does_not_have_an_older_create_sent(warm: Path, tmp_path: Path) -> None:
-    environ, venue = environment(warm, {}), Venue("paper")
+    environ, venue = environment(warm, {}), FakeVenue("paper")
     with server(warm) as urls:
         async with opened(urls, venue) as floor:
             intent = await floor.create()

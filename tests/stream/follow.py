@@ -11,7 +11,7 @@ from trading_intents.accounts.service import Accounts
 from trading_intents.clock import SystemClock
 from trading_intents.errors import PlatformError
 from trading_intents.identity.access import Gate
-from trading_intents.identity.model import Caller, Organization, UserPrincipal
+from trading_intents.identity.model import Caller, OrganizationRecord, UserPrincipal
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Database, Pool, Tx
 from trading_intents.stream import trading_pb2
@@ -57,7 +57,7 @@ class Reader:
     def __init__(self, house: "House", organization_id: OrganizationId, reading: bool = True, caller: str = "") -> None:
         self._house, self._reading = house, reading
         request = Request(Incoming("GET", b"", b"", [], b"", "here", keep_alive=True), {}, "here")
-        organization = Organization(organization_id, "local", "o", "o", frozenset(), False, datetime.now(UTC))
+        organization = OrganizationRecord(organization_id, "local", "o", "o", frozenset(), False, datetime.now(UTC))
         request.caller = Caller(UserPrincipal(caller or f"{id(self)}", "o", "member"), organization)
         self.messages: list[Message] = []
         self._stirred = asyncio.Event()

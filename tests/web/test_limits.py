@@ -14,7 +14,7 @@ from trading_intents.identity.model import (
     ApiKeyPrincipal,
     Caller,
     KeyId,
-    Organization,
+    OrganizationRecord,
     Principal,
     ServicePrincipal,
     UserPrincipal,
@@ -156,7 +156,9 @@ def test_a_bad_network_is_refused_at_start() -> None:
 
 
 def test_keys_share_a_limit_by_environment_and_users_have_one_apart() -> None:
-    organization = Organization(OrganizationId(UUID(int=1)), "local", "o", "o", frozenset(), False, datetime.now(UTC))
+    organization = OrganizationRecord(
+        OrganizationId(UUID(int=1)), "local", "o", "o", frozenset(), False, datetime.now(UTC)
+    )
 
     def shared(principal: Principal) -> str | None:
         return Caller(principal, organization).organization_limit_key

@@ -10,13 +10,13 @@ from uuid import UUID
 import msgspec
 
 from trading_intents.accounts import store
-from trading_intents.accounts.model import Account, Credential
+from trading_intents.accounts.model import Account, CredentialRecord
 from trading_intents.accounts.service import Expected, check_no_open_orders, check_open, check_version, lock
 from trading_intents.accounts.vault import SecretRef, Vault
 from trading_intents.brokers.registry import Registry
 from trading_intents.errors import LimitReached, NotFound, OutcomeUnknown, PlatformError, ValidationFailed, either
 from trading_intents.ids import IdMaker, OrganizationId
-from trading_intents.outbox.model import EventType, NewRow, Queue, channel
+from trading_intents.outbox.model import NewRow, OutboxEventType, Queue, channel
 from trading_intents.outbox.queue import put
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Pool, Tx
@@ -40,23 +40,23 @@ class Credentials:
         self._pool, self._make_id, self._brokers, self._signals = pool, make_id, brokers, signals
         self._vault = vault
 
-    async def create(self, account: Account, label: str | None, given: Secrets) -> Credential:
+    async def create(self, account: Account, label: str | None, given: Secrets) -> CredentialRecord:
         fields = self._check_fields(account, given)
         _check_free(account)
         ref = SecretRef(account.organization_id, account.id, self._make_id())
 
-        async def write(tx: Tx, sealed: bytes) -> Credential:
+        async def write(tx: Tx, sealed: bytes) -> CredentialRecord:
             current = await lock(tx, account.organization_id, account.id, _check_free)
             fingerprint = await _fingerprint(tx, account.organization_id, given)
             made = await store.insert_credential(tx, ref.credential_id, current, label or None, fields, fingerprint)
             await store.insert_sealed(tx, self._make_id(), made, sealed)
             await store.mark_credential(tx, current.id, has_credential=True)
-            await _tell(tx, EventType.CREDENTIAL_CREATED, made)
+            await _tell(tx, OutboxEventType.CREDENTIAL_CREATED, made)
             return made
 
         return await self._seal_and(ref, given, write)
 
-    async def list(self, account: Account) -> list[Credential]:
+    async def list(self, account: Account) -> list[CredentialRecord]:
         async with self._pool.transaction([account.organization_id], read_only=True) as tx:
             return await store.list_credentials(tx, account.id)
 
@@ -66,7 +66,7 @@ class Credentials:
         credential_id: UUID | None,
         read_change: Callable[[], CredentialChange],
         expected: Expected,
-    ) -> Credential:
+    ) -> CredentialRecord:
         """Rotate the secrets, rename, or both."""
         if credential_id is None or all(c.id != credential_id for c in await self.list(account)):
             raise NotFound("no such credential")
@@ -75,7 +75,7 @@ class Credentials:
         fields = None if given is None else self._check_fields(account, given)
         ref = SecretRef(account.organization_id, account.id, credential_id)
 
-        async def write(tx: Tx, sealed: bytes | None) -> Credential:
+        async def write(tx: Tx, sealed: bytes | None) -> CredentialRecord:
             old = await _lock_credential(tx, account.organization_id, account.id, credential_id, expected)
             new_label = old.label if label is None else label or None
             if sealed is None and new_label == old.label:
@@ -85,7 +85,7 @@ class Credentials:
             if sealed is not None:
                 await store.discard_sealed(tx, made.id)
                 await store.insert_sealed(tx, self._make_id(), made, sealed)
-            await _tell(tx, EventType.CREDENTIAL_UPDATED, made)
+            await _tell(tx, OutboxEventType.CREDENTIAL_UPDATED, made)
             return made
 
         if given is not None:
@@ -102,12 +102,12 @@ class Credentials:
             await store.discard_sealed(tx, old.id)
             await store.delete_credential(tx, old.id)
             await store.mark_credential(tx, old.account_id, has_credential=False)
-            await _tell(tx, EventType.CREDENTIAL_DELETED, old)
+            await _tell(tx, OutboxEventType.CREDENTIAL_DELETED, old)
         self._signals.notify(channel(Queue.ACCOUNTS))
 
     async def _seal_and(
-        self, ref: SecretRef, given: Secrets, write: Callable[[Tx, bytes], Awaitable[Credential]]
-    ) -> Credential:
+        self, ref: SecretRef, given: Secrets, write: Callable[[Tx, bytes], Awaitable[CredentialRecord]]
+    ) -> CredentialRecord:
         """The vault first, then the row: no network call inside a transaction, and no row without its secret."""
         sealed = await self._vault.seal(ref, given)
         try:
@@ -146,7 +146,7 @@ def _check_free(account: Account) -> None:
 
 async def _lock_credential(
     tx: Tx, organization_id: OrganizationId, account_id: UUID, credential_id: UUID | None, expected: Expected
-) -> Credential:
+) -> CredentialRecord:
     account = await lock(tx, organization_id, account_id, lambda account: None)
     credential = credential_id and await store.lock_credential(tx, account.id, credential_id)
     if not credential:
@@ -163,7 +163,7 @@ async def _fingerprint(tx: Tx, organization_id: OrganizationId, given: Secrets) 
     return hmac.new(key.bytes, text, hashlib.sha256).hexdigest()[:FINGERPRINT_CHARACTERS]
 
 
-async def _tell(tx: Tx, event: EventType, credential: Credential) -> None:
+async def _tell(tx: Tx, event: OutboxEventType, credential: CredentialRecord) -> None:
     payload = {
         "account_id": str(credential.account_id),
         "credential_id": str(credential.id),

@@ -4,7 +4,7 @@ import msgspec
 
 from trading_intents.accounts import model
 from trading_intents.accounts.credentials import CredentialChange, Credentials
-from trading_intents.accounts.model import Account, AccountChange, Connection
+from trading_intents.accounts.model import Account, AccountChange, ConnectionState
 from trading_intents.accounts.service import Accounts
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import rfc3339
@@ -46,7 +46,7 @@ class TradingAccount(msgspec.Struct):
     environment: Environment
     external_account_id: str | None
     disabled: bool
-    connection: Connection
+    connection: ConnectionState
     created_at: str
     updated_at: str
     closed_at: str | None
@@ -339,7 +339,7 @@ def _secrets(given: dict[str, str]) -> dict[str, Secret]:
     return {name: Secret(text) for name, text in given.items()}
 
 
-def _show_account(account: Account, connection: Connection) -> TradingAccount:
+def _show_account(account: Account, connection: ConnectionState) -> TradingAccount:
     return TradingAccount(
         id=str(account.id),
         organization_id=str(account.organization_id),
@@ -356,7 +356,7 @@ def _show_account(account: Account, connection: Connection) -> TradingAccount:
     )
 
 
-def _show_credential(credential: model.Credential) -> Credential:
+def _show_credential(credential: model.CredentialRecord) -> Credential:
     return Credential(
         id=str(credential.id),
         account_id=str(credential.account_id),

@@ -3,7 +3,7 @@
 from trading_intents.accounts import store
 from trading_intents.accounts.vault import SecretRef, Vault
 from trading_intents.brokers.registry import Registry
-from trading_intents.outbox.model import ClaimedRow, Done, EventType, Handler
+from trading_intents.outbox.model import ClaimedRow, Done, Handler, OutboxEventType
 from trading_intents.storage.database import Pool, Tx
 
 
@@ -25,4 +25,4 @@ def account_handlers(worker: Pool, brokers: Registry, vault: Vault) -> dict[str,
 
         return Done(write)
 
-    return dict.fromkeys(EventType, follow)
+    return dict.fromkeys(OutboxEventType, follow)

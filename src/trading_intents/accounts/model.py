@@ -14,7 +14,7 @@ AccountId = NewType("AccountId", UUID)
 CredentialId = NewType("CredentialId", UUID)
 
 
-class Connection(StrEnum):
+class ConnectionState(StrEnum):
     CONNECTED = "connected"
     CONNECTING = "connecting"
     DISCONNECTED = "disconnected"
@@ -31,7 +31,7 @@ class Account:
     environment: Environment
     external_account_id: str | None
     disabled: bool
-    connection: Connection  # as the execution side last wrote it
+    connection: ConnectionState  # as the execution side last wrote it
     has_credential: bool
     created_at: datetime
     updated_at: datetime
@@ -40,7 +40,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Credential:
+class CredentialRecord:
     """Everything but the secrets: those are in the vault and nowhere else."""
 
     id: CredentialId
@@ -74,11 +74,11 @@ def changed(account: Account, change: AccountChange) -> tuple[str, str | None, b
     )
 
 
-def shown_connection(account: Account, manifest: Manifest | None) -> Connection:
+def shown_connection(account: Account, manifest: Manifest | None) -> ConnectionState:
     if account.closed_at is not None:
-        return Connection.DISCONNECTED
+        return ConnectionState.DISCONNECTED
     if manifest and manifest.credential_fields and not account.has_credential:
-        return Connection.CREDENTIAL_MISSING
-    if account.connection is Connection.CREDENTIAL_MISSING:
-        return Connection.CONNECTING  # it has one by now: the link has not seen it yet
+        return ConnectionState.CREDENTIAL_MISSING
+    if account.connection is ConnectionState.CREDENTIAL_MISSING:
+        return ConnectionState.CONNECTING  # it has one by now: the link has not seen it yet
     return account.connection

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from trading_intents.accounts import store
-from trading_intents.accounts.model import Account, AccountChange, Connection, changed, shown_connection
+from trading_intents.accounts.model import Account, AccountChange, ConnectionState, changed, shown_connection
 from trading_intents.brokers.registry import Registry
 from trading_intents.errors import (
     AccountClosed,
@@ -17,7 +17,7 @@ from trading_intents.errors import (
 )
 from trading_intents.identity.store import lock_organization
 from trading_intents.ids import IdMaker, OrganizationId
-from trading_intents.outbox.model import EventType, NewRow, Queue, channel
+from trading_intents.outbox.model import NewRow, OutboxEventType, Queue, channel
 from trading_intents.outbox.queue import put
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.signals import Signals
@@ -86,10 +86,10 @@ class Accounts:
             check_open(account)
             check_version(account.version, expected)
             await check_no_open_orders(tx, account)
-            await tell(tx, EventType.ACCOUNT_DELETED, await store.close_account(tx, account.id))
+            await tell(tx, OutboxEventType.ACCOUNT_DELETED, await store.close_account(tx, account.id))
         self._signals.notify(channel(Queue.ACCOUNTS))
 
-    def connection(self, account: Account) -> Connection:
+    def connection(self, account: Account) -> ConnectionState:
         return shown_connection(account, self._brokers.find(account.broker))
 
 
@@ -136,7 +136,7 @@ async def insert(
     account = await store.insert_account(
         tx, account_id, organization_id, name, broker, environment, external_account_id
     )
-    await tell(tx, EventType.ACCOUNT_CREATED, account)
+    await tell(tx, OutboxEventType.ACCOUNT_CREATED, account)
     return account
 
 
@@ -155,10 +155,10 @@ async def apply_change(tx: Tx, account: Account, change: AccountChange) -> Accou
     if (name, external_account_id, disabled) == (account.name, account.external_account_id, account.disabled):
         return account
     account = await store.update_account(tx, account.id, name, external_account_id, disabled)
-    await tell(tx, EventType.ACCOUNT_UPDATED, account)
+    await tell(tx, OutboxEventType.ACCOUNT_UPDATED, account)
     return account
 
 
-async def tell(tx: Tx, event: EventType, account: Account) -> None:
+async def tell(tx: Tx, event: OutboxEventType, account: Account) -> None:
     payload = {"account_id": str(account.id), "version": account.version}
     await put(tx, [NewRow(Queue.ACCOUNTS, event, account.organization_id, account.id, payload)])

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from trading_intents.accounts.model import Account, AccountId, Connection, Credential, CredentialId
+from trading_intents.accounts.model import Account, AccountId, ConnectionState, CredentialId, CredentialRecord
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Row, Tx
 from trading_intents.trading import Environment
@@ -171,7 +171,7 @@ async def mark_credential(tx: Tx, account_id: AccountId, has_credential: bool) -
 
 async def insert_credential(
     tx: Tx, credential_id: UUID, account: Account, label: str | None, fields: Sequence[str], fingerprint: str
-) -> Credential:
+) -> CredentialRecord:
     row = await tx.fetchrow(
         """
         INSERT INTO credentials (id, organization_id, account_id, broker, label, fields, fingerprint)
@@ -189,12 +189,12 @@ async def insert_credential(
     return _credential(row)
 
 
-async def list_credentials(tx: Tx, account_id: AccountId) -> list[Credential]:
+async def list_credentials(tx: Tx, account_id: AccountId) -> list[CredentialRecord]:
     rows = await tx.fetch("SELECT * FROM credentials WHERE account_id = $1 ORDER BY id", account_id)
     return [_credential(row) for row in rows]
 
 
-async def lock_credential(tx: Tx, account_id: AccountId, credential_id: UUID) -> Credential | None:
+async def lock_credential(tx: Tx, account_id: AccountId, credential_id: UUID) -> CredentialRecord | None:
     row = await tx.fetchrow(
         "SELECT * FROM credentials WHERE account_id = $1 AND id = $2 FOR UPDATE", account_id, credential_id
     )
@@ -203,7 +203,7 @@ async def lock_credential(tx: Tx, account_id: AccountId, credential_id: UUID) ->
 
 async def update_credential(
     tx: Tx, credential_id: CredentialId, label: str | None, fields: Sequence[str], fingerprint: str
-) -> Credential:
+) -> CredentialRecord:
     row = await tx.fetchrow(
         """
         UPDATE credentials SET label = $2, fields = $3, fingerprint = $4,
@@ -223,7 +223,7 @@ async def delete_credential(tx: Tx, credential_id: CredentialId) -> None:
     await tx.execute("DELETE FROM credentials WHERE id = $1", credential_id)
 
 
-async def insert_sealed(tx: Tx, sealed_id: UUID, credential: Credential, sealed: bytes) -> None:
+async def insert_sealed(tx: Tx, sealed_id: UUID, credential: CredentialRecord, sealed: bytes) -> None:
     await tx.execute(
         """
         INSERT INTO sealed_secrets (id, organization_id, account_id, credential_id, sealed)
@@ -284,14 +284,14 @@ def _account(row: Row) -> Account:
     )
 
 
-def _connection(row: Row) -> Connection:
-    shown = Connection(row["connection"])
-    is_stale = not row.get("worked", True) and shown in (Connection.CONNECTED, Connection.CONNECTING)
-    return Connection.DISCONNECTED if is_stale else shown
+def _connection(row: Row) -> ConnectionState:
+    shown = ConnectionState(row["connection"])
+    is_stale = not row.get("worked", True) and shown in (ConnectionState.CONNECTED, ConnectionState.CONNECTING)
+    return ConnectionState.DISCONNECTED if is_stale else shown
 
 
-def _credential(row: Row) -> Credential:
-    return Credential(
+def _credential(row: Row) -> CredentialRecord:
+    return CredentialRecord(
         id=CredentialId(row["id"]),
         account_id=AccountId(row["account_id"]),
         organization_id=OrganizationId(row["organization_id"]),

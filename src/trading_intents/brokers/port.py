@@ -21,7 +21,7 @@ ENTRY_POINT_GROUP = "trading_intents.brokers"
 # The code of a refused CommandResult, or the reason of a REJECTED event, that only says "I have this id already".
 DUPLICATE_ID = "duplicate_id"
 # More digits than any venue sends; a number with more would slow every sum that it is part of.
-MOST_DIGITS = 40
+MAX_DIGITS = 40
 
 
 class Outcome(StrEnum):
@@ -115,7 +115,7 @@ class BrokerEvent(FrozenStruct, frozen=True, kw_only=True):
 
 
 def _is_sane(amount: Decimal) -> bool:
-    return amount.is_finite() and abs(amount.adjusted()) < MOST_DIGITS and len(amount.as_tuple().digits) <= MOST_DIGITS
+    return amount.is_finite() and abs(amount.adjusted()) < MAX_DIGITS and len(amount.as_tuple().digits) <= MAX_DIGITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ class Capabilities:
     calls_at_once: int = 10  # commands of one session that may be on their way together
 
 
-class Broker(Protocol):
+class BrokerAdapter(Protocol):
     """One account's link. `deadline` is in the context's monotonic seconds; a call is over by then, whatever happens.
 
     A command is written once, and never again for any answer or error: only the caller knows whether it may be."""
@@ -285,7 +285,7 @@ class Integration:
 
     name: str
     capabilities: Capabilities
-    connect: Callable[[IntegrationContext], Broker]
+    connect: Callable[[IntegrationContext], BrokerAdapter]
 
     def __post_init__(self) -> None:
         assert self.name == self.capabilities.name

@@ -23,7 +23,7 @@ from trading_intents.controls.bodies import (
     show_time,
 )
 from trading_intents.controls.model import Switch, SymbolControl, TimeChange
-from trading_intents.controls.service import Switchboard, Target
+from trading_intents.controls.service import ControlsService, ControlTarget
 from trading_intents.errors import AccountClosed, InvalidCursor, LimitReached, NotFound, ValidationFailed
 from trading_intents.identity.access import Gate, caller_of
 from trading_intents.ids import ID_RULE, parse_id
@@ -34,7 +34,7 @@ from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import IF_MATCH, Operation, Route, Tag
 
 
-def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: Switchboard) -> tuple[Route, ...]:
+def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: ControlsService) -> tuple[Route, ...]:
     async def read_organization(request: Request) -> Answer:
         read.permit_object(request)
         organization_id = caller_of(request).organization_id
@@ -134,7 +134,7 @@ def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: S
     )
 
 
-def symbol_routes(read: Gate, write: Gate, controls: Switchboard, zones: AbstractSet[str]) -> tuple[Route, ...]:
+def symbol_routes(read: Gate, write: Gate, controls: ControlsService, zones: AbstractSet[str]) -> tuple[Route, ...]:
     async def listing(request: Request) -> Answer:
         owner = _owner(request)
         page = read_page(request, f"symbol_controls:{owner.organization_id}:{owner.account_id}")
@@ -236,8 +236,8 @@ def symbol_routes(read: Gate, write: Gate, controls: Switchboard, zones: Abstrac
     )
 
 
-def _target(request: Request, gate: Gate, account_id: str | None = None) -> Target:
-    return Target(
+def _target(request: Request, gate: Gate, account_id: str | None = None) -> ControlTarget:
+    return ControlTarget(
         caller_of(request).organization_id,
         parse_id(request.params["account_id"] if account_id is None else account_id),
         lambda account: gate.permit_object(request, account.environment),

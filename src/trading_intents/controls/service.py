@@ -35,7 +35,7 @@ ReadTimeChange = Callable[[], tuple[Symbol, TimeChange]]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ControlTarget:
     """The account that a caller names, not yet known to be the organization's or of the caller's environment."""
 
     organization_id: OrganizationId
@@ -43,7 +43,7 @@ class Target:
     check: Check
 
 
-class Switchboard:
+class ControlsService:
     """Switches and windows of an organization, its accounts and their symbols."""
 
     def __init__(self, pool: Pool) -> None:
@@ -65,12 +65,12 @@ class Switchboard:
                 return control
             return await store.put_organization_control(tx, organization_id, switch)
 
-    async def find_account(self, target: Target) -> ManualControl:
+    async def find_account(self, target: ControlTarget) -> ManualControl:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
             account = await _find(tx, target)
             return _there(await store.find_account_control(tx, account.id))
 
-    async def put_account(self, target: Target, read: ReadSwitch, expected: Expected) -> ManualControl:
+    async def put_account(self, target: ControlTarget, read: ReadSwitch, expected: Expected) -> ManualControl:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await _lock(tx, target)
             switch = read()
@@ -81,17 +81,17 @@ class Switchboard:
                 return control
             return await store.put_account_control(tx, account.organization_id, account.id, switch)
 
-    async def list_symbols(self, target: Target, after: str, limit: int) -> list[SymbolControl]:
+    async def list_symbols(self, target: ControlTarget, after: str, limit: int) -> list[SymbolControl]:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
             account = await _find(tx, target)
             return await store.list_symbol_controls(tx, account.id, after, limit)
 
-    async def find_symbol(self, target: Target, read: ReadSymbol) -> SymbolControl:
+    async def find_symbol(self, target: ControlTarget, read: ReadSymbol) -> SymbolControl:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
             account = await _find(tx, target)
             return _either(await store.find_symbol_control(tx, account.id, read()))
 
-    async def put_symbol(self, target: Target, read: ReadSymbolSwitch, expected: Expected) -> ManualControl:
+    async def put_symbol(self, target: ControlTarget, read: ReadSymbolSwitch, expected: Expected) -> ManualControl:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await _lock(tx, target)
             symbol, switch = read()
@@ -103,7 +103,7 @@ class Switchboard:
             await _check_room(tx, present, account)
             return await store.put_symbol_manual(tx, account.organization_id, account.id, symbol, switch)
 
-    async def change_time(self, target: Target, read: ReadTimeChange, expected: Expected) -> TimeControl:
+    async def change_time(self, target: ControlTarget, read: ReadTimeChange, expected: Expected) -> TimeControl:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await _lock(tx, target)
             symbol, change = read()
@@ -116,7 +116,7 @@ class Switchboard:
             await _check_room(tx, present, account)
             return await store.put_symbol_time(tx, account.organization_id, account.id, symbol, rule)
 
-    async def remove_symbol(self, target: Target, read: ReadSymbol, expected: Expected) -> None:
+    async def remove_symbol(self, target: ControlTarget, read: ReadSymbol, expected: Expected) -> None:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await _lock(tx, target)
             control = _either(await store.find_symbol_control(tx, account.id, read()))
@@ -124,7 +124,7 @@ class Switchboard:
             check_version(control.version, expected)
             await store.delete_symbol_control(tx, account.id, control.symbol)
 
-    async def evaluate(self, target: Target, symbol: Symbol | None) -> tuple[Triggered, ...]:
+    async def evaluate(self, target: ControlTarget, symbol: Symbol | None) -> tuple[Triggered, ...]:
         """By the database's clock, as an intent is."""
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
             account = await _find(tx, target)
@@ -144,7 +144,7 @@ def _either(control: SymbolControl) -> SymbolControl:
     return control
 
 
-async def _find(tx: Tx, target: Target) -> Account:
+async def _find(tx: Tx, target: ControlTarget) -> Account:
     account = target.account_id and await find_account(tx, target.organization_id, target.account_id)
     if not account:
         raise NotFound("no such account")
@@ -152,7 +152,7 @@ async def _find(tx: Tx, target: Target) -> Account:
     return account
 
 
-async def _lock(tx: Tx, target: Target) -> Account:
+async def _lock(tx: Tx, target: ControlTarget) -> Account:
     return await lock(tx, target.organization_id, target.account_id, target.check)
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.ids import named_id
 from trading_intents.intents.model import ActionType
-from trading_intents.intents.stats.model import Entry, Measure, ack_key
+from trading_intents.intents.stats.model import Measure, StatsEntry, ack_key
 from trading_intents.orders.amounts import ZERO, exact
 from trading_intents.orders.executions import TradeFlag
 from trading_intents.orders.facts import Fact, FactKind, client_order_id, is_conflict
@@ -96,7 +96,7 @@ class SettledOrder(FrozenStruct, frozen=True):
     visible: bool  # whether a reader sees a change of it
     resurrected: bool  # the broker has it though it was given up
     trades: tuple[TradeChange, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[StatsEntry, ...]
     conflicts: tuple[Fact, ...]  # executions that came again under another key, with other numbers
 
 
@@ -229,7 +229,7 @@ def _trade_changes(
 
 def _entries(
     history: OrderHistory, view: OrderView, changes: Sequence[TradeChange], new: Collection[str]
-) -> tuple[Entry, ...]:
+) -> tuple[StatsEntry, ...]:
     row, now = history.row, history.now
     ids = row["account_id"], row["organization_id"]
     entries = []
@@ -237,16 +237,18 @@ def _entries(
     if was is not now_is:
         moves = ((was, Decimal(-1)), (now_is, Decimal(1)))
         finished = ((status, amount) for status, amount in moves if state_of(status) is not OrderState.OPEN)
-        entries += [Entry(*ids, row["created_at"], Measure.FINISHED, status, amount) for status, amount in finished]
+        entries += [
+            StatsEntry(*ids, row["created_at"], Measure.FINISHED, status, amount) for status, amount in finished
+        ]
     for change in changes:
         quantity, value = change.growth()
         if quantity or value:
-            entries.append(Entry(*ids, now, Measure.FILLED_QUANTITY, row["symbol"], quantity))
-            entries.append(Entry(*ids, now, Measure.FILLED_NOTIONAL, row["symbol"], value))
+            entries.append(StatsEntry(*ids, now, Measure.FILLED_QUANTITY, row["symbol"], quantity))
+            entries.append(StatsEntry(*ids, now, Measure.FILLED_NOTIONAL, row["symbol"], value))
     known = (fact for fact in history.facts if fact.key not in new)
     if history.sent_at and view.acknowledged and not is_acknowledged(known):
         millis = max(int((now - history.sent_at).total_seconds() * 1000), 0)
-        entries.append(Entry(*ids, now, Measure.ACK_MILLIS, ack_key(millis)))
+        entries.append(StatsEntry(*ids, now, Measure.ACK_MILLIS, ack_key(millis)))
     return tuple(entries)
 
 

@@ -41,7 +41,7 @@ from trading_intents.orders.model import OrderState
 from trading_intents.outbox import intents_queue as queue
 from trading_intents.outbox import model as outbox
 from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, Queue
-from trading_intents.outbox.queue import Setback
+from trading_intents.outbox.queue import FailedAttempt
 from trading_intents.outbox.settling import ENDED, reason_of
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.telemetry import Log, Metrics
@@ -282,7 +282,7 @@ class Dispatcher:
                 if row.attempts >= self._limits.attempt_limit:
                     entry = replace(entry, own=(used_up(command, row.order_key, client_id),))
                 reason, after_seconds = f"not sent: {result.message}", result.retry_after_seconds
-                return self._set_back(replace(entry, is_unsent=True), row, reason, after_seconds)
+                return self._fail_attempt(replace(entry, is_unsent=True), row, reason, after_seconds)
             case Outcome.REJECTED if result.code != DUPLICATE_ID:
                 # A broker that refuses to change an order may know more of it than we do.
                 return replace(entry, look_up=command is not CommandKind.SUBMIT)
@@ -293,13 +293,13 @@ class Dispatcher:
 
     def _repeat_cancel(self, entry: RecorderEntry, row: ClaimedRow) -> RecorderEntry:
         """A CANCEL whose answer was lost is sent again, unless a look-up ends its order before; nothing else is."""
-        return self._set_back(entry, row, "no answer came") if row.event_type == CANCEL else entry
+        return self._fail_attempt(entry, row, "no answer came") if row.event_type == CANCEL else entry
 
-    def _set_back(
+    def _fail_attempt(
         self, entry: RecorderEntry, row: ClaimedRow, reason: str, after_seconds: float | None = None
     ) -> RecorderEntry:
         self._wake_after(outbox.backoff_seconds(row.attempts) if after_seconds is None else after_seconds)
-        return replace(entry, setback=Setback(row, reason, after_seconds))
+        return replace(entry, failed_attempt=FailedAttempt(row, reason, after_seconds))
 
     async def _record(self, entry: RecorderEntry, row: ClaimedRow, since_seconds: float) -> None:
         """Tries for as long as the claim can be ours; another worker then finds the command sent, and looks it up."""

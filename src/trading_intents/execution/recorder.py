@@ -21,7 +21,7 @@ from trading_intents.execution.tracker import (
 from trading_intents.orders.ledger.matching import AccountRecording, AccountRef, PlatformFact
 from trading_intents.outbox import intents_queue as outbox
 from trading_intents.outbox.model import ClaimedRow, Status
-from trading_intents.outbox.queue import Setback
+from trading_intents.outbox.queue import FailedAttempt
 from trading_intents.storage.database import Tx
 from trading_intents.storage.grouped import GroupCommit, GroupTransactions, PoolTransaction
 from trading_intents.storage.pipeline import Statement, StatementRefused
@@ -39,13 +39,13 @@ LIMIT_LOCK_WAIT = Statement("SET LOCAL lock_timeout = '50ms'")
 
 
 class RecorderEntry(FrozenStruct, frozen=True):
-    """What is to be written together. A claimed `row` is completed, or with `setback` put back or failed."""
+    """What is to be written together. A claimed `row` is completed, or with `failed_attempt` put back or failed."""
 
     account_ref: AccountRef
     events: tuple[BrokerEvent, ...] = ()
     own: tuple[PlatformFact, ...] = ()
     row: ClaimedRow | None = None
-    setback: Setback | None = None
+    failed_attempt: FailedAttempt | None = None
     client_order_id: str = ""  # of the row's command
     is_unsent: bool = False  # its mark is taken back: it may be sent again
     is_unclear: bool = False  # its answer was lost
@@ -175,17 +175,17 @@ class Recorder:
         ]
 
     def _end_rows(self, entries: Sequence[RecorderEntry]) -> list[Statement]:
-        done = [entry.row for entry in entries if entry.row and not entry.setback]
-        setbacks = [entry.setback for entry in entries if entry.setback]
+        done = [entry.row for entry in entries if entry.row and not entry.failed_attempt]
+        failed_attempts = [entry.failed_attempt for entry in entries if entry.failed_attempt]
         return [
             *([outbox.completing(done)] if done else ()),
-            *([outbox.retrying(setbacks, self._attempt_limit)] if setbacks else ()),
+            *([outbox.retrying(failed_attempts, self._attempt_limit)] if failed_attempts else ()),
         ]
 
     def _status(self, entry: RecorderEntry) -> Status | None:
         if entry.row is None:
             return None
-        if entry.setback is None:
+        if entry.failed_attempt is None:
             return Status.COMPLETED
         return Status.PENDING if entry.row.attempts < self._attempt_limit else Status.FAILED
 
@@ -208,7 +208,7 @@ def _recordings(entries: Sequence[RecorderEntry]) -> list[AccountRecording]:
             part[0].account_ref,
             [event for entry in part for event in entry.events],
             [fact for entry in part for fact in entry.own],
-            frozenset(entry.row.order_key for entry in part if entry.row and entry.setback),
+            frozenset(entry.row.order_key for entry in part if entry.row and entry.failed_attempt),
         )
         for part in by_account.values()
     ]
@@ -217,10 +217,14 @@ def _recordings(entries: Sequence[RecorderEntry]) -> list[AccountRecording]:
 def _make_due_now(entry: RecorderEntry, cancelled: set[UUID]) -> RecorderEntry:
     """A CANCEL that came meanwhile does not wait for the next attempt of what it cancels. It makes waiting rows due
     under the order's lock, as this looks for it."""
-    setback = entry.setback
-    if setback is None or setback.row.order_key not in cancelled or setback.row.event_type == CANCEL:
+    failed_attempt = entry.failed_attempt
+    if (
+        failed_attempt is None
+        or failed_attempt.row.order_key not in cancelled
+        or failed_attempt.row.event_type == CANCEL
+    ):
         return entry
-    return replace(entry, setback=replace(setback, after_seconds=0.0, is_urgent=True))
+    return replace(entry, failed_attempt=replace(failed_attempt, after_seconds=0.0, is_urgent=True))
 
 
 def _split(entries: Sequence[RecorderEntry], key: Callable[[RecorderEntry], Hashable]) -> list[list[RecorderEntry]]:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
-from trading_intents.accounts.model import Connection
+from trading_intents.accounts.model import ConnectionState
 from trading_intents.accounts.vault import Vault
 from trading_intents.brokers.port import Outcome
 from trading_intents.brokers.registry import Registry
@@ -18,7 +18,7 @@ from trading_intents.orders.facts import CommandKind
 from trading_intents.outbox.model import HANDLER_SECONDS, Queue, channel
 from trading_intents.outbox.settling import make_outbox_series
 from trading_intents.outbox.upkeep import keep_up
-from trading_intents.outbox.worker import Shop
+from trading_intents.outbox.worker import WorkerContext
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.signals import Signals
 from trading_intents.telemetry import make_series
@@ -27,7 +27,7 @@ from trading_intents.telemetry import make_series
 class Execution:
     def __init__(
         self,
-        shop: Shop,
+        context: WorkerContext,
         brokers: Registry,
         vault: Vault,
         settings: Callable[[str], Mapping[str, str]],
@@ -39,10 +39,10 @@ class Execution:
         reconcile_seconds: float,
     ) -> None:
         """`settings` gives those of a broker."""
-        pool, clock, metrics, log = shop.pool, shop.clock, shop.metrics, shop.log
-        limits = SendLimits(max_age_millis, shop.attempt_limit)
+        pool, clock, metrics, log = context.pool, context.clock, context.metrics, context.log
+        limits = SendLimits(max_age_millis, context.attempt_limit)
         self._recorder = Recorder(
-            open_transactions(), shop.attempt_limit, lambda: self._reconciler.wake_after(), signals, metrics, log
+            open_transactions(), context.attempt_limit, lambda: self._reconciler.wake_after(), signals, metrics, log
         )
         dependencies = SessionDependencies(
             pool=pool,
@@ -66,13 +66,13 @@ class Execution:
         self._reconciler = Reconciler(
             pool, self.leases, self._recorder, limits, append_cancel, make_id, clock, metrics, log
         )
-        self._shop, self._signals = shop, signals
+        self._context, self._signals = context, signals
         make_outbox_series(Queue.INTENTS, COMMANDS, metrics)
         commands = [command.lower() for command in CommandKind]
         make_series(metrics.execution_sends, commands, [outcome.lower() for outcome in Outcome])
         make_series(metrics.execution_call_seconds, commands)
         make_series(metrics.execution_lookups, FOUND)
-        make_series(metrics.execution_links, Connection)
+        make_series(metrics.execution_links, ConnectionState)
         self._upkeep: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -82,8 +82,8 @@ class Execution:
         self.leases.start()
         self._reconciler.start()
         self._dispatcher.start()
-        shop = self._shop
-        self._upkeep = asyncio.create_task(keep_up(Queue.INTENTS, shop.pool, shop.metrics, shop.log))
+        context = self._context
+        self._upkeep = asyncio.create_task(keep_up(Queue.INTENTS, context.pool, context.metrics, context.log))
 
     async def stop(self, limit_seconds: float) -> None:
         """Claims end first, then links are closed and leases given back. May be repeated."""

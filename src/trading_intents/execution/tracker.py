@@ -25,7 +25,7 @@ from trading_intents.execution.booking import (
     with_position,
 )
 from trading_intents.intents.stats import buckets
-from trading_intents.intents.stats.model import Entry, sum_up
+from trading_intents.intents.stats.model import StatsEntry, sum_up
 from trading_intents.orders.amounts import ZERO
 from trading_intents.orders.events import day_of, order_event, position_event, trade_event
 from trading_intents.orders.facts import (
@@ -97,7 +97,7 @@ class RecordedAccount(FrozenStruct, frozen=True):
     trades: tuple[TradeChange, ...]  # as they are booked
     positions: tuple[PositionChange, ...]
     differences: tuple[PositionDifference, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[StatsEntry, ...]
     events: Sequence[Event]  # to be published
     trade_places: Mapping[UUID, int]  # of the trades' events among them
     cancelled: frozenset[UUID] = frozenset()  # of those that were locked beside: a CANCEL was asked for

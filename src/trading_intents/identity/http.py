@@ -315,7 +315,7 @@ def provider_routes(gate: Gate, provider: EmbeddedProvider, issuer: TokenIssuer)
     )
 
 
-def _show_key(key: model.ApiKey) -> dict[str, Any]:
+def _show_key(key: model.ApiKeyRecord) -> dict[str, Any]:
     return {
         "id": str(key.id),
         "organization_id": str(key.organization_id),

@@ -104,7 +104,7 @@ class Claims:
 
 
 @dataclass(frozen=True, slots=True)
-class Organization:
+class OrganizationRecord:
     id: OrganizationId
     provider: str
     external_id: str
@@ -119,7 +119,7 @@ class Caller:
     """Who calls, and for which organization: the key's, the token's, or the one that a service account names."""
 
     principal: Principal
-    organization: Organization | None
+    organization: OrganizationRecord | None
     expires_at: datetime | None = None  # a token's end, for what outlasts a request
 
     @property
@@ -142,7 +142,7 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class ApiKey:
+class ApiKeyRecord:
     id: KeyId
     organization_id: OrganizationId
     name: str

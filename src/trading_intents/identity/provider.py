@@ -23,7 +23,13 @@ from trading_intents.clock import Clock
 from trading_intents.config import Settings
 from trading_intents.errors import DatabaseMissing, StartupRefused
 from trading_intents.identity.model import Scope
-from trading_intents.identity.tokens import ACCESS_TOKEN_TYPES, LONGEST_TEXT, ClaimNames, TokenRules, TokenVerifier
+from trading_intents.identity.tokens import (
+    ACCESS_TOKEN_TYPES,
+    MAX_TEXT_CHARACTERS,
+    ClaimNames,
+    TokenRules,
+    TokenVerifier,
+)
 from trading_intents.ids import IdMaker
 from trading_intents.secret import Secret
 from trading_intents.telemetry import Log
@@ -134,7 +140,7 @@ def _new_key() -> bytes:
 
 def _read_name(path: Path) -> str:
     name = path.read_bytes().decode(errors="replace").strip()
-    if not (0 < len(name) <= LONGEST_TEXT and name.isascii() and name.isprintable()):
+    if not (0 < len(name) <= MAX_TEXT_CHARACTERS and name.isascii() and name.isprintable()):
         raise StartupRefused(f"{path}: not an issuer's name; remove it to have a new one made")
     return name
 

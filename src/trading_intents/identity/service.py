@@ -21,12 +21,12 @@ from trading_intents.errors import (
 from trading_intents.identity import store
 from trading_intents.identity.keys import digest, make_key, parse_key, same_digest
 from trading_intents.identity.model import (
-    ApiKey,
+    ApiKeyRecord,
     Caller,
     Claims,
     ClaimsKind,
     KeyId,
-    Organization,
+    OrganizationRecord,
     Permission,
     Scope,
     ServiceAccount,
@@ -60,7 +60,7 @@ class Callers:
         self._keys = TtlCache[bytes, store.KeyRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
         self._users = TtlCache[tuple[str, str | None], store.UserRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
         self._services = TtlCache[str, ServiceAccount](clock, MAX_AGE_SECONDS, MAX_RECENT)
-        self._organizations = TtlCache[UUID, Organization](clock, MAX_AGE_SECONDS, MAX_RECENT)
+        self._organizations = TtlCache[UUID, OrganizationRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
         self._used: dict[KeyId, float] = {}  # by the steady clock, which is read in a fifth of the time
 
     async def by_key(self, text: str) -> Caller:
@@ -130,7 +130,7 @@ class Callers:
         organization = await self._named(named) if named else None
         return Caller(ServicePrincipal(claims.subject, scopes), organization, claims.expires_at)
 
-    async def _named(self, text: str) -> Organization | None:
+    async def _named(self, text: str) -> OrganizationRecord | None:
         organization_id = parse_id(text)
         if organization_id is None:
             raise InvalidRequest(f"x-organization-id {ID_RULE}")
@@ -154,7 +154,7 @@ class Callers:
             found = await store.find_service_account(tx, client_id)
             return found and found[0]
 
-    async def _read_organization(self, organization_id: UUID) -> Organization | None:
+    async def _read_organization(self, organization_id: UUID) -> OrganizationRecord | None:
         async with self._pool.transaction(read_only=True) as tx:
             return await store.find_organization(tx, organization_id)
 
@@ -188,7 +188,7 @@ class ApiKeys:
         name: str,
         environment: Environment,
         permissions: Iterable[Permission],
-    ) -> tuple[ApiKey, Secret]:
+    ) -> tuple[ApiKeyRecord, Secret]:
         """The key itself is known only now: what is kept is its digest."""
         secret = make_key(environment)
         parsed = parse_key(secret.reveal())
@@ -204,7 +204,7 @@ class ApiKeys:
             )
         return key, secret
 
-    async def list(self, organization_id: OrganizationId, after: UUID | None, limit: int) -> list[ApiKey]:
+    async def list(self, organization_id: OrganizationId, after: UUID | None, limit: int) -> list[ApiKeyRecord]:
         async with self._pool.transaction([organization_id], read_only=True) as tx:
             return await store.list_keys(tx, organization_id, after, limit)
 
@@ -214,7 +214,7 @@ class ApiKeys:
         key_id: UUID | None,
         read_change: Callable[[], KeyChange],
         expected: frozenset[int] | None,
-    ) -> ApiKey:
+    ) -> ApiKeyRecord:
         """The change is read only once the key is found: 404 comes before 422."""
         async with self._pool.transaction([organization_id]) as tx:
             key = key_id and await store.lock_key(tx, organization_id, key_id)
@@ -241,7 +241,7 @@ class ApiKeys:
             await store.delete_key(tx, key.id)
         self._callers.forget()
 
-    async def validate(self, text: str) -> tuple[ApiKey, bool]:
+    async def validate(self, text: str) -> tuple[ApiKeyRecord, bool]:
         """The key and whether it is disabled, by itself or with its organization."""
         parsed = parse_key(text)
         async with self._pool.transaction(read_only=True) as tx:
@@ -252,7 +252,7 @@ class ApiKeys:
         return record.key, record.key.disabled or record.organization.disabled
 
 
-def _check_version(key: ApiKey, expected: frozenset[int] | None) -> None:
+def _check_version(key: ApiKeyRecord, expected: frozenset[int] | None) -> None:
     if expected is not None and key.version not in expected:
         raise VersionConflict(f"the version is {key.version}; read it again")
 
@@ -261,7 +261,7 @@ class Organizations:
     def __init__(self, pool: Pool, provider: str) -> None:
         self._pool, self._provider = pool, provider
 
-    async def by_provider(self, caller: Caller, provider: str, external_id: str) -> Organization:
+    async def by_provider(self, caller: Caller, provider: str, external_id: str) -> OrganizationRecord:
         """Service accounts read any; users the ones they belong to."""
         async with self._pool.transaction(read_only=True) as tx:
             found = await store.find_organization_by_external_id(tx, provider, external_id)

@@ -6,12 +6,12 @@ from datetime import datetime
 from uuid import UUID
 
 from trading_intents.identity.model import (
-    ApiKey,
     ApiKeyPrincipal,
+    ApiKeyRecord,
     Caller,
     Entitlement,
     KeyId,
-    Organization,
+    OrganizationRecord,
     Permission,
     Role,
     Scope,
@@ -24,9 +24,9 @@ from trading_intents.trading import Environment
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    key: ApiKey
+    key: ApiKeyRecord
     digest: bytes
-    organization: Organization
+    organization: OrganizationRecord
     caller: Caller  # who calls with it, made once for the many times that it is asked for
 
 
@@ -35,7 +35,7 @@ class UserRecord:
     known: bool
     deleted: bool
     tokens_after: datetime | None  # older tokens are from before a deletion
-    organization: Organization | None  # the one asked for, if it exists
+    organization: OrganizationRecord | None  # the one asked for, if it exists
     role: Role | None  # in that organization, if a member
 
 
@@ -90,12 +90,12 @@ async def find_service_account(tx: Tx, client_id: str) -> tuple[ServiceAccount, 
     return ServiceAccount(row["client_id"], frozenset(map(Scope, row["scopes"])), row["disabled"]), row["digest"]
 
 
-async def find_organization(tx: Tx, organization_id: UUID) -> Organization | None:
+async def find_organization(tx: Tx, organization_id: UUID) -> OrganizationRecord | None:
     row = await tx.fetchrow("SELECT * FROM organizations WHERE id = $1", organization_id)
     return _organization(row) if row else None
 
 
-async def find_organization_by_external_id(tx: Tx, provider: str, external_id: str) -> Organization | None:
+async def find_organization_by_external_id(tx: Tx, provider: str, external_id: str) -> OrganizationRecord | None:
     row = await tx.fetchrow(
         "SELECT * FROM organizations WHERE provider = $1 AND external_id = $2", provider, external_id
     )
@@ -136,7 +136,7 @@ async def insert_key(
     permissions: Iterable[Permission],
     digest: bytes,
     hint: str,
-) -> ApiKey:
+) -> ApiKeyRecord:
     row = await tx.fetchrow(
         """
         INSERT INTO api_keys (id, organization_id, name, environment, permissions, digest, hint)
@@ -154,7 +154,7 @@ async def insert_key(
     return _key(row)
 
 
-async def list_keys(tx: Tx, organization_id: OrganizationId, after: UUID | None, limit: int) -> list[ApiKey]:
+async def list_keys(tx: Tx, organization_id: OrganizationId, after: UUID | None, limit: int) -> list[ApiKeyRecord]:
     rows = await tx.fetch(
         """
         SELECT * FROM api_keys WHERE organization_id = $1 AND ($2::uuid IS NULL OR id > $2) ORDER BY id LIMIT $3
@@ -166,7 +166,7 @@ async def list_keys(tx: Tx, organization_id: OrganizationId, after: UUID | None,
     return [_key(row) for row in rows]
 
 
-async def lock_key(tx: Tx, organization_id: OrganizationId, key_id: UUID) -> ApiKey | None:
+async def lock_key(tx: Tx, organization_id: OrganizationId, key_id: UUID) -> ApiKeyRecord | None:
     row = await tx.fetchrow(
         "SELECT * FROM api_keys WHERE organization_id = $1 AND id = $2 FOR UPDATE", organization_id, key_id
     )
@@ -175,7 +175,7 @@ async def lock_key(tx: Tx, organization_id: OrganizationId, key_id: UUID) -> Api
 
 async def find_key_by_name(
     tx: Tx, organization_id: OrganizationId, name: str, environment: Environment
-) -> ApiKey | None:
+) -> ApiKeyRecord | None:
     row = await tx.fetchrow(
         """
         SELECT * FROM api_keys WHERE organization_id = $1 AND name = $2 AND environment = $3
@@ -188,7 +188,9 @@ async def find_key_by_name(
     return _key(row) if row else None
 
 
-async def update_key(tx: Tx, key_id: KeyId, name: str, permissions: Iterable[Permission], disabled: bool) -> ApiKey:
+async def update_key(
+    tx: Tx, key_id: KeyId, name: str, permissions: Iterable[Permission], disabled: bool
+) -> ApiKeyRecord:
     row = await tx.fetchrow(
         """
         UPDATE api_keys
@@ -233,7 +235,7 @@ async def put_organization(
     name: str | None,
     entitlements: Iterable[Entitlement] | None,
     disabled: bool | None,
-) -> Organization:
+) -> OrganizationRecord:
     """Insert, or change what is given (not None)."""
     row = await tx.fetchrow(
         """
@@ -313,8 +315,8 @@ async def put_service_account(
     return account, row["digest"] == digest
 
 
-def _organization(row: Row, prefix: str = "") -> Organization:
-    return Organization(
+def _organization(row: Row, prefix: str = "") -> OrganizationRecord:
+    return OrganizationRecord(
         id=OrganizationId(row[prefix + "id"]),
         provider=row[prefix + "provider"],
         external_id=row[prefix + "external_id"],
@@ -325,8 +327,8 @@ def _organization(row: Row, prefix: str = "") -> Organization:
     )
 
 
-def _key(row: Row) -> ApiKey:
-    return ApiKey(
+def _key(row: Row) -> ApiKeyRecord:
+    return ApiKeyRecord(
         id=KeyId(row["id"]),
         organization_id=OrganizationId(row["organization_id"]),
         name=row["name"],

@@ -18,9 +18,9 @@ from trading_intents.errors import Unauthorized, Unavailable
 from trading_intents.identity.model import Claims, ClaimsKind, Scope
 from trading_intents.telemetry import Log
 
-LONGEST_TOKEN = 8 * 1024
-LONGEST_KID = 256
-LONGEST_TEXT = 255  # of sub and the organization: OpenID Connect's own limit for sub
+MAX_TOKEN_CHARACTERS = 8 * 1024
+MAX_KID_CHARACTERS = 256
+MAX_TEXT_CHARACTERS = 255  # of sub and the organization: OpenID Connect's own limit for sub
 # Hosts that keep time with NTP differ by less than a second; more would only lengthen the life of a stolen token.
 LEEWAY_SECONDS = 5
 LATEST_SECOND = 253_402_300_799  # the end of year 9999, the last that a datetime can hold
@@ -32,10 +32,10 @@ ID_TOKEN_CLAIMS = frozenset({"nonce", "at_hash", "c_hash", "s_hash", "events"})
 # And so do some issuers mark what is no access token: Keycloak, Cognito.
 ID_TOKEN_MARKS = (("typ", "ID"), ("token_use", "id"))
 
-SMALLEST_RSA_BITS = 2048
+MIN_RSA_BITS = 2048
 PRIVATE_PARTS = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
-MOST_KEYS = 100
-LARGEST_KEY_SET = 256 * 1024
+MAX_KEYS = 100
+MAX_KEY_SET_BYTES = 256 * 1024
 FETCH_SECONDS = 3.0  # for the whole fetch, name look-up to last byte
 REFRESH_SECONDS = 600.0
 FIRST_RETRY_SECONDS = 1.0  # while there are no keys at all
@@ -96,7 +96,7 @@ class TokenVerifier:
             ) from None
 
     def _read_header(self, token: str) -> dict[str, Any]:
-        if len(token) > LONGEST_TOKEN or not token.isascii():
+        if len(token) > MAX_TOKEN_CHARACTERS or not token.isascii():
             _refuse("too long, or not a token")
         try:
             header = self._jws.get_unverified_header(token)
@@ -105,7 +105,7 @@ class TokenVerifier:
         if "crit" in header:
             _refuse("crit asks for what we do not know")
         kid, typ = header.get("kid"), header.get("typ", "")
-        if not isinstance(kid, str) or not 0 < len(kid) <= LONGEST_KID:
+        if not isinstance(kid, str) or not 0 < len(kid) <= MAX_KID_CHARACTERS:
             _refuse("no acceptable kid")
         if not isinstance(typ, str) or typ.lower() not in self._rules.types:
             _refuse("not the type of an access token")
@@ -195,7 +195,7 @@ def _text(payload: dict[str, Any], name: str) -> str | None:
     if value is None or value == "":
         return None
     # Printable: a NUL would fail in the database, a line break would split a log line.
-    if not isinstance(value, str) or len(value) > LONGEST_TEXT or not value.isprintable():
+    if not isinstance(value, str) or len(value) > MAX_TEXT_CHARACTERS or not value.isprintable():
         _refuse(f"{name} is no acceptable text")
     return value
 
@@ -279,7 +279,7 @@ class JwksSource:
                 raise ValueError(f"answered {response.status_code}")
             async for chunk in response.aiter_raw():
                 body += chunk
-                if len(body) > LARGEST_KEY_SET:
+                if len(body) > MAX_KEY_SET_BYTES:
                     raise ValueError("larger than a key set can be")
         return bytes(body)
 
@@ -291,7 +291,7 @@ class _KeySet(msgspec.Struct):
 def read_key_set(body: bytes) -> dict[str, PyJWK]:
     """The usable keys by kid; the first of a kid wins. ValueError when it is no key set."""
     keys: dict[str, PyJWK] = {}
-    for jwk in msgspec.json.decode(body, type=_KeySet).keys[:MOST_KEYS]:
+    for jwk in msgspec.json.decode(body, type=_KeySet).keys[:MAX_KEYS]:
         key = read_key(jwk)
         if key is not None and key.key_id:
             keys.setdefault(key.key_id, key)
@@ -315,4 +315,4 @@ def read_key(jwk: Any) -> PyJWK | None:
         key = PyJWK(jwk, algorithm)
     except (PyJWTError, ValueError):
         return None
-    return None if isinstance(key.key, RSAPublicKey) and key.key.key_size < SMALLEST_RSA_BITS else key
+    return None if isinstance(key.key, RSAPublicKey) and key.key.key_size < MIN_RSA_BITS else key

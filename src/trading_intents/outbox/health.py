@@ -4,14 +4,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from trading_intents.outbox.model import EventType, Status
+from trading_intents.outbox.model import OutboxEventType, Status
 from trading_intents.storage.database import Pool
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class QueueHealth:
     status: Status
-    event_type: EventType
+    event_type: OutboxEventType
     count: int
     oldest_created_at: datetime
     max_attempts: int
@@ -19,10 +19,10 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class OutboxHealth:
     """Everything but the entries is derived from them, so that they can never disagree."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[QueueHealth, ...]
 
     def count(self, status: Status) -> int:
         return sum(entry.count for entry in self._of(status))
@@ -34,18 +34,18 @@ class Health:
     def oldest_claim_at(self) -> datetime | None:
         return min((e.oldest_claimed_at for e in self.entries if e.oldest_claimed_at is not None), default=None)
 
-    def _of(self, status: Status) -> Iterable[Entry]:
+    def _of(self, status: Status) -> Iterable[QueueHealth]:
         return (entry for entry in self.entries if entry.status is status)
 
 
-async def read_health(pool: Pool) -> Health:
+async def read_health(pool: Pool) -> OutboxHealth:
     async with pool.transaction(read_only=True) as tx:
         rows = await tx.fetch("SELECT * FROM accounts_outbox_health()")
-    return Health(
+    return OutboxHealth(
         tuple(
-            Entry(
+            QueueHealth(
                 Status(row["status"]),
-                EventType(row["event_type"]),
+                OutboxEventType(row["event_type"]),
                 row["count"],
                 row["oldest_created_at"],
                 row["max_attempts"],

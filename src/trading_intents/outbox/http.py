@@ -6,8 +6,8 @@ from typing import Annotated
 import msgspec
 
 from trading_intents.clock import rfc3339
-from trading_intents.outbox.health import Health, read_health
-from trading_intents.outbox.model import EventType, Status
+from trading_intents.outbox.health import OutboxHealth, read_health
+from trading_intents.outbox.model import OutboxEventType, Status
 from trading_intents.storage.database import Pool
 from trading_intents.web.limits import Bucket
 from trading_intents.web.problem import PLAIN_500
@@ -21,7 +21,7 @@ Moment = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
 
 class OutboxHealthEntry(msgspec.Struct):
     status: Status
-    event_type: EventType
+    event_type: OutboxEventType
     count: Int64
     oldest_created_at: Moment
     max_attempts: Int32
@@ -59,7 +59,7 @@ def outbox_routes(policy: Policy, pool: Pool) -> tuple[Route, ...]:
     )
 
 
-def _show(health: Health) -> OutboxHealthResponse:
+def _show(health: OutboxHealth) -> OutboxHealthResponse:
     return OutboxHealthResponse(
         entries=[
             OutboxHealthEntry(

@@ -6,7 +6,7 @@ from uuid import UUID
 import msgspec
 
 from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, scrub
-from trading_intents.outbox.queue import Setback, delay_seconds, ids_and_tokens
+from trading_intents.outbox.queue import FailedAttempt, delay_seconds, ids_and_tokens
 from trading_intents.storage.pipeline import Reply, Statement, array_text
 
 # Of each lane as many as it has free slots, urgent ones first, and in turn over the lanes: when there are more than a
@@ -114,11 +114,11 @@ def completing(claims: Sequence[ClaimedRow]) -> Statement:
     )
 
 
-def retrying(setbacks: Sequence[Setback], attempt_limit: int) -> Statement:
+def retrying(failed_attempts: Sequence[FailedAttempt], attempt_limit: int) -> Statement:
     """Of rows that are locked and whose claims hold: pending again, or failed at the attempt limit."""
     rows = [
         {"id": each.row.id, "delay": delay_seconds(each), "reason": scrub(each.reason), "is_urgent": each.is_urgent}
-        for each in setbacks
+        for each in failed_attempts
     ]
     return Statement(
         """
@@ -130,5 +130,9 @@ def retrying(setbacks: Sequence[Setback], attempt_limit: int) -> Statement:
         FROM json_to_recordset($1::text::json) AS held (id bigint, delay float8, reason text, is_urgent boolean)
         WHERE outbox.id = held.id AND outbox.id = ANY ($3::bigint[])
         """,
-        (msgspec.json.encode(rows).decode(), str(attempt_limit), array_text(str(each.row.id) for each in setbacks)),
+        (
+            msgspec.json.encode(rows).decode(),
+            str(attempt_limit),
+            array_text(str(each.row.id) for each in failed_attempts),
+        ),
     )

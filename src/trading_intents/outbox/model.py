@@ -29,7 +29,7 @@ class Status(StrEnum):
     FAILED = "failed"
 
 
-class EventType(StrEnum):
+class OutboxEventType(StrEnum):
     """Of the accounts queue, which is the one that the health report covers."""
 
     ACCOUNT_CREATED = "account.created"

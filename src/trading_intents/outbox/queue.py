@@ -54,7 +54,7 @@ CLAIM = """
 """
 
 
-class Setback(FrozenStruct, frozen=True):
+class FailedAttempt(FrozenStruct, frozen=True):
     """An attempt that came to nothing: why, and when the next one is due (None: by the back-off)."""
 
     row: ClaimedRow
@@ -134,9 +134,9 @@ async def complete(tx: Tx, claims: Sequence[ClaimedRow]) -> set[UUID]:
     return {row["token"] for row in rows}
 
 
-async def retry(tx: Tx, setbacks: Sequence[Setback], attempt_limit: int) -> dict[UUID, Status]:
+async def retry(tx: Tx, failed_attempts: Sequence[FailedAttempt], attempt_limit: int) -> dict[UUID, Status]:
     """Pending again, or failed at the attempt limit. Gives the tokens that still held and what became of each."""
-    ordered = sorted(setbacks, key=lambda setback: setback.row.id)
+    ordered = sorted(failed_attempts, key=lambda failed_attempt: failed_attempt.row.id)
     rows = await tx.fetch(
         """
         UPDATE outbox
@@ -148,9 +148,9 @@ async def retry(tx: Tx, setbacks: Sequence[Setback], attempt_limit: int) -> dict
         WHERE outbox.id = held.id AND claim_token = held.token
         RETURNING held.token, outbox.status
         """,
-        *ids_and_tokens([setback.row for setback in ordered]),
-        [delay_seconds(setback) for setback in ordered],
-        [scrub(setback.reason) for setback in ordered],
+        *ids_and_tokens([failed_attempt.row for failed_attempt in ordered]),
+        [delay_seconds(failed_attempt) for failed_attempt in ordered],
+        [scrub(failed_attempt.reason) for failed_attempt in ordered],
         attempt_limit,
     )
     return {row["token"]: Status(row["status"]) for row in rows}
@@ -289,5 +289,9 @@ def ids_and_tokens(claims: Sequence[ClaimedRow]) -> tuple[list[int], list[UUID]]
     return [row.id for row in ordered], [row.token for row in ordered]
 
 
-def delay_seconds(setback: Setback) -> float:
-    return backoff_seconds(setback.row.attempts) if setback.after_seconds is None else setback.after_seconds
+def delay_seconds(failed_attempt: FailedAttempt) -> float:
+    return (
+        backoff_seconds(failed_attempt.row.attempts)
+        if failed_attempt.after_seconds is None
+        else failed_attempt.after_seconds
+    )

@@ -16,7 +16,7 @@ PAUSE_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ClaimedAttempt:
     """A claim and this process's monotonic time from before it: its age is never underestimated."""
 
     row: ClaimedRow
@@ -25,7 +25,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    held: Held
+    held: ClaimedAttempt
     outcome: Outcome
     settled: asyncio.Future[None]
 
@@ -39,7 +39,7 @@ class Settler:
         self._waiting: list[_Ending] = []
         self._arrived = asyncio.Event()
 
-    async def settle(self, held: Held, outcome: Outcome) -> None:
+    async def settle(self, held: ClaimedAttempt, outcome: Outcome) -> None:
         """Returns once it is written, or once the claim is void. Bounded by the claims that a worker may hold."""
         ending = _Ending(held, outcome, asyncio.get_running_loop().create_future())
         self._waiting.append(ending)
@@ -73,16 +73,16 @@ class Settler:
     async def _settle_all(self, tx: Tx, batch: list[_Ending]) -> dict[UUID, Status]:
         """What became of each token; those that are missing were not ours any more."""
         done = [e.held.row for e in batch if isinstance(e.outcome, Done)]
-        setbacks = [
-            outbox.Setback(e.held.row, e.outcome.reason, e.outcome.after_seconds)
+        failed_attempts = [
+            outbox.FailedAttempt(e.held.row, e.outcome.reason, e.outcome.after_seconds)
             for e in batch
             if isinstance(e.outcome, Retry)
         ]
         result: dict[UUID, Status] = {}
         if done:
             result |= dict.fromkeys(await outbox.complete(tx, done), Status.COMPLETED)
-        if setbacks:
-            result |= await outbox.retry(tx, setbacks, self._attempt_limit)
+        if failed_attempts:
+            result |= await outbox.retry(tx, failed_attempts, self._attempt_limit)
         for after_seconds, rows in _by_delay(batch):
             result |= dict.fromkeys(await outbox.release(tx, rows, after_seconds), Status.PENDING)
         return result

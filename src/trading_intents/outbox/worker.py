@@ -18,7 +18,7 @@ from trading_intents.outbox.model import (
     Release,
     Retry,
 )
-from trading_intents.outbox.settling import Held, Settler, make_outbox_series, reason_of, tell_failed
+from trading_intents.outbox.settling import ClaimedAttempt, Settler, make_outbox_series, reason_of, tell_failed
 from trading_intents.outbox.upkeep import keep_up
 from trading_intents.storage.database import Pool
 from trading_intents.telemetry import Log, Metrics
@@ -36,7 +36,7 @@ class _ClaimLost(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Shop:
+class WorkerContext:
     """What every worker of a process is built from."""
 
     pool: Pool
@@ -51,30 +51,30 @@ class Worker:
         self,
         queue: Queue,
         handlers: Mapping[str, Handler],
-        shop: Shop,
+        context: WorkerContext,
         slots: int = SLOTS,
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
         """`poll_seconds` is the guarantee for a wake-up that was lost."""
-        self._queue, self._handlers, self._shop, self._slots = queue, handlers, shop, slots
-        self._settler = Settler(shop.pool, shop.attempt_limit, shop.clock, shop.metrics, shop.log)
-        make_outbox_series(queue, handlers, shop.metrics)
+        self._queue, self._handlers, self._context, self._slots = queue, handlers, context, slots
+        self._settler = Settler(context.pool, context.attempt_limit, context.clock, context.metrics, context.log)
+        make_outbox_series(queue, handlers, context.metrics)
         self._running: set[asyncio.Task[None]] = set()
-        self._woken = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._stopping, self._poll_seconds = False, poll_seconds
         self._swept_seconds = -POLL_SECONDS
         self._background: list[asyncio.Task[None]] = []
         self._claiming: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        shop = self._shop
-        upkeep = keep_up(self._queue, shop.pool, shop.metrics, shop.log)
+        context = self._context
+        upkeep = keep_up(self._queue, context.pool, context.metrics, context.log)
         self._background = [asyncio.create_task(self._settler.run()), asyncio.create_task(upkeep)]
         self._claiming = asyncio.create_task(self._claim_until_stopped())
 
     def wake(self) -> None:
         """There may be a row to claim."""
-        self._woken.set()
+        self._wakeup.set()
 
     async def stop(self, limit_seconds: float) -> None:
         """Claim no more, give back what was not started, wait for the handlers that run; then end them."""
@@ -94,46 +94,46 @@ class Worker:
     async def _claim_until_stopped(self) -> None:
         failures = 0
         while not self._stopping:
-            self._woken.clear()
+            self._wakeup.clear()
             try:
                 await self._claim()
                 failures = 0
             except Exception as error:
-                self._shop.log.warning("outbox not claimed", queue=self._queue, reason=reason_of(error))
+                self._context.log.warning("outbox not claimed", queue=self._queue, reason=reason_of(error))
                 await asyncio.sleep(PAUSES_SECONDS[min(failures, len(PAUSES_SECONDS) - 1)])
                 failures += 1
                 continue
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._poll_seconds):
-                    await self._woken.wait()
+                    await self._wakeup.wait()
 
     async def _claim(self) -> None:
         """And once a second, in the same transaction, fails the rows that have no attempt left."""
         free = self._slots - len(self._running) if self._handlers else 0
-        before_seconds, limit = self._shop.clock.monotonic(), self._shop.attempt_limit
+        before_seconds, limit = self._context.clock.monotonic(), self._context.attempt_limit
         is_sweep_due = before_seconds - self._swept_seconds >= POLL_SECONDS - POLL_SLACK_SECONDS
         if not (free or is_sweep_due):
             return
-        async with self._shop.pool.transaction(plans="fresh") as tx:
+        async with self._context.pool.transaction(plans="fresh") as tx:
             failed = await outbox.sweep(tx, self._queue, limit) if is_sweep_due else []
             rows = await outbox.claim(tx, self._queue, self._handlers, free, limit) if free else []
         if is_sweep_due:
             self._swept_seconds = before_seconds
         for event_type in failed:
-            tell_failed(self._queue, event_type, self._shop.metrics, self._shop.log)
+            tell_failed(self._queue, event_type, self._context.metrics, self._context.log)
         for row in rows:
-            task = asyncio.create_task(self._handle(Held(row, before_seconds)))
+            task = asyncio.create_task(self._handle(ClaimedAttempt(row, before_seconds)))
             self._running.add(task)
             task.add_done_callback(self._finished)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         # A free slot, and maybe the end of what a later row of the same order key waited for.
         self._running.discard(task)
-        self._woken.set()
+        self._wakeup.set()
         if not task.cancelled() and (error := task.exception()):
-            self._shop.log.error("outbox row not settled", queue=self._queue, exc_info=error)
+            self._context.log.error("outbox row not settled", queue=self._queue, exc_info=error)
 
-    async def _handle(self, held: Held) -> None:
+    async def _handle(self, held: ClaimedAttempt) -> None:
         if self._stopping or self._age_seconds(held) > START_SECONDS:
             await self._settler.settle(held, Release(after_seconds=0))
             return
@@ -143,42 +143,42 @@ class Worker:
         if outcome:
             await self._settler.settle(held, outcome)
 
-    async def _run(self, held: Held) -> Outcome:
-        row, started_seconds = held.row, self._shop.clock.monotonic()
+    async def _run(self, held: ClaimedAttempt) -> Outcome:
+        row, started_seconds = held.row, self._context.clock.monotonic()
         try:
             async with asyncio.timeout(HANDLER_SECONDS - self._age_seconds(held)):
                 return await self._handlers[row.event_type](row)
         except TimeoutError:
             return Retry(f"not done within {HANDLER_SECONDS} s")
         except Exception as error:
-            return self._setback(row, error)
+            return self._failed_attempt(row, error)
         finally:
-            spent_seconds = self._shop.clock.monotonic() - started_seconds
-            self._shop.metrics.outbox_handler_seconds.labels(row.queue, row.event_type).observe(spent_seconds)
+            spent_seconds = self._context.clock.monotonic() - started_seconds
+            self._context.metrics.outbox_handler_seconds.labels(row.queue, row.event_type).observe(spent_seconds)
 
-    async def _write(self, held: Held, done: Done) -> Outcome | None:
+    async def _write(self, held: ClaimedAttempt, done: Done) -> Outcome | None:
         """The handler's writes, then the completion that must hit the row, as one transaction."""
         row = held.row
         assert done.write is not None
         try:
             async with asyncio.timeout(CLAIM_SECONDS - self._age_seconds(held)):
-                async with self._shop.pool.transaction([row.organization_id]) as tx:
+                async with self._context.pool.transaction([row.organization_id]) as tx:
                     await done.write(tx)
                     if not await outbox.complete_one(tx, row):
                         raise _ClaimLost
         except _ClaimLost:
-            self._shop.log.warning("outbox claim lost", queue=row.queue, event_type=row.event_type, row=row.id)
+            self._context.log.warning("outbox claim lost", queue=row.queue, event_type=row.event_type, row=row.id)
             return None
         except Exception as error:
-            return self._setback(row, error)
-        self._shop.metrics.outbox_rows.labels(row.queue, row.event_type, "completed").inc()
+            return self._failed_attempt(row, error)
+        self._context.metrics.outbox_rows.labels(row.queue, row.event_type, "completed").inc()
         return None
 
-    def _setback(self, row: ClaimedRow, error: Exception) -> Retry:
-        self._shop.log.warning(
+    def _failed_attempt(self, row: ClaimedRow, error: Exception) -> Retry:
+        self._context.log.warning(
             "outbox handler failed", queue=row.queue, event_type=row.event_type, row=row.id, exc_info=error
         )
         return Retry(reason_of(error))
 
-    def _age_seconds(self, held: Held) -> float:
-        return self._shop.clock.monotonic() - held.since_seconds
+    def _age_seconds(self, held: ClaimedAttempt) -> float:
+        return self._context.clock.monotonic() - held.since_seconds

@@ -73,7 +73,7 @@ def add_commands(cli: typer.Typer, run: Run, operator: Callable[[], str]) -> Non
             if mark == (folder is not None):
                 raise InvalidRequest("name a folder of backups, or --mark")
             if folder is None:
-                async with app.open_parts(settings, log) as parts:
+                async with app.open_infrastructure(settings, log) as parts:
                     await refuse_workers(parts.database.worker)
                     count = await mark_restored(parts.database.worker, operator(), "restored by other means")
                     parts.signals.notify(STREAM)

@@ -9,7 +9,7 @@ from trading_intents.brokers import port
 from trading_intents.brokers.port import Absent, CommandResult, Outcome
 from trading_intents.testing.broker_suite import (
     Card,
-    Scene,
+    CardRun,
     Sent,
     StageFault,
     deadline,
@@ -38,283 +38,283 @@ _IOC, _FOK, _GTC = TimeInForce.IMMEDIATE_OR_CANCEL, TimeInForce.FILL_OR_KILL, Ti
 _DAY = timedelta(days=1)
 
 
-async def fills_market(scene: Scene) -> None:
-    await scene.quote("99", "100")
-    sent = await scene.buy("10")
-    *_, last = await scene.expect([_E.ACCEPTED, _E.FILL], sent)
+async def fills_market(run: CardRun) -> None:
+    await run.quote("99", "100")
+    sent = await run.buy("10")
+    *_, last = await run.expect([_E.ACCEPTED, _E.FILL], sent)
     assert (last.cum_quantity, last.price) in ((Decimal(10), Decimal(100)), (None, Decimal(100)))
 
 
-async def sells_what_was_bought(scene: Scene) -> None:
-    await scene.quote("99", "100")
-    await scene.expect_filled("10", await scene.buy("10"))
-    sold = await scene.send(scene.ticket(OrderSide.SELL, "10"))
-    (fill,) = await scene.expect_filled("10", sold)
+async def sells_what_was_bought(run: CardRun) -> None:
+    await run.quote("99", "100")
+    await run.expect_filled("10", await run.buy("10"))
+    sold = await run.send(run.ticket(OrderSide.SELL, "10"))
+    (fill,) = await run.expect_filled("10", sold)
     assert fill.price == 99
 
 
-async def rests(scene: Scene) -> None:
-    await scene.quote("99", "101")
-    sent = await scene.buy("10", "90")
-    await scene.expect([_E.ACCEPTED], sent)
+async def rests(run: CardRun) -> None:
+    await run.quote("99", "101")
+    sent = await run.buy("10", "90")
+    await run.expect([_E.ACCEPTED], sent)
     assert sent.result.broker_order_id
 
 
-async def fills_marketable_limit(scene: Scene) -> None:
-    await scene.quote("99", "100")
-    fills = await scene.expect_filled("10", await scene.buy("10", "101"))
+async def fills_marketable_limit(run: CardRun) -> None:
+    await run.quote("99", "100")
+    fills = await run.expect_filled("10", await run.buy("10", "101"))
     assert all(fill.price is not None and fill.price <= 101 for fill in fills)
 
 
-async def fills_resting_limit(scene: Scene) -> None:
-    await scene.quote("99", "101")
-    sent = await scene.buy("10", "100")
-    await scene.expect([_E.ACCEPTED], sent)
-    await scene.quote("98", "99")
-    fills = await scene.expect_filled("10", sent)
+async def fills_resting_limit(run: CardRun) -> None:
+    await run.quote("99", "101")
+    sent = await run.buy("10", "100")
+    await run.expect([_E.ACCEPTED], sent)
+    await run.quote("98", "99")
+    fills = await run.expect_filled("10", sent)
     assert all(fill.price is not None and fill.price <= 100 for fill in fills)
 
 
-async def fills_in_parts(scene: Scene) -> None:
-    await scene.quote("99", "100", "4")
-    sent = await scene.buy("10", "100")
-    await scene.expect_filled("4", sent)
-    await scene.quote("99", "100", "100")
-    fills = await scene.expect_filled("10", sent)
+async def fills_in_parts(run: CardRun) -> None:
+    await run.quote("99", "100", "4")
+    sent = await run.buy("10", "100")
+    await run.expect_filled("4", sent)
+    await run.quote("99", "100", "100")
+    fills = await run.expect_filled("10", sent)
     counts = [fill.cum_quantity for fill in fills if fill.cum_quantity is not None]
     assert counts == sorted(counts)
     assert len({fill.exec_id for fill in fills}) == len(fills) > 1
 
 
-async def triggers_stop(scene: Scene) -> None:
-    await scene.quote("99", "100")
-    sent = await scene.buy("10", stop="105")
-    await scene.expect([_E.ACCEPTED], sent)
-    await scene.quote("106", "107")
-    (fill,) = await scene.expect_filled("10", sent)
+async def triggers_stop(run: CardRun) -> None:
+    await run.quote("99", "100")
+    sent = await run.buy("10", stop="105")
+    await run.expect([_E.ACCEPTED], sent)
+    await run.quote("106", "107")
+    (fill,) = await run.expect_filled("10", sent)
     assert fill.price == 107
 
 
-async def triggers_stop_limit(scene: Scene) -> None:
-    await scene.quote("99", "100")
-    sent = await scene.buy("10", "106", "105")
-    await scene.expect([_E.ACCEPTED], sent)
-    await scene.quote("104", "105")
-    fills = await scene.expect_filled("10", sent)
+async def triggers_stop_limit(run: CardRun) -> None:
+    await run.quote("99", "100")
+    sent = await run.buy("10", "106", "105")
+    await run.expect([_E.ACCEPTED], sent)
+    await run.quote("104", "105")
+    fills = await run.expect_filled("10", sent)
     assert all(fill.price is not None and fill.price <= 106 for fill in fills)
 
 
-async def cancels_rest_of_ioc(scene: Scene) -> None:
-    await scene.quote("99", "100", "4")
-    sent = await scene.buy("10", "100", time_in_force=_IOC)
-    *_, fill, end = await scene.expect([_E.ACCEPTED, _E.FILL, _E.CANCELLED], sent)
+async def cancels_rest_of_ioc(run: CardRun) -> None:
+    await run.quote("99", "100", "4")
+    sent = await run.buy("10", "100", time_in_force=_IOC)
+    *_, fill, end = await run.expect([_E.ACCEPTED, _E.FILL, _E.CANCELLED], sent)
     assert fill.quantity == 4
     assert end.cum_quantity in (None, Decimal(4))
 
 
-async def kills_fok(scene: Scene) -> None:
-    await scene.quote("99", "100", "4")
-    sent = await scene.send(scene.ticket(OrderSide.BUY, "10", "100", time_in_force=_FOK))
+async def kills_fok(run: CardRun) -> None:
+    await run.quote("99", "100", "4")
+    sent = await run.send(run.ticket(OrderSide.BUY, "10", "100", time_in_force=_FOK))
     if sent.result.outcome is Outcome.ACKED:
-        events = await scene.expect([_E.ACCEPTED, _E.CANCELLED], sent)
+        events = await run.expect([_E.ACCEPTED, _E.CANCELLED], sent)
         assert events[-1].cum_quantity in (None, Decimal(0))
-    assert not scene.fills(sent)
+    assert not run.fills(sent)
 
 
-async def fills_fok(scene: Scene) -> None:
-    await scene.quote("99", "100", "10")
-    await scene.expect_filled("10", await scene.buy("10", "100", time_in_force=_FOK))
+async def fills_fok(run: CardRun) -> None:
+    await run.quote("99", "100", "10")
+    await run.expect_filled("10", await run.buy("10", "100", time_in_force=_FOK))
 
 
-async def keeps_gtc(scene: Scene) -> None:
-    await scene.quote("99", "101")
-    await scene.expect([_E.ACCEPTED], await scene.buy("1", "90", time_in_force=_GTC))
+async def keeps_gtc(run: CardRun) -> None:
+    await run.quote("99", "101")
+    await run.expect([_E.ACCEPTED], await run.buy("1", "90", time_in_force=_GTC))
 
 
-async def refuses(scene: Scene) -> None:
+async def refuses(run: CardRun) -> None:
     """More than any account can pay."""
-    await scene.quote("99", "101")
-    sent = await scene.send(scene.ticket(OrderSide.BUY, "100000000000", "100"))
+    await run.quote("99", "101")
+    sent = await run.send(run.ticket(OrderSide.BUY, "100000000000", "100"))
     assert sent.result.outcome in (Outcome.REJECTED, Outcome.ACKED), sent.result
     if sent.result.outcome is Outcome.REJECTED:
         assert sent.result.code or sent.result.message
     else:
-        await scene.expect([_E.REJECTED], sent)
-    assert not scene.fills(sent)
+        await run.expect([_E.REJECTED], sent)
+    assert not run.fills(sent)
 
 
-async def never_takes_an_id_twice(scene: Scene) -> None:
+async def never_takes_an_id_twice(run: CardRun) -> None:
     """Where a venue would, the adapter cannot help it: then this card fails, and the platform's own rule is all."""
-    await scene.quote("99", "101")
-    sent = await scene.buy("1", "90")
-    again = await scene.broker.submit(sent.ticket, deadline())
+    await run.quote("99", "101")
+    sent = await run.buy("1", "90")
+    again = await run.broker.submit(sent.ticket, deadline())
     assert again.outcome is Outcome.UNKNOWN, "a known id is no refusal: the order is there"
-    snapshot = await scene.broker.snapshot(await scene.stage.now() - _DAY)
+    snapshot = await run.broker.snapshot(await run.stage.now() - _DAY)
     assert len(snapshot.open_orders) == 1
 
 
-async def refuses_a_used_id_for_ever(scene: Scene) -> None:
+async def refuses_a_used_id_for_ever(run: CardRun) -> None:
     """Also once its order is over, and over a new link."""
-    await scene.quote("99", "100")
-    filled = await scene.buy("1", "100")
-    await scene.expect_filled("1", filled)
-    cancelled = await scene.buy("1", "90")
-    await scene.expect([_E.ACCEPTED, _E.CANCELLED], cancelled, await scene.cancel(cancelled))
-    await scene.connect_again()
-    again = [await scene.broker.submit(sent.ticket, deadline()) for sent in (filled, cancelled)]
+    await run.quote("99", "100")
+    filled = await run.buy("1", "100")
+    await run.expect_filled("1", filled)
+    cancelled = await run.buy("1", "90")
+    await run.expect([_E.ACCEPTED, _E.CANCELLED], cancelled, await run.cancel(cancelled))
+    await run.connect_again()
+    again = [await run.broker.submit(sent.ticket, deadline()) for sent in (filled, cancelled)]
     assert [result.outcome for result in again] == [Outcome.UNKNOWN, Outcome.UNKNOWN]
-    snapshot = await scene.broker.snapshot(await scene.stage.now() - _DAY)
+    snapshot = await run.broker.snapshot(await run.stage.now() - _DAY)
     assert not snapshot.open_orders
     assert total(event for event in snapshot.executions if event.kind is _E.FILL) == 1
 
 
-async def sends_nothing_stale(scene: Scene) -> None:
-    await scene.quote("99", "101")
-    stale = replace(scene.ticket(OrderSide.BUY, "1"), not_after=deadline(-1))
-    assert (await scene.broker.submit(stale, deadline())).outcome is Outcome.NOT_SENT
-    late = scene.ticket(OrderSide.BUY, "1")
-    assert (await scene.broker.submit(late, deadline(-1))).outcome is Outcome.NOT_SENT
-    snapshot = await scene.broker.snapshot(await scene.stage.now() - _DAY)
+async def sends_nothing_stale(run: CardRun) -> None:
+    await run.quote("99", "101")
+    stale = replace(run.ticket(OrderSide.BUY, "1"), not_after=deadline(-1))
+    assert (await run.broker.submit(stale, deadline())).outcome is Outcome.NOT_SENT
+    late = run.ticket(OrderSide.BUY, "1")
+    assert (await run.broker.submit(late, deadline(-1))).outcome is Outcome.NOT_SENT
+    snapshot = await run.broker.snapshot(await run.stage.now() - _DAY)
     assert not snapshot.open_orders
     assert not snapshot.executions
 
 
-async def keeps_its_keys(scene: Scene) -> None:
+async def keeps_its_keys(run: CardRun) -> None:
     """An answer, the stream and a snapshot tell the same thing under the same key."""
-    await scene.quote("99", "100")
-    sent = await scene.buy("5")
-    streamed = await scene.expect([_E.ACCEPTED, _E.FILL], sent)
-    snapshot = await scene.broker.snapshot(await scene.stage.now() - _DAY)
+    await run.quote("99", "100")
+    sent = await run.buy("5")
+    streamed = await run.expect([_E.ACCEPTED, _E.FILL], sent)
+    snapshot = await run.broker.snapshot(await run.stage.now() - _DAY)
     keys = {event.dedupe_key for event in streamed}
     assert len(keys) == len(streamed)
     assert {event.dedupe_key for event in sent.result.updates if event.kind in (_E.ACCEPTED, _E.FILL)} <= keys
     assert keys_of(snapshot.executions, _E.FILL) == keys_of(streamed, _E.FILL)
 
 
-async def replaces_quantity(scene: Scene) -> None:
-    await scene.quote("99", "101")
-    sent = await scene.buy("10", "90")
-    changed = await scene.replace(sent, "20", "91")
+async def replaces_quantity(run: CardRun) -> None:
+    await run.quote("99", "101")
+    sent = await run.buy("10", "90")
+    changed = await run.replace(sent, "20", "91")
     assert changed.result.outcome is Outcome.ACKED
-    *_, event = await scene.expect([_E.ACCEPTED, _E.REPLACED], sent, changed)
+    *_, event = await run.expect([_E.ACCEPTED, _E.REPLACED], sent, changed)
     assert event.client_order_id == changed.ticket.client_order_id
     assert event.replaces in (None, sent.ticket.client_order_id)
 
 
-async def fills_a_replaced_order(scene: Scene) -> None:
-    await scene.quote("99", "100", "4")
-    sent = await scene.buy("10", "100")
-    await scene.expect_filled("4", sent)
-    changed = await scene.replace(sent, "8", "101")
-    await scene.quote("99", "100")
-    fills = await scene.expect_filled("8", sent, changed)
+async def fills_a_replaced_order(run: CardRun) -> None:
+    await run.quote("99", "100", "4")
+    sent = await run.buy("10", "100")
+    await run.expect_filled("4", sent)
+    changed = await run.replace(sent, "8", "101")
+    await run.quote("99", "100")
+    fills = await run.expect_filled("8", sent, changed)
     assert fills[-1].cum_quantity in (None, Decimal(8))
 
 
-async def replaces_to_what_is_filled(scene: Scene) -> None:
+async def replaces_to_what_is_filled(run: CardRun) -> None:
     """FILLED at what is filled, or refused: never more."""
-    await scene.quote("99", "100", "4")
-    sent = await scene.buy("10", "100")
-    await scene.expect_filled("4", sent)
-    changed = await scene.replace(sent, "4", "100")
-    await scene.quote("99", "100")
+    await run.quote("99", "100", "4")
+    sent = await run.buy("10", "100")
+    await run.expect_filled("4", sent)
+    changed = await run.replace(sent, "4", "100")
+    await run.quote("99", "100")
     if changed.result.outcome is Outcome.ACKED:
-        await scene.expect([_E.ACCEPTED, _E.FILL, _E.REPLACED], sent, changed)
-        assert total(scene.fills(sent, changed)) == 4
+        await run.expect([_E.ACCEPTED, _E.FILL, _E.REPLACED], sent, changed)
+        assert total(run.fills(sent, changed)) == 4
 
 
-async def refuses_to_replace_what_is_over(scene: Scene) -> None:
-    await scene.quote("99", "100")
-    sent = await scene.buy("1")
-    await scene.expect_filled("1", sent)
-    changed = await scene.replace(sent, "2")
+async def refuses_to_replace_what_is_over(run: CardRun) -> None:
+    await run.quote("99", "100")
+    sent = await run.buy("1")
+    await run.expect_filled("1", sent)
+    changed = await run.replace(sent, "2")
     assert changed.result.outcome is Outcome.REJECTED
 
 
-async def cancels(scene: Scene) -> None:
-    await scene.quote("99", "101")
-    sent = await scene.buy("10", "90")
-    ended = await scene.cancel(sent)
+async def cancels(run: CardRun) -> None:
+    await run.quote("99", "101")
+    sent = await run.buy("10", "90")
+    ended = await run.cancel(sent)
     assert ended.result.outcome is Outcome.ACKED
-    await scene.expect([_E.ACCEPTED, _E.CANCELLED], sent, ended)
+    await run.expect([_E.ACCEPTED, _E.CANCELLED], sent, ended)
 
 
-async def cancels_what_is_left(scene: Scene) -> None:
-    await scene.quote("99", "100", "4")
-    sent = await scene.buy("10", "100")
-    await scene.expect_filled("4", sent)
-    ended = await scene.cancel(sent)
-    *_, event = await scene.expect([_E.ACCEPTED, _E.FILL, _E.CANCELLED], sent, ended)
+async def cancels_what_is_left(run: CardRun) -> None:
+    await run.quote("99", "100", "4")
+    sent = await run.buy("10", "100")
+    await run.expect_filled("4", sent)
+    ended = await run.cancel(sent)
+    *_, event = await run.expect([_E.ACCEPTED, _E.FILL, _E.CANCELLED], sent, ended)
     assert event.cum_quantity in (None, Decimal(4))
 
 
-async def cancels_by_client_id(scene: Scene) -> None:
+async def cancels_by_client_id(run: CardRun) -> None:
     """Its answer may have been lost, and the broker's own id with it."""
-    await scene.quote("99", "101")
-    sent = await scene.buy("10", "90")
-    ended = await scene.cancel(sent, with_broker_id=False)
-    await scene.expect([_E.ACCEPTED, _E.CANCELLED], sent, ended)
+    await run.quote("99", "101")
+    sent = await run.buy("10", "90")
+    ended = await run.cancel(sent, with_broker_id=False)
+    await run.expect([_E.ACCEPTED, _E.CANCELLED], sent, ended)
 
 
-async def refuses_to_cancel_what_is_over(scene: Scene) -> None:
-    await scene.quote("99", "100")
-    sent = await scene.buy("1")
-    await scene.expect_filled("1", sent)
-    assert (await scene.cancel(sent)).result.outcome is Outcome.REJECTED
+async def refuses_to_cancel_what_is_over(run: CardRun) -> None:
+    await run.quote("99", "100")
+    sent = await run.buy("1")
+    await run.expect_filled("1", sent)
+    assert (await run.cancel(sent)).result.outcome is Outcome.REJECTED
 
 
-async def refuses_to_cancel_what_is_not_there(scene: Scene) -> None:
-    never = Sent(scene.ticket(OrderSide.BUY, "1", "90"), CommandResult(outcome=Outcome.NOT_SENT))
-    assert (await scene.cancel(never)).result.outcome is Outcome.REJECTED
+async def refuses_to_cancel_what_is_not_there(run: CardRun) -> None:
+    never = Sent(run.ticket(OrderSide.BUY, "1", "90"), CommandResult(outcome=Outcome.NOT_SENT))
+    assert (await run.cancel(never)).result.outcome is Outcome.REJECTED
 
 
-async def looks_up_a_working_order(scene: Scene) -> None:
-    await scene.quote("99", "101")
-    found = await scene.found(await scene.buy("3", "90"))
-    assert (found.symbol, found.side, found.quantity) == (scene.stage.symbol, OrderSide.BUY, Decimal(3))
+async def looks_up_a_working_order(run: CardRun) -> None:
+    await run.quote("99", "101")
+    found = await run.found(await run.buy("3", "90"))
+    assert (found.symbol, found.side, found.quantity) == (run.stage.symbol, OrderSide.BUY, Decimal(3))
     assert found.events[0].kind is _E.ACCEPTED
 
 
-async def looks_up_what_is_over(scene: Scene) -> None:
-    await scene.quote("99", "100")
-    filled = await scene.buy("3")
-    await scene.expect_filled("3", filled)
-    cancelled = await scene.buy("3", "90")
-    await scene.cancel(cancelled)
-    assert total(event for event in (await scene.found(filled)).events if event.kind is _E.FILL) == 3
-    assert _E.CANCELLED in [event.kind for event in (await scene.found(cancelled)).events]
+async def looks_up_what_is_over(run: CardRun) -> None:
+    await run.quote("99", "100")
+    filled = await run.buy("3")
+    await run.expect_filled("3", filled)
+    cancelled = await run.buy("3", "90")
+    await run.cancel(cancelled)
+    assert total(event for event in (await run.found(filled)).events if event.kind is _E.FILL) == 3
+    assert _E.CANCELLED in [event.kind for event in (await run.found(cancelled)).events]
 
 
-async def looks_up_by_the_id_of_a_replace(scene: Scene) -> None:
-    await scene.quote("99", "101")
-    sent = await scene.buy("3", "90")
-    changed = await scene.replace(sent, "4", "90")
-    assert (await scene.found(changed)).quantity == 4
+async def looks_up_by_the_id_of_a_replace(run: CardRun) -> None:
+    await run.quote("99", "101")
+    sent = await run.buy("3", "90")
+    changed = await run.replace(sent, "4", "90")
+    assert (await run.found(changed)).quantity == 4
 
 
-async def finds_nothing_that_was_not_sent(scene: Scene) -> None:
-    await scene.buy("3", "1")
-    assert await scene.broker.lookup(scene.stage.client_order_id(), None, deadline()) == Absent()
+async def finds_nothing_that_was_not_sent(run: CardRun) -> None:
+    await run.buy("3", "1")
+    assert await run.broker.lookup(run.stage.client_order_id(), None, deadline()) == Absent()
 
 
-async def tells_open_orders(scene: Scene) -> None:
-    await scene.quote("99", "100", "4")
-    sent = await scene.buy("10", "100")
-    await scene.expect_filled("4", sent)
-    await scene.cancel(await scene.buy("1", "90"))
-    snapshot = await scene.broker.snapshot(await scene.stage.now() - _DAY)
+async def tells_open_orders(run: CardRun) -> None:
+    await run.quote("99", "100", "4")
+    sent = await run.buy("10", "100")
+    await run.expect_filled("4", sent)
+    await run.cancel(await run.buy("1", "90"))
+    snapshot = await run.broker.snapshot(await run.stage.now() - _DAY)
     (order,) = snapshot.open_orders
     assert order.client_order_id == sent.ticket.client_order_id
     assert total(event for event in order.events if event.kind is _E.FILL) in (0, 4)
     assert total(event for event in snapshot.executions if event.kind is _E.FILL) == 4
 
 
-async def tells_positions(scene: Scene) -> None:
-    await scene.quote("99", "100")
-    await scene.expect_filled("7", await scene.buy("7"))
-    positions = (await scene.broker.snapshot(await scene.stage.now() - _DAY)).positions
+async def tells_positions(run: CardRun) -> None:
+    await run.quote("99", "100")
+    await run.expect_filled("7", await run.buy("7"))
+    positions = (await run.broker.snapshot(await run.stage.now() - _DAY)).positions
     if positions is not None:
-        assert [each.quantity for each in positions if each.symbol == scene.stage.symbol] == [7]
+        assert [each.quantity for each in positions if each.symbol == run.stage.symbol] == [7]
 
 
 _K = OrderKind

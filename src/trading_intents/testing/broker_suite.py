@@ -14,7 +14,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from trading_intents.brokers.port import (
-    Broker,
+    BrokerAdapter,
     BrokerEvent,
     Capabilities,
     CommandResult,
@@ -50,7 +50,7 @@ class Stage(Protocol):
 
     def client_order_id(self) -> str: ...
 
-    async def connect(self) -> Broker:
+    async def connect(self) -> BrokerAdapter:
         """A new link to the account, not opened, as another process would make it after a restart: of earlier links
         there is nothing left but what the venue keeps. Made by the integration's own `connect`."""
         ...
@@ -75,7 +75,7 @@ class Card:
 
     number: int
     title: str
-    play: Callable[["Scene"], Awaitable[None]]
+    play: Callable[["CardRun"], Awaitable[None]]
     needs: Need = lambda capabilities: True
     fault: StageFault | None = None
 
@@ -93,11 +93,11 @@ class Sent:
 
 
 @dataclass
-class Scene:
+class CardRun:
     """What a card plays with: an open link, and everything that its stream told."""
 
     stage: Stage
-    broker: Broker
+    broker: BrokerAdapter
     heard: list[BrokerEvent] = field(default_factory=list)
     gaps: list[StreamGap] = field(default_factory=list)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -268,7 +268,7 @@ def is_meant_for(card: Card, capabilities: Capabilities) -> bool:
 
 async def play(card: Card, stage: Stage) -> None:
     """AssertionError says what was wrong. Only for cards that are meant for the broker."""
-    scene = Scene(stage, await stage.connect())
+    scene = CardRun(stage, await stage.connect())
     await scene.open()
     try:
         await card.play(scene)

@@ -75,7 +75,7 @@ class VenueOrder:
     over: bool = False
 
 
-class Venue:
+class FakeVenue:
     """A broker in memory, with a book that outlives its links. It refuses a client order id that was used, for ever.
     `acts` is what becomes of the next commands."""
 
@@ -195,7 +195,7 @@ class Venue:
 class VenueLink:
     """The broker port over a venue."""
 
-    def __init__(self, venue: Venue, account_id: UUID) -> None:
+    def __init__(self, venue: FakeVenue, account_id: UUID) -> None:
         self._venue, self.account_id = venue, account_id
         self.name, self.capabilities = venue.capabilities.name, venue.capabilities
         self.heard: asyncio.Queue[BrokerEvent | StreamGap | None] = asyncio.Queue()

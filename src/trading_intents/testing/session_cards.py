@@ -4,27 +4,27 @@ from datetime import timedelta
 
 from trading_intents.brokers import port
 from trading_intents.brokers.port import BrokerEvent, Outcome
-from trading_intents.testing.broker_suite import Scene, StageFault, deadline, total
+from trading_intents.testing.broker_suite import CardRun, StageFault, deadline, total
 from trading_intents.trading import OrderSide
 
 _E = port.EventKind
 _DAY = timedelta(days=1)
 
 
-async def closes(scene: Scene) -> None:
+async def closes(scene: CardRun) -> None:
     await scene.close()
     assert scene.has_ended
     result = await scene.broker.submit(scene.ticket(OrderSide.BUY, "1"), deadline())
     assert result.outcome is Outcome.NOT_SENT
 
 
-async def opens_again(scene: Scene) -> None:
+async def opens_again(scene: CardRun) -> None:
     await scene.quote("99", "100")
     await scene.connect_again()
     await scene.expect([_E.ACCEPTED, _E.FILL], await scene.buy("1"))
 
 
-async def tells_what_happened_meanwhile(scene: Scene) -> None:
+async def tells_what_happened_meanwhile(scene: CardRun) -> None:
     await scene.quote("99", "101")
     before = await scene.stage.now()
     sent = await scene.buy("5", "100")
@@ -38,7 +38,7 @@ async def tells_what_happened_meanwhile(scene: Scene) -> None:
     assert total(seen or scene.fills(sent)) == 5
 
 
-async def goes_on_after_a_restart(scene: Scene) -> None:
+async def goes_on_after_a_restart(scene: CardRun) -> None:
     """The venue's keys and ids are not used again, and what was sent before is still known."""
     await scene.quote("99", "100")
     first = await scene.buy("1", "100")
@@ -53,7 +53,7 @@ async def goes_on_after_a_restart(scene: Scene) -> None:
     assert total(event for event in snapshot.executions if event.kind is _E.FILL) == 3
 
 
-async def survives_a_lost_answer(scene: Scene) -> None:
+async def survives_a_lost_answer(scene: CardRun) -> None:
     await scene.quote("99", "101")
     await scene.stage.fault(StageFault.DROP_ANSWER)
     sent = await scene.send(scene.ticket(OrderSide.BUY, "1", "90"))
@@ -61,7 +61,7 @@ async def survives_a_lost_answer(scene: Scene) -> None:
     assert len((await scene.broker.snapshot(await scene.stage.now() - _DAY)).open_orders) == 1
 
 
-async def doubts_a_lost_command(scene: Scene) -> None:
+async def doubts_a_lost_command(scene: CardRun) -> None:
     await scene.quote("99", "101")
     await scene.stage.fault(StageFault.LOSE_COMMAND)
     sent = await scene.send(scene.ticket(OrderSide.BUY, "1", "90"))
@@ -69,7 +69,7 @@ async def doubts_a_lost_command(scene: Scene) -> None:
     assert not (await scene.broker.snapshot(await scene.stage.now() - _DAY)).open_orders
 
 
-async def tells_of_a_broken_link(scene: Scene) -> None:
+async def tells_of_a_broken_link(scene: CardRun) -> None:
     await scene.quote("99", "101")
     await scene.stage.fault(StageFault.BREAK_LINK)
     await scene.send(scene.ticket(OrderSide.BUY, "1", "90"))

@@ -3,8 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from trading_intents.brokers.paper.matching import Book
-from trading_intents.brokers.paper.model import Account, Holding, Order, Quote, Source, Terms
+from trading_intents.brokers.paper.matching import OrderBook
+from trading_intents.brokers.paper.model import PaperAccount, PaperHolding, PaperOrder, PaperTerms, Quote, Source
 from trading_intents.brokers.port import EventKind
 from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce, amount_text
 
@@ -26,14 +26,14 @@ TIMES = {
 }
 
 
-def terms(text: str, symbol: Symbol = ACME) -> Terms:
+def terms(text: str, symbol: Symbol = ACME) -> PaperTerms:
     """Such as `buy 10 limit 99.5 ioc` or `sell 5 stoplimit 98 97.5`: the stop comes first."""
     side, quantity, kind, *rest = text.split()
     time = rest.pop() if rest and rest[-1] in TIMES else "day"
     stop = Decimal(rest.pop(0)) if kind in ("stop", "stoplimit") else None
     limit = Decimal(rest.pop(0)) if kind in ("limit", "stoplimit") else None
     assert not rest
-    return Terms(
+    return PaperTerms(
         symbol=symbol,
         side=SIDES[side],
         kind=KINDS[kind],
@@ -50,7 +50,7 @@ class Market:
     def __init__(self, position: int = 0, cash: Decimal = CASH) -> None:
         self.now = NOON
         self.number = 0
-        self.book = Book(7, "account", ACME, Account(cash=cash), Holding(position=Decimal(position)), {})
+        self.book = OrderBook(7, "account", ACME, PaperAccount(cash=cash), PaperHolding(position=Decimal(position)), {})
 
     def later(self, **time: int) -> None:
         self.now += timedelta(**time)
@@ -92,7 +92,7 @@ class Market:
         self.book.expire(self.now)
         return self.said()
 
-    def order(self, number: int) -> Order:
+    def order(self, number: int) -> PaperOrder:
         return self.book.orders[number]
 
     def said(self) -> str:

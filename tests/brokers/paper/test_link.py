@@ -13,11 +13,11 @@ import pytest
 from tests.brokers.paper.market import ACME, terms
 from tests.brokers.paper.venue import SETTINGS, Venue, add_organization, assert_books_balance, deadline, said, ticket
 from trading_intents.brokers.paper.broker import PaperBroker
-from trading_intents.brokers.paper.matching import Book
-from trading_intents.brokers.paper.model import Account, Holding, Terms
+from trading_intents.brokers.paper.matching import OrderBook
+from trading_intents.brokers.paper.model import PaperAccount, PaperHolding, PaperTerms
 from trading_intents.brokers.paper.prices import walk_middle_cents
 from trading_intents.brokers.paper.store import quote_of
-from trading_intents.brokers.paper.venue.batches import Reply, Request
+from trading_intents.brokers.paper.venue.batches import VenueReply, VenueRequest
 from trading_intents.brokers.port import (
     DUPLICATE_ID,
     Absent,
@@ -256,7 +256,7 @@ async def test_an_order_that_was_taken_without_an_answer_is_worked(
     session = link.broker
     take = session._venue.take
 
-    async def unanswered(request: Request) -> Reply:
+    async def unanswered(request: VenueRequest) -> VenueReply:
         monkeypatch.setattr(session._venue, "take", take)
         on_events, session._books.on_events = session._books.on_events, lambda *_: None
         await take(request)
@@ -326,8 +326,8 @@ async def test_a_run_can_be_replayed_from_what_is_recorded(venue: Venue) -> None
         "SELECT * FROM paper_quotes WHERE organization_id = $1 ORDER BY number", venue.organization
     )
     commands = await venue.owner.fetch("SELECT * FROM paper_journal WHERE account_id = $1 ORDER BY seq", account)
-    start = Account(cash=Decimal(SETTINGS["PAPER_CASH"]))
-    book = Book(int(SETTINGS["PAPER_SEED"]), str(account), ACME, start, Holding(), {})
+    start = PaperAccount(cash=Decimal(SETTINGS["PAPER_CASH"]))
+    book = OrderBook(int(SETTINGS["PAPER_SEED"]), str(account), ACME, start, PaperHolding(), {})
     for row in sorted([*quotes, *commands], key=lambda row: row.get("posted_at") or row["at"]):
         replay(book, row)
     replayed = [(str(h.event.kind), h.event.exec_id, h.event.quantity, h.event.price) for h in book.events]
@@ -335,12 +335,12 @@ async def test_a_run_can_be_replayed_from_what_is_recorded(venue: Venue) -> None
     assert replayed == [(row["kind"], row["exec_id"], row["quantity"], row["price"]) for row in rows]
 
 
-def replay(book: Book, row: asyncpg.Record) -> None:
+def replay(book: OrderBook, row: asyncpg.Record) -> None:
     if row.get("posted_at"):
         book.feed(quote_of(row))
         return
     asked = msgspec.json.decode(row["ticket"], type=OrderTicket)
-    wanted = Terms(**{name: getattr(asked, name) for name in Terms.__struct_fields__})
+    wanted = PaperTerms(**{name: getattr(asked, name) for name in PaperTerms.__struct_fields__})
     match row["command"]:
         case "SUBMIT":
             book.submit(row["client_order_id"], wanted, row["at"])

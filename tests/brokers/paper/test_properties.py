@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.brokers.paper.market import CASH, NOON, Market, terms
-from trading_intents.brokers.paper.model import ZERO, Order, OrderStatus, Quote, Source, exact
+from trading_intents.brokers.paper.model import ZERO, PaperOrder, PaperOrderStatus, Quote, Source, exact
 from trading_intents.brokers.paper.prices import HALF_BLOCK, tick_number, walk_quote
 from trading_intents.brokers.paper.rules import is_traded_through, is_triggered, price_levels, touches
 from trading_intents.brokers.port import BrokerEvent, EventKind
@@ -108,10 +108,10 @@ def test_no_order_is_overfilled_or_filled_beyond_its_limit(script: list[tuple[st
         events = run(market, step)
         for order in market.book.orders.values():
             limits[order.client_order_id] = order.terms.limit_price
-            assert order.filled <= order.terms.quantity or order.status is OrderStatus.FILLED
-            assert order.status is not OrderStatus.WORKING or order.filled < order.terms.quantity
+            assert order.filled <= order.terms.quantity or order.status is PaperOrderStatus.FILLED
+            assert order.status is not PaperOrderStatus.WORKING or order.filled < order.terms.quantity
             assert order.terms.time_in_force not in ("IMMEDIATE_OR_CANCEL", "FILL_OR_KILL") or (
-                order.status is not OrderStatus.WORKING or order.waits_for_trigger
+                order.status is not PaperOrderStatus.WORKING or order.waits_for_trigger
             )
         for fill in (event for event in events if event.kind is EventKind.FILL):
             limit = limits[str(fill.client_order_id)]
@@ -168,7 +168,7 @@ CENTS = st.integers(900, 1_100)
 
 
 @st.composite
-def resting_orders(draw: st.DrawFn) -> list[Order]:
+def resting_orders(draw: st.DrawFn) -> list[PaperOrder]:
     side = st.sampled_from(["buy", "sell", "short"])
     price = CENTS.map(lambda cents: f"{Decimal(cents) / 100}")
     texts = draw(
@@ -183,7 +183,7 @@ def resting_orders(draw: st.DrawFn) -> list[Order]:
         )
     )
     return [
-        Order(
+        PaperOrder(
             number=n,
             broker_order_id="b",
             client_order_id="c",
@@ -196,7 +196,7 @@ def resting_orders(draw: st.DrawFn) -> list[Order]:
     ]
 
 
-def could_match(order: Order, quote: Quote) -> bool:
+def could_match(order: PaperOrder, quote: Quote) -> bool:
     """By the rules themselves, order by order."""
     if order.waits_for_trigger:
         return is_triggered(order.terms, quote)
@@ -211,13 +211,13 @@ def quote_at(middle: int, last: int | None = None) -> Quote:
 
 
 @given(resting_orders(), CENTS, st.one_of(st.none(), CENTS))
-def test_price_levels_say_what_each_order_would(orders: list[Order], middle: int, last: int | None) -> None:
+def test_price_levels_say_what_each_order_would(orders: list[PaperOrder], middle: int, last: int | None) -> None:
     quote = quote_at(middle, last)
     assert price_levels(orders).could_match(quote) == any(could_match(order, quote) for order in orders)
 
 
 @given(resting_orders(), CENTS)
-def test_nothing_matches_before_the_walk_has_come_so_far(orders: list[Order], middle: int) -> None:
+def test_nothing_matches_before_the_walk_has_come_so_far(orders: list[PaperOrder], middle: int) -> None:
     away = price_levels(orders).cents_away(middle)
     assert (away == 0) == any(could_match(order, quote_at(middle)) for order in orders)
     for moved in (middle - away + 1, middle + away - 1) if away else ():

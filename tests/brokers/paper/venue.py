@@ -13,7 +13,7 @@ import asyncpg
 
 from tests.brokers.paper.market import ACME, terms
 from trading_intents.brokers.paper.broker import PaperBroker
-from trading_intents.brokers.paper.model import Terms
+from trading_intents.brokers.paper.model import PaperTerms
 from trading_intents.brokers.paper.quotes import Posted, Prices, Quotes
 from trading_intents.brokers.port import (
     BrokerAccount,
@@ -39,7 +39,7 @@ WAIT_SECONDS = 5.0
 SETTINGS = {"PAPER_CASH": "1000000", "PAPER_SEED": "7", "PAPER_MAX_OPEN_ORDERS": "1000"}
 
 
-def ticket(client_order_id: str, asked: Terms, **more: Any) -> OrderTicket:
+def ticket(client_order_id: str, asked: PaperTerms, **more: Any) -> OrderTicket:
     return OrderTicket(
         client_order_id=client_order_id,
         symbol=asked.symbol,

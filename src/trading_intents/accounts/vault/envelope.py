@@ -10,7 +10,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from trading_intents.accounts.vault.master_keys import MasterKey, MasterKeys
-from trading_intents.accounts.vault.port import LARGEST_FIELDS, SecretRef, decode_fields, encode_fields
+from trading_intents.accounts.vault.port import MAX_FIELDS_BYTES, SecretRef, decode_fields, encode_fields
 from trading_intents.errors import SecretUnreadable
 from trading_intents.secret import Secret
 
@@ -25,7 +25,7 @@ HEADER = struct.Struct(">BI")
 NONCE_BYTES, TAG_BYTES, DATA_KEY_BITS = 12, 16, 256
 BOX_BYTES = NONCE_BYTES + TAG_BYTES
 FIELDS_AT = HEADER.size + BOX_BYTES + DATA_KEY_BITS // 8
-LARGEST_SEALED = FIELDS_AT + BOX_BYTES + LARGEST_FIELDS
+MAX_SEALED_BYTES = FIELDS_AT + BOX_BYTES + MAX_FIELDS_BYTES
 
 
 class EmbeddedVault:
@@ -75,7 +75,7 @@ class EmbeddedVault:
 
 
 def _read_version(sealed: bytes) -> int:
-    if not FIELDS_AT + BOX_BYTES <= len(sealed) <= LARGEST_SEALED or sealed[0] != FORMAT:
+    if not FIELDS_AT + BOX_BYTES <= len(sealed) <= MAX_SEALED_BYTES or sealed[0] != FORMAT:
         raise SecretUnreadable("not sealed by the embedded vault")
     version: int = HEADER.unpack_from(sealed)[1]
     return version

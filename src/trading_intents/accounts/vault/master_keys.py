@@ -23,9 +23,9 @@ from trading_intents.secret import Secret
 from trading_intents.telemetry import Log
 
 KEY_BYTES = 32
-LARGEST_VERSION = 2**32 - 1
-MOST_KEYS = 100
-LARGEST_FILE = 64 * 1024
+MAX_VERSION = 2**32 - 1
+MAX_KEYS = 100
+MAX_FILE_BYTES = 64 * 1024
 LOCK_TRIES, LOCK_PAUSE_SECONDS = 500, 0.01
 # A seal made with the old key just before the new one came is stored by then.
 RETIRE_AFTER_SECONDS = 600
@@ -111,7 +111,7 @@ class KeyFile:
     def add(self) -> int:
         """Make a new newest key and tell its version. Waits for a lock: not for the event loop."""
         with self._changing() as keys:
-            if len(keys) >= MOST_KEYS:
+            if len(keys) >= MAX_KEYS:
                 raise LimitReached("the vault has as many master keys as it may have; retire some")
             version = max(keys) + 1
             keys[version] = MasterKey(version, secrets.token_bytes(KEY_BYTES), self._now())
@@ -167,7 +167,7 @@ def _read_key(part: str) -> MasterKey | None:
         key = base64.b64decode(encoded, validate=True)
     except ValueError:
         return None
-    if not version.isascii() or not version.isdigit() or len(version) > len(str(LARGEST_VERSION)):
+    if not version.isascii() or not version.isdigit() or len(version) > len(str(MAX_VERSION)):
         return None
     return MasterKey(int(version), key)
 
@@ -176,8 +176,8 @@ def _by_version(keys: Iterable[MasterKey], place: str) -> dict[int, MasterKey]:
     """Keys from outside, checked; a refusal names versions only."""
     found: dict[int, MasterKey] = {}
     for key in keys:
-        if not 1 <= key.version <= LARGEST_VERSION or len(key.key) != KEY_BYTES:
-            raise StartupRefused(f"{place}: key {key.version} must be 32 bytes, its version 1 to {LARGEST_VERSION}")
+        if not 1 <= key.version <= MAX_VERSION or len(key.key) != KEY_BYTES:
+            raise StartupRefused(f"{place}: key {key.version} must be 32 bytes, its version 1 to {MAX_VERSION}")
         if key.version in found:
             raise StartupRefused(f"{place}: key {key.version} is there twice")
         found[key.version] = key
@@ -189,9 +189,9 @@ def _read_file(path: Path) -> tuple[dict[int, MasterKey], tuple[int, ...]]:
         status = os.fstat(file.fileno())
         if stat.S_IMODE(status.st_mode) & 0o077:
             raise StartupRefused(f"{path}: others may read it; make it yours alone (chmod 600)")
-        content = file.read(LARGEST_FILE + 1)
+        content = file.read(MAX_FILE_BYTES + 1)
     try:
-        stored = msgspec.json.decode(content, type=_Stored).keys if len(content) <= LARGEST_FILE else ()
+        stored = msgspec.json.decode(content, type=_Stored).keys if len(content) <= MAX_FILE_BYTES else ()
     except ValueError:
         stored = ()
     keys = _by_version(stored, str(path))

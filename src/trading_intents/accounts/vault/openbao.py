@@ -10,7 +10,7 @@ from typing import NoReturn
 import httpx
 import msgspec
 
-from trading_intents.accounts.vault.port import LARGEST_FIELDS, SecretRef, decode_fields, encode_fields
+from trading_intents.accounts.vault.port import MAX_FIELDS_BYTES, SecretRef, decode_fields, encode_fields
 from trading_intents.config import PREFIX, Settings
 from trading_intents.errors import SecretUnreadable, StartupRefused, Unavailable
 from trading_intents.secret import Secret
@@ -18,8 +18,8 @@ from trading_intents.telemetry import Log
 
 CONNECT_SECONDS = 1.0
 TOTAL_SECONDS = 3.0  # name look-up to last byte
-LARGEST_ANSWER = 8 * LARGEST_FIELDS  # the server may write one character as six
-LONGEST_TOKEN = 8 * 1024
+MAX_ANSWER_BYTES = 8 * MAX_FIELDS_BYTES  # the server may write one character as six
+MAX_TOKEN_CHARACTERS = 8 * 1024
 
 # A sealed value: 1 byte format, 16 random bytes that name the secret among its row's. The row's own ids are the rest
 # of the path, so that on another row it names nothing.
@@ -88,7 +88,7 @@ class OpenBaoVault:
         ) as response:
             async for chunk in response.aiter_raw():
                 answer += chunk
-                if len(answer) > LARGEST_ANSWER:
+                if len(answer) > MAX_ANSWER_BYTES:
                     raise httpx.DecodingError("larger than an answer can be")
         return response.status_code, bytes(answer)
 
@@ -155,4 +155,4 @@ def _is_absent(status: int, answer: bytes) -> bool:
 
 def _is_token(text: str) -> bool:
     """What a header can hold: an error about one that it cannot would show it."""
-    return 0 < len(text) <= LONGEST_TOKEN and text.isascii() and text.isprintable() and " " not in text
+    return 0 < len(text) <= MAX_TOKEN_CHARACTERS and text.isascii() and text.isprintable() and " " not in text

@@ -11,7 +11,7 @@ import msgspec
 from trading_intents.errors import ValidationFailed
 from trading_intents.secret import Secret
 
-LARGEST_FIELDS = 128 * 1024  # encoded; more than a request's body can hold
+MAX_FIELDS_BYTES = 128 * 1024  # encoded; more than a request's body can hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ def encode_fields(secrets: Mapping[str, Secret]) -> bytes:
         fields = msgspec.json.encode({name: secret.reveal() for name, secret in secrets.items()}, order="sorted")
     except UnicodeEncodeError:
         fields = None  # and not raised from here: that error holds the text
-    if fields is None or len(fields) > LARGEST_FIELDS:
-        raise ValidationFailed.at("/secrets", f"must be Unicode text of at most {LARGEST_FIELDS} bytes in all")
+    if fields is None or len(fields) > MAX_FIELDS_BYTES:
+        raise ValidationFailed.at("/secrets", f"must be Unicode text of at most {MAX_FIELDS_BYTES} bytes in all")
     return fields
 
 

@@ -10,11 +10,11 @@ from uuid import UUID
 
 from trading_intents.brokers.paper import store
 from trading_intents.brokers.paper.faults import ActiveFaults, FaultKind
-from trading_intents.brokers.paper.matching import Book, PaperEvent
-from trading_intents.brokers.paper.model import CAPABILITIES, Order, Source
+from trading_intents.brokers.paper.matching import OrderBook, PaperEvent
+from trading_intents.brokers.paper.model import CAPABILITIES, PaperOrder, Source
 from trading_intents.brokers.paper.prices import TICK_MILLIS, tick_number
 from trading_intents.brokers.paper.quotes import channel
-from trading_intents.brokers.paper.venue.batches import AccountBooks, Reply, Request, Venue
+from trading_intents.brokers.paper.venue.batches import AccountBooks, PaperVenue, VenueReply, VenueRequest
 from trading_intents.brokers.port import (
     Absent,
     AccountSnapshot,
@@ -46,11 +46,11 @@ MAX_BOOKS_AT_ONCE = 50  # looked at before the others get their turn
 DOWN = "the link is down"
 
 
-def shared_venue(context: IntegrationContext) -> Venue:
+def shared_venue(context: IntegrationContext) -> PaperVenue:
     """The one of this process."""
     if "venue" not in context.shared:
         settings = context.settings
-        context.shared["venue"] = Venue(
+        context.shared["venue"] = PaperVenue(
             context.open_transactions(),
             int(settings["PAPER_SEED"]),
             Decimal(settings["PAPER_CASH"]),
@@ -58,7 +58,7 @@ def shared_venue(context: IntegrationContext) -> Venue:
             context.clock,
         )
     venue = context.shared["venue"]
-    assert isinstance(venue, Venue)
+    assert isinstance(venue, PaperVenue)
     return venue
 
 
@@ -161,7 +161,7 @@ class PaperBroker:
     async def _send(self, command: str, ticket: OrderTicket, deadline: float) -> CommandResult:
         if self._down.is_set():
             return CommandResult(outcome=Outcome.NOT_SENT, message=DOWN)
-        request = Request(self._books, command, ticket)
+        request = VenueRequest(self._books, command, ticket)
         try:
             async with asyncio.timeout(deadline - self._context.clock.monotonic()):
                 return await self._answer(await self._venue.take(request))
@@ -177,7 +177,7 @@ class PaperBroker:
         except StatementRefused as error:
             return CommandResult(outcome=Outcome.NOT_SENT, message=f"the database refused: {error.code}")
 
-    async def _answer(self, reply: Reply) -> CommandResult:
+    async def _answer(self, reply: VenueReply) -> CommandResult:
         """As the broker gives it, but for what is scripted to go wrong."""
         if FaultKind.DELAY in reply.faults:
             await asyncio.sleep(reply.faults.delay_millis / 1000)
@@ -288,14 +288,14 @@ class PaperBroker:
             self._quotes_seconds = now_seconds
             due |= await self._find_quoted()
         if due:
-            await self._venue.take(Request(self._books, symbols=frozenset(due)))
+            await self._venue.take(VenueRequest(self._books, symbols=frozenset(due)))
 
     async def _check(self) -> None:
         """What another process did to the account is worked from here on."""
         async with self._context.database.transaction(read_only=True) as tx:
             number = await store.count_events(tx, self._context.account.id)
         if self._books.totals is None or self._books.totals.events != number:
-            await self._venue.take(Request(self._books))
+            await self._venue.take(VenueRequest(self._books))
         if self._books.totals and self._books.totals.events > self._told:
             self._news.set()
 
@@ -311,7 +311,7 @@ class PaperBroker:
                 due.add(book.symbol)
         return due
 
-    def _is_near(self, book: Book, tick: int) -> bool:
+    def _is_near(self, book: OrderBook, tick: int) -> bool:
         if book.checked_tick >= tick:
             return False
         if self._venue.next_match_tick(book, max(book.checked_tick, book.holding.number), tick) is not None:
@@ -348,7 +348,7 @@ async def _events_since(tx: Tx, account_id: UUID, since: datetime) -> list[Broke
     return found
 
 
-def _snapshot(order: Order, events: Sequence[BrokerEvent]) -> OrderSnapshot:
+def _snapshot(order: PaperOrder, events: Sequence[BrokerEvent]) -> OrderSnapshot:
     return OrderSnapshot(
         client_order_id=order.client_order_id,
         broker_order_id=order.broker_order_id,

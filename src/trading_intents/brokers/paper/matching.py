@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from trading_intents.brokers.paper.model import (
     ZERO,
-    Account,
-    Holding,
-    Order,
-    OrderStatus,
+    PaperAccount,
+    PaperHolding,
+    PaperOrder,
+    PaperOrderStatus,
+    PaperTerms,
     Quote,
-    Terms,
     exact,
     expiry,
     made_id,
@@ -47,13 +47,13 @@ class PaperEvent(FrozenStruct, frozen=True):
 
 
 @dataclass(slots=True)
-class Book:
+class OrderBook:
     seed: int
     account_id: str
     symbol: Symbol
-    account: Account
-    holding: Holding
-    orders: dict[int, Order]  # those that work, and one that a command names
+    account: PaperAccount
+    holding: PaperHolding
+    orders: dict[int, PaperOrder]  # those that work, and one that a command names
     quote: Quote | None = None
     overfill: bool = False  # a scripted fault: the next fill is twice what it should be
     events: list[PaperEvent] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Book:
     def levels(self) -> PriceLevels:
         """Of the orders that work."""
         if self._levels is None:
-            self._levels = price_levels(o for o in self.orders.values() if o.status is OrderStatus.WORKING)
+            self._levels = price_levels(o for o in self.orders.values() if o.status is PaperOrderStatus.WORKING)
         return self._levels
 
     def show(self, quote: Quote | None) -> None:
@@ -89,13 +89,13 @@ class Book:
         with exact():
             self._expire(now)
 
-    def submit(self, client_order_id: str, terms: Terms, at: datetime, refusal: str | None = None) -> Order:
+    def submit(self, client_order_id: str, terms: PaperTerms, at: datetime, refusal: str | None = None) -> PaperOrder:
         """Given back as accepted or REJECTED; `orders` has what became of it. `refusal` is a scripted one."""
         with exact():
             self._expire(at)
             number = self.account.orders + 1
             self.account = replace(self.account, orders=number, places=self.account.places + 1)
-            order = Order(
+            order = PaperOrder(
                 number=number,
                 broker_order_id=made_id(self.seed, self.account_id, "order", number),
                 client_order_id=client_order_id,
@@ -108,7 +108,7 @@ class Book:
             order = order if reason else self._with_reserve(order, at)
             reason = reason or self._lacks_power(order, ZERO)
             if reason:
-                order = replace(order, status=OrderStatus.REJECTED, reserve_price=ZERO)
+                order = replace(order, status=PaperOrderStatus.REJECTED, reserve_price=ZERO)
             self._put(order)
             self._tell(order, EventKind.REJECTED if reason else EventKind.ACCEPTED, at, reason=reason)
             if not reason:
@@ -116,7 +116,12 @@ class Book:
             return order
 
     def replace(
-        self, order: Order | None, client_order_id: str, terms: Terms, at: datetime, refusal: str | None = None
+        self,
+        order: PaperOrder | None,
+        client_order_id: str,
+        terms: PaperTerms,
+        at: datetime,
+        refusal: str | None = None,
     ) -> str | None:
         """Why not, or None."""
         with exact():
@@ -129,11 +134,13 @@ class Book:
                 return reason
             self._put(changed)
             self._tell(changed, EventKind.REPLACED, at, replaces=order.client_order_id)
-            if changed.status is OrderStatus.WORKING:
+            if changed.status is PaperOrderStatus.WORKING:
                 self._work(order.number, at, arrived=True)
             return None
 
-    def cancel(self, order: Order | None, client_order_id: str, at: datetime, refusal: str | None = None) -> str | None:
+    def cancel(
+        self, order: PaperOrder | None, client_order_id: str, at: datetime, refusal: str | None = None
+    ) -> str | None:
         """Why not, or None."""
         with exact():
             self._expire(at)
@@ -142,12 +149,12 @@ class Book:
             if order is None or reason:
                 self._tell(order, EventKind.CANCEL_REJECTED, at, client_order_id=client_order_id, reason=reason)
                 return reason
-            self._end(order, OrderStatus.CANCELLED, at, None, client_order_id)
+            self._end(order, PaperOrderStatus.CANCELLED, at, None, client_order_id)
             return None
 
     def _amended(
-        self, order: Order | None, client_order_id: str, terms: Terms, at: datetime
-    ) -> tuple[Order | None, str | None]:
+        self, order: PaperOrder | None, client_order_id: str, terms: PaperTerms, at: datetime
+    ) -> tuple[PaperOrder | None, str | None]:
         """The next generation, at the end of the queue; or why there is none."""
         reason = _unchangeable(order)
         if order is None or reason:
@@ -167,15 +174,15 @@ class Book:
         if flaw:
             return None, flaw
         if terms.quantity <= order.filled:
-            return replace(changed, status=OrderStatus.FILLED), None
+            return replace(changed, status=PaperOrderStatus.FILLED), None
         changed = self._with_reserve(changed, at)
         return changed, self._lacks_position(changed) or self._lacks_power(changed, order.reserved)
 
-    def _queue(self) -> list[Order]:
-        working = (order for order in self.orders.values() if order.status is OrderStatus.WORKING)
+    def _queue(self) -> list[PaperOrder]:
+        working = (order for order in self.orders.values() if order.status is PaperOrderStatus.WORKING)
         return sorted(working, key=lambda order: order.place)
 
-    def _others(self, order: Order, side: OrderSide) -> list[Order]:
+    def _others(self, order: PaperOrder, side: OrderSide) -> list[PaperOrder]:
         return [other for other in self._queue() if other.terms.side is side and other.number != order.number]
 
     def _see(self, quote: Quote, trades: bool) -> None:
@@ -191,7 +198,7 @@ class Book:
             if order.expires_at <= at:
                 days = order.terms.time_in_force is TimeInForce.GOOD_TILL_CANCEL
                 self._end(
-                    order, OrderStatus.EXPIRED, order.expires_at, "good_till_cancel_ended" if days else "day_ended"
+                    order, PaperOrderStatus.EXPIRED, order.expires_at, "good_till_cancel_ended" if days else "day_ended"
                 )
 
     def _work(self, number: int, at: datetime, arrived: bool) -> None:
@@ -207,10 +214,10 @@ class Book:
         if quote is not None and fresh:
             self._trade(order, quote, at, arrived)
         rest = self.orders[number]
-        if rest.status is OrderStatus.WORKING and rest.terms.time_in_force in _KILLED:
-            self._end(rest, OrderStatus.CANCELLED, at, _KILLED[rest.terms.time_in_force])
+        if rest.status is PaperOrderStatus.WORKING and rest.terms.time_in_force in _KILLED:
+            self._end(rest, PaperOrderStatus.CANCELLED, at, _KILLED[rest.terms.time_in_force])
 
-    def _trade(self, order: Order, quote: Quote, at: datetime, arrived: bool) -> None:
+    def _trade(self, order: PaperOrder, quote: Quote, at: datetime, arrived: bool) -> None:
         terms = order.terms
         limit = terms.limit_price
         if touches(terms, quote):
@@ -227,13 +234,13 @@ class Book:
             if self._fill(order, size, limit, at, displayed=False):
                 self._trade_left -= size
 
-    def _fill(self, order: Order, size: Decimal, price: Decimal, at: datetime, displayed: bool = True) -> bool:
+    def _fill(self, order: PaperOrder, size: Decimal, price: Decimal, at: datetime, displayed: bool = True) -> bool:
         """Whether anything was; what it is not allowed to have ends the order."""
         whole = order.terms.time_in_force is TimeInForce.FILL_OR_KILL
         allowed, reason = self._allowed(order, size, price)
         if allowed <= 0 or (whole and allowed < order.leaves):
             if reason and size > 0 and not whole:
-                self._end(order, OrderStatus.CANCELLED, at, reason)
+                self._end(order, PaperOrderStatus.CANCELLED, at, reason)
             return False
         if displayed and order.terms.side is OrderSide.BUY:
             self.holding = replace(self.holding, ask_taken=self.holding.ask_taken + allowed)
@@ -247,11 +254,11 @@ class Book:
         self._levels = None
         exec_id = made_id(self.seed, self.account_id, "fill", self.account.events + 1)
         self._tell(filled, EventKind.FILL, at, exec_id=exec_id, quantity=quantity, price=price)
-        if reason and filled.status is OrderStatus.WORKING:
-            self._end(filled, OrderStatus.CANCELLED, at, reason)
+        if reason and filled.status is PaperOrderStatus.WORKING:
+            self._end(filled, PaperOrderStatus.CANCELLED, at, reason)
         return True
 
-    def _allowed(self, order: Order, size: Decimal, price: Decimal) -> tuple[Decimal, str | None]:
+    def _allowed(self, order: PaperOrder, size: Decimal, price: Decimal) -> tuple[Decimal, str | None]:
         """How much of it the account may trade, and why not more."""
         if size <= 0:
             return ZERO, None
@@ -263,7 +270,9 @@ class Book:
         grows = abs(holding.position) > abs(self.holding.position)
         return (ZERO, NO_BUYING_POWER) if grows and account.buying_power < 0 else (size, None)
 
-    def _booked(self, order: Order, quantity: Decimal, price: Decimal) -> tuple[Order, Account, Holding]:
+    def _booked(
+        self, order: PaperOrder, quantity: Decimal, price: Decimal
+    ) -> tuple[PaperOrder, PaperAccount, PaperHolding]:
         held = self.holding
         signed = quantity if order.terms.side is OrderSide.BUY else -quantity
         after, short_value = held.position + signed, held.short_value
@@ -279,7 +288,7 @@ class Book:
             filled=filled,
             paid=order.paid + quantity * price,
             covers=max(order.covers - quantity, ZERO),
-            status=OrderStatus.FILLED if filled >= order.terms.quantity else order.status,
+            status=PaperOrderStatus.FILLED if filled >= order.terms.quantity else order.status,
         )
         account = replace(
             self.account,
@@ -289,7 +298,7 @@ class Book:
         )
         return booked, account, replace(held, position=after, short_value=short_value)
 
-    def _with_reserve(self, order: Order, at: datetime) -> Order:
+    def _with_reserve(self, order: PaperOrder, at: datetime) -> PaperOrder:
         """What the account must be able to pay for it: at its limit, else at the price that is there."""
         terms, fresh = order.terms, self.quote is not None and self.quote.is_fresh(at)
         stop, limit = terms.stop_price or ZERO, terms.limit_price or ZERO
@@ -304,10 +313,10 @@ class Book:
             case OrderSide.SELL_SHORT:
                 return replace(order, reserve_price=max(limit, stop if order.waits_for_trigger else seen))
 
-    def _lacks_power(self, order: Order, released: Decimal) -> str | None:
+    def _lacks_power(self, order: PaperOrder, released: Decimal) -> str | None:
         return NO_BUYING_POWER if order.reserved > max(self.account.buying_power + released, ZERO) else None
 
-    def _lacks_position(self, order: Order) -> str | None:
+    def _lacks_position(self, order: PaperOrder) -> str | None:
         held = self.holding.position
         if order.terms.side is OrderSide.SELL:
             promised = sum((other.leaves for other in self._others(order, OrderSide.SELL)), ZERO)
@@ -316,13 +325,18 @@ class Book:
         return LONG_POSITION if order.terms.side is OrderSide.SELL_SHORT and held > 0 else None
 
     def _end(
-        self, order: Order, status: OrderStatus, at: datetime, reason: str | None, client_order_id: str | None = None
+        self,
+        order: PaperOrder,
+        status: PaperOrderStatus,
+        at: datetime,
+        reason: str | None,
+        client_order_id: str | None = None,
     ) -> None:
         ended = replace(order, status=status)
         self._put(ended)
         self._tell(ended, EventKind(status.value), at, client_order_id=client_order_id, reason=reason)
 
-    def _put(self, order: Order) -> None:
+    def _put(self, order: PaperOrder) -> None:
         before = self.orders.get(order.number)
         delta = order.reserved - (before.reserved if before else ZERO)
         self.account = replace(self.account, reserved=self.account.reserved + delta)
@@ -332,7 +346,7 @@ class Book:
 
     def _tell(
         self,
-        order: Order | None,
+        order: PaperOrder | None,
         kind: EventKind,
         at: datetime,
         *,
@@ -367,7 +381,7 @@ class Book:
         self.events.append(PaperEvent(order.number if order else None, event, self.account.events))
 
 
-def _unchangeable(order: Order | None) -> str | None:
+def _unchangeable(order: PaperOrder | None) -> str | None:
     if order is None:
         return UNKNOWN_ORDER
-    return None if order.status is OrderStatus.WORKING else TOO_LATE
+    return None if order.status is PaperOrderStatus.WORKING else TOO_LATE

@@ -83,7 +83,7 @@ class Quote(FrozenStruct, frozen=True, kw_only=True):
         return self.source is Source.WALK or now - self.at <= QUOTE_LIFE
 
 
-class OrderStatus(StrEnum):
+class PaperOrderStatus(StrEnum):
     WORKING = "WORKING"
     FILLED = "FILLED"
     CANCELLED = "CANCELLED"
@@ -91,7 +91,7 @@ class OrderStatus(StrEnum):
     REJECTED = "REJECTED"
 
 
-class Terms(FrozenStruct, frozen=True, kw_only=True):
+class PaperTerms(FrozenStruct, frozen=True, kw_only=True):
     """What a submit or a replace asks for."""
 
     symbol: Symbol
@@ -103,13 +103,13 @@ class Terms(FrozenStruct, frozen=True, kw_only=True):
     time_in_force: TimeInForce
 
 
-class Order(FrozenStruct, frozen=True, kw_only=True):
+class PaperOrder(FrozenStruct, frozen=True, kw_only=True):
     number: int  # in its account, from 1
     broker_order_id: str
     client_order_id: str  # of the version that works
-    terms: Terms
+    terms: PaperTerms
     place: int  # in the queue; a replace takes a new one
-    status: OrderStatus = OrderStatus.WORKING
+    status: PaperOrderStatus = PaperOrderStatus.WORKING
     triggered: bool = False
     filled: Decimal = ZERO
     paid: Decimal = ZERO  # quantity times price of all its fills
@@ -120,7 +120,7 @@ class Order(FrozenStruct, frozen=True, kw_only=True):
 
     @property
     def leaves(self) -> Decimal:
-        return max(self.terms.quantity - self.filled, ZERO) if self.status is OrderStatus.WORKING else ZERO
+        return max(self.terms.quantity - self.filled, ZERO) if self.status is PaperOrderStatus.WORKING else ZERO
 
     @property
     def reserved(self) -> Decimal:
@@ -131,7 +131,7 @@ class Order(FrozenStruct, frozen=True, kw_only=True):
         return self.terms.kind in (OrderKind.STOP, OrderKind.STOP_LIMIT) and not self.triggered
 
 
-class Account(FrozenStruct, frozen=True, kw_only=True):
+class PaperAccount(FrozenStruct, frozen=True, kw_only=True):
     """Totals over all symbols, and the last numbers given out."""
 
     cash: Decimal
@@ -147,7 +147,7 @@ class Account(FrozenStruct, frozen=True, kw_only=True):
         return self.cash - self.reserved - SHORT_MARGIN * self.short_value
 
 
-class Holding(FrozenStruct, frozen=True, kw_only=True):
+class PaperHolding(FrozenStruct, frozen=True, kw_only=True):
     """A symbol in an account: the position, and how much of the present quote's displayed sizes it has used."""
 
     position: Decimal = ZERO  # negative: short

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import ROUND_CEILING, Decimal
 
-from trading_intents.brokers.paper.model import CAPABILITIES, NEEDS, Order, Quote, Terms, exact, tick_of
+from trading_intents.brokers.paper.model import CAPABILITIES, NEEDS, PaperOrder, PaperTerms, Quote, exact, tick_of
 from trading_intents.brokers.paper.prices import CENT, HALF_SPREAD_CENTS
 from trading_intents.trading import OrderSide, Symbol, parse_symbol
 
@@ -14,7 +14,7 @@ NO_ORDERS_AWAY = Decimal(10_000)  # where nothing rests: further than the walk e
 BAD_STEP, BAD_TICK = "quantity_off_step", "price_off_tick"
 
 
-def find_flaw(terms: Terms) -> str | None:
+def find_flaw(terms: PaperTerms) -> str | None:
     """The first reason to refuse, or None."""
     if parse_symbol(terms.symbol) != terms.symbol:
         return BAD_SYMBOL
@@ -39,11 +39,11 @@ def _is_multiple(amount: Decimal, step: Decimal) -> bool:
         return amount > 0 and amount % step == 0
 
 
-def market_price(terms: Terms, quote: Quote) -> Decimal:
+def market_price(terms: PaperTerms, quote: Quote) -> Decimal:
     return quote.ask if terms.side is OrderSide.BUY else quote.bid
 
 
-def touches(terms: Terms, quote: Quote) -> bool:
+def touches(terms: PaperTerms, quote: Quote) -> bool:
     """Whether the quote's other side is at the limit or better; any is, for an order without one."""
     limit = terms.limit_price
     if limit is None:
@@ -51,14 +51,14 @@ def touches(terms: Terms, quote: Quote) -> bool:
     return quote.ask <= limit if terms.side is OrderSide.BUY else quote.bid >= limit
 
 
-def is_traded_through(terms: Terms, quote: Quote) -> bool:
+def is_traded_through(terms: PaperTerms, quote: Quote) -> bool:
     """A trade beyond the limit. One at the limit went to those who were there before."""
     if terms.limit_price is None or quote.last is None:
         return False
     return quote.last < terms.limit_price if terms.side is OrderSide.BUY else quote.last > terms.limit_price
 
 
-def is_triggered(terms: Terms, quote: Quote) -> bool:
+def is_triggered(terms: PaperTerms, quote: Quote) -> bool:
     assert terms.stop_price is not None
     seen = quote.last if quote.last is not None else market_price(terms, quote)
     return seen >= terms.stop_price if terms.side is OrderSide.BUY else seen <= terms.stop_price
@@ -104,7 +104,7 @@ class PriceLevels:
         return max(0, int((nearest / CENT).to_integral_value(ROUND_CEILING)))
 
 
-def price_levels(orders: Iterable[Order]) -> PriceLevels:
+def price_levels(orders: Iterable[PaperOrder]) -> PriceLevels:
     any_price, expires_at = False, None
     limits: dict[bool, list[Decimal]] = {True: [], False: []}
     stops: dict[bool, list[Decimal]] = {True: [], False: []}

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from trading_intents.brokers.paper.model import Order, OrderStatus, Quote, Source, Terms
+from trading_intents.brokers.paper.model import PaperOrder, PaperOrderStatus, PaperTerms, Quote, Source
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pipeline import Statement
@@ -17,7 +17,7 @@ from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
 EVENTS_A_READ = 1_000
 
 
-class Target(msgspec.Struct, frozen=True):
+class CommandTarget(msgspec.Struct, frozen=True):
     """An order that a REPLACE or CANCEL names by any id that it ever had."""
 
     account_id: UUID
@@ -25,7 +25,7 @@ class Target(msgspec.Struct, frozen=True):
     broker_order_id: str | None
 
 
-class OrderRow(msgspec.Struct):
+class PaperOrderRow(msgspec.Struct):
     account_id: UUID
     number: int
     broker_order_id: str
@@ -38,7 +38,7 @@ class OrderRow(msgspec.Struct):
     stop_price: Decimal | None
     time_in_force: TimeInForce
     place: int
-    status: OrderStatus
+    status: PaperOrderStatus
     triggered: bool
     filled: Decimal
     paid: Decimal
@@ -47,12 +47,12 @@ class OrderRow(msgspec.Struct):
     accepted_at: datetime
     expires_at: datetime
 
-    def order(self) -> Order:
-        return Order(
+    def order(self) -> PaperOrder:
+        return PaperOrder(
             number=self.number,
             broker_order_id=self.broker_order_id,
             client_order_id=self.client_order_id,
-            terms=Terms(
+            terms=PaperTerms(
                 symbol=Symbol(self.symbol),
                 side=self.side,
                 kind=self.kind,
@@ -73,7 +73,7 @@ class OrderRow(msgspec.Struct):
         )
 
 
-ORDER_FIELDS = tuple(name for name in Order.__struct_fields__ if name != "terms")
+ORDER_FIELDS = tuple(name for name in PaperOrder.__struct_fields__ if name != "terms")
 
 
 class EventRow(msgspec.Struct):
@@ -105,9 +105,9 @@ EVENT_FIELDS = EventRow.__struct_fields__[1:]
 
 
 class TargetRow(msgspec.Struct):
-    order: OrderRow
+    order: PaperOrderRow
     events: list[EventRow]
-    asked: Target | None = None
+    asked: CommandTarget | None = None
 
 
 def quote_of(row: Row) -> Quote:
@@ -124,7 +124,7 @@ def quote_of(row: Row) -> Quote:
     )
 
 
-def find_targets(targets: Sequence[Target]) -> Statement:
+def find_targets(targets: Sequence[CommandTarget]) -> Statement:
     """The orders that are meant, each with all of its events so far. By the client order id, where there is one."""
     return Statement(
         """
@@ -151,9 +151,9 @@ def find_targets(targets: Sequence[Target]) -> Statement:
     )
 
 
-async def find_order(tx: Tx, account_id: UUID, client_order_id: str) -> tuple[Order, list[BrokerEvent]] | None:
+async def find_order(tx: Tx, account_id: UUID, client_order_id: str) -> tuple[PaperOrder, list[BrokerEvent]] | None:
     """The order that a command with this id made or meant, and all that happened to it."""
-    statement = find_targets([Target(account_id, client_order_id, None)])
+    statement = find_targets([CommandTarget(account_id, client_order_id, None)])
     texts = [text for (text,) in map(tuple, await tx.fetch(statement.sql, *statement.arguments))]
     found = [msgspec.json.decode(text, type=TargetRow) for text in texts]
     return (found[0].order.order(), [each.event() for each in found[0].events]) if found else None
@@ -169,7 +169,7 @@ async def read_now(tx: Tx) -> datetime:
     return now
 
 
-async def list_open(tx: Tx, account_id: UUID) -> list[tuple[Order, list[BrokerEvent]]]:
+async def list_open(tx: Tx, account_id: UUID) -> list[tuple[PaperOrder, list[BrokerEvent]]]:
     """Every order that works, with its events."""
     rows = await tx.fetch(
         """

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from trading_intents.accounts.vault import Vault
-from trading_intents.brokers.port import AccountSnapshot, Broker, BrokerEvent, StreamGap
+from trading_intents.brokers.port import AccountSnapshot, BrokerAdapter, BrokerEvent, StreamGap
 from trading_intents.brokers.registry import Registry
 from trading_intents.brokers.sanitizing import sanitize_id
 from trading_intents.clock import Clock
@@ -66,7 +66,7 @@ class EventReader:
     def __init__(
         self,
         account_ref: AccountRef,
-        broker: Broker,
+        broker: BrokerAdapter,
         dependencies: SessionDependencies,
         is_unseen: Callable[[BrokerEvent], bool],
         on_event: Callable[[], None],

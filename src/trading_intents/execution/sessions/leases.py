@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from trading_intents.accounts.model import Connection
+from trading_intents.accounts.model import ConnectionState
 from trading_intents.execution.sessions import store
 from trading_intents.execution.sessions.event_reader import SessionDependencies
 from trading_intents.execution.sessions.session import BrokerSession
@@ -60,7 +60,7 @@ class Leases:
         self._valid_until = 0.0
         self._wakeup = asyncio.Event()
         self._states_changed = asyncio.Event()
-        self._reported: dict[UUID, Connection] = {}
+        self._reported: dict[UUID, ConnectionState] = {}
         self._seen_at = self._brokerless_at = dependencies.clock.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: set[asyncio.Task[None]] = set()
@@ -250,9 +250,9 @@ class Leases:
             else:
                 self._reported |= new_facts
 
-    def _measure(self, states: Mapping[UUID, Connection]) -> None:
+    def _measure(self, states: Mapping[UUID, ConnectionState]) -> None:
         counts = Counter(states.values())
-        for state in Connection:
+        for state in ConnectionState:
             self._dependencies.metrics.execution_links.labels(state).set(counts[state])
         self._dependencies.metrics.execution_breakers.set(sum(link.breaker.is_open for link in self.links.values()))
 

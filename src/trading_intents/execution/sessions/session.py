@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from trading_intents.accounts.model import Connection
+from trading_intents.accounts.model import ConnectionState
 from trading_intents.accounts.vault import SecretRef
 from trading_intents.brokers.port import (
     AuthFailed,
-    Broker,
     BrokerAccount,
+    BrokerAdapter,
     BrokerEvent,
     BrokerUnavailable,
     CommandResult,
@@ -38,7 +38,7 @@ LOOKUP_SECONDS = 3.0
 MAX_REMEMBERED = 1_000
 # Before the link is opened again, and between snapshots while the broker is in doubt.
 PAUSES_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-NO_CREDENTIAL = frozenset({Connection.CREDENTIAL_MISSING, Connection.CREDENTIAL_REJECTED})
+NO_CREDENTIAL = frozenset({ConnectionState.CREDENTIAL_MISSING, ConnectionState.CREDENTIAL_REJECTED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,14 @@ class BrokerSession:
         self.account_ref, self.token, self._dependencies = account_ref, token, dependencies
         self.account_text = str(account_ref.account_id)  # it is named in every claim
         self.integration: Integration | None = dependencies.brokers.integration(account_ref.broker)
-        self.state = Connection.DISCONNECTED
+        self.state = ConnectionState.DISCONNECTED
         self.is_closed = False  # the account is, for good
         self.has_events = False  # anything since it was last asked
         self._answers: dict[str, BrokerEvent] = {}  # what answers told lately: most of what the stream tells too
         self.breaker = Breaker()
         self.budget = Budget(self.integration.capabilities.requests_per_minute if self.integration else None)
         self.in_flight = 0  # commands that are marked, and not recorded yet
-        self._broker: Broker | None = None
+        self._broker: BrokerAdapter | None = None
         self._calls = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -80,7 +80,7 @@ class BrokerSession:
 
     @property
     def is_up(self) -> bool:
-        return self.state is Connection.CONNECTED
+        return self.state is ConnectionState.CONNECTED
 
     def may_submit(self) -> bool:
         now = self._dependencies.clock.monotonic()
@@ -174,12 +174,12 @@ class BrokerSession:
         failures = 0
         while True:
             began = self._dependencies.clock.monotonic()
-            state = Connection.DISCONNECTED
+            state = ConnectionState.DISCONNECTED
             try:
                 state = await self._run_session()
             except AuthFailed as error:
                 self._log_once("broker credential refused", str(error))
-                state = Connection.CREDENTIAL_REJECTED
+                state = ConnectionState.CREDENTIAL_REJECTED
             except Exception as error:
                 self._log_once("broker link ended", _explain(error))
             finally:
@@ -207,16 +207,16 @@ class BrokerSession:
                     self._wakeup.clear()
                     await self._wakeup.wait()
 
-    async def _run_session(self) -> Connection:
+    async def _run_session(self) -> ConnectionState:
         """From opening the link to its end; gives the state that it leaves behind."""
         self._refreshed = False
         setup = await self._read()
         self.is_closed = setup.closed
         if setup.closed or self.integration is None:
-            return Connection.DISCONNECTED
+            return ConnectionState.DISCONNECTED
         if self.integration.capabilities.credential_fields and setup.sealed is None:
-            return Connection.CREDENTIAL_MISSING
-        self._show(Connection.CONNECTING)
+            return ConnectionState.CREDENTIAL_MISSING
+        self._show(ConnectionState.CONNECTING)
         broker = self.integration.connect(await self._context(setup))
         try:
             await self._listen(broker, setup)
@@ -225,7 +225,7 @@ class BrokerSession:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await broker.close()
-        return Connection.DISCONNECTED
+        return ConnectionState.DISCONNECTED
 
     async def _read(self) -> _SessionSetup:
         async with self._dependencies.pool.transaction(read_only=True) as tx:
@@ -253,7 +253,7 @@ class BrokerSession:
             dependencies.shared[account_ref.broker],
         )
 
-    async def _listen(self, broker: Broker, setup: _SessionSetup) -> None:
+    async def _listen(self, broker: BrokerAdapter, setup: _SessionSetup) -> None:
         """Reconcile while what comes in is buffered, then write down what comes, until the stream ends."""
         reader = EventReader(
             self.account_ref, broker, self._dependencies, self._is_unseen, self._on_event, self._on_healthy
@@ -265,7 +265,7 @@ class BrokerSession:
                 reader.start()
                 await reader.reconcile()
             self._broker, self._logged = broker, None
-            self._show(Connection.CONNECTED)
+            self._show(ConnectionState.CONNECTED)
             await _first_of(reader.listen(), self._supervise(reader, setup))
         finally:
             await reader.close()
@@ -308,7 +308,7 @@ class BrokerSession:
                 with contextlib.suppress(BrokerUnavailable, TimeoutError, PlatformError):
                     await reader.reconcile_open()
 
-    def _show(self, state: Connection) -> None:
+    def _show(self, state: ConnectionState) -> None:
         if state is not self.state:
             self.state = state
             self._dependencies.on_state_change()

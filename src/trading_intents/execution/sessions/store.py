@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from trading_intents.accounts.model import Connection
+from trading_intents.accounts.model import ConnectionState
 from trading_intents.storage.database import Row, Tx
 
 LEASE_SECONDS = 5.0
@@ -128,7 +128,7 @@ async def forget_closed(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) ->
     return [row["account_id"] for row in rows]
 
 
-async def show_connections(tx: Tx, worker_id: UUID, states: Mapping[UUID, Connection]) -> None:
+async def show_connections(tx: Tx, worker_id: UUID, states: Mapping[UUID, ConnectionState]) -> None:
     """What is not ours any more is another's to tell."""
     await tx.execute(
         """

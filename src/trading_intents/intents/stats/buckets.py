@@ -10,9 +10,9 @@ from trading_intents.intents.stats.model import (
     KEEP_SECONDS,
     OPEN,
     WINDOWS_SECONDS,
-    Entry,
     Measure,
     Stats,
+    StatsEntry,
     Window,
     begin,
     cover,
@@ -123,7 +123,7 @@ async def _read_entries(tx: Tx, account_id: UUID, start: datetime) -> Counted:
     return [tuple(row.values()) for row in rows]
 
 
-def insert_entries(entries: Sequence[Entry]) -> Statement:
+def insert_entries(entries: Sequence[StatsEntry]) -> Statement:
     """Waits for nobody. Runs in a pipeline and in a pool's transaction alike."""
     return Statement(
         """

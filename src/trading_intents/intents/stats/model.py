@@ -46,7 +46,7 @@ class Measure(StrEnum):
     ACK_MILLIS = "ack_millis"  # see ack_key; acknowledged
 
 
-class Entry(FrozenStruct, frozen=True):
+class StatsEntry(FrozenStruct, frozen=True):
     account_id: UUID | str
     organization_id: UUID | str
     at: datetime
@@ -55,9 +55,9 @@ class Entry(FrozenStruct, frozen=True):
     amount: Decimal = Decimal(1)
 
 
-def sum_up(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+def sum_up(entries: Iterable[StatsEntry]) -> tuple[StatsEntry, ...]:
     """The same counts in fewer entries, as exact: of what falls into the same narrowest bucket one stays."""
-    sums: dict[tuple[object, ...], Entry] = {}
+    sums: dict[tuple[object, ...], StatsEntry] = {}
     for entry in entries:
         at = entry.at.replace(second=0, microsecond=0)
         place = entry.account_id, at, entry.measure, entry.key

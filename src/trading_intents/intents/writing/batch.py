@@ -22,7 +22,7 @@ from trading_intents.intents.model import (
     decide,
 )
 from trading_intents.intents.stats import buckets
-from trading_intents.intents.stats.model import EVERY_REASON, Entry, Measure
+from trading_intents.intents.stats.model import EVERY_REASON, Measure, StatsEntry
 from trading_intents.intents.store import ActionPlace
 from trading_intents.intents.writing import statements
 from trading_intents.intents.writing.batch_state import BatchReads, BatchState, parse_replies, read_state, symbol_of
@@ -212,7 +212,7 @@ class _BatchBuilder:
         self._created_at = rfc3339(state.now)
         self.batch = statements.BatchWrites()
         self._refusals: list[tuple[str, ...]] = []
-        self._counts: list[Entry] = []
+        self._counts: list[StatsEntry] = []
         self._pending_events: list[
             tuple[Record, AccountState, bytes | None]
         ] = []  # each with its changed order's message
@@ -359,6 +359,6 @@ class _BatchBuilder:
             (self._make_id(self._state.now), organization_id, account_id, action_type, symbol, reasons, principal_id)
         )
         self._counts += [
-            Entry(account_id, organization_id, self._state.now, Measure.REFUSED, reason)
+            StatsEntry(account_id, organization_id, self._state.now, Measure.REFUSED, reason)
             for reason in (EVERY_REASON, *rejected.reasons)
         ]

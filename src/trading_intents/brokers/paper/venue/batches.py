@@ -11,12 +11,20 @@ import msgspec
 from msgspec.structs import replace
 
 from trading_intents.brokers.paper.faults import ActiveFaults, FaultKind, draw_faults
-from trading_intents.brokers.paper.matching import Book, PaperEvent
-from trading_intents.brokers.paper.model import Account, Holding, Order, OrderStatus, Quote, Source, Terms
+from trading_intents.brokers.paper.matching import OrderBook, PaperEvent
+from trading_intents.brokers.paper.model import (
+    PaperAccount,
+    PaperHolding,
+    PaperOrder,
+    PaperOrderStatus,
+    PaperTerms,
+    Quote,
+    Source,
+)
 from trading_intents.brokers.paper.prices import tick_number, walk_middle_cents, walk_quote
-from trading_intents.brokers.paper.store import Target, find_targets
+from trading_intents.brokers.paper.store import CommandTarget, find_targets
 from trading_intents.brokers.paper.venue import store
-from trading_intents.brokers.paper.venue.store import Arrival, Fault, Place
+from trading_intents.brokers.paper.venue.store import Arrival, BookKey, Fault
 from trading_intents.brokers.port import DUPLICATE_ID, BrokerEvent, CommandResult, OrderTicket, Outcome
 from trading_intents.clock import Clock, Pacer
 from trading_intents.ids import OrganizationId
@@ -32,7 +40,7 @@ TOO_MANY_ORDERS = "too_many_working_orders"
 LOCKED = "the account is held elsewhere"
 
 
-class Reply(FrozenStruct, frozen=True):
+class VenueReply(FrozenStruct, frozen=True):
     result: CommandResult
     faults: ActiveFaults = ActiveFaults()
 
@@ -45,8 +53,8 @@ class AccountBooks:
     account_id: UUID
     organization_id: OrganizationId
     on_events: Callable[[Sequence[PaperEvent], Sequence[ActiveFaults]], None]  # once they are committed
-    totals: Account | None = None
-    books: dict[Symbol, Book] = field(default_factory=dict)
+    totals: PaperAccount | None = None
+    books: dict[Symbol, OrderBook] = field(default_factory=dict)
     is_closed: bool = False  # its session has ended: nothing more is taken
 
     def clear(self) -> None:
@@ -57,20 +65,20 @@ class AccountBooks:
         """Finished orders leave the books, and books without an order make room for others."""
         idle = []
         for symbol, book in self.books.items():
-            book.orders = {n: o for n, o in book.orders.items() if o.status is OrderStatus.WORKING}
+            book.orders = {n: o for n, o in book.orders.items() if o.status is PaperOrderStatus.WORKING}
             book.events, book.changed = [], set()
             if not book.orders:
                 idle.append(symbol)
         for symbol in idle[: max(0, len(idle) - MAX_IDLE_BOOKS)]:
             del self.books[symbol]
 
-    def working(self) -> list[Book]:
+    def working(self) -> list[OrderBook]:
         """The books in which orders work."""
         return [book for book in self.books.values() if book.orders]
 
 
 @dataclass(slots=True)
-class Request:
+class VenueRequest:
     """What a session asks of the venue: a command, or without a ticket that its books be brought up to now. Once it
     `is_taken` nobody knows what became of it before the reply."""
 
@@ -82,29 +90,29 @@ class Request:
     is_taken: bool = False
 
     @property
-    def places(self) -> set[Place]:
+    def places(self) -> set[BookKey]:
         symbols = {*self.symbols, *([self.ticket.symbol] if self.ticket else ())}
-        return {Place(self.books.account_id, symbol) for symbol in symbols}
+        return {BookKey(self.books.account_id, symbol) for symbol in symbols}
 
     @property
     def ids(self) -> list[tuple[UUID, str]]:
         return [(self.books.account_id, self.ticket.client_order_id)] if self.ticket else []
 
     @property
-    def target(self) -> Target | None:
+    def target(self) -> CommandTarget | None:
         if self.ticket is None or self.command == "SUBMIT":
             return None
-        return Target(self.books.account_id, self.ticket.orig_client_order_id, self.ticket.broker_order_id)
+        return CommandTarget(self.books.account_id, self.ticket.orig_client_order_id, self.ticket.broker_order_id)
 
 
 @dataclass(slots=True)
-class _Batch:
+class _VenueBatch:
     """What was read for the requests of one transaction, and what they made of it."""
 
     now: datetime
     faults: dict[UUID, list[Fault]]
     known: dict[tuple[UUID, str], int | None]
-    targets: dict[Target, tuple[Order, list[BrokerEvent]]]
+    targets: dict[CommandTarget, tuple[PaperOrder, list[BrokerEvent]]]
     arrivals: list[Arrival] = field(default_factory=list)
     spent: list[Fault] = field(default_factory=list)
 
@@ -113,7 +121,7 @@ class _TwoSessions(Exception):
     """Of one account are in a batch: what one does the other does not know."""
 
 
-class Venue:
+class PaperVenue:
     """One for all sessions of a process."""
 
     def __init__(
@@ -121,20 +129,20 @@ class Venue:
     ) -> None:
         self._transactions, self._seed, self._cash = transactions, seed, cash
         self._max_working_orders, self._clock = max_working_orders, clock
-        self._group: GroupCommit[Request, Reply] = GroupCommit(self._work)
+        self._group: GroupCommit[VenueRequest, VenueReply] = GroupCommit(self._work)
 
     async def open(self, books: AccountBooks) -> None:
         """Reads what the database has, and works what the market brought since."""
         books.clear()
         async with self._transactions.transaction() as tx:
             await tx.commit([store.insert_account(books.account_id, books.organization_id, self._cash)])
-        await self._group.put(Request(books))
+        await self._group.put(VenueRequest(books))
 
-    async def take(self, request: Request) -> Reply:
+    async def take(self, request: VenueRequest) -> VenueReply:
         """With all that wait by its turn. Unavailable: nothing happened. OutcomeUnknown: perhaps."""
         return await self._group.put(request)
 
-    def next_match_tick(self, book: Book, after: int, until: int) -> int | None:
+    def next_match_tick(self, book: OrderBook, after: int, until: int) -> int | None:
         """The first tick of the walk at which one of the book's orders could match; the walk is asked only as often as
         it can have come near."""
         tick = after + 1
@@ -145,7 +153,7 @@ class Venue:
             tick += away
         return None
 
-    async def _work(self, requests: list[Request]) -> list[Reply]:
+    async def _work(self, requests: list[VenueRequest]) -> list[VenueReply]:
         if len({id(r.books) for r in requests}) > len({r.books.account_id for r in requests}):
             raise _TwoSessions  # each by itself
         try:
@@ -162,12 +170,12 @@ class Venue:
         return replies
 
     async def _run(
-        self, tx: PipelinedTransaction, requests: Sequence[Request]
-    ) -> tuple[list[Reply], dict[UUID, list[PaperEvent]]]:
+        self, tx: PipelinedTransaction, requests: Sequence[VenueRequest]
+    ) -> tuple[list[VenueReply], dict[UUID, list[PaperEvent]]]:
         batch, totals, quotes = await self._read(tx, requests)
         replies, pacer = [], Pacer()
         for request in requests:
-            replies.append(self._apply(request, batch, quotes) if request.is_taken else Reply(_not_sent(LOCKED)))
+            replies.append(self._apply(request, batch, quotes) if request.is_taken else VenueReply(_not_sent(LOCKED)))
             await pacer.pause_if_due()
         taken = {request.books.account_id: request.books for request in requests if request.is_taken}
         books = [(account_id, book) for account_id, each in taken.items() for book in each.books.values()]
@@ -184,7 +192,7 @@ class Venue:
                 *([store.save_faults(batch.spent)] if batch.spent else ()),
                 *([store.add_commands(batch.arrivals)] if batch.arrivals else ()),
                 *([store.save_orders(orders)] if orders else ()),
-                *([store.save_holdings({Place(k, b.symbol): b.holding for k, b in changed})] if changed else ()),
+                *([store.save_holdings({BookKey(k, b.symbol): b.holding for k, b in changed})] if changed else ()),
                 *([store.add_events([(k, each) for k, told in events.items() for each in told])] if events else ()),
                 *([store.save_accounts(moved)] if moved else ()),
             ]
@@ -192,8 +200,8 @@ class Venue:
         return replies, events
 
     async def _read(
-        self, tx: PipelinedTransaction, requests: Sequence[Request]
-    ) -> tuple[_Batch, dict[UUID, Account], dict[Place, list[Quote]]]:
+        self, tx: PipelinedTransaction, requests: Sequence[VenueRequest]
+    ) -> tuple[_VenueBatch, dict[UUID, PaperAccount], dict[BookKey, list[Quote]]]:
         account_ids = {request.books.account_id for request in requests}
         places = {place for request in requests for place in request.places}
         organizations = {request.books.account_id: request.books.organization_id for request in requests}
@@ -227,13 +235,17 @@ class Venue:
         return self._batch(clock, faults, known, meant), totals, quotes
 
     async def _reload(
-        self, tx: PipelinedTransaction, stale: Sequence[AccountBooks], totals: dict[UUID, Account], asked: set[Place]
-    ) -> dict[Place, list[Quote]]:
+        self,
+        tx: PipelinedTransaction,
+        stale: Sequence[AccountBooks],
+        totals: dict[UUID, PaperAccount],
+        asked: set[BookKey],
+    ) -> dict[BookKey, list[Quote]]:
         """What is in memory of these accounts is not what the database has: everything that works is read again."""
         ids = {each.account_id for each in stale}
         (working,) = await tx.run([store.list_working(ids)])
         orders = store.parse_orders(working)
-        places = {Place(account_id, order.terms.symbol) for account_id, order in orders}
+        places = {BookKey(account_id, order.terms.symbol) for account_id, order in orders}
         places |= {place for place in asked if place.account_id in ids}
         (held,) = await tx.run([store.read_holdings(places)])
         holdings = store.parse_holdings(held)
@@ -249,32 +261,38 @@ class Venue:
         (posted,) = await tx.run([store.list_quotes(organizations, seen)])
         return store.parse_quotes(posted)
 
-    def _put_books(self, account: AccountBooks, holdings: dict[Place, Holding], places: Iterable[Place]) -> None:
+    def _put_books(
+        self, account: AccountBooks, holdings: dict[BookKey, PaperHolding], places: Iterable[BookKey]
+    ) -> None:
         for place in places:
             if place.account_id == account.account_id and place.symbol not in account.books:
-                account.books[place.symbol] = Book(
+                account.books[place.symbol] = OrderBook(
                     self._seed,
                     str(account.account_id),
                     place.symbol,
-                    Account(cash=self._cash),  # handed over with each use
-                    holdings.get(place, Holding()),
+                    PaperAccount(cash=self._cash),  # handed over with each use
+                    holdings.get(place, PaperHolding()),
                     {},
                 )
 
-    def _batch(self, clock: DatabaseReply, faults: DatabaseReply, known: DatabaseReply, meant: DatabaseReply) -> _Batch:
+    def _batch(
+        self, clock: DatabaseReply, faults: DatabaseReply, known: DatabaseReply, meant: DatabaseReply
+    ) -> _VenueBatch:
         by_account: dict[UUID, list[Fault]] = {}
         for fault in store.parse_faults(faults):
             by_account.setdefault(fault.account_id, []).append(fault)
-        return _Batch(store.parse_clock(clock), by_account, store.parse_commands(known), store.parse_targets(meant))
+        return _VenueBatch(
+            store.parse_clock(clock), by_account, store.parse_commands(known), store.parse_targets(meant)
+        )
 
-    def _apply(self, request: Request, batch: _Batch, quotes: Mapping[Place, list[Quote]]) -> Reply:
+    def _apply(self, request: VenueRequest, batch: _VenueBatch, quotes: Mapping[BookKey, list[Quote]]) -> VenueReply:
         """What the market brought to the books concerned, then the command."""
         books = request.books
         concerned = [books.books[place.symbol] for place in sorted(request.places)] or books.working()
         for book in concerned:
-            self._catch_up(books, book, quotes.get(Place(books.account_id, book.symbol)), batch.now)
+            self._catch_up(books, book, quotes.get(BookKey(books.account_id, book.symbol)), batch.now)
         if request.ticket is None:
-            return Reply(CommandResult(outcome=Outcome.ACKED))
+            return VenueReply(CommandResult(outcome=Outcome.ACKED))
         assert books.totals is not None
         number = books.totals.commands + 1
         books.totals = replace(books.totals, commands=number)
@@ -300,9 +318,9 @@ class Venue:
                     batch.now,
                 )
             )
-        return Reply(result, faults)
+        return VenueReply(result, faults)
 
-    def _catch_up(self, books: AccountBooks, book: Book, posted: Sequence[Quote] | None, now: datetime) -> None:
+    def _catch_up(self, books: AccountBooks, book: OrderBook, posted: Sequence[Quote] | None, now: datetime) -> None:
         assert books.totals is not None
         book.account = books.totals
         has_orders, tick = bool(book.orders), tick_number(now)
@@ -322,7 +340,7 @@ class Venue:
         books.totals = book.account
 
     def _execute(
-        self, request: Request, ticket: OrderTicket, batch: _Batch, faults: ActiveFaults
+        self, request: VenueRequest, ticket: OrderTicket, batch: _VenueBatch, faults: ActiveFaults
     ) -> tuple[CommandResult, int | None]:
         """What the command does, and the number of the order that it made or meant."""
         books, now = request.books, batch.now
@@ -340,7 +358,7 @@ class Venue:
         match request.command:
             case "SUBMIT":
                 order = book.submit(client_id, _terms(ticket), now, refusal or self._lacks_room(books))
-                is_refused = order.status is OrderStatus.REJECTED
+                is_refused = order.status is PaperOrderStatus.REJECTED
                 reason = book.events[-1].event.reason if is_refused else None
             case "REPLACE":
                 reason = book.replace(order, client_id, _terms(ticket), now, refusal)
@@ -358,7 +376,9 @@ class Venue:
         )
         return result, number
 
-    def _target(self, request: Request, batch: _Batch, book: Book) -> tuple[Order | None, Sequence[BrokerEvent]]:
+    def _target(
+        self, request: VenueRequest, batch: _VenueBatch, book: OrderBook
+    ) -> tuple[PaperOrder | None, Sequence[BrokerEvent]]:
         """The order that a REPLACE or CANCEL names, and what happened to it before this batch."""
         target = request.target
         if target is None:
@@ -373,7 +393,7 @@ class Venue:
         return TOO_MANY_ORDERS if working >= self._max_working_orders else None
 
 
-def _seen(book: Book | None) -> int | None:
+def _seen(book: OrderBook | None) -> int | None:
     """The number of the posted quote after which the book's orders want all; None: the present one is enough."""
     if book is None or not book.orders:
         return None
@@ -384,8 +404,8 @@ def _not_sent(message: str) -> CommandResult:
     return CommandResult(outcome=Outcome.NOT_SENT, message=message)
 
 
-def _terms(ticket: OrderTicket) -> Terms:
-    return Terms(
+def _terms(ticket: OrderTicket) -> PaperTerms:
+    return PaperTerms(
         symbol=ticket.symbol,
         side=ticket.side,
         kind=ticket.kind,

@@ -10,12 +10,12 @@ from uuid import UUID
 import msgspec
 
 from trading_intents.brokers.paper.matching import PaperEvent
-from trading_intents.brokers.paper.model import Account, Holding, Order, Quote, Source, Terms
+from trading_intents.brokers.paper.model import PaperAccount, PaperHolding, PaperOrder, PaperTerms, Quote, Source
 from trading_intents.brokers.paper.store import (
     EVENT_FIELDS,
     ORDER_FIELDS,
-    OrderRow,
-    Target,
+    CommandTarget,
+    PaperOrderRow,
     TargetRow,
     quote_of,
 )
@@ -26,7 +26,7 @@ from trading_intents.trading import Symbol
 Parsed = TypeVar("Parsed")
 
 
-class Place(NamedTuple):
+class BookKey(NamedTuple):
     """A symbol in an account."""
 
     account_id: UUID
@@ -91,9 +91,9 @@ class _AccountRow(msgspec.Struct):
     commands: int
 
 
-def parse_accounts(reply: Reply) -> dict[UUID, Account]:
+def parse_accounts(reply: Reply) -> dict[UUID, PaperAccount]:
     return {
-        row.account_id: Account(**{name: getattr(row, name) for name in Account.__struct_fields__})
+        row.account_id: PaperAccount(**{name: getattr(row, name) for name in PaperAccount.__struct_fields__})
         for row in _decoded(reply, _AccountRow)
     }
 
@@ -155,7 +155,7 @@ def parse_commands(reply: Reply) -> dict[tuple[UUID, str], int | None]:
     }
 
 
-def parse_targets(reply: Reply) -> dict[Target, tuple[Order, list[BrokerEvent]]]:
+def parse_targets(reply: Reply) -> dict[CommandTarget, tuple[PaperOrder, list[BrokerEvent]]]:
     return {
         row.asked: (row.order.order(), [each.event() for each in row.events])
         for row in _decoded(reply, TargetRow)
@@ -173,8 +173,8 @@ def list_working(account_ids: Iterable[UUID]) -> Statement:
     )
 
 
-def parse_orders(reply: Reply) -> list[tuple[UUID, Order]]:
-    return [(row.account_id, row.order()) for row in _decoded(reply, OrderRow)]
+def parse_orders(reply: Reply) -> list[tuple[UUID, PaperOrder]]:
+    return [(row.account_id, row.order()) for row in _decoded(reply, PaperOrderRow)]
 
 
 class _HoldingRow(msgspec.Struct):
@@ -188,7 +188,7 @@ class _HoldingRow(msgspec.Struct):
     ask_taken: Decimal
 
 
-def read_holdings(places: Iterable[Place]) -> Statement:
+def read_holdings(places: Iterable[BookKey]) -> Statement:
     return Statement(
         """
         SELECT to_json(h)
@@ -201,16 +201,16 @@ def read_holdings(places: Iterable[Place]) -> Statement:
     )
 
 
-def parse_holdings(reply: Reply) -> dict[Place, Holding]:
+def parse_holdings(reply: Reply) -> dict[BookKey, PaperHolding]:
     return {
-        Place(row.account_id, Symbol(row.symbol)): Holding(
-            **{name: getattr(row, name) for name in Holding.__struct_fields__}
+        BookKey(row.account_id, Symbol(row.symbol)): PaperHolding(
+            **{name: getattr(row, name) for name in PaperHolding.__struct_fields__}
         )
         for row in _decoded(reply, _HoldingRow)
     }
 
 
-def list_quotes(organization_ids: Mapping[Place, UUID], seen: Mapping[Place, int | None]) -> Statement:
+def list_quotes(organization_ids: Mapping[BookKey, UUID], seen: Mapping[BookKey, int | None]) -> Statement:
     """Of each place's symbol, where its organization posts quotes: the present one, and all after the `seen` ones."""
     return Statement(
         """
@@ -261,11 +261,11 @@ class _QuoteRow(msgspec.Struct):
     quote: _QuoteFields
 
 
-def parse_quotes(reply: Reply) -> dict[Place, list[Quote]]:
+def parse_quotes(reply: Reply) -> dict[BookKey, list[Quote]]:
     """By number; of a symbol that the organization never posted a quote for, none."""
-    found: dict[Place, list[Quote]] = {}
+    found: dict[BookKey, list[Quote]] = {}
     for row in _decoded(reply, _QuoteRow):
-        place = Place(row.account_id, Symbol(row.quote.symbol))
+        place = BookKey(row.account_id, Symbol(row.quote.symbol))
         found.setdefault(place, []).append(quote_of(msgspec.structs.asdict(row.quote)))
     return found
 
@@ -280,9 +280,9 @@ def add_commands(arrivals: Sequence[Arrival]) -> Statement:
     )
 
 
-def save_accounts(accounts: Mapping[UUID, Account]) -> Statement:
+def save_accounts(accounts: Mapping[UUID, PaperAccount]) -> Statement:
     rows = [
-        {"account_id": account_id} | {name: getattr(account, name) for name in Account.__struct_fields__}
+        {"account_id": account_id} | {name: getattr(account, name) for name in PaperAccount.__struct_fields__}
         for account_id, account in accounts.items()
     ]
     return Statement(
@@ -297,9 +297,9 @@ def save_accounts(accounts: Mapping[UUID, Account]) -> Statement:
     )
 
 
-def save_holdings(holdings: Mapping[Place, Holding]) -> Statement:
+def save_holdings(holdings: Mapping[BookKey, PaperHolding]) -> Statement:
     rows = [
-        place._asdict() | {name: getattr(holding, name) for name in Holding.__struct_fields__}
+        place._asdict() | {name: getattr(holding, name) for name in PaperHolding.__struct_fields__}
         for place, holding in holdings.items()
     ]
     return Statement(
@@ -314,17 +314,17 @@ def save_holdings(holdings: Mapping[Place, Holding]) -> Statement:
     )
 
 
-def save_orders(orders: Sequence[tuple[UUID, Order]]) -> Statement:
+def save_orders(orders: Sequence[tuple[UUID, PaperOrder]]) -> Statement:
     rows = [
         {"account_id": account_id}
         | {name: getattr(order, name) for name in ORDER_FIELDS}
-        | {name: getattr(order.terms, name) for name in Terms.__struct_fields__}
+        | {name: getattr(order.terms, name) for name in PaperTerms.__struct_fields__}
         for account_id, order in orders
     ]
     return Statement(
         f"""
-        INSERT INTO paper_orders ({_columns(OrderRow)})
-        SELECT {_columns(OrderRow)} FROM json_populate_recordset(NULL::paper_orders, $1::text::json)
+        INSERT INTO paper_orders ({_columns(PaperOrderRow)})
+        SELECT {_columns(PaperOrderRow)} FROM json_populate_recordset(NULL::paper_orders, $1::text::json)
         ON CONFLICT (account_id, number) DO UPDATE
         SET client_order_id = excluded.client_order_id, quantity = excluded.quantity,
             limit_price = excluded.limit_price, stop_price = excluded.stop_price,
