@@ -24,7 +24,7 @@ test: $(VENV)/dev.stamp ## run the whole test suite, or TESTS=tests/web
 ifdef TESTS
 	@$(BIN)/python -m pytest $(TESTS)
 else
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -p tests.turns
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -p tests.xdist_order
 endif
 
 check: $(VENV)/dev.stamp ## lint, types, import rules, migrations

@@ -15,13 +15,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.forks import Fork
+from tests.fork_server import Fork
 from tests.server_process import in_database
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database, open_database
 from trading_intents.telemetry import Metrics, make_log
 
-pytest_plugins = ["tests.world"]
+pytest_plugins = ["tests.tenants"]
 
 TEMPLATE = "ti_template"
 STOP_LIMIT_SECONDS = 30

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from tests import forks
+from tests import fork_server
 from trading_intents.config import PREFIX
 
 START_LIMIT_SECONDS = 60
@@ -36,7 +36,7 @@ def environment(data_dir: Path, settings: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass
 class Platform:
-    process: forks.Fork
+    process: fork_server.Fork
     url: str
     client: httpx.Client
     environ: dict[str, str]
@@ -65,7 +65,7 @@ class Platform:
 
 
 def run_command(environ: Mapping[str, str], *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return forks.run(PROGRAM, *arguments, environ=environ, stdin=stdin, limit_seconds=COMMAND_LIMIT_SECONDS)
+    return fork_server.run(PROGRAM, *arguments, environ=environ, stdin=stdin, limit_seconds=COMMAND_LIMIT_SECONDS)
 
 
 @contextlib.contextmanager
@@ -73,7 +73,7 @@ def serving(data_dir: Path, **settings: str) -> Iterator[Platform]:
     """`trading-intents serve` until the block ends; its log lines are gathered."""
     environ = environment(data_dir, settings)
     logs: list[str] = []
-    process = forks.Fork(PROGRAM, "serve", environ=environ, stderr=subprocess.PIPE)
+    process = fork_server.Fork(PROGRAM, "serve", environ=environ, stderr=subprocess.PIPE)
     assert process.stderr is not None
     gathering = threading.Thread(target=logs.extend, args=(process.stderr,), daemon=True)
     try:
@@ -96,7 +96,7 @@ def serving(data_dir: Path, **settings: str) -> Iterator[Platform]:
         process.stderr.close()
 
 
-def _await_serving(process: forks.Fork, logs: list[str]) -> dict[str, str]:
+def _await_serving(process: fork_server.Fork, logs: list[str]) -> dict[str, str]:
     """The `serving` line, which has the addresses."""
     assert process.stderr is not None
     for line in process.stderr:

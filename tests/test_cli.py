@@ -16,7 +16,7 @@ from tests.conftest import Urls
 from tests.platform import Platform, environment, run_command
 from trading_intents.cli import NOTHING_HERE, cli
 
-pytest_plugins = ("tests.warm",)
+pytest_plugins = ("tests.started_dirs",)
 
 MARKER = "s3cret-marker"
 

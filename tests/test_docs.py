@@ -17,7 +17,7 @@ from trading_intents.errors import wire_errors
 from trading_intents.secret import Secret
 from trading_intents.telemetry import AlertKind, Metrics
 
-pytest_plugins = ("tests.warm",)
+pytest_plugins = ("tests.started_dirs",)
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

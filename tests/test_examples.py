@@ -12,7 +12,7 @@ import pytest
 from tests.platform import Platform
 from trading_intents.config import PREFIX
 
-pytest_plugins = ("tests.warm",)
+pytest_plugins = ("tests.started_dirs",)
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LIMIT_SECONDS = 30

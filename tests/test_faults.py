@@ -17,10 +17,10 @@ from tests.conftest import Urls
 from tests.platform import Platform, serving
 from tests.proxy import FaultProxy, proxied
 from tests.storage.conftest import postmaster
+from tests.tenants import PLENTY
 from tests.waiting import eventually, eventually_async
-from tests.world import PLENTY
 
-pytest_plugins = ("tests.warm",)
+pytest_plugins = ("tests.started_dirs",)
 
 WRITES_BETWEEN_KILLS = 15  # all of them together stay below an organization's limit of keys
 WRITERS = 4

@@ -7,8 +7,8 @@ from typing import get_args
 import httpx
 
 from tests.conftest import Urls
-from tests.execution.crew import Crew, open_crew, until_connected
-from tests.intents.desk import cancel, create, limit, market
+from tests.execution.worker_processes import Crew, open_crew, until_connected
+from tests.intents.http_client import cancel, create, limit, market
 from tests.waiting import eventually
 from trading_intents.telemetry import AlertKind
 

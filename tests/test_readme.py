@@ -12,7 +12,7 @@ import pytest
 from tests.platform import Platform
 from trading_intents.config import PREFIX
 
-pytest_plugins = ("tests.warm",)
+pytest_plugins = ("tests.started_dirs",)
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTED, DOCUMENTED_GRPC = "127.0.0.1:8080", "127.0.0.1:5051"

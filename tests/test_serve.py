@@ -26,7 +26,7 @@ from trading_intents.app import DRAIN_SECONDS
 from trading_intents.cli import STOPPED_AT_ONCE, cli
 from trading_intents.config import PREFIX
 
-pytest_plugins = ("tests.warm",)
+pytest_plugins = ("tests.started_dirs",)
 
 WARM_START_SECONDS = 3
 ORPHAN_SECONDS = 2

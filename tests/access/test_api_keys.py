@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.tenants import World
 from tests.waiting import eventually
-from tests.world import World
 
 URL = "/v1/api-keys"
 VALIDATE = "/api/v1/auth/api-key/validate"

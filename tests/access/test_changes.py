@@ -9,8 +9,8 @@ import pytest
 
 from tests.conftest import Urls
 from tests.platform import Platform, serving
+from tests.tenants import PLENTY, Headers, World
 from tests.waiting import eventually
-from tests.world import PLENTY, Headers, World
 
 WITHIN_SECONDS = 1.0
 

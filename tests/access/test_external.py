@@ -11,7 +11,7 @@ from tests.access.oidc_provider import running_provider
 from tests.conftest import Urls
 from tests.identity.issuer import Issuer, encode, p256_key
 from tests.platform import Platform, serving
-from tests.world import PLENTY, Headers
+from tests.tenants import PLENTY, Headers
 from trading_intents.clock import SystemClock
 
 URL = "/v1/organizations/by-provider/acme-id"

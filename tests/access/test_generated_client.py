@@ -9,7 +9,7 @@ import pytest
 
 from tests.platform import Platform
 
-pytest_plugins = ("tests.warm",)
+pytest_plugins = ("tests.started_dirs",)
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".venv" / "client" / "bin"

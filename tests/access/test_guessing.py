@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Urls
-from tests.line import Line, Reply
 from tests.platform import Platform, serving
+from tests.raw_http import Line, Reply
 from tests.waiting import eventually
 from trading_intents.identity.keys import make_key
 from trading_intents.trading import Environment

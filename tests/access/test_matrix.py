@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.world import World
+from tests.tenants import World
 from trading_intents.identity.access import RULES
 
 # What each caller gets at an endpoint of each policy: a status, or ok for "let through" (then 2xx, 404, 409 or 422).

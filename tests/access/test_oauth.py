@@ -4,7 +4,7 @@ from typing import Any
 
 import jwt
 
-from tests.world import EVERY_SCOPE, World
+from tests.tenants import EVERY_SCOPE, World
 
 URL = "/oauth/token"
 GRANT = {"grant_type": "client_credentials"}

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from tests.world import World
+from tests.tenants import World
 
 ACCOUNT = f"/v1/accounts/{uuid.UUID(int=1)}"
 BAD_PAGES = ({"limit": "x"}, {"limit": "-1"}, {"next_cursor": "=="}, {"next_cursor": "é"})

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.access.test_api_keys import STAMP
-from tests.world import World
+from tests.tenants import World
 
 URL = "/v1/organizations/by-provider"
 

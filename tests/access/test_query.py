@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.world import World
+from tests.tenants import World
 
 ACCOUNT = f"/v1/accounts/{uuid.UUID(int=1)}"
 # By the contract: probes are never refused, and two endpoints answer errors in plain text. Pages are for browsers.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.world import Headers, World
+from tests.tenants import Headers, World
 
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 EVERY_PHASE = "examples,coverage,fuzzing"

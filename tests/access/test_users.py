@@ -18,10 +18,10 @@ import pytest
 
 from tests.conftest import Urls
 from tests.identity.issuer import Issuer, p256_key
-from tests.intents.desk import Tables
+from tests.intents.http_client import Tables
 from tests.platform import Platform, serving
+from tests.tenants import PLENTY, Headers, World
 from tests.waiting import POLL_SECONDS, eventually
-from tests.world import PLENTY, Headers, World
 from trading_intents.clock import SystemClock
 
 URL = "/v1/users/me"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.access.test_api_keys import STAMP
-from tests.world import World
+from tests.tenants import World
 
 URL = "/v1/accounts"
 

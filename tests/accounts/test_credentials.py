@@ -12,8 +12,8 @@ import pytest
 from tests.access.test_api_keys import STAMP
 from tests.accounts.test_accounts import made as made_account
 from tests.conftest import Urls
+from tests.tenants import World
 from tests.waiting import eventually
-from tests.world import World
 
 MARK = "marked-secret-7f3a9c"
 SECRETS = {"api_key_id": f"{MARK}-id", "api_secret": f"{MARK}-secret"}

@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.floor import executing, open_floor
+from tests.execution.in_process_execution import executing, open_floor
 from trading_intents.brokers.port import (
     BrokerAccount,
     BrokerAdapter,

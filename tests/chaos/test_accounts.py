@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.desk import Tables
+from tests.intents.http_client import Tables
 from tests.platform import Platform, serving
 from tests.seeds import seeded
+from tests.tenants import PLENTY, Headers
 from tests.waiting import eventually
-from tests.world import PLENTY, Headers
 
 SECRETS = {"api_key_id": "id", "api_secret": "secret"}
 STOPPED_SECONDS = 8.0

@@ -12,9 +12,9 @@ from uuid import UUID
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.crew import Crew, Mortals, open_crew, until_connected, until_settled
-from tests.execution.floor import executing, open_floor
-from tests.intents.desk import cancel, create, limit, market, replace
+from tests.execution.in_process_execution import executing, open_floor
+from tests.execution.worker_processes import Crew, Mortals, open_crew, until_connected, until_settled
+from tests.intents.http_client import cancel, create, limit, market, replace
 from tests.seeds import seeded
 from tests.waiting import eventually
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.platform import Platform, serving
-from tests.world import PLENTY
+from tests.tenants import PLENTY
 
 HONEST_CLIENTS = 4
 PAUSE_SECONDS = 0.04

@@ -20,13 +20,13 @@ import asyncpg
 import httpx
 import pytest
 
-from tests.intents.desk import Body, cancel, create, limit, replace
+from tests.intents.http_client import Body, cancel, create, limit, replace
 from tests.intents.test_log import canonical
 from tests.platform import serving
 from tests.seeds import seeded
 from tests.storage.conftest import ServerProcess, postmaster
+from tests.tenants import EVERY_PERMISSION, PLENTY, Headers, key
 from tests.waiting import eventually
-from tests.world import EVERY_PERMISSION, PLENTY, Headers, key
 from trading_intents.stream import trading_pb2
 
 CLIENTS = 8

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.accounts.test_accounts import made
-from tests.world import World
+from tests.tenants import World
 
 URL = "/v1/controls"
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.controls.calls import URL, Desk
-from tests.world import World
+from tests.tenants import World
 from trading_intents.controls.service import MAX_SYMBOLS_PER_ACCOUNT
 
 WRITERS = 8

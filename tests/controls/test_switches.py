@@ -10,8 +10,8 @@ import pytest
 from tests.access.test_api_keys import STAMP
 from tests.conftest import Urls
 from tests.controls.calls import URL, Desk, code, pointers
+from tests.tenants import World
 from tests.waiting import eventually
-from tests.world import World
 
 WITHIN_SECONDS = 1.0
 

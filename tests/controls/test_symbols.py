@@ -9,7 +9,7 @@ import pytest
 from tests.access.test_api_keys import STAMP
 from tests.conftest import Urls
 from tests.controls.calls import Desk, code, pointers
-from tests.world import World
+from tests.tenants import World
 from trading_intents.controls.service import MAX_SYMBOLS_PER_ACCOUNT
 from trading_intents.web.paging import make_cursor
 

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from tests.conftest import Databases, Urls
-from tests.execution.books import Books, open_books
-from tests.execution.house import House, open_house
-from tests.execution.truth import assert_true_books
+from tests.execution.api_only_platform import House, open_house
+from tests.execution.ledger_invariants import assert_true_books
+from tests.execution.recorded_orders import Books, open_books
 from trading_intents.storage.database import Database
 
 

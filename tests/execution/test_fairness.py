@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.floor import Floor, executing, open_floor
+from tests.execution.in_process_execution import Floor, executing, open_floor
 from trading_intents.brokers.port import CommandResult, IntegrationContext, Lookup, OrderTicket
 from trading_intents.execution.dispatcher import MAX_IN_FLIGHT
 from trading_intents.execution.reconciler import MAX_LOOKUPS

@@ -1,6 +1,6 @@
 """What is written of an order costs the same however many came before it."""
 
-from tests.execution.books import Books, fill, ours, record_alone, told
+from tests.execution.recorded_orders import Books, fill, ours, record_alone, told
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.orders.facts import FactKind as F
 

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.floor import MOST_AGE_MILLIS, Floor, executing, open_floor
+from tests.execution.in_process_execution import MOST_AGE_MILLIS, Floor, executing, open_floor
 from tests.execution.test_sending import alerts
 from trading_intents.brokers.paper.broker import INTEGRATION
 from trading_intents.brokers.port import AccountSnapshot, EventKind, IntegrationContext

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.execution.books import Books, D, fill, ours, record_alone, told
+from tests.execution.recorded_orders import Books, D, fill, ours, record_alone, told
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.orders.facts import FactKind as F
 

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.conftest import Urls
-from tests.execution.floor import Floor, executing, open_floor
-from tests.execution.truth import assert_true_books
+from tests.execution.in_process_execution import Floor, executing, open_floor
+from tests.execution.ledger_invariants import assert_true_books
 from trading_intents.brokers.paper.broker import INTEGRATION
 from trading_intents.brokers.paper.quotes import Prices, Quotes
 from trading_intents.brokers.port import BrokerEvent, EventKind

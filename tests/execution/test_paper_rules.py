@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.intents.desk import cancel, create, limit, market, replace, stop, stop_limit
+from tests.intents.http_client import cancel, create, limit, market, replace, stop, stop_limit
+from tests.tenants import World
 from tests.waiting import eventually
-from tests.world import World
 from trading_intents.trading import amount_text
 
 SETTLED_SECONDS = 5.0

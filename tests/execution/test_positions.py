@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.execution.books import Books, D, fill, told
+from tests.execution.recorded_orders import Books, D, fill, told
 from trading_intents.brokers.port import BrokerEvent
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.execution import tracker

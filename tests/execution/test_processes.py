@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.crew import open_crew, until_connected
-from tests.intents.desk import Tables, cancel, create, limit, market, replace
+from tests.execution.worker_processes import open_crew, until_connected
+from tests.intents.http_client import Tables, cancel, create, limit, market, replace
 from tests.waiting import eventually
 from trading_intents.execution.model import PROOF_SECONDS
 

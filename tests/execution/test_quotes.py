@@ -8,8 +8,8 @@ import pytest
 
 from tests.access.test_api_keys import STAMP
 from tests.conftest import Urls
-from tests.intents.desk import Tables, pointers
-from tests.world import World
+from tests.intents.http_client import Tables, pointers
+from tests.tenants import World
 
 QUOTE = {"bid": "99.5", "ask": "100", "bid_size": "300", "ask_size": "200"}
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.execution.books import Books, Sent, fill, ours, told
-from tests.execution.house import House
+from tests.execution.api_only_platform import House
+from tests.execution.recorded_orders import Books, Sent, fill, ours, told
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.orders.facts import FactKind as F
 

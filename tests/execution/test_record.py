@@ -5,7 +5,7 @@ from io import StringIO
 
 import pytest
 
-from tests.execution.books import Books, D, Sent, fill, ours, told
+from tests.execution.recorded_orders import Books, D, Sent, fill, ours, told
 from trading_intents.brokers.port import BrokerEvent, CommandResult, Outcome
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.execution.tracker import answer_facts, warn

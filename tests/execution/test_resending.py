@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.floor import Floor, executing, open_floor
+from tests.execution.in_process_execution import Floor, executing, open_floor
 from tests.execution.test_sending import alerts, prove_absent, until_missed
 from trading_intents.brokers.port import IntegrationContext, Lookup
 from trading_intents.execution.model import PROOF_SECONDS

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.books import Books, fill, open_books, told
+from tests.execution.recorded_orders import Books, fill, open_books, told
 from trading_intents.accounts.store import find_account
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.ids import OrganizationId

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.floor import Floor, executing, open_floor
+from tests.execution.in_process_execution import Floor, executing, open_floor
 from trading_intents.brokers.port import EventKind
 from trading_intents.storage.pipeline import Statement
 from trading_intents.telemetry import Metrics

@@ -4,8 +4,8 @@ import random
 from typing import Any
 
 from tests.conftest import Urls
-from tests.execution.books import Books, Sent, fill, open_books, told
-from tests.execution.truth import assert_true_books
+from tests.execution.ledger_invariants import assert_true_books
+from tests.execution.recorded_orders import Books, Sent, fill, open_books, told
 from trading_intents.brokers.port import BrokerEvent
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.intents.model import Replace, Spec

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Databases, Urls
-from tests.intents.desk import Desk, Tables, open_desk
+from tests.intents.http_client import Desk, Tables, open_desk
 from tests.platform import Platform, serving
-from tests.world import EVERY_PERMISSION, PLENTY, World, key, made_world
+from tests.tenants import EVERY_PERMISSION, PLENTY, World, key, made_world
 
 Opener = Callable[..., Desk]
 PLAIN = {

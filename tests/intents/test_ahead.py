@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.office import Office, add_account, codes, furnish, open_office
+from tests.intents.in_process_writer import Office, add_account, codes, furnish, open_office
 from tests.intents.test_writer import TRAP, whole
 from trading_intents.brokers.registry import installed_brokers
 from trading_intents.clock import SystemClock

@@ -12,8 +12,8 @@ import pytest
 
 from tests.conftest import Urls
 from tests.intents.conftest import Opener
-from tests.intents.desk import Desk, Tables, cancel, create, limit, replace
-from tests.world import World
+from tests.intents.http_client import Desk, Tables, cancel, create, limit, replace
+from tests.tenants import World
 from trading_intents.audit import KeptHeads, Verified, verify
 from trading_intents.intents.writing.record import FIRST_HASH, chain
 from trading_intents.storage.database import WORKER_ROLE, open_pool

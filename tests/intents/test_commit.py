@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.desk import Body, Tables, create
-from tests.intents.office import Office, codes, open_office
+from tests.intents.http_client import Body, Tables, create
+from tests.intents.in_process_writer import Office, codes, open_office
 from tests.intents.test_writer import whole
 from tests.platform import Platform, serving
 from tests.proxy import Verdict, proxied
 from tests.seeds import seeded
+from tests.tenants import EVERY_PERMISSION, PLENTY, Headers, key
 from tests.waiting import eventually_async
-from tests.world import EVERY_PERMISSION, PLENTY, Headers, key
 from trading_intents.intents.writing.writer import MAX_LOST_COMMITS
 
 CROWD = 4

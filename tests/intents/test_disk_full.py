@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.crew import Crew, open_crew
-from tests.intents.desk import Tables, create
+from tests.execution.worker_processes import Crew, open_crew
+from tests.intents.http_client import Tables, create
 from tests.waiting import eventually
 
 READY_SECONDS = 10.0

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.intents.desk import Desk, cancel, create, limit, replace
+from tests.intents.http_client import Desk, cancel, create, limit, replace
 from tests.intents.ways import RECEIPT, REPLAYED, Ways, shown
-from tests.world import World
+from tests.tenants import World
 from trading_intents.config import Rate
 from trading_intents.errors import ControlRejected, IntentClosed, InternalError, OutcomeUnknown, Unavailable
 from trading_intents.intents.writing.queue import Outcome

@@ -13,12 +13,12 @@ import httpx
 import pytest
 
 from tests.conftest import Databases, Urls
-from tests.intents.desk import Body, Tables, cancel, create
+from tests.intents.http_client import Body, Tables, cancel, create
 from tests.old_postgres import postgres_15
 from tests.platform import Platform, serving
 from tests.proxy import FaultProxy, Verdict, proxied
+from tests.tenants import EVERY_PERMISSION, PLENTY, Headers, key
 from tests.waiting import eventually
-from tests.world import EVERY_PERMISSION, PLENTY, Headers, key
 from trading_intents.secret import Secret
 
 SERVED_SECONDS = 3

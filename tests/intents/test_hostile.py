@@ -13,7 +13,19 @@ import httpx
 import pytest
 
 from tests.intents.conftest import Opener
-from tests.intents.desk import Body, Desk, Tables, cancel, create, dumps, limit, market, replace, stop, stop_limit
+from tests.intents.http_client import (
+    Body,
+    Desk,
+    Tables,
+    cancel,
+    create,
+    dumps,
+    limit,
+    market,
+    replace,
+    stop,
+    stop_limit,
+)
 
 # Generous to a busy machine; what this guards against runs for seconds or minutes.
 ANSWER_SECONDS = 1.0

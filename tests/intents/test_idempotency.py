@@ -8,11 +8,11 @@ import httpx
 import pytest
 
 from tests.intents.conftest import Opener
-from tests.intents.desk import Desk, cancel, create, limit, market, replace
+from tests.intents.http_client import Desk, cancel, create, limit, market, replace
 from tests.intents.test_refused import change_account, control
-from tests.line import Line
 from tests.platform import Platform
-from tests.world import World
+from tests.raw_http import Line
+from tests.tenants import World
 
 KEYS = 50
 EQUAL = 50

@@ -12,10 +12,10 @@ import asyncpg
 import pytest
 
 from tests.intents.conftest import Opener
-from tests.intents.desk import Body, Desk, cancel, create, limit, replace, stop_limit
-from tests.line import Line
+from tests.intents.http_client import Body, Desk, cancel, create, limit, replace, stop_limit
 from tests.platform import Platform
-from tests.world import World
+from tests.raw_http import Line
+from tests.tenants import World
 
 WRITERS, READERS = 8, 3
 PAUSE_SECONDS = 0.02  # at the end of the log: leaves the machine to the writers

@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.desk import cancel, create, limit
+from tests.intents.http_client import cancel, create, limit
 from tests.intents.test_commit import trader
-from tests.line import Line
 from tests.platform import Platform, serving
-from tests.world import PLENTY, Headers
+from tests.raw_http import Line
+from tests.tenants import PLENTY, Headers
 
 BURST = 40
 CANCELS = 200

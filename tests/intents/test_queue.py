@@ -5,7 +5,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from tests.conftest import Urls
-from tests.intents.office import Office, add_account, codes, furnish, open_office
+from tests.intents.in_process_writer import Office, add_account, codes, furnish, open_office
 from trading_intents.errors import Unavailable
 from trading_intents.intents.model import Cancel, Create, Spec, Submission
 from trading_intents.intents.writing.queue import (

@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from tests.intents.conftest import Opener
-from tests.intents.desk import Desk, Tables, cancel, create, dumps, limit
-from tests.line import Line
+from tests.intents.http_client import Desk, Tables, cancel, create, dumps, limit
 from tests.platform import Platform
+from tests.raw_http import Line
+from tests.tenants import World
 from tests.waiting import eventually
-from tests.world import World
 
 LEAVERS = 500
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)

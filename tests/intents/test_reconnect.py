@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.office import Office, codes, open_office
+from tests.intents.in_process_writer import Office, codes, open_office
 from tests.intents.test_writer import whole
 from trading_intents.brokers.registry import installed_brokers
 from trading_intents.clock import SystemClock

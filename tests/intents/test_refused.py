@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.intents.conftest import Opener
-from tests.intents.desk import Body, Desk, Tables, cancel, create, limit, market, pointers, replace, stop
-from tests.world import Headers, World
+from tests.intents.http_client import Body, Desk, Tables, cancel, create, limit, market, pointers, replace, stop
+from tests.tenants import Headers, World
 
 
 def change_account(world: World, desk: Desk, **changes: Any) -> None:

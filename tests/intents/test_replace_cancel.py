@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from tests.intents.conftest import Opener
-from tests.intents.desk import (
+from tests.intents.http_client import (
     FINAL_STATUSES,
     Body,
     Desk,
@@ -21,7 +21,7 @@ from tests.intents.desk import (
     stop_limit,
 )
 from tests.intents.test_submit import KINDS, told_action, told_order
-from tests.world import World
+from tests.tenants import World
 
 OPEN_STATUSES = ("PENDING_NEW", "NEW", "PARTIALLY_FILLED", "PENDING_REPLACE", "PENDING_CANCEL", "UNKNOWN")
 CHANGED = {

@@ -8,10 +8,10 @@ import pytest
 
 from tests.conftest import Urls
 from tests.intents.conftest import Opener
-from tests.intents.desk import Desk, Tables, cancel, create, limit, pointers, replace
+from tests.intents.http_client import Desk, Tables, cancel, create, limit, pointers, replace
 from tests.platform import serving
+from tests.tenants import World
 from tests.waiting import eventually
-from tests.world import World
 from trading_intents.intents.stats.rollup import BEHIND_ACTIONS
 
 LENGTHS = {"last_hour": timedelta(hours=1), "last_day": timedelta(days=1), "last_week": timedelta(days=7)} | {

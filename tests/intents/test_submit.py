@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.intents.conftest import Opener
-from tests.intents.desk import Body, Desk, create, enum_name, given, limit, market, pointers, stop, stop_limit
-from tests.world import World
+from tests.intents.http_client import Body, Desk, create, enum_name, given, limit, market, pointers, stop, stop_limit
+from tests.tenants import World
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 KINDS = {"MARKET": market(), "LIMIT": limit(), "STOP": stop(), "STOP_LIMIT": stop_limit()}

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.office import Office, codes, open_office
+from tests.intents.in_process_writer import Office, codes, open_office
 from tests.proxy import FaultProxy, proxied
 from tests.waiting import eventually_async
 from trading_intents.errors import Unavailable

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.forks import Fork
+from tests.fork_server import Fork
 from tests.outbox.rows import Table, new_row, put_rows
 from tests.waiting import eventually_async
 from trading_intents.outbox.health import read_health

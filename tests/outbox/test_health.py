@@ -12,8 +12,8 @@ import pytest
 from tests.conftest import Databases, Urls
 from tests.platform import Platform, serving
 from tests.proxy import FaultProxy, proxied
+from tests.tenants import PLENTY, Headers, key
 from tests.waiting import eventually
-from tests.world import PLENTY, Headers, key
 
 HEALTH = "/v1/accounts/outbox/health"
 MARKER = "s3cret-marker"

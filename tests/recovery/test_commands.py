@@ -13,15 +13,15 @@ import psycopg
 import pytest
 
 from tests.conftest import Urls, server
-from tests.forks import Fork
-from tests.intents.desk import Tables
+from tests.fork_server import Fork
+from tests.intents.http_client import Tables
 from tests.platform import PROGRAM, Platform, environment, run_command, serving
 from tests.storage.conftest import all_gone
 from tests.waiting import eventually
 from trading_intents.secret import Secret
 from trading_intents.storage.embedded.cluster import DATABASE, OWNER, open_cluster
 
-pytest_plugins = ("tests.warm",)
+pytest_plugins = ("tests.started_dirs",)
 pytestmark = pytest.mark.quiet
 
 IN_FLIGHT = 100

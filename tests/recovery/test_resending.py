@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from tests.conftest import Urls, server
-from tests.execution.floor import Floor, executing, open_floor
+from tests.execution.in_process_execution import Floor, executing, open_floor
 from tests.execution.test_sending import prove_absent
 from tests.platform import environment, run_command
 from trading_intents.brokers.port import OrderTicket
@@ -19,7 +19,7 @@ from trading_intents.telemetry import make_log
 from trading_intents.testing.fakes import Act, FakeVenue
 from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
 
-pytest_plugins = ("tests.warm",)
+pytest_plugins = ("tests.started_dirs",)
 pytestmark = pytest.mark.quiet
 
 MANY = 24

@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from tests.conftest import copy_folder
-from tests.forks import Fork
+from tests.fork_server import Fork
 from tests.waiting import eventually
 
 PROGRAM = "tests.server_process"

@@ -10,12 +10,12 @@ import psycopg
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.desk import create, limit
+from tests.intents.http_client import create, limit
 from tests.intents.test_commit import trader
 from tests.platform import environment, run_command, serving
 from tests.storage.conftest import Start, query
 from tests.stream.client import ACTION, ORDER, Client
-from tests.world import PLENTY
+from tests.tenants import PLENTY
 from trading_intents.storage.database import open_database
 from trading_intents.storage.embedded.cluster import DATABASE, LOGIN, OWNER, WORKER_LOGIN, open_cluster
 from trading_intents.storage.embedded.server import Server, running

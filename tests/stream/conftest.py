@@ -7,9 +7,9 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.desk import Desk, Tables, open_desk
+from tests.intents.http_client import Desk, Tables, open_desk
 from tests.stream.client import Client
-from tests.world import World
+from tests.tenants import World
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
 from trading_intents.stream.model import Event, EventType

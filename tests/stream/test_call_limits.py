@@ -15,8 +15,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.conftest import Urls
 from tests.platform import Platform, serving
 from tests.stream.client import ACTION, LIMIT_SECONDS, Client, Follower
+from tests.tenants import PLENTY, World
 from tests.waiting import eventually
-from tests.world import PLENTY, World
 from trading_intents.errors import InvalidRequest, LimitReached
 from trading_intents.stream.grpc.calls import FIRST_MESSAGE_SECONDS, Context, read, read_first
 

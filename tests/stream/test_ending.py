@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.desk import Desk, Tables, create, limit
+from tests.intents.http_client import Desk, Tables, create, limit
 from tests.platform import Platform, serving
 from tests.stream.client import ACTION, Client, Follower, kind_of
-from tests.world import PLENTY, Headers, World
+from tests.tenants import PLENTY, Headers, World
 from trading_intents.clock import SystemClock
 from trading_intents.config import PREFIX, Settings
 from trading_intents.identity.provider import TOKEN_SECONDS, EmbeddedProvider, load_issuer

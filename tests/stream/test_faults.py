@@ -15,13 +15,13 @@ import grpc
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.desk import Tables, create, limit
+from tests.intents.http_client import Tables, create, limit
 from tests.platform import Platform, serving
 from tests.stream.client import ACTION, Client, body_of, kind_of, subscribe
 from tests.stream.follow import numbered
 from tests.stream.test_sse import following
+from tests.tenants import PLENTY, World, key
 from tests.waiting import eventually
-from tests.world import PLENTY, World, key
 from trading_intents.identity.model import Permission
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import open_database

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.intents.desk import Desk, Tables, create, limit
+from tests.intents.http_client import Desk, Tables, create, limit
 from tests.stream.client import (
     ACTION,
     ALL,
@@ -21,8 +21,8 @@ from tests.stream.client import (
     subscribe,
 )
 from tests.stream.conftest import Opener
+from tests.tenants import World
 from tests.waiting import eventually
-from tests.world import World
 from trading_intents.stream.subscriber import MAX_EVENTS_BEHIND
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.intents.desk import Desk, create, limit
+from tests.intents.http_client import Desk, create, limit
 from tests.stream.client import ACTION, ORDER, POSITION, PRIMED, Client, Follower, body_of, kind_of, messages, subscribe
 from tests.stream.conftest import Opener
-from tests.world import Headers, World
+from tests.tenants import Headers, World
 
 
 class Wire:

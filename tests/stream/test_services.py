@@ -22,10 +22,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.conftest import Urls
-from tests.intents.desk import Desk, create, limit
+from tests.intents.http_client import Desk, create, limit
 from tests.platform import environment, run_command, serving
 from tests.stream.client import ACTION, LIMIT_SECONDS, Client
-from tests.world import PLENTY, World
+from tests.tenants import PLENTY, World
 
 SERVICE = "trading.TradingService"
 FAILURES = 20  # more than fill again while they are sent

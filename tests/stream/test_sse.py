@@ -11,10 +11,10 @@ import httpx
 import pytest
 from google.protobuf import json_format
 
-from tests.intents.desk import Desk, create, limit
+from tests.intents.http_client import Desk, create, limit
 from tests.stream.client import ACTION, Client, kind_of, messages
+from tests.tenants import Headers, World
 from tests.waiting import eventually
-from tests.world import Headers, World
 
 END_SECONDS = 5.0
 LIMIT_SECONDS = 30.0

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import Urls
-from tests.intents.desk import Desk, create, limit, market
+from tests.intents.http_client import Desk, create, limit, market
 from tests.platform import serving
 from tests.stream.client import ORDER, POSITION, PRIMED, Client, Follower, body_of, kind_of
 from tests.stream.conftest import Opener
 from tests.stream.test_sse import following
-from tests.world import PLENTY, World
+from tests.tenants import PLENTY, World
 
 PENDING_NEW, NEW, PARTIALLY_FILLED, FILLED = 1, 2, 3, 4
 ORDERS = 40

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.world import World
+from tests.tenants import World
 
 ACCOUNT = "/v1/accounts/01890a5d-ac96-774b-bcce-b302099a8057"
 GOOD_PAYLOAD: dict[str, Any] = {"symbol": "AAPL", "order_side": "BUY", "spec": {"Market": {"quantity": "1"}}}

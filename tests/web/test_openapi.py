@@ -9,7 +9,7 @@ import pytest
 from tests.platform import Platform
 from tests.web.conftest import Site
 
-pytest_plugins = ("tests.warm",)
+pytest_plugins = ("tests.started_dirs",)
 
 
 async def test_every_route_is_described(site: Site) -> None:

@@ -13,7 +13,7 @@ from tests.platform import Platform
 from tests.web.conftest import Site
 from trading_intents.errors import wire_errors
 
-pytest_plugins = ("tests.warm",)
+pytest_plugins = ("tests.started_dirs",)
 
 # Elements that close themselves, or that HTML lets one leave open.
 NEVER_CLOSED = {"meta", "li"}

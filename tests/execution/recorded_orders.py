@@ -11,7 +11,7 @@ from uuid import UUID
 import asyncpg
 
 from tests.conftest import Urls
-from tests.intents.office import open_office
+from tests.intents.in_process_writer import open_office
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.execution.tracker import RecordedAccount, publish_statements, record, write_statements
 from trading_intents.ids import OrganizationId

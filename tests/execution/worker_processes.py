@@ -13,12 +13,12 @@ from uuid import uuid4
 import httpx
 
 from tests.conftest import Urls
-from tests.execution.truth import assert_true_books
-from tests.intents.desk import Body, Tables
+from tests.execution.ledger_invariants import assert_true_books
+from tests.intents.http_client import Body, Tables
 from tests.platform import Platform, serving
 from tests.seeds import seeded
+from tests.tenants import EVERY_PERMISSION, PLENTY, Headers, key
 from tests.waiting import eventually
-from tests.world import EVERY_PERMISSION, PLENTY, Headers, key
 from trading_intents.storage.database import open_database
 from trading_intents.telemetry import Metrics, make_log
 

@@ -12,9 +12,9 @@ import asyncpg
 import httpx
 
 from tests.conftest import Urls
-from tests.execution.books import Books
+from tests.execution.recorded_orders import Books
 from tests.platform import serving
-from tests.world import EVERY_PERMISSION, PLENTY, key
+from tests.tenants import EVERY_PERMISSION, PLENTY, key
 from trading_intents.intents.model import Cancel, Command, Create
 from trading_intents.storage.database import open_database
 from trading_intents.telemetry import Metrics, make_log

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import httpx
 
-from tests.world import Headers, World
+from tests.tenants import Headers, World
 from trading_intents.secret import Secret
 from trading_intents.stream import trading_pb2
 

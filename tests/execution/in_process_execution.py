@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from tests.conftest import Urls
-from tests.intents.office import Office, open_office
+from tests.intents.in_process_writer import Office, open_office
 from tests.waiting import eventually_async
 from trading_intents.accounts.vault import SecretRef
 from trading_intents.brokers.port import Integration

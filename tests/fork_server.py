@@ -1,6 +1,6 @@
 """Our programs, forked from a process that has imported them: what `python -m` runs, without a second of imports each.
 
-Run as a program, it is that process: python -m tests.forks SOCKET
+Run as a program, it is that process: python -m tests.fork_server SOCKET
 """
 
 import atexit
@@ -108,7 +108,7 @@ class Nursery:
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-m", "tests.forks", str(theirs.fileno())]
+        command = [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())]
         self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=Path(__file__).parent.parent)
         theirs.close()
         self._asking = threading.Lock()
