@@ -25,6 +25,7 @@ ifdef TESTS
 	@$(BIN)/python -m pytest $(TESTS)
 else
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -p tests.xdist_order
+	@TESTED_WRITE_PATH=ordinary $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -p tests.xdist_order tests/intents
 endif
 
 check: $(VENV)/dev.stamp ## lint, types, import rules, migrations

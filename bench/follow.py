@@ -119,7 +119,7 @@ class Sse(Counter):
         self._buffer = buffer[whole:]
 
 
-async def main(door: str, host: str, port: int, subscribers: int, events: int, path: str) -> None:
+async def main(transport: str, host: str, port: int, subscribers: int, events: int, path: str) -> None:
     *keys, Sse.account = Path(path).read_text().split()
     loop = asyncio.get_running_loop()
     ready, done = loop.create_future(), loop.create_future()
@@ -130,7 +130,7 @@ async def main(door: str, host: str, port: int, subscribers: int, events: int, p
         if not left[name]:
             future.set_result(None)
 
-    kind = {"grpc": Grpc, "sse": Sse}[door]
+    kind = {"grpc": Grpc, "sse": Sse}[transport]
     for number in range(subscribers):
         key = keys[number % len(keys)]
         await loop.create_connection(
@@ -145,6 +145,6 @@ async def main(door: str, host: str, port: int, subscribers: int, events: int, p
 
 
 if __name__ == "__main__":
-    _, door, host, port, subscribers, events, path = sys.argv
+    _, transport, host, port, subscribers, events, path = sys.argv
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main(door, host, int(port), int(subscribers), int(events), path))
+        runner.run(main(transport, host, int(port), int(subscribers), int(events), path))

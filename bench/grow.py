@@ -27,11 +27,11 @@ from rich.console import Console
 from rich.table import Table
 
 from submit import Bench, serving
-from trading_intents.audit import KeptHeads, verify
 from trading_intents.clock import rfc3339
-from trading_intents.intents.stats import rollup
-from trading_intents.intents.stats.model import WIDTHS_SECONDS, Window
+from trading_intents.intents.audit import KeptHeads, verify
 from trading_intents.intents.writing.record import FIRST_HASH, HASH_VERSION, Record, canonical, chain
+from trading_intents.stats import rollup
+from trading_intents.stats.model import WIDTHS_SECONDS, Window
 from trading_intents.storage.database import WORKER_ROLE, Pool, open_pool
 from trading_intents.storage.embedded.cluster import DATABASE, OWNER, WORKER_LOGIN
 from trading_intents.telemetry import Metrics

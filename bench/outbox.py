@@ -83,8 +83,8 @@ async def rows_a_second(database: Database) -> float:
             over.set()
         return Done()
 
-    shop = WorkerContext(database.worker, ATTEMPT_LIMIT, SystemClock(), Metrics(), LOG)
-    worker = Worker(Queue.ACCOUNTS, {OutboxEventType.ACCOUNT_CREATED: handle}, shop)
+    context = WorkerContext(database.worker, ATTEMPT_LIMIT, SystemClock(), Metrics(), LOG)
+    worker = Worker(Queue.ACCOUNTS, {OutboxEventType.ACCOUNT_CREATED: handle}, context)
     start = time.perf_counter()
     worker.start()
     await over.wait()

@@ -41,7 +41,7 @@ SUBSCRIBERS = (1, 100, 1_000)
 STREAMS_PER_KEY = 100
 COMMIT_EVENTS = 5
 OFFERED = {"grpc": 25_000, "sse": 100_000}  # deliveries a second, a quarter above the goal
-MOST_EVENTS_A_SECOND = 4_000  # for one subscriber
+MAX_EVENTS_A_SECOND = 4_000  # for one subscriber
 SECONDS = 5.0
 LATENCY_EVENTS_A_SECOND = 1_000
 BARS = {"grpc": (12_000, 20_000), "sse": (40_000, 80_000)}
@@ -132,13 +132,13 @@ def make_event(bench: Bench, number: int) -> Event:
 
 
 @contextlib.asynccontextmanager
-async def subscribers(bench: Bench, door: str, count: int, events: int) -> AsyncIterator[asyncio.StreamReader]:
+async def subscribers(bench: Bench, transport: str, count: int, events: int) -> AsyncIterator[asyncio.StreamReader]:
     keys = bench.folder / "keys"
     keys.write_text("\n".join([*bench.keys, str(bench.account_id)]))
-    host, port = bench.grpc.split(":") if door == "grpc" else urlsplit(bench.http).netloc.split(":")
+    host, port = bench.grpc.split(":") if transport == "grpc" else urlsplit(bench.http).netloc.split(":")
     program = str(Path(__file__).with_name("follow.py"))
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, program, door, host, port, str(count), str(events), str(keys)), stdout=subprocess.PIPE
+        *(sys.executable, program, transport, host, port, str(count), str(events), str(keys)), stdout=subprocess.PIPE
     )
     try:
         assert process.stdout is not None
@@ -161,11 +161,11 @@ async def commit(bench: Bench, tools: Tools, rate: float, seconds: float) -> int
     return commits * COMMIT_EVENTS
 
 
-async def deliveries(bench: Bench, tools: Tools, door: str, count: int) -> dict[str, float]:
+async def deliveries(bench: Bench, tools: Tools, transport: str, count: int) -> dict[str, float]:
     """A second to `count` subscribers, while events commit a little faster than the goal."""
-    rate = min(OFFERED[door] / count, MOST_EVENTS_A_SECOND)
+    rate = min(OFFERED[transport] / count, MAX_EVENTS_A_SECOND)
     expected = round(rate * SECONDS / COMMIT_EVENTS) * COMMIT_EVENTS
-    async with subscribers(bench, door, count, expected) as done:
+    async with subscribers(bench, transport, count, expected) as done:
         cpu, started = bench.cpu_seconds(), time.monotonic()
         assert await commit(bench, tools, rate, SECONDS) == expected
         async with asyncio.timeout(120):
@@ -212,9 +212,9 @@ async def measure(bench: Bench, doors: list[str]) -> int:
         tools = Tools(database, signals)
         for _ in range(ROUNDS):
             waits.append(await latency(bench, tools))
-            for door in doors:
+            for transport in doors:
                 for count in SUBSCRIBERS:
-                    found.setdefault((door, count), []).append(await deliveries(bench, tools, door, count))
+                    found.setdefault((transport, count), []).append(await deliveries(bench, tools, transport, count))
     return report(min(waits, key=lambda wait: wait[len(wait) * 99 // 100]), found)
 
 
@@ -235,12 +235,12 @@ def report(waits: list[float], found: dict[tuple[str, int], list[dict[str, float
     all_met = p99 <= LATENCY_BAR
     name = f"commit to client, p99 ms (p50 {waits[len(waits) // 2]:.1f})"
     table.add_row(name, f"{p99:.1f}", f"{LATENCY_BAR}", f"{LATENCY_GOAL}", "", "yes" if all_met else "NO")
-    for (door, count), rounds in found.items():
+    for (transport, count), rounds in found.items():
         best = max(rounds, key=lambda one: one["per_second"])
-        bar, goal = (f"{number:,}" if count > 1 else "" for number in BARS[door])  # one gets only what commits
-        met = count == 1 or best["per_second"] >= BARS[door][0]
+        bar, goal = (f"{number:,}" if count > 1 else "" for number in BARS[transport])  # one gets only what commits
+        met = count == 1 or best["per_second"] >= BARS[transport][0]
         all_met &= met
-        row = (f"{door} deliveries/s to {count:,}", f"{best['per_second']:,.0f}", bar, goal)
+        row = (f"{transport} deliveries/s to {count:,}", f"{best['per_second']:,.0f}", bar, goal)
         table.add_row(*row, f"{best['cpu_us']:.0f}", "yes" if met else "NO")
     Console().print(table)
     return 0 if all_met else 1

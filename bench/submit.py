@@ -30,7 +30,7 @@ ROUNDS = 3
 SECONDS = 4.0
 ACCOUNTS = 64
 CONNECTIONS = (1, 16, 64, 256)
-MOST_REQUESTS_A_SECOND = 15_000
+MAX_REQUESTS_A_SECOND = 15_000
 YARDSTICK_CLIENTS = 32
 TICKS = os.sysconf("SC_CLK_TCK")
 PLENTY = {
@@ -98,7 +98,7 @@ class Bench:
 
     def post(self, headers: dict[str, str], accounts: list[str], connections: int) -> dict[str, Any]:
         self._batch += 1
-        numbers = range(int(MOST_REQUESTS_A_SECOND * SECONDS))
+        numbers = range(int(MAX_REQUESTS_A_SECOND * SECONDS))
         before = self.cpu()
         result = self.load((self._request(headers, random.choice(accounts), n) for n in numbers), connections, SECONDS)
         count = sum(result["statuses"].values())

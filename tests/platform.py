@@ -31,6 +31,8 @@ def environment(data_dir: Path, settings: Mapping[str, str]) -> dict[str, str]:
     paths = filter(None, (str(INSTALLED), clean.get("PYTHONPATH")))
     clean["PYTHONPATH"] = os.pathsep.join(paths)
     chosen = {"DATA_DIR": str(data_dir), "HTTP_PORT": "0", "GRPC_PORT": "0"} | dict(settings)
+    if os.environ.get("TESTED_WRITE_PATH") == "ordinary":
+        chosen = {"WRITER_OPTIMISTIC": "off"} | chosen
     return clean | {PREFIX + name: value for name, value in chosen.items()}
 
 

@@ -25,7 +25,7 @@ class Reply:
         return json.loads(self.content)
 
 
-class Line:
+class RawHttp:
     """For one thread at a time. `headers` go with every request."""
 
     def __init__(self, url: str, headers: Mapping[str, str] | None = None, local_address: str = "") -> None:

@@ -76,7 +76,7 @@ USERS: tuple[tuple[str, str | None], ...] = (
 
 
 @dataclass
-class World:
+class Tenants:
     platform: Platform
     answer: dict[str, Any]
     callers: dict[str, Headers]
@@ -104,46 +104,46 @@ class World:
 
 
 @contextmanager
-def made_world(urls: Urls, folder: Path, **changes: str) -> Iterator[World]:
+def made_tenants(urls: Urls, folder: Path, **changes: str) -> Iterator[Tenants]:
     settings = PLENTY | {
         "DATABASE_URL": urls.login.reveal(),
         "DATABASE_OWNER_URL": urls.owner.reveal(),
         "INTERNAL_ORGANIZATIONS": "org_internal",
     }
     with serving(folder, **settings | changes) as platform:
-        made = World(platform, platform.apply(DOCUMENT), {})
+        made = Tenants(platform, platform.apply(DOCUMENT), {})
         made.callers = _callers(made)
         yield made
 
 
 @pytest.fixture(scope="session")
-def world_database(databases: Databases) -> Iterator[Urls]:
+def tenants_database(databases: Databases) -> Iterator[Urls]:
     with databases() as urls:
         yield urls
 
 
 @pytest.fixture(scope="session")
-def world(world_database: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with made_world(world_database, tmp_path_factory.mktemp("world")) as made:
+def tenants(tenants_database: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
+    with made_tenants(tenants_database, tmp_path_factory.mktemp("world")) as made:
         yield made
 
 
-async def _user_tokens(world: World) -> list[str]:
+async def _user_tokens(tenants: Tenants) -> list[str]:
     """As `trading-intents token` prints them, but all of them at one go."""
-    async with open_infrastructure(load(world.platform.environ), make_log("warning")) as parts:
+    async with open_infrastructure(load(tenants.platform.environ), make_log("warning")) as parts:
         return [(await user_token(parts, user, organization)).reveal() for user, organization in USERS]
 
 
-def _callers(world: World) -> dict[str, Headers]:
+def _callers(tenants: Tenants) -> dict[str, Headers]:
     def with_key(organization: str, name: str) -> Headers:
-        return {"x-api-key": world.api_key(organization, name)["api_key"]}
+        return {"x-api-key": tenants.api_key(organization, name)["api_key"]}
 
     def bearer(token: str) -> Headers:
         return {"authorization": f"Bearer {token}"}
 
-    acme = {"x-organization-id": world.organization("org_acme")["id"]}
-    reader = bearer(world.service_token("reader"))
-    admin, member, read_only, no_org, closed, internal, other = map(bearer, asyncio.run(_user_tokens(world)))
+    acme = {"x-organization-id": tenants.organization("org_acme")["id"]}
+    reader = bearer(tenants.service_token("reader"))
+    admin, member, read_only, no_org, closed, internal, other = map(bearer, asyncio.run(_user_tokens(tenants)))
     return {
         "none": {},
         "both": with_key("org_acme", "all") | admin,
@@ -159,7 +159,7 @@ def _callers(world: World) -> dict[str, Headers]:
         "closed_admin": closed,
         "internal_admin": internal,
         "service_all": reader | acme,
-        "service_none": bearer(world.service_token("nobody")) | acme,
+        "service_none": bearer(tenants.service_token("nobody")) | acme,
         "service_unnamed": reader,
         "other_key": with_key("org_other", "all"),
         "other_admin": other,

@@ -22,7 +22,7 @@ pytest_plugins = ("tests.started_dirs",)
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
-MOST_DECISION_LINES = 40
+MAX_DECISION_LINES = 40
 
 
 def section(document: str, title: str) -> str:
@@ -47,6 +47,8 @@ def test_every_setting_is_documented_with_its_default() -> None:
 
 def shown(default: object) -> str:
     match default:
+        case bool():
+            return "on" if default else "off"
         case Rate(per_second, burst):
             return f"{per_second}/{burst}"
         case tuple():
@@ -130,9 +132,23 @@ def test_every_link_leads_somewhere(document: Path) -> None:
 @pytest.mark.parametrize("decision", DECISIONS, ids=lambda path: path.stem)
 def test_a_decision_is_short_and_says_why(decision: Path) -> None:
     text = decision.read_text()
-    assert len(text.splitlines()) <= MOST_DECISION_LINES
+    assert len(text.splitlines()) <= MAX_DECISION_LINES
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == ["Context", "Decision", "Consequences"]
 
 
 def test_decisions_are_numbered_without_a_gap() -> None:
     assert [path.name[:5] for path in DECISIONS] == [f"{n:04}-" for n in range(1, len(DECISIONS) + 1)]
+
+
+def test_every_file_and_function_of_the_walk_exists() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    walk = text[text.index("## The walk of one intent") : text.index("## Transactions and locks")]
+    package = ROOT / "src" / "trading_intents"
+    everything = {str(path.relative_to(package)): path.read_text() for path in package.rglob("*.py")}
+    files = set(re.findall(r"`([\w/]+\.py)`", walk))
+    assert len(files) > 20
+    assert [name for name in files if not any(f"/{path}".endswith(f"/{name}") for path in everything)] == []
+    calls, methods = re.findall(r"`(?:\w+\.)*(\w+)\(\)`", walk), re.findall(r"`[A-Z]\w+\.(\w+)`", walk)
+    functions = {*calls, *methods}
+    assert functions >= {"decide", "identify"}
+    assert [name for name in functions if not any(f"def {name}(" in source for source in everything.values())] == []

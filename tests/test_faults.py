@@ -168,7 +168,7 @@ FAULTS: list[Callable[[FaultProxy], None]] = [
 ]
 
 
-@pytest.mark.alone(seconds=5)
+@pytest.mark.exclusive(seconds=5)
 def test_ten_outages_are_told_in_time_and_survived(behind: Behind) -> None:
     for fault in FAULTS:
         assert behind.write().status_code == 201

@@ -80,7 +80,7 @@ def taken_port() -> Iterator[int]:
         yield holder.getsockname()[1]
 
 
-@pytest.mark.alone(seconds=2)
+@pytest.mark.exclusive(seconds=2)
 def test_the_first_start_makes_what_the_second_finds_quickly(warm_original: Path, warm: Path) -> None:
     for private in (warm_original, warm_original / "demo.json"):
         assert private.stat().st_mode & 0o077 == 0
@@ -196,7 +196,7 @@ def test_a_worker_tells_of_itself_but_serves_no_api(warm: Path) -> None:
             assert worker.client.request(method, path).json()["code"] == "not_found"
 
 
-@pytest.mark.alone(seconds=2)
+@pytest.mark.exclusive(seconds=2)
 def test_a_person_at_a_terminal_is_shown_where_it_is_and_what_to_try(tmp_path: Path) -> None:
     """From the first start on, in a checkout and in a terminal of 80 columns and 24 lines."""
     (tmp_path / ".venv").symlink_to(sys.prefix)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 POLL_SECONDS = 0.01
-MOST_POLL_SECONDS = 0.25
+MAX_POLL_SECONDS = 0.25
 # Of the time that was waited: whoever waits for seconds leaves the machine to what it waits for.
 POLL_SHARE = 0.1
 
@@ -29,4 +29,4 @@ def _pause(waited_seconds: float, limit_seconds: float) -> float:
     """Until the condition is looked at again, the last time at the limit."""
     left_seconds = limit_seconds - waited_seconds
     assert left_seconds > 0, f"not within {limit_seconds} s"
-    return min(max(POLL_SECONDS, waited_seconds * POLL_SHARE), MOST_POLL_SECONDS, left_seconds)
+    return min(max(POLL_SECONDS, waited_seconds * POLL_SHARE), MAX_POLL_SECONDS, left_seconds)

@@ -34,15 +34,15 @@ def pytest_unconfigure() -> None:
 
 
 def _seconds(alone: list[pytest.Item]) -> float:
-    marks = [mark for item in alone if (mark := item.get_closest_marker("alone"))]
+    marks = [mark for item in alone if (mark := item.get_closest_marker("exclusive"))]
     return float(sum(mark.kwargs.get("seconds", 1) for mark in marks))
 
 
 def _parted(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item], list[pytest.Item]]:
-    parts: dict[str, list[pytest.Item]] = {"alone": [], "quiet": [], "": []}
+    parts: dict[str, list[pytest.Item]] = {"exclusive": [], "idle": [], "": []}
     for item in items:
-        parts[next((mark for mark in ("alone", "quiet") if item.get_closest_marker(mark)), "")].append(item)
-    return parts["alone"], parts["quiet"], parts[""]
+        parts[next((mark for mark in ("exclusive", "idle") if item.get_closest_marker(mark)), "")].append(item)
+    return parts["exclusive"], parts["idle"], parts[""]
 
 
 class Turns:
@@ -71,8 +71,8 @@ class Turns:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        if not item.get_closest_marker("alone"):
-            if not item.get_closest_marker("quiet"):
+        if not item.get_closest_marker("exclusive"):
+            if not item.get_closest_marker("idle"):
                 self._wait()
             return (yield)
         try:

@@ -17,6 +17,7 @@ from trading_intents.accounts.http import account_routes, broker_routes, credent
 from trading_intents.accounts.jobs import account_handlers
 from trading_intents.accounts.service import Accounts
 from trading_intents.accounts.vault import Vault, open_vault
+from trading_intents.brokers.paper.http import quote_routes
 from trading_intents.brokers.paper.quotes import Quotes
 from trading_intents.brokers.registry import Registry, installed_brokers
 from trading_intents.clock import Clock, SystemClock
@@ -25,9 +26,8 @@ from trading_intents.controls.http import switch_routes, symbol_routes
 from trading_intents.controls.service import ControlsService
 from trading_intents.controls.zones import read_zones
 from trading_intents.errors import PlatformError
-from trading_intents.execution.http import quote_routes
 from trading_intents.execution.service import Execution
-from trading_intents.identity.access import RULES, Gate
+from trading_intents.identity.access import RULES, Gate, organization_of
 from trading_intents.identity.http import key_routes, organization_routes, provider_routes, user_routes
 from trading_intents.identity.provider import EmbeddedProvider, load_issuer
 from trading_intents.identity.service import ApiKeys, Callers, Organizations, TokenIssuer, keep_reporting
@@ -167,12 +167,12 @@ async def open_infrastructure(
         )
 
 
-def embedded_provider(infrastructure: Infrastructure, may_create: bool) -> EmbeddedProvider:
+def embedded_provider(infra: Infrastructure, may_create: bool) -> EmbeddedProvider:
     return EmbeddedProvider(
-        infrastructure.settings,
-        load_issuer(infrastructure.settings, may_create),
-        infrastructure.clock,
-        infrastructure.make_id,
+        infra.settings,
+        load_issuer(infra.settings, may_create),
+        infra.clock,
+        infra.make_id,
     )
 
 
@@ -193,29 +193,27 @@ class Features:
     resume_deletions: Callable[[], Coroutine[Any, Any, None]]
 
 
-def build_features(infrastructure: Infrastructure, vault: Vault) -> Features:
-    settings, pool, stream = infrastructure.settings, infrastructure.database.service, infrastructure.database.stream
-    name, make_id, signals = settings.identity_provider_name, infrastructure.make_id, infrastructure.signals
-    provider = embedded_provider(infrastructure, may_create=True) if name == LOCAL_PROVIDER else None
+def build_features(infra: Infrastructure, vault: Vault) -> Features:
+    settings, pool, stream = infra.settings, infra.database.service, infra.database.stream
+    name, make_id, signals = settings.identity_provider_name, infra.make_id, infra.signals
+    provider = embedded_provider(infra, may_create=True) if name == LOCAL_PROVIDER else None
     if provider:
-        verifier: TokenVerifier = provider.verifier(infrastructure.log)
+        verifier: TokenVerifier = provider.verifier(infra.log)
         directory: UserDirectory = LocalDirectory()
     else:
-        assert infrastructure.client is not None
-        verifier = external_verifier(settings, infrastructure.client, infrastructure.clock, infrastructure.log)
-        directory = RemoteDirectory(infrastructure.client, settings.identity_users_url)
-    callers = Callers(pool, verifier, name, provider is not None, infrastructure.clock)
+        assert infra.client is not None
+        verifier = external_verifier(settings, infra.client, infra.clock, infra.log)
+        directory = RemoteDirectory(infra.client, settings.identity_users_url)
+    callers = Callers(pool, verifier, name, provider is not None, infra.clock)
     internal = frozenset(settings.internal_organizations)
     gates = {rule.name: Gate(rule, callers, internal) for rule in RULES.values()}
 
-    brokers = infrastructure.brokers
+    brokers = infra.brokers
     accounts = Accounts(pool, make_id, brokers, signals)
     credentials = Credentials(pool, make_id, brokers, signals, vault)
-    limits = Limits(
-        rates(settings), organization_rates(settings), infrastructure.clock, infrastructure.metrics.rate_limited
-    )
-    tools = BatchDependencies(infrastructure.link, brokers, id_text_maker(), infrastructure.clock)
-    writer = Writer(tools, pool, signals, infrastructure.metrics, infrastructure.log)
+    limits = Limits(rates(settings), organization_rates(settings), infra.clock, infra.metrics.rate_limited)
+    tools = BatchDependencies(infra.link, brokers, id_text_maker(), infra.clock)
+    writer = Writer(tools, pool, signals, infra.metrics, infra.log, settings.writer_optimistic)
     controls, read_controls, write_controls = ControlsService(pool), gates["read_controls"], gates["write_controls"]
     routes = (
         *key_routes(gates, ApiKeys(pool, make_id, callers)),
@@ -228,20 +226,20 @@ def build_features(infrastructure: Infrastructure, vault: Vault) -> Features:
         *outbox_routes(gates["outbox_health"], pool),
         *switch_routes(read_controls, write_controls, gates["write_organization_control"], controls),
         *symbol_routes(read_controls, write_controls, controls, read_zones()),
-        *quote_routes(gates["paper_quotes"], Quotes(pool, signals)),
+        *quote_routes(gates["paper_quotes"], organization_of, Quotes(pool, signals)),
         submit_route(gates["submit_intent"], callers, accounts, writer, limits),
         *intent_routes(gates["read_intents"], accounts, Intents(pool)),
         *order_routes(gates["read_intents"], accounts, Orders(pool)),
     )
-    hub = Hub(stream, settings.max_streams, infrastructure.clock, infrastructure.metrics, infrastructure.log)
+    hub = Hub(stream, settings.max_streams, infra.clock, infra.metrics, infra.log)
     retained = {EventType.BROKER_ORDER: retained_orders, EventType.BROKER_POSITION: retained_positions}
-    streams = Streams(stream, hub, accounts, gates["stream"], retained, infrastructure.log)
-    door = StreamServicer(streams, gates["stream"], limits, ClientAddress(settings.trusted_proxies), infrastructure.log)
+    streams = Streams(stream, hub, accounts, gates["stream"], retained, infra.log)
+    servicer = StreamServicer(streams, gates["stream"], limits, ClientAddress(settings.trusted_proxies), infra.log)
     files = (settings.tls_certificate_file, settings.tls_key_file)
-    grpc = GrpcListener(door, settings.max_streams, settings.grpc_host, settings.grpc_port, *files)
+    grpc = GrpcListener(servicer, settings.max_streams, settings.grpc_host, settings.grpc_port, *files)
 
     def handlers() -> Mapping[Queue, Mapping[str, Handler]]:
-        accounts = account_handlers(infrastructure.database.worker, brokers, vault)
+        accounts = account_handlers(infra.database.worker, brokers, vault)
         return {Queue.ACCOUNTS: accounts, Queue.USERS: user_handlers()}
 
     def execution(worker_context: WorkerContext) -> Execution:
@@ -255,11 +253,11 @@ def build_features(infrastructure: Infrastructure, vault: Vault) -> Features:
             make_id,
             settings.execution_max_age_millis,
             append_cancel,
-            infrastructure.open_transactions,
+            infra.open_transactions,
             settings.execution_reconcile_seconds,
         )
 
-    cancels = PlatformCancels(replace(tools, link=infrastructure.worker_link), signals)
+    cancels = PlatformCancels(replace(tools, link=infra.worker_link), signals)
 
     async def append_cancel(organization_id: OrganizationId, account_id: UUID, order_id: UUID) -> bool:
         return await cancels.append(str(organization_id), str(account_id), str(order_id))
@@ -269,13 +267,13 @@ def build_features(infrastructure: Infrastructure, vault: Vault) -> Features:
         gates,
         limits,
         routes,
-        event_routes(gates["stream"], streams, infrastructure.log),
+        event_routes(gates["stream"], streams, infra.log),
         handlers,
         writer,
         execution,
         hub,
         grpc,
-        lambda: keep_resuming(infrastructure.database.worker, directory, name, infrastructure.log),
+        lambda: keep_resuming(infra.database.worker, directory, name, infra.log),
     )
 
 
@@ -296,17 +294,17 @@ async def serve(
         settings = replace(settings, http_port=listener.getsockname()[1])  # 0 asks for any: from here on it is known
         needs_worker = "worker" in settings.roles
         async with (
-            open_infrastructure(settings, log, needs_worker, may_create=True) as infrastructure,
-            open_vault(settings, infrastructure.clock, log) as vault,
+            open_infrastructure(settings, log, needs_worker, may_create=True) as infra,
+            open_vault(settings, infra.clock, log) as vault,
         ):
-            features = build_features(infrastructure, vault)
-            app = build_app(infrastructure, features)
+            features = build_features(infra, vault)
+            app = build_app(infra, features)
             _tune_gc()
-            demo = await prepare(infrastructure)
+            demo = await prepare(infra)
             connections = connection_limits(settings.http_connections_per_address)
-            async with serving(app, listener, connections), working(infrastructure, features) as workers:
+            async with serving(app, listener, connections), working(infra, features) as workers:
                 address = features.grpc.address if "stream" in settings.roles else None
-                greet(infrastructure, Addresses(_url(settings.http_host, settings.http_port), address), demo)
+                greet(infra, Addresses(_url(settings.http_host, settings.http_port), address), demo)
                 await stop.wait()
                 log.info("draining")
                 features.hub.drain()
@@ -320,9 +318,9 @@ async def serve(
     log.info("stopped")
 
 
-def build_app(infrastructure: Infrastructure, features: Features) -> App:
+def build_app(infra: Infrastructure, features: Features) -> App:
     """The one route table, less what is not of this process's roles."""
-    settings, public = infrastructure.settings, features.gates["public"]
+    settings, public = infra.settings, features.gates["public"]
 
     async def not_ready_reason() -> str:
         if app.draining:
@@ -333,66 +331,45 @@ def build_app(infrastructure: Infrastructure, features: Features) -> App:
             return "the gRPC port is full: every stream that it may hold is open"
         if app.disk_has_failed:
             return "the database's disk is full or fails"
-        return (
-            ""
-            if await infrastructure.database.service.healthy()
-            else "the database cannot be reached, or its disk is full"
-        )
+        return "" if await infra.database.service.healthy() else "the database cannot be reached, or its disk is full"
 
-    routes = operations_routes(public, not_ready_reason, infrastructure.metrics.registry, infrastructure.clock)
+    routes = operations_routes(public, not_ready_reason, infra.metrics.registry, infra.clock)
     if "api" in settings.roles:
         routes += features.routes
     if {"api", "stream"} & set(settings.roles):
         routes += features.event_routes
     routes += description_routes(public, routes, __version__, _url(settings.http_host, settings.http_port))
-    make_request_series(infrastructure.metrics.requests, routes)
-    app = App(
-        routes,
-        features.limits,
-        ClientAddress(settings.trusted_proxies),
-        infrastructure.clock,
-        infrastructure.metrics,
-        infrastructure.log,
-    )
+    make_request_series(infra.metrics.requests, routes)
+    addresses = ClientAddress(settings.trusted_proxies)
+    app = App(routes, features.limits, addresses, infra.clock, infra.metrics, infra.log)
     return app
 
 
 @contextlib.asynccontextmanager
-async def working(infrastructure: Infrastructure, features: Features) -> AsyncIterator[list[Worker | Execution]]:
+async def working(infra: Infrastructure, features: Features) -> AsyncIterator[list[Worker | Execution]]:
     """What runs beside the requests while the block does."""
     background = [
-        asyncio.create_task(keep_reporting(features.callers, infrastructure.log)),
+        asyncio.create_task(keep_reporting(features.callers, infra.log)),
         asyncio.create_task(features.hub.run()),
     ]
-    infrastructure.signals.subscribe(STREAM, features.hub.wake)
-    if "api" in infrastructure.settings.roles:
+    infra.signals.subscribe(STREAM, features.hub.wake)
+    if "api" in infra.settings.roles:
         background.append(asyncio.create_task(features.writer.run()))
     workers: list[Worker | Execution] = []
-    if "worker" in infrastructure.settings.roles:
+    if "worker" in infra.settings.roles:
         background.append(asyncio.create_task(features.resume_deletions()))
-        background.append(
-            asyncio.create_task(
-                keep_up(
-                    infrastructure.database.worker, infrastructure.clock, infrastructure.metrics, infrastructure.log
-                )
-            )
-        )
-        worker_context = WorkerContext(
-            infrastructure.database.worker,
-            infrastructure.settings.outbox_attempt_limit,
-            infrastructure.clock,
-            infrastructure.metrics,
-            infrastructure.log,
-        )
+        background.append(asyncio.create_task(keep_up(infra.database.worker, infra.clock, infra.metrics, infra.log)))
+        limit = infra.settings.outbox_attempt_limit
+        worker_context = WorkerContext(infra.database.worker, limit, infra.clock, infra.metrics, infra.log)
         for queue, handlers in features.handlers().items():
             poll_seconds = USERS_POLL_SECONDS if queue is Queue.USERS else POLL_SECONDS
             workers.append(worker := Worker(queue, handlers, worker_context, poll_seconds=poll_seconds))
-            infrastructure.signals.subscribe(channel(queue), worker.wake)
+            infra.signals.subscribe(channel(queue), worker.wake)
         workers.append(features.execution(worker_context))
         for each in workers:
             each.start()
     try:
-        if "stream" in infrastructure.settings.roles:
+        if "stream" in infra.settings.roles:
             await features.grpc.start()
         yield workers
     finally:

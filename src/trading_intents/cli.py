@@ -19,13 +19,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
-from trading_intents import __version__, app, audit, config, doctor, provision
+from trading_intents import __version__, app, config, doctor, provision
 from trading_intents.accounts.rotation import rotate
 from trading_intents.accounts.vault import embedded_vault
 from trading_intents.accounts.vault.master_keys import RETIRE_AFTER_SECONDS
 from trading_intents.clock import rfc3339
 from trading_intents.config import Settings
 from trading_intents.errors import DatabaseMissing, InvalidRequest, PlatformError, PortTaken, StartupRefused
+from trading_intents.intents import audit
 from trading_intents.outbox import operators
 from trading_intents.outbox.model import Queue, Status, channel
 from trading_intents.recovery.commands import add_commands

@@ -72,6 +72,9 @@ class Settings:
     trusted_proxies: tuple[str, ...] = _setting(
         (), "Addresses or networks whose X-Forwarded-For is believed, comma separated. Empty: nobody's."
     )
+    writer_optimistic: bool = _setting(
+        True, "Whether submits are decided by cached state while the database reads; on or off."
+    )
     rate_limit_submits: Rate = _setting(Rate(200, 400), "CREATE and REPLACE a second / burst, per caller and process.")
     rate_limit_cancels: Rate = _setting(Rate(200, 400), "CANCELs, likewise.")
     rate_limit_writes: Rate = _setting(Rate(200, 400), "Other writes, likewise.")
@@ -165,6 +168,10 @@ def unknown(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _parse(text: str, default: Any) -> Any:
     match default:
+        case bool():
+            if text not in ("on", "off"):
+                raise ValueError("must be on or off")
+            return text == "on"
         case int():
             if not text.isascii() or not text.isdigit():
                 raise ValueError("must be a whole number")

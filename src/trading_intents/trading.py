@@ -44,6 +44,12 @@ class Environment(StrEnum):
     LIVE = "live"
 
 
+class ActionType(StrEnum):
+    CREATE = "CREATE"
+    REPLACE = "REPLACE"
+    CANCEL = "CANCEL"
+
+
 class OrderKind(StrEnum):
     """As the one key of an intent's spec names it."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.tenants import World
+from tests.tenants import Tenants
 from tests.waiting import eventually
 
 URL = "/v1/api-keys"
@@ -15,13 +15,13 @@ VALIDATE = "/api/v1/auth/api-key/validate"
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
-def make(world: World, caller: str = "admin", **changes: Any) -> Any:
+def make(tenants: Tenants, caller: str = "admin", **changes: Any) -> Any:
     body = {"name": "bot", "environment": "paper", "permissions": ["intent:read"]} | changes
-    return world.client.post(URL, json=body, headers=world.callers[caller])
+    return tenants.client.post(URL, json=body, headers=tenants.callers[caller])
 
 
-def test_a_key_is_shown_once_and_works(world: World) -> None:
-    answer = make(world)
+def test_a_key_is_shown_once_and_works(tenants: Tenants) -> None:
+    answer = make(tenants)
     made = answer.json()
     assert (answer.status_code, answer.headers["etag"], answer.headers["cache-control"]) == (201, '"1"', "no-store")
     assert re.fullmatch(r"tip_paper_[0-9A-Za-z]{38}", made["api_key"])
@@ -29,11 +29,11 @@ def test_a_key_is_shown_once_and_works(world: World) -> None:
         *("id", "organization_id", "name", "environment", "permissions", "disabled", "hint"),
         *("last_used_at", "created_at", "updated_at", "version", "api_key"),
     }
-    assert made["organization_id"] == world.organization("org_acme")["id"]
+    assert made["organization_id"] == tenants.organization("org_acme")["id"]
     assert (made["hint"], made["version"], made["disabled"]) == (made["api_key"][-4:], 1, False)
     assert STAMP.fullmatch(made["created_at"])
     assert uuid.UUID(made["id"]).version == 7
-    validated = world.client.post(VALIDATE, json={"api_key": made["api_key"]})
+    validated = tenants.client.post(VALIDATE, json={"api_key": made["api_key"]})
     assert validated.status_code == 200
     assert validated.json() == {
         "id": made["id"],
@@ -42,7 +42,7 @@ def test_a_key_is_shown_once_and_works(world: World) -> None:
         "disabled": False,
         "created_at": made["created_at"],
     }
-    page = world.client.get(URL, headers=world.callers["admin"], params={"limit": 100})
+    page = tenants.client.get(URL, headers=tenants.callers["admin"], params={"limit": 100})
     assert made["api_key"] not in page.text
 
 
@@ -64,18 +64,18 @@ def test_a_key_is_shown_once_and_works(world: World) -> None:
         ({"version": 7}, "/version"),
     ],
 )
-def test_a_bad_key_is_refused_at_its_field(world: World, changes: dict[str, Any], pointer: str) -> None:
-    answer = make(world, **changes)
+def test_a_bad_key_is_refused_at_its_field(tenants: Tenants, changes: dict[str, Any], pointer: str) -> None:
+    answer = make(tenants, **changes)
     assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed")
     assert [e["pointer"] for e in answer.json()["errors"]] == [pointer]
 
 
-def test_a_list_shows_the_own_organizations_keys_page_by_page(world: World) -> None:
-    mine = [make(world, "other_admin").json()["id"] for _ in range(3)]
+def test_a_list_shows_the_own_organizations_keys_page_by_page(tenants: Tenants) -> None:
+    mine = [make(tenants, "other_admin").json()["id"] for _ in range(3)]
     seen, query = [], {"limit": "2"}
     while True:
-        page = world.client.get(URL, headers=world.callers["other_admin"], params=query).json()
-        assert {k["organization_id"] for k in page["data"]} == {world.organization("org_other")["id"]}
+        page = tenants.client.get(URL, headers=tenants.callers["other_admin"], params=query).json()
+        assert {k["organization_id"] for k in page["data"]} == {tenants.organization("org_other")["id"]}
         seen += [k["id"] for k in page["data"]]
         if page["next_cursor"] is None:
             break
@@ -85,90 +85,90 @@ def test_a_list_shows_the_own_organizations_keys_page_by_page(world: World) -> N
     assert len(set(seen)) == len(seen)
 
 
-def test_a_cursor_of_another_tenant_is_invalid(world: World) -> None:
-    cursor = world.client.get(URL, headers=world.callers["admin"], params={"limit": 1}).json()["next_cursor"]
-    answer = world.client.get(URL, headers=world.callers["other_admin"], params={"next_cursor": cursor})
+def test_a_cursor_of_another_tenant_is_invalid(tenants: Tenants) -> None:
+    cursor = tenants.client.get(URL, headers=tenants.callers["admin"], params={"limit": 1}).json()["next_cursor"]
+    answer = tenants.client.get(URL, headers=tenants.callers["other_admin"], params={"next_cursor": cursor})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_cursor")
 
 
-def test_a_change_grows_the_version_and_can_be_conditional(world: World) -> None:
-    made, admin = make(world).json(), world.callers["admin"]
+def test_a_change_grows_the_version_and_can_be_conditional(tenants: Tenants) -> None:
+    made, admin = make(tenants).json(), tenants.callers["admin"]
     url = f"{URL}/{made['id']}"
-    changed = world.client.patch(url, json={"name": "renamed"}, headers=admin)
+    changed = tenants.client.patch(url, json={"name": "renamed"}, headers=admin)
     assert (changed.status_code, changed.headers["etag"]) == (200, '"2"')
     assert (changed.json()["name"], changed.json()["version"]) == ("renamed", 2)
     assert changed.json()["permissions"] == ["intent:read"]
     assert "api_key" not in changed.json()
-    stale = world.client.patch(url, json={"name": "again"}, headers=admin | {"if-match": '"1"'})
+    stale = tenants.client.patch(url, json={"name": "again"}, headers=admin | {"if-match": '"1"'})
     assert (stale.status_code, stale.json()["code"]) == (412, "version_conflict")
-    same = world.client.patch(url, json={}, headers=admin | {"if-match": '"2"'})
+    same = tenants.client.patch(url, json={}, headers=admin | {"if-match": '"2"'})
     assert (same.status_code, same.json()["version"]) == (200, 2)
-    assert world.client.delete(url, headers=admin | {"if-match": '"1"'}).status_code == 412
-    assert world.client.delete(url, headers=admin | {"if-match": '"2"'}).status_code == 204
-    assert world.client.delete(url, headers=admin).status_code == 404
+    assert tenants.client.delete(url, headers=admin | {"if-match": '"1"'}).status_code == 412
+    assert tenants.client.delete(url, headers=admin | {"if-match": '"2"'}).status_code == 204
+    assert tenants.client.delete(url, headers=admin).status_code == 404
 
 
 @pytest.mark.parametrize("spelling", ["{0}", "{{{0}}}", "urn:uuid:{0}", "{1}", "{2}", "nonsense", "%00", "{0}%0A"])
-def test_a_key_of_another_tenant_or_spelling_is_not_found(world: World, spelling: str) -> None:
-    made = make(world, "other_admin").json()["id"]
+def test_a_key_of_another_tenant_or_spelling_is_not_found(tenants: Tenants, spelling: str) -> None:
+    made = make(tenants, "other_admin").json()["id"]
     path = f"{URL}/" + spelling.format(made, made.replace("-", ""), made.upper())
     for answer in (
-        world.client.patch(path, json={"disabled": True}, headers=world.callers["admin"]),
-        world.client.delete(path, headers=world.callers["admin"]),
+        tenants.client.patch(path, json={"disabled": True}, headers=tenants.callers["admin"]),
+        tenants.client.delete(path, headers=tenants.callers["admin"]),
     ):
         assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
 
-def test_404_comes_before_422_and_422_before_412(world: World) -> None:
-    admin = world.callers["admin"]
-    assert world.client.patch(f"{URL}/{uuid.uuid4()}", json={"x": 1}, headers=admin).status_code == 404
-    url = f"{URL}/{make(world).json()['id']}"
-    assert world.client.patch(url, json={"x": 1}, headers=admin | {"if-match": '"9"'}).status_code == 422
+def test_404_comes_before_422_and_422_before_412(tenants: Tenants) -> None:
+    admin = tenants.callers["admin"]
+    assert tenants.client.patch(f"{URL}/{uuid.uuid4()}", json={"x": 1}, headers=admin).status_code == 404
+    url = f"{URL}/{make(tenants).json()['id']}"
+    assert tenants.client.patch(url, json={"x": 1}, headers=admin | {"if-match": '"9"'}).status_code == 422
 
 
 @pytest.mark.parametrize("change", [{"disabled": True}, None])
 def test_a_disabled_or_deleted_key_is_refused_at_once_by_this_process(
-    world: World, change: dict[str, Any] | None
+    tenants: Tenants, change: dict[str, Any] | None
 ) -> None:
-    made = make(world).json()
+    made = make(tenants).json()
     mine = {"x-api-key": made["api_key"]}
-    assert world.client.get("/v1/organizations/by-provider/local/x", headers=mine).status_code == 401  # of this kind
-    url, admin = f"{URL}/{made['id']}", world.callers["admin"]
+    assert tenants.client.get("/v1/organizations/by-provider/local/x", headers=mine).status_code == 401  # of this kind
+    url, admin = f"{URL}/{made['id']}", tenants.callers["admin"]
     if change is None:
-        assert world.client.delete(url, headers=admin).status_code == 204
-        assert world.client.post(VALIDATE, json={"api_key": made["api_key"]}).status_code == 401
+        assert tenants.client.delete(url, headers=admin).status_code == 204
+        assert tenants.client.post(VALIDATE, json={"api_key": made["api_key"]}).status_code == 401
     else:
-        assert world.client.patch(url, json=change, headers=admin).status_code == 200
-        assert world.client.post(VALIDATE, json={"api_key": made["api_key"]}).json()["disabled"] is True
+        assert tenants.client.patch(url, json=change, headers=admin).status_code == 200
+        assert tenants.client.post(VALIDATE, json={"api_key": made["api_key"]}).json()["disabled"] is True
 
 
-def test_a_validation_reads_8_kib_at_most(world: World) -> None:
+def test_a_validation_reads_8_kib_at_most(tenants: Tenants) -> None:
     """Anybody may ask for one, and a larger body takes longer than all else."""
     key = "x" * (8 * 1024 - len('{"api_key":""}'))
-    assert world.client.post(VALIDATE, json={"api_key": key}).status_code == 401
-    answer = world.client.post(VALIDATE, json={"api_key": key + "x"})
+    assert tenants.client.post(VALIDATE, json={"api_key": key}).status_code == 401
+    answer = tenants.client.post(VALIDATE, json={"api_key": key + "x"})
     assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
 
 
 @pytest.mark.parametrize("name", ["a\u202eb", "a\u200bb", "a\u2066b", "a\ufeffb", "a\u00adb"], ids=ascii)
-def test_a_name_that_looks_like_another_is_refused(world: World, name: str) -> None:
-    answer = make(world, name=name)
+def test_a_name_that_looks_like_another_is_refused(tenants: Tenants, name: str) -> None:
+    answer = make(tenants, name=name)
     assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/name")
 
 
-def test_a_key_of_a_disabled_organization_validates_as_disabled(world: World) -> None:
-    text = world.api_key("org_closed", "all")["api_key"]
-    assert world.client.post(VALIDATE, json={"api_key": text}).json()["disabled"] is True
+def test_a_key_of_a_disabled_organization_validates_as_disabled(tenants: Tenants) -> None:
+    text = tenants.api_key("org_closed", "all")["api_key"]
+    assert tenants.client.post(VALIDATE, json={"api_key": text}).json()["disabled"] is True
 
 
 def spoil(text: str, at: int) -> str:
     return text[:at] + ("a" if text[at] != "a" else "b") + text[at + 1 :]
 
 
-def test_unknown_and_malformed_keys_answer_alike(world: World) -> None:
-    good = world.api_key("org_acme", "all")["api_key"]
+def test_unknown_and_malformed_keys_answer_alike(tenants: Tenants) -> None:
+    good = tenants.api_key("org_acme", "all")["api_key"]
     bad = [spoil(good, 20), spoil(good, -1), good[:-1], good + " ", good.swapcase(), good + "x", "", "x" * 5000, "\x00"]
-    answers = [world.client.post(VALIDATE, json={"api_key": text}) for text in bad]
+    answers = [tenants.client.post(VALIDATE, json={"api_key": text}) for text in bad]
     assert {a.status_code for a in answers} == {401}
     assert {(a.json()["code"], a.json()["detail"], a.headers["www-authenticate"]) for a in answers} == {
         ("invalid_api_key", "The API key is not valid", 'Bearer realm="trading-intents"')
@@ -176,42 +176,42 @@ def test_unknown_and_malformed_keys_answer_alike(world: World) -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"api_key": 1}, {"api_key": None}, {"api_key": "x", "more": 1}, []])
-def test_a_validation_without_a_key_is_422(world: World, body: Any) -> None:
-    assert world.client.post(VALIDATE, json=body).status_code == 422
+def test_a_validation_without_a_key_is_422(tenants: Tenants, body: Any) -> None:
+    assert tenants.client.post(VALIDATE, json=body).status_code == 422
 
 
 @pytest.mark.parametrize("spelling", ["{0}x", "{1}", "{2}", "Bearer {0}", "{0},{0}", "{0}\xa0", ""])
-def test_a_key_in_another_spelling_does_not_authenticate(world: World, spelling: str) -> None:
-    good = world.api_key("org_acme", "all")["api_key"]
+def test_a_key_in_another_spelling_does_not_authenticate(tenants: Tenants, spelling: str) -> None:
+    good = tenants.api_key("org_acme", "all")["api_key"]
     text = spelling.format(good, good.upper(), good[:-1])
-    answer = world.client.get(URL, headers={b"x-api-key": text.encode("latin-1")})
+    answer = tenants.client.get(URL, headers={b"x-api-key": text.encode("latin-1")})
     assert (answer.status_code, answer.json()["detail"]) == (401, "the API key does not verify")
 
 
-def test_a_key_in_the_query_string_is_not_looked_at(world: World) -> None:
-    good = world.api_key("org_acme", "all")["api_key"]
-    assert world.client.get(URL, params={"x-api-key": good, "api_key": good}).status_code == 401
+def test_a_key_in_the_query_string_is_not_looked_at(tenants: Tenants) -> None:
+    good = tenants.api_key("org_acme", "all")["api_key"]
+    assert tenants.client.get(URL, params={"x-api-key": good, "api_key": good}).status_code == 401
 
 
-def test_the_last_use_is_written_down_later(world: World) -> None:
-    made = make(world).json()
-    world.client.get(URL, headers={"x-api-key": made["api_key"]})
+def test_the_last_use_is_written_down_later(tenants: Tenants) -> None:
+    made = make(tenants).json()
+    tenants.client.get(URL, headers={"x-api-key": made["api_key"]})
     before = datetime.datetime.now(datetime.UTC)
 
     def used() -> bool:
-        rows = list(_all_keys(world))
+        rows = list(_all_keys(tenants))
         row = next(k for k in rows if k["id"] == made["id"])
         return row["last_used_at"] is not None and row["version"] == 1
 
     eventually(used, 8)
-    row = next(k for k in _all_keys(world) if k["id"] == made["id"])
+    row = next(k for k in _all_keys(tenants) if k["id"] == made["id"])
     assert abs((datetime.datetime.fromisoformat(row["last_used_at"]) - before).total_seconds()) < 5
 
 
-def _all_keys(world: World) -> Any:
+def _all_keys(tenants: Tenants) -> Any:
     query: dict[str, Any] = {"limit": 100}
     while True:
-        page = world.client.get(URL, headers=world.callers["admin"], params=query).json()
+        page = tenants.client.get(URL, headers=tenants.callers["admin"], params=query).json()
         yield from page["data"]
         if page["next_cursor"] is None:
             return

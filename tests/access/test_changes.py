@@ -9,19 +9,19 @@ import pytest
 
 from tests.conftest import Urls
 from tests.platform import Platform, serving
-from tests.tenants import PLENTY, Headers, World
+from tests.tenants import PLENTY, Headers, Tenants
 from tests.waiting import eventually
 
 WITHIN_SECONDS = 1.0
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.exclusive
 
 
 @pytest.fixture(scope="module")
-def second(world: World, world_database: Urls) -> Iterator[Platform]:
+def second(tenants: Tenants, tenants_database: Urls) -> Iterator[Platform]:
     """Another process on the same database and data folder."""
-    data_dir = Path(world.platform.environ["TRADING_INTENTS_DATA_DIR"])
-    urls = {"DATABASE_URL": world_database.login.reveal(), "DATABASE_OWNER_URL": world_database.owner.reveal()}
+    data_dir = Path(tenants.platform.environ["TRADING_INTENTS_DATA_DIR"])
+    urls = {"DATABASE_URL": tenants_database.login.reveal(), "DATABASE_OWNER_URL": tenants_database.owner.reveal()}
     with serving(data_dir, **urls, **PLENTY) as platform:
         yield platform
 
@@ -42,55 +42,55 @@ def detail(client: httpx.Client, headers: Headers) -> str:
 
 
 @pytest.mark.parametrize("how", ["disable", "delete", "organization"])
-def test_a_key_is_refused_by_every_process(world: World, second: Platform, how: str) -> None:
+def test_a_key_is_refused_by_every_process(tenants: Tenants, second: Platform, how: str) -> None:
     tenant = f"org_{how}"
     document = {"external_id": tenant, "users": [{"external_id": f"{how}-admin", "role": "admin"}]}
-    made = world.platform.apply(
+    made = tenants.platform.apply(
         {"organizations": [document | {"api_keys": [{"name": "bot", "environment": "paper", "permissions": []}]}]}
     )["organizations"][0]["api_keys"][0]
-    admin = {"authorization": f"Bearer {world.platform.token(f'{how}-admin', tenant)}"}
+    admin = {"authorization": f"Bearer {tenants.platform.token(f'{how}-admin', tenant)}"}
     key = {"x-api-key": made["api_key"]}
-    clients = (world.client, second.client)
+    clients = (tenants.client, second.client)
     assert [detail(c, key) for c in clients] == [
         "this endpoint does not take this kind of credential; it takes an admin"
     ] * 2
     url = f"/v1/api-keys/{made['id']}"
     if how == "disable":
-        assert world.client.patch(url, json={"disabled": True}, headers=admin).status_code == 200
+        assert tenants.client.patch(url, json={"disabled": True}, headers=admin).status_code == 200
     elif how == "delete":
-        assert world.client.delete(url, headers=admin).status_code == 204
+        assert tenants.client.delete(url, headers=admin).status_code == 204
     else:
-        world.platform.apply({"organizations": [{"external_id": tenant, "disabled": True}]})
+        tenants.platform.apply({"organizations": [{"external_id": tenant, "disabled": True}]})
     changed_at = time.monotonic()
     if how != "organization":
-        assert detail(world.client, key) == "the API key does not verify", "the process that changed it knows at once"
+        assert detail(tenants.client, key) == "the API key does not verify", "the process that changed it knows at once"
     for client in clients:
         within_a_second(lambda client=client: detail(client, key) == "the API key does not verify")  # type: ignore[misc]  # bound now
     assert time.monotonic() - changed_at < WITHIN_SECONDS + 0.5
 
 
-def test_a_role_is_the_databases_not_the_tokens(world: World, second: Platform) -> None:
+def test_a_role_is_the_databases_not_the_tokens(tenants: Tenants, second: Platform) -> None:
     def set_role(role: str) -> None:
         users = [{"external_id": "changing", "role": role}]
-        world.platform.apply({"organizations": [{"external_id": "org_acme", "users": users}]})
+        tenants.platform.apply({"organizations": [{"external_id": "org_acme", "users": users}]})
 
     set_role("admin")
-    headers = {"authorization": f"Bearer {world.platform.token('changing', 'org_acme')}"}
-    assert [status(c, headers, "/v1/api-keys") for c in (world.client, second.client)] == [200, 200]
+    headers = {"authorization": f"Bearer {tenants.platform.token('changing', 'org_acme')}"}
+    assert [status(c, headers, "/v1/api-keys") for c in (tenants.client, second.client)] == [200, 200]
     set_role("member")
-    for client in (world.client, second.client):
+    for client in (tenants.client, second.client):
         within_a_second(lambda client=client: status(client, headers, "/v1/api-keys") == 403)  # type: ignore[misc]  # bound now
 
 
-def test_a_disabled_service_account_is_refused(world: World, second: Platform) -> None:
+def test_a_disabled_service_account_is_refused(tenants: Tenants, second: Platform) -> None:
     document = {"service_accounts": [{"client_id": "leaver", "scopes": ["intent:read"]}]}
-    made = world.platform.apply(document)["service_accounts"][0]
+    made = tenants.platform.apply(document)["service_accounts"][0]
     grant = {"grant_type": "client_credentials"}
     auth = ("leaver", made["client_secret"])
-    token = world.client.post("/oauth/token", data=grant, auth=auth).json()["access_token"]
+    token = tenants.client.post("/oauth/token", data=grant, auth=auth).json()["access_token"]
     headers = {"authorization": f"Bearer {token}"}
-    assert [status(c, headers) for c in (world.client, second.client)] == [200, 200]
-    world.platform.apply({"service_accounts": [{"client_id": "leaver", "disabled": True}]})
-    for client in (world.client, second.client):
+    assert [status(c, headers) for c in (tenants.client, second.client)] == [200, 200]
+    tenants.platform.apply({"service_accounts": [{"client_id": "leaver", "disabled": True}]})
+    for client in (tenants.client, second.client):
         within_a_second(lambda client=client: status(client, headers) == 401)  # type: ignore[misc]  # bound now
-    assert world.client.post("/oauth/token", data=grant, auth=auth).status_code == 401
+    assert tenants.client.post("/oauth/token", data=grant, auth=auth).status_code == 401

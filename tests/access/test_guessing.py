@@ -7,14 +7,14 @@ import pytest
 
 from tests.conftest import Urls
 from tests.platform import Platform, serving
-from tests.raw_http import Line, Reply
+from tests.raw_http import RawHttp, Reply
 from tests.waiting import eventually
 from trading_intents.identity.keys import make_key
 from trading_intents.trading import Environment
 
 VALIDATE = "/api/v1/auth/api-key/validate"
 
-pytestmark = pytest.mark.alone(seconds=2)
+pytestmark = pytest.mark.exclusive(seconds=2)
 
 
 @pytest.fixture
@@ -35,13 +35,13 @@ def made_key(platform: Platform) -> str:
 def test_ten_thousand_guesses_are_limited(platform: Platform, how: str, guesses: int) -> None:
     real = made_key(platform)
 
-    def ask(line: Line, key: str) -> Reply:
+    def ask(line: RawHttp, key: str) -> Reply:
         if how == "validation":
             return line.post(VALIDATE, {"api_key": key})
         return line.get("/v1/api-keys", {"x-api-key": key})
 
     url = platform.url
-    with Line(url, local_address="127.0.0.2") as here, Line(url, local_address="127.0.0.3") as elsewhere:
+    with RawHttp(url, local_address="127.0.0.2") as here, RawHttp(url, local_address="127.0.0.3") as elsewhere:
         answers = [ask(here, make_key(Environment.PAPER).reveal()) for _ in range(guesses)]
         statuses = [answer.status_code for answer in answers]
         assert set(statuses) == {401, 429}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.tenants import World
+from tests.tenants import Tenants
 from trading_intents.identity.access import RULES
 
 # What each caller gets at an endpoint of each policy: a status, or ok for "let through" (then 2xx, 404, 409 or 422).
@@ -39,10 +39,10 @@ def test_the_table_has_a_row_for_every_policy() -> None:
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.chaos)])
-def test_every_caller_at_every_endpoint_is_answered_as_the_table_says(world: World, seed: int) -> None:
+def test_every_caller_at_every_endpoint_is_answered_as_the_table_says(tenants: Tenants, seed: int) -> None:
     cases = [
         (method, path, operation, caller, expected)
-        for path, item in world.client.get("/openapi.json").json()["paths"].items()
+        for path, item in tenants.client.get("/openapi.json").json()["paths"].items()
         for method, operation in item.items()
         if operation["x-policy"] != "public"
         for caller, expected in zip(CALLERS, EXPECTED[operation["x-policy"]].split(), strict=True)
@@ -51,7 +51,7 @@ def test_every_caller_at_every_endpoint_is_answered_as_the_table_says(world: Wor
     random.Random(seed).shuffle(cases)
     wrong = []
     for method, path, operation, caller, expected in cases:
-        answer = call(world, method, path, operation, world.callers[caller])
+        answer = call(tenants, method, path, operation, tenants.callers[caller])
         fits = answer.status_code in LET_THROUGH if expected == "ok" else answer.status_code == int(expected)
         if not fits:
             wrong.append(f"{method} {path} as {caller}: {answer.status_code}, not {expected}: {answer.text}")
@@ -61,9 +61,9 @@ def test_every_caller_at_every_endpoint_is_answered_as_the_table_says(world: Wor
     assert not wrong, "\n".join(wrong)
 
 
-def call(world: World, method: str, path: str, operation: dict[str, Any], headers: dict[str, str]) -> Any:
+def call(tenants: Tenants, method: str, path: str, operation: dict[str, Any], headers: dict[str, str]) -> Any:
     """With ids that nobody has and an empty body: let through means not found, or a broken rule."""
     for parameter in operation["parameters"]:
         path = path.replace(f"{{{parameter['name']}}}", str(uuid.uuid4()))
     body: dict[str, Any] = {"json": {}} if "requestBody" in operation else {}
-    return world.client.request(method, path, headers=headers, **body)
+    return tenants.client.request(method, path, headers=headers, **body)

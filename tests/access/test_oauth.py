@@ -4,21 +4,21 @@ from typing import Any
 
 import jwt
 
-from tests.tenants import EVERY_SCOPE, World
+from tests.tenants import EVERY_SCOPE, Tenants
 
 URL = "/oauth/token"
 GRANT = {"grant_type": "client_credentials"}
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 
 
-def secret(world: World) -> str:
-    found: str = next(a for a in world.answer["service_accounts"] if a["client_id"] == "reader")["client_secret"]
+def secret(tenants: Tenants) -> str:
+    found: str = next(a for a in tenants.answer["service_accounts"] if a["client_id"] == "reader")["client_secret"]
     return found
 
 
-def test_credentials_by_basic_and_by_form_give_a_token(world: World) -> None:
-    by_basic = world.client.post(URL, data=GRANT, auth=("reader", secret(world)))
-    by_form = world.client.post(URL, data=GRANT | {"client_id": "reader", "client_secret": secret(world)})
+def test_credentials_by_basic_and_by_form_give_a_token(tenants: Tenants) -> None:
+    by_basic = tenants.client.post(URL, data=GRANT, auth=("reader", secret(tenants)))
+    by_form = tenants.client.post(URL, data=GRANT | {"client_id": "reader", "client_secret": secret(tenants)})
     for answer in (by_basic, by_form):
         assert answer.status_code == 200
         assert answer.headers["cache-control"] == "no-store"
@@ -26,13 +26,13 @@ def test_credentials_by_basic_and_by_form_give_a_token(world: World) -> None:
         assert (shown["token_type"], shown["expires_in"]) == ("Bearer", 900)
         assert shown["scope"] == " ".join(sorted(EVERY_SCOPE))
         headers = {"authorization": f"Bearer {shown['access_token']}"}
-        assert world.client.get("/v1/organizations/by-provider/local/org_acme", headers=headers).status_code == 200
+        assert tenants.client.get("/v1/organizations/by-provider/local/org_acme", headers=headers).status_code == 200
 
 
-def test_the_token_verifies_with_the_published_key(world: World) -> None:
-    metadata = world.client.get("/.well-known/openid-configuration").json()
-    keys = world.client.get("/.well-known/jwks.json").json()["keys"]
-    token = world.service_token("reader")
+def test_the_token_verifies_with_the_published_key(tenants: Tenants) -> None:
+    metadata = tenants.client.get("/.well-known/openid-configuration").json()
+    keys = tenants.client.get("/.well-known/jwks.json").json()["keys"]
+    token = tenants.service_token("reader")
     key = jwt.PyJWK(next(k for k in keys if k["kid"] == jwt.get_unverified_header(token)["kid"]))
     claims = jwt.decode(token, key, algorithms=["EdDSA"], audience="trading-intents", issuer=metadata["issuer"])
     assert (claims["sub"], claims["exp"] - claims["iat"]) == ("reader", 900)
@@ -42,13 +42,13 @@ def test_the_token_verifies_with_the_published_key(world: World) -> None:
     assert not {"d", "k", "p", "q"} & set(keys[0])
 
 
-def test_fewer_scopes_can_be_asked_for(world: World) -> None:
-    answer = world.client.post(URL, data=GRANT | {"scope": "intent:read"}, auth=("reader", secret(world)))
+def test_fewer_scopes_can_be_asked_for(tenants: Tenants) -> None:
+    answer = tenants.client.post(URL, data=GRANT | {"scope": "intent:read"}, auth=("reader", secret(tenants)))
     assert answer.json()["scope"] == "intent:read"
 
 
-def error(world: World, expected_status: int, **request: Any) -> str:
-    answer = world.client.post(URL, **request)
+def error(tenants: Tenants, expected_status: int, **request: Any) -> str:
+    answer = tenants.client.post(URL, **request)
     assert (answer.status_code, answer.headers["content-type"]) == (expected_status, "application/json"), answer.text
     assert set(answer.json()) == {"error", "error_description"}
     if expected_status == 401:
@@ -57,8 +57,8 @@ def error(world: World, expected_status: int, **request: Any) -> str:
     return code
 
 
-def test_a_client_that_does_not_authenticate_is_invalid(world: World) -> None:
-    good = secret(world)
+def test_a_client_that_does_not_authenticate_is_invalid(tenants: Tenants) -> None:
+    good = secret(tenants)
     for request in (
         {"data": GRANT},
         {"data": GRANT, "auth": ("reader", good + "x")},
@@ -70,22 +70,22 @@ def test_a_client_that_does_not_authenticate_is_invalid(world: World) -> None:
         {"data": GRANT, "headers": {"authorization": "Basic !!!"}},
         {"data": GRANT, "headers": {"authorization": "Bearer x"}},
     ):
-        assert error(world, 401, **request) == "invalid_client"
+        assert error(tenants, 401, **request) == "invalid_client"
 
 
-def test_a_request_that_cannot_be_read_is_invalid(world: World) -> None:
-    auth = ("reader", secret(world))
-    assert error(world, 400, data={"scope": "intent:read"}, auth=auth) == "invalid_request"
-    assert error(world, 400, content=b"grant_type=a&grant_type=b", headers=FORM, auth=auth) == "invalid_request"
-    assert error(world, 400, content=b"\xff", headers=FORM, auth=auth) == "invalid_request"
-    assert error(world, 400, content=b"", headers=FORM, auth=auth) == "invalid_request"
-    assert error(world, 400, data=GRANT | {"client_secret": "x"}, auth=auth) == "invalid_request"
-    assert error(world, 415, json=GRANT, auth=auth) == "invalid_request"
-    assert error(world, 413, content=b"a=" + b"x" * 70_000, headers=FORM, auth=auth) == "invalid_request"
+def test_a_request_that_cannot_be_read_is_invalid(tenants: Tenants) -> None:
+    auth = ("reader", secret(tenants))
+    assert error(tenants, 400, data={"scope": "intent:read"}, auth=auth) == "invalid_request"
+    assert error(tenants, 400, content=b"grant_type=a&grant_type=b", headers=FORM, auth=auth) == "invalid_request"
+    assert error(tenants, 400, content=b"\xff", headers=FORM, auth=auth) == "invalid_request"
+    assert error(tenants, 400, content=b"", headers=FORM, auth=auth) == "invalid_request"
+    assert error(tenants, 400, data=GRANT | {"client_secret": "x"}, auth=auth) == "invalid_request"
+    assert error(tenants, 415, json=GRANT, auth=auth) == "invalid_request"
+    assert error(tenants, 413, content=b"a=" + b"x" * 70_000, headers=FORM, auth=auth) == "invalid_request"
 
 
-def test_other_grants_and_scopes_are_refused(world: World) -> None:
-    auth = ("reader", secret(world))
-    assert error(world, 400, data={"grant_type": "password"}, auth=auth) == "unsupported_grant_type"
-    assert error(world, 400, data=GRANT | {"scope": "intent:write"}, auth=auth) == "invalid_scope"
-    assert error(world, 400, data=GRANT | {"scope": "intent:read admin"}, auth=auth) == "invalid_scope"
+def test_other_grants_and_scopes_are_refused(tenants: Tenants) -> None:
+    auth = ("reader", secret(tenants))
+    assert error(tenants, 400, data={"grant_type": "password"}, auth=auth) == "unsupported_grant_type"
+    assert error(tenants, 400, data=GRANT | {"scope": "intent:write"}, auth=auth) == "invalid_scope"
+    assert error(tenants, 400, data=GRANT | {"scope": "intent:read admin"}, auth=auth) == "invalid_scope"

@@ -3,15 +3,15 @@
 import pytest
 
 from tests.access.test_api_keys import STAMP
-from tests.tenants import World
+from tests.tenants import Tenants
 
 URL = "/v1/organizations/by-provider"
 
 
-def test_a_service_account_reads_any_organization(world: World) -> None:
+def test_a_service_account_reads_any_organization(tenants: Tenants) -> None:
     for external_id in ("org_acme", "org_other", "org_closed"):
-        answer = world.client.get(f"{URL}/local/{external_id}", headers=world.callers["service_unnamed"])
-        shown, made = answer.json(), world.organization(external_id)
+        answer = tenants.client.get(f"{URL}/local/{external_id}", headers=tenants.callers["service_unnamed"])
+        shown, made = answer.json(), tenants.organization(external_id)
         assert answer.status_code == 200
         assert STAMP.fullmatch(shown.pop("created_at"))
         assert shown == {
@@ -24,36 +24,36 @@ def test_a_service_account_reads_any_organization(world: World) -> None:
 
 
 @pytest.mark.parametrize("caller", ["admin", "member", "read_only", "no_org"])
-def test_a_user_reads_what_they_belong_to_and_nothing_else(world: World, caller: str) -> None:
-    headers = world.callers[caller]
-    assert world.client.get(f"{URL}/local/org_acme", headers=headers).status_code == 200
-    other = world.client.get(f"{URL}/local/org_other", headers=headers)
-    unknown = world.client.get(f"{URL}/local/org_unknown", headers=headers)
+def test_a_user_reads_what_they_belong_to_and_nothing_else(tenants: Tenants, caller: str) -> None:
+    headers = tenants.callers[caller]
+    assert tenants.client.get(f"{URL}/local/org_acme", headers=headers).status_code == 200
+    other = tenants.client.get(f"{URL}/local/org_other", headers=headers)
+    unknown = tenants.client.get(f"{URL}/local/org_unknown", headers=headers)
     assert other.status_code == unknown.status_code == 404
     assert other.json() | {"request_id": ""} == unknown.json() | {"request_id": ""}
 
 
 @pytest.mark.parametrize("path", ["auth0/org_acme", "LOCAL/org_acme", "local/ORG_ACME", "local/%00", "local/'; --"])
-def test_another_provider_or_spelling_is_not_found(world: World, path: str) -> None:
-    assert world.client.get(f"{URL}/{path}", headers=world.callers["service_all"]).status_code == 404
+def test_another_provider_or_spelling_is_not_found(tenants: Tenants, path: str) -> None:
+    assert tenants.client.get(f"{URL}/{path}", headers=tenants.callers["service_all"]).status_code == 404
 
 
-def test_a_service_account_may_read_an_organization_whose_id_has_a_slash(world: World) -> None:
-    world.platform.apply({"organizations": [{"external_id": "a/b c"}]})
-    answer = world.client.get(f"{URL}/local/a%2Fb%20c", headers=world.callers["service_all"])
+def test_a_service_account_may_read_an_organization_whose_id_has_a_slash(tenants: Tenants) -> None:
+    tenants.platform.apply({"organizations": [{"external_id": "a/b c"}]})
+    answer = tenants.client.get(f"{URL}/local/a%2Fb%20c", headers=tenants.callers["service_all"])
     assert (answer.status_code, answer.json()["name"]) == (200, "a/b c")
 
 
 @pytest.mark.parametrize(
     ("named", "status"), [("nonsense", 400), ("018f0000-0000-7000-8000-000000000000", 401), ("", 401)]
 )
-def test_the_organization_a_service_account_names_must_be_an_id(world: World, named: str, status: int) -> None:
+def test_the_organization_a_service_account_names_must_be_an_id(tenants: Tenants, named: str, status: int) -> None:
     # The endpoint takes no service account at all, but what cannot be read is told first.
-    headers = world.callers["service_unnamed"] | {"x-organization-id": named}
-    assert world.client.get("/v1/api-keys", headers=headers).status_code == status
+    headers = tenants.callers["service_unnamed"] | {"x-organization-id": named}
+    assert tenants.client.get("/v1/api-keys", headers=headers).status_code == status
 
 
-def test_the_organization_header_of_anyone_else_is_ignored(world: World) -> None:
-    headers = world.callers["admin"] | {"x-organization-id": world.organization("org_other")["id"]}
-    shown = world.client.get("/v1/api-keys", headers=headers).json()["data"]
-    assert {k["organization_id"] for k in shown} == {world.organization("org_acme")["id"]}
+def test_the_organization_header_of_anyone_else_is_ignored(tenants: Tenants) -> None:
+    headers = tenants.callers["admin"] | {"x-organization-id": tenants.organization("org_other")["id"]}
+    shown = tenants.client.get("/v1/api-keys", headers=headers).json()["data"]
+    assert {k["organization_id"] for k in shown} == {tenants.organization("org_acme")["id"]}

@@ -5,25 +5,25 @@ from typing import Any
 
 import pytest
 
-from tests.tenants import World
+from tests.tenants import Tenants
 
 ACCOUNT = f"/v1/accounts/{uuid.UUID(int=1)}"
 # By the contract: probes are never refused, and two endpoints answer errors in plain text. Pages are for browsers.
 ANY_QUERY = {"/healthz", "/readyz", "/metrics", "/docs", "/", "/v1/accounts/outbox/health", "/v1/users/me"}
 
 
-def call(world: World, method: str, path: str, caller: str, **more: Any) -> Any:
-    return world.client.request(method, path, headers=world.callers[caller], **more)
+def call(tenants: Tenants, method: str, path: str, caller: str, **more: Any) -> Any:
+    return tenants.client.request(method, path, headers=tenants.callers[caller], **more)
 
 
-def operations(world: World) -> list[tuple[str, str, dict[str, Any]]]:
-    paths = world.client.get("/openapi.json").json()["paths"]
+def operations(tenants: Tenants) -> list[tuple[str, str, dict[str, Any]]]:
+    paths = tenants.client.get("/openapi.json").json()["paths"]
     return [(method.upper(), path, told) for path, methods in paths.items() for method, told in methods.items()]
 
 
-def test_every_operation_refuses_an_unknown_parameter(world: World) -> None:
+def test_every_operation_refuses_an_unknown_parameter(tenants: Tenants) -> None:
     seen = 0
-    for method, path, told in operations(world):
+    for method, path, told in operations(tenants):
         if path in ANY_QUERY:
             continue
         content = told.get("requestBody", {}).get("content", {})
@@ -35,7 +35,7 @@ def test_every_operation_refuses_an_unknown_parameter(world: World) -> None:
         place = path
         for parameter in told["parameters"]:
             place = place.replace(f"{{{parameter['name']}}}", str(parameter["example"]))
-        answer = call(world, method, place, caller, params={"zzz": "1"}, **bodies)
+        answer = call(tenants, method, place, caller, params={"zzz": "1"}, **bodies)
         assert answer.status_code == 422, (method, path, answer.text)
         if path != "/oauth/token":
             assert answer.json()["code"] == "validation_failed"
@@ -45,48 +45,48 @@ def test_every_operation_refuses_an_unknown_parameter(world: World) -> None:
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/docs", "/"])
-def test_a_probe_or_page_is_never_refused_for_its_query(world: World, path: str) -> None:
-    assert world.client.get(path, params={"probe": "1", "utm_source": "x"}).status_code == 200
+def test_a_probe_or_page_is_never_refused_for_its_query(tenants: Tenants, path: str) -> None:
+    assert tenants.client.get(path, params={"probe": "1", "utm_source": "x"}).status_code == 200
 
 
-def test_plain_text_endpoints_ignore_a_query(world: World) -> None:
-    answer = call(world, "GET", "/v1/accounts/outbox/health", "internal_admin", params={"zzz": "1"})
+def test_plain_text_endpoints_ignore_a_query(tenants: Tenants) -> None:
+    answer = call(tenants, "GET", "/v1/accounts/outbox/health", "internal_admin", params={"zzz": "1"})
     assert answer.status_code == 200
 
 
 @pytest.mark.parametrize(("given", "near"), [("status", "state"), ("limt", "limit"), ("cursor", "next_cursor")])
-def test_a_near_name_is_suggested(world: World, given: str, near: str) -> None:
-    answer = call(world, "GET", f"{ACCOUNT}/orders", "key_all", params={given: "open"})
+def test_a_near_name_is_suggested(tenants: Tenants, given: str, near: str) -> None:
+    answer = call(tenants, "GET", f"{ACCOUNT}/orders", "key_all", params={given: "open"})
     assert answer.status_code == 422
     [error] = answer.json()["errors"]
     assert (error["pointer"], error["did_you_mean"]) == (f"?{given}", near)
     assert near in error["detail"]
 
 
-def test_a_name_that_is_near_to_none_is_told_what_there_is(world: World) -> None:
-    [error] = call(world, "GET", "/v1/accounts", "key_all", params={"zzz": "1"}).json()["errors"]
+def test_a_name_that_is_near_to_none_is_told_what_there_is(tenants: Tenants) -> None:
+    [error] = call(tenants, "GET", "/v1/accounts", "key_all", params={"zzz": "1"}).json()["errors"]
     assert "did_you_mean" not in error
     assert "limit or next_cursor" in error["detail"]
 
 
-def test_each_unknown_name_is_told_of(world: World) -> None:
-    answer = call(world, "GET", "/v1/brokers", "key_all", params={"a": "1", "limit": "1", "b": "2"})
+def test_each_unknown_name_is_told_of(tenants: Tenants) -> None:
+    answer = call(tenants, "GET", "/v1/brokers", "key_all", params={"a": "1", "limit": "1", "b": "2"})
     assert [error["pointer"] for error in answer.json()["errors"]] == ["?a", "?b"]
 
 
-def test_a_submit_with_a_query_is_refused_and_writes_nothing(world: World) -> None:
+def test_a_submit_with_a_query_is_refused_and_writes_nothing(tenants: Tenants) -> None:
     made = call(
-        world, "POST", "/v1/accounts", "key_all", json={"name": "query", "broker": "paper", "environment": "paper"}
+        tenants, "POST", "/v1/accounts", "key_all", json={"name": "query", "broker": "paper", "environment": "paper"}
     ).json()["id"]
     payload = {"symbol": "AAPL", "order_side": "BUY", "spec": {"Market": {"quantity": "1"}}}
     command = {"command": {"type": "CREATE", "payload": payload}}
     for _ in range(2):  # the second is of a caller that is known by then
-        answer = call(world, "POST", f"/v1/accounts/{made}/intents", "key_all", json=command, params={"dry_run": "1"})
+        answer = call(tenants, "POST", f"/v1/accounts/{made}/intents", "key_all", json=command, params={"dry_run": "1"})
         assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "?dry_run")
-    assert call(world, "GET", f"/v1/accounts/{made}/intents", "key_all").json()["data"] == []
+    assert call(tenants, "GET", f"/v1/accounts/{made}/intents", "key_all").json()["data"] == []
 
 
-def test_who_may_not_is_told_so_before_the_query_is_looked_at(world: World) -> None:
-    assert call(world, "GET", "/v1/accounts", "none", params={"zzz": "1"}).status_code == 401
-    assert call(world, "GET", "/v1/accounts", "key_none", params={"zzz": "1"}).status_code == 403
-    assert call(world, "GET", "/v1/accounts", "key_none", params="a=1&a=2").status_code == 400
+def test_who_may_not_is_told_so_before_the_query_is_looked_at(tenants: Tenants) -> None:
+    assert call(tenants, "GET", "/v1/accounts", "none", params={"zzz": "1"}).status_code == 401
+    assert call(tenants, "GET", "/v1/accounts", "key_none", params={"zzz": "1"}).status_code == 403
+    assert call(tenants, "GET", "/v1/accounts", "key_none", params="a=1&a=2").status_code == 400

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tenants import Headers, World
+from tests.tenants import Headers, Tenants
 
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 EVERY_PHASE = "examples,coverage,fuzzing"
@@ -15,13 +15,13 @@ LIMIT_SECONDS = 400
 
 
 @pytest.fixture(scope="module")
-def callers(world: World) -> dict[str, Headers]:
+def callers(tenants: Tenants) -> dict[str, Headers]:
     """Of an organization of their own: what is made up here disturbs nobody."""
     users = [{"external_id": "fuzz-admin", "role": "admin"}]
     document = {"external_id": "org_fuzz", "entitlements": ["controls_premium"], "users": users}
-    made = world.platform.apply({"organizations": [document]})["organizations"][0]
-    admin = {"authorization": f"Bearer {world.platform.token('fuzz-admin', 'org_fuzz')}"}
-    service = world.callers["service_unnamed"] | {"x-organization-id": made["id"]}
+    made = tenants.platform.apply({"organizations": [document]})["organizations"][0]
+    admin = {"authorization": f"Bearer {tenants.platform.token('fuzz-admin', 'org_fuzz')}"}
+    service = tenants.callers["service_unnamed"] | {"x-organization-id": made["id"]}
     return {"admin": admin, "service": service, "none": {}}
 
 
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_no_server_error_and_no_undocumented_status(
-    world: World, callers: dict[str, Headers], caller: str, examples: int, phases: str, folder: Path
+    tenants: Tenants, callers: dict[str, Headers], caller: str, examples: int, phases: str, folder: Path
 ) -> None:
     program = shutil.which("schemathesis", path=str(Path(sys.executable).parent))
     assert program, "the developers' lock installs schemathesis"
@@ -48,7 +48,7 @@ def test_no_server_error_and_no_undocumented_status(
     # Who deletes themself is refused from then on, and nothing more would be looked at.
     choice = (f"--phases={phases}", "--exclude-path=/v1/users/me")
     done = subprocess.run(
-        [program, "run", f"{world.platform.url}/openapi.json", *options, *choice, *headers],
+        [program, "run", f"{tenants.platform.url}/openapi.json", *options, *choice, *headers],
         cwd=folder,
         capture_output=True,
         text=True,

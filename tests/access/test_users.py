@@ -20,7 +20,7 @@ from tests.conftest import Urls
 from tests.identity.issuer import Issuer, p256_key
 from tests.intents.http_client import Tables
 from tests.platform import Platform, serving
-from tests.tenants import PLENTY, Headers, World
+from tests.tenants import PLENTY, Headers, Tenants
 from tests.waiting import POLL_SECONDS, eventually
 from trading_intents.clock import SystemClock
 
@@ -34,8 +34,8 @@ def tables(urls: Urls) -> Iterator[Tables]:
 
 
 @pytest.fixture
-def world_tables(world_database: Urls) -> Iterator[Tables]:
-    with closing(Tables(world_database.owner)) as tables:
+def world_tables(tenants_database: Urls) -> Iterator[Tables]:
+    with closing(Tables(tenants_database.owner)) as tables:
         yield tables
 
 
@@ -44,43 +44,43 @@ def events(tables: Tables, subject: str) -> list[dict[str, Any]]:
     return [json.loads(row["payload"]) for row in found]
 
 
-def member(world: World, name: str) -> Headers:
+def member(tenants: Tenants, name: str) -> Headers:
     users = [{"external_id": name, "role": "member"}]
-    world.platform.apply({"organizations": [{"external_id": "org_acme", "users": users}]})
-    return {"authorization": f"Bearer {world.platform.token(name, 'org_acme')}"}
+    tenants.platform.apply({"organizations": [{"external_id": "org_acme", "users": users}]})
+    return {"authorization": f"Bearer {tenants.platform.token(name, 'org_acme')}"}
 
 
-def test_a_deleted_user_is_refused_at_once_and_told_of_once(world: World, world_tables: Tables) -> None:
-    leaver = member(world, "leaver")
-    assert world.client.get("/v1/accounts", headers=leaver).status_code == 200
-    answer = world.client.delete(URL, headers=leaver)
+def test_a_deleted_user_is_refused_at_once_and_told_of_once(tenants: Tenants, world_tables: Tables) -> None:
+    leaver = member(tenants, "leaver")
+    assert tenants.client.get("/v1/accounts", headers=leaver).status_code == 200
+    answer = tenants.client.delete(URL, headers=leaver)
     assert (answer.status_code, answer.content) == (204, b"")
-    again = world.client.delete(URL, headers=leaver)
+    again = tenants.client.delete(URL, headers=leaver)
     assert (again.status_code, again.text) == (401, "unauthorized")
     assert again.headers["content-type"].startswith("text/plain")
-    assert world.client.get("/v1/accounts", headers=leaver).status_code == 401
+    assert tenants.client.get("/v1/accounts", headers=leaver).status_code == 401
     [event] = events(world_tables, "leaver")
     assert set(event) == {"subject", "organization_ids", "deleted_at"}
-    assert event["organization_ids"] == [world.organization("org_acme")["id"]]
+    assert event["organization_ids"] == [tenants.organization("org_acme")["id"]]
     memberships = "SELECT 1 FROM memberships m JOIN users u ON u.id = m.user_id WHERE u.external_id = 'leaver'"
     eventually(lambda: not world_tables.fetch(memberships), 10)
-    assert world.platform.run("token", "--user", "leaver").returncode == 1
+    assert tenants.platform.run("token", "--user", "leaver").returncode == 1
 
 
-def test_a_user_who_comes_back_needs_a_new_token(world: World, world_tables: Tables) -> None:
-    old = member(world, "returner")
-    assert world.client.delete(URL, headers=old).status_code == 204
-    new = member(world, "returner")
-    eventually(lambda: world.client.get("/v1/accounts", headers=new).status_code == 200, 2)
-    assert world.client.get("/v1/accounts", headers=old).status_code == 401
+def test_a_user_who_comes_back_needs_a_new_token(tenants: Tenants, world_tables: Tables) -> None:
+    old = member(tenants, "returner")
+    assert tenants.client.delete(URL, headers=old).status_code == 204
+    new = member(tenants, "returner")
+    eventually(lambda: tenants.client.get("/v1/accounts", headers=new).status_code == 200, 2)
+    assert tenants.client.get("/v1/accounts", headers=old).status_code == 401
     done = "SELECT 1 FROM outbox WHERE queue = 'users' AND payload->>'subject' = 'returner' AND status = 'completed'"
     eventually(lambda: bool(world_tables.fetch(done)), 10)
-    assert world.client.get("/v1/accounts", headers=new).status_code == 200, "the new membership stays"
+    assert tenants.client.get("/v1/accounts", headers=new).status_code == 200, "the new membership stays"
 
 
 @pytest.mark.parametrize("caller", ["none", "both", "key_all", "no_org", "service_all", "closed_admin"])
-def test_whoever_is_no_user_with_an_organization_is_unauthorized(world: World, caller: str) -> None:
-    answer = world.client.delete(URL, headers=world.callers[caller])
+def test_whoever_is_no_user_with_an_organization_is_unauthorized(tenants: Tenants, caller: str) -> None:
+    answer = tenants.client.delete(URL, headers=tenants.callers[caller])
     assert (answer.status_code, answer.text) == (401, "unauthorized")
     assert answer.headers["content-type"].startswith("text/plain")
 

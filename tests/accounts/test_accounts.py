@@ -7,35 +7,35 @@ from typing import Any
 import pytest
 
 from tests.access.test_api_keys import STAMP
-from tests.tenants import World
+from tests.tenants import Tenants
 
 URL = "/v1/accounts"
 
 
-def make(world: World, caller: str = "admin", **changes: Any) -> Any:
+def make(tenants: Tenants, caller: str = "admin", **changes: Any) -> Any:
     body = {"name": "sim", "broker": "paper", "environment": "paper"} | changes
-    return world.client.post(URL, json=body, headers=world.callers[caller])
+    return tenants.client.post(URL, json=body, headers=tenants.callers[caller])
 
 
-def made(world: World, caller: str = "admin", **changes: Any) -> dict[str, Any]:
-    answer = make(world, caller, **changes)
+def made(tenants: Tenants, caller: str = "admin", **changes: Any) -> dict[str, Any]:
+    answer = make(tenants, caller, **changes)
     assert answer.status_code == 201, answer.text
     account: dict[str, Any] = answer.json()
     return account
 
 
-def every_account(world: World) -> Iterator[dict[str, Any]]:
+def every_account(tenants: Tenants) -> Iterator[dict[str, Any]]:
     query: dict[str, Any] = {"limit": 100}
     while True:
-        page = world.client.get(URL, headers=world.callers["admin"], params=query).json()
+        page = tenants.client.get(URL, headers=tenants.callers["admin"], params=query).json()
         yield from page["data"]
         if page["next_cursor"] is None:
             return
         query["next_cursor"] = page["next_cursor"]
 
 
-def test_an_account_is_created_and_read(world: World) -> None:
-    answer = make(world, external_account_id="X-1")
+def test_an_account_is_created_and_read(tenants: Tenants) -> None:
+    answer = make(tenants, external_account_id="X-1")
     account = answer.json()
     assert (answer.status_code, answer.headers["etag"]) == (201, '"1"')
     stamps = {name: account.pop(name) for name in ("created_at", "updated_at")}
@@ -43,7 +43,7 @@ def test_an_account_is_created_and_read(world: World) -> None:
     account_id = account.pop("id")
     assert uuid.UUID(account_id).version == 7
     assert account == {
-        "organization_id": world.organization("org_acme")["id"],
+        "organization_id": tenants.organization("org_acme")["id"],
         "name": "sim",
         "broker": "paper",
         "environment": "paper",
@@ -55,13 +55,13 @@ def test_an_account_is_created_and_read(world: World) -> None:
     }
     assert account["connection"] in ("connected", "connecting", "disconnected")
     for caller in ("admin", "member", "read_only", "key_all", "service_all"):
-        read = world.client.get(f"{URL}/{account_id}", headers=world.callers[caller])
+        read = tenants.client.get(f"{URL}/{account_id}", headers=tenants.callers[caller])
         assert (read.status_code, read.headers["etag"]) == (200, '"1"')
         assert read.json()["id"] == account_id
 
 
-def test_a_broker_that_needs_a_credential_says_that_it_is_missing(world: World) -> None:
-    assert made(world, broker="remote")["connection"] == "credential_missing"
+def test_a_broker_that_needs_a_credential_says_that_it_is_missing(tenants: Tenants) -> None:
+    assert made(tenants, broker="remote")["connection"] == "credential_missing"
 
 
 @pytest.mark.parametrize(
@@ -88,47 +88,47 @@ def test_a_broker_that_needs_a_credential_says_that_it_is_missing(world: World) 
         ({"version": 9}, "/version"),
     ],
 )
-def test_a_bad_account_is_refused_at_its_field(world: World, changes: dict[str, Any], pointer: str) -> None:
-    answer = make(world, **changes)
+def test_a_bad_account_is_refused_at_its_field(tenants: Tenants, changes: dict[str, Any], pointer: str) -> None:
+    answer = make(tenants, **changes)
     assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed")
     assert [e["pointer"] for e in answer.json()["errors"]] == [pointer]
 
 
-def test_a_key_acts_on_its_own_environment_only(world: World) -> None:
-    live, paper = made(world, broker="remote", environment="live"), made(world)
-    assert make(world, "key_all", broker="remote", environment="live").status_code == 403
-    assert make(world, "key_live", broker="remote", environment="live").status_code == 201
+def test_a_key_acts_on_its_own_environment_only(tenants: Tenants) -> None:
+    live, paper = made(tenants, broker="remote", environment="live"), made(tenants)
+    assert make(tenants, "key_all", broker="remote", environment="live").status_code == 403
+    assert make(tenants, "key_live", broker="remote", environment="live").status_code == 201
     for caller, own, other in (("key_all", paper, live), ("key_live", live, paper)):
-        headers = world.callers[caller]
-        assert world.client.get(f"{URL}/{own['id']}", headers=headers).status_code == 200
+        headers = tenants.callers[caller]
+        assert tenants.client.get(f"{URL}/{own['id']}", headers=headers).status_code == 200
         for method, body in (("GET", None), ("PATCH", {"nonsense": 1}), ("DELETE", None)):
-            answer = world.client.request(method, f"{URL}/{other['id']}", headers=headers, json=body)
+            answer = tenants.client.request(method, f"{URL}/{other['id']}", headers=headers, json=body)
             assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
-        shown = world.client.get(URL, headers=headers, params={"limit": 100}).json()["data"]
+        shown = tenants.client.get(URL, headers=headers, params={"limit": 100}).json()["data"]
         assert {account["environment"] for account in shown} == {own["environment"]}
 
 
-def test_a_list_is_ascending_and_complete(world: World) -> None:
-    mine = [made(world, "other_admin")["id"] for _ in range(5)]
+def test_a_list_is_ascending_and_complete(tenants: Tenants) -> None:
+    mine = [made(tenants, "other_admin")["id"] for _ in range(5)]
     seen, query = [], {"limit": "2"}
     while True:
-        page = world.client.get(URL, headers=world.callers["other_admin"], params=query).json()
+        page = tenants.client.get(URL, headers=tenants.callers["other_admin"], params=query).json()
         seen += [account["id"] for account in page["data"]]
         if page["next_cursor"] is None:
             break
         query["next_cursor"] = page["next_cursor"]
     assert seen == sorted(set(seen))
     assert [s for s in seen if s in mine] == mine
-    other = world.client.get(URL, headers=world.callers["admin"], params={"next_cursor": query["next_cursor"]})
+    other = tenants.client.get(URL, headers=tenants.callers["admin"], params={"next_cursor": query["next_cursor"]})
     assert (other.status_code, other.json()["code"]) == (400, "invalid_cursor")
 
 
-def test_a_change_names_what_it_changes(world: World) -> None:
-    account, admin = made(world, external_account_id="X"), world.callers["admin"]
+def test_a_change_names_what_it_changes(tenants: Tenants) -> None:
+    account, admin = made(tenants, external_account_id="X"), tenants.callers["admin"]
     url = f"{URL}/{account['id']}"
 
     def patch(body: dict[str, Any], **headers: str) -> Any:
-        return world.client.patch(url, json=body, headers=admin | headers)
+        return tenants.client.patch(url, json=body, headers=admin | headers)
 
     renamed = patch({"name": "new"})
     assert (renamed.status_code, renamed.headers["etag"], renamed.json()["version"]) == (200, '"2"', 2)
@@ -144,27 +144,27 @@ def test_a_change_names_what_it_changes(world: World) -> None:
     assert patch({"broker": "remote"}).status_code == 422
 
 
-def test_closing_is_for_good(world: World) -> None:
-    account, admin = made(world), world.callers["admin"]
+def test_closing_is_for_good(tenants: Tenants) -> None:
+    account, admin = made(tenants), tenants.callers["admin"]
     url = f"{URL}/{account['id']}"
-    assert world.client.delete(url, headers=admin | {"if-match": '"7"'}).status_code == 412
-    assert world.client.delete(url, headers=admin).status_code == 204
-    closed = world.client.get(url, headers=admin).json()
+    assert tenants.client.delete(url, headers=admin | {"if-match": '"7"'}).status_code == 412
+    assert tenants.client.delete(url, headers=admin).status_code == 204
+    closed = tenants.client.get(url, headers=admin).json()
     assert STAMP.fullmatch(closed["closed_at"])
     assert (closed["version"], closed["connection"]) == (2, "disconnected")
     for answer in (
-        world.client.patch(url, json={"name": "x"}, headers=admin),
-        world.client.delete(url, headers=admin),
-        world.client.post(f"{url}/credentials", json={"secrets": {}}, headers=admin),
+        tenants.client.patch(url, json={"name": "x"}, headers=admin),
+        tenants.client.delete(url, headers=admin),
+        tenants.client.post(f"{url}/credentials", json={"secrets": {}}, headers=admin),
     ):
         assert (answer.status_code, answer.json()["code"]) in ((409, "account_closed"), (422, "validation_failed"))
-    assert world.client.delete(url, headers=admin).json()["code"] == "account_closed"
-    assert account["id"] in [shown["id"] for shown in every_account(world)]
+    assert tenants.client.delete(url, headers=admin).json()["code"] == "account_closed"
+    assert account["id"] in [shown["id"] for shown in every_account(tenants)]
 
 
 @pytest.mark.parametrize("spelling", ["{0}", "{{{0}}}", "urn:uuid:{0}", "{1}", "{2}", "nonsense", "{0}%0A"])
-def test_another_tenants_account_or_spelling_is_not_found(world: World, spelling: str) -> None:
-    account_id = made(world, "other_admin")["id"]
+def test_another_tenants_account_or_spelling_is_not_found(tenants: Tenants, spelling: str) -> None:
+    account_id = made(tenants, "other_admin")["id"]
     path = f"{URL}/" + spelling.format(account_id, account_id.replace("-", ""), account_id.upper())
     unknown = f"{URL}/{uuid.uuid4()}"
     for method, tail, body in (
@@ -176,15 +176,15 @@ def test_another_tenants_account_or_spelling_is_not_found(world: World, spelling
         ("PATCH", f"/credentials/{uuid.uuid4()}", {"nonsense": 1}),
         ("DELETE", f"/credentials/{uuid.uuid4()}", None),
     ):
-        theirs = world.client.request(method, path + tail, headers=world.callers["admin"], json=body)
-        nobodys = world.client.request(method, unknown + tail, headers=world.callers["admin"], json=body)
+        theirs = tenants.client.request(method, path + tail, headers=tenants.callers["admin"], json=body)
+        nobodys = tenants.client.request(method, unknown + tail, headers=tenants.callers["admin"], json=body)
         assert theirs.status_code == 404
         assert theirs.json() | {"request_id": ""} == nobodys.json() | {"request_id": ""}
 
 
-def test_brokers_are_described(world: World) -> None:
+def test_brokers_are_described(tenants: Tenants) -> None:
     for caller in ("key_none", "read_only", "no_org", "service_unnamed"):
-        answer = world.client.get("/v1/brokers", headers=world.callers[caller])
+        answer = tenants.client.get("/v1/brokers", headers=tenants.callers[caller])
         assert answer.status_code == 200
     shown = {broker["name"]: broker for broker in answer.json()["data"]}
     assert answer.json()["next_cursor"] is None

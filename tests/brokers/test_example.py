@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.in_process_execution import executing, open_floor
+from tests.execution.in_process_execution import executing, open_in_process
 from trading_intents.brokers.port import (
     BrokerAccount,
     BrokerAdapter,
@@ -99,15 +99,17 @@ async def test_the_example_trades_on_after_a_restart(
     capabilities = replace(MODULE.CAPABILITIES, name="paper", credential_fields=())
     integration = Integration("paper", capabilities, MODULE.connect)
     metrics = Metrics()
-    async with open_floor(urls) as floor:
-        MODULE.Venue(tmp_path / f".data/my_broker/{floor.account}.json").quote(Decimal(99), Decimal(100), Decimal(1000))
+    async with open_in_process(urls) as in_process:
+        MODULE.Venue(tmp_path / f".data/my_broker/{in_process.account}.json").quote(
+            Decimal(99), Decimal(100), Decimal(1000)
+        )
         orders = []
         for _ in range(3):
-            async with executing(floor, integration=integration, metrics=metrics):
-                orders.append(await floor.create())
-                await floor.until_status(orders[-1], "FILLED")
-        assert [(await floor.order(order))["flags"] for order in orders] == [[], [], []]
-        assert await floor.office.owner.fetchval("SELECT quantity FROM positions") == 30
+            async with executing(in_process, integration=integration, metrics=metrics):
+                orders.append(await in_process.create())
+                await in_process.until_status(orders[-1], "FILLED")
+        assert [(await in_process.order(order))["flags"] for order in orders] == [[], [], []]
+        assert await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions") == 30
     (alerts,) = metrics.execution_alerts.collect()
     assert [sample for sample in alerts.samples if sample.name.endswith("_total") and sample.value] == []
 

@@ -3,23 +3,23 @@
 from typing import Any
 
 from tests.accounts.test_accounts import made
-from tests.tenants import World
+from tests.tenants import Tenants
 
 URL = "/v1/controls"
 
 
-class Desk:
+class TradingClient:
     """One caller, and one account of theirs."""
 
-    def __init__(self, world: World, caller: str = "admin", **account: Any) -> None:
-        self.world, self.headers = world, world.callers[caller]
-        self.account = made(world, caller, **account)["id"]
+    def __init__(self, tenants: Tenants, caller: str = "admin", **account: Any) -> None:
+        self.tenants, self.headers = tenants, tenants.callers[caller]
+        self.account = made(tenants, caller, **account)["id"]
 
     def call(self, method: str, tail: str, body: Any = None, caller: str | None = None, **headers: str) -> Any:
         """At a path below the account's controls; header names are written with underscores."""
-        sent = self.world.callers[caller] if caller else self.headers
+        sent = self.tenants.callers[caller] if caller else self.headers
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return self.world.client.request(
+        return self.tenants.client.request(
             method, f"{URL}/accounts/{self.account}{tail}", json=body, headers=sent | named
         )
 
@@ -35,8 +35,8 @@ class Desk:
 
     def evaluate(self, symbol: str | None = None, caller: str | None = None) -> Any:
         body = {"account_id": self.account} | ({} if symbol is None else {"symbol": symbol})
-        headers = self.world.callers[caller] if caller else self.headers
-        return self.world.client.post(f"{URL}/evaluate", json=body, headers=headers)
+        headers = self.tenants.callers[caller] if caller else self.headers
+        return self.tenants.client.post(f"{URL}/evaluate", json=body, headers=headers)
 
     def reasons(self, symbol: str | None = None) -> list[str]:
         answer = self.evaluate(symbol)

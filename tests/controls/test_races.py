@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from tests.conftest import Urls
-from tests.controls.calls import URL, Desk
-from tests.tenants import World
+from tests.controls.calls import URL, TradingClient
+from tests.tenants import Tenants
 from trading_intents.controls.service import MAX_SYMBOLS_PER_ACCOUNT
 
 WRITERS = 8
@@ -24,53 +24,53 @@ WRITES: dict[str, Callable[[int], Write]] = {
 }
 
 
-async def at_once(desk: Desk, writes: list[Write], **headers: str) -> list[httpx.Response]:
-    url = f"{desk.world.platform.url}{URL}/accounts/{desk.account}"
-    async with httpx.AsyncClient(timeout=10, headers=desk.headers | headers, verify=False) as client:
+async def at_once(trading_client: TradingClient, writes: list[Write], **headers: str) -> list[httpx.Response]:
+    url = f"{trading_client.tenants.platform.url}{URL}/accounts/{trading_client.account}"
+    async with httpx.AsyncClient(timeout=10, headers=trading_client.headers | headers, verify=False) as client:
         return await asyncio.gather(*(client.request(method, url + tail, json=body) for method, tail, body in writes))
 
 
 @pytest.mark.parametrize("kind", WRITES)
-async def test_writers_at_once_make_dense_versions(world: World, kind: str) -> None:
-    desk = Desk(world)
-    answers = await at_once(desk, [WRITES[kind](n) for n in range(WRITERS)])
+async def test_writers_at_once_make_dense_versions(tenants: Tenants, kind: str) -> None:
+    trading_client = TradingClient(tenants)
+    answers = await at_once(trading_client, [WRITES[kind](n) for n in range(WRITERS)])
     assert {answer.status_code for answer in answers} == {200}
     assert sorted(answer.json()["version"] for answer in answers) == list(range(1, WRITERS + 1))
     last = max((answer.json() for answer in answers), key=lambda control: int(control["version"]))
-    shown = desk.get("" if kind == "account" else "/symbols/AAPL").json()
+    shown = trading_client.get("" if kind == "account" else "/symbols/AAPL").json()
     assert last in (shown, *shown.values())
 
 
 @pytest.mark.parametrize("kind", WRITES)
-async def test_of_conditional_writers_at_once_exactly_one_wins(world: World, kind: str) -> None:
-    desk = Desk(world)
-    assert [a.json()["version"] for a in await at_once(desk, [WRITES[kind](100)])] == [1]
+async def test_of_conditional_writers_at_once_exactly_one_wins(tenants: Tenants, kind: str) -> None:
+    trading_client = TradingClient(tenants)
+    assert [a.json()["version"] for a in await at_once(trading_client, [WRITES[kind](100)])] == [1]
     for version in range(1, ROUNDS + 1):
         writes = [WRITES[kind](version * WRITERS + n) for n in range(WRITERS)]
-        answers = await at_once(desk, writes, **{"if-match": f'"{version}"'})
+        answers = await at_once(trading_client, writes, **{"if-match": f'"{version}"'})
         assert sorted(answer.status_code for answer in answers) == [200] + [412] * (WRITERS - 1)
         assert [a.json()["version"] for a in answers if a.status_code == 200] == [version + 1]
 
 
-async def test_the_limit_is_not_passed_by_writers_at_once(world: World, world_database: Urls) -> None:
-    desk, room = Desk(world), 3
-    connection = await asyncpg.connect(world_database.owner.reveal())
+async def test_the_limit_is_not_passed_by_writers_at_once(tenants: Tenants, tenants_database: Urls) -> None:
+    trading_client, room = TradingClient(tenants), 3
+    connection = await asyncpg.connect(tenants_database.owner.reveal())
     await connection.execute(
         "INSERT INTO symbol_controls (organization_id, account_id, symbol, manually_disabled)"
         " SELECT organization_id, id, 'S' || n, true FROM accounts, generate_series(1, $2::int) n WHERE id = $1",
-        desk.account,
+        trading_client.account,
         MAX_SYMBOLS_PER_ACCOUNT - room,
     )
     puts: list[Write] = [("PUT", f"/symbols/N{n}", {"manually_disabled": True}) for n in range(WRITERS)]
     patches: list[Write] = [("PATCH", f"/symbols/T{n}/time", {}) for n in range(WRITERS)]
-    answers = await at_once(desk, [*puts, *patches])
+    answers = await at_once(trading_client, [*puts, *patches])
     assert sorted(answer.status_code for answer in answers) == [200] * room + [409] * (2 * WRITERS - room)
     await connection.close()
 
 
-async def test_the_two_controls_of_a_symbol_are_written_side_by_side(world: World) -> None:
-    desk = Desk(world)
+async def test_the_two_controls_of_a_symbol_are_written_side_by_side(tenants: Tenants) -> None:
+    trading_client = TradingClient(tenants)
     writes = [WRITES[kind](n) for n in range(WRITERS) for kind in ("symbol", "time")]
-    assert {answer.status_code for answer in await at_once(desk, writes)} == {200}
-    answer = desk.get("/symbols/AAPL")
+    assert {answer.status_code for answer in await at_once(trading_client, writes)} == {200}
+    answer = trading_client.get("/symbols/AAPL")
     assert (answer.json()["manual"]["version"], answer.json()["time"]["version"]) == (WRITERS, WRITERS)

@@ -9,18 +9,18 @@ import pytest
 
 from tests.access.test_api_keys import STAMP
 from tests.conftest import Urls
-from tests.controls.calls import URL, Desk, code, pointers
-from tests.tenants import World
+from tests.controls.calls import URL, TradingClient, code, pointers
+from tests.tenants import Tenants
 from tests.waiting import eventually
 
 WITHIN_SECONDS = 1.0
 
 
 @pytest.fixture(scope="module")
-def firm(world: World) -> World:
+def firm(tenants: Tenants) -> Tenants:
     """A tenant of our own in the world: its organization's switch is nobody else's matter."""
     name = f"org_firm_{uuid.uuid4().hex}"  # another one when this is made again
-    made = world.platform.apply(
+    made = tenants.platform.apply(
         {
             "organizations": [
                 {
@@ -35,22 +35,22 @@ def firm(world: World) -> World:
         }
     )["organizations"][0]
     callers = {
-        "admin": {"authorization": f"Bearer {world.platform.token('firm-admin', name)}"},
+        "admin": {"authorization": f"Bearer {tenants.platform.token('firm-admin', name)}"},
         "key": {"x-api-key": made["api_keys"][0]["api_key"]},
     }
-    return World(world.platform, {"organizations": [made]}, callers)
+    return Tenants(tenants.platform, {"organizations": [made]}, callers)
 
 
-def put_organization(world: World, body: Any, caller: str = "admin", **headers: str) -> Any:
-    return world.client.put(f"{URL}/organization", json=body, headers=world.callers[caller] | headers)
+def put_organization(tenants: Tenants, body: Any, caller: str = "admin", **headers: str) -> Any:
+    return tenants.client.put(f"{URL}/organization", json=body, headers=tenants.callers[caller] | headers)
 
 
-def get_organization(world: World, caller: str = "admin") -> Any:
-    return world.client.get(f"{URL}/organization", headers=world.callers[caller])
+def get_organization(tenants: Tenants, caller: str = "admin") -> Any:
+    return tenants.client.get(f"{URL}/organization", headers=tenants.callers[caller])
 
 
-def test_the_organizations_switch_holds_for_every_account(firm: World) -> None:
-    desk, other = Desk(firm), Desk(firm)
+def test_the_organizations_switch_holds_for_every_account(firm: Tenants) -> None:
+    trading_client, other = TradingClient(firm), TradingClient(firm)
     assert code(get_organization(firm)) == (404, "not_found")
     assert code(put_organization(firm, {"manually_disabled": True}, **{"if-match": '"1"'})) == (412, "version_conflict")
     assert pointers(put_organization(firm, {"manually_disabled": "yes"})) == ["/manually_disabled"]
@@ -69,7 +69,7 @@ def test_the_organizations_switch_holds_for_every_account(firm: World) -> None:
     for caller in ("admin", "key"):
         read = get_organization(firm, caller)
         assert (read.json(), read.headers["etag"]) == (control, '"1"')
-    for each in (desk, other):
+    for each in (trading_client, other):
         assert each.evaluate().json() == {
             "allowed": False,
             "triggered": [
@@ -83,62 +83,62 @@ def test_the_organizations_switch_holds_for_every_account(firm: World) -> None:
     changed = put_organization(firm, {"manually_disabled": False}, **{"if-match": '"1"'}).json()
     assert (changed["version"], "manual_reason" in changed) == (2, False)
     assert put_organization(firm, {"manually_disabled": False}).json() == changed
-    assert desk.reasons() == []
+    assert trading_client.reasons() == []
     assert code(put_organization(firm, {"manually_disabled": True}, "key")) == (401, "unauthorized")
 
 
-def test_an_accounts_switch_holds_for_that_account(world: World) -> None:
-    desk, other = Desk(world), Desk(world)
-    assert code(desk.get("")) == (404, "not_found")
-    answer = desk.call("PUT", "", {"manually_disabled": True, "manual_reason": "model review"})
+def test_an_accounts_switch_holds_for_that_account(tenants: Tenants) -> None:
+    trading_client, other = TradingClient(tenants), TradingClient(tenants)
+    assert code(trading_client.get("")) == (404, "not_found")
+    answer = trading_client.call("PUT", "", {"manually_disabled": True, "manual_reason": "model review"})
     control = answer.json()
     assert (answer.status_code, answer.headers["etag"]) == (200, '"1"')
     stamps = {name: control[name] for name in ("created_at", "updated_at")}
     assert all(STAMP.fullmatch(stamp) for stamp in stamps.values())
     assert control == stamps | {
-        "account_id": desk.account,
-        "organization_id": world.organization("org_acme")["id"],
+        "account_id": trading_client.account,
+        "organization_id": tenants.organization("org_acme")["id"],
         "manually_disabled": True,
         "manual_reason": "model review",
         "version": 1,
     }
     for caller in ("admin", "member", "read_only", "key_all", "service_all"):
-        read = desk.get("", caller=caller)
+        read = trading_client.get("", caller=caller)
         assert (read.json(), read.headers["etag"]) == (control, '"1"')
-        told = desk.evaluate("AAPL", caller).json()
+        told = trading_client.evaluate("AAPL", caller).json()
         assert told["triggered"] == [
             {
                 "reason": "account_manually_disabled",
-                "scope": {"Account": desk.account},
+                "scope": {"Account": trading_client.account},
                 "detail": "the account is disabled: model review",
             }
         ]
     assert other.reasons("AAPL") == []
-    assert desk.call("PUT", "", {"manually_disabled": False}, caller="key_all").json()["version"] == 2
-    assert desk.reasons("AAPL") == []
+    assert trading_client.call("PUT", "", {"manually_disabled": False}, caller="key_all").json()["version"] == 2
+    assert trading_client.reasons("AAPL") == []
 
 
-def test_evaluating_answers_every_control_that_says_no(firm: World) -> None:
-    desk = Desk(firm)
-    assert desk.evaluate("AAPL").json() == {"allowed": True, "triggered": []}
-    desk.put("AAPL", reason="earnings")
-    desk.patch("AAPL", {"trading_end": "00:00:00"})
-    desk.call("PUT", "", {"manually_disabled": True})
+def test_evaluating_answers_every_control_that_says_no(firm: Tenants) -> None:
+    trading_client = TradingClient(firm)
+    assert trading_client.evaluate("AAPL").json() == {"allowed": True, "triggered": []}
+    trading_client.put("AAPL", reason="earnings")
+    trading_client.patch("AAPL", {"trading_end": "00:00:00"})
+    trading_client.call("PUT", "", {"manually_disabled": True})
     put_organization(firm, {"manually_disabled": True})
     wide = ["organization_manually_disabled", "account_manually_disabled"]
-    assert desk.reasons("aapl") == [*wide, "symbol_manually_disabled", "outside_trading_window"]
-    assert desk.reasons("MSFT") == wide
-    assert desk.reasons() == wide
-    told = desk.evaluate("aapl").json()["triggered"]
-    symbol = {"Symbol": {"account_id": desk.account, "symbol": "AAPL"}}
+    assert trading_client.reasons("aapl") == [*wide, "symbol_manually_disabled", "outside_trading_window"]
+    assert trading_client.reasons("MSFT") == wide
+    assert trading_client.reasons() == wide
+    told = trading_client.evaluate("aapl").json()["triggered"]
+    symbol = {"Symbol": {"account_id": trading_client.account, "symbol": "AAPL"}}
     assert [t["scope"] for t in told[2:]] == [symbol, symbol]
     assert told[2]["detail"] == "the symbol is disabled: earnings"
     put_organization(firm, {"manually_disabled": False})
-    desk.call("PUT", "", {"manually_disabled": False})
-    desk.put("AAPL", disabled=False)
-    assert desk.reasons("AAPL") == ["outside_trading_window"]
-    desk.patch("AAPL", {"clear": ["trading_end"]})
-    assert desk.reasons("AAPL") == []
+    trading_client.call("PUT", "", {"manually_disabled": False})
+    trading_client.put("AAPL", disabled=False)
+    assert trading_client.reasons("AAPL") == ["outside_trading_window"]
+    trading_client.patch("AAPL", {"clear": ["trading_end"]})
+    assert trading_client.reasons("AAPL") == []
 
 
 @pytest.mark.parametrize(
@@ -159,11 +159,11 @@ def test_evaluating_answers_every_control_that_says_no(firm: World) -> None:
         ([], ""),
     ],
 )
-def test_a_bad_question_is_refused_at_its_field(world: World, body: Any, pointer: str) -> None:
+def test_a_bad_question_is_refused_at_its_field(tenants: Tenants, body: Any, pointer: str) -> None:
     account = str(uuid.uuid4())  # unknown, but what breaks a rule is told first
     if isinstance(body, dict) and isinstance(body.get("account_id"), str):
         body = body | {"account_id": body["account_id"].format(plain=account, upper=account.upper())}
-    answer = world.client.post(f"{URL}/evaluate", json=body, headers=world.callers["admin"])
+    answer = tenants.client.post(f"{URL}/evaluate", json=body, headers=tenants.callers["admin"])
     assert pointers(answer) == [pointer]
 
 
@@ -179,28 +179,28 @@ ROUTES: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("method", "tail", "body"), ROUTES)
-def test_another_tenants_account_is_not_found(world: World, method: str, tail: str, body: Any) -> None:
-    theirs = Desk(world, "other_admin")
+def test_another_tenants_account_is_not_found(tenants: Tenants, method: str, tail: str, body: Any) -> None:
+    theirs = TradingClient(tenants, "other_admin")
     unknown = f"{URL}/accounts/{uuid.uuid4()}{tail}"
     for sent in (body, body and {"nonsense": 1}):
         answer = theirs.call(method, tail, sent, caller="admin")
-        nobodys = world.client.request(method, unknown, json=sent, headers=world.callers["admin"])
+        nobodys = tenants.client.request(method, unknown, json=sent, headers=tenants.callers["admin"])
         assert answer.status_code == 404
         assert answer.json() | {"request_id": ""} == nobodys.json() | {"request_id": ""}
     for spelling in (theirs.account.upper(), theirs.account.replace("-", ""), f"%7B{theirs.account}%7D"):
         url = f"{URL}/accounts/{spelling}{tail}"
-        assert world.client.request(method, url, json=body, headers=world.callers["other_admin"]).status_code == 404
+        assert tenants.client.request(method, url, json=body, headers=tenants.callers["other_admin"]).status_code == 404
 
 
-def test_another_tenants_account_cannot_be_asked_about(world: World) -> None:
-    theirs = Desk(world, "other_admin")
+def test_another_tenants_account_cannot_be_asked_about(tenants: Tenants) -> None:
+    theirs = TradingClient(tenants, "other_admin")
     assert code(theirs.evaluate("AAPL", "admin")) == (404, "not_found")
     assert code(theirs.evaluate("AAPL", "key_live")) == (404, "not_found")
 
 
 @pytest.mark.parametrize(("method", "tail", "body"), ROUTES)
-def test_a_key_acts_on_its_own_environment_only(world: World, method: str, tail: str, body: Any) -> None:
-    live = Desk(world, broker="remote", environment="live")
+def test_a_key_acts_on_its_own_environment_only(tenants: Tenants, method: str, tail: str, body: Any) -> None:
+    live = TradingClient(tenants, broker="remote", environment="live")
     for sent in (body, body and {"nonsense": 1}):
         assert code(live.call(method, tail, sent, caller="key_all")) == (403, "forbidden")
     assert live.call(method, tail, body, caller="key_live").status_code in (200, 404)
@@ -209,55 +209,58 @@ def test_a_key_acts_on_its_own_environment_only(world: World, method: str, tail:
 
 
 @pytest.mark.parametrize(("method", "tail", "body"), ROUTES)
-def test_controls_take_the_premium_entitlement(world: World, method: str, tail: str, body: Any) -> None:
-    poor = Desk(world, "other_admin")
+def test_controls_take_the_premium_entitlement(tenants: Tenants, method: str, tail: str, body: Any) -> None:
+    poor = TradingClient(tenants, "other_admin")
     for sent in (body, body and {"nonsense": 1}):
         answer = poor.call(method, tail, sent)
         assert code(answer) == (403, "entitlement_required")
         assert "controls_premium" in answer.json()["detail"]
 
 
-def test_the_rest_takes_the_premium_entitlement_too(world: World) -> None:
-    poor = Desk(world, "other_admin")
+def test_the_rest_takes_the_premium_entitlement_too(tenants: Tenants) -> None:
+    poor = TradingClient(tenants, "other_admin")
     assert code(poor.evaluate()) == (403, "entitlement_required")
-    assert code(world.client.post(f"{URL}/evaluate", json={}, headers=poor.headers)) == (403, "entitlement_required")
-    assert code(get_organization(world, "other_admin")) == (403, "entitlement_required")
+    assert code(tenants.client.post(f"{URL}/evaluate", json={}, headers=poor.headers)) == (403, "entitlement_required")
+    assert code(get_organization(tenants, "other_admin")) == (403, "entitlement_required")
     for body in ({"manually_disabled": True}, {"nonsense": 1}):
-        assert code(put_organization(world, body, "other_admin")) == (403, "entitlement_required")
+        assert code(put_organization(tenants, body, "other_admin")) == (403, "entitlement_required")
 
 
-def test_a_closed_accounts_controls_are_read_and_not_written(world: World) -> None:
-    desk = Desk(world)
-    desk.put("AAPL")
-    desk.patch("AAPL", {"trading_end": "00:00:00"})
-    desk.call("PUT", "", {"manually_disabled": True})
-    assert world.client.delete(f"/v1/accounts/{desk.account}", headers=desk.headers).status_code == 204
+def test_a_closed_accounts_controls_are_read_and_not_written(tenants: Tenants) -> None:
+    trading_client = TradingClient(tenants)
+    trading_client.put("AAPL")
+    trading_client.patch("AAPL", {"trading_end": "00:00:00"})
+    trading_client.call("PUT", "", {"manually_disabled": True})
+    assert (
+        tenants.client.delete(f"/v1/accounts/{trading_client.account}", headers=trading_client.headers).status_code
+        == 204
+    )
     for method, tail, body in ROUTES:
-        answer = desk.call(method, tail, body)
+        answer = trading_client.call(method, tail, body)
         if method == "GET":
             assert answer.status_code == 200
         else:
             assert code(answer) == (409, "account_closed")
         if body:
-            assert code(desk.call(method, tail, {"nonsense": 1})) == (422, "validation_failed")
-    assert code(desk.call("DELETE", "/symbols/MSFT")) == (404, "not_found")
-    assert len(desk.reasons("AAPL")) == 3
+            assert code(trading_client.call(method, tail, {"nonsense": 1})) == (422, "validation_failed")
+    assert code(trading_client.call("DELETE", "/symbols/MSFT")) == (404, "not_found")
+    assert len(trading_client.reasons("AAPL")) == 3
 
 
-@pytest.mark.alone
-def test_controls_stay_in_force_when_the_entitlement_lapses(firm: World, world_database: Urls) -> None:
-    desk = Desk(firm)
-    desk.put("AAPL")
+@pytest.mark.exclusive
+def test_controls_stay_in_force_when_the_entitlement_lapses(firm: Tenants, tenants_database: Urls) -> None:
+    trading_client = TradingClient(firm)
+    trading_client.put("AAPL")
 
     async def entitle(entitlements: list[str]) -> None:
-        connection = await asyncpg.connect(world_database.owner.reveal())
+        connection = await asyncpg.connect(tenants_database.owner.reveal())
         organization = firm.answer["organizations"][0]["id"]
         await connection.execute("UPDATE organizations SET entitlements = $2 WHERE id = $1", organization, entitlements)
         await connection.close()
 
     asyncio.run(entitle([]))
-    eventually(lambda: bool(desk.evaluate("AAPL").status_code == 403), WITHIN_SECONDS)
-    assert code(desk.put("AAPL", disabled=False)) == (403, "entitlement_required")
+    eventually(lambda: bool(trading_client.evaluate("AAPL").status_code == 403), WITHIN_SECONDS)
+    assert code(trading_client.put("AAPL", disabled=False)) == (403, "entitlement_required")
     asyncio.run(entitle(["controls_premium"]))
-    eventually(lambda: bool(desk.evaluate("AAPL").status_code == 200), WITHIN_SECONDS)
-    assert desk.reasons("AAPL") == ["symbol_manually_disabled"]
+    eventually(lambda: bool(trading_client.evaluate("AAPL").status_code == 200), WITHIN_SECONDS)
+    assert trading_client.reasons("AAPL") == ["symbol_manually_disabled"]

@@ -8,57 +8,57 @@ import pytest
 
 from tests.access.test_api_keys import STAMP
 from tests.conftest import Urls
-from tests.controls.calls import Desk, code, pointers
-from tests.tenants import World
+from tests.controls.calls import TradingClient, code, pointers
+from tests.tenants import Tenants
 from trading_intents.controls.service import MAX_SYMBOLS_PER_ACCOUNT
 from trading_intents.web.paging import make_cursor
 
 
 @pytest.fixture
-def desk(world: World) -> Desk:
-    return Desk(world)
+def trading_client(tenants: Tenants) -> TradingClient:
+    return TradingClient(tenants)
 
 
-def test_a_put_creates_and_replaces_the_manual_control(world: World, desk: Desk) -> None:
-    answer = desk.put("AAPL", reason="earnings\ntonight")
+def test_a_put_creates_and_replaces_the_manual_control(tenants: Tenants, trading_client: TradingClient) -> None:
+    answer = trading_client.put("AAPL", reason="earnings\ntonight")
     control = answer.json()
     assert (answer.status_code, answer.headers["etag"]) == (200, '"1"')
     assert all(STAMP.fullmatch(control.pop(name)) for name in ("created_at", "updated_at"))
     assert control == {
-        "account_id": desk.account,
-        "organization_id": world.organization("org_acme")["id"],
+        "account_id": trading_client.account,
+        "organization_id": tenants.organization("org_acme")["id"],
         "symbol": "AAPL",
         "manually_disabled": True,
         "manual_reason": "earnings\ntonight",
         "version": 1,
     }
-    replaced = desk.put("AAPL", disabled=False)
+    replaced = trading_client.put("AAPL", disabled=False)
     assert (replaced.headers["etag"], replaced.json()["version"]) == ('"2"', 2)
     assert "manual_reason" not in replaced.json(), "cleared when omitted"
-    again = desk.put("AAPL", disabled=False)
+    again = trading_client.put("AAPL", disabled=False)
     assert again.json() == replaced.json(), "a put that changes nothing keeps the version"
     for reason in (None, ""):
-        cleared = desk.call("PUT", "/symbols/AAPL", {"manually_disabled": False, "manual_reason": reason})
+        cleared = trading_client.call("PUT", "/symbols/AAPL", {"manually_disabled": False, "manual_reason": reason})
         assert cleared.json() == replaced.json()
-    assert desk.put("AAPL", reason="x" * 500).json()["version"] == 3
+    assert trading_client.put("AAPL", reason="x" * 500).json()["version"] == 3
 
 
-def test_a_patch_creates_and_patches_the_time_control(world: World, desk: Desk) -> None:
-    made = desk.patch("AAPL", {})
+def test_a_patch_creates_and_patches_the_time_control(tenants: Tenants, trading_client: TradingClient) -> None:
+    made = trading_client.patch("AAPL", {})
     control = made.json()
     assert (made.status_code, made.headers["etag"]) == (200, '"1"')
     assert all(STAMP.fullmatch(control.pop(name)) for name in ("created_at", "updated_at"))
     identity = {
-        "account_id": desk.account,
-        "organization_id": world.organization("org_acme")["id"],
+        "account_id": trading_client.account,
+        "organization_id": tenants.organization("org_acme")["id"],
         "symbol": "AAPL",
         "stale_order_millis": None,
     }
     assert control == identity | {"version": 1}
-    assert desk.patch("AAPL", {}).json() == made.json()
+    assert trading_client.patch("AAPL", {}).json() == made.json()
 
     def shown(body: dict[str, Any]) -> dict[str, Any]:
-        answer = desk.patch("AAPL", body)
+        answer = trading_client.patch("AAPL", body)
         assert answer.status_code == 200, answer.text
         assert answer.headers["etag"] == f'"{answer.json()["version"]}"'
         names = ("trading_start", "trading_end", "timezone", "stale_order_millis", "version")
@@ -82,14 +82,14 @@ def test_a_patch_creates_and_patches_the_time_control(world: World, desk: Desk) 
     assert shown({"stale_order_millis": 1})["stale_order_millis"] == 1
 
 
-def test_the_two_controls_never_touch_each_other(desk: Desk) -> None:
-    manual = desk.put("AAPL", reason="why").json()
-    time = desk.patch("AAPL", {"trading_start": "09:30:00"}).json()
-    assert desk.get("/symbols/AAPL").json() == {"manual": manual, "time": time}
-    replaced = desk.put("AAPL", disabled=False).json()
-    assert desk.get("/symbols/AAPL").json() == {"manual": replaced, "time": time}
-    patched = desk.patch("AAPL", {"trading_end": "16:00:00"}).json()
-    answer = desk.get("/symbols/AAPL")
+def test_the_two_controls_never_touch_each_other(trading_client: TradingClient) -> None:
+    manual = trading_client.put("AAPL", reason="why").json()
+    time = trading_client.patch("AAPL", {"trading_start": "09:30:00"}).json()
+    assert trading_client.get("/symbols/AAPL").json() == {"manual": manual, "time": time}
+    replaced = trading_client.put("AAPL", disabled=False).json()
+    assert trading_client.get("/symbols/AAPL").json() == {"manual": replaced, "time": time}
+    patched = trading_client.patch("AAPL", {"trading_end": "16:00:00"}).json()
+    answer = trading_client.get("/symbols/AAPL")
     assert answer.json() == {"manual": replaced, "time": patched}
     assert (replaced["version"], patched["version"], answer.headers["etag"]) == (2, 2, '"4"')
 
@@ -114,10 +114,10 @@ BAD_SWITCHES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("body", "pointer"), BAD_SWITCHES)
-def test_a_bad_switch_is_refused_at_its_field(desk: Desk, body: Any, pointer: str) -> None:
+def test_a_bad_switch_is_refused_at_its_field(trading_client: TradingClient, body: Any, pointer: str) -> None:
     for tail in ("", "/symbols/AAPL"):
-        assert pointers(desk.call("PUT", tail, body)) == [pointer]
-        assert desk.get(tail).status_code == 404
+        assert pointers(trading_client.call("PUT", tail, body)) == [pointer]
+        assert trading_client.get(tail).status_code == 404
 
 
 BAD_TIMES = [
@@ -184,55 +184,57 @@ BAD_PATCHES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("body", "pointer"), BAD_PATCHES, ids=lambda value: repr(value)[:60])
-def test_a_bad_time_control_is_refused_at_its_field(desk: Desk, body: Any, pointer: str) -> None:
-    assert pointers(desk.patch("AAPL", body)) == [pointer]
-    assert desk.get("/symbols/AAPL").status_code == 404
+def test_a_bad_time_control_is_refused_at_its_field(trading_client: TradingClient, body: Any, pointer: str) -> None:
+    assert pointers(trading_client.patch("AAPL", body)) == [pointer]
+    assert trading_client.get("/symbols/AAPL").status_code == 404
 
 
-def test_a_patch_may_not_leave_equal_bounds(desk: Desk) -> None:
+def test_a_patch_may_not_leave_equal_bounds(trading_client: TradingClient) -> None:
     bounds = {"trading_start": "09:30:00", "trading_end": "16:00:00"}
-    before = desk.patch("AAPL", bounds).json()
-    assert pointers(desk.patch("AAPL", {"trading_start": "16:00:00"})) == ["/trading_start"]
-    assert pointers(desk.patch("AAPL", {"trading_end": "09:30:00"})) == ["/trading_end"]
-    assert desk.get("/symbols/AAPL").json()["time"] == before
+    before = trading_client.patch("AAPL", bounds).json()
+    assert pointers(trading_client.patch("AAPL", {"trading_start": "16:00:00"})) == ["/trading_start"]
+    assert pointers(trading_client.patch("AAPL", {"trading_end": "09:30:00"})) == ["/trading_end"]
+    assert trading_client.get("/symbols/AAPL").json()["time"] == before
 
 
 @pytest.mark.parametrize("spelling", ["%20", "A%20B", "-A", "A" * 33, "%C5%BF", "A%0A", "A%25", "%F0%9F%98%80"])
-def test_a_symbol_that_is_none_breaks_a_rule(desk: Desk, spelling: str) -> None:
+def test_a_symbol_that_is_none_breaks_a_rule(trading_client: TradingClient, spelling: str) -> None:
     for method, tail, body in (
         ("GET", "", None),
         ("DELETE", "", None),
         ("PUT", "", {"manually_disabled": True}),
         ("PATCH", "/time", {}),
     ):
-        url = f"/v1/controls/accounts/{desk.account}/symbols/{spelling}{tail}"
-        answer = desk.world.client.request(method, raw(desk.world, url), json=body, headers=desk.headers)
+        url = f"/v1/controls/accounts/{trading_client.account}/symbols/{spelling}{tail}"
+        answer = trading_client.tenants.client.request(
+            method, raw(trading_client.tenants, url), json=body, headers=trading_client.headers
+        )
         assert pointers(answer) == [""]
         assert "1 to 32" in answer.json()["detail"]
 
 
-def raw(world: World, path: str) -> Any:
-    return world.client.base_url.copy_with(raw_path=path.encode())
+def raw(tenants: Tenants, path: str) -> Any:
+    return tenants.client.base_url.copy_with(raw_path=path.encode())
 
 
-def test_every_spelling_of_a_symbol_meets_the_same_control(desk: Desk) -> None:
-    assert desk.put("btc%2Fusd").json()["symbol"] == "BTC/USD"
-    assert desk.patch("Btc%2FUsd", {"trading_end": "00:00:00"}).json()["symbol"] == "BTC/USD"
+def test_every_spelling_of_a_symbol_meets_the_same_control(trading_client: TradingClient) -> None:
+    assert trading_client.put("btc%2Fusd").json()["symbol"] == "BTC/USD"
+    assert trading_client.patch("Btc%2FUsd", {"trading_end": "00:00:00"}).json()["symbol"] == "BTC/USD"
     for spelling in ("BTC%2FUSD", "bTc%2fusd", "%42TC%2FUSD"):
-        shown = desk.get(f"/symbols/{spelling}").json()
+        shown = trading_client.get(f"/symbols/{spelling}").json()
         assert (shown["manual"]["symbol"], shown["time"]["symbol"]) == ("BTC/USD", "BTC/USD")
     for text in ("BTC/USD", "btc/usd", "Btc/uSD"):
-        assert desk.reasons(text) == ["symbol_manually_disabled", "outside_trading_window"]
-    assert [item["symbol"] for item in desk.get("/symbols").json()["data"]] == ["BTC/USD"]
-    assert desk.call("DELETE", "/symbols/btc%2Fusd").status_code == 204
-    assert desk.reasons("BTC/USD") == []
+        assert trading_client.reasons(text) == ["symbol_manually_disabled", "outside_trading_window"]
+    assert [item["symbol"] for item in trading_client.get("/symbols").json()["data"]] == ["BTC/USD"]
+    assert trading_client.call("DELETE", "/symbols/btc%2Fusd").status_code == 204
+    assert trading_client.reasons("BTC/USD") == []
 
 
-def test_the_list_is_ascending_and_complete(world: World, desk: Desk) -> None:
-    assert desk.get("/symbols").json() == {"data": [], "next_cursor": None}
+def test_the_list_is_ascending_and_complete(tenants: Tenants, trading_client: TradingClient) -> None:
+    assert trading_client.get("/symbols").json() == {"data": [], "next_cursor": None}
     manual, timed = ["B", "A/B", "A.B", "Z", "10"], ["B", "A:B", "A-B", "AA", "A_B"]
-    puts = {symbol: desk.put(symbol.replace("/", "%2F")).json() for symbol in manual}
-    patches = {symbol: desk.patch(symbol, {}).json() for symbol in timed}
+    puts = {symbol: trading_client.put(symbol.replace("/", "%2F")).json() for symbol in manual}
+    patches = {symbol: trading_client.patch(symbol, {}).json() for symbol in timed}
     expected = [
         {"symbol": symbol, "manual": puts.get(symbol), "time": patches.get(symbol)}
         for symbol in sorted({*manual, *timed})
@@ -240,47 +242,49 @@ def test_the_list_is_ascending_and_complete(world: World, desk: Desk) -> None:
     for limit in (1, 2, 3, 100):
         seen, cursor = [], ""
         while True:
-            page = desk.get(f"/symbols?limit={limit}{cursor}").json()
+            page = trading_client.get(f"/symbols?limit={limit}{cursor}").json()
             seen += page["data"]
             if page["next_cursor"] is None:
                 break
             cursor = f"&next_cursor={page['next_cursor']}"
         assert seen == expected
-    first = desk.get("/symbols?limit=2").json()["next_cursor"]
-    assert code(Desk(world).get(f"/symbols?next_cursor={first}")) == (400, "invalid_cursor")
-    organization = world.organization("org_acme")["id"]
+    first = trading_client.get("/symbols?limit=2").json()["next_cursor"]
+    assert code(TradingClient(tenants).get(f"/symbols?next_cursor={first}")) == (400, "invalid_cursor")
+    organization = tenants.organization("org_acme")["id"]
     for position in ("a", "", "A\x00", "no symbol"):
-        forged = make_cursor(f"symbol_controls:{organization}:{desk.account}", position)
-        assert code(desk.get(f"/symbols?next_cursor={forged}")) == (400, "invalid_cursor")
+        forged = make_cursor(f"symbol_controls:{organization}:{trading_client.account}", position)
+        assert code(trading_client.get(f"/symbols?next_cursor={forged}")) == (400, "invalid_cursor")
 
 
-def test_a_delete_removes_both_controls(desk: Desk) -> None:
-    assert code(desk.call("DELETE", "/symbols/AAPL")) == (404, "not_found")
-    desk.put("AAPL")
-    desk.patch("AAPL", {"trading_start": "09:30:00"})
-    desk.put("MSFT")
-    assert code(desk.call("DELETE", "/symbols/AAPL", if_match='"1"')) == (412, "version_conflict")
-    answer = desk.call("DELETE", "/symbols/AAPL", if_match=desk.get("/symbols/AAPL").headers["etag"])
+def test_a_delete_removes_both_controls(trading_client: TradingClient) -> None:
+    assert code(trading_client.call("DELETE", "/symbols/AAPL")) == (404, "not_found")
+    trading_client.put("AAPL")
+    trading_client.patch("AAPL", {"trading_start": "09:30:00"})
+    trading_client.put("MSFT")
+    assert code(trading_client.call("DELETE", "/symbols/AAPL", if_match='"1"')) == (412, "version_conflict")
+    answer = trading_client.call(
+        "DELETE", "/symbols/AAPL", if_match=trading_client.get("/symbols/AAPL").headers["etag"]
+    )
     assert (answer.status_code, answer.content) == (204, b"")
-    assert code(desk.get("/symbols/AAPL")) == (404, "not_found")
-    assert code(desk.call("DELETE", "/symbols/AAPL")) == (404, "not_found")
-    assert [item["symbol"] for item in desk.get("/symbols").json()["data"]] == ["MSFT"]
-    desk.patch("IBM", {})
-    assert desk.get("/symbols/IBM").json()["manual"] is None
-    assert desk.call("DELETE", "/symbols/IBM").status_code == 204
-    assert desk.put("AAPL").json()["version"] == 1
+    assert code(trading_client.get("/symbols/AAPL")) == (404, "not_found")
+    assert code(trading_client.call("DELETE", "/symbols/AAPL")) == (404, "not_found")
+    assert [item["symbol"] for item in trading_client.get("/symbols").json()["data"]] == ["MSFT"]
+    trading_client.patch("IBM", {})
+    assert trading_client.get("/symbols/IBM").json()["manual"] is None
+    assert trading_client.call("DELETE", "/symbols/IBM").status_code == 204
+    assert trading_client.put("AAPL").json()["version"] == 1
 
 
-def test_if_match_makes_a_write_conditional(desk: Desk) -> None:
+def test_if_match_makes_a_write_conditional(trading_client: TradingClient) -> None:
     def put(n: int, **headers: str) -> Any:
         body = {"manually_disabled": True, "manual_reason": str(n)}
-        return desk.call("PUT", "/symbols/AAPL", body, **headers)
+        return trading_client.call("PUT", "/symbols/AAPL", body, **headers)
 
     def patch(n: int, **headers: str) -> Any:
-        return desk.patch("AAPL", {"stale_order_millis": n}, **headers)
+        return trading_client.patch("AAPL", {"stale_order_millis": n}, **headers)
 
     def put_account(n: int, **headers: str) -> Any:
-        return desk.call("PUT", "", {"manually_disabled": True, "manual_reason": str(n)}, **headers)
+        return trading_client.call("PUT", "", {"manually_disabled": True, "manual_reason": str(n)}, **headers)
 
     for write in (put, patch, put_account):
         assert code(write(1, if_match='"1"')) == (412, "version_conflict"), "there is none yet"
@@ -292,9 +296,11 @@ def test_if_match_makes_a_write_conditional(desk: Desk) -> None:
         assert code(write(3, if_match="nonsense")) == (400, "invalid_request")
 
 
-def test_an_account_has_so_many_symbols_with_controls_at_most(desk: Desk, world_database: Urls) -> None:
+def test_an_account_has_so_many_symbols_with_controls_at_most(
+    trading_client: TradingClient, tenants_database: Urls
+) -> None:
     async def fill() -> None:
-        connection = await asyncpg.connect(world_database.owner.reveal())
+        connection = await asyncpg.connect(tenants_database.owner.reveal())
         for table, column, first, last in (
             ("symbol_controls", "manually_disabled", 1, MAX_SYMBOLS_PER_ACCOUNT - 4001),
             ("symbol_times", "stale_order_millis", 3000, MAX_SYMBOLS_PER_ACCOUNT - 1),
@@ -304,20 +310,20 @@ def test_an_account_has_so_many_symbols_with_controls_at_most(desk: Desk, world_
                 f"INSERT INTO {table} (organization_id, account_id, symbol, {column})"
                 f" SELECT organization_id, id, 'S' || n, {value} FROM accounts, generate_series($2::int, $3::int) n"
                 " WHERE id = $1",
-                desk.account,
+                trading_client.account,
                 first,
                 last,
             )
         await connection.close()
 
     asyncio.run(fill())
-    assert desk.patch("LAST", {}).status_code == 200
-    for refused in (desk.put("MORE"), desk.patch("MORE", {})):
+    assert trading_client.patch("LAST", {}).status_code == 200
+    for refused in (trading_client.put("MORE"), trading_client.patch("MORE", {})):
         assert code(refused) == (409, "limit_reached")
-    assert desk.get("/symbols/MORE").status_code == 404
-    assert desk.put("LAST").status_code == 200, "it has a control already"
-    assert desk.patch("S1", {}).status_code == 200
-    assert desk.put("S9999").status_code == 200
-    assert desk.call("DELETE", "/symbols/S5000").status_code == 204
-    assert desk.put("MORE").status_code == 200
-    assert code(desk.put("EVEN.MORE")) == (409, "limit_reached")
+    assert trading_client.get("/symbols/MORE").status_code == 404
+    assert trading_client.put("LAST").status_code == 200, "it has a control already"
+    assert trading_client.patch("S1", {}).status_code == 200
+    assert trading_client.put("S9999").status_code == 200
+    assert trading_client.call("DELETE", "/symbols/S5000").status_code == 204
+    assert trading_client.put("MORE").status_code == 200
+    assert code(trading_client.put("EVEN.MORE")) == (409, "limit_reached")

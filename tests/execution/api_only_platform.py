@@ -33,7 +33,7 @@ DOCUMENT = {
 
 
 @dataclass
-class House:
+class ApiOnlyPlatform:
     client: httpx.Client
     urls: Urls
     organization: UUID
@@ -94,9 +94,9 @@ def _payload(command: Command) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def open_house(urls: Urls, folder: Path) -> Iterator[House]:
+def open_api_platform(urls: Urls, folder: Path) -> Iterator[ApiOnlyPlatform]:
     settings = {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal(), "ROLES": "api"}
     with serving(folder / uuid.uuid4().hex, **settings, **PLENTY) as platform:
         made, neighbour = platform.apply(DOCUMENT)["organizations"]
         keys = [{"x-api-key": each["api_key"]} for each in (*made["api_keys"], *neighbour["api_keys"])]
-        yield House(platform.client, urls, UUID(made["id"]), *keys)
+        yield ApiOnlyPlatform(platform.client, urls, UUID(made["id"]), *keys)

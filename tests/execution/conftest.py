@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from tests.conftest import Databases, Urls
-from tests.execution.api_only_platform import House, open_house
+from tests.execution.api_only_platform import ApiOnlyPlatform, open_api_platform
 from tests.execution.ledger_invariants import assert_true_books
 from tests.execution.recorded_orders import Books, open_books
 from trading_intents.storage.database import Database
@@ -19,14 +19,14 @@ async def books(urls: Urls, database: Database) -> AsyncIterator[Books]:
 
 
 @pytest.fixture(scope="session")
-def house(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with databases() as urls, open_house(urls, tmp_path_factory.mktemp("house")) as opened:
+def api_platform(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiOnlyPlatform]:
+    with databases() as urls, open_api_platform(urls, tmp_path_factory.mktemp("house")) as opened:
         yield opened
 
 
 @pytest.fixture
-async def shown(house: House) -> AsyncIterator[Books]:
+async def shown(api_platform: ApiOnlyPlatform) -> AsyncIterator[Books]:
     """Books of an account that the platform shows."""
-    async with house.open_books() as opened:
+    async with api_platform.open_books() as opened:
         yield opened
         await assert_true_books(opened.database)

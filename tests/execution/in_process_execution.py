@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from tests.conftest import Urls
-from tests.intents.in_process_writer import Office, open_office
+from tests.intents.in_process_writer import InProcessWriter, open_in_process_writer
 from tests.waiting import eventually_async
 from trading_intents.accounts.vault import SecretRef
 from trading_intents.brokers.port import Integration
@@ -35,7 +35,7 @@ from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 WAIT_SECONDS = 15.0
 POOL_SIZE = 8
 ATTEMPT_LIMIT = 10
-MOST_AGE_MILLIS = 30_000
+MAX_AGE_MILLIS = 30_000
 RECONCILE_SECONDS = 1_000_000.0  # by chance an account is reconciled soon after it connects: not in these tests
 
 
@@ -53,37 +53,37 @@ class OpenVault:
 
 
 @dataclass
-class Floor:
+class InProcessExecution:
     urls: Urls
-    office: Office
+    in_process_writer: InProcessWriter
     venue: FakeVenue
     system_cancels: list[UUID] = field(default_factory=list)
 
     @property
     def account(self) -> UUID:
-        return self.office.accounts[0]
+        return self.in_process_writer.accounts[0]
 
     async def create(self, quantity: str = "10", symbol: str = "AAPL", account: UUID | None = None) -> UUID:
         spec = Spec(OrderKind.LIMIT, quantity, "100", None, None)
         command = Create(Symbol(symbol), OrderSide.BUY, RouteStrategy.SMART, spec)
-        return UUID((await self.submit(self.office.command(account or self.account, command))).intent_id)
+        return UUID((await self.submit(self.in_process_writer.command(account or self.account, command))).intent_id)
 
     async def replace(self, intent_id: UUID, quantity: str) -> int:
         spec = Spec(OrderKind.LIMIT, quantity, "100", None, None)
-        return (await self.submit(self.office.command(self.account, Replace(str(intent_id), spec)))).seq
+        return (await self.submit(self.in_process_writer.command(self.account, Replace(str(intent_id), spec)))).seq
 
     async def cancel(self, intent_id: UUID) -> int:
-        return (await self.submit(self.office.command(self.account, Cancel(str(intent_id))))).seq
+        return (await self.submit(self.in_process_writer.command(self.account, Cancel(str(intent_id))))).seq
 
     async def submit(self, submission: Submission) -> Receipt:
-        receipt = await self.office.submit(submission)
+        receipt = await self.in_process_writer.submit(submission)
         assert isinstance(receipt, Receipt), receipt
         return receipt
 
     async def coid(self, intent_id: UUID, action_type: str = "CREATE") -> str:
         """The client order id of the intent's last action of that type."""
         return client_order_id(
-            await self.office.owner.fetchval(
+            await self.in_process_writer.owner.fetchval(
                 "SELECT action_id FROM actions WHERE intent_id = $1 AND action_type = $2 ORDER BY seq DESC LIMIT 1",
                 intent_id,
                 action_type,
@@ -91,10 +91,12 @@ class Floor:
         )
 
     async def order(self, intent_id: UUID) -> Any:
-        return await self.office.owner.fetchrow("SELECT * FROM orders WHERE order_id = $1", intent_id)
+        return await self.in_process_writer.owner.fetchrow("SELECT * FROM orders WHERE order_id = $1", intent_id)
 
     async def rows(self, intent_id: UUID) -> list[Any]:
-        return list(await self.office.owner.fetch("SELECT * FROM outbox WHERE order_key = $1 ORDER BY id", intent_id))
+        return list(
+            await self.in_process_writer.owner.fetch("SELECT * FROM outbox WHERE order_key = $1 ORDER BY id", intent_id)
+        )
 
     async def until_status(self, intent_id: UUID, status: str, limit_seconds: float = WAIT_SECONDS) -> Any:
         """The order's row once it has that status, and its finished rows are."""
@@ -113,7 +115,7 @@ class Floor:
 
     async def until_rows_are(self, status: str, limit_seconds: float = WAIT_SECONDS) -> None:
         async def done() -> bool:
-            other = await self.office.owner.fetchval(
+            other = await self.in_process_writer.owner.fetchval(
                 "SELECT count(*) FROM outbox WHERE queue = 'intents' AND status <> $1", status
             )
             return bool(other == 0)
@@ -130,7 +132,7 @@ class Floor:
         return await eventually_async(asked, limit_seconds)
 
     async def connection(self, account: UUID | None = None) -> str:
-        found: str = await self.office.owner.fetchval(
+        found: str = await self.in_process_writer.owner.fetchval(
             "SELECT connection FROM accounts WHERE id = $1", account or self.account
         )
         return found
@@ -140,16 +142,18 @@ class Floor:
 
 
 @contextlib.asynccontextmanager
-async def open_floor(urls: Urls, accounts: int = 1, venue: FakeVenue | None = None) -> AsyncIterator[Floor]:
+async def open_in_process(
+    urls: Urls, accounts: int = 1, venue: FakeVenue | None = None
+) -> AsyncIterator[InProcessExecution]:
     """Accounts of a broker that is called paper and is the venue. No worker yet."""
-    async with open_office(urls.login, urls.owner, accounts) as office:
-        yield Floor(urls, office, venue or FakeVenue("paper"))
+    async with open_in_process_writer(urls.login, urls.owner, accounts) as in_process_writer:
+        yield InProcessExecution(urls, in_process_writer, venue or FakeVenue("paper"))
 
 
 @contextlib.asynccontextmanager
 async def executing(
-    floor: Floor,
-    max_age_millis: int = MOST_AGE_MILLIS,
+    in_process: InProcessExecution,
+    max_age_millis: int = MAX_AGE_MILLIS,
     attempt_limit: int = ATTEMPT_LIMIT,
     metrics: Metrics | None = None,
     level: str = "critical",
@@ -161,17 +165,17 @@ async def executing(
     log, clock, counted = make_log(level), clock or SystemClock(), metrics or Metrics()
 
     async def append_cancel(organization_id: OrganizationId, account_id: UUID, order_id: UUID) -> bool:
-        floor.system_cancels.append(order_id)
+        in_process.system_cancels.append(order_id)
         return True
 
-    login = floor.urls.login
+    login = in_process.urls.login
     async with (
         contextlib.AsyncExitStack() as stack,
         open_database(login, POOL_SIZE, log, counted) as database,
         open_signals(login, log) as signals,
     ):
         worker_context = WorkerContext(database.worker, attempt_limit, clock, counted, log)
-        brokers = Registry([integration or floor.venue.integration])
+        brokers = Registry([integration or in_process.venue.integration])
         execution = Execution(
             worker_context,
             brokers,

@@ -11,14 +11,14 @@ from uuid import UUID
 import asyncpg
 
 from tests.conftest import Urls
-from tests.intents.in_process_writer import open_office
+from tests.intents.in_process_writer import open_in_process_writer
 from trading_intents.brokers.port import BrokerEvent, EventKind
-from trading_intents.execution.tracker import RecordedAccount, publish_statements, record, write_statements
 from trading_intents.ids import OrganizationId
 from trading_intents.intents.model import Cancel, Command, Create, Replace, Spec
 from trading_intents.intents.writing.batch import Receipt
 from trading_intents.orders.facts import FactKind, client_order_id
 from trading_intents.orders.ledger.matching import AccountRecording, AccountRef, PlatformFact
+from trading_intents.orders.ledger.recording import RecordedAccount, publish_statements, record, write_statements
 from trading_intents.storage.database import Database, Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.stream import trading_pb2
@@ -41,11 +41,11 @@ Commit = Callable[[UUID, Command, str | None], Awaitable[tuple[UUID, int]]]
 
 
 async def record_alone(
-    tx: Tx, desk: AccountRef, events: Sequence[BrokerEvent], own: Sequence[PlatformFact] = ()
+    tx: Tx, trading_client: AccountRef, events: Sequence[BrokerEvent], own: Sequence[PlatformFact] = ()
 ) -> RecordedAccount:
     """As a whole transaction of the recorder, in the caller's."""
     runner = PoolTransaction(tx)
-    (recorded,), _ = await record(runner, [AccountRecording(desk, events, own)])
+    (recorded,), _ = await record(runner, [AccountRecording(trading_client, events, own)])
     await runner.run([*write_statements([recorded]), *publish_statements([recorded])])
     return recorded
 
@@ -58,7 +58,7 @@ class Books:
     database: Database
     commit: Commit
 
-    def desk(self, account: int = 0) -> AccountRef:
+    def trading_client(self, account: int = 0) -> AccountRef:
         return AccountRef(self.accounts[account], OrganizationId(self.organization), Environment.PAPER, "paper")
 
     async def create(
@@ -104,7 +104,7 @@ class Books:
         while True:
             try:
                 async with self.database.worker.transaction(plans="by_key") as tx:
-                    return await record_alone(tx, self.desk(account), events, own)
+                    return await record_alone(tx, self.trading_client(account), events, own)
             except asyncpg.UniqueViolationError:
                 continue  # another one made the same position: read again
 
@@ -151,14 +151,16 @@ class Books:
 
 @contextlib.asynccontextmanager
 async def open_books(urls: Urls, database: Database, accounts: int = 1) -> AsyncIterator[Books]:
-    async with open_office(urls.login, urls.owner, accounts) as office:
+    async with open_in_process_writer(urls.login, urls.owner, accounts) as in_process_writer:
 
         async def commit(account_id: UUID, command: Command, reference: str | None) -> tuple[UUID, int]:
-            receipt = await office.submit(office.command(account_id, command, reference))
+            receipt = await in_process_writer.submit(in_process_writer.command(account_id, command, reference))
             assert isinstance(receipt, Receipt), receipt
             return UUID(receipt.intent_id), receipt.seq
 
-        yield Books(office.owner, office.organization, office.accounts, database, commit)
+        yield Books(
+            in_process_writer.owner, in_process_writer.organization, in_process_writer.accounts, database, commit
+        )
 
 
 def told(kind: EventKind, sent: Sent | None, key: str = "", at: int | None = None, **more: Any) -> BrokerEvent:

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.in_process_execution import Floor, executing, open_floor
+from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from trading_intents.brokers.port import CommandResult, IntegrationContext, Lookup, OrderTicket
 from trading_intents.execution.dispatcher import MAX_IN_FLIGHT
 from trading_intents.execution.reconciler import MAX_LOOKUPS
@@ -57,33 +57,33 @@ class SlowLink(VenueLink):
             venue.ended += 1
 
 
-async def time_create_and_cancel(floor: Floor, account: UUID) -> tuple[float, float]:
+async def time_create_and_cancel(in_process: InProcessExecution, account: UUID) -> tuple[float, float]:
     """The best of some rounds: seconds until a CREATE is acknowledged, and until a CANCEL has ended it."""
     creates, cancels = [], []
     for _ in range(ROUNDS):
         began = time.monotonic()
-        intent = await floor.create(account=account)
-        await floor.until_status(intent, "NEW")
+        intent = await in_process.create(account=account)
+        await in_process.until_status(intent, "NEW")
         creates.append(time.monotonic() - began)
         began = time.monotonic()
-        await floor.submit(floor.office.command(account, Cancel(str(intent))))
-        await floor.until_status(intent, "CANCELLED")
+        await in_process.submit(in_process.in_process_writer.command(account, Cancel(str(intent))))
+        await in_process.until_status(intent, "CANCELLED")
         cancels.append(time.monotonic() - began)
     return min(creates), min(cancels)
 
 
-@pytest.mark.alone(seconds=15)
+@pytest.mark.exclusive(seconds=15)
 async def test_a_slow_account_delays_no_other(urls: Urls) -> None:
     venue = SlowVenue()
-    async with open_floor(urls, accounts=2, venue=venue) as floor, executing(floor):
-        slow, fast = floor.office.accounts
-        alone = await time_create_and_cancel(floor, fast)
+    async with open_in_process(urls, accounts=2, venue=venue) as in_process, executing(in_process):
+        slow, fast = in_process.in_process_writer.accounts
+        alone = await time_create_and_cancel(in_process, fast)
         venue.slow.add(slow)
-        await asyncio.gather(*(floor.create(account=slow) for _ in range(QUEUED)))
-        beside = await time_create_and_cancel(floor, fast)
+        await asyncio.gather(*(in_process.create(account=slow) for _ in range(QUEUED)))
+        beside = await time_create_and_cancel(in_process, fast)
         for before, after in zip(alone, beside, strict=True):
             assert after <= max(2 * before, before + MARGIN_SECONDS), (alone, beside)
-        waiting = await floor.office.owner.fetchval(
+        waiting = await in_process.in_process_writer.owner.fetchval(
             "SELECT count(*) FROM outbox WHERE lane = $1 AND finished_at IS NULL", slow
         )
         assert waiting > QUEUED / 2, "the slow account was done before the test was"
@@ -91,87 +91,89 @@ async def test_a_slow_account_delays_no_other(urls: Urls) -> None:
 
 async def test_an_account_has_no_more_commands_under_way_than_its_broker_takes(urls: Urls) -> None:
     venue = SlowVenue(calls_at_once=4)
-    async with open_floor(urls, accounts=2, venue=venue) as floor:
-        slow, fast = floor.office.accounts
+    async with open_in_process(urls, accounts=2, venue=venue) as in_process:
+        slow, fast = in_process.in_process_writer.accounts
         venue.slow.add(slow)
-        await asyncio.gather(*(floor.create(account=slow) for _ in range(20)))
-        async with executing(floor):
-            await floor.until_true(lambda: venue.under_way >= venue.capabilities.calls_at_once)
-            await floor.create(account=slow)
-            await floor.until_status(await floor.create(account=fast), "NEW")  # claimed after all of the others
-            claimed = await floor.office.owner.fetchval(
+        await asyncio.gather(*(in_process.create(account=slow) for _ in range(20)))
+        async with executing(in_process):
+            await in_process.until_true(lambda: venue.under_way >= venue.capabilities.calls_at_once)
+            await in_process.create(account=slow)
+            await in_process.until_status(
+                await in_process.create(account=fast), "NEW"
+            )  # claimed after all of the others
+            claimed = await in_process.in_process_writer.owner.fetchval(
                 "SELECT count(*) FROM outbox WHERE lane = $1 AND attempts > 0", slow
             )
             assert (claimed, venue.max_under_way) == (4, 4)
 
 
-@pytest.mark.alone(seconds=15)
+@pytest.mark.exclusive(seconds=15)
 async def test_calls_that_are_not_answered_take_no_other_accounts_place(urls: Urls) -> None:
     """An account whose broker takes more calls at once than this process has under way altogether."""
     venue = SlowVenue(calls_at_once=MAX_IN_FLIGHT + 1)
-    async with open_floor(urls, accounts=2, venue=venue) as floor:
-        slow, fast = floor.office.accounts
+    async with open_in_process(urls, accounts=2, venue=venue) as in_process:
+        slow, fast = in_process.in_process_writer.accounts
         venue.slow.add(slow)
-        await asyncio.gather(*(floor.create(account=slow) for _ in range(MAX_IN_FLIGHT)))
-        async with executing(floor):
-            await floor.until_true(lambda: venue.under_way == MAX_IN_FLIGHT)
-            await floor.until_status(await floor.create(account=fast), "NEW")
+        await asyncio.gather(*(in_process.create(account=slow) for _ in range(MAX_IN_FLIGHT)))
+        async with executing(in_process):
+            await in_process.until_true(lambda: venue.under_way == MAX_IN_FLIGHT)
+            await in_process.until_status(await in_process.create(account=fast), "NEW")
             assert venue.ended == 0, "the order waited for a slow call"
 
 
-@pytest.mark.alone(seconds=10)
+@pytest.mark.exclusive(seconds=10)
 async def test_slow_look_ups_of_an_account_delay_no_other(urls: Urls) -> None:
     venue = SlowVenue()
-    async with open_floor(urls, accounts=2, venue=venue) as floor, executing(floor):
-        slow, fast = floor.office.accounts
+    async with open_in_process(urls, accounts=2, venue=venue) as in_process, executing(in_process):
+        slow, fast = in_process.in_process_writer.accounts
         venue.slow_lookups.add(slow)
         venue.acts += [Act.DROP] * MAX_LOOKUPS
         for _ in range(MAX_LOOKUPS):
-            await floor.create(account=slow)
-        await floor.until_true(lambda: venue.under_way == MAX_LOOKUPS)
+            await in_process.create(account=slow)
+        await in_process.until_true(lambda: venue.under_way == MAX_LOOKUPS)
         venue.acts.append(Act.DROP)
         venue.is_mute = True
-        await floor.until_status(await floor.create(account=fast), "NEW")
+        await in_process.until_status(await in_process.create(account=fast), "NEW")
         assert venue.lookups, "it was not the look-up that told"
         assert venue.ended == 0, "the look-up waited for a slow one"
 
 
 async def test_a_cancel_overtakes_the_queue_of_its_own_account(urls: Urls) -> None:
     venue = SlowVenue()
-    async with open_floor(urls, venue=venue) as floor, executing(floor, max_age_millis=60_000):
-        working = await floor.create()
-        await floor.until_status(working, "NEW")
-        venue.slow.add(floor.account)
-        queued = await asyncio.gather(*(floor.create() for _ in range(100)))
-        await floor.cancel(working)
-        await floor.until_status(working, "CANCELLED", 2 * CALL_SECONDS + 1)
-        await floor.cancel(queued[-1])
-        ended = await floor.until_status(queued[-1], "CANCELLED", 2 * CALL_SECONDS + 1)
+    async with open_in_process(urls, venue=venue) as in_process, executing(in_process, max_age_millis=60_000):
+        working = await in_process.create()
+        await in_process.until_status(working, "NEW")
+        venue.slow.add(in_process.account)
+        queued = await asyncio.gather(*(in_process.create() for _ in range(100)))
+        await in_process.cancel(working)
+        await in_process.until_status(working, "CANCELLED", 2 * CALL_SECONDS + 1)
+        await in_process.cancel(queued[-1])
+        ended = await in_process.until_status(queued[-1], "CANCELLED", 2 * CALL_SECONDS + 1)
         assert ended["reason"] == "before_send"
-        assert await floor.coid(queued[-1]) not in venue.arrived("submit")
+        assert await in_process.coid(queued[-1]) not in venue.arrived("submit")
 
 
 @pytest.mark.parametrize("held", ["stream_heads", "orders"])
 async def test_what_another_transaction_holds_delays_nobody_else(urls: Urls, held: str) -> None:
     """A process that stands still in a transaction keeps its locks for seconds."""
     async with (
-        open_floor(urls, accounts=1) as floor,
-        open_floor(urls, accounts=1, venue=floor.venue) as other,
-        executing(floor),
+        open_in_process(urls, accounts=1) as in_process,
+        open_in_process(urls, accounts=1, venue=in_process.venue) as other,
+        executing(in_process),
     ):
-        mine = await floor.create()
-        await floor.until_status(mine, "NEW")
+        mine = await in_process.create()
+        await in_process.until_status(mine, "NEW")
         theirs = await other.create()
         await other.until_status(theirs, "NEW")
-        my_id, their_id = await floor.coid(mine), await other.coid(theirs)
+        my_id, their_id = await in_process.coid(mine), await other.coid(theirs)
         holder = await asyncpg.connect(urls.owner.reveal())
         async with holder.transaction():
             where = {"stream_heads": "organization_id = $1", "orders": "order_id = $1"}[held]
-            key = other.office.organization if held == "stream_heads" else theirs
+            key = other.in_process_writer.organization if held == "stream_heads" else theirs
             await holder.execute(f"SELECT FROM {held} WHERE {where} FOR UPDATE", key)
-            floor.fill(their_id)  # nothing is awaited between them: both are in one batch
-            floor.fill(my_id)
-            await floor.until_status(mine, "FILLED", 1.0)
+            in_process.fill(their_id)  # nothing is awaited between them: both are in one batch
+            in_process.fill(my_id)
+            await in_process.until_status(mine, "FILLED", 1.0)
             assert (await other.order(theirs))["order_status"] == "NEW"
         await holder.close()
         await other.until_status(theirs, "FILLED")

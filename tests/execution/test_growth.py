@@ -45,7 +45,7 @@ async def rows_read(books: Books, name: str) -> int:
     events = [told(E.ACCEPTED, sent, f"a{name}", broker_order_id=name), fill(sent, name, "10", broker_order_id=name)]
     async with books.database.worker.transaction(plans="by_key") as tx:
         before: int = await tx.fetchval(ROWS_READ)
-        await record_alone(tx, books.desk(), events, [ours(sent, F.ACCEPTED, broker_order_id=name)])
+        await record_alone(tx, books.trading_client(), events, [ours(sent, F.ACCEPTED, broker_order_id=name)])
         after: int = await tx.fetchval(ROWS_READ)
     return after - before
 

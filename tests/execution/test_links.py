@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.in_process_execution import MOST_AGE_MILLIS, Floor, executing, open_floor
+from tests.execution.in_process_execution import MAX_AGE_MILLIS, InProcessExecution, executing, open_in_process
 from tests.execution.test_sending import alerts
 from trading_intents.brokers.paper.broker import INTEGRATION
 from trading_intents.brokers.port import AccountSnapshot, EventKind, IntegrationContext
@@ -17,33 +17,33 @@ from trading_intents.execution.store import JUST_SENT_SECONDS
 from trading_intents.telemetry import Metrics
 from trading_intents.testing.fakes import Act, FakeVenue, VenueLink
 
-pytestmark = pytest.mark.quiet
+pytestmark = pytest.mark.idle
 
 
-async def until_connection(floor: Floor, state: str, account: UUID | None = None) -> None:
+async def until_connection(in_process: InProcessExecution, state: str, account: UUID | None = None) -> None:
     async def reached() -> bool:
-        return await floor.connection(account) == state
+        return await in_process.connection(account) == state
 
-    await floor.until(reached)
+    await in_process.until(reached)
 
 
-async def set_credential(floor: Floor, secret: str) -> None:
+async def set_credential(in_process: InProcessExecution, secret: str) -> None:
     """As the account's API and the handler of its event leave it."""
-    owner, account, credential = floor.office.owner, floor.account, uuid4()
+    owner, account, credential = in_process.in_process_writer.owner, in_process.account, uuid4()
     await owner.execute("DELETE FROM sealed_secrets")
     await owner.execute("DELETE FROM credentials")
     await owner.execute(
         "INSERT INTO credentials (id, organization_id, account_id, broker, fields, fingerprint)"
         " VALUES ($1, $2, $3, 'paper', '{token}', 'x')",
         credential,
-        floor.office.organization,
+        in_process.in_process_writer.organization,
         account,
     )
     await owner.execute(
         "INSERT INTO sealed_secrets (id, organization_id, account_id, credential_id, sealed)"
         " VALUES ($1, $2, $3, $4, $5)",
         uuid4(),
-        floor.office.organization,
+        in_process.in_process_writer.organization,
         account,
         credential,
         secret.encode(),
@@ -52,59 +52,59 @@ async def set_credential(floor: Floor, secret: str) -> None:
 
 
 async def test_a_link_that_ends_is_opened_again_and_reconciled(urls: Urls) -> None:
-    async with open_floor(urls) as floor, executing(floor):
-        intent = await floor.create()
-        await floor.until_status(intent, "NEW")
-        floor.venue.disconnect()
-        floor.fill(await floor.coid(intent))
-        await floor.until_status(intent, "FILLED")
-        await until_connection(floor, "connected")
-        assert floor.venue.snapshots == 2
+    async with open_in_process(urls) as in_process, executing(in_process):
+        intent = await in_process.create()
+        await in_process.until_status(intent, "NEW")
+        in_process.venue.disconnect()
+        in_process.fill(await in_process.coid(intent))
+        await in_process.until_status(intent, "FILLED")
+        await until_connection(in_process, "connected")
+        assert in_process.venue.snapshots == 2
 
 
 async def test_a_gap_is_reconciled(urls: Urls) -> None:
-    async with open_floor(urls) as floor, executing(floor):
-        intent = await floor.create()
-        await floor.until_status(intent, "NEW")
-        floor.venue.is_mute = True
-        floor.fill(await floor.coid(intent))
-        floor.venue.leave_gap()
-        await floor.until_status(intent, "FILLED")
-        assert floor.venue.snapshots == 2
+    async with open_in_process(urls) as in_process, executing(in_process):
+        intent = await in_process.create()
+        await in_process.until_status(intent, "NEW")
+        in_process.venue.is_mute = True
+        in_process.fill(await in_process.coid(intent))
+        in_process.venue.leave_gap()
+        await in_process.until_status(intent, "FILLED")
+        assert in_process.venue.snapshots == 2
 
 
-async def end_unheard(floor: Floor, intent: UUID) -> None:
+async def end_unheard(in_process: InProcessExecution, intent: UUID) -> None:
     """The venue ends the order, and drops the event."""
-    floor.venue.is_mute = True
-    floor.venue.end(await floor.coid(intent), EventKind.CANCELLED)
-    floor.venue.is_mute = False
+    in_process.venue.is_mute = True
+    in_process.venue.end(await in_process.coid(intent), EventKind.CANCELLED)
+    in_process.venue.is_mute = False
 
 
 async def test_an_order_that_was_sent_just_before_the_link_ended_is_looked_up_later(urls: Urls) -> None:
-    async with open_floor(urls) as floor, executing(floor):
-        intent = await floor.create()
-        await floor.until_status(intent, "NEW")
-        await end_unheard(floor, intent)
-        floor.venue.disconnect()
-        ended = await floor.until_status(intent, "CANCELLED")
-        assert floor.venue.snapshots == 2
-        assert floor.venue.lookups == [await floor.coid(intent)]
-        sent_at = await floor.office.owner.fetchval("SELECT sent_at FROM commands")
+    async with open_in_process(urls) as in_process, executing(in_process):
+        intent = await in_process.create()
+        await in_process.until_status(intent, "NEW")
+        await end_unheard(in_process, intent)
+        in_process.venue.disconnect()
+        ended = await in_process.until_status(intent, "CANCELLED")
+        assert in_process.venue.snapshots == 2
+        assert in_process.venue.lookups == [await in_process.coid(intent)]
+        sent_at = await in_process.in_process_writer.owner.fetchval("SELECT sent_at FROM commands")
         assert ended["finished_at"] - sent_at >= timedelta(seconds=JUST_SENT_SECONDS)
 
 
 async def test_open_orders_are_reconciled_now_and_then(urls: Urls) -> None:
-    async with open_floor(urls, accounts=2) as floor, executing(floor, reconcile_seconds=0.5):
-        intent = await floor.create()
-        await floor.until_status(intent, "NEW")
-        await floor.office.owner.execute("UPDATE commands SET sent_at = sent_at - interval '1 min'")
-        await end_unheard(floor, intent)
-        await floor.until_status(intent, "CANCELLED")
-        reconciled = floor.venue.snapshots
+    async with open_in_process(urls, accounts=2) as in_process, executing(in_process, reconcile_seconds=0.5):
+        intent = await in_process.create()
+        await in_process.until_status(intent, "NEW")
+        await in_process.in_process_writer.owner.execute("UPDATE commands SET sent_at = sent_at - interval '1 min'")
+        await end_unheard(in_process, intent)
+        await in_process.until_status(intent, "CANCELLED")
+        reconciled = in_process.venue.snapshots
         assert reconciled > 2, "once for each link, and then again"
-        other = await floor.create(account=floor.office.accounts[1])
-        await floor.until_true(lambda: floor.venue.snapshots > reconciled + 1)
-        assert (await floor.order(other))["order_status"] == "NEW"
+        other = await in_process.create(account=in_process.in_process_writer.accounts[1])
+        await in_process.until_true(lambda: in_process.venue.snapshots > reconciled + 1)
+        assert (await in_process.order(other))["order_status"] == "NEW"
 
 
 class HangingVenue(FakeVenue):
@@ -133,151 +133,164 @@ class HangingLink(VenueLink):
 
 async def test_a_broker_that_answers_no_snapshot_delays_no_other_accounts_reconcile(urls: Urls) -> None:
     venue = HangingVenue("paper")
-    async with open_floor(urls, accounts=2, venue=venue) as floor, executing(floor, reconcile_seconds=0.3):
-        intents = [await floor.create(account=account) for account in floor.office.accounts]
+    async with (
+        open_in_process(urls, accounts=2, venue=venue) as in_process,
+        executing(in_process, reconcile_seconds=0.3),
+    ):
+        intents = [await in_process.create(account=account) for account in in_process.in_process_writer.accounts]
         for intent in intents:
-            await floor.until_status(intent, "NEW")
-        venue.hanging = floor.office.accounts[0]
-        await floor.until_true(lambda: venue.failed_snapshots == 1)
-        await floor.office.owner.execute("UPDATE commands SET sent_at = sent_at - interval '1 min'")
-        await end_unheard(floor, intents[1])
-        await floor.until_status(intents[1], "CANCELLED", 5)
+            await in_process.until_status(intent, "NEW")
+        venue.hanging = in_process.in_process_writer.accounts[0]
+        await in_process.until_true(lambda: venue.failed_snapshots == 1)
+        await in_process.in_process_writer.owner.execute("UPDATE commands SET sent_at = sent_at - interval '1 min'")
+        await end_unheard(in_process, intents[1])
+        await in_process.until_status(intents[1], "CANCELLED", 5)
         assert venue.failed_snapshots == 1
 
 
 async def test_an_account_without_open_orders_is_not_reconciled(urls: Urls) -> None:
     venue = HangingVenue("paper")
-    async with open_floor(urls, accounts=2, venue=venue) as floor, executing(floor, reconcile_seconds=0.2):
-        busy, idle = floor.office.accounts
-        await floor.create(account=busy)
-        await floor.until_true(lambda: venue.asked.count(busy) > 4)
+    async with (
+        open_in_process(urls, accounts=2, venue=venue) as in_process,
+        executing(in_process, reconcile_seconds=0.2),
+    ):
+        busy, idle = in_process.in_process_writer.accounts
+        await in_process.create(account=busy)
+        await in_process.until_true(lambda: venue.asked.count(busy) > 4)
         assert venue.asked.count(idle) == 1, "only when its link was opened"
 
 
 async def test_a_reconcile_now_and_then_hurries_no_look_up(urls: Urls) -> None:
     """A broker that was not away can tell no more than it could at the last look-up."""
-    async with open_floor(urls) as floor, executing(floor, reconcile_seconds=0.2):
-        intent = await floor.create()
-        await floor.until_status(intent, "NEW")
-        await floor.office.owner.execute(
+    async with open_in_process(urls) as in_process, executing(in_process, reconcile_seconds=0.2):
+        intent = await in_process.create()
+        await in_process.until_status(intent, "NEW")
+        await in_process.in_process_writer.owner.execute(
             "UPDATE orders SET lookups = 3, lookup_due_at = clock_timestamp() + interval '1 hour'"
         )
-        before, reconciled = await floor.order(intent), floor.venue.snapshots
-        await floor.until_true(lambda: floor.venue.snapshots > reconciled + 2)
-        after = await floor.order(intent)
+        before, reconciled = await in_process.order(intent), in_process.venue.snapshots
+        await in_process.until_true(lambda: in_process.venue.snapshots > reconciled + 2)
+        after = await in_process.order(intent)
         assert (after["lookups"], after["lookup_due_at"]) == (3, before["lookup_due_at"])
-        assert floor.venue.lookups == []
+        assert in_process.venue.lookups == []
 
 
 async def test_an_order_that_the_broker_lost_is_told_once(urls: Urls) -> None:
     metrics = Metrics()
-    async with open_floor(urls) as floor, executing(floor, metrics=metrics, reconcile_seconds=0.2):
-        intent = await floor.create()
-        await floor.until_status(intent, "NEW")
-        coid = await floor.coid(intent)
-        lost = floor.venue.orders.pop(coid)
-        await floor.office.owner.execute("UPDATE commands SET sent_at = sent_at - interval '1 min'")
-        await floor.until_true(lambda: bool(floor.venue.lookups))
+    async with open_in_process(urls) as in_process, executing(in_process, metrics=metrics, reconcile_seconds=0.2):
+        intent = await in_process.create()
+        await in_process.until_status(intent, "NEW")
+        coid = await in_process.coid(intent)
+        lost = in_process.venue.orders.pop(coid)
+        await in_process.in_process_writer.owner.execute("UPDATE commands SET sent_at = sent_at - interval '1 min'")
+        await in_process.until_true(lambda: bool(in_process.venue.lookups))
         hurry = "UPDATE orders SET lookup_due_at = clock_timestamp() WHERE lookup_due_at > clock_timestamp()"
 
         async def looked_up_again() -> bool:
-            await floor.office.owner.execute(hurry)
-            return len(floor.venue.lookups) > 3
+            await in_process.in_process_writer.owner.execute(hurry)
+            return len(in_process.venue.lookups) > 3
 
-        await floor.until(looked_up_again)
+        await in_process.until(looked_up_again)
         assert alerts(metrics, "order_lost") == 1
-        floor.venue.orders[coid] = lost
-        floor.venue.end(coid, EventKind.EXPIRED)
-        await floor.until_status(intent, "EXPIRED")
+        in_process.venue.orders[coid] = lost
+        in_process.venue.end(coid, EventKind.EXPIRED)
+        await in_process.until_status(intent, "EXPIRED")
 
 
 async def test_a_broker_that_fails_to_tell_its_open_orders_keeps_its_link(urls: Urls) -> None:
-    async with open_floor(urls) as floor, executing(floor, reconcile_seconds=0.2):
-        intent = await floor.create()
-        await floor.until_status(intent, "NEW")
-        floor.venue.fails_snapshots = True
-        await floor.until_true(lambda: floor.venue.failed_snapshots > 2)
-        assert len(floor.venue.contexts) == 1
-        assert await floor.connection() == "connected"
+    async with open_in_process(urls) as in_process, executing(in_process, reconcile_seconds=0.2):
+        intent = await in_process.create()
+        await in_process.until_status(intent, "NEW")
+        in_process.venue.fails_snapshots = True
+        await in_process.until_true(lambda: in_process.venue.failed_snapshots > 2)
+        assert len(in_process.venue.contexts) == 1
+        assert await in_process.connection() == "connected"
 
 
 async def test_a_broker_that_is_away_is_tried_until_it_is_back(urls: Urls) -> None:
-    async with open_floor(urls) as floor:
-        floor.venue.is_away = True
-        async with executing(floor):
-            await floor.until_true(lambda: len(floor.venue.contexts) >= 3)
-            floor.venue.is_away = False
-            await until_connection(floor, "connected")
+    async with open_in_process(urls) as in_process:
+        in_process.venue.is_away = True
+        async with executing(in_process):
+            await in_process.until_true(lambda: len(in_process.venue.contexts) >= 3)
+            in_process.venue.is_away = False
+            await until_connection(in_process, "connected")
 
 
 async def test_a_refused_credential_waits_for_another(urls: Urls) -> None:
-    async with open_floor(urls, venue=FakeVenue("paper", credential_fields=("token",))) as floor:
-        async with executing(floor):
-            await until_connection(floor, "credential_missing")
-            floor.venue.refuses_login = True
-            await set_credential(floor, "old")
-            await until_connection(floor, "credential_rejected")
-            floor.venue.refuses_login = False
-            assert len(floor.venue.contexts) == 1, "not tried again with the same one"
-            await set_credential(floor, "new")
-            await until_connection(floor, "connected")
-        assert [context.secrets["token"].reveal() for context in floor.venue.contexts] == ["old", "new"]
+    async with open_in_process(urls, venue=FakeVenue("paper", credential_fields=("token",))) as in_process:
+        async with executing(in_process):
+            await until_connection(in_process, "credential_missing")
+            in_process.venue.refuses_login = True
+            await set_credential(in_process, "old")
+            await until_connection(in_process, "credential_rejected")
+            in_process.venue.refuses_login = False
+            assert len(in_process.venue.contexts) == 1, "not tried again with the same one"
+            await set_credential(in_process, "new")
+            await until_connection(in_process, "connected")
+        assert [context.secrets["token"].reveal() for context in in_process.venue.contexts] == ["old", "new"]
 
 
 async def test_an_account_that_changes_in_name_only_keeps_its_link(urls: Urls) -> None:
-    async with open_floor(urls) as floor, executing(floor):
-        await until_connection(floor, "connected")
-        await floor.office.owner.execute("UPDATE accounts SET name = 'b', link_generation = link_generation + 1")
+    async with open_in_process(urls) as in_process, executing(in_process):
+        await until_connection(in_process, "connected")
+        await in_process.in_process_writer.owner.execute(
+            "UPDATE accounts SET name = 'b', link_generation = link_generation + 1"
+        )
 
         async def noticed() -> bool:
-            return bool(await floor.office.owner.fetchval("SELECT generation = 1 FROM leases"))
+            return bool(await in_process.in_process_writer.owner.fetchval("SELECT generation = 1 FROM leases"))
 
-        await floor.until(noticed)
-        await floor.office.owner.execute(
+        await in_process.until(noticed)
+        await in_process.in_process_writer.owner.execute(
             "UPDATE accounts SET external_account_id = 'x', link_generation = link_generation + 1"
         )
-        await floor.until_true(lambda: len(floor.venue.contexts) == 2)
-        assert floor.venue.contexts[1].account.external_account_id == "x"
+        await in_process.until_true(lambda: len(in_process.venue.contexts) == 2)
+        assert in_process.venue.contexts[1].account.external_account_id == "x"
 
 
 async def test_a_closed_account_has_no_link_and_no_lease(urls: Urls) -> None:
-    async with open_floor(urls) as floor, executing(floor) as execution:
-        await until_connection(floor, "connected")
-        await floor.office.owner.execute("UPDATE accounts SET closed_at = now(), link_generation = link_generation + 1")
-        await floor.until_true(lambda: not execution.leases.links and not floor.venue.links)
-        assert await floor.office.count("leases") == 0
+    async with open_in_process(urls) as in_process, executing(in_process) as execution:
+        await until_connection(in_process, "connected")
+        await in_process.in_process_writer.owner.execute(
+            "UPDATE accounts SET closed_at = now(), link_generation = link_generation + 1"
+        )
+        await in_process.until_true(lambda: not execution.leases.links and not in_process.venue.links)
+        assert await in_process.in_process_writer.count("leases") == 0
 
 
 async def test_a_broker_that_fails_gets_cancels_only_until_a_snapshot_succeeds(urls: Urls) -> None:
     metrics = Metrics()
-    async with open_floor(urls) as floor, executing(floor, metrics=metrics):
-        working = await floor.create()
-        await floor.until_status(working, "NEW")
-        floor.venue.fails_snapshots = True
-        floor.venue.acts += [Act.FAIL] * 5
-        failing = [await floor.create() for _ in range(5)]
-        await floor.until_true(lambda: not floor.venue.acts)
-        later = await floor.create()
-        await floor.cancel(working)
-        await floor.until_status(working, "CANCELLED")
-        assert len(floor.venue.arrived("submit")) == 1
-        assert [row["attempts"] for row in await floor.rows(later)] == [0]
-        assert await floor.connection() == "connected"
-        floor.venue.fails_snapshots = False
+    async with open_in_process(urls) as in_process, executing(in_process, metrics=metrics):
+        working = await in_process.create()
+        await in_process.until_status(working, "NEW")
+        in_process.venue.fails_snapshots = True
+        in_process.venue.acts += [Act.FAIL] * 5
+        failing = [await in_process.create() for _ in range(5)]
+        await in_process.until_true(lambda: not in_process.venue.acts)
+        later = await in_process.create()
+        await in_process.cancel(working)
+        await in_process.until_status(working, "CANCELLED")
+        assert len(in_process.venue.arrived("submit")) == 1
+        assert [row["attempts"] for row in await in_process.rows(later)] == [0]
+        assert await in_process.connection() == "connected"
+        in_process.venue.fails_snapshots = False
         for intent in (*failing, later):
-            await floor.until_status(intent, "NEW")
-        assert len(floor.venue.arrived("submit")) == 7
+            await in_process.until_status(intent, "NEW")
+        assert len(in_process.venue.arrived("submit")) == 7
 
 
 async def test_a_budget_keeps_something_for_cancels(urls: Urls) -> None:
-    async with open_floor(urls, venue=FakeVenue("paper", requests_per_minute=12)) as floor, executing(floor):
-        first = await floor.create()
-        await floor.until_status(first, "NEW")
-        more = [await floor.create() for _ in range(3)]
-        await floor.cancel(first)
-        await floor.until_status(first, "CANCELLED", 3)
-        assert len(floor.venue.arrived("submit")) < 1 + len(more)
-        await floor.until_status(more[0], "NEW", 30)
+    async with (
+        open_in_process(urls, venue=FakeVenue("paper", requests_per_minute=12)) as in_process,
+        executing(in_process),
+    ):
+        first = await in_process.create()
+        await in_process.until_status(first, "NEW")
+        more = [await in_process.create() for _ in range(3)]
+        await in_process.cancel(first)
+        await in_process.until_status(first, "CANCELLED", 3)
+        assert len(in_process.venue.arrived("submit")) < 1 + len(more)
+        await in_process.until_status(more[0], "NEW", 30)
 
 
 class ShiftedClock(SystemClock):
@@ -292,30 +305,33 @@ class ShiftedClock(SystemClock):
 
 @pytest.mark.parametrize("seconds", [-31, 31])
 async def test_a_worker_whose_clock_is_wrong_sends_all_the_same(urls: Urls, seconds: int) -> None:
-    async with open_floor(urls) as floor, executing(floor, clock=ShiftedClock(seconds), integration=INTEGRATION):
-        await until_connection(floor, "connected")
-        intent = await floor.create()
+    async with (
+        open_in_process(urls) as in_process,
+        executing(in_process, clock=ShiftedClock(seconds), integration=INTEGRATION),
+    ):
+        await until_connection(in_process, "connected")
+        intent = await in_process.create()
 
         async def is_sent() -> bool:
-            return bool((await floor.order(intent))["external_order_id"])
+            return bool((await in_process.order(intent))["external_order_id"])
 
-        await floor.until(is_sent)
-        assert [row["attempts"] for row in await floor.rows(intent)] == [1]
+        await in_process.until(is_sent)
+        assert [row["attempts"] for row in await in_process.rows(intent)] == [1]
 
 
 @pytest.mark.parametrize("seconds", [-31, 0, 31])
 async def test_a_ticket_ends_at_the_orders_age_whatever_the_wall_clock_says(urls: Urls, seconds: int) -> None:
     clock = ShiftedClock(seconds)
-    async with open_floor(urls) as floor:
-        intent = await floor.create()
+    async with open_in_process(urls) as in_process:
+        intent = await in_process.create()
         age = "UPDATE actions SET created_at = created_at - interval '10 s'"
-        await floor.office.owner.execute(f"SET session_replication_role = replica; {age}")
+        await in_process.in_process_writer.owner.execute(f"SET session_replication_role = replica; {age}")
         before = clock.monotonic()
-        async with executing(floor, clock=clock):
-            await floor.until_status(intent, "NEW")
-        not_after = floor.venue.orders[await floor.coid(intent)].ticket.not_after
+        async with executing(in_process, clock=clock):
+            await in_process.until_status(intent, "NEW")
+        not_after = in_process.venue.orders[await in_process.coid(intent)].ticket.not_after
         assert not_after is not None
-        assert before < not_after < clock.monotonic() + MOST_AGE_MILLIS / 1000 - 10
+        assert before < not_after < clock.monotonic() + MAX_AGE_MILLIS / 1000 - 10
 
 
 def holders(*executions: Execution) -> list[int]:
@@ -323,32 +339,34 @@ def holders(*executions: Execution) -> list[int]:
 
 
 async def test_accounts_are_spread_over_workers_and_free_when_one_stops(urls: Urls) -> None:
-    async with open_floor(urls, accounts=6) as floor, executing(floor) as first:
-        await floor.until_true(lambda: holders(first) == [6])
-        async with executing(floor) as second:
-            await floor.until_true(lambda: holders(first, second) == [3, 3])
+    async with open_in_process(urls, accounts=6) as in_process, executing(in_process) as first:
+        await in_process.until_true(lambda: holders(first) == [6])
+        async with executing(in_process) as second:
+            await in_process.until_true(lambda: holders(first, second) == [3, 3])
             assert not set(first.leases.links) & set(second.leases.links)
-            intents = [await floor.create(account=account) for account in floor.office.accounts]
+            intents = [await in_process.create(account=account) for account in in_process.in_process_writer.accounts]
             for intent in intents:
-                await floor.until_status(intent, "NEW")
-        await floor.until_true(lambda: holders(first) == [6], 2)
-        assert len(floor.venue.arrived("submit")) == 6
+                await in_process.until_status(intent, "NEW")
+        await in_process.until_true(lambda: holders(first) == [6], 2)
+        assert len(in_process.venue.arrived("submit")) == 6
 
 
 async def test_a_worker_whose_lease_ran_out_starts_over_under_another_name(urls: Urls) -> None:
-    async with open_floor(urls) as floor, executing(floor) as first:
-        await floor.until_true(lambda: holders(first) == [1])
+    async with open_in_process(urls) as in_process, executing(in_process) as first:
+        await in_process.until_true(lambda: holders(first) == [1])
         name, link = first.leases.worker_id, next(iter(first.leases.links.values()))
-        await floor.office.owner.execute("UPDATE workers SET expires_at = clock_timestamp()")
-        await floor.until_true(lambda: first.leases.worker_id != name and holders(first) == [1])
+        await in_process.in_process_writer.owner.execute("UPDATE workers SET expires_at = clock_timestamp()")
+        await in_process.until_true(lambda: first.leases.worker_id != name and holders(first) == [1])
         assert next(iter(first.leases.links.values())) is not link
-        intent = await floor.create()
-        await floor.until_status(intent, "NEW")
+        intent = await in_process.create()
+        await in_process.until_status(intent, "NEW")
 
 
 async def test_a_new_account_is_worked_at_once(urls: Urls) -> None:
-    async with open_floor(urls, accounts=2) as floor, executing(floor) as execution:
-        await floor.until_true(lambda: holders(execution) == [2])
-        intents = await asyncio.gather(*(floor.create(account=account) for account in floor.office.accounts))
+    async with open_in_process(urls, accounts=2) as in_process, executing(in_process) as execution:
+        await in_process.until_true(lambda: holders(execution) == [2])
+        intents = await asyncio.gather(
+            *(in_process.create(account=account) for account in in_process.in_process_writer.accounts)
+        )
         for intent in intents:
-            await floor.until_status(intent, "NEW", 5)
+            await in_process.until_status(intent, "NEW", 5)

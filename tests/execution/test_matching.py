@@ -110,7 +110,7 @@ async def test_a_transaction_that_fails_leaves_nothing(books: Books) -> None:
     before = await books.everything()
     try:
         async with books.database.worker.transaction() as tx:
-            await record_alone(tx, books.desk(), [fill(sent, "e1", "10")])
+            await record_alone(tx, books.trading_client(), [fill(sent, "e1", "10")])
             raise ZeroDivisionError
     except ZeroDivisionError:
         assert await books.everything() == before

@@ -174,7 +174,7 @@ REVIVED = replace(ACCEPTED, order_status="REJECTED", flags=("resurrected",))
 
 
 @pytest.mark.parametrize(
-    ("doubt", "order", "replaced", "lookup", "expected"),
+    ("unresolved", "order", "replaced", "lookup", "expected"),
     [
         (IN_DOUBT, GONE, None, DURABLE, Verdict.MISSING),
         (IN_DOUBT, GONE, None, OPEN_ONLY, Verdict.UNKNOWN),
@@ -202,7 +202,7 @@ def test_a_look_up_comes_to_one_thing(
 
 
 @pytest.mark.parametrize(
-    ("doubt", "unique_order_ids", "expected"),
+    ("unresolved", "unique_order_ids", "expected"),
     [
         (IN_DOUBT, False, "NOT_DELIVERED mine"),
         (IN_DOUBT, True, None),

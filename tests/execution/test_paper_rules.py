@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.intents.http_client import cancel, create, limit, market, replace, stop, stop_limit
-from tests.tenants import World
+from tests.tenants import Tenants
 from tests.waiting import eventually
 from trading_intents.trading import amount_text
 
@@ -185,9 +185,9 @@ RULES = {
 
 
 class Play:
-    def __init__(self, world: World) -> None:
-        self.client: httpx.Client = world.client
-        self.headers = world.callers["key_all"]
+    def __init__(self, tenants: Tenants) -> None:
+        self.client: httpx.Client = tenants.client
+        self.headers = tenants.callers["key_all"]
         self.symbol = uuid.uuid4().hex[:10].upper()
         body = {"name": "rules", "broker": "paper", "environment": "paper"}
         self.account = self.checked("POST", "/v1/accounts", 201, body)["id"]
@@ -274,8 +274,8 @@ class Play:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_orders_are_filled_by_the_rules(world: World, rule: str) -> None:
-    play = Play(world)
+def test_orders_are_filled_by_the_rules(tenants: Tenants, rule: str) -> None:
+    play = Play(tenants)
     for line in filter(None, map(str.strip, RULES[rule].splitlines())):
         play.run(line)
     play.assert_sums()

@@ -9,8 +9,8 @@ import pytest
 from tests.execution.recorded_orders import Books, D, fill, told
 from trading_intents.brokers.port import BrokerEvent
 from trading_intents.brokers.port import EventKind as E
-from trading_intents.execution import tracker
-from trading_intents.execution.tracker import warn
+from trading_intents.orders.ledger import recording
+from trading_intents.orders.ledger.recording import warn
 from trading_intents.telemetry import Metrics, make_log
 
 
@@ -41,7 +41,7 @@ async def test_trades_are_booked_as_they_were_told_whatever_their_orders(books: 
 
 
 async def test_a_bust_sums_up_a_long_history_again(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracker, "REBOOK_PAGE", 3)
+    monkeypatch.setattr(recording, "REBOOK_PAGE", 3)
     bought, sold = await books.create("70"), await books.create("5", side="SELL")
     await books.tell(*(fill(bought, f"e{place}", "10", str(place + 1)) for place in range(7)))
     await books.tell(fill(sold, "s1", "5", "10"))

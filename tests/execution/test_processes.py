@@ -7,68 +7,82 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.worker_processes import open_crew, until_connected
+from tests.execution.worker_processes import open_worker_processes, until_connected
 from tests.intents.http_client import Tables, cancel, create, limit, market, replace
 from tests.waiting import eventually
 from trading_intents.execution.model import PROOF_SECONDS
 
-pytestmark = pytest.mark.quiet
+pytestmark = pytest.mark.idle
 
 TAKEOVER_SECONDS = 7.0
 
 
 def test_a_killed_workers_accounts_are_worked_by_another(urls: Urls, tmp_path: Path) -> None:
-    with open_crew(urls, tmp_path) as crew, crew.worker() as first:
+    with open_worker_processes(urls, tmp_path) as worker_processes, worker_processes.worker() as first:
         holders = "SELECT count(DISTINCT worker_id) FROM leases"
-        eventually(lambda: crew.statuses() == {} and crew.tables.value("SELECT count(*) FROM leases") == 2, 10)
-        with crew.worker():
-            eventually(lambda: bool(crew.tables.value(holders) == 2), 10)
+        eventually(
+            lambda: (
+                worker_processes.statuses() == {} and worker_processes.tables.value("SELECT count(*) FROM leases") == 2
+            ),
+            10,
+        )
+        with worker_processes.worker():
+            eventually(lambda: bool(worker_processes.tables.value(holders) == 2), 10)
             first.process.kill()
             killed = time.monotonic()
-            crew.submit_all([create(market())] * 2)
-            eventually(lambda: crew.statuses() == {"FILLED": 2}, TAKEOVER_SECONDS - (time.monotonic() - killed))
+            worker_processes.submit_all([create(market())] * 2)
+            eventually(
+                lambda: worker_processes.statuses() == {"FILLED": 2}, TAKEOVER_SECONDS - (time.monotonic() - killed)
+            )
             first.process.wait()
 
 
 def test_a_worker_that_ends_hands_over_at_once(urls: Urls, tmp_path: Path) -> None:
-    with open_crew(urls, tmp_path) as crew, crew.worker() as first:
-        eventually(lambda: bool(crew.tables.value("SELECT count(*) FROM leases") == 2), 10)
-        with crew.worker():
+    with open_worker_processes(urls, tmp_path) as worker_processes, worker_processes.worker() as first:
+        eventually(lambda: bool(worker_processes.tables.value("SELECT count(*) FROM leases") == 2), 10)
+        with worker_processes.worker():
             assert first.stop() == 0
-            crew.submit_all([create(market())] * 2)
-            eventually(lambda: crew.statuses() == {"FILLED": 2}, 3)
+            worker_processes.submit_all([create(market())] * 2)
+            eventually(lambda: worker_processes.statuses() == {"FILLED": 2}, 3)
 
 
 def test_an_account_says_whether_it_is_connected(urls: Urls, tmp_path: Path) -> None:
-    with open_crew(urls, tmp_path, accounts=1) as crew:
+    with open_worker_processes(urls, tmp_path, accounts=1) as worker_processes:
 
         def connection() -> str:
-            answer = crew.api.client.get(f"/v1/accounts/{crew.accounts[0]}", headers=crew.headers)
+            answer = worker_processes.api.client.get(
+                f"/v1/accounts/{worker_processes.accounts[0]}", headers=worker_processes.headers
+            )
             return str(answer.json()["connection"])
 
         assert connection() == "disconnected"
-        with crew.worker() as worker:
+        with worker_processes.worker() as worker:
             eventually(lambda: connection() == "connected", 10)
             worker.process.kill()
             eventually(lambda: connection() == "disconnected", TAKEOVER_SECONDS)
             worker.process.wait()
-        with crew.worker():
+        with worker_processes.worker():
             eventually(lambda: connection() == "connected", 10)
-        listed = crew.api.client.get("/v1/accounts", headers=crew.headers).json()["data"]
+        listed = worker_processes.api.client.get("/v1/accounts", headers=worker_processes.headers).json()["data"]
         assert [account["connection"] for account in listed] == ["disconnected"]
 
 
 def test_the_platform_cancels_what_has_worked_too_long(urls: Urls, tmp_path: Path) -> None:
-    with open_crew(urls, tmp_path, accounts=1) as crew, crew.worker():
-        url = f"/v1/controls/accounts/{crew.accounts[0]}/symbols/AAPL/time"
-        answer = crew.api.client.patch(url, json={"stale_order_millis": 2_000}, headers=crew.headers)
+    with open_worker_processes(urls, tmp_path, accounts=1) as worker_processes, worker_processes.worker():
+        url = f"/v1/controls/accounts/{worker_processes.accounts[0]}/symbols/AAPL/time"
+        answer = worker_processes.api.client.patch(
+            url, json={"stale_order_millis": 2_000}, headers=worker_processes.headers
+        )
         assert answer.status_code == 200, answer.text
-        until_connected(crew)
-        stale, other = crew.submit(create(limit("5", "1"))), crew.submit(create(limit("5", "1"), symbol="MSFT"))
-        eventually(lambda: crew.statuses() == {"NEW": 2}, 2)
-        crew.submit(replace(stale, limit("6", "1")))
-        eventually(lambda: crew.statuses() == {"NEW": 1, "CANCELLED": 1}, 6)
-        order, records = crew.orders()[stale], crew.actions(stale)
+        until_connected(worker_processes)
+        stale, other = (
+            worker_processes.submit(create(limit("5", "1"))),
+            worker_processes.submit(create(limit("5", "1"), symbol="MSFT")),
+        )
+        eventually(lambda: worker_processes.statuses() == {"NEW": 2}, 2)
+        worker_processes.submit(replace(stale, limit("6", "1")))
+        eventually(lambda: worker_processes.statuses() == {"NEW": 1, "CANCELLED": 1}, 6)
+        order, records = worker_processes.orders()[stale], worker_processes.actions(stale)
         assert [(record["action_type"], record["principal_type"]) for record in records] == [
             ("CREATE", "API_KEY"),
             ("REPLACE", "API_KEY"),
@@ -77,104 +91,110 @@ def test_the_platform_cancels_what_has_worked_too_long(urls: Urls, tmp_path: Pat
         moments = [datetime.fromisoformat(record["created_at"]) for record in records]
         assert timedelta(seconds=2) <= moments[2] - moments[1] <= timedelta(seconds=5), "from the action it reflects"
         assert (order["quantity"], order["filled_quantity"]) == (6, 0)
-        assert crew.journal() == {stale: ["SUBMIT", "REPLACE", "CANCEL"], other: ["SUBMIT"]}
+        assert worker_processes.journal() == {stale: ["SUBMIT", "REPLACE", "CANCEL"], other: ["SUBMIT"]}
 
 
 def test_the_setting_says_how_often_accounts_with_open_orders_are_reconciled(urls: Urls, tmp_path: Path) -> None:
-    with open_crew(urls, tmp_path, accounts=1, EXECUTION_RECONCILE_SECONDS="1") as crew, crew.worker():
-        until_connected(crew)
-        crew.submit(create(limit("5", "1")))
-        eventually(lambda: crew.statuses() == {"NEW": 1}, 5)
-        crew.tables.execute(  # no event tells of it
-            "INSERT INTO paper_holdings VALUES ($1::text::uuid, 'MSFT', 7, 0, NULL, 0, 0, 0)", crew.accounts[0]
+    with (
+        open_worker_processes(urls, tmp_path, accounts=1, EXECUTION_RECONCILE_SECONDS="1") as worker_processes,
+        worker_processes.worker(),
+    ):
+        until_connected(worker_processes)
+        worker_processes.submit(create(limit("5", "1")))
+        eventually(lambda: worker_processes.statuses() == {"NEW": 1}, 5)
+        worker_processes.tables.execute(  # no event tells of it
+            "INSERT INTO paper_holdings VALUES ($1::text::uuid, 'MSFT', 7, 0, NULL, 0, 0, 0)",
+            worker_processes.accounts[0],
         )
 
         def told() -> list[tuple[str, str]]:
-            url = f"/v1/accounts/{crew.accounts[0]}/positions"
-            found = crew.api.client.get(url, headers=crew.headers).json()["data"]
+            url = f"/v1/accounts/{worker_processes.accounts[0]}/positions"
+            found = worker_processes.api.client.get(url, headers=worker_processes.headers).json()["data"]
             return [(each["symbol"], each["broker_quantity"]) for each in found]
 
         eventually(lambda: told() == [("MSFT", "7")], 10)
 
 
 def test_an_account_that_is_locked_keeps_no_other_accounts_stale_orders_working(urls: Urls, tmp_path: Path) -> None:
-    with open_crew(urls, tmp_path) as crew, crew.worker():
-        locked, free = crew.accounts
-        until_connected(crew)
-        older = [crew.submit(create(limit("5", "1")), locked) for _ in range(3)]
-        other = crew.submit(create(limit("5", "1")), free)
-        eventually(lambda: crew.statuses() == {"NEW": 4}, 5)
+    with open_worker_processes(urls, tmp_path) as worker_processes, worker_processes.worker():
+        locked, free = worker_processes.accounts
+        until_connected(worker_processes)
+        older = [worker_processes.submit(create(limit("5", "1")), locked) for _ in range(3)]
+        other = worker_processes.submit(create(limit("5", "1")), free)
+        eventually(lambda: worker_processes.statuses() == {"NEW": 4}, 5)
         holder = Tables(urls.owner)
         try:
             holder.execute("BEGIN")
             holder.execute("SELECT FROM account_heads WHERE account_id = $1::text::uuid FOR UPDATE", locked)
-            for account in crew.accounts:
+            for account in worker_processes.accounts:
                 url = f"/v1/controls/accounts/{account}/symbols/AAPL/time"
-                answer = crew.api.client.patch(url, json={"stale_order_millis": 100}, headers=crew.headers)
+                answer = worker_processes.api.client.patch(
+                    url, json={"stale_order_millis": 100}, headers=worker_processes.headers
+                )
                 assert answer.status_code == 200, answer.text
-            eventually(lambda: bool(crew.orders()[other]["order_status"] == "CANCELLED"), 6)
-            assert crew.statuses() == {"NEW": 3, "CANCELLED": 1}
+            eventually(lambda: bool(worker_processes.orders()[other]["order_status"] == "CANCELLED"), 6)
+            assert worker_processes.statuses() == {"NEW": 3, "CANCELLED": 1}
         finally:
             holder.close()
-        eventually(lambda: crew.statuses() == {"CANCELLED": 4}, 10)
-        assert set(crew.journal()) == {*older, other}
+        eventually(lambda: worker_processes.statuses() == {"CANCELLED": 4}, 10)
+        assert set(worker_processes.journal()) == {*older, other}
 
 
 def test_commands_that_never_arrived_are_sent_again(urls: Urls, tmp_path: Path) -> None:
-    with open_crew(urls, tmp_path, accounts=1) as crew, crew.worker():
-        until_connected(crew)
-        crew.script("lose", command="SUBMIT", remaining=1)
-        intent = crew.submit(create(limit("5", "1")))
-        eventually(lambda: crew.statuses() == {"UNKNOWN": 1}, 5)
-        assert crew.journal() == {}
-        eventually(lambda: crew.statuses() == {"NEW": 1}, PROOF_SECONDS + 5)
-        crew.heal()
-        crew.script("lose", command="CANCEL", remaining=2)
-        crew.submit(cancel(intent))
-        eventually(lambda: crew.statuses() == {"CANCELLED": 1}, 8)
-        assert crew.journal() == {intent: ["SUBMIT", "CANCEL"]}
-        assert crew.assert_true() == 1
+    with open_worker_processes(urls, tmp_path, accounts=1) as worker_processes, worker_processes.worker():
+        until_connected(worker_processes)
+        worker_processes.script("lose", command="SUBMIT", remaining=1)
+        intent = worker_processes.submit(create(limit("5", "1")))
+        eventually(lambda: worker_processes.statuses() == {"UNKNOWN": 1}, 5)
+        assert worker_processes.journal() == {}
+        eventually(lambda: worker_processes.statuses() == {"NEW": 1}, PROOF_SECONDS + 5)
+        worker_processes.heal()
+        worker_processes.script("lose", command="CANCEL", remaining=2)
+        worker_processes.submit(cancel(intent))
+        eventually(lambda: worker_processes.statuses() == {"CANCELLED": 1}, 8)
+        assert worker_processes.journal() == {intent: ["SUBMIT", "CANCEL"]}
+        assert worker_processes.assert_true() == 1
 
 
 def test_a_broker_that_takes_ten_seconds_holds_no_claim_that_long(urls: Urls, tmp_path: Path) -> None:
-    with open_crew(urls, tmp_path, accounts=1) as crew:
-        crew.script("delay", millis=10_000)
-        with crew.worker():
-            intent = crew.submit(create(market()))
+    with open_worker_processes(urls, tmp_path, accounts=1) as worker_processes:
+        worker_processes.script("delay", millis=10_000)
+        with worker_processes.worker():
+            intent = worker_processes.submit(create(market()))
             oldest = 0.0
 
             def is_known() -> bool:
                 nonlocal oldest
-                age = crew.tables.value(
+                age = worker_processes.tables.value(
                     "SELECT max(extract(epoch FROM clock_timestamp() - claimed_at))::float8 FROM outbox"
                 )
                 oldest = max(oldest, age or 0.0)
-                return bool(crew.orders()[intent]["order_status"] == "FILLED")
+                return bool(worker_processes.orders()[intent]["order_status"] == "FILLED")
 
             eventually(is_known, 15)
             assert 3 < oldest < 5
-        assert crew.journal() == {intent: ["SUBMIT"]}
+        assert worker_processes.journal() == {intent: ["SUBMIT"]}
 
 
 def test_a_symbol_with_a_resting_order_and_no_trade_has_no_position(urls: Urls, tmp_path: Path) -> None:
-    with open_crew(urls, tmp_path, accounts=1) as crew:
+    with open_worker_processes(urls, tmp_path, accounts=1) as worker_processes:
 
         def positions() -> dict[str, str]:
-            url = f"/v1/accounts/{crew.accounts[0]}/positions"
-            found = crew.api.client.get(url, headers=crew.headers).json()["data"]
+            url = f"/v1/accounts/{worker_processes.accounts[0]}/positions"
+            found = worker_processes.api.client.get(url, headers=worker_processes.headers).json()["data"]
             return {position["symbol"]: position["quantity"] for position in found}
 
-        with crew.worker() as worker:
-            resting = crew.submit(create(limit("10", "1")))
-            crew.submit(create(market(), symbol="MSFT"))
-            eventually(lambda: crew.statuses() == {"NEW": 1, "FILLED": 1}, 10)
+        with worker_processes.worker() as worker:
+            resting = worker_processes.submit(create(limit("10", "1")))
+            worker_processes.submit(create(market(), symbol="MSFT"))
+            eventually(lambda: worker_processes.statuses() == {"NEW": 1, "FILLED": 1}, 10)
             assert worker.stop() == 0
-        with crew.worker() as worker:
-            until_connected(crew)  # it has read what the broker reports
+        with worker_processes.worker() as worker:
+            until_connected(worker_processes)  # it has read what the broker reports
             assert positions() == {"MSFT": "10"}
-            crew.submit(cancel(resting))
-            eventually(lambda: crew.statuses() == {"CANCELLED": 1, "FILLED": 1}, 5)
+            worker_processes.submit(cancel(resting))
+            eventually(lambda: worker_processes.statuses() == {"CANCELLED": 1, "FILLED": 1}, 5)
             assert worker.stop() == 0
-        with crew.worker():
-            until_connected(crew)
+        with worker_processes.worker():
+            until_connected(worker_processes)
             assert positions() == {"MSFT": "10"}

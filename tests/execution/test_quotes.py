@@ -9,50 +9,50 @@ import pytest
 from tests.access.test_api_keys import STAMP
 from tests.conftest import Urls
 from tests.intents.http_client import Tables, pointers
-from tests.tenants import World
+from tests.tenants import Tenants
 
 QUOTE = {"bid": "99.5", "ask": "100", "bid_size": "300", "ask_size": "200"}
 
 
 @pytest.fixture
-def tables(world_database: Urls) -> Iterator[Tables]:
-    opened = Tables(world_database.owner)
+def tables(tenants_database: Urls) -> Iterator[Tables]:
+    opened = Tables(tenants_database.owner)
     yield opened
     opened.close()
 
 
-def put(world: World, symbol: str, body: Any, caller: str = "key_all") -> Any:
-    return world.client.put(f"/v1/paper/quotes/{symbol}", json=body, headers=world.callers[caller])
+def put(tenants: Tenants, symbol: str, body: Any, caller: str = "key_all") -> Any:
+    return tenants.client.put(f"/v1/paper/quotes/{symbol}", json=body, headers=tenants.callers[caller])
 
 
 def new_symbol() -> str:
     return uuid.uuid4().hex[:12].upper()
 
 
-def test_a_quote_is_stored_and_answered(world: World) -> None:
+def test_a_quote_is_stored_and_answered(tenants: Tenants) -> None:
     symbol = new_symbol()
-    answer = put(world, symbol, QUOTE | {"bid": "99.50", "last": "99.75", "last_size": "10.00"}, "admin")
+    answer = put(tenants, symbol, QUOTE | {"bid": "99.50", "last": "99.75", "last_size": "10.00"}, "admin")
     assert (answer.status_code, answer.headers["etag"]) == (200, '"1"')
     quote = answer.json()
     assert STAMP.fullmatch(quote.pop("updated_at"))
     assert quote == QUOTE | {
-        "organization_id": world.organization("org_acme")["id"],
+        "organization_id": tenants.organization("org_acme")["id"],
         "symbol": symbol,
         "last": "99.75",
         "last_size": "10",
         "version": 1,
     }
-    again = put(world, symbol, QUOTE).json()
+    again = put(tenants, symbol, QUOTE).json()
     assert (again["last"], again["last_size"], again["version"]) == (None, None, 2)
 
 
-def test_a_symbol_has_one_spelling_and_may_have_a_slash(world: World) -> None:
+def test_a_symbol_has_one_spelling_and_may_have_a_slash(tenants: Tenants) -> None:
     name = new_symbol()
-    assert put(world, f"x{name.lower()}%2Fusd", QUOTE).json()["symbol"] == f"X{name}/USD"
-    assert put(world, f"X{name}%2FUSD", QUOTE).json()["version"] == 2
-    assert put(world, f"X{name}%2FUSD", QUOTE, "other_key").json()["version"] == 1, "another's quotes are its own"
+    assert put(tenants, f"x{name.lower()}%2Fusd", QUOTE).json()["symbol"] == f"X{name}/USD"
+    assert put(tenants, f"X{name}%2FUSD", QUOTE).json()["version"] == 2
+    assert put(tenants, f"X{name}%2FUSD", QUOTE, "other_key").json()["version"] == 1, "another's quotes are its own"
     for symbol in ("-A", "A" * 33, "A%20B", "%C3%84"):
-        answer = put(world, symbol, QUOTE)
+        answer = put(tenants, symbol, QUOTE)
         assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed"), symbol
 
 
@@ -77,27 +77,27 @@ def test_a_symbol_has_one_spelling_and_may_have_a_slash(world: World) -> None:
         ({"size": "1"}, "/size"),
     ],
 )
-def test_a_wrong_quote_is_refused_at_its_field(world: World, changes: dict[str, Any], pointer: str) -> None:
-    answer = put(world, "ACME", QUOTE | changes)
+def test_a_wrong_quote_is_refused_at_its_field(tenants: Tenants, changes: dict[str, Any], pointer: str) -> None:
+    answer = put(tenants, "ACME", QUOTE | changes)
     assert pointers(answer) == [pointer]
     if isinstance(changes.get("bid"), int | float):
         assert "decimal strings" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("field", QUOTE)
-def test_every_side_is_needed(world: World, field: str) -> None:
-    assert pointers(put(world, "ACME", {name: value for name, value in QUOTE.items() if name != field})) == [
+def test_every_side_is_needed(tenants: Tenants, field: str) -> None:
+    assert pointers(put(tenants, "ACME", {name: value for name, value in QUOTE.items() if name != field})) == [
         f"/{field}"
     ]
 
 
-def test_bid_and_ask_may_meet(world: World) -> None:
-    assert put(world, new_symbol(), QUOTE | {"bid": "100.000"}).status_code == 200
+def test_bid_and_ask_may_meet(tenants: Tenants) -> None:
+    assert put(tenants, new_symbol(), QUOTE | {"bid": "100.000"}).status_code == 200
 
 
-def test_only_the_last_thousand_quotes_are_kept(world: World, tables: Tables) -> None:
+def test_only_the_last_thousand_quotes_are_kept(tenants: Tenants, tables: Tables) -> None:
     symbol = new_symbol()
-    put(world, symbol, QUOTE)
+    put(tenants, symbol, QUOTE)
     tables.execute("UPDATE paper_symbols SET number = 1001 WHERE symbol = $1", symbol)
-    assert put(world, symbol, QUOTE).json()["version"] == 1002
+    assert put(tenants, symbol, QUOTE).json()["version"] == 1002
     assert tables.fetch("SELECT number FROM paper_quotes WHERE symbol = $1", symbol) == [{"number": 1002}]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.execution.api_only_platform import House
+from tests.execution.api_only_platform import ApiOnlyPlatform
 from tests.execution.recorded_orders import Books, Sent, fill, ours, told
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.orders.facts import FactKind as F
@@ -65,10 +65,10 @@ POSITION_FIELDS = ["symbol", "quantity", "average_cost", "realized_pnl", "daily_
 POSITION_FIELDS += ["opening_quantity", "broker_quantity", "differs"]
 
 
-async def test_an_order_has_the_contracts_fields(shown: Books, house: House) -> None:
+async def test_an_order_has_the_contracts_fields(shown: Books, api_platform: ApiOnlyPlatform) -> None:
     sent = await shown.create("10", limit="187.50", reference="my-17")
     (account,) = shown.accounts
-    new = house.read(account, f"orders/{sent.order_id}")
+    new = api_platform.read(account, f"orders/{sent.order_id}")
     assert list(new) == ORDER_FIELDS
     assert new == {
         "order_id": str(sent.order_id),
@@ -76,7 +76,7 @@ async def test_an_order_has_the_contracts_fields(shown: Books, house: House) -> 
         "command_seq": 1,
         "external_order_id": None,
         "account_id": str(account),
-        "organization_id": str(house.organization),
+        "organization_id": str(api_platform.organization),
         "environment": "paper",
         "broker": "paper",
         "symbol": "AAPL",
@@ -99,19 +99,19 @@ async def test_an_order_has_the_contracts_fields(shown: Books, house: House) -> 
     } | {name: new[name] for name in ("received_at", "created_at", "updated_at")}
     assert all(MOMENT.fullmatch(new[name]) for name in ("received_at", "created_at", "updated_at"))
     await shown.tell(told(E.ACCEPTED, sent, broker_order_id="b1", at=1), fill(sent, "e1", "10", "187.250", at=2))
-    answer = house.get(account, f"orders/{sent.order_id}")
+    answer = api_platform.get(account, f"orders/{sent.order_id}")
     done = answer.json()
     assert (answer.headers["etag"], done["version"]) == ('"2"', 2)
     assert (done["order_state"], done["order_status"], done["average_price"]) == ("CLOSED", "FILLED", "187.25")
     assert (done["external_order_id"], done["broker_sent_at"]) == ("b1", "2026-03-02T12:00:02.000000Z")
-    assert house.read(account, "orders")["data"] == [done]
+    assert api_platform.read(account, "orders")["data"] == [done]
 
 
-async def test_a_trade_and_a_position_have_the_contracts_fields(shown: Books, house: House) -> None:
+async def test_a_trade_and_a_position_have_the_contracts_fields(shown: Books, api_platform: ApiOnlyPlatform) -> None:
     bought, sold = await shown.create("10", reference="in"), await shown.create("4", side="SELL")
     await shown.tell(fill(bought, "e1", "10", "10.50", at=1, fee="0.10"), fill(sold, "e2", "4", "12"))
     (account,) = shown.accounts
-    first, second = house.read(account, "trades")["data"]
+    first, second = api_platform.read(account, "trades")["data"]
     assert list(first) == TRADE_FIELDS
     assert first == {
         "trade_id": first["trade_id"],
@@ -133,7 +133,7 @@ async def test_a_trade_and_a_position_have_the_contracts_fields(shown: Books, ho
     }
     assert uuid.UUID(first["trade_id"]).version == 7
     assert (second["exec_id"], second["fee"], second["broker_sent_at"]) == ("e2", None, None)
-    (position,) = house.read(account, "positions")["data"]
+    (position,) = api_platform.read(account, "positions")["data"]
     assert list(position) == POSITION_FIELDS
     assert position | {"received_at": ""} == {
         "symbol": "AAPL",
@@ -147,7 +147,7 @@ async def test_a_trade_and_a_position_have_the_contracts_fields(shown: Books, ho
         "differs": False,
     }
     await shown.tell(told(E.POSITION, None, "p1", symbol="AAPL", quantity="11"))
-    (position,) = house.read(account, "positions")["data"]
+    (position,) = api_platform.read(account, "positions")["data"]
     assert (position["quantity"], position["broker_quantity"], position["differs"]) == ("6", "11", True)
 
 
@@ -182,17 +182,17 @@ async def bring(books: Books, status: str) -> Sent:
     return sent
 
 
-async def test_orders_are_found_by_what_is_asked_for(shown: Books, house: House) -> None:
+async def test_orders_are_found_by_what_is_asked_for(shown: Books, api_platform: ApiOnlyPlatform) -> None:
     (account,) = shown.accounts
     orders = {status: await bring(shown, status) for status in STATUSES}
 
     def found(**query: Any) -> list[str]:
-        return [order["order_status"] for order in house.pages(account, "orders", limit=3, **query)]
+        return [order["order_status"] for order in api_platform.pages(account, "orders", limit=3, **query)]
 
     assert found() == list(STATUSES)
     for state in ("OPEN", "CLOSED", "REJECTED"):
         assert found(state=state) == [status for status, (shows, _) in STATUSES.items() if shows == state]
-        assert {order["order_state"] for order in house.pages(account, "orders", state=state)} == {state}
+        assert {order["order_state"] for order in api_platform.pages(account, "orders", state=state)} == {state}
     assert found(symbol="filled") == ["FILLED"]
     assert found(client_reference_id="ref NEW") == ["NEW"]
     assert found(intent_id=str(orders["UNKNOWN"].order_id)) == ["UNKNOWN"]
@@ -217,73 +217,77 @@ async def test_orders_are_found_by_what_is_asked_for(shown: Books, house: House)
     ],
     ids=str,
 )
-async def test_a_filter_that_can_mean_nothing_is_refused(shown: Books, house: House, query: dict[str, Any]) -> None:
-    answer = house.get(shown.accounts[0], "orders", **query)
+async def test_a_filter_that_can_mean_nothing_is_refused(
+    shown: Books, api_platform: ApiOnlyPlatform, query: dict[str, Any]
+) -> None:
+    answer = api_platform.get(shown.accounts[0], "orders", **query)
     assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed")
 
 
 @pytest.mark.parametrize("path", ["orders", "trades", "positions"])
-async def test_a_cursor_belongs_to_its_list(shown: Books, house: House, path: str) -> None:
+async def test_a_cursor_belongs_to_its_list(shown: Books, api_platform: ApiOnlyPlatform, path: str) -> None:
     first, second = await shown.create("10"), await shown.create("10", symbol="MSFT")
     await shown.tell(fill(first, "e1", "1"), fill(second, "e2", "1"))
     (account,) = shown.accounts
-    page = house.read(account, path, limit=1)
+    page = api_platform.read(account, path, limit=1)
     assert len(page["data"]) == 1
-    rest = house.read(account, path, limit=1, next_cursor=page["next_cursor"])
+    rest = api_platform.read(account, path, limit=1, next_cursor=page["next_cursor"])
     assert len(rest["data"]) == 1
     assert rest["next_cursor"] is None
     assert page["data"] != rest["data"]
     for other in {"orders", "trades", "positions"} - {path}:
-        answer = house.get(account, other, next_cursor=page["next_cursor"])
+        answer = api_platform.get(account, other, next_cursor=page["next_cursor"])
         assert (answer.status_code, answer.json()["code"]) == (400, "invalid_cursor")
-    answer = house.get(house.open_account(), path, next_cursor=page["next_cursor"])
+    answer = api_platform.get(api_platform.open_account(), path, next_cursor=page["next_cursor"])
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_cursor")
-    assert house.get(account, path, limit="-1").status_code == 400
+    assert api_platform.get(account, path, limit="-1").status_code == 400
 
 
-async def test_a_filters_cursor_does_not_fit_another_filter(shown: Books, house: House) -> None:
+async def test_a_filters_cursor_does_not_fit_another_filter(shown: Books, api_platform: ApiOnlyPlatform) -> None:
     for _ in range(2):
         await shown.create("10")
     (account,) = shown.accounts
-    cursor = house.read(account, "orders", limit=1, symbol="AAPL")["next_cursor"]
-    assert house.get(account, "orders", next_cursor=cursor).status_code == 400
-    assert len(house.read(account, "orders", symbol="aapl", next_cursor=cursor)["data"]) == 1
+    cursor = api_platform.read(account, "orders", limit=1, symbol="AAPL")["next_cursor"]
+    assert api_platform.get(account, "orders", next_cursor=cursor).status_code == 400
+    assert len(api_platform.read(account, "orders", symbol="aapl", next_cursor=cursor)["data"]) == 1
 
 
-async def test_a_reader_of_trades_sees_every_change(shown: Books, house: House) -> None:
+async def test_a_reader_of_trades_sees_every_change(shown: Books, api_platform: ApiOnlyPlatform) -> None:
     sent = await shown.create("10")
     (account,) = shown.accounts
     await shown.tell(fill(sent, "e1", "4"), fill(sent, "e2", "6"))
-    cursor = house.read(account, "trades", limit=1)["next_cursor"]
+    cursor = api_platform.read(account, "trades", limit=1)["next_cursor"]
     await shown.tell(told(E.FILL_BUST, sent, "bust/e1", replaces="e1"))
     await shown.tell(told(E.FILL_CORRECT, sent, "fix/e2", exec_id="e3", replaces="e2", quantity="5", price="10"))
-    rest = house.read(account, "trades", next_cursor=cursor)["data"]
+    rest = api_platform.read(account, "trades", next_cursor=cursor)["data"]
     assert [(trade["exec_id"], trade["quantity"], trade["flags"]) for trade in rest] == [
         ("e1", "0", ["busted"]),
         ("e2", "5", ["corrected"]),
     ]
 
 
-async def test_a_final_order_changes_only_with_a_flag_that_the_contract_names(shown: Books, house: House) -> None:
+async def test_a_final_order_changes_only_with_a_flag_that_the_contract_names(
+    shown: Books, api_platform: ApiOnlyPlatform
+) -> None:
     sent = await shown.create("10")
     await shown.tell(fill(sent, "e1", "10"))
     (account,) = shown.accounts
-    assert house.read(account, f"orders/{sent.order_id}")["flags"] == []
+    assert api_platform.read(account, f"orders/{sent.order_id}")["flags"] == []
     await shown.tell(told(E.FILL_BUST, sent, "bust/e1", replaces="e1"))
-    order = house.read(account, f"orders/{sent.order_id}")
+    order = api_platform.read(account, f"orders/{sent.order_id}")
     assert (order["order_status"], order["flags"]) == ("NEW", ["conflicting_execution"])
-    named = house.client.get("/openapi.json").json()["components"]["schemas"]["OrderFlag"]["enum"]
+    named = api_platform.client.get("/openapi.json").json()["components"]["schemas"]["OrderFlag"]["enum"]
     assert sorted(named) == ["conflicting_execution", "late_fill", "overfill", "resurrected"]
 
 
-async def test_what_is_not_there_or_not_ones_own_is_not_found(shown: Books, house: House) -> None:
+async def test_what_is_not_there_or_not_ones_own_is_not_found(shown: Books, api_platform: ApiOnlyPlatform) -> None:
     sent = await shown.create("10")
     (account,) = shown.accounts
-    other = house.open_account()
+    other = api_platform.open_account()
     for path in (f"orders/{uuid.uuid4()}", "orders/1", f"orders/{str(sent.order_id).upper()}"):
-        assert house.get(account, path).status_code == 404
-    assert house.get(other, f"orders/{sent.order_id}").status_code == 404
+        assert api_platform.get(account, path).status_code == 404
+    assert api_platform.get(other, f"orders/{sent.order_id}").status_code == 404
     for path in ("orders", f"orders/{sent.order_id}", "trades", "positions"):
-        assert house.get(account, path, house.neighbours_headers).status_code == 404
-        assert house.get(account, path, house.live_headers).status_code == 403
-        assert house.get(uuid.uuid4(), path).status_code == 404
+        assert api_platform.get(account, path, api_platform.neighbours_headers).status_code == 404
+        assert api_platform.get(account, path, api_platform.live_headers).status_code == 403
+        assert api_platform.get(uuid.uuid4(), path).status_code == 404

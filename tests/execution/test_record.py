@@ -8,9 +8,9 @@ import pytest
 from tests.execution.recorded_orders import Books, D, Sent, fill, ours, told
 from trading_intents.brokers.port import BrokerEvent, CommandResult, Outcome
 from trading_intents.brokers.port import EventKind as E
-from trading_intents.execution.tracker import answer_facts, warn
 from trading_intents.orders.facts import CommandKind
 from trading_intents.orders.facts import FactKind as F
+from trading_intents.orders.ledger.recording import answer_facts, warn
 from trading_intents.telemetry import Metrics, make_log
 
 

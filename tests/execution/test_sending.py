@@ -3,13 +3,13 @@
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.in_process_execution import Floor, executing, open_floor
+from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from trading_intents.brokers.port import EventKind
 from trading_intents.storage.pipeline import Statement
 from trading_intents.telemetry import Metrics
 from trading_intents.testing.fakes import Act, FakeVenue
 
-pytestmark = pytest.mark.quiet
+pytestmark = pytest.mark.idle
 
 UNCLEAR = (Act.DROP, Act.HANG, Act.BREAK, Act.DUPLICATE)
 
@@ -18,9 +18,9 @@ def alerts(metrics: Metrics, kind: str) -> float:
     return float(metrics.execution_alerts.labels(kind)._value.get())
 
 
-async def prove_absent(floor: Floor) -> None:
+async def prove_absent(in_process: InProcessExecution) -> None:
     """As if ten seconds had gone since a command was first found missing, and look again."""
-    await floor.office.owner.execute(
+    await in_process.in_process_writer.owner.execute(
         """
         UPDATE orders SET absent_at = absent_at - interval '10 s', lookup_due_at = clock_timestamp()
         WHERE absent_at IS NOT NULL
@@ -28,311 +28,322 @@ async def prove_absent(floor: Floor) -> None:
     )
 
 
-async def until_missed(floor: Floor) -> None:
+async def until_missed(in_process: InProcessExecution) -> None:
     async def missed() -> bool:
-        return bool(await floor.office.owner.fetchval("SELECT count(*) FROM orders WHERE absent_at IS NOT NULL"))
+        return bool(
+            await in_process.in_process_writer.owner.fetchval("SELECT count(*) FROM orders WHERE absent_at IS NOT NULL")
+        )
 
-    await floor.until(missed)
+    await in_process.until(missed)
 
 
 async def test_an_order_is_sent_acknowledged_and_filled(urls: Urls) -> None:
-    async with open_floor(urls) as floor, executing(floor, level="warning"):
-        intent = await floor.create()
-        await floor.until_status(intent, "NEW")
-        floor.fill(await floor.coid(intent))
-        order = await floor.until_status(intent, "FILLED")
+    async with open_in_process(urls) as in_process, executing(in_process, level="warning"):
+        intent = await in_process.create()
+        await in_process.until_status(intent, "NEW")
+        in_process.fill(await in_process.coid(intent))
+        order = await in_process.until_status(intent, "FILLED")
         assert (order["filled_quantity"], order["average_price"], order["external_order_id"]) == (10, 100, "v1")
-        assert floor.venue.journal == [("submit", await floor.coid(intent))]
-        await floor.until_rows_are("completed")
-        assert await floor.connection() == "connected"
+        assert in_process.venue.journal == [("submit", await in_process.coid(intent))]
+        await in_process.until_rows_are("completed")
+        assert await in_process.connection() == "connected"
 
 
 async def test_a_worker_that_lost_its_prepared_statements_records_all_the_same(urls: Urls) -> None:
     """Each part of it meets the loss alone, with one command or one event."""
     metrics = Metrics()
-    async with open_floor(urls) as floor, executing(floor, metrics=metrics) as execution:
-        await floor.until_status(await floor.create(), "NEW")
+    async with open_in_process(urls) as in_process, executing(in_process, metrics=metrics) as execution:
+        await in_process.until_status(await in_process.create(), "NEW")
 
         async def deallocate() -> None:
             for part in (execution._dispatcher, execution._recorder):
                 await part._transactions._pipeline.run([Statement("DEALLOCATE ALL")])
 
         await deallocate()
-        intent = await floor.create()
-        await floor.until_status(intent, "NEW", 3)
-        await floor.until_rows_are("completed", 3)
+        intent = await in_process.create()
+        await in_process.until_status(intent, "NEW", 3)
+        await in_process.until_rows_are("completed", 3)
         await deallocate()
-        floor.fill(await floor.coid(intent))
-        await floor.until_status(intent, "FILLED", 3)
-        assert [row["attempts"] for row in await floor.rows(intent)] == [1]
-        assert (floor.venue.lookups, alerts(metrics, "event_left_out")) == ([], 0)
+        in_process.fill(await in_process.coid(intent))
+        await in_process.until_status(intent, "FILLED", 3)
+        assert [row["attempts"] for row in await in_process.rows(intent)] == [1]
+        assert (in_process.venue.lookups, alerts(metrics, "event_left_out")) == ([], 0)
 
 
 async def test_a_refusal_is_an_answer(urls: Urls) -> None:
-    async with open_floor(urls) as floor, executing(floor):
-        floor.venue.acts.append(Act.REFUSE)
-        intent = await floor.create()
-        order = await floor.until_status(intent, "REJECTED")
+    async with open_in_process(urls) as in_process, executing(in_process):
+        in_process.venue.acts.append(Act.REFUSE)
+        intent = await in_process.create()
+        order = await in_process.until_status(intent, "REJECTED")
         assert order["reason"] == "scripted refusal"
-        await floor.until_rows_are("completed")
-        assert len(floor.venue.journal) == 1
+        await in_process.until_rows_are("completed")
+        assert len(in_process.venue.journal) == 1
 
 
 @pytest.mark.parametrize("act", UNCLEAR)
 async def test_an_unclear_answer_is_looked_up_and_never_sent_again(urls: Urls, act: Act) -> None:
-    async with open_floor(urls) as floor, executing(floor):
-        floor.venue.is_mute = True
-        floor.venue.acts.append(act)
-        intent = await floor.create()
-        await floor.until_status(intent, "UNKNOWN")
-        await floor.until_status(intent, "NEW")
-        await floor.until_rows_are("completed")
-        assert floor.venue.journal == [("submit", await floor.coid(intent))]
-        assert floor.venue.lookups == [await floor.coid(intent)]
+    async with open_in_process(urls) as in_process, executing(in_process):
+        in_process.venue.is_mute = True
+        in_process.venue.acts.append(act)
+        intent = await in_process.create()
+        await in_process.until_status(intent, "UNKNOWN")
+        await in_process.until_status(intent, "NEW")
+        await in_process.until_rows_are("completed")
+        assert in_process.venue.journal == [("submit", await in_process.coid(intent))]
+        assert in_process.venue.lookups == [await in_process.coid(intent)]
 
 
 async def test_what_did_not_leave_is_sent_again(urls: Urls) -> None:
-    async with open_floor(urls) as floor, executing(floor):
-        floor.venue.acts += [Act.FAIL, Act.FAIL]
-        intent = await floor.create()
-        await floor.until_status(intent, "NEW")
-        await floor.until_rows_are("completed")
-        assert len(floor.venue.journal) == 1
-        assert [row["attempts"] for row in await floor.rows(intent)] == [3]
-        assert floor.venue.lookups == []
+    async with open_in_process(urls) as in_process, executing(in_process):
+        in_process.venue.acts += [Act.FAIL, Act.FAIL]
+        intent = await in_process.create()
+        await in_process.until_status(intent, "NEW")
+        await in_process.until_rows_are("completed")
+        assert len(in_process.venue.journal) == 1
+        assert [row["attempts"] for row in await in_process.rows(intent)] == [3]
+        assert in_process.venue.lookups == []
 
 
 async def test_a_create_that_never_arrived_is_proved_so_twice(urls: Urls) -> None:
-    async with open_floor(urls, venue=FakeVenue("paper", unique_order_ids=False)) as floor, executing(floor):
-        floor.venue.acts.append(Act.LOSE)
-        intent = await floor.create()
-        await until_missed(floor)
-        assert (await floor.order(intent))["order_status"] == "UNKNOWN"
-        await prove_absent(floor)
-        order = await floor.until_status(intent, "REJECTED")
+    async with (
+        open_in_process(urls, venue=FakeVenue("paper", unique_order_ids=False)) as in_process,
+        executing(in_process),
+    ):
+        in_process.venue.acts.append(Act.LOSE)
+        intent = await in_process.create()
+        await until_missed(in_process)
+        assert (await in_process.order(intent))["order_status"] == "UNKNOWN"
+        await prove_absent(in_process)
+        order = await in_process.until_status(intent, "REJECTED")
         assert order["reason"] == "not_delivered"
-        assert len(floor.venue.lookups) >= 2
-        assert floor.venue.journal == []
+        assert len(in_process.venue.lookups) >= 2
+        assert in_process.venue.journal == []
 
 
 async def test_without_durable_look_ups_an_order_stays_unknown_and_somebody_is_told(urls: Urls) -> None:
     metrics = Metrics()
-    async with open_floor(urls) as floor:
-        floor.venue.hides = True
-        floor.venue.acts.append(Act.LOSE)
-        async with executing(floor, metrics=metrics):
-            intent = await floor.create()
-            await floor.until_status(intent, "UNKNOWN")
+    async with open_in_process(urls) as in_process:
+        in_process.venue.hides = True
+        in_process.venue.acts.append(Act.LOSE)
+        async with executing(in_process, metrics=metrics):
+            intent = await in_process.create()
+            await in_process.until_status(intent, "UNKNOWN")
 
             async def hurried() -> bool:
-                await floor.office.owner.execute(
+                await in_process.in_process_writer.owner.execute(
                     "UPDATE orders SET lookup_due_at = clock_timestamp() WHERE lookup_due_at > clock_timestamp()"
                 )
-                return len(floor.venue.lookups) >= 6
+                return len(in_process.venue.lookups) >= 6
 
-            await floor.until(hurried)
-            assert (await floor.order(intent))["order_status"] == "UNKNOWN"
+            await in_process.until(hurried)
+            assert (await in_process.order(intent))["order_status"] == "UNKNOWN"
             assert alerts(metrics, "order_unknown") == 1
 
 
 async def test_an_order_that_shows_up_after_it_was_given_up_is_cancelled(urls: Urls) -> None:
     metrics, venue = Metrics(), FakeVenue("paper", unique_order_ids=False)
-    async with open_floor(urls, venue=venue) as floor, executing(floor, metrics=metrics):
-        floor.venue.acts.append(Act.LOSE)
-        intent = await floor.create()
-        await until_missed(floor)
-        await prove_absent(floor)
-        await floor.until_status(intent, "REJECTED")
-        floor.venue.acts.append(Act.LOSE)
-        floor.venue.take(floor.account, "submit", floor.venue.lost[await floor.coid(intent)])
-        await floor.until_true(lambda: [command for command, _ in floor.venue.journal] == ["submit", "cancel"])
-        assert len({*floor.venue.lost, *floor.venue.arrived("cancel")}) == 3, "each CANCEL has an id of its own"
-        order = await floor.order(intent)
+    async with open_in_process(urls, venue=venue) as in_process, executing(in_process, metrics=metrics):
+        in_process.venue.acts.append(Act.LOSE)
+        intent = await in_process.create()
+        await until_missed(in_process)
+        await prove_absent(in_process)
+        await in_process.until_status(intent, "REJECTED")
+        in_process.venue.acts.append(Act.LOSE)
+        in_process.venue.take(in_process.account, "submit", in_process.venue.lost[await in_process.coid(intent)])
+        await in_process.until_true(
+            lambda: [command for command, _ in in_process.venue.journal] == ["submit", "cancel"]
+        )
+        assert len({*in_process.venue.lost, *in_process.venue.arrived("cancel")}) == 3, (
+            "each CANCEL has an id of its own"
+        )
+        order = await in_process.order(intent)
         assert order["flags"] == ["resurrected"]
         assert alerts(metrics, "resurrected") >= 1
 
 
 async def test_used_up_attempts_end_the_row_and_the_order_together(urls: Urls) -> None:
-    async with open_floor(urls) as floor, executing(floor, attempt_limit=2):
-        floor.venue.acts += [Act.FAIL, Act.FAIL]
-        intent = await floor.create()
-        order = await floor.until_status(intent, "REJECTED")
+    async with open_in_process(urls) as in_process, executing(in_process, attempt_limit=2):
+        in_process.venue.acts += [Act.FAIL, Act.FAIL]
+        intent = await in_process.create()
+        order = await in_process.until_status(intent, "REJECTED")
         assert order["reason"] == "not_delivered"
-        assert [(row["status"], row["attempts"]) for row in await floor.rows(intent)] == [("failed", 2)]
-        assert floor.venue.journal == []
+        assert [(row["status"], row["attempts"]) for row in await in_process.rows(intent)] == [("failed", 2)]
+        assert in_process.venue.journal == []
 
 
 async def test_a_create_in_back_off_is_settled_by_its_cancel(urls: Urls) -> None:
-    async with open_floor(urls) as floor, executing(floor):
-        floor.venue.acts += [Act.FAIL] * 3
-        intent = await floor.create()
+    async with open_in_process(urls) as in_process, executing(in_process):
+        in_process.venue.acts += [Act.FAIL] * 3
+        intent = await in_process.create()
 
         async def backs_off() -> bool:
-            return [(row["status"], row["attempts"]) for row in await floor.rows(intent)] == [("pending", 3)]
+            return [(row["status"], row["attempts"]) for row in await in_process.rows(intent)] == [("pending", 3)]
 
-        await floor.until(backs_off)
-        await floor.cancel(intent)
-        order = await floor.until_status(intent, "CANCELLED", 2)
+        await in_process.until(backs_off)
+        await in_process.cancel(intent)
+        order = await in_process.until_status(intent, "CANCELLED", 2)
         assert order["reason"] == "before_send"
-        await floor.until_rows_are("completed")
-        assert floor.venue.journal == []
+        await in_process.until_rows_are("completed")
+        assert in_process.venue.journal == []
 
 
 async def test_replace_and_cancel_follow_their_order(urls: Urls) -> None:
-    async with open_floor(urls) as floor, executing(floor):
-        intent = await floor.create()
-        await floor.until_status(intent, "NEW")
-        seq = await floor.replace(intent, "7")
-        order = await floor.until_status(intent, "NEW")
+    async with open_in_process(urls) as in_process, executing(in_process):
+        intent = await in_process.create()
+        await in_process.until_status(intent, "NEW")
+        seq = await in_process.replace(intent, "7")
+        order = await in_process.until_status(intent, "NEW")
         assert (order["quantity"], order["command_seq"]) == (7, seq)
-        await floor.cancel(intent)
-        await floor.until_status(intent, "CANCELLED")
-        assert [command for command, _ in floor.venue.journal] == ["submit", "replace", "cancel"]
+        await in_process.cancel(intent)
+        await in_process.until_status(intent, "CANCELLED")
+        assert [command for command, _ in in_process.venue.journal] == ["submit", "replace", "cancel"]
 
 
 async def test_commands_that_come_at_once_go_out_in_order(urls: Urls) -> None:
-    async with open_floor(urls) as floor:
-        intent = await floor.create()
-        await floor.replace(intent, "7")
-        async with executing(floor):
-            order = await floor.until_status(intent, "NEW")
+    async with open_in_process(urls) as in_process:
+        intent = await in_process.create()
+        await in_process.replace(intent, "7")
+        async with executing(in_process):
+            order = await in_process.until_status(intent, "NEW")
             assert order["quantity"] == 7
-            assert [command for command, _ in floor.venue.journal] == ["submit", "replace"]
+            assert [command for command, _ in in_process.venue.journal] == ["submit", "replace"]
 
 
 async def test_a_cancel_waits_for_the_acknowledgement_of_its_order(urls: Urls) -> None:
-    async with open_floor(urls) as floor, executing(floor):
-        floor.venue.is_mute = floor.venue.hides = True
-        floor.venue.acts.append(Act.DROP)
-        intent = await floor.create()
-        await floor.until_status(intent, "UNKNOWN")
-        floor.venue.hides = False
-        await floor.cancel(intent)
-        await floor.until_true(lambda: bool(floor.venue.arrived("cancel")))
-        assert floor.venue.lookups, "looked up before"
+    async with open_in_process(urls) as in_process, executing(in_process):
+        in_process.venue.is_mute = in_process.venue.hides = True
+        in_process.venue.acts.append(Act.DROP)
+        intent = await in_process.create()
+        await in_process.until_status(intent, "UNKNOWN")
+        in_process.venue.hides = False
+        await in_process.cancel(intent)
+        await in_process.until_true(lambda: bool(in_process.venue.arrived("cancel")))
+        assert in_process.venue.lookups, "looked up before"
 
 
 async def test_a_command_that_was_taken_and_is_never_answered_is_looked_up(urls: Urls) -> None:
-    async with open_floor(urls) as floor, executing(floor):
-        intent = await floor.create()
-        await floor.until_status(intent, "NEW")
-        floor.venue.is_mute = True
-        await floor.cancel(intent)
-        await floor.until_rows_are("completed")
-        assert (await floor.order(intent))["order_status"] == "PENDING_CANCEL"
-        await floor.office.owner.execute("UPDATE commands SET sent_at = sent_at - interval '10 s'")
-        await floor.until_status(intent, "CANCELLED")
+    async with open_in_process(urls) as in_process, executing(in_process):
+        intent = await in_process.create()
+        await in_process.until_status(intent, "NEW")
+        in_process.venue.is_mute = True
+        await in_process.cancel(intent)
+        await in_process.until_rows_are("completed")
+        assert (await in_process.order(intent))["order_status"] == "PENDING_CANCEL"
+        await in_process.in_process_writer.owner.execute("UPDATE commands SET sent_at = sent_at - interval '10 s'")
+        await in_process.until_status(intent, "CANCELLED")
 
 
 async def test_an_unsent_replace_is_dropped_by_a_cancel(urls: Urls) -> None:
-    async with open_floor(urls) as floor, executing(floor):
-        intent = await floor.create()
-        await floor.until_status(intent, "NEW")
-        floor.venue.acts += [Act.FAIL] * 2
-        await floor.replace(intent, "7")
-        await floor.until_true(lambda: not floor.venue.acts)
-        await floor.cancel(intent)
-        order = await floor.until_status(intent, "CANCELLED", 2)
+    async with open_in_process(urls) as in_process, executing(in_process):
+        intent = await in_process.create()
+        await in_process.until_status(intent, "NEW")
+        in_process.venue.acts += [Act.FAIL] * 2
+        await in_process.replace(intent, "7")
+        await in_process.until_true(lambda: not in_process.venue.acts)
+        await in_process.cancel(intent)
+        order = await in_process.until_status(intent, "CANCELLED", 2)
         assert order["quantity"] == 10
-        assert floor.venue.arrived("replace") == []
+        assert in_process.venue.arrived("replace") == []
 
 
 async def test_a_lost_answer_to_a_replace_is_found_out(urls: Urls) -> None:
-    async with open_floor(urls) as floor, executing(floor):
-        intent = await floor.create()
-        await floor.until_status(intent, "NEW")
-        floor.venue.is_mute = True
-        floor.venue.acts.append(Act.DROP)
-        await floor.replace(intent, "7")
-        order = await floor.until_status(intent, "NEW")
+    async with open_in_process(urls) as in_process, executing(in_process):
+        intent = await in_process.create()
+        await in_process.until_status(intent, "NEW")
+        in_process.venue.is_mute = True
+        in_process.venue.acts.append(Act.DROP)
+        await in_process.replace(intent, "7")
+        order = await in_process.until_status(intent, "NEW")
         assert order["quantity"] == 7
-        assert floor.venue.lookups == [await floor.coid(intent), await floor.coid(intent, "REPLACE")]
+        assert in_process.venue.lookups == [await in_process.coid(intent), await in_process.coid(intent, "REPLACE")]
 
 
 async def test_a_replace_that_never_arrived_is_dropped(urls: Urls) -> None:
-    async with open_floor(urls) as floor, executing(floor):
-        intent = await floor.create()
-        await floor.until_status(intent, "NEW")
-        floor.venue.acts.append(Act.LOSE)
-        await floor.replace(intent, "7")
-        await until_missed(floor)
-        assert (await floor.order(intent))["order_status"] == "PENDING_REPLACE"
-        await prove_absent(floor)
-        order = await floor.until_status(intent, "NEW")
+    async with open_in_process(urls) as in_process, executing(in_process):
+        intent = await in_process.create()
+        await in_process.until_status(intent, "NEW")
+        in_process.venue.acts.append(Act.LOSE)
+        await in_process.replace(intent, "7")
+        await until_missed(in_process)
+        assert (await in_process.order(intent))["order_status"] == "PENDING_REPLACE"
+        await prove_absent(in_process)
+        order = await in_process.until_status(intent, "NEW")
         assert (order["quantity"], order["reason"]) == (10, "not_delivered")
 
 
 async def test_a_cancel_that_is_refused_leaves_the_order_working(urls: Urls) -> None:
     metrics = Metrics()
-    async with open_floor(urls) as floor, executing(floor, metrics=metrics):
-        intent = await floor.create()
-        await floor.until_status(intent, "NEW")
-        floor.venue.acts.append(Act.REFUSE)
-        await floor.cancel(intent)
-        order = await floor.until_status(intent, "NEW")
+    async with open_in_process(urls) as in_process, executing(in_process, metrics=metrics):
+        intent = await in_process.create()
+        await in_process.until_status(intent, "NEW")
+        in_process.venue.acts.append(Act.REFUSE)
+        await in_process.cancel(intent)
+        order = await in_process.until_status(intent, "NEW")
         assert order["reason"] == "cancel_not_delivered"
-        await floor.until_true(lambda: alerts(metrics, "cancel_not_delivered") == 1)
+        await in_process.until_true(lambda: alerts(metrics, "cancel_not_delivered") == 1)
 
 
 async def test_a_cancel_whose_attempts_are_used_up_is_told(urls: Urls) -> None:
     metrics = Metrics()
-    async with open_floor(urls) as floor, executing(floor, attempt_limit=1, metrics=metrics):
-        intent = await floor.create()
-        await floor.until_status(intent, "NEW")
-        floor.venue.acts.append(Act.FAIL)
-        await floor.cancel(intent)
-        order = await floor.until_status(intent, "NEW")
+    async with open_in_process(urls) as in_process, executing(in_process, attempt_limit=1, metrics=metrics):
+        intent = await in_process.create()
+        await in_process.until_status(intent, "NEW")
+        in_process.venue.acts.append(Act.FAIL)
+        await in_process.cancel(intent)
+        order = await in_process.until_status(intent, "NEW")
         assert order["reason"] == "cancel_not_delivered"
-        await floor.until_true(lambda: alerts(metrics, "cancel_not_delivered") == 1)
-        assert [row["status"] for row in await floor.rows(intent)] == ["completed", "failed"]
+        await in_process.until_true(lambda: alerts(metrics, "cancel_not_delivered") == 1)
+        assert [row["status"] for row in await in_process.rows(intent)] == ["completed", "failed"]
 
 
 async def test_a_row_that_its_workers_never_finish_fails_together_with_its_order(urls: Urls) -> None:
-    async with open_floor(urls) as floor:
-        unsent, sent = await floor.create(), await floor.create()
-        await floor.office.owner.execute(
+    async with open_in_process(urls) as in_process:
+        unsent, sent = await in_process.create(), await in_process.create()
+        await in_process.in_process_writer.owner.execute(
             """
             UPDATE outbox SET status = 'processing', attempts = 10, claim_token = gen_random_uuid(),
                 claimed_at = clock_timestamp() - interval '6 s'
             """
         )
-        await floor.office.owner.execute(
+        await in_process.in_process_writer.owner.execute(
             """
             INSERT INTO commands (account_id, client_order_id, organization_id, order_id, seq, action_type, sent_at)
             SELECT account_id, $2, organization_id, order_id, create_seq, 'CREATE', clock_timestamp() - interval '6 s'
             FROM orders WHERE order_id = $1
             """,
             sent,
-            await floor.coid(sent),
+            await in_process.coid(sent),
         )
-        async with executing(floor):
-            order = await floor.until_status(unsent, "REJECTED")
+        async with executing(in_process):
+            order = await in_process.until_status(unsent, "REJECTED")
             assert order["reason"] == "not_delivered"
-            await until_missed(floor)
-            assert (await floor.order(sent))["order_status"] == "UNKNOWN"
-            await floor.until_rows_are("failed")
+            await until_missed(in_process)
+            assert (await in_process.order(sent))["order_status"] == "UNKNOWN"
+            await in_process.until_rows_are("failed")
 
 
 async def test_a_command_that_was_marked_and_never_answered_is_only_looked_up(urls: Urls) -> None:
-    async with open_floor(urls) as floor, executing(floor) as execution:
-        floor.venue.is_mute = True
-        intent = await floor.create()
-        await floor.until_status(intent, "NEW")
-        await floor.until_rows_are("completed")
+    async with open_in_process(urls) as in_process, executing(in_process) as execution:
+        in_process.venue.is_mute = True
+        intent = await in_process.create()
+        await in_process.until_status(intent, "NEW")
+        await in_process.until_rows_are("completed")
         # As a worker leaves it that dies right after the send.
-        await floor.office.owner.execute("DELETE FROM facts")
-        await floor.office.owner.execute("UPDATE orders SET order_status = 'PENDING_NEW', external_order_id = NULL")
-        await floor.office.owner.execute("UPDATE outbox SET status = 'pending', finished_at = NULL")
+        await in_process.in_process_writer.owner.execute("DELETE FROM facts")
+        await in_process.in_process_writer.owner.execute(
+            "UPDATE orders SET order_status = 'PENDING_NEW', external_order_id = NULL"
+        )
+        await in_process.in_process_writer.owner.execute("UPDATE outbox SET status = 'pending', finished_at = NULL")
         assert execution.leases.links
-        await floor.until_status(intent, "NEW")
-        assert len(floor.venue.journal) == 1
-        assert floor.venue.lookups == [await floor.coid(intent)]
+        await in_process.until_status(intent, "NEW")
+        assert len(in_process.venue.journal) == 1
+        assert in_process.venue.lookups == [await in_process.coid(intent)]
 
 
 async def test_an_order_is_not_looked_up_again_by_what_was_read_before_the_answer(urls: Urls) -> None:
     """Which look-ups are due is read while the order's own is under way, and acted upon once that has ended."""
-    async with open_floor(urls) as floor, executing(floor):
-        owner, venue = floor.office.owner, floor.venue
+    async with open_in_process(urls) as in_process, executing(in_process):
+        owner, venue = in_process.in_process_writer.owner, in_process.venue
 
         async def reader_waits() -> bool:
             await owner.execute("SELECT pg_stat_clear_snapshot()")
@@ -342,24 +353,24 @@ async def test_an_order_is_not_looked_up_again_by_what_was_read_before_the_answe
         venue.is_mute = True
         venue.acts += [Act.DROP, Act.DROP]
         venue.answers_lookups.clear()
-        first = await floor.create()
-        await floor.until_true(lambda: len(venue.lookups) == 1)
+        first = await in_process.create()
+        await in_process.until_true(lambda: len(venue.lookups) == 1)
         await owner.execute("BEGIN; LOCK TABLE symbol_times IN ACCESS EXCLUSIVE MODE")  # is read after the look-ups
-        await floor.until(reader_waits)
+        await in_process.until(reader_waits)
         venue.answers_lookups.set()
-        await floor.until_status(first, "NEW", 2)
+        await in_process.until_status(first, "NEW", 2)
         await owner.execute("ROLLBACK")
-        second = await floor.create()
-        await floor.until_status(second, "NEW")
-        assert venue.lookups == [await floor.coid(first), await floor.coid(second)]
+        second = await in_process.create()
+        await in_process.until_status(second, "NEW")
+        assert venue.lookups == [await in_process.coid(first), await in_process.coid(second)]
 
 
 async def test_an_order_that_ended_while_nobody_listened_is_found_out(urls: Urls) -> None:
-    async with open_floor(urls) as floor:
-        async with executing(floor):
-            intent = await floor.create()
-            await floor.until_status(intent, "NEW")
-        await floor.office.owner.execute("UPDATE commands SET sent_at = sent_at - interval '1 min'")
-        floor.venue.end(await floor.coid(intent), EventKind.EXPIRED)
-        async with executing(floor):
-            await floor.until_status(intent, "EXPIRED")
+    async with open_in_process(urls) as in_process:
+        async with executing(in_process):
+            intent = await in_process.create()
+            await in_process.until_status(intent, "NEW")
+        await in_process.in_process_writer.owner.execute("UPDATE commands SET sent_at = sent_at - interval '1 min'")
+        in_process.venue.end(await in_process.coid(intent), EventKind.EXPIRED)
+        async with executing(in_process):
+            await in_process.until_status(intent, "EXPIRED")

@@ -29,7 +29,7 @@ STOP_SECONDS = 8.0
 
 
 @dataclass
-class Crew:
+class WorkerProcesses:
     urls: Urls
     folder: Path
     api: Platform
@@ -148,7 +148,7 @@ class Crew:
 
 
 @contextlib.contextmanager
-def open_crew(urls: Urls, folder: Path, accounts: int = 2, **settings: str) -> Iterator[Crew]:
+def open_worker_processes(urls: Urls, folder: Path, accounts: int = 2, **settings: str) -> Iterator[WorkerProcesses]:
     chosen = PLENTY | {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()} | settings
     tables = Tables(urls.owner)
     try:
@@ -162,7 +162,7 @@ def open_crew(urls: Urls, folder: Path, accounts: int = 2, **settings: str) -> I
             made = api.apply({"organizations": [document]})["organizations"][0]
             headers = {"x-api-key": made["api_keys"][0]["api_key"]}
             ids = [account["id"] for account in made["accounts"]]
-            yield Crew(urls, folder, api, headers, ids, tables, chosen)
+            yield WorkerProcesses(urls, folder, api, headers, ids, tables, chosen)
     finally:
         tables.close()
 
@@ -170,8 +170,8 @@ def open_crew(urls: Urls, folder: Path, accounts: int = 2, **settings: str) -> I
 class Mortals:
     """Workers that are killed or stopped again and again until told to live."""
 
-    def __init__(self, crew: Crew, number: int, pauses: bool = False) -> None:
-        self._crew, self._number, self._pauses = crew, number, pauses
+    def __init__(self, worker_processes: WorkerProcesses, number: int, pauses: bool = False) -> None:
+        self._processes, self._number, self._pauses = worker_processes, number, pauses
         self.over = threading.Event()
         self.released = threading.Event()
         self.kills = self.stops = 0
@@ -191,7 +191,7 @@ class Mortals:
     def _run_session(self, number: int) -> None:
         chance = seeded(number)
         while not self.released.is_set():
-            with self._crew.worker() as platform:
+            with self._processes.worker() as platform:
                 if self.over.wait(chance.uniform(*LIFE_SECONDS)):
                     self.released.wait()
                     return
@@ -209,25 +209,29 @@ class Mortals:
         self.over.wait(LIFE_SECONDS[0])
 
 
-def until_connected(crew: Crew) -> None:
-    eventually(lambda: bool(crew.tables.value("SELECT bool_and(connection = 'connected') FROM accounts")), 10)
+def until_connected(worker_processes: WorkerProcesses) -> None:
+    eventually(
+        lambda: bool(worker_processes.tables.value("SELECT bool_and(connection = 'connected') FROM accounts")), 10
+    )
 
 
-def until_settled(crew: Crew, limit_seconds: float, hurry: bool) -> float:
+def until_settled(worker_processes: WorkerProcesses, limit_seconds: float, hurry: bool) -> float:
     """No row is unfinished and no order in doubt or on its way."""
 
     def settled() -> bool:
         if hurry:
-            crew.hurry_proofs()
-        waiting = crew.tables.value(
+            worker_processes.hurry_proofs()
+        waiting = worker_processes.tables.value(
             "SELECT count(*) FROM orders WHERE order_status IN"
             " ('PENDING_NEW', 'UNKNOWN', 'PENDING_REPLACE', 'PENDING_CANCEL')"
         )
-        return crew.unfinished() == 0 and waiting == 0
+        return worker_processes.unfinished() == 0 and waiting == 0
 
     try:
         return eventually(settled, limit_seconds)
     except AssertionError:
         open_orders = "SELECT * FROM orders WHERE finished_at IS NULL ORDER BY order_id LIMIT 5"
         rows = "SELECT * FROM outbox WHERE queue = 'intents' AND status <> 'completed' ORDER BY id LIMIT 5"
-        raise AssertionError(f"not settled: {crew.tables.fetch(open_orders)} {crew.tables.fetch(rows)}") from None
+        raise AssertionError(
+            f"not settled: {worker_processes.tables.fetch(open_orders)} {worker_processes.tables.fetch(rows)}"
+        ) from None

@@ -17,7 +17,7 @@ from trading_intents.clock import Clock
 
 AUDIENCE = "trading-intents"
 KEYS_PATH = "/jwks"
-LONGEST_HOLD_SECONDS = 10.0
+MAX_HOLD_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def _handler_of(issuer: Issuer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             issuer.paths.append(self.path)
-            issuer.open.wait(LONGEST_HOLD_SECONDS)
+            issuer.open.wait(MAX_HOLD_SECONDS)
             body = json.dumps({"keys": issuer.published}).encode() if issuer.body is None else issuer.body
             self.send_response(issuer.status)
             for name, value in issuer.headers.items():

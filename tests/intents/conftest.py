@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Databases, Urls
-from tests.intents.http_client import Desk, Tables, open_desk
+from tests.intents.http_client import Tables, TradingClient, open_trading_client
 from tests.platform import Platform, serving
-from tests.tenants import EVERY_PERMISSION, PLENTY, World, key, made_world
+from tests.tenants import EVERY_PERMISSION, PLENTY, Tenants, key, made_tenants
 
-Opener = Callable[..., Desk]
+Opener = Callable[..., TradingClient]
 PLAIN = {
     "external_id": "org_plain",
     "users": [{"external_id": "plain-admin", "role": "admin"}],
@@ -19,54 +19,54 @@ PLAIN = {
 
 
 @pytest.fixture(scope="session")
-def world_database(databases: Databases) -> Iterator[Urls]:
+def tenants_database(databases: Databases) -> Iterator[Urls]:
     with databases() as urls:
         yield urls
 
 
 @pytest.fixture(scope="session")
-def world(world_database: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def tenants(tenants_database: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
     """As everywhere, but without a worker: orders stay as the writer leaves them."""
-    with made_world(world_database, tmp_path_factory.mktemp("world"), ROLES="api") as made:
+    with made_tenants(tenants_database, tmp_path_factory.mktemp("world"), ROLES="api") as made:
         yield made
 
 
 @pytest.fixture(scope="session")
-def tables(world_database: Urls) -> Iterator[Tables]:
-    opened = Tables(world_database.owner)
+def tables(tenants_database: Urls) -> Iterator[Tables]:
+    opened = Tables(tenants_database.owner)
     yield opened
     opened.close()
 
 
 @pytest.fixture(scope="session")
-def opener(world: World, tables: Tables) -> Opener:
+def opener(tenants: Tenants, tables: Tables) -> Opener:
     """Opens desks: `caller` trades on what `admin` makes, the rest is the account's."""
 
-    def opened(**changes: str) -> Desk:
-        return open_desk(world, tables, **changes)
+    def opened(**changes: str) -> TradingClient:
+        return open_trading_client(tenants, tables, **changes)
 
     return opened
 
 
 @pytest.fixture
-def desk(opener: Opener) -> Desk:
+def trading_client(opener: Opener) -> TradingClient:
     return opener()
 
 
 @pytest.fixture(scope="session")
-def plain(world: World) -> World:
+def plain(tenants: Tenants) -> Tenants:
     """The world, with an organization that has no entitlement."""
-    made = world.platform.apply({"organizations": [PLAIN]})["organizations"][0]
+    made = tenants.platform.apply({"organizations": [PLAIN]})["organizations"][0]
     keys = {api_key["name"]: {"x-api-key": api_key["api_key"]} for api_key in made["api_keys"]}
-    admin = {"authorization": f"Bearer {world.platform.token('plain-admin', 'org_plain')}"}
-    world.callers |= {"plain_key": keys["paper"], "plain_live": keys["live"], "plain_admin": admin}
-    return world
+    admin = {"authorization": f"Bearer {tenants.platform.token('plain-admin', 'org_plain')}"}
+    tenants.callers |= {"plain_key": keys["paper"], "plain_live": keys["live"], "plain_admin": admin}
+    return tenants
 
 
 @pytest.fixture(scope="session")
-def second(world: World, world_database: Urls) -> Iterator[Platform]:
+def second(tenants: Tenants, tenants_database: Urls) -> Iterator[Platform]:
     """Another API process on the same database."""
-    data_dir = Path(world.platform.environ["TRADING_INTENTS_DATA_DIR"])
-    urls = {"DATABASE_URL": world_database.login.reveal(), "DATABASE_OWNER_URL": world_database.owner.reveal()}
+    data_dir = Path(tenants.platform.environ["TRADING_INTENTS_DATA_DIR"])
+    urls = {"DATABASE_URL": tenants_database.login.reveal(), "DATABASE_OWNER_URL": tenants_database.owner.reveal()}
     with serving(data_dir, **urls, **PLENTY, ROLES="api") as platform:
         yield platform

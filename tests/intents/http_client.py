@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import httpx
 
-from tests.tenants import Headers, World
+from tests.tenants import Headers, Tenants
 from trading_intents.secret import Secret
 from trading_intents.stream import trading_pb2
 
@@ -74,7 +74,7 @@ class Tables:
 
 
 @dataclass
-class Desk:
+class TradingClient:
     client: httpx.Client
     headers: Headers
     account: Body
@@ -152,17 +152,19 @@ class Desk:
             query["next_cursor"] = answer["next_cursor"]
 
 
-def open_desk(world: World, tables: Tables, caller: str = "key_all", admin: str = "admin", **changes: Any) -> Desk:
+def open_trading_client(
+    tenants: Tenants, tables: Tables, caller: str = "key_all", admin: str = "admin", **changes: Any
+) -> TradingClient:
     """A new account; a remote one gets its credential."""
     body = {"name": "desk", "broker": "paper", "environment": "paper"} | changes
-    answer = world.client.post("/v1/accounts", json=body, headers=world.callers[admin])
+    answer = tenants.client.post("/v1/accounts", json=body, headers=tenants.callers[admin])
     assert answer.status_code == 201, answer.text
-    desk = Desk(world.client, world.callers[caller], answer.json(), tables)
+    trading_client = TradingClient(tenants.client, tenants.callers[caller], answer.json(), tables)
     if body["broker"] == "remote":
-        url = f"/v1/accounts/{desk.account['id']}/credentials"
-        stored = world.client.post(url, json={"secrets": REMOTE_SECRETS}, headers=world.callers[admin])
+        url = f"/v1/accounts/{trading_client.account['id']}/credentials"
+        stored = tenants.client.post(url, json={"secrets": REMOTE_SECRETS}, headers=tenants.callers[admin])
         assert stored.status_code == 201, stored.text
-    return desk
+    return trading_client
 
 
 def pointers(answer: httpx.Response) -> list[str]:

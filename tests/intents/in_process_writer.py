@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
+import pytest
 
 from trading_intents.brokers.registry import installed_brokers
 from trading_intents.clock import SystemClock
@@ -26,10 +27,15 @@ from trading_intents.telemetry import Metrics, make_log
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
 POOL_SIZE = 5
+# The folder's tests run a second time with the ordinary write path alone: `make test` sets this.
+IS_OPTIMISTIC = os.environ.get("TESTED_WRITE_PATH") != "ordinary"
+needs_optimistic_path = pytest.mark.skipif(
+    not IS_OPTIMISTIC, reason="about the optimistic write path: run it without TESTED_WRITE_PATH=ordinary"
+)
 
 
 @dataclass
-class Office:
+class InProcessWriter:
     writer: Writer
     pool: Pool
     metrics: Metrics
@@ -67,7 +73,9 @@ class Office:
 
 
 @contextlib.asynccontextmanager
-async def open_office(login: Secret, owner_url: Secret, accounts: int = 3, run: bool = True) -> AsyncIterator[Office]:
+async def open_in_process_writer(
+    login: Secret, owner_url: Secret, accounts: int = 3, run: bool = True
+) -> AsyncIterator[InProcessWriter]:
     """`login` may lead through a proxy; the owner's way is always clear."""
     owner = await asyncpg.connect(owner_url.reveal())
     organization, key = await furnish(owner)
@@ -76,10 +84,10 @@ async def open_office(login: Secret, owner_url: Secret, accounts: int = 3, run: 
     async with open_database(login, POOL_SIZE, log, metrics) as database, open_signals(login, log) as signals:
         link = Pipeline(login, SERVICE_ROLE, LOCK_LIMIT_SECONDS)
         tools = BatchDependencies(link, installed_brokers(log), id_text_maker(), clock)
-        writer = Writer(tools, database.service, signals, metrics, log)
+        writer = Writer(tools, database.service, signals, metrics, log, IS_OPTIMISTIC)
         task = asyncio.create_task(writer.run() if run else asyncio.sleep(0))
         try:
-            yield Office(writer, database.service, metrics, owner, organization, key, made)
+            yield InProcessWriter(writer, database.service, metrics, owner, organization, key, made)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

@@ -12,9 +12,9 @@ import pytest
 
 from tests.conftest import Urls
 from tests.intents.conftest import Opener
-from tests.intents.http_client import Desk, Tables, cancel, create, limit, replace
-from tests.tenants import World
-from trading_intents.audit import KeptHeads, Verified, verify
+from tests.intents.http_client import Tables, TradingClient, cancel, create, limit, replace
+from tests.tenants import Tenants
+from trading_intents.intents.audit import KeptHeads, Verified, verify
 from trading_intents.intents.writing.record import FIRST_HASH, chain
 from trading_intents.storage.database import WORKER_ROLE, open_pool
 from trading_intents.telemetry import Metrics
@@ -28,7 +28,7 @@ WHERE h.account_id = $account AND a.account_id = $account AND a.seq = 5
 """
 NO_ORDERS = "DELETE FROM orders WHERE account_id = $account"
 
-Verifier = Callable[[Desk], Verified]
+Verifier = Callable[[TradingClient], Verified]
 
 
 @pytest.fixture
@@ -45,45 +45,45 @@ def forger(tables: Tables) -> Iterator[Tables]:
 
 
 @pytest.fixture
-def full_desk(forger: Tables, desk: Desk) -> Desk:
-    intent = desk.accepted(create(limit(), "MSFT"))["intent_id"]
-    desk.accepted(replace(intent, limit("11")))
-    desk.accepted(cancel(intent))
+def full_client(forger: Tables, trading_client: TradingClient) -> TradingClient:
+    intent = trading_client.accepted(create(limit(), "MSFT"))["intent_id"]
+    trading_client.accepted(replace(intent, limit("11")))
+    trading_client.accepted(cancel(intent))
     for _ in range(ACTIONS - 3):
-        desk.accepted(create())
-    return desk
+        trading_client.accepted(create())
+    return trading_client
 
 
 @pytest.fixture
-def verified(world_database: Urls) -> Verifier:
+def verified(tenants_database: Urls) -> Verifier:
     """One account, as the command sees it, without the second that a command takes to start."""
 
     async def work(account_id: UUID) -> Verified:
-        async with open_pool(world_database.login, WORKER_ROLE, 1, Metrics()) as pool:
+        async with open_pool(tenants_database.login, WORKER_ROLE, 1, Metrics()) as pool:
             (found,) = [found async for found in verify(pool, account_id, KeptHeads(), lambda count: None)]
         return found
 
-    return lambda desk: asyncio.run(work(UUID(desk.account["id"])))
+    return lambda trading_client: asyncio.run(work(UUID(trading_client.account["id"])))
 
 
-def told(world: World, desk: Desk, *arguments: str) -> tuple[int, str]:
+def told(tenants: Tenants, trading_client: TradingClient, *arguments: str) -> tuple[int, str]:
     """The command's exit code, and what it says of this account."""
-    done = world.platform.run("audit", "verify", *arguments)
+    done = tenants.platform.run("audit", "verify", *arguments)
     assert done.stderr == "", done.stderr
-    lines = [line for line in done.stdout.splitlines() if desk.account["id"] in line]
-    return done.returncode, "".join(lines).removeprefix(f"account {desk.account['id']}, ")
+    lines = [line for line in done.stdout.splitlines() if trading_client.account["id"] in line]
+    return done.returncode, "".join(lines).removeprefix(f"account {trading_client.account['id']}, ")
 
 
-def only(desk: Desk, *arguments: str) -> tuple[str, ...]:
-    return ("--account", desk.account["id"], *arguments)
+def only(trading_client: TradingClient, *arguments: str) -> tuple[str, ...]:
+    return ("--account", trading_client.account["id"], *arguments)
 
 
-def change(forger: Tables, desk: Desk, statement: str) -> None:
-    forger.execute(statement.replace("$account", f"'{desk.account['id']}'"))
+def change(forger: Tables, trading_client: TradingClient, statement: str) -> None:
+    forger.execute(statement.replace("$account", f"'{trading_client.account['id']}'"))
 
 
-def test_a_log_as_it_was_written_is_sound(world: World, full_desk: Desk) -> None:
-    done = world.platform.run("audit", "verify", *only(full_desk))
+def test_a_log_as_it_was_written_is_sound(tenants: Tenants, full_client: TradingClient) -> None:
+    done = tenants.platform.run("audit", "verify", *only(full_client))
     first, *rest = done.stdout.splitlines()
     assert (done.returncode, first) == (0, f"1 accounts, {ACTIONS} actions followed, 0 accounts damaged")
     assert "Not proved" in "".join(rest)
@@ -175,36 +175,36 @@ def test_a_log_as_it_was_written_is_sound(world: World, full_desk: Desk) -> None
     ],
 )
 def test_the_first_bad_action_is_named(
-    full_desk: Desk, forger: Tables, verified: Verifier, statement: str, said: str
+    full_client: TradingClient, forger: Tables, verified: Verifier, statement: str, said: str
 ) -> None:
-    change(forger, full_desk, statement)
-    found = verified(full_desk)
+    change(forger, full_client, statement)
+    found = verified(full_client)
     assert f"action {found.bad_seq}: {found.wrong}".startswith(said)
 
 
 def test_a_chain_that_was_rewritten_as_a_whole_is_found_by_a_head_kept_elsewhere(
-    world: World, full_desk: Desk, forger: Tables, verified: Verifier, tmp_path: Path
+    tenants: Tenants, full_client: TradingClient, forger: Tables, verified: Verifier, tmp_path: Path
 ) -> None:
     kept = str(tmp_path / "heads")
-    (tmp_path / "heads").write_text(world.platform.run("audit", "anchor").stdout)
-    full_desk.accepted(create())
-    assert told(world, full_desk, *only(full_desk, "--against", kept)) == (0, ""), "appended since: no damage"
-    rewrite(full_desk, forger)
-    assert (verified(full_desk).bad_seq, verified(full_desk).wrong) == (2, "its event told another quantity")
-    change(forger, full_desk, "DELETE FROM stream_events WHERE account_id = $account")
-    assert verified(full_desk).bad_seq is None, "nothing in the database tells once the events are gone"
-    code, said = told(world, full_desk, *only(full_desk, "--against", kept))
+    (tmp_path / "heads").write_text(tenants.platform.run("audit", "anchor").stdout)
+    full_client.accepted(create())
+    assert told(tenants, full_client, *only(full_client, "--against", kept)) == (0, ""), "appended since: no damage"
+    rewrite(full_client, forger)
+    assert (verified(full_client).bad_seq, verified(full_client).wrong) == (2, "its event told another quantity")
+    change(forger, full_client, "DELETE FROM stream_events WHERE account_id = $account")
+    assert verified(full_client).bad_seq is None, "nothing in the database tells once the events are gone"
+    code, said = told(tenants, full_client, *only(full_client, "--against", kept))
     assert (code, said.partition(":")[0]) == (1, "action 8")
-    change(forger, full_desk, "DELETE FROM actions WHERE account_id = $account")
-    change(forger, full_desk, f"DELETE FROM account_heads WHERE account_id = $account; {NO_ORDERS}")
-    code, said = told(world, full_desk, *only(full_desk, "--against", kept))
+    change(forger, full_client, "DELETE FROM actions WHERE account_id = $account")
+    change(forger, full_client, f"DELETE FROM account_heads WHERE account_id = $account; {NO_ORDERS}")
+    code, said = told(tenants, full_client, *only(full_client, "--against", kept))
     assert (code, said) == (1, "action 1: it is missing: the log is cut off, the kept head was at 8")
 
 
-def rewrite(desk: Desk, forger: Tables) -> None:
+def rewrite(trading_client: TradingClient, forger: Tables) -> None:
     """As if the second action had never said what it said: with every later hash, and the head."""
     last = FIRST_HASH
-    account_id = desk.account["id"]
+    account_id = trading_client.account["id"]
     query = "SELECT seq, record FROM actions WHERE account_id = $1::text::uuid ORDER BY seq"
     for row in forger.fetch(query, account_id):
         record = row["record"].replace('"11"', '"12"')
@@ -214,27 +214,27 @@ def rewrite(desk: Desk, forger: Tables) -> None:
     forger.execute("UPDATE account_heads SET hash = $2 WHERE account_id = $1::text::uuid", account_id, last)
 
 
-def test_what_cannot_be_verified_is_said_in_a_line(world: World, tmp_path: Path) -> None:
+def test_what_cannot_be_verified_is_said_in_a_line(tenants: Tenants, tmp_path: Path) -> None:
     (tmp_path / "heads").write_text("nonsense\n")
     for arguments, said in (
         (("--against", str(tmp_path / "heads")), "is not what `audit anchor` prints"),
         (("--account", "0190a1b2-0000-7000-8000-000000000000"), "no such account"),
     ):
-        done = world.platform.run("audit", "verify", *arguments)
+        done = tenants.platform.run("audit", "verify", *arguments)
         assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
         assert said in done.stderr
 
 
 def test_all_accounts_are_verified_and_each_damaged_one_named(
-    world: World, opener: Opener, forger: Tables, tmp_path: Path
+    tenants: Tenants, opener: Opener, forger: Tables, tmp_path: Path
 ) -> None:
     good, cut, edited = opener(), opener(), opener()
-    for desk in (good, cut, edited):
-        desk.accepted(create())
-        desk.accepted(create())
+    for trading_client in (good, cut, edited):
+        trading_client.accepted(create())
+        trading_client.accepted(create())
     change(forger, cut, "DELETE FROM actions WHERE account_id = $account AND seq = 2")
     change(forger, edited, "UPDATE actions SET record = record || ' ' WHERE account_id = $account AND seq = 1")
-    done = world.platform.run("audit", "verify", "--heads", str(tmp_path / "heads"))
+    done = tenants.platform.run("audit", "verify", "--heads", str(tmp_path / "heads"))
     assert done.returncode == 1
     lines = done.stdout.splitlines()
     assert f"account {cut.account['id']}, action 2: it is missing: the log is cut off, its head is at 2" in lines
@@ -244,23 +244,23 @@ def test_all_accounts_are_verified_and_each_damaged_one_named(
     assert cut.account["id"] not in kept
 
 
-def test_submits_meanwhile_are_no_damage(desk: Desk, verified: Verifier) -> None:
-    with submitting(desk) as statuses:
-        followed = [verified(desk) for _ in range(BUSY_ROUNDS)]
+def test_submits_meanwhile_are_no_damage(trading_client: TradingClient, verified: Verifier) -> None:
+    with submitting(trading_client) as statuses:
+        followed = [verified(trading_client) for _ in range(BUSY_ROUNDS)]
     assert [found.wrong for found in followed] == [""] * BUSY_ROUNDS
     assert followed[0].actions < followed[-1].actions
     assert set(statuses) == {202}
 
 
 @contextlib.contextmanager
-def submitting(desk: Desk) -> Iterator[list[int]]:
+def submitting(trading_client: TradingClient) -> Iterator[list[int]]:
     """One command after the other while the block runs."""
     over, begun = threading.Event(), threading.Event()
     statuses: list[int] = []
 
     def submit() -> None:
         while not over.is_set():
-            statuses.append(desk.submit(create()).status_code)
+            statuses.append(trading_client.submit(create()).status_code)
             begun.set()
 
     busy = threading.Thread(target=submit)
@@ -274,18 +274,18 @@ def submitting(desk: Desk) -> Iterator[list[int]]:
 
 
 def test_the_anchor_is_every_accounts_head_and_verifying_writes_the_same(
-    world: World, full_desk: Desk, tmp_path: Path
+    tenants: Tenants, full_client: TradingClient, tmp_path: Path
 ) -> None:
-    done = world.platform.run("audit", "anchor")
+    done = tenants.platform.run("audit", "anchor")
     heads = {line["account_id"]: line for line in map(json.loads, done.stdout.splitlines())}
-    record = full_desk.actions()[-1]
-    assert heads[full_desk.account["id"]] == {
+    record = full_client.actions()[-1]
+    assert heads[full_client.account["id"]] == {
         "account_id": record["account_id"],
         "seq": ACTIONS,
         "hash": record["hash"],
     }
     kept = tmp_path / "heads"
-    assert told(world, full_desk, *only(full_desk, "--heads", str(kept))) == (0, "")
+    assert told(tenants, full_client, *only(full_client, "--heads", str(kept))) == (0, "")
     assert kept.read_text().splitlines() == [line for line in done.stdout.splitlines() if record["account_id"] in line]
-    done = world.platform.run("audit", "verify", *only(full_desk, "--against", str(kept)))
+    done = tenants.platform.run("audit", "verify", *only(full_client, "--against", str(kept)))
     assert (done.returncode, "in the file are the ones" in done.stdout) == (0, True)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.intents.http_client import Body, Tables, create
-from tests.intents.in_process_writer import Office, codes, open_office
+from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
 from tests.intents.test_writer import whole
 from tests.platform import Platform, serving
 from tests.proxy import Verdict, proxied
@@ -52,13 +52,13 @@ def cut() -> CutAtCommit:
 
 
 @pytest.fixture
-async def office(urls: Urls, cut: CutAtCommit) -> AsyncIterator[Office]:
+async def in_process_writer(urls: Urls, cut: CutAtCommit) -> AsyncIterator[InProcessWriter]:
     """By chance a commit is cut before it arrives, or before it is answered."""
     chance = seeded("cuts")
     cut.choose = lambda: chance.choice((Verdict.CUT_UNSENT, Verdict.CUT_UNANSWERED))
     with proxied(urls.login, cut.look) as (_, login):
-        async with open_office(login, urls.owner) as office:
-            yield office
+        async with open_in_process_writer(login, urls.owner) as in_process_writer:
+            yield in_process_writer
 
 
 @pytest.fixture
@@ -130,37 +130,47 @@ def test_cuts_at_commit_double_nothing_and_tell_nothing_wrong(
     assert [status for status, _ in told.values()].count(202) > len(told) // 2, "the server is asked how it ended"
 
 
-async def test_a_commit_whose_answer_is_lost_is_told_as_recorded(office: Office, cut: CutAtCommit) -> None:
+async def test_a_commit_whose_answer_is_lost_is_told_as_recorded(
+    in_process_writer: InProcessWriter, cut: CutAtCommit
+) -> None:
     """The server can be asked at once, so nobody is left in doubt; and what did not arrive is simply sent again."""
     for number in range(1, 21):
         cut.left = 1
-        outcome = await office.writer.submit(office.create(office.accounts[0]))
+        outcome = await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
         assert outcome.seq == number
     assert cut.left == 0
-    assert await whole(office) == [20]
+    assert await whole(in_process_writer) == [20]
 
 
-async def test_a_commit_that_never_arrives_is_given_up(office: Office, cut: CutAtCommit) -> None:
+async def test_a_commit_that_never_arrives_is_given_up(in_process_writer: InProcessWriter, cut: CutAtCommit) -> None:
     """The server knows that nothing was recorded each time; but what ends it whenever it commits must not go on."""
     cut.left, cut.choose = 100, lambda: Verdict.CUT_UNSENT
-    outcome = await asyncio.wait_for(office.submit(office.create(office.accounts[0])), 10)
+    outcome = await asyncio.wait_for(
+        in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0])), 10
+    )
     assert codes([outcome]) == ["unavailable"]
     assert cut.made[Verdict.CUT_UNSENT] == sum(cut.made.values()) == MAX_LOST_COMMITS + 1
-    assert await office.count("actions") == 0
+    assert await in_process_writer.count("actions") == 0
     cut.left = 0
-    assert codes([await office.submit(office.create(office.accounts[0]))]) == ["recorded"]
+    assert codes([await in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0]))]) == [
+        "recorded"
+    ]
 
 
-async def test_an_end_that_stays_unknown_is_told_so(office: Office, cut: CutAtCommit) -> None:
+async def test_an_end_that_stays_unknown_is_told_so(in_process_writer: InProcessWriter, cut: CutAtCommit) -> None:
     """Nobody can be asked for three seconds: it may be recorded or not, and the answer says just that."""
-    await office.writer.submit(office.create(office.accounts[0]))
+    await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
     cut.left, cut.is_last = 1, True
-    assert codes([await office.submit(office.create(office.accounts[0]))]) == ["outcome_unknown"]
+    assert codes([await in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0]))]) == [
+        "outcome_unknown"
+    ]
     cut.is_over = False
-    assert await office.count("actions") in (1, 2)
+    assert await in_process_writer.count("actions") in (1, 2)
 
     async def back() -> bool:
-        return codes([await office.submit(office.create(office.accounts[0]))]) == ["recorded"]
+        return codes([await in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0]))]) == [
+            "recorded"
+        ]
 
     await eventually_async(back, 5)
-    await whole(office)
+    await whole(in_process_writer)

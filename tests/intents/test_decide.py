@@ -19,7 +19,6 @@ from trading_intents.intents.model import (
     FINAL_STATUSES,
     Accepted,
     AccountState,
-    ActionType,
     Cancel,
     Create,
     EarlierAction,
@@ -32,7 +31,7 @@ from trading_intents.intents.model import (
     SubmissionState,
     decide,
 )
-from trading_intents.trading import Environment, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
+from trading_intents.trading import ActionType, Environment, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 
 NOW = datetime(2026, 1, 5, 15, 0, tzinfo=UTC)
 MINE, OTHER, ACCOUNT, INTENT, KEY = (str(uuid4()) for _ in range(5))

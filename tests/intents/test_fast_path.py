@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.intents.http_client import Desk, cancel, create, limit, replace
+from tests.intents.http_client import TradingClient, cancel, create, limit, replace
 from tests.intents.ways import RECEIPT, REPLAYED, Ways, shown
-from tests.tenants import World
+from tests.tenants import Tenants
 from trading_intents.config import Rate
 from trading_intents.errors import ControlRejected, IntentClosed, InternalError, OutcomeUnknown, Unavailable
 from trading_intents.intents.writing.queue import Outcome
@@ -49,8 +49,8 @@ HEADERS: dict[str, dict[str, str]] = {
 
 
 @pytest.fixture
-def connection(world: World) -> http.client.HTTPConnection:
-    parts = urlsplit(world.platform.url)
+def connection(tenants: Tenants) -> http.client.HTTPConnection:
+    parts = urlsplit(tenants.platform.url)
     return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
 
 
@@ -65,46 +65,46 @@ def send(connection: http.client.HTTPConnection, path: str, body: bytes, headers
 @pytest.mark.parametrize("named", HEADERS)
 @pytest.mark.parametrize("body", BODIES)
 def test_both_ways_give_the_same_answer(
-    desk: Desk, connection: http.client.HTTPConnection, body: str, named: str
+    trading_client: TradingClient, connection: http.client.HTTPConnection, body: str, named: str
 ) -> None:
     """A request that asks for the connection's end goes the handler's way."""
-    headers = {"content-type": "application/json", **desk.headers, **HEADERS[named]}
-    send(connection, desk.url, b"{}", headers)  # the key is known from here on
+    headers = {"content-type": "application/json", **trading_client.headers, **HEADERS[named]}
+    send(connection, trading_client.url, b"{}", headers)  # the key is known from here on
     if "idempotency-key" in headers:
         headers["idempotency-key"] += f"-{body}"[:20]
-    first = send(connection, desk.url, BODIES[body], headers)
+    first = send(connection, trading_client.url, BODIES[body], headers)
     if "idempotency-key" in headers and first[0] == 202:
         headers["idempotency-key"] += "2"
-    second = send(connection, desk.url, BODIES[body], headers | {"connection": "close"})
+    second = send(connection, trading_client.url, BODIES[body], headers | {"connection": "close"})
     assert first == second
 
 
-def test_who_closes_its_half_after_a_submit_is_answered(desk: Desk, world: World) -> None:
+def test_who_closes_its_half_after_a_submit_is_answered(trading_client: TradingClient, tenants: Tenants) -> None:
     """Ten of them: whether the answer or the end of data comes first is chance."""
-    parts = urlsplit(world.platform.url)
+    parts = urlsplit(tenants.platform.url)
     for _ in range(10):
         with socket.create_connection((parts.hostname, parts.port or 80), timeout=10) as wire:
-            wire.sendall(written(desk, BODIES["create"]))
+            wire.sendall(written(trading_client, BODIES["create"]))
             wire.shutdown(socket.SHUT_WR)
             answer = wire.makefile("rb").read()
         assert answer.startswith(b"HTTP/1.1 202 ")
-    assert len(desk.actions()) == 10
+    assert len(trading_client.actions()) == 10
 
 
-def written(desk: Desk, body: bytes, request_id: str = "mine") -> bytes:
-    head = "".join(f"{name}: {value}\r\n" for name, value in desk.headers.items())
+def written(trading_client: TradingClient, body: bytes, request_id: str = "mine") -> bytes:
+    head = "".join(f"{name}: {value}\r\n" for name, value in trading_client.headers.items())
     return (
-        f"POST {desk.url} HTTP/1.1\r\nhost: x\r\n{head}x-request-id: {request_id}\r\n"
+        f"POST {trading_client.url} HTTP/1.1\r\nhost: x\r\n{head}x-request-id: {request_id}\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
         + body
     )
 
 
-def test_answers_of_piped_requests_keep_their_order(desk: Desk, world: World) -> None:
+def test_answers_of_piped_requests_keep_their_order(trading_client: TradingClient, tenants: Tenants) -> None:
     """Quick ones and others by turns on one connection, all sent before the first is answered."""
-    parts = urlsplit(world.platform.url)
+    parts = urlsplit(tenants.platform.url)
     bodies = [BODIES[name] for name in ("create", "zero", "limit", "no JSON", "create")]
-    requests = b"".join(written(desk, body, f"n{number}") for number, body in enumerate(bodies))
+    requests = b"".join(written(trading_client, body, f"n{number}") for number, body in enumerate(bodies))
     with socket.create_connection((parts.hostname, parts.port or 80), timeout=10) as wire:
         wire.sendall(requests)
         received = b""
@@ -179,4 +179,4 @@ async def test_a_refusal_is_counted_once_and_a_full_writer_costs_one_token() -> 
     answer = await full.ask(BODIES["create"], {}, fast=True)
     left = b'"submits";r=99;t=1, "organization_submits";r=99;t=1'
     assert (answer.status, dict(answer.headers)[b"ratelimit"]) == (503, left)
-    assert (limited.quick_answers, full.quick_answers) == (1, 0)
+    assert (limited.fast_answers, full.fast_answers) == (1, 0)

@@ -14,6 +14,7 @@ import pytest
 
 from tests.conftest import Databases, Urls
 from tests.intents.http_client import Body, Tables, cancel, create
+from tests.intents.in_process_writer import needs_optimistic_path
 from tests.old_postgres import postgres_15
 from tests.platform import Platform, serving
 from tests.proxy import FaultProxy, Verdict, proxied
@@ -143,7 +144,8 @@ MOMENTS = {
 }
 
 
-@pytest.mark.alone(seconds=SERVED_SECONDS)
+@needs_optimistic_path
+@pytest.mark.exclusive(seconds=SERVED_SECONDS)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_an_organization_is_served_again_in_time_and_the_others_all_along(
     market: Market, freezer: Freezer, moment: str
@@ -170,7 +172,7 @@ def test_an_organization_is_served_again_in_time_and_the_others_all_along(
     assert market.recorded() == sorted([2 + MEANWHILE, before + 2 + (frozen_status == 202)])
 
 
-@pytest.mark.alone(seconds=SERVED_SECONDS)
+@pytest.mark.exclusive(seconds=SERVED_SECONDS)
 @pytest.mark.parametrize("market", ["worker"], indirect=True)
 def test_a_frozen_worker_keeps_an_order_no_longer(market: Market, freezer: Freezer) -> None:
     """It stops before it marks the order as sent, which would be the last statement of its transaction."""

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.in_process_writer import Office, add_account, codes, furnish, open_office
+from tests.intents.in_process_writer import InProcessWriter, add_account, codes, furnish, open_in_process_writer
 from tests.intents.test_writer import whole
 from tests.waiting import eventually_async
 from trading_intents.brokers.registry import installed_brokers
@@ -36,9 +36,9 @@ LOCKS = {
 
 
 @pytest.fixture
-async def office(urls: Urls) -> AsyncIterator[Office]:
-    async with open_office(urls.login, urls.owner) as office:
-        yield office
+async def in_process_writer(urls: Urls) -> AsyncIterator[InProcessWriter]:
+    async with open_in_process_writer(urls.login, urls.owner) as in_process_writer:
+        yield in_process_writer
 
 
 @pytest.fixture
@@ -49,23 +49,23 @@ async def holder(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
     await connection.close()
 
 
-async def creates_of(office: Office, count: int) -> list[Submission]:
+async def creates_of(in_process_writer: InProcessWriter, count: int) -> list[Submission]:
     """Of so many other organizations."""
     made = []
     for _ in range(count):
-        organization, key = await furnish(office.owner)
-        account: UUID = await add_account(office.owner, organization)
-        command = office.create(account).command
+        organization, key = await furnish(in_process_writer.owner)
+        account: UUID = await add_account(in_process_writer.owner, organization)
+        command = in_process_writer.create(account).command
         made.append(Submission(str(account), str(organization), str(key), command, None, None, None))
     return made
 
 
-async def recorded(office: Office, submissions: list[Submission]) -> bool:
-    return codes(await office.submit_all(submissions)) == ["recorded"] * len(submissions)
+async def recorded(in_process_writer: InProcessWriter, submissions: list[Submission]) -> bool:
+    return codes(await in_process_writer.submit_all(submissions)) == ["recorded"] * len(submissions)
 
 
-async def waiters(office: Office) -> int:
-    found: int = await office.owner.fetchval(
+async def waiters(in_process_writer: InProcessWriter) -> int:
+    found: int = await in_process_writer.owner.fetchval(
         "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()"
     )
     return found
@@ -74,53 +74,58 @@ async def waiters(office: Office) -> int:
 @pytest.mark.parametrize("is_remembered", [True, False], ids=["ahead", "asked"])
 @pytest.mark.parametrize("lock", LOCKS)
 async def test_a_lock_of_one_organization_keeps_no_other_waiting(
-    office: Office, holder: asyncpg.Connection, lock: str, is_remembered: bool
+    in_process_writer: InProcessWriter, holder: asyncpg.Connection, lock: str, is_remembered: bool
 ) -> None:
-    others = await creates_of(office, 3)
-    made = await office.writer.submit(office.create(office.accounts[0]))
-    await office.owner.execute("UPDATE outbox SET due_at = now() + interval '1 hour'")  # which a CANCEL takes back
+    others = await creates_of(in_process_writer, 3)
+    made = await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
+    await in_process_writer.owner.execute(
+        "UPDATE outbox SET due_at = now() + interval '1 hour'"
+    )  # which a CANCEL takes back
     if is_remembered:
-        assert await recorded(office, [office.create(office.accounts[0]), *others])
-    cancel, create = office.cancel(office.accounts[0], made.intent_id), office.create(office.accounts[0])
+        assert await recorded(in_process_writer, [in_process_writer.create(in_process_writer.accounts[0]), *others])
+    cancel, create = (
+        in_process_writer.cancel(in_process_writer.accounts[0], made.intent_id),
+        in_process_writer.create(in_process_writer.accounts[0]),
+    )
     needs = cancel if lock in ("the order", "the row of the queue") else create
     transaction = holder.transaction()
     await transaction.start()
-    await holder.execute(LOCKS[lock], office.organization)
-    held = asyncio.create_task(office.submit(needs))
-    assert await recorded(office, others), "in one batch with it"
+    await holder.execute(LOCKS[lock], in_process_writer.organization)
+    held = asyncio.create_task(in_process_writer.submit(needs))
+    assert await recorded(in_process_writer, others), "in one batch with it"
     for _ in range(MEANWHILE):
-        assert await recorded(office, others)
+        assert await recorded(in_process_writer, others)
     assert not held.done()
     await transaction.rollback()
     assert codes([await held]) == ["recorded"], "it waited, and went on once the lock was free"
-    assert await recorded(office, [create, *others])
+    assert await recorded(in_process_writer, [create, *others])
 
 
 async def test_an_account_that_is_held_keeps_no_other_of_its_organization_waiting(
-    office: Office, holder: asyncpg.Connection
+    in_process_writer: InProcessWriter, holder: asyncpg.Connection
 ) -> None:
-    first, *free = office.accounts
+    first, *free = in_process_writer.accounts
     async with holder.transaction():
         await holder.execute("SELECT FROM account_heads WHERE account_id = $1 FOR UPDATE", first)
-        held = asyncio.create_task(office.submit(office.create(first)))
+        held = asyncio.create_task(in_process_writer.submit(in_process_writer.create(first)))
         for _ in range(MEANWHILE):
-            assert await recorded(office, [office.create(account) for account in free])
+            assert await recorded(in_process_writer, [in_process_writer.create(account) for account in free])
         assert not held.done()
     assert codes([await held]) == ["recorded"]
-    assert await whole(office) == [1, MEANWHILE, MEANWHILE]
+    assert await whole(in_process_writer) == [1, MEANWHILE, MEANWHILE]
 
 
 async def test_more_held_organizations_than_connections_all_get_their_turn(
-    office: Office, holder: asyncpg.Connection
+    in_process_writer: InProcessWriter, holder: asyncpg.Connection
 ) -> None:
-    others = await creates_of(office, 2 * lock_waits.MAX_CONNECTIONS)
-    assert await recorded(office, others)
+    others = await creates_of(in_process_writer, 2 * lock_waits.MAX_CONNECTIONS)
+    assert await recorded(in_process_writer, others)
     async with holder.transaction():
         await holder.execute("SELECT FROM stream_heads FOR UPDATE")
-        held = [asyncio.create_task(office.submit(each)) for each in others]
+        held = [asyncio.create_task(in_process_writer.submit(each)) for each in others]
 
         async def waits() -> bool:
-            return await waiters(office) == lock_waits.MAX_CONNECTIONS
+            return await waiters(in_process_writer) == lock_waits.MAX_CONNECTIONS
 
         await eventually_async(waits, 2)
         assert not any(task.done() for task in held)
@@ -128,61 +133,67 @@ async def test_more_held_organizations_than_connections_all_get_their_turn(
 
 
 async def test_a_cancel_of_the_platforms_own_waits_for_no_lock_for_long(
-    office: Office, holder: asyncpg.Connection, urls: Urls
+    in_process_writer: InProcessWriter, holder: asyncpg.Connection, urls: Urls
 ) -> None:
     """One connection is for all organizations: whoever meets a held one asks again later."""
-    (other,) = await creates_of(office, 1)
-    mine = await office.writer.submit(office.create(office.accounts[0]))
-    theirs = await office.writer.submit(other)
+    (other,) = await creates_of(in_process_writer, 1)
+    mine = await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
+    theirs = await in_process_writer.writer.submit(other)
     log, link = make_log("critical"), Pipeline(urls.login, WORKER_ROLE, LOCK_LIMIT_SECONDS)
     async with open_signals(urls.login, log) as signals:
         cancels = PlatformCancels(
             BatchDependencies(link, installed_brokers(log), id_text_maker(), SystemClock()), signals
         )
         async with holder.transaction():
-            await holder.execute(LOCKS["the stream"], office.organization)
-            held = cancels.append(str(office.organization), str(office.accounts[0]), mine.intent_id)
+            await holder.execute(LOCKS["the stream"], in_process_writer.organization)
+            held = cancels.append(
+                str(in_process_writer.organization), str(in_process_writer.accounts[0]), mine.intent_id
+            )
             free = cancels.append(other.organization_id, other.account_id, theirs.intent_id)
             outcomes = await asyncio.gather(held, free, return_exceptions=True)
             assert isinstance(outcomes[0], Unavailable)
             assert outcomes[1] is True
-        assert await cancels.append(str(office.organization), str(office.accounts[0]), mine.intent_id)
+        assert await cancels.append(
+            str(in_process_writer.organization), str(in_process_writer.accounts[0]), mine.intent_id
+        )
         cancels.close()
 
 
-async def test_a_command_that_is_given_up_leaves_nothing_behind(office: Office, holder: asyncpg.Connection) -> None:
-    account = office.accounts[0]
-    assert await recorded(office, [office.create(account)])
+async def test_a_command_that_is_given_up_leaves_nothing_behind(
+    in_process_writer: InProcessWriter, holder: asyncpg.Connection
+) -> None:
+    account = in_process_writer.accounts[0]
+    assert await recorded(in_process_writer, [in_process_writer.create(account)])
     async with holder.transaction():
         await holder.execute("SELECT FROM stream_heads FOR UPDATE")
-        assert codes([await office.submit(office.create(account))]) == ["unavailable"]
+        assert codes([await in_process_writer.submit(in_process_writer.create(account))]) == ["unavailable"]
 
         async def nobody_waits() -> bool:
-            return await waiters(office) == 0
+            return await waiters(in_process_writer) == 0
 
         await eventually_async(nobody_waits, 1)
-    assert await recorded(office, [office.create(account)])
-    assert await whole(office) == [2]
+    assert await recorded(in_process_writer, [in_process_writer.create(account)])
+    assert await whole(in_process_writer) == [2]
 
 
 async def test_a_caller_who_leaves_while_his_command_waits_takes_it_with_him(
-    office: Office, holder: asyncpg.Connection
+    in_process_writer: InProcessWriter, holder: asyncpg.Connection
 ) -> None:
-    account = office.accounts[0]
+    account = in_process_writer.accounts[0]
     async with holder.transaction():
         await holder.execute("SELECT FROM account_heads FOR UPDATE")
-        held = asyncio.create_task(office.submit(office.create(account)))
+        held = asyncio.create_task(in_process_writer.submit(in_process_writer.create(account)))
 
         async def waits() -> bool:
-            return await waiters(office) == 1
+            return await waiters(in_process_writer) == 1
 
         await eventually_async(waits, 2)
         held.cancel()
         await asyncio.gather(held, return_exceptions=True)
 
         async def nobody_waits() -> bool:
-            return await waiters(office) == 0
+            return await waiters(in_process_writer) == 0
 
         await eventually_async(nobody_waits, 2)
-    assert await recorded(office, [office.create(account)])
-    assert await whole(office) == [1]
+    assert await recorded(in_process_writer, [in_process_writer.create(account)])
+    assert await whole(in_process_writer) == [1]

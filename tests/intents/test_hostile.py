@@ -15,8 +15,8 @@ import pytest
 from tests.intents.conftest import Opener
 from tests.intents.http_client import (
     Body,
-    Desk,
     Tables,
+    TradingClient,
     cancel,
     create,
     dumps,
@@ -86,22 +86,24 @@ def put(body: Body, pointer: str, value: Any) -> Body:
 
 
 @pytest.fixture(scope="module")
-def hostile(opener: Opener) -> Desk:
+def hostile(opener: Opener) -> TradingClient:
     return opener()
 
 
 @pytest.fixture(autouse=True)
-def nothing_written(tables: Tables, hostile: Desk) -> Iterator[None]:
+def nothing_written(tables: Tables, hostile: TradingClient) -> Iterator[None]:
     before = tables.counts()
     yield
     assert tables.counts() == before
     assert hostile.client.get("/readyz").status_code == 200
 
 
-def told(desk: Desk, content: bytes, headers: dict[str, str] | None = None) -> httpx.Response:
+def told(trading_client: TradingClient, content: bytes, headers: dict[str, str] | None = None) -> httpx.Response:
     """An answer that is some 4xx, in time."""
     before = time.monotonic()
-    answer = desk.client.post(desk.url, content=content, headers=desk.headers | JSON | (headers or {}))
+    answer = trading_client.client.post(
+        trading_client.url, content=content, headers=trading_client.headers | JSON | (headers or {})
+    )
     took = time.monotonic() - before
     assert 400 <= answer.status_code < 500, (content[:200], answer.text)
     assert took < ANSWER_SECONDS, (content[:200], took)
@@ -110,7 +112,9 @@ def told(desk: Desk, content: bytes, headers: dict[str, str] | None = None) -> h
 
 
 @pytest.mark.parametrize(("pointer", "values"), FIELDS, ids=[pointer for pointer, _ in FIELDS])
-def test_every_bad_value_of_a_field_is_refused_there(hostile: Desk, pointer: str, values: tuple[Any, ...]) -> None:
+def test_every_bad_value_of_a_field_is_refused_there(
+    hostile: TradingClient, pointer: str, values: tuple[Any, ...]
+) -> None:
     for value in values:
         answer = told(hostile, dumps(put(body_for(pointer), pointer, value)))
         assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed"), (value, answer.text)
@@ -121,7 +125,7 @@ def test_every_bad_value_of_a_field_is_refused_there(hostile: Desk, pointer: str
         assert error["detail"]
 
 
-def test_a_number_that_is_not_text_is_told_why(hostile: Desk) -> None:
+def test_a_number_that_is_not_text_is_told_why(hostile: TradingClient) -> None:
     for pointer in (f"/command/payload/spec/Limit/{name}" for name in ("quantity", "limit_price")):
         for value in (10, 10.5, 0.1):
             answer = told(hostile, dumps(put(body_for(pointer), pointer, value)))
@@ -140,7 +144,7 @@ def test_a_number_that_is_not_text_is_told_why(hostile: Desk) -> None:
         "/command/payload/spec/Limit",
     ],
 )
-def test_a_field_that_nobody_asked_for_is_refused_at_every_level(hostile: Desk, pointer: str) -> None:
+def test_a_field_that_nobody_asked_for_is_refused_at_every_level(hostile: TradingClient, pointer: str) -> None:
     ours = ("organization_id", "seq", "version", "intent_id", "account_id", "hash", "created_at", "environment")
     odd = (
         "x",
@@ -174,7 +178,7 @@ def test_a_field_that_nobody_asked_for_is_refused_at_every_level(hostile: Desk, 
     ]
     + [f"/command/payload/spec/StopLimit/{name}" for name in AMOUNTS],
 )
-def test_a_field_that_is_missing_is_named(hostile: Desk, pointer: str) -> None:
+def test_a_field_that_is_missing_is_named(hostile: TradingClient, pointer: str) -> None:
     body = create(copy.deepcopy(stop_limit()))
     *way, last = pointer.removeprefix("/").split("/")
     place: Any = body
@@ -185,7 +189,7 @@ def test_a_field_that_is_missing_is_named(hostile: Desk, pointer: str) -> None:
     assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
 
 
-def test_a_spec_has_exactly_one_key(hostile: Desk) -> None:
+def test_a_spec_has_exactly_one_key(hostile: TradingClient) -> None:
     pairs = [one | other for one, other in itertools.combinations(BODIES.values(), 2)]
     for spec in (*pairs, {}, {"market": {"quantity": "1"}}, {"LIMIT": {}}, {"Stoplimit": {}}, {"Stop_Limit": {}}):
         for body in (create(), replace(str(uuid.uuid4()), market())):
@@ -234,28 +238,28 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_what_cannot_be_read_is_refused(hostile: Desk, name: str) -> None:
+def test_what_cannot_be_read_is_refused(hostile: TradingClient, name: str) -> None:
     answer = told(hostile, UNREADABLE[name])
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_json")
 
 
-def test_text_that_never_ends_is_refused_soon(hostile: Desk) -> None:
+def test_text_that_never_ends_is_refused_soon(hostile: TradingClient) -> None:
     for content in (b'"' + b'\\"' * 30_000, b'"' + b'\\"' * 30_000 + b"\\"):
         assert told(hostile, content).status_code == 400
 
 
 @pytest.mark.parametrize("body", [b"[]", b"1", b'"x"', b"null", b"true", b"{}", b'[{"command": 1}]'])
-def test_a_body_that_is_no_command_is_refused(hostile: Desk, body: bytes) -> None:
+def test_a_body_that_is_no_command_is_refused(hostile: TradingClient, body: bytes) -> None:
     assert told(hostile, body).status_code == 422
 
 
-def test_what_is_too_large_is_refused_unread(hostile: Desk) -> None:
+def test_what_is_too_large_is_refused_unread(hostile: TradingClient) -> None:
     padded = GOOD.encode() + b" " * (64 * 1024)
     for content in (padded, b"[" * 70_000, b"x" * 10_000_000):
         assert told(hostile, content).status_code == 413
 
 
-def test_a_body_without_a_length_is_refused_once_it_is_too_large(hostile: Desk) -> None:
+def test_a_body_without_a_length_is_refused_once_it_is_too_large(hostile: TradingClient) -> None:
     def pieces() -> Iterator[bytes]:
         for _ in range(70):
             yield b" " * 1024
@@ -275,13 +279,13 @@ def test_a_body_without_a_length_is_refused_once_it_is_too_large(hostile: Desk) 
         {"content-encoding": "br"},
     ],
 )
-def test_another_media_type_or_encoding_is_refused(hostile: Desk, headers: dict[str, str]) -> None:
+def test_another_media_type_or_encoding_is_refused(hostile: TradingClient, headers: dict[str, str]) -> None:
     bomb = gzip.compress(b" " * 10_000_000)
     for content in (GOOD.encode(), bomb):
         assert told(hostile, content, headers).status_code == 415
 
 
-def test_a_cancel_is_read_as_strictly(hostile: Desk) -> None:
+def test_a_cancel_is_read_as_strictly(hostile: TradingClient) -> None:
     for value in NO_ID:
         answer = told(hostile, dumps(cancel(value)))
         assert [error["pointer"] for error in answer.json()["errors"]] == ["/command/payload/ref_intent_id"]

@@ -8,11 +8,11 @@ import httpx
 import pytest
 
 from tests.intents.conftest import Opener
-from tests.intents.http_client import Desk, cancel, create, limit, market, replace
+from tests.intents.http_client import TradingClient, cancel, create, limit, market, replace
 from tests.intents.test_refused import change_account, control
 from tests.platform import Platform
-from tests.raw_http import Line
-from tests.tenants import World
+from tests.raw_http import RawHttp
+from tests.tenants import Tenants
 
 KEYS = 50
 EQUAL = 50
@@ -23,124 +23,132 @@ def replayed(answer: httpx.Response) -> bool:
     return bool(answer.headers.get("idempotent-replayed") == "true")
 
 
-def test_the_same_key_and_body_give_the_first_answer_again(desk: Desk) -> None:
-    first = desk.submit(create(limit()), idempotency_key="k")
+def test_the_same_key_and_body_give_the_first_answer_again(trading_client: TradingClient) -> None:
+    first = trading_client.submit(create(limit()), idempotency_key="k")
     assert not replayed(first)
-    before = desk.tables.counts()
+    before = trading_client.tables.counts()
     for _ in range(3):
-        again = desk.submit(create(limit()), idempotency_key="k")
+        again = trading_client.submit(create(limit()), idempotency_key="k")
         assert replayed(again)
         assert again.content == first.content
-    assert desk.tables.counts() == before
-    assert not replayed(desk.submit(create(limit()), idempotency_key="K")), "keys are told apart by case"
-    assert not replayed(desk.submit(create(limit()))), "and who sends none is never replayed"
+    assert trading_client.tables.counts() == before
+    assert not replayed(trading_client.submit(create(limit()), idempotency_key="K")), "keys are told apart by case"
+    assert not replayed(trading_client.submit(create(limit()))), "and who sends none is never replayed"
 
 
-def test_spaces_and_the_order_of_keys_do_not_make_another_body(desk: Desk) -> None:
+def test_spaces_and_the_order_of_keys_do_not_make_another_body(trading_client: TradingClient) -> None:
     body = create(limit()) | {"client_reference_id": "é"}
-    first = desk.submit(body, idempotency_key="k")
+    first = trading_client.submit(body, idempotency_key="k")
     turned = {"client_reference_id": "é", "command": dict(reversed(body["command"].items()))}
-    headers = desk.headers | {"content-type": "application/json", "idempotency-key": "k"}
+    headers = trading_client.headers | {"content-type": "application/json", "idempotency-key": "k"}
     for content in (json.dumps(turned, indent=3), json.dumps(turned, ensure_ascii=False), json.dumps(body)):
-        again = desk.client.post(desk.url, content=content.encode(), headers=headers)
+        again = trading_client.client.post(trading_client.url, content=content.encode(), headers=headers)
         assert replayed(again)
         assert again.content == first.content
 
 
-def test_the_same_key_with_another_body_is_a_conflict(desk: Desk) -> None:
-    intent = desk.submit(create(limit()), idempotency_key="k").json()["intent_id"]
+def test_the_same_key_with_another_body_is_a_conflict(trading_client: TradingClient) -> None:
+    intent = trading_client.submit(create(limit()), idempotency_key="k").json()["intent_id"]
     for other in (
         create(limit("11")),
         create(market()),
         cancel(intent),
         create(limit()) | {"client_reference_id": "x"},
     ):
-        assert desk.refused(other, idempotency_key="k") == (409, "idempotency_conflict")
-    assert replayed(desk.submit(create(limit()), idempotency_key="k"))
+        assert trading_client.refused(other, idempotency_key="k") == (409, "idempotency_conflict")
+    assert replayed(trading_client.submit(create(limit()), idempotency_key="k"))
 
 
-def test_a_key_belongs_to_one_account(desk: Desk, opener: Opener) -> None:
-    first = desk.submit(create(), idempotency_key="k")
+def test_a_key_belongs_to_one_account(trading_client: TradingClient, opener: Opener) -> None:
+    first = trading_client.submit(create(), idempotency_key="k")
     other = opener().submit(create(market("5")), idempotency_key="k")
     assert not replayed(other)
     assert first.json()["intent_id"] != other.json()["intent_id"]
 
 
-def test_a_refused_request_is_not_remembered(world: World, desk: Desk) -> None:
-    control(world, f"accounts/{desk.account['id']}")
-    assert desk.refused(create(), idempotency_key="k") == (409, "control_rejected")
-    control(world, f"accounts/{desk.account['id']}", disabled=False)
-    assert desk.submit(create(market("0")), idempotency_key="k").status_code == 422
-    assert not replayed(desk.submit(create(market("7")), idempotency_key="k"))
-    assert replayed(desk.submit(create(market("7")), idempotency_key="k"))
+def test_a_refused_request_is_not_remembered(tenants: Tenants, trading_client: TradingClient) -> None:
+    control(tenants, f"accounts/{trading_client.account['id']}")
+    assert trading_client.refused(create(), idempotency_key="k") == (409, "control_rejected")
+    control(tenants, f"accounts/{trading_client.account['id']}", disabled=False)
+    assert trading_client.submit(create(market("0")), idempotency_key="k").status_code == 422
+    assert not replayed(trading_client.submit(create(market("7")), idempotency_key="k"))
+    assert replayed(trading_client.submit(create(market("7")), idempotency_key="k"))
 
 
-def test_replaces_and_cancels_are_replayed_too(desk: Desk) -> None:
-    intent = desk.accepted(create(limit()))["intent_id"]
+def test_replaces_and_cancels_are_replayed_too(trading_client: TradingClient) -> None:
+    intent = trading_client.accepted(create(limit()))["intent_id"]
     for number, body in enumerate((replace(intent, limit("11")), cancel(intent)), 2):
-        first, again = (desk.submit(body, idempotency_key=f"k{number}") for _ in range(2))
+        first, again = (trading_client.submit(body, idempotency_key=f"k{number}") for _ in range(2))
         assert (first.json(), replayed(first), replayed(again)) == ({"intent_id": intent, "seq": number}, False, True)
         assert again.json() == first.json()
-    assert [record["action_type"] for record in desk.actions()] == ["CREATE", "REPLACE", "CANCEL"]
+    assert [record["action_type"] for record in trading_client.actions()] == ["CREATE", "REPLACE", "CANCEL"]
 
 
-def test_a_replay_comes_before_every_other_conflict(world: World, desk: Desk) -> None:
-    intent = desk.submit(create(limit()), idempotency_key="create").json()["intent_id"]
+def test_a_replay_comes_before_every_other_conflict(tenants: Tenants, trading_client: TradingClient) -> None:
+    intent = trading_client.submit(create(limit()), idempotency_key="create").json()["intent_id"]
     bodies = {"create": create(limit()), "replace": replace(intent, limit("11")), "cancel": cancel(intent)}
     for key in ("replace", "cancel"):
-        assert not replayed(desk.submit(bodies[key], idempotency_key=key))
+        assert not replayed(trading_client.submit(bodies[key], idempotency_key=key))
 
     def every_one_is_replayed() -> None:
         for key, body in bodies.items():
-            assert replayed(desk.submit(body, idempotency_key=key))
+            assert replayed(trading_client.submit(body, idempotency_key=key))
             other = body | {"client_reference_id": "other"}
-            assert desk.refused(other, idempotency_key=key) == (409, "idempotency_conflict")
+            assert trading_client.refused(other, idempotency_key=key) == (409, "idempotency_conflict")
 
     every_one_is_replayed()
-    control(world, f"accounts/{desk.account['id']}")
+    control(tenants, f"accounts/{trading_client.account['id']}")
     every_one_is_replayed()
-    change_account(world, desk, disabled=True)
+    change_account(tenants, trading_client, disabled=True)
     every_one_is_replayed()
-    desk.set_order(intent, "CANCELLED")
+    trading_client.set_order(intent, "CANCELLED")
     every_one_is_replayed()
-    assert world.client.delete(f"/v1/accounts/{desk.account['id']}", headers=world.callers["admin"]).status_code == 204
+    assert (
+        tenants.client.delete(
+            f"/v1/accounts/{trading_client.account['id']}", headers=tenants.callers["admin"]
+        ).status_code
+        == 204
+    )
     every_one_is_replayed()
 
 
 @pytest.mark.parametrize("key", ["", "x" * 129, "é", "a\tb", "\xa0"])
-def test_a_bad_key_cannot_be_read(desk: Desk, key: str) -> None:
+def test_a_bad_key_cannot_be_read(trading_client: TradingClient, key: str) -> None:
     headers = {
-        name.encode(): value.encode("latin-1") for name, value in (desk.headers | {"idempotency-key": key}).items()
+        name.encode(): value.encode("latin-1")
+        for name, value in (trading_client.headers | {"idempotency-key": key}).items()
     }
-    before = desk.tables.counts()
-    answer = desk.client.post(desk.url, json=create(), headers=headers)
+    before = trading_client.tables.counts()
+    answer = trading_client.client.post(trading_client.url, json=create(), headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
-    assert desk.tables.counts() == before
+    assert trading_client.tables.counts() == before
 
 
-def test_two_keys_at_once_cannot_be_read(desk: Desk) -> None:
-    headers = [*desk.headers.items(), ("idempotency-key", "a"), ("idempotency-key", "b")]
-    assert desk.client.post(desk.url, json=create(), headers=headers).status_code == 400
+def test_two_keys_at_once_cannot_be_read(trading_client: TradingClient) -> None:
+    headers = [*trading_client.headers.items(), ("idempotency-key", "a"), ("idempotency-key", "b")]
+    assert trading_client.client.post(trading_client.url, json=create(), headers=headers).status_code == 400
 
 
 @pytest.mark.parametrize("key", ["x", "x" * 128, "a b", "0000-0000", "'; DROP TABLE actions"])
-def test_a_key_is_any_printable_text(desk: Desk, key: str) -> None:
-    first, again = (desk.submit(create(), idempotency_key=key) for _ in range(2))
+def test_a_key_is_any_printable_text(trading_client: TradingClient, key: str) -> None:
+    first, again = (trading_client.submit(create(), idempotency_key=key) for _ in range(2))
     assert (replayed(first), replayed(again)) == (False, True)
 
 
-def test_fifty_equal_requests_at_once_make_one_intent_for_each_of_fifty_keys(desk: Desk, second: Platform) -> None:
+def test_fifty_equal_requests_at_once_make_one_intent_for_each_of_fifty_keys(
+    trading_client: TradingClient, second: Platform
+) -> None:
     """Half of them at another process."""
-    urls = (str(desk.client.base_url), second.url)
+    urls = (str(trading_client.client.base_url), second.url)
 
     def send(number: int) -> list[tuple[int, bytes, bool]]:
         """Every thread sends all the keys, each in another order, so that equal ones meet."""
         answers: list[Any] = [None] * KEYS
-        with Line(urls[number % 2], desk.headers) as line:
+        with RawHttp(urls[number % 2], trading_client.headers) as line:
             for step in range(KEYS):
                 key = (step + number // 2) % KEYS
                 body = create(limit(str(key + 1)))
-                answer = line.post(desk.url, body, {"idempotency-key": f"key {key}"})
+                answer = line.post(trading_client.url, body, {"idempotency-key": f"key {key}"})
                 answers[key] = (answer.status_code, answer.content, "idempotent-replayed" in answer.headers)
         return answers
 
@@ -150,6 +158,6 @@ def test_fifty_equal_requests_at_once_make_one_intent_for_each_of_fifty_keys(des
         assert {answer[key][:2] for answer in answers} == {answers[0][key][:2]}
         assert answers[0][key][0] == 202
         assert sum(not answer[key][2] for answer in answers) == 1, "one of them was the first"
-    records = desk.actions()
+    records = trading_client.actions()
     assert [record["seq"] for record in records] == list(range(1, KEYS + 1))
     assert {record["quantity"] for record in records} == {str(key + 1) for key in range(KEYS)}

@@ -12,10 +12,10 @@ import asyncpg
 import pytest
 
 from tests.intents.conftest import Opener
-from tests.intents.http_client import Body, Desk, cancel, create, limit, replace, stop_limit
+from tests.intents.http_client import Body, TradingClient, cancel, create, limit, replace, stop_limit
 from tests.platform import Platform
-from tests.raw_http import Line
-from tests.tenants import World
+from tests.raw_http import RawHttp
+from tests.tenants import Tenants
 
 WRITERS, READERS = 8, 3
 PAUSE_SECONDS = 0.02  # at the end of the log: leaves the machine to the writers
@@ -46,8 +46,8 @@ def check_chain(records: list[Body]) -> None:
         assert record["hash"] == previous, f"seq {seq}"
 
 
-def test_every_hash_follows_from_the_one_before_it(desk: Desk) -> None:
-    intent = desk.accepted(create(stop_limit()))["intent_id"]
+def test_every_hash_follows_from_the_one_before_it(trading_client: TradingClient) -> None:
+    intent = trading_client.accepted(create(stop_limit()))["intent_id"]
     odd = 'ü"\\/\U0001f600\u2028\ufeff\x80'
     for body in (
         create(limit("0.000000000000000001", "999999999999999999.999999999999999999")),
@@ -56,87 +56,96 @@ def test_every_hash_follows_from_the_one_before_it(desk: Desk) -> None:
         cancel(intent),
         cancel(intent) | {"client_reference_id": odd},
     ):
-        desk.accepted(body)
-    records = desk.actions()
+        trading_client.accepted(body)
+    records = trading_client.actions()
     assert len(records) == 6
     check_chain(records)
-    assert desk.get().text.count(odd.replace("\\", "\\\\").replace('"', '\\"')) == 2, "as text, not as escapes"
+    assert trading_client.get().text.count(odd.replace("\\", "\\\\").replace('"', '\\"')) == 2, (
+        "as text, not as escapes"
+    )
 
 
-def test_a_log_of_one_account_knows_nothing_of_another(desk: Desk, opener: Opener) -> None:
+def test_a_log_of_one_account_knows_nothing_of_another(trading_client: TradingClient, opener: Opener) -> None:
     other = opener()
-    for each in (desk, other, desk, desk, other):
+    for each in (trading_client, other, trading_client, trading_client, other):
         each.accepted(create())
-    check_chain(desk.actions())
+    check_chain(trading_client.actions())
     check_chain(other.actions())
-    assert {record["account_id"] for record in desk.actions()} == {desk.account["id"]}
+    assert {record["account_id"] for record in trading_client.actions()} == {trading_client.account["id"]}
 
 
-def test_times_never_run_backwards_in_the_log(desk: Desk) -> None:
+def test_times_never_run_backwards_in_the_log(trading_client: TradingClient) -> None:
     for _ in range(5):
-        desk.accepted(create())
-    stamps = [record["created_at"] for record in desk.actions()]
+        trading_client.accepted(create())
+    stamps = [record["created_at"] for record in trading_client.actions()]
     assert stamps == sorted(set(stamps))
 
 
-def test_pages_are_ascending_complete_and_bound_to_their_list(desk: Desk, opener: Opener) -> None:
-    intents = [desk.accepted(create(limit()))["intent_id"] for _ in range(3)]
+def test_pages_are_ascending_complete_and_bound_to_their_list(trading_client: TradingClient, opener: Opener) -> None:
+    intents = [trading_client.accepted(create(limit()))["intent_id"] for _ in range(3)]
     for intent in intents:
-        desk.accepted(cancel(intent))
-    desk.accepted(cancel(intents[0]))
-    whole = desk.get().json()
+        trading_client.accepted(cancel(intent))
+    trading_client.accepted(cancel(intents[0]))
+    whole = trading_client.get().json()
     assert (set(whole), whole["next_cursor"], len(whole["data"])) == ({"data", "next_cursor"}, None, 7)
-    assert desk.actions(page=2) == desk.actions(page=7) == desk.actions(page=1) == whole["data"]
-    first = desk.get(limit=2).json()
+    assert (
+        trading_client.actions(page=2)
+        == trading_client.actions(page=7)
+        == trading_client.actions(page=1)
+        == whole["data"]
+    )
+    first = trading_client.get(limit=2).json()
     assert [record["seq"] for record in first["data"]] == [1, 2]
     cursor = first["next_cursor"]
-    history = desk.get(f"/{intents[0]}/actions", limit=2).json()
+    history = trading_client.get(f"/{intents[0]}/actions", limit=2).json()
     for wrong in (
         opener().get(next_cursor=cursor),
-        desk.get(f"/{intents[0]}/actions", next_cursor=cursor),
-        desk.get(next_cursor=history["next_cursor"]),
-        desk.get(f"/{intents[1]}/actions", next_cursor=history["next_cursor"]),
+        trading_client.get(f"/{intents[0]}/actions", next_cursor=cursor),
+        trading_client.get(next_cursor=history["next_cursor"]),
+        trading_client.get(f"/{intents[1]}/actions", next_cursor=history["next_cursor"]),
     ):
         assert (wrong.status_code, wrong.json()["code"]) == (400, "invalid_cursor")
 
 
 @pytest.mark.parametrize("cursor", ["x", "AAAA", "a" * 300, "é", "%00", "1", "-1", "{cursor}A", "{cursor}="])
-def test_a_bad_cursor_cannot_be_read(desk: Desk, cursor: str) -> None:
-    intent = desk.accepted(create(limit()))["intent_id"]
-    desk.accepted(cancel(intent))
-    own = desk.get(limit=1).json()["next_cursor"]
+def test_a_bad_cursor_cannot_be_read(trading_client: TradingClient, cursor: str) -> None:
+    intent = trading_client.accepted(create(limit()))["intent_id"]
+    trading_client.accepted(cancel(intent))
+    own = trading_client.get(limit=1).json()["next_cursor"]
     for tail in ("", f"/{intent}/actions"):
-        answer = desk.get(tail, next_cursor=cursor.format(cursor=own))
+        answer = trading_client.get(tail, next_cursor=cursor.format(cursor=own))
         assert (answer.status_code, answer.json()["code"]) == (400, "invalid_cursor")
 
 
 @pytest.mark.parametrize("limit_text", ["x", "-1", "1.5", "", "\u0661"])
-def test_a_bad_limit_cannot_be_read(desk: Desk, limit_text: str) -> None:
-    for tail in ("", f"/{desk.accepted(create())['intent_id']}/actions"):
-        assert desk.get(tail, limit=limit_text).status_code == 400
+def test_a_bad_limit_cannot_be_read(trading_client: TradingClient, limit_text: str) -> None:
+    for tail in ("", f"/{trading_client.accepted(create())['intent_id']}/actions"):
+        assert trading_client.get(tail, limit=limit_text).status_code == 400
 
 
-def test_a_limit_is_clamped_and_fifty_by_default(desk: Desk) -> None:
+def test_a_limit_is_clamped_and_fifty_by_default(trading_client: TradingClient) -> None:
     for _ in range(102):
-        desk.submit(create())
-    sizes = {text: len(desk.get(limit=text).json()["data"]) for text in ("0", "1", "99", "100", "101", "9" * 30)}
+        trading_client.submit(create())
+    sizes = {
+        text: len(trading_client.get(limit=text).json()["data"]) for text in ("0", "1", "99", "100", "101", "9" * 30)
+    }
     assert sizes == {"0": 1, "1": 1, "99": 99, "100": 100, "101": 100, "9" * 30: 100}
-    assert len(desk.get().json()["data"]) == 50
+    assert len(trading_client.get().json()["data"]) == 50
 
 
-def test_an_intents_history_and_latest_are_its_own(desk: Desk, opener: Opener) -> None:
-    intent = desk.accepted(create(limit()))["intent_id"]
-    other = desk.accepted(create())["intent_id"]
-    desk.accepted(replace(intent, limit("11")))
-    desk.accepted(cancel(intent))
-    history = desk.get(f"/{intent}/actions").json()
+def test_an_intents_history_and_latest_are_its_own(trading_client: TradingClient, opener: Opener) -> None:
+    intent = trading_client.accepted(create(limit()))["intent_id"]
+    other = trading_client.accepted(create())["intent_id"]
+    trading_client.accepted(replace(intent, limit("11")))
+    trading_client.accepted(cancel(intent))
+    history = trading_client.get(f"/{intent}/actions").json()
     assert [record["action_type"] for record in history["data"]] == ["CREATE", "REPLACE", "CANCEL"]
     assert [record["seq"] for record in history["data"]] == [1, 3, 4]
-    assert history["data"] == [record for record in desk.actions() if record["intent_id"] == intent]
-    assert desk.get(f"/{intent}").json() == history["data"][-1]
-    assert desk.get(f"/{other}").json()["seq"] == 2
-    page = desk.get(f"/{intent}/actions", limit=2).json()
-    rest = desk.get(f"/{intent}/actions", limit=2, next_cursor=page["next_cursor"]).json()
+    assert history["data"] == [record for record in trading_client.actions() if record["intent_id"] == intent]
+    assert trading_client.get(f"/{intent}").json() == history["data"][-1]
+    assert trading_client.get(f"/{other}").json()["seq"] == 2
+    page = trading_client.get(f"/{intent}/actions", limit=2).json()
+    rest = trading_client.get(f"/{intent}/actions", limit=2, next_cursor=page["next_cursor"]).json()
     assert (page["data"] + rest["data"], rest["next_cursor"]) == (history["data"], None)
     beside = opener()
     for tail in (f"/{intent}", f"/{intent}/actions", f"/{uuid.uuid4()}", f"/{uuid.uuid4()}/actions"):
@@ -144,48 +153,48 @@ def test_an_intents_history_and_latest_are_its_own(desk: Desk, opener: Opener) -
 
 
 @pytest.mark.parametrize("spelling", ["{{{0}}}", "urn:uuid:{0}", "{1}", "{2}", "nonsense", "{0}%0A"])
-def test_another_spelling_of_an_intent_is_not_found(desk: Desk, spelling: str) -> None:
-    intent = desk.accepted(create())["intent_id"]
+def test_another_spelling_of_an_intent_is_not_found(trading_client: TradingClient, spelling: str) -> None:
+    intent = trading_client.accepted(create())["intent_id"]
     tail = "/" + spelling.format(intent, intent.replace("-", ""), intent.upper())
-    assert [desk.get(tail).status_code, desk.get(f"{tail}/actions").status_code] == [404, 404]
+    assert [trading_client.get(tail).status_code, trading_client.get(f"{tail}/actions").status_code] == [404, 404]
 
 
-def test_every_reader_of_the_organization_sees_the_same_bytes(world: World, desk: Desk) -> None:
-    intent = desk.accepted(create())["intent_id"]
+def test_every_reader_of_the_organization_sees_the_same_bytes(tenants: Tenants, trading_client: TradingClient) -> None:
+    intent = trading_client.accepted(create())["intent_id"]
     for tail in ("", f"/{intent}", f"/{intent}/actions"):
         answers = {
-            desk.client.get(desk.url + tail, headers=world.callers[caller]).content
+            trading_client.client.get(trading_client.url + tail, headers=tenants.callers[caller]).content
             for caller in ("key_all", "admin", "member", "read_only", "service_all")
         }
         assert len(answers) == 1
         assert json.loads(answers.pop())
-    other = world.callers["other_admin"]
-    assert desk.client.get(desk.url, headers=other).status_code == 404
+    other = tenants.callers["other_admin"]
+    assert trading_client.client.get(trading_client.url, headers=other).status_code == 404
 
 
-def test_an_empty_log_is_an_empty_list(desk: Desk) -> None:
-    assert desk.get().json() == {"data": [], "next_cursor": None}
+def test_an_empty_log_is_an_empty_list(trading_client: TradingClient) -> None:
+    assert trading_client.get().json() == {"data": [], "next_cursor": None}
 
 
 @pytest.mark.parametrize("role", ["ti_service", "ti_worker", None])
 @pytest.mark.parametrize("statement", ["UPDATE actions SET hash = hash", "DELETE FROM actions", "TRUNCATE actions"])
-def test_nobody_changes_the_log(desk: Desk, role: str | None, statement: str) -> None:
+def test_nobody_changes_the_log(trading_client: TradingClient, role: str | None, statement: str) -> None:
     """The service's roles have no right to, and behind that stands a trigger, for the superuser too."""
-    desk.accepted(create())
-    before = desk.actions()
-    desk.tables.execute(f"SET ROLE {role}" if role else "RESET ROLE")
+    trading_client.accepted(create())
+    before = trading_client.actions()
+    trading_client.tables.execute(f"SET ROLE {role}" if role else "RESET ROLE")
     try:
-        organization = f"{{{desk.account['organization_id']}}}"
-        desk.tables.execute("SELECT set_config('trading_intents.organizations', $1, false)", organization)
+        organization = f"{{{trading_client.account['organization_id']}}}"
+        trading_client.tables.execute("SELECT set_config('trading_intents.organizations', $1, false)", organization)
         with pytest.raises(asyncpg.InsufficientPrivilegeError if role else asyncpg.RaiseError):
-            desk.tables.execute(statement)
+            trading_client.tables.execute(statement)
     finally:
-        desk.tables.execute("RESET ROLE")
-    assert desk.actions() == before
+        trading_client.tables.execute("RESET ROLE")
+    assert trading_client.actions() == before
 
 
-def test_the_database_itself_keeps_seqs_and_keys_unique(desk: Desk) -> None:
-    desk.accepted(create(), idempotency_key="k")
+def test_the_database_itself_keeps_seqs_and_keys_unique(trading_client: TradingClient) -> None:
+    trading_client.accepted(create(), idempotency_key="k")
     copy = """
         INSERT INTO actions SELECT account_id, $1, intent_id, gen_random_uuid(), organization_id, action_type,
             $2::text, CASE WHEN $2::text IS NULL THEN NULL ELSE body_digest END, created_at, record, hash
@@ -193,30 +202,30 @@ def test_the_database_itself_keeps_seqs_and_keys_unique(desk: Desk) -> None:
     """
     for seq, idempotency_key in ((1, None), (2, "k")):
         with pytest.raises(asyncpg.UniqueViolationError):
-            desk.tables.execute(copy, seq, idempotency_key, desk.account["id"])
+            trading_client.tables.execute(copy, seq, idempotency_key, trading_client.account["id"])
     with pytest.raises(asyncpg.CheckViolationError):
-        desk.tables.execute(copy, 0, None, desk.account["id"])
+        trading_client.tables.execute(copy, 0, None, trading_client.account["id"])
 
 
-def write(url: str, desk: Desk, count: int) -> list[tuple[int, str]]:
+def write(url: str, trading_client: TradingClient, count: int) -> list[tuple[int, str]]:
     made = []
-    with Line(url, desk.headers) as line:
+    with RawHttp(url, trading_client.headers) as line:
         for number in range(count):
-            answer = line.post(desk.url, create(limit(str(number + 1))))
+            answer = line.post(trading_client.url, create(limit(str(number + 1))))
             assert answer.status_code == 202, answer.text
             said = answer.json()
             made.append((said["seq"], said["intent_id"]))
     return made
 
 
-def follow(url: str, desk: Desk, over: threading.Event) -> list[tuple[int, str]]:
+def follow(url: str, trading_client: TradingClient, over: threading.Event) -> list[tuple[int, str]]:
     """By cursor alone. A last page has none, so it is asked for again, and what was seen of it is passed over."""
     cursor, seen, of_page = None, list[tuple[int, str]](), 0
-    with Line(url, desk.headers) as line:
+    with RawHttp(url, trading_client.headers) as line:
         while True:
             was_over = over.is_set()
             query = urlencode({"limit": 100} | ({"next_cursor": cursor} if cursor else {}))
-            page = line.get(f"{desk.url}?{query}").json()
+            page = line.get(f"{trading_client.url}?{query}").json()
             seen += [(record["seq"], record["intent_id"]) for record in page["data"][of_page:]]
             of_page = len(page["data"])
             if page["next_cursor"]:
@@ -229,12 +238,12 @@ def follow(url: str, desk: Desk, over: threading.Event) -> list[tuple[int, str]]
 
 @pytest.mark.parametrize("actions", [400, pytest.param(5_000, marks=pytest.mark.chaos)])
 def test_readers_miss_nothing_and_see_nothing_twice_while_eight_write(
-    desk: Desk, second: Platform, actions: int
+    trading_client: TradingClient, second: Platform, actions: int
 ) -> None:
-    urls, over = (str(desk.client.base_url), second.url), threading.Event()
+    urls, over = (str(trading_client.client.base_url), second.url), threading.Event()
     with ThreadPoolExecutor(WRITERS + READERS) as threads:
-        reading = [threads.submit(follow, urls[n % 2], desk, over) for n in range(READERS)]
-        writing = [threads.submit(write, urls[n % 2], desk, actions // WRITERS) for n in range(WRITERS)]
+        reading = [threads.submit(follow, urls[n % 2], trading_client, over) for n in range(READERS)]
+        writing = [threads.submit(write, urls[n % 2], trading_client, actions // WRITERS) for n in range(WRITERS)]
         try:
             made = sorted(pair for task in writing for pair in task.result())
         finally:
@@ -242,4 +251,4 @@ def test_readers_miss_nothing_and_see_nothing_twice_while_eight_write(
         assert [seq for seq, _ in made] == list(range(1, actions + 1))
         for task in reading:
             assert task.result() == made
-    check_chain(desk.actions())
+    check_chain(trading_client.actions())

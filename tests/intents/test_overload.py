@@ -13,7 +13,7 @@ from tests.conftest import Urls
 from tests.intents.http_client import cancel, create, limit
 from tests.intents.test_commit import trader
 from tests.platform import Platform, serving
-from tests.raw_http import Line
+from tests.raw_http import RawHttp
 from tests.tenants import PLENTY, Headers
 
 BURST = 40
@@ -69,7 +69,7 @@ def test_cancels_are_served_while_the_other_submits_are_limited(limited: Platfor
                     assert int(answer.headers["retry-after"]) >= 1
                     assert answer.headers["ratelimit"].startswith('"submits";r=0')
 
-    with ThreadPoolExecutor(4) as threads, Line(limited.url, headers) as line:
+    with ThreadPoolExecutor(4) as threads, RawHttp(limited.url, headers) as line:
         flooding = [threads.submit(flood) for _ in range(4)]
         try:
             answers = Counter(line.post(url, cancel(intent)).status_code for _ in range(CANCELS))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from tests.conftest import Urls
-from tests.intents.in_process_writer import Office, add_account, codes, furnish, open_office
+from tests.intents.in_process_writer import InProcessWriter, add_account, codes, furnish, open_in_process_writer
 from trading_intents.errors import Unavailable
 from trading_intents.intents.model import Cancel, Create, Spec, Submission
 from trading_intents.intents.writing.queue import (
@@ -100,25 +100,27 @@ def test_a_command_whose_caller_left_while_it_was_tried_is_not_put_back() -> Non
     assert len(queue) == 0
 
 
-async def other_create(office: Office) -> Submission:
+async def other_create(in_process_writer: InProcessWriter) -> Submission:
     """Of another organization."""
-    organization, key = await furnish(office.owner)
-    account: UUID = await add_account(office.owner, organization)
+    organization, key = await furnish(in_process_writer.owner)
+    account: UUID = await add_account(in_process_writer.owner, organization)
     return Submission(str(account), str(organization), str(key), CREATE, None, None, None)
 
 
 async def test_a_flood_of_one_organization_keeps_no_other_waiting(urls: Urls) -> None:
     """What comes behind thousands of commands of one organization is in the first batch all the same."""
-    async with open_office(urls.login, urls.owner) as office:
-        other, answered, done = await other_create(office), list[str](), asyncio.Event()
+    async with open_in_process_writer(urls.login, urls.owner) as in_process_writer:
+        other, answered, done = await other_create(in_process_writer), list[str](), asyncio.Event()
         for _ in range(4 * MAX_BATCH):
-            office.writer.enqueue(office.create(office.accounts[0]), lambda _: answered.append("flood"))
+            in_process_writer.writer.enqueue(
+                in_process_writer.create(in_process_writer.accounts[0]), lambda _: answered.append("flood")
+            )
 
         def answer(outcome: Outcome) -> None:
             answered.append(codes([outcome])[0])
             done.set()
 
-        office.writer.enqueue(other, answer)
+        in_process_writer.writer.enqueue(other, answer)
         await done.wait()
         assert answered.index("recorded") < MAX_BATCH
 

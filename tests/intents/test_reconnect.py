@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.in_process_writer import Office, codes, open_office
+from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
 from tests.intents.test_writer import whole
 from trading_intents.brokers.registry import installed_brokers
 from trading_intents.clock import SystemClock
 from trading_intents.errors import Unavailable
 from trading_intents.ids import id_text_maker
 from trading_intents.intents.writing import batch as batch_module
-from trading_intents.intents.writing import writer as module
+from trading_intents.intents.writing import optimistic
 from trading_intents.intents.writing.batch import BatchDependencies
 from trading_intents.intents.writing.batch_state import read_state
 from trading_intents.intents.writing.system import PlatformCancels
@@ -27,64 +27,66 @@ from trading_intents.telemetry import make_log
 
 
 @pytest.fixture
-async def office(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
+async def in_process_writer(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[InProcessWriter]:
     """One that trusts its memory again at once."""
-    monkeypatch.setattr(module, "CACHE_PAUSE_SECONDS", 0.0)
-    async with open_office(urls.login, urls.owner) as office:
-        yield office
+    monkeypatch.setattr(optimistic, "CACHE_PAUSE_SECONDS", 0.0)
+    async with open_in_process_writer(urls.login, urls.owner) as in_process_writer:
+        yield in_process_writer
 
 
-async def test_a_migration_beside_the_writer_does_not_stop_it(office: Office) -> None:
+async def test_a_migration_beside_the_writer_does_not_stop_it(in_process_writer: InProcessWriter) -> None:
     """A prepared statement whose columns have changed is refused for as long as its connection lasts."""
-    account = office.accounts[0]
-    made = [await office.writer.submit(office.create(account)) for _ in range(4)]
-    assert codes([await office.submit(office.cancel(account, made[0].intent_id))]) == ["recorded"]
-    await office.owner.execute(
+    account = in_process_writer.accounts[0]
+    made = [await in_process_writer.writer.submit(in_process_writer.create(account)) for _ in range(4)]
+    assert codes([await in_process_writer.submit(in_process_writer.cancel(account, made[0].intent_id))]) == ["recorded"]
+    await in_process_writer.owner.execute(
         """
         CREATE DOMAIN some_reason AS text; GRANT USAGE ON TYPE some_reason TO PUBLIC;
         ALTER TABLE orders ALTER COLUMN reason TYPE some_reason
         """
     )
-    cancels = [await office.submit(office.cancel(account, each.intent_id)) for each in made[1:]]
+    cancels = [await in_process_writer.submit(in_process_writer.cancel(account, each.intent_id)) for each in made[1:]]
     assert codes(cancels) == ["recorded"] * 3
-    assert await whole(office) == [8]
+    assert await whole(in_process_writer) == [8]
 
 
 @pytest.mark.parametrize("lost", ["ALL", "BEGIN", "COMMIT", "SELECT", "WITH"])
 async def test_a_lost_plan_is_made_again_and_nothing_is_written_without_its_transaction(
-    office: Office, lost: str
+    in_process_writer: InProcessWriter, lost: str
 ) -> None:
     """If BEGIN is refused, what was sent behind it must be as well, though no transaction is there to be aborted."""
-    await office.writer.submit(office.create(office.accounts[0]))
+    await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
     for number in range(2, 5):
-        link = office.writer._dependencies.link.open_connection
+        link = in_process_writer.writer._dependencies.link.open_connection
         assert link is not None
         names = [name.decode() for name in link._names.values()]
         is_abandoned = ["ALL"] if lost == "ALL" else [name for name in names if name.startswith(lost.lower())]
         await link.run([Statement(f"DEALLOCATE {name}") for name in is_abandoned])
-        assert (await office.writer.submit(office.create(office.accounts[0]))).seq == number
-    assert await whole(office) == [4]
+        assert (
+            await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
+        ).seq == number
+    assert await whole(in_process_writer) == [4]
 
 
 async def test_a_batch_stays_on_the_connection_that_holds_its_locks(
-    office: Office, urls: Urls, monkeypatch: pytest.MonkeyPatch
+    in_process_writer: InProcessWriter, urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection ends between the reads and the writes, and meanwhile the order is filled."""
-    account, read = office.accounts[0], read_state
-    made = await office.writer.submit(office.create(account))
+    account, read = in_process_writer.accounts[0], read_state
+    made = await in_process_writer.writer.submit(in_process_writer.create(account))
     log, link = make_log("critical"), Pipeline(urls.login, WORKER_ROLE)
 
     async def read_and_lose(*arguments: Any) -> Any:
-        scene = await read(*arguments)
+        state = await read(*arguments)
         link.close()
-        await office.owner.execute(
+        await in_process_writer.owner.execute(
             """
             UPDATE orders SET order_status = 'FILLED', filled_quantity = quantity, finished_at = now()
             WHERE order_id = $1
             """,
             UUID(made.intent_id),
         )
-        return scene
+        return state
 
     monkeypatch.setattr(batch_module, "read_state", read_and_lose)
     async with open_signals(urls.login, log) as signals:
@@ -92,23 +94,25 @@ async def test_a_batch_stays_on_the_connection_that_holds_its_locks(
             BatchDependencies(link, installed_brokers(log), id_text_maker(), SystemClock()), signals
         )
         with pytest.raises(Unavailable):
-            await cancels.append(str(office.organization), str(account), made.intent_id)
-    assert await office.owner.fetchval("SELECT order_status FROM orders") == "FILLED"
-    assert await office.count("actions") == 1
+            await cancels.append(str(in_process_writer.organization), str(account), made.intent_id)
+    assert await in_process_writer.owner.fetchval("SELECT order_status FROM orders") == "FILLED"
+    assert await in_process_writer.count("actions") == 1
 
 
 @pytest.mark.parametrize("is_used", [True, False], ids=["used", "only opened"])
-async def test_a_version_that_another_server_gives_again_is_not_believed(office: Office, is_used: bool) -> None:
+async def test_a_version_that_another_server_gives_again_is_not_believed(
+    in_process_writer: InProcessWriter, is_used: bool
+) -> None:
     """A standby that had not got the last change takes over: its next change gets the same number. A batch that meets a
     held lock opens the new connection and reads no rules on it."""
-    account, owner = office.accounts[0], office.owner
+    account, owner = in_process_writer.accounts[0], in_process_writer.owner
     disable = """
         INSERT INTO symbol_controls (account_id, symbol, organization_id, manually_disabled) VALUES ($1, $2, $3, true)
     """
-    keyed = msgspec.structs.replace(office.create(account), idempotency_key="k", body_digest="00" * 32)
-    await office.writer.submit(keyed)
-    await owner.execute(disable, account, "MSFT", office.organization)
-    assert (await office.writer.submit(keyed)).replayed, "the heads stay, and the rules are remembered"
+    keyed = msgspec.structs.replace(in_process_writer.create(account), idempotency_key="k", body_digest="00" * 32)
+    await in_process_writer.writer.submit(keyed)
+    await owner.execute(disable, account, "MSFT", in_process_writer.organization)
+    assert (await in_process_writer.writer.submit(keyed)).replayed, "the heads stay, and the rules are remembered"
     lost = await owner.fetchval("SELECT version FROM rule_versions")
     await owner.execute(
         """
@@ -117,23 +121,25 @@ async def test_a_version_that_another_server_gives_again_is_not_believed(office:
         SET session_replication_role = origin
         """
     )
-    await owner.execute(disable, account, "AAPL", office.organization)
+    await owner.execute(disable, account, "AAPL", in_process_writer.organization)
     assert await owner.fetchval("SELECT version FROM rule_versions") == lost
-    office.writer._dependencies.link.close()
-    await office.writer._dependencies.link.connect()
+    in_process_writer.writer._dependencies.link.close()
+    await in_process_writer.writer._dependencies.link.connect()
     if is_used:
-        assert codes([await office.submit(office.create(account, "IBM"))]) == ["recorded"]
-    assert codes([await office.submit(office.create(account, "AAPL"))]) == ["control_rejected"]
+        assert codes([await in_process_writer.submit(in_process_writer.create(account, "IBM"))]) == ["recorded"]
+    assert codes([await in_process_writer.submit(in_process_writer.create(account, "AAPL"))]) == ["control_rejected"]
 
 
-async def test_an_answer_that_fails_keeps_nobody_else_from_theirs(office: Office) -> None:
+async def test_an_answer_that_fails_keeps_nobody_else_from_theirs(in_process_writer: InProcessWriter) -> None:
     answers: list[object] = []
 
     def fail(_: object) -> None:
         raise RuntimeError
 
     for answer in (answers.append, fail, answers.append, fail, answers.append):
-        office.writer.enqueue(office.create(office.accounts[0]), answer)
-    assert codes([await asyncio.wait_for(office.submit(office.create(office.accounts[0])), 5)]) == ["recorded"]
+        in_process_writer.writer.enqueue(in_process_writer.create(in_process_writer.accounts[0]), answer)
+    assert codes(
+        [await asyncio.wait_for(in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0])), 5)]
+    ) == ["recorded"]
     assert codes(answers) == ["recorded"] * 3
-    assert await whole(office) == [6]
+    assert await whole(in_process_writer) == [6]

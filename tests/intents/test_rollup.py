@@ -16,8 +16,11 @@ import pytest
 from tests.waiting import eventually_async
 from trading_intents.clock import SystemClock
 from trading_intents.intents import store
-from trading_intents.intents.stats import buckets, rollup
-from trading_intents.intents.stats.model import (
+from trading_intents.intents.upkeep import keep_up
+from trading_intents.secret import Secret
+from trading_intents.stats import rollup
+from trading_intents.stats import store as stats_store
+from trading_intents.stats.model import (
     EVERY_REASON,
     ORIGIN,
     WIDTHS_SECONDS,
@@ -30,8 +33,6 @@ from trading_intents.intents.stats.model import (
     begin,
     cover,
 )
-from trading_intents.intents.upkeep import keep_up
-from trading_intents.secret import Secret
 from trading_intents.storage.database import Database
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.telemetry import Metrics, make_log
@@ -116,7 +117,7 @@ async def book(owner: asyncpg.Connection) -> Book:
 async def read(database: Database, book: Book, window: Window) -> Stats:
     organizations = [book.organization_id]
     async with database.service.transaction(organizations, read_only=True, isolation="repeatable read") as tx:
-        return await buckets.read(tx, book.account_id, window)
+        return await stats_store.read(tx, book.account_id, window)
 
 
 async def roll(database: Database) -> bool:
@@ -126,7 +127,7 @@ async def roll(database: Database) -> bool:
 
 async def add(database: Database, entries: list[StatsEntry], is_rolled: bool = True) -> None:
     async with database.worker.transaction() as tx:
-        await PoolTransaction(tx).run([buckets.insert_entries(entries)])
+        await PoolTransaction(tx).run([stats_store.insert_entries(entries)])
     if is_rolled:
         async with database.worker.transaction() as tx:
             await rollup.add_entries(tx)
@@ -150,7 +151,7 @@ def random_actions(seed: int, count: int) -> list[tuple[str, str, datetime]]:
 async def test_every_window_is_exact_whatever_is_rolled_up(
     database: Database, book: Book, monkeypatch: pytest.MonkeyPatch, rounds: int | None
 ) -> None:
-    monkeypatch.setattr(buckets, "TAIL_PAGE_ACTIONS", 700)
+    monkeypatch.setattr(stats_store, "TAIL_PAGE_ACTIONS", 700)
     actions = random_actions(rounds or 7, ACTIONS)
     await book.append(actions)
     while rounds != 0 and await roll(database):
@@ -266,7 +267,7 @@ async def test_what_no_window_reads_is_removed(database: Database, book: Book) -
     await roll(database)
     before = {window: await read(database, book, window) for window in Window}
     async with database.worker.transaction() as tx:
-        assert await buckets.prune(tx) is False
+        assert await stats_store.prune(tx) is False
     assert [await book.in_buckets(width) for width in WIDTHS_SECONDS] == [100, 100, 200, 200, 200, 200]
     for window, found in before.items():
         assert (await read(database, book, window)).actions == found.actions
@@ -313,7 +314,7 @@ async def test_a_tenant_sees_its_own_buckets_only(database: Database, book: Book
     stolen = StatsEntry(book.account_id, uuid.uuid4(), datetime.now(UTC), Measure.REFUSED, EVERY_REASON)
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         async with database.service.transaction([book.organization_id]) as tx:
-            await PoolTransaction(tx).run([buckets.insert_entries([stolen])])
+            await PoolTransaction(tx).run([stats_store.insert_entries([stolen])])
 
 
 async def test_counts_are_exact_while_workers_add_them_to_the_buckets(database: Database, book: Book) -> None:

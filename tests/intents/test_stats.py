@@ -8,11 +8,11 @@ import pytest
 
 from tests.conftest import Urls
 from tests.intents.conftest import Opener
-from tests.intents.http_client import Desk, Tables, cancel, create, limit, pointers, replace
+from tests.intents.http_client import Tables, TradingClient, cancel, create, limit, pointers, replace
 from tests.platform import serving
-from tests.tenants import World
+from tests.tenants import Tenants
 from tests.waiting import eventually
-from trading_intents.intents.stats.rollup import BEHIND_ACTIONS
+from trading_intents.stats.rollup import BEHIND_ACTIONS
 
 LENGTHS = {"last_hour": timedelta(hours=1), "last_day": timedelta(days=1), "last_week": timedelta(days=7)} | {
     "last_month": timedelta(days=30)
@@ -20,15 +20,15 @@ LENGTHS = {"last_hour": timedelta(hours=1), "last_day": timedelta(days=1), "last
 ROLL_LIMIT_SECONDS = 10
 
 
-def stats(desk: Desk, window: str | None = None) -> dict[str, Any]:
-    answer = desk.get("/stats", **({"time_window": window} if window else {}))
+def stats(trading_client: TradingClient, window: str | None = None) -> dict[str, Any]:
+    answer = trading_client.get("/stats", **({"time_window": window} if window else {}))
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
 
 
-def test_a_new_account_has_nothing_to_count(desk: Desk) -> None:
-    found = stats(desk)
+def test_a_new_account_has_nothing_to_count(trading_client: TradingClient) -> None:
+    found = stats(trading_client)
     assert found.pop("from") < found.pop("to")
     statuses = ("PENDING_NEW", "NEW", "PARTIALLY_FILLED", "PENDING_REPLACE", "PENDING_CANCEL", "UNKNOWN")
     finals = ("FILLED", "CANCELLED", "EXPIRED", "REJECTED")
@@ -43,12 +43,14 @@ def test_a_new_account_has_nothing_to_count(desk: Desk) -> None:
     }
 
 
-def test_what_was_answered_is_counted_at_once(desk: Desk) -> None:
-    intents = [desk.accepted(create(limit(), symbol))["intent_id"] for symbol in ("AAPL", "MSFT", "MSFT", "msft")]
-    desk.accepted(replace(intents[0], limit("11")))
-    desk.accepted(cancel(intents[1]))
+def test_what_was_answered_is_counted_at_once(trading_client: TradingClient) -> None:
+    intents = [
+        trading_client.accepted(create(limit(), symbol))["intent_id"] for symbol in ("AAPL", "MSFT", "MSFT", "msft")
+    ]
+    trading_client.accepted(replace(intents[0], limit("11")))
+    trading_client.accepted(cancel(intents[1]))
     for window in (None, *LENGTHS):
-        found = stats(desk, window)
+        found = stats(trading_client, window)
         assert found["actions"] == {"total": 6, "CREATE": 4, "REPLACE": 1, "CANCEL": 1}
         counted = {status: count for status, count in found["intents"].items() if count}
         assert counted == {"total": 4, "PENDING_NEW": 2, "PENDING_REPLACE": 1, "PENDING_CANCEL": 1}
@@ -57,23 +59,23 @@ def test_what_was_answered_is_counted_at_once(desk: Desk) -> None:
 
 
 def test_the_worker_rolls_up_and_the_counts_stay(
-    world: World, world_database: Urls, desk: Desk, tables: Tables
+    tenants: Tenants, tenants_database: Urls, trading_client: TradingClient, tables: Tables
 ) -> None:
     for _ in range(BEHIND_ACTIONS):
-        assert desk.submit(create()).status_code == 202
-    before = stats(desk)
+        assert trading_client.submit(create()).status_code == 202
+    before = stats(trading_client)
 
     def rolled() -> bool:
         query = "SELECT rolled_seq FROM stats_heads WHERE account_id = $1::text::uuid"
-        return bool(tables.value(query, desk.account["id"]) == BEHIND_ACTIONS)
+        return bool(tables.value(query, trading_client.account["id"]) == BEHIND_ACTIONS)
 
-    data_dir = Path(world.platform.environ["TRADING_INTENTS_DATA_DIR"])
-    urls = {"DATABASE_URL": world_database.login.reveal(), "DATABASE_OWNER_URL": world_database.owner.reveal()}
-    account = f"/v1/accounts/{desk.account['id']}"  # of which nothing is sent any more, so nothing is filled
-    assert desk.client.patch(account, json={"disabled": True}, headers=world.callers["admin"]).is_success
+    data_dir = Path(tenants.platform.environ["TRADING_INTENTS_DATA_DIR"])
+    urls = {"DATABASE_URL": tenants_database.login.reveal(), "DATABASE_OWNER_URL": tenants_database.owner.reveal()}
+    account = f"/v1/accounts/{trading_client.account['id']}"  # of which nothing is sent any more, so nothing is filled
+    assert trading_client.client.patch(account, json={"disabled": True}, headers=tenants.callers["admin"]).is_success
     with serving(data_dir, **urls, ROLES="worker"):
         eventually(rolled, ROLL_LIMIT_SECONDS)
-    after = stats(desk)
+    after = stats(trading_client)
     assert after["intents"]["total"] == before["intents"]["total"]
     assert [after[name] for name in COUNTED] == [before[name] for name in COUNTED]
 
@@ -81,22 +83,26 @@ def test_the_worker_rolls_up_and_the_counts_stay(
 COUNTED = ("time_window", "actions", "symbols", "refused", "filled")
 
 
-def test_a_refusal_is_counted_once_and_under_each_of_its_reasons(world: World, desk: Desk) -> None:
-    symbol = f"/v1/controls/accounts/{desk.account['id']}/symbols/AAPL"
-    account = f"/v1/controls/accounts/{desk.account['id']}"
+def test_a_refusal_is_counted_once_and_under_each_of_its_reasons(
+    tenants: Tenants, trading_client: TradingClient
+) -> None:
+    symbol = f"/v1/controls/accounts/{trading_client.account['id']}/symbols/AAPL"
+    account = f"/v1/controls/accounts/{trading_client.account['id']}"
     for url in (symbol, account):
-        assert desk.client.put(url, json={"manually_disabled": True}, headers=world.callers["admin"]).is_success
+        assert trading_client.client.put(
+            url, json={"manually_disabled": True}, headers=tenants.callers["admin"]
+        ).is_success
     for name in ("AAPL", "AAPL", "MSFT"):
-        assert desk.refused(create(symbol=name)) == (409, "control_rejected")
-    found = stats(desk)
+        assert trading_client.refused(create(symbol=name)) == (409, "control_rejected")
+    found = stats(trading_client)
     by_reason = {"account_manually_disabled": 3, "symbol_manually_disabled": 2}
     assert found["refused"] == {"total": 3, "by_reason": by_reason}
     assert found["actions"]["total"] == 0
 
 
 @pytest.mark.parametrize("window", LENGTHS)
-def test_the_window_begins_at_a_bucket(desk: Desk, window: str) -> None:
-    found = stats(desk, window)
+def test_the_window_begins_at_a_bucket(trading_client: TradingClient, window: str) -> None:
+    found = stats(trading_client, window)
     start, to = (datetime.fromisoformat(found[name]) for name in ("from", "to"))
     unit = timedelta(minutes=1) if window in ("last_hour", "last_day") else timedelta(hours=1)
     assert (start - datetime(2000, 1, 1, tzinfo=UTC)) % unit == timedelta(0)
@@ -105,15 +111,22 @@ def test_the_window_begins_at_a_bucket(desk: Desk, window: str) -> None:
 
 
 @pytest.mark.parametrize("window", ["last_year", "", "LAST_DAY", "1"])
-def test_another_window_is_refused(desk: Desk, window: str) -> None:
-    answer = desk.client.get(desk.url + "/stats", params={"time_window": window}, headers=desk.headers)
+def test_another_window_is_refused(trading_client: TradingClient, window: str) -> None:
+    answer = trading_client.client.get(
+        trading_client.url + "/stats", params={"time_window": window}, headers=trading_client.headers
+    )
     assert pointers(answer) == ["?time_window"]
     assert "last_hour, last_day, last_week or last_month" in answer.json()["errors"][0]["detail"]
 
 
-def test_stats_of_another_tenant_are_not_found(world: World, desk: Desk) -> None:
-    assert desk.client.get(desk.url + "/stats", headers=world.callers["other_key"]).status_code == 404
-    assert desk.client.get(desk.url + "/stats", headers=world.callers["key_live"]).status_code == 403
+def test_stats_of_another_tenant_are_not_found(tenants: Tenants, trading_client: TradingClient) -> None:
+    assert (
+        trading_client.client.get(trading_client.url + "/stats", headers=tenants.callers["other_key"]).status_code
+        == 404
+    )
+    assert (
+        trading_client.client.get(trading_client.url + "/stats", headers=tenants.callers["key_live"]).status_code == 403
+    )
 
 
 def test_each_account_has_its_own_counts(opener: Opener) -> None:

@@ -10,8 +10,19 @@ from typing import Any
 import pytest
 
 from tests.intents.conftest import Opener
-from tests.intents.http_client import Body, Desk, create, enum_name, given, limit, market, pointers, stop, stop_limit
-from tests.tenants import World
+from tests.intents.http_client import (
+    Body,
+    TradingClient,
+    create,
+    enum_name,
+    given,
+    limit,
+    market,
+    pointers,
+    stop,
+    stop_limit,
+)
+from tests.tenants import Tenants
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 KINDS = {"MARKET": market(), "LIMIT": limit(), "STOP": stop(), "STOP_LIMIT": stop_limit()}
@@ -42,9 +53,11 @@ ACTION_FIELDS = {
 @pytest.mark.parametrize(
     ("order_type", "side"), list(itertools.product(KINDS, ("BUY", "SELL", "SELL_SHORT"))), ids="-".join
 )
-def test_every_kind_and_side_is_recorded_as_it_was_sent(world: World, desk: Desk, order_type: str, side: str) -> None:
+def test_every_kind_and_side_is_recorded_as_it_was_sent(
+    tenants: Tenants, trading_client: TradingClient, order_type: str, side: str
+) -> None:
     spec = KINDS[order_type]
-    record = desk.accepted(create(spec, "MSFT", side))
+    record = trading_client.accepted(create(spec, "MSFT", side))
     assert set(record) == ACTION_FIELDS
     assert STAMP.fullmatch(record.pop("created_at"))
     assert re.fullmatch(r"[0-9a-f]{64}", record.pop("hash"))
@@ -54,8 +67,8 @@ def test_every_kind_and_side_is_recorded_as_it_was_sent(world: World, desk: Desk
     (amounts,) = spec.values()
     assert record == {
         "seq": 1,
-        "account_id": desk.account["id"],
-        "organization_id": world.organization("org_acme")["id"],
+        "account_id": trading_client.account["id"],
+        "organization_id": tenants.organization("org_acme")["id"],
         "environment": "paper",
         "action_type": "CREATE",
         "symbol": "MSFT",
@@ -68,13 +81,13 @@ def test_every_kind_and_side_is_recorded_as_it_was_sent(world: World, desk: Desk
         "route_strategy": "SMART",
         "client_reference_id": None,
         "principal_type": "API_KEY",
-        "principal_id": world.api_key("org_acme", "all")["id"],
+        "principal_id": tenants.api_key("org_acme", "all")["id"],
         "hash_version": 1,
     }
 
 
-def test_the_answer_is_the_intent_and_its_seq(desk: Desk) -> None:
-    answer = desk.submit(create())
+def test_the_answer_is_the_intent_and_its_seq(trading_client: TradingClient) -> None:
+    answer = trading_client.submit(create())
     assert (answer.status_code, set(answer.json()), answer.json()["seq"]) == (202, {"intent_id", "seq"}, 1)
     assert "idempotent-replayed" not in answer.headers
     assert answer.headers["x-request-id"]
@@ -82,21 +95,23 @@ def test_the_answer_is_the_intent_and_its_seq(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("time_in_force", ["DAY", "GOOD_TILL_CANCEL", "IMMEDIATE_OR_CANCEL", "FILL_OR_KILL"])
-def test_a_time_in_force_is_kept_and_day_is_the_default(desk: Desk, time_in_force: str) -> None:
-    assert desk.accepted(create(limit(time_in_force=time_in_force)))["time_in_force"] == time_in_force
-    assert desk.accepted(create(limit(time_in_force=None)))["time_in_force"] == "DAY"
-    assert desk.accepted(create(limit()))["time_in_force"] == "DAY"
+def test_a_time_in_force_is_kept_and_day_is_the_default(trading_client: TradingClient, time_in_force: str) -> None:
+    assert trading_client.accepted(create(limit(time_in_force=time_in_force)))["time_in_force"] == time_in_force
+    assert trading_client.accepted(create(limit(time_in_force=None)))["time_in_force"] == "DAY"
+    assert trading_client.accepted(create(limit()))["time_in_force"] == "DAY"
 
 
-def test_a_route_is_smart_unless_said(desk: Desk) -> None:
-    assert desk.accepted(create())["route_strategy"] == "SMART"
-    assert desk.accepted(create(route_strategy="SMART"))["route_strategy"] == "SMART"
-    assert desk.accepted(create(route_strategy=None))["route_strategy"] == "SMART"
+def test_a_route_is_smart_unless_said(trading_client: TradingClient) -> None:
+    assert trading_client.accepted(create())["route_strategy"] == "SMART"
+    assert trading_client.accepted(create(route_strategy="SMART"))["route_strategy"] == "SMART"
+    assert trading_client.accepted(create(route_strategy=None))["route_strategy"] == "SMART"
 
 
 @pytest.mark.parametrize("route", ["AMEX", "ARCA", "BATS", "BATY", "EDGA", "EDGX", "NSDQ", "NYSE", "IEX", "MEMX"])
-def test_a_venue_that_the_broker_cannot_reach_is_refused_at_its_field(desk: Desk, route: str) -> None:
-    answer = desk.submit(create(route_strategy=route))
+def test_a_venue_that_the_broker_cannot_reach_is_refused_at_its_field(
+    trading_client: TradingClient, route: str
+) -> None:
+    answer = trading_client.submit(create(route_strategy=route))
     assert pointers(answer) == ["/command/payload/route_strategy"]
     assert "paper" in answer.json()["errors"][0]["detail"], "it is a known venue: the broker is why"
 
@@ -115,17 +130,17 @@ def test_a_venue_that_the_broker_cannot_reach_is_refused_at_its_field(desk: Desk
     ],
 )
 def test_a_time_in_force_must_be_one_that_the_broker_offers(opener: Opener, spec: Body, pointer: str | None) -> None:
-    desk = opener(broker="remote")
+    trading_client = opener(broker="remote")
     if pointer:
-        assert pointers(desk.submit(create(spec))) == [pointer]
-        assert desk.refused(create(spec)) == (422, "validation_failed")
+        assert pointers(trading_client.submit(create(spec))) == [pointer]
+        assert trading_client.refused(create(spec)) == (422, "validation_failed")
     else:
-        assert desk.accepted(create(spec))["seq"] == 1
+        assert trading_client.accepted(create(spec))["seq"] == 1
 
 
 @pytest.mark.parametrize("time_in_force", ["AT_OPEN", "AT_CLOSE", "EXT"])
-def test_the_paper_broker_has_no_auctions(desk: Desk, time_in_force: str) -> None:
-    answer = desk.submit(create(limit(time_in_force=time_in_force)))
+def test_the_paper_broker_has_no_auctions(trading_client: TradingClient, time_in_force: str) -> None:
+    answer = trading_client.submit(create(limit(time_in_force=time_in_force)))
     assert pointers(answer) == ["/command/payload/spec/Limit/time_in_force"]
 
 
@@ -144,36 +159,36 @@ def test_the_paper_broker_has_no_auctions(desk: Desk, time_in_force: str) -> Non
         ("999999999999999999.999999999999999999", "999999999999999999.999999999999999999"),
     ],
 )
-def test_amounts_are_exact_and_their_zeros_trimmed(desk: Desk, sent: str, recorded: str) -> None:
-    record = desk.accepted(create(stop_limit(sent, sent, sent)))
+def test_amounts_are_exact_and_their_zeros_trimmed(trading_client: TradingClient, sent: str, recorded: str) -> None:
+    record = trading_client.accepted(create(stop_limit(sent, sent, sent)))
     assert [record[name] for name in ("quantity", "limit_price", "stop_price")] == [recorded] * 3
-    order = desk.order(record["intent_id"])
+    order = trading_client.order(record["intent_id"])
     assert [order[name] for name in ("quantity", "limit_price", "stop_price")] == [Decimal(recorded)] * 3
 
 
 @pytest.mark.parametrize("symbol", ["aapl", "Brk.b", "btc/usd", "es:z26", "a_b-c", "7203", "x" * 32])
-def test_a_symbol_is_folded_to_upper_case(desk: Desk, symbol: str) -> None:
-    assert desk.accepted(create(symbol=symbol))["symbol"] == symbol.upper()
+def test_a_symbol_is_folded_to_upper_case(trading_client: TradingClient, symbol: str) -> None:
+    assert trading_client.accepted(create(symbol=symbol))["symbol"] == symbol.upper()
 
 
 @pytest.mark.parametrize("reference", ["my-17", "x" * 64, "é" * 64, "\U0001f600" * 64, 'a"b\\c/d', "\u2028\ufeff", ""])
-def test_a_client_reference_is_kept_on_action_order_and_events(desk: Desk, reference: str) -> None:
-    record = desk.accepted(create() | {"client_reference_id": reference})
+def test_a_client_reference_is_kept_on_action_order_and_events(trading_client: TradingClient, reference: str) -> None:
+    record = trading_client.accepted(create() | {"client_reference_id": reference})
     assert record["client_reference_id"] == reference
-    assert desk.order(record["intent_id"])["client_reference_id"] == reference
-    action, order = desk.events()
+    assert trading_client.order(record["intent_id"])["client_reference_id"] == reference
+    action, order = trading_client.events()
     assert action.intent_action.client_reference_id == order.broker_order.client_reference_id == reference
 
 
 @pytest.mark.parametrize("reference", ["x" * 65, "a\nb", "a\x00", "\x7f", 5, ["x"], {}])
-def test_a_bad_client_reference_is_refused_at_its_field(desk: Desk, reference: Any) -> None:
-    assert pointers(desk.submit(create() | {"client_reference_id": reference})) == ["/client_reference_id"]
+def test_a_bad_client_reference_is_refused_at_its_field(trading_client: TradingClient, reference: Any) -> None:
+    assert pointers(trading_client.submit(create() | {"client_reference_id": reference})) == ["/client_reference_id"]
 
 
 @pytest.mark.parametrize("order_type", KINDS)
-def test_an_order_starts_pending_new(desk: Desk, order_type: str) -> None:
-    record = desk.accepted(create(KINDS[order_type]) | {"client_reference_id": "r"})
-    order = desk.order(record["intent_id"])
+def test_an_order_starts_pending_new(trading_client: TradingClient, order_type: str) -> None:
+    record = trading_client.accepted(create(KINDS[order_type]) | {"client_reference_id": "r"})
+    order = trading_client.order(record["intent_id"])
     stamps = {order.pop(name) for name in ("received_at", "created_at", "updated_at")}
     assert {stamp.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ") for stamp in stamps} == {record["created_at"]}
     for name in ("order_id", "account_id", "organization_id"):
@@ -190,14 +205,14 @@ def test_an_order_starts_pending_new(desk: Desk, order_type: str) -> None:
     assert {name: order[name] for name in expected} == expected
 
 
-def test_an_action_queues_one_row_for_its_account_and_intent(desk: Desk) -> None:
-    records = [desk.accepted(create()) for _ in range(2)]
-    rows = desk.queued()
+def test_an_action_queues_one_row_for_its_account_and_intent(trading_client: TradingClient) -> None:
+    records = [trading_client.accepted(create()) for _ in range(2)]
+    rows = trading_client.queued()
     assert [(str(row["lane"]), str(row["order_key"]), row["event_type"], row["status"]) for row in rows] == [
-        (desk.account["id"], record["intent_id"], "intent.create", "pending") for record in records
+        (trading_client.account["id"], record["intent_id"], "intent.create", "pending") for record in records
     ]
     assert [row["payload"] for row in rows] == ['{"seq": 1}', '{"seq": 2}']
-    assert {str(row["organization_id"]) for row in rows} == {desk.account["organization_id"]}
+    assert {str(row["organization_id"]) for row in rows} == {trading_client.account["organization_id"]}
 
 
 def moment(stamp: Any) -> str:
@@ -231,9 +246,9 @@ def told_order(event: Any) -> Body:
 
 
 @pytest.mark.parametrize("order_type", KINDS)
-def test_both_events_say_what_the_record_says(desk: Desk, order_type: str) -> None:
-    record = desk.accepted(create(KINDS[order_type], "TSLA", "SELL") | {"client_reference_id": "r-é"})
-    action, order = desk.events()
+def test_both_events_say_what_the_record_says(trading_client: TradingClient, order_type: str) -> None:
+    record = trading_client.accepted(create(KINDS[order_type], "TSLA", "SELL") | {"client_reference_id": "r-é"})
+    action, order = trading_client.events()
     untold = {"environment", "principal_id", "hash_version", "hash"}
     assert told_action(action) == {name: value for name, value in record.items() if name not in untold}
     same = ("intent_id", "account_id", "organization_id", "order_side", "order_type", "quantity", "limit_price")
@@ -254,12 +269,12 @@ def test_both_events_say_what_the_record_says(desk: Desk, order_type: str) -> No
     }
 
 
-def test_one_transaction_writes_all_of_it(desk: Desk) -> None:
+def test_one_transaction_writes_all_of_it(trading_client: TradingClient) -> None:
     """Every row that an accepted command leaves was made by one and the same transaction."""
-    record = desk.accepted(create())
-    account = desk.account["id"]
+    record = trading_client.accepted(create())
+    account = trading_client.account["id"]
     made = {
-        desk.tables.value(f"SELECT xmin::text FROM {table} WHERE {column} = $1::text::uuid LIMIT 1", account)
+        trading_client.tables.value(f"SELECT xmin::text FROM {table} WHERE {column} = $1::text::uuid LIMIT 1", account)
         for table, column in (
             ("actions", "account_id"),
             ("orders", "account_id"),
@@ -267,27 +282,29 @@ def test_one_transaction_writes_all_of_it(desk: Desk) -> None:
             ("account_heads", "account_id"),
         )
     }
-    events = desk.tables.fetch("SELECT xmin::text FROM stream_events WHERE account_id = $1::text::uuid", account)
+    events = trading_client.tables.fetch(
+        "SELECT xmin::text FROM stream_events WHERE account_id = $1::text::uuid", account
+    )
     assert len(events) == 2
     assert made | {event["xmin"] for event in events} == made
     assert len(made) == 1
     stamp = datetime.fromisoformat(record["created_at"])
-    assert desk.tables.value("SELECT abs(extract(epoch FROM clock_timestamp() - $1)) < 5", stamp)
+    assert trading_client.tables.value("SELECT abs(extract(epoch FROM clock_timestamp() - $1)) < 5", stamp)
 
 
-def test_events_of_an_organization_are_numbered_without_a_gap(desk: Desk, opener: Opener) -> None:
+def test_events_of_an_organization_are_numbered_without_a_gap(trading_client: TradingClient, opener: Opener) -> None:
     other = opener()
-    for each in (desk, other, desk, other):
+    for each in (trading_client, other, trading_client, other):
         each.accepted(create())
-    seqs = desk.tables.fetch(
+    seqs = trading_client.tables.fetch(
         "SELECT seq, account_id::text, kind FROM stream_events WHERE organization_id = $1::text::uuid ORDER BY seq",
-        desk.account["organization_id"],
+        trading_client.account["organization_id"],
     )
     assert [row["seq"] for row in seqs] == list(range(1, len(seqs) + 1))
     ours = [
         (row["account_id"], row["kind"])
         for row in seqs
-        if row["account_id"] in (desk.account["id"], other.account["id"])
+        if row["account_id"] in (trading_client.account["id"], other.account["id"])
     ]
-    each_of = [desk.account["id"], other.account["id"]] * 2
+    each_of = [trading_client.account["id"], other.account["id"]] * 2
     assert ours == [(account, kind) for account in each_of for kind in (4, 1)]

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.in_process_writer import Office, codes, open_office
+from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
 from tests.proxy import FaultProxy, proxied
 from tests.waiting import eventually_async
 from trading_intents.errors import Unavailable
@@ -30,115 +30,144 @@ TRAP = """
 
 
 @pytest.fixture
-async def office(urls: Urls) -> AsyncIterator[Office]:
-    async with open_office(urls.login, urls.owner) as office:
-        yield office
+async def in_process_writer(urls: Urls) -> AsyncIterator[InProcessWriter]:
+    async with open_in_process_writer(urls.login, urls.owner) as in_process_writer:
+        yield in_process_writer
 
 
-async def whole(office: Office) -> list[int]:
+async def whole(in_process_writer: InProcessWriter) -> list[int]:
     """What was appended is complete: one order, one row in the queue and two events an action, seqs without a gap."""
-    actions = await office.owner.fetch("SELECT account_id, seq FROM actions ORDER BY account_id, seq")
+    actions = await in_process_writer.owner.fetch("SELECT account_id, seq FROM actions ORDER BY account_id, seq")
     by_account: dict[UUID, list[int]] = {}
     for account, seq in actions:
         by_account.setdefault(account, []).append(seq)
     assert all(seqs == list(range(1, len(seqs) + 1)) for seqs in by_account.values())
-    heads = await office.owner.fetch("SELECT account_id, seq FROM account_heads WHERE seq > 0")
+    heads = await in_process_writer.owner.fetch("SELECT account_id, seq FROM account_heads WHERE seq > 0")
     assert {account: len(seqs) for account, seqs in by_account.items()} == {
         row["account_id"]: row["seq"] for row in heads
     }
-    creates = await office.owner.fetchval("SELECT count(*) FROM actions WHERE action_type = 'CREATE'")
-    counts = [await office.count(table) for table in ("orders", "outbox", "stream_events")]
+    creates = await in_process_writer.owner.fetchval("SELECT count(*) FROM actions WHERE action_type = 'CREATE'")
+    counts = [await in_process_writer.count(table) for table in ("orders", "outbox", "stream_events")]
     assert counts == [creates, len(actions), 2 * len(actions)]
     return [len(seqs) for _, seqs in sorted(by_account.items())]
 
 
-async def test_a_batch_is_one_transaction(office: Office) -> None:
-    commands = [office.create(account) for account in office.accounts for _ in range(5)]
-    outcomes = await office.submit_all(commands)
+async def test_a_batch_is_one_transaction(in_process_writer: InProcessWriter) -> None:
+    commands = [in_process_writer.create(account) for account in in_process_writer.accounts for _ in range(5)]
+    outcomes = await in_process_writer.submit_all(commands)
     assert codes(outcomes) == ["recorded"] * 15
-    assert await office.owner.fetchval("SELECT count(DISTINCT xmin::text) FROM actions") == 1
-    assert await whole(office) == [5, 5, 5]
+    assert await in_process_writer.owner.fetchval("SELECT count(DISTINCT xmin::text) FROM actions") == 1
+    assert await whole(in_process_writer) == [5, 5, 5]
     assert [outcome.seq for outcome in outcomes if isinstance(outcome, Receipt)] == [1, 2, 3, 4, 5] * 3
 
 
-async def test_one_that_the_database_refuses_does_not_fail_its_neighbours(office: Office) -> None:
-    await office.owner.execute(TRAP)
-    commands = [office.create(account, symbol) for symbol in ("A", "TRAP", "B") for account in office.accounts]
-    assert codes(await office.submit_all(commands)) == ["recorded"] * 3 + ["internal_error"] * 3 + ["recorded"] * 3
-    assert await whole(office) == [2, 2, 2]
-    assert codes(await office.submit_all([office.create(office.accounts[0])])) == ["recorded"]
+async def test_one_that_the_database_refuses_does_not_fail_its_neighbours(in_process_writer: InProcessWriter) -> None:
+    await in_process_writer.owner.execute(TRAP)
+    commands = [
+        in_process_writer.create(account, symbol)
+        for symbol in ("A", "TRAP", "B")
+        for account in in_process_writer.accounts
+    ]
+    assert (
+        codes(await in_process_writer.submit_all(commands))
+        == ["recorded"] * 3 + ["internal_error"] * 3 + ["recorded"] * 3
+    )
+    assert await whole(in_process_writer) == [2, 2, 2]
+    assert codes(await in_process_writer.submit_all([in_process_writer.create(in_process_writer.accounts[0])])) == [
+        "recorded"
+    ]
 
 
-async def test_one_that_cannot_be_understood_does_not_fail_its_neighbours(office: Office) -> None:
+async def test_one_that_cannot_be_understood_does_not_fail_its_neighbours(in_process_writer: InProcessWriter) -> None:
     """Such as an order with a value that a later version of the program has written."""
-    first, *_ = office.accounts
-    odd = await office.writer.submit(office.create(first))
-    await office.owner.execute("UPDATE orders SET time_in_force = 'NEXT_YEAR' WHERE order_id = $1", odd.intent_id)
-    commands = [office.create(account) for account in office.accounts] + [office.cancel(first, odd.intent_id)]
-    assert codes(await office.submit_all(commands)) == ["recorded"] * 3 + ["internal_error"]
-    assert await whole(office) == [2, 1, 1]
+    first, *_ = in_process_writer.accounts
+    odd = await in_process_writer.writer.submit(in_process_writer.create(first))
+    await in_process_writer.owner.execute(
+        "UPDATE orders SET time_in_force = 'NEXT_YEAR' WHERE order_id = $1", odd.intent_id
+    )
+    commands = [in_process_writer.create(account) for account in in_process_writer.accounts] + [
+        in_process_writer.cancel(first, odd.intent_id)
+    ]
+    assert codes(await in_process_writer.submit_all(commands)) == ["recorded"] * 3 + ["internal_error"]
+    assert await whole(in_process_writer) == [2, 1, 1]
 
 
-async def test_one_that_nobody_waits_for_is_not_done_and_is_let_go(office: Office) -> None:
+async def test_one_that_nobody_waits_for_is_not_done_and_is_let_go(in_process_writer: InProcessWriter) -> None:
     """A stop waits for all that are not answered, though their clients hung up."""
     answers: list[Outcome] = []
-    first = asyncio.create_task(office.submit(office.create(office.accounts[0])))
+    first = asyncio.create_task(in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0])))
     await asyncio.sleep(0)
-    office.writer.enqueue(office.create(office.accounts[0]), answers.append).is_abandoned = True
-    assert codes([await first, await office.submit(office.create(office.accounts[0]))]) == ["recorded"] * 2
+    in_process_writer.writer.enqueue(
+        in_process_writer.create(in_process_writer.accounts[0]), answers.append
+    ).is_abandoned = True
+    assert (
+        codes([await first, await in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0]))])
+        == ["recorded"] * 2
+    )
     assert codes(answers) == ["unavailable"]
-    assert await whole(office) == [2]
+    assert await whole(in_process_writer) == [2]
 
 
-async def test_a_held_account_is_passed_over_and_the_others_go_on(office: Office, urls: Urls) -> None:
-    held, *free = office.accounts
+async def test_a_held_account_is_passed_over_and_the_others_go_on(
+    in_process_writer: InProcessWriter, urls: Urls
+) -> None:
+    held, *free = in_process_writer.accounts
     holder = await asyncpg.connect(urls.owner.reveal())
     async with holder.transaction():
         await holder.execute("SELECT FROM account_heads WHERE account_id = $1 FOR UPDATE", held)
-        waiting = asyncio.create_task(office.submit(office.create(held)))
+        waiting = asyncio.create_task(in_process_writer.submit(in_process_writer.create(held)))
         for _ in range(10):
             before = time.monotonic()
-            assert codes(await office.submit_all([office.create(account) for account in free])) == ["recorded"] * 2
+            assert (
+                codes(await in_process_writer.submit_all([in_process_writer.create(account) for account in free]))
+                == ["recorded"] * 2
+            )
             assert time.monotonic() - before < ANSWER_SECONDS
             if waiting.done():
                 break
     assert codes([await waiting]) in (["recorded"], ["unavailable"])
-    assert await whole(office)
+    assert await whole(in_process_writer)
     await holder.close()
 
 
-async def test_a_command_of_a_held_account_waits_and_is_refused_in_time(office: Office, urls: Urls) -> None:
-    held = office.accounts[0]
+async def test_a_command_of_a_held_account_waits_and_is_refused_in_time(
+    in_process_writer: InProcessWriter, urls: Urls
+) -> None:
+    held = in_process_writer.accounts[0]
     holder = await asyncpg.connect(urls.owner.reveal())
     transaction = holder.transaction()
     await transaction.start()
     await holder.execute("SELECT FROM account_heads WHERE account_id = $1 FOR UPDATE", held)
     before = time.monotonic()
-    assert codes([await office.submit(office.create(held))]) == ["unavailable"]
+    assert codes([await in_process_writer.submit(in_process_writer.create(held))]) == ["unavailable"]
     assert MAX_WAIT_SECONDS < time.monotonic() - before < ANSWER_SECONDS
-    waiting = asyncio.create_task(office.submit(office.create(held)))
+    waiting = asyncio.create_task(in_process_writer.submit(in_process_writer.create(held)))
 
     async def waits() -> bool:
-        return bool(await office.owner.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+        return bool(await in_process_writer.owner.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
 
     await eventually_async(waits, 2)
     await transaction.rollback()
     assert codes([await waiting]) == ["recorded"], "it waited, and went on once the account was free"
-    assert await whole(office) == [1]
+    assert await whole(in_process_writer) == [1]
     await holder.close()
 
 
-async def test_an_account_that_stays_held_does_not_fail_one_that_comes_free(office: Office, urls: Urls) -> None:
-    stays, comes_free = office.accounts[:2]
+async def test_an_account_that_stays_held_does_not_fail_one_that_comes_free(
+    in_process_writer: InProcessWriter, urls: Urls
+) -> None:
+    stays, comes_free = in_process_writer.accounts[:2]
     holders = [await asyncpg.connect(urls.owner.reveal()) for _ in range(2)]
     transactions = [holder.transaction() for holder in holders]
     for transaction, holder, account in zip(transactions, holders, (stays, comes_free), strict=True):
         await transaction.start()
         await holder.execute("SELECT FROM account_heads WHERE account_id = $1 FOR UPDATE", account)
-    both = asyncio.create_task(office.submit_all([office.create(stays), office.create(comes_free)]))
+    both = asyncio.create_task(
+        in_process_writer.submit_all([in_process_writer.create(stays), in_process_writer.create(comes_free)])
+    )
 
     async def waits() -> bool:
-        return bool(await office.owner.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+        return bool(await in_process_writer.owner.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
 
     await eventually_async(waits, 2)
     await transactions[1].rollback()
@@ -149,40 +178,51 @@ async def test_an_account_that_stays_held_does_not_fail_one_that_comes_free(offi
 
 
 async def test_a_full_line_refuses_all_but_cancels_and_then_those_too(urls: Urls) -> None:
-    async with open_office(urls.login, urls.owner, run=False) as office:
-        account = office.accounts[0]
-        create, cancel = office.create(account), office.cancel(account, str(uuid4()))
+    async with open_in_process_writer(urls.login, urls.owner, run=False) as in_process_writer:
+        account = in_process_writer.accounts[0]
+        create, cancel = in_process_writer.create(account), in_process_writer.cancel(account, str(uuid4()))
 
         def line_up(submission: Submission, count: int) -> list[asyncio.Task[object]]:
-            return [asyncio.create_task(office.submit(submission)) for _ in range(count)]
+            return [asyncio.create_task(in_process_writer.submit(submission)) for _ in range(count)]
 
         creates = (MAX_WAITING - CANCEL_RESERVE) // 2  # an organization leaves as many places as it takes
         tasks = line_up(create, creates)
         await asyncio.sleep(0)
-        assert codes([await office.submit(create)]) == ["unavailable"]
+        assert codes([await in_process_writer.submit(create)]) == ["unavailable"]
         tasks += line_up(cancel, (MAX_WAITING - creates) // 2)
         await asyncio.sleep(0)
         assert not any(task.done() for task in tasks)
-        assert codes([await office.submit(cancel), await office.submit(create)]) == ["unavailable"] * 2
+        assert (
+            codes([await in_process_writer.submit(cancel), await in_process_writer.submit(create)])
+            == ["unavailable"] * 2
+        )
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        assert await office.count("actions") == 0
+        assert await in_process_writer.count("actions") == 0
 
 
-async def test_cancels_go_to_the_front_of_the_line(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancels_go_to_the_front_of_the_line(
+    in_process_writer: InProcessWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(writer_module, "MAX_BATCH", 1)
-    account = office.accounts[0]
-    intent = (await office.writer.submit(office.create(account))).intent_id
-    outcomes = await office.submit_all([office.create(account)] * 3 + [office.cancel(account, intent)])
+    account = in_process_writer.accounts[0]
+    intent = (await in_process_writer.writer.submit(in_process_writer.create(account))).intent_id
+    outcomes = await in_process_writer.submit_all(
+        [in_process_writer.create(account)] * 3 + [in_process_writer.cancel(account, intent)]
+    )
     assert [outcome.seq for outcome in outcomes if isinstance(outcome, Receipt)] == [3, 4, 5, 2]
 
 
-async def test_those_who_leave_do_no_harm(office: Office) -> None:
+async def test_those_who_leave_do_no_harm(in_process_writer: InProcessWriter) -> None:
     """Cancelled at every moment of their way: nothing is half-written, and the pool is free again."""
     tasks = []
     for number in range(LEAVERS):
-        tasks.append(asyncio.create_task(office.submit(office.create(office.accounts[number % 3]))))
+        tasks.append(
+            asyncio.create_task(
+                in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[number % 3]))
+            )
+        )
         for _ in range(number % 7):
             await asyncio.sleep(0)
         if number % 2:
@@ -191,56 +231,58 @@ async def test_those_who_leave_do_no_harm(office: Office) -> None:
             tasks[number // 2].cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert any(isinstance(result, asyncio.CancelledError) for result in results)
-    assert codes([await office.submit(office.create(office.accounts[0]))]) == ["recorded"]
-    await whole(office)
+    assert codes([await in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0]))]) == [
+        "recorded"
+    ]
+    await whole(in_process_writer)
 
     async def free() -> bool:
-        return office.in_use() == 0
+        return in_process_writer.in_use() == 0
 
     await eventually_async(free, 2)
 
 
-async def answered(office: Office, seconds: float) -> str:
+async def answered(in_process_writer: InProcessWriter, seconds: float) -> str:
     before = time.monotonic()
-    outcome = await office.submit(office.create(office.accounts[0]))
+    outcome = await in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
     assert time.monotonic() - before < seconds
     return codes([outcome])[0]
 
 
-@pytest.mark.alone(seconds=3)
+@pytest.mark.exclusive(seconds=3)
 @pytest.mark.parametrize("fault", ["refuse", "reset", "stall"])
 async def test_a_database_that_is_away_is_told_in_time_and_is_back_soon(urls: Urls, fault: str) -> None:
     with proxied(urls.login) as (proxy, login):
-        async with open_office(login, urls.owner) as office:
-            assert await answered(office, 2) == "recorded"
+        async with open_in_process_writer(login, urls.owner) as in_process_writer:
+            assert await answered(in_process_writer, 2) == "recorded"
             for _ in range(3):
-                before = await office.count("actions")
+                before = await in_process_writer.count("actions")
                 break_link(proxy, fault)
-                load = await asyncio.gather(*(answered(office, ANSWER_SECONDS + 0.5) for _ in range(20)))
+                load = await asyncio.gather(*(answered(in_process_writer, ANSWER_SECONDS + 0.5) for _ in range(20)))
                 assert set(load) == {"unavailable"}
-                assert await office.count("actions") == before
+                assert await in_process_writer.count("actions") == before
                 proxy.work()
 
                 async def back() -> bool:
-                    return await answered(office, ANSWER_SECONDS + 0.5) == "recorded"
+                    return await answered(in_process_writer, ANSWER_SECONDS + 0.5) == "recorded"
 
                 await eventually_async(back, RETURN_SECONDS)
-            await whole(office)
+            await whole(in_process_writer)
 
 
 def break_link(proxy: FaultProxy, fault: str) -> None:
     {"refuse": proxy.refuse, "reset": proxy.reset, "stall": proxy.stall}[fault]()
 
 
-async def test_an_id_that_a_crashed_server_forgot_or_gave_again_is_no_proof(office: Office) -> None:
+async def test_an_id_that_a_crashed_server_forgot_or_gave_again_is_no_proof(in_process_writer: InProcessWriter) -> None:
     """Ids of transactions are not written down before a commit: after a crash another may have ours."""
-    receipt = await office.writer.submit(office.create(office.accounts[0]))
-    place = ActionPlace(*await office.owner.fetchrow("SELECT account_id::text, seq, hash FROM actions"))
-    taken = await office.owner.fetchval("SELECT xmin::text FROM actions")
-    to_come = str(int(await office.owner.fetchval("SELECT pg_current_xact_id()::text")) + 1_000_000)
-    organizations = [office.organization]
+    receipt = await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
+    place = ActionPlace(*await in_process_writer.owner.fetchrow("SELECT account_id::text, seq, hash FROM actions"))
+    taken = await in_process_writer.owner.fetchval("SELECT xmin::text FROM actions")
+    to_come = str(int(await in_process_writer.owner.fetchval("SELECT pg_current_xact_id()::text")) + 1_000_000)
+    organizations = [in_process_writer.organization]
     assert receipt.seq == place.seq == 1
-    status = office.writer._status
+    status = in_process_writer.writer._status
     assert await status(taken, place, organizations) == "committed"
     assert await status(taken, place._replace(hash="f" * 64), organizations) == "aborted"
     assert await status(taken, place._replace(seq=2), organizations) == "aborted"
@@ -250,9 +292,9 @@ async def test_an_id_that_a_crashed_server_forgot_or_gave_again_is_no_proof(offi
 
 async def test_a_lost_link_before_anything_was_sent_records_nothing(urls: Urls) -> None:
     with proxied(urls.login) as (proxy, login):
-        async with open_office(login, urls.owner) as office:
+        async with open_in_process_writer(login, urls.owner) as in_process_writer:
             proxy.refuse()
             with pytest.raises(Unavailable):
-                await office.writer.submit(office.create(office.accounts[0]))
+                await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
             proxy.work()
-            assert await office.count("actions") == 0
+            assert await in_process_writer.count("actions") == 0

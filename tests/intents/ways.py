@@ -79,7 +79,7 @@ class Ways:
 
     def __init__(self, outcome: Outcome | None, rates: dict[Bucket, Rate], shared: dict[Bucket, Rate]) -> None:
         self.metrics, clock, keys = Metrics(), ManualClock(), KnownKeys()
-        self.quick_answers = 0
+        self.fast_answers = 0
         plenty = dict.fromkeys(Bucket, Rate(100, 100))
         self.limits = Limits(plenty | rates, plenty | shared, clock, self.metrics.rate_limited)
         self.writer = ScriptedWriter(outcome)
@@ -95,7 +95,7 @@ class Ways:
         incoming = Incoming("POST", path, b"", fields, body, "127.0.0.1", keep_alive=True, named=dict(fields))
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         if fast and self.app.begin(incoming, answered.set_result) is not None:
-            self.quick_answers += 1
+            self.fast_answers += 1
             return await answered
         return await self.app.handle(incoming)
 

@@ -17,7 +17,7 @@ from trading_intents.telemetry import Metrics, make_log
 
 ATTEMPT_LIMIT = 100  # each kill costs the rows under way an attempt, and none may fail for it
 SLOTS = 20
-MOST_WORK_SECONDS = 0.05
+MAX_WORK_SECONDS = 0.05
 DRAIN_SECONDS = 10
 
 
@@ -25,7 +25,7 @@ async def handle(row: ClaimedRow) -> Outcome:
     async def write(tx: Tx) -> None:
         await tx.execute("INSERT INTO effects (row_id) VALUES ($1)", row.id)
 
-    await asyncio.sleep(random.uniform(0, MOST_WORK_SECONDS))
+    await asyncio.sleep(random.uniform(0, MAX_WORK_SECONDS))
     return Done(write)
 
 

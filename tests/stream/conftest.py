@@ -7,9 +7,9 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.http_client import Desk, Tables, open_desk
+from tests.intents.http_client import Tables, TradingClient, open_trading_client
 from tests.stream.client import Client
-from tests.tenants import World
+from tests.tenants import Tenants
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
 from trading_intents.stream.model import Event, EventType
@@ -17,7 +17,7 @@ from trading_intents.trading import Environment
 
 ORGANIZATIONS = 4
 
-Opener = Callable[..., Desk]
+Opener = Callable[..., TradingClient]
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ def event(organization_id: OrganizationId, payload: bytes = b"x", account_id: UU
 
 
 @pytest.fixture(scope="session")
-def tables(world_database: Urls) -> Iterator[Tables]:
-    opened = Tables(world_database.owner)
+def tables(tenants_database: Urls) -> Iterator[Tables]:
+    opened = Tables(tenants_database.owner)
     yield opened
     opened.close()
 
@@ -52,7 +52,7 @@ def tables(world_database: Urls) -> Iterator[Tables]:
 @pytest.fixture(autouse=True)
 def nothing_left_at_work(request: pytest.FixtureRequest) -> Iterator[None]:
     """The session's worker looks every second at what rests in an account's book, for as long as it has the account."""
-    tables = request.getfixturevalue("tables") if "world" in request.fixturenames else None
+    tables = request.getfixturevalue("tables") if "tenants" in request.fixturenames else None
     yield
     if tables is not None:
         tables.execute(
@@ -64,22 +64,22 @@ def nothing_left_at_work(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def opener(world: World, tables: Tables) -> Opener:
+def opener(tenants: Tenants, tables: Tables) -> Opener:
     """Opens desks: `caller` trades on what `admin` makes, the rest is the account's."""
 
-    def opened(**changes: str) -> Desk:
-        return open_desk(world, tables, **changes)
+    def opened(**changes: str) -> TradingClient:
+        return open_trading_client(tenants, tables, **changes)
 
     return opened
 
 
 @pytest.fixture
-def desk(opener: Opener) -> Desk:
+def trading_client(opener: Opener) -> TradingClient:
     return opener()
 
 
 @pytest.fixture
-def client(world: World) -> Iterator[Client]:
-    client = Client(world.platform.grpc)
+def client(tenants: Tenants) -> Iterator[Client]:
+    client = Client(tenants.platform.grpc)
     yield client
     client.close()

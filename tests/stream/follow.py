@@ -54,18 +54,20 @@ def number_of(message: Message) -> int:
 class Reader:
     """One stream; `reading` False: it takes nothing."""
 
-    def __init__(self, house: "House", organization_id: OrganizationId, reading: bool = True, caller: str = "") -> None:
-        self._house, self._reading = house, reading
+    def __init__(
+        self, api_platform: "ApiOnlyPlatform", organization_id: OrganizationId, reading: bool = True, caller: str = ""
+    ) -> None:
+        self._platform, self._reading = api_platform, reading
         request = Request(Incoming("GET", b"", b"", [], b"", "here", keep_alive=True), {}, "here")
         organization = OrganizationRecord(organization_id, "local", "o", "o", frozenset(), False, datetime.now(UTC))
         request.caller = Caller(UserPrincipal(caller or f"{id(self)}", "o", "member"), organization)
         self.messages: list[Message] = []
         self._stirred = asyncio.Event()
-        self.stream = house.streams.open("test", request, self._take)
+        self.stream = api_platform.streams.open("test", request, self._take)
         self.line = self.stream.subscriber
 
     async def subscribe(self, resume_after: str = "", kinds: frozenset[EventType] = ACTIONS) -> "Reader":
-        await self._house.streams.subscribe(self.stream, SubscribeRequest(None, kinds, resume_after=resume_after))
+        await self._platform.streams.subscribe(self.stream, SubscribeRequest(None, kinds, resume_after=resume_after))
         return self
 
     def _take(self) -> None:
@@ -106,10 +108,10 @@ class Reader:
         return {event.intent_action.seq: event.cursor for event in events if event.cursor}
 
     def close(self) -> None:
-        self._house.streams.close(self.stream)
+        self._platform.streams.close(self.stream)
 
 
-class House:
+class ApiOnlyPlatform:
     def __init__(self, database: Database, retained: Retained | None = None, pool: Pool | None = None) -> None:
         self._database, self.gate = database, OpenGate()
         log, self.metrics = make_log("error"), Metrics()
@@ -125,7 +127,7 @@ class House:
             self.hub.wake()
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator["House"]:
+    async def running(self) -> AsyncIterator["ApiOnlyPlatform"]:
         task = asyncio.create_task(self.hub.run())
         try:
             yield self

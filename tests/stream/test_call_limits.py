@@ -15,12 +15,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.conftest import Urls
 from tests.platform import Platform, serving
 from tests.stream.client import ACTION, LIMIT_SECONDS, Client, Follower
-from tests.tenants import PLENTY, World
+from tests.tenants import PLENTY, Tenants
 from tests.waiting import eventually
 from trading_intents.errors import InvalidRequest, LimitReached
 from trading_intents.stream.grpc.calls import FIRST_MESSAGE_SECONDS, Context, read, read_first
 
-pytestmark = pytest.mark.quiet
+pytestmark = pytest.mark.idle
 
 MAX_STREAMS = 3
 CALLS_PER_CONNECTION = 250
@@ -31,9 +31,9 @@ METHODS = ("/trading.TradingService/SubscribeEvents", "/trading.TradingService/S
 
 
 @pytest.fixture(scope="module")
-def small(world: World, world_database: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+def small(tenants: Tenants, tenants_database: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     """A process that holds three streams."""
-    settings = PLENTY | {"DATABASE_URL": world_database.login.reveal(), "ROLES": "stream"}
+    settings = PLENTY | {"DATABASE_URL": tenants_database.login.reveal(), "ROLES": "stream"}
     folder: Path = tmp_path_factory.mktemp("small")
     with serving(folder, **settings, MAX_STREAMS=str(MAX_STREAMS)) as platform:
         yield platform
@@ -74,14 +74,14 @@ def headers(path: bytes) -> bytes:
     return b"".join(b"\x00" + bytes([len(n)]) + n + bytes([len(v)]) + v for n, v in fields.items())
 
 
-def test_health_watches_take_no_stream_of_a_subscribers(small: Platform, world: World) -> None:
+def test_health_watches_take_no_stream_of_a_subscribers(small: Platform, tenants: Tenants) -> None:
     clients = [Client(small.grpc) for _ in range(10)]
     watches = [[watch(client) for _ in range(PUBLIC_CALLS_PER_CONNECTION)] for client in clients]
     for call in (call for calls in watches for call in calls):
         assert next(call).status == health_pb2.HealthCheckResponse.SERVING
     for client in clients:
         assert Follower(watch(client)).ended()[0] == "RESOURCE_EXHAUSTED"
-        client.follow(world.callers["key_all"], "", (ACTION,)).subscribed().cancel()
+        client.follow(tenants.callers["key_all"], "", (ACTION,)).subscribed().cancel()
     assert all(call.is_active() for calls in watches for call in calls)
     for client in clients:
         client.close()
@@ -104,10 +104,10 @@ def test_a_new_call_without_a_credential_takes_the_place_of_the_oldest(small: Pl
 
 
 def test_a_call_without_a_message_ends_at_once_without_a_credential_and_after_ten_seconds_with_one(
-    small: Platform, world: World
+    small: Platform, tenants: Tenants
 ) -> None:
     client = Client(small.grpc)
-    known = [Silent(client, world.callers["key_all"], method) for method in METHODS]
+    known = [Silent(client, tenants.callers["key_all"], method) for method in METHODS]
     known.append(Silent(client, {}, "/grpc.health.v1.Health/Check"))
     for method in METHODS:
         assert Silent(client, {}, method).ended()[0] == "UNAUTHENTICATED"
@@ -135,23 +135,23 @@ def test_a_connection_holds_a_limited_number_of_calls(small: Platform) -> None:
     assert settings[MAX_CONCURRENT_STREAMS] == CALLS_PER_CONNECTION
 
 
-def test_readiness_tells_when_every_stream_is_taken(small: Platform, world: World) -> None:
+def test_readiness_tells_when_every_stream_is_taken(small: Platform, tenants: Tenants) -> None:
     client = Client(small.grpc)
 
     def is_ready() -> bool:
         return small.client.get("/readyz").status_code == 200
 
     eventually(is_ready, LIMIT_SECONDS)
-    followers = [client.follow(world.callers["key_all"], "", (ACTION,)).subscribed() for _ in range(MAX_STREAMS)]
+    followers = [client.follow(tenants.callers["key_all"], "", (ACTION,)).subscribed() for _ in range(MAX_STREAMS)]
     eventually(lambda: not is_ready(), LIMIT_SECONDS)  # what it says may be a moment old
     assert "full" in small.client.get("/readyz").json()["detail"]
-    assert client.follow(world.callers["other_key"], "", (ACTION,)).ended() == (
+    assert client.follow(tenants.callers["other_key"], "", (ACTION,)).ended() == (
         "UNAVAILABLE",
         "this process holds all the streams that it may; try another, or again",
     )
     followers.pop().cancel()
     eventually(is_ready, LIMIT_SECONDS)
-    client.follow(world.callers["other_key"], "", (ACTION,)).subscribed()
+    client.follow(tenants.callers["other_key"], "", (ACTION,)).subscribed()
     client.close()
 
 

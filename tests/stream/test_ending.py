@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.http_client import Desk, Tables, create, limit
+from tests.intents.http_client import Tables, TradingClient, create, limit
 from tests.platform import Platform, serving
 from tests.stream.client import ACTION, Client, Follower, kind_of
-from tests.tenants import PLENTY, Headers, World
+from tests.tenants import PLENTY, Headers, Tenants
 from trading_intents.clock import SystemClock
 from trading_intents.config import PREFIX, Settings
 from trading_intents.identity.provider import TOKEN_SECONDS, EmbeddedProvider, load_issuer
@@ -45,12 +45,12 @@ def bearer(platform: Platform, user: str, organization: str, behind_seconds: flo
 
 
 @pytest.fixture(scope="module")
-def leaving(world: World) -> dict[str, Any]:
+def leaving(tenants: Tenants) -> dict[str, Any]:
     """An organization whose users and keys may go."""
     keys = [{"name": name, "environment": "paper", "permissions": ["stream:read"]} for name in "abcd"]
     users = [{"external_id": f"{which}-user", "role": "member"} for which in ("leaving", "staying")]
     document = {"external_id": "org_leaving", "users": users, "api_keys": keys}
-    (made,) = world.platform.apply({"organizations": [document]})["organizations"]
+    (made,) = tenants.platform.apply({"organizations": [document]})["organizations"]
     return dict(made)
 
 
@@ -78,23 +78,23 @@ class Waiting:
         return self.ends
 
 
-@pytest.mark.alone(seconds=3)
+@pytest.mark.exclusive(seconds=3)
 def test_whoever_may_no_longer_is_ended_soon(
-    client: Client, world: World, leaving: dict[str, Any], tables: Tables
+    client: Client, tenants: Tenants, leaving: dict[str, Any], tables: Tables
 ) -> None:
     keys = [{"x-api-key": made["api_key"]} for made in leaving["api_keys"]]
     ids = [made["id"] for made in leaving["api_keys"]]
-    user = bearer(world.platform, "leaving-user", "org_leaving")
-    expiring = bearer(world.platform, "staying-user", "org_leaving", TOKEN_SECONDS - EXPIRES_SECONDS)
+    user = bearer(tenants.platform, "leaving-user", "org_leaving")
+    expiring = bearer(tenants.platform, "staying-user", "org_leaving", TOKEN_SECONDS - EXPIRES_SECONDS)
     expires_at = time.time() + EXPIRES_SECONDS
     callers = {"disabled": keys[0], "disabled too": keys[0], "less": keys[1], "removed": keys[2]}
     waiting = Waiting(client, callers | {"user": user, "expired": expiring})
-    bystanders = [follow(client, caller) for caller in (keys[3], world.callers["key_all"])]
+    bystanders = [follow(client, caller) for caller in (keys[3], tenants.callers["key_all"])]
     # As another process would: ours hears of it by asking.
     tables.execute("UPDATE api_keys SET disabled = true WHERE id = $1::text::uuid", ids[0])
     tables.execute("UPDATE api_keys SET permissions = ARRAY['intent:read'] WHERE id = $1::text::uuid", ids[1])
     tables.execute("DELETE FROM api_keys WHERE id = $1::text::uuid", ids[2])
-    assert world.client.delete("/v1/users/me", headers=user).status_code == 204
+    assert tenants.client.delete("/v1/users/me", headers=user).status_code == 204
     changed_at = time.time()
     ends = waiting.join()
     statuses = {name: status for name, (status, _) in ends.items()}
@@ -109,8 +109,8 @@ def test_whoever_may_no_longer_is_ended_soon(
     bystanders[1].cancel()
 
 
-def test_a_quiet_stream_has_heartbeats_and_they_have_no_cursor(client: Client, world: World) -> None:
-    follower = follow(client, world.callers["internal_admin"])
+def test_a_quiet_stream_has_heartbeats_and_they_have_no_cursor(client: Client, tenants: Tenants) -> None:
+    follower = follow(client, tenants.callers["internal_admin"])
     since = time.time()
     event = next(follower.call)
     assert (kind_of(event), event.cursor) == ("heartbeat", "")
@@ -118,15 +118,18 @@ def test_a_quiet_stream_has_heartbeats_and_they_have_no_cursor(client: Client, w
     assert QUIET_SECONDS - 1 < time.time() - since < QUIET_SECONDS + END_SECONDS
 
 
-@pytest.mark.alone
+@pytest.mark.exclusive
 def test_sigterm_ends_streams_as_unavailable_and_they_resume_elsewhere(
-    client: Client, world: World, desk: Desk, world_database: Urls, tmp_path: Path
+    client: Client, tenants: Tenants, trading_client: TradingClient, tenants_database: Urls, tmp_path: Path
 ) -> None:
-    settings = PLENTY | {"DATABASE_URL": world_database.login.reveal(), "ROLES": "stream"}
+    settings = PLENTY | {"DATABASE_URL": tenants_database.login.reveal(), "ROLES": "stream"}
     with serving(tmp_path, **settings) as second:
         elsewhere = Client(second.grpc)
-        followers = [elsewhere.follow(desk.headers, desk.account["id"], (ACTION,)).subscribed() for _ in range(5)]
-        desk.accepted(create(limit()))
+        followers = [
+            elsewhere.follow(trading_client.headers, trading_client.account["id"], (ACTION,)).subscribed()
+            for _ in range(5)
+        ]
+        trading_client.accepted(create(limit()))
         seen = [follower.take(1)[0] for follower in followers]
         since = time.monotonic()
         ends: list[tuple[str, str]] = []
@@ -137,7 +140,9 @@ def test_sigterm_ends_streams_as_unavailable_and_they_resume_elsewhere(
         elsewhere.close()
     assert {status for status, _ in ends} == {"UNAVAILABLE"}
     assert time.monotonic() - since < STOP_SECONDS
-    resumed = client.follow(desk.headers, desk.account["id"], (ACTION,), resume_after=seen[0].cursor).subscribed()
-    record = desk.accepted(create(limit()))
+    resumed = client.follow(
+        trading_client.headers, trading_client.account["id"], (ACTION,), resume_after=seen[0].cursor
+    ).subscribed()
+    record = trading_client.accepted(create(limit()))
     assert resumed.take(1)[0].intent_action.intent_id == record["intent_id"]
     assert not [line for line in second.logs if line.startswith("{") and json.loads(line)["level"] == "error"]

@@ -20,7 +20,7 @@ from tests.platform import Platform, serving
 from tests.stream.client import ACTION, Client, body_of, kind_of, subscribe
 from tests.stream.follow import numbered
 from tests.stream.test_sse import following
-from tests.tenants import PLENTY, World, key
+from tests.tenants import PLENTY, Tenants, key
 from tests.waiting import eventually
 from trading_intents.identity.model import Permission
 from trading_intents.ids import OrganizationId
@@ -34,7 +34,7 @@ RUN_SECONDS = 300.0
 PACE_SECONDS = 0.05
 # Large events fill windows and lines in less time.
 EVENT_BYTES, LARGE_EVENTS = 8_000, 2_500
-MOST_GROWTH_BYTES = 200 * 1024 * 1024
+MAX_GROWTH_BYTES = 200 * 1024 * 1024
 SAME_ID = """
     INSERT INTO accounts (id, organization_id, name, broker, environment)
     SELECT $2, organization_id, 'same id', broker, environment FROM accounts WHERE id = $1::text::uuid
@@ -111,11 +111,11 @@ class Faithful:
 
 @pytest.mark.parametrize(("kills", "events"), [(2, 400), pytest.param(10, 2_000, marks=pytest.mark.chaos)])
 def test_a_client_that_resumes_sees_every_event_through_kills(
-    world: World, world_database: Urls, tables: Tables, tmp_path: Path, kills: int, events: int
+    tenants: Tenants, tenants_database: Urls, tables: Tables, tmp_path: Path, kills: int, events: int
 ) -> None:
-    made = provision(world.platform, ACCOUNTS)
+    made = provision(tenants.platform, ACCOUNTS)
     caller = {"x-api-key": made["api_keys"][0]["api_key"]}
-    settings = PLENTY | {"DATABASE_URL": world_database.login.reveal(), "ROLES": "stream"}
+    settings = PLENTY | {"DATABASE_URL": tenants_database.login.reveal(), "ROLES": "stream"}
     killed = Killed(tmp_path, settings, kills)
     eventually(lambda: bool(killed.address), RUN_SECONDS)
     client = Faithful(killed, caller)
@@ -126,7 +126,7 @@ def test_a_client_that_resumes_sees_every_event_through_kills(
         while committed < events or killed.kills < kills:
             for _ in range(10):
                 url = f"/v1/accounts/{next(accounts)}/intents"
-                answer = world.client.post(url, json=create(limit("1", "0.01")), headers=caller)
+                answer = tenants.client.post(url, json=create(limit("1", "0.01")), headers=caller)
                 assert answer.status_code == 202, answer.text
             killed.over.wait(PACE_SECONDS)
             committed = count_events(tables, made["id"])
@@ -162,8 +162,8 @@ def payloads(tables: Tables, organization_id: str) -> list[bytes]:
 
 
 @pytest.fixture
-def stream(world: World, world_database: Urls, tmp_path: Path) -> Iterator[Platform]:
-    settings = PLENTY | {"DATABASE_URL": world_database.login.reveal(), "ROLES": "stream"}
+def stream(tenants: Tenants, tenants_database: Urls, tmp_path: Path) -> Iterator[Platform]:
+    settings = PLENTY | {"DATABASE_URL": tenants_database.login.reveal(), "ROLES": "stream"}
     with serving(tmp_path, **settings) as platform:
         yield platform
 
@@ -182,9 +182,9 @@ async def append_large(urls: Urls, organization_id: OrganizationId) -> None:
 
 @pytest.mark.parametrize(("count", "stops"), [(5, 2), pytest.param(50, 5, marks=pytest.mark.chaos)])
 def test_readers_that_stop_cost_the_others_nothing(
-    world: World, world_database: Urls, stream: Platform, count: int, stops: int
+    tenants: Tenants, tenants_database: Urls, stream: Platform, count: int, stops: int
 ) -> None:
-    made = provision(world.platform, 1)
+    made = provision(tenants.platform, 1)
     organization_id = OrganizationId(UUID(made["id"]))
     caller = {"x-api-key": made["api_keys"][0]["api_key"]}
     clients = [Client(stream.grpc) for _ in range(count)]
@@ -201,7 +201,7 @@ def test_readers_that_stop_cost_the_others_nothing(
 
     before, most = rss_bytes(stream.process.pid), 0
     threads = [threading.Thread(target=read, args=(place,)) for place in range(len(reading))]
-    threads.append(threading.Thread(target=lambda: asyncio.run(append_large(world_database, organization_id))))
+    threads.append(threading.Thread(target=lambda: asyncio.run(append_large(tenants_database, organization_id))))
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
@@ -209,7 +209,7 @@ def test_readers_that_stop_cost_the_others_nothing(
         threads[0].join(0.05)
         threads[-1].join(0.05)
     assert all(numbers == list(range(1, LARGE_EVENTS + 1)) for numbers in got)
-    assert most < MOST_GROWTH_BYTES, most
+    assert most < MAX_GROWTH_BYTES, most
     for follower in stopped:
         numbers, last = [], ""
         try:
@@ -228,21 +228,23 @@ def test_readers_that_stop_cost_the_others_nothing(
         client.close()
 
 
-def test_a_stopped_text_reader_is_ended(world: World, world_database: Urls, tables: Tables, stream: Platform) -> None:
-    made = provision(world.platform, 1)
+def test_a_stopped_text_reader_is_ended(
+    tenants: Tenants, tenants_database: Urls, tables: Tables, stream: Platform
+) -> None:
+    made = provision(tenants.platform, 1)
     organization_id = OrganizationId(UUID(made["id"]))
     # The numbered events are of the account that has the organization's id.
     tables.execute(SAME_ID, made["accounts"][0]["id"], organization_id)
     caller = {"x-api-key": made["api_keys"][0]["api_key"]}
-    there = World(stream, world.answer, world.callers)
+    there = Tenants(stream, tenants.answer, tenants.callers)
     before = rss_bytes(stream.process.pid)
     with following(there, caller, str(organization_id)) as reader:
         reader.until("primed")
-        asyncio.run(append_large(world_database, organization_id))
+        asyncio.run(append_large(tenants_database, organization_id))
         since = time.monotonic()
         eventually(lambda: 'ti_stream_ended_total{code="limit_reached",door="sse"}' in metrics(stream), RUN_SECONDS)
         assert time.monotonic() - since < RUN_SECONDS
-        assert rss_bytes(stream.process.pid) - before < MOST_GROWTH_BYTES
+        assert rss_bytes(stream.process.pid) - before < MAX_GROWTH_BYTES
 
 
 def metrics(platform: Platform) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.stream.follow import House, Reader, numbered
+from tests.stream.follow import ApiOnlyPlatform, Reader, numbered
 from trading_intents.errors import CursorExpired, LimitReached, Unauthorized, Unavailable
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Database, Pool, Tx
@@ -27,20 +27,20 @@ def organization(organizations: list[OrganizationId]) -> OrganizationId:
 
 
 @pytest.fixture
-async def house(database: Database) -> AsyncIterator[House]:
-    async with House(database).running() as house:
-        yield house
+async def api_platform(database: Database) -> AsyncIterator[ApiOnlyPlatform]:
+    async with ApiOnlyPlatform(database).running() as api_platform:
+        yield api_platform
 
 
 def numbered_from(organization: OrganizationId, first: int, last: int, size: int = 0) -> list[Event]:
     return [numbered(organization, number, size) for number in range(first, last + 1)]
 
 
-async def test_everyone_gets_the_same_bytes(house: House, organizations: list[OrganizationId]) -> None:
+async def test_everyone_gets_the_same_bytes(api_platform: ApiOnlyPlatform, organizations: list[OrganizationId]) -> None:
     one, other = organizations[:2]
-    readers = [await Reader(house, one).subscribe() for _ in range(3)]
-    stranger = await Reader(house, other).subscribe()
-    await house.append([*numbered_from(one, 1, 20), numbered(other, 99)])
+    readers = [await Reader(api_platform, one).subscribe() for _ in range(3)]
+    stranger = await Reader(api_platform, other).subscribe()
+    await api_platform.append([*numbered_from(one, 1, 20), numbered(other, 99)])
     for reader in readers:
         assert (await reader.has(20)).numbers == list(range(1, 21))
     first, *others = [[id(message) for message in reader.messages[1:]] for reader in readers]
@@ -48,32 +48,32 @@ async def test_everyone_gets_the_same_bytes(house: House, organizations: list[Or
     assert (await stranger.has(99)).numbers == [99]
 
 
-async def test_without_a_wake_up_the_poll_finds_it(house: House, organization: OrganizationId) -> None:
-    reader = await Reader(house, organization).subscribe()
-    await house.append([numbered(organization, 1)], wake=False)
+async def test_without_a_wake_up_the_poll_finds_it(api_platform: ApiOnlyPlatform, organization: OrganizationId) -> None:
+    reader = await Reader(api_platform, organization).subscribe()
+    await api_platform.append([numbered(organization, 1)], wake=False)
     assert (await reader.has(1)).numbers == [1]
 
 
 @pytest.mark.parametrize("total", [1_500, pytest.param(3_000, marks=pytest.mark.chaos)])
 async def test_whoever_joins_or_resumes_in_the_midst_misses_nothing(
-    house: House, organization: OrganizationId, total: int
+    api_platform: ApiOnlyPlatform, organization: OrganizationId, total: int
 ) -> None:
     chance = random.Random(7)
-    whole = await Reader(house, organization).subscribe()
+    whole = await Reader(api_platform, organization).subscribe()
     readers: list[tuple[int, Reader]] = []
 
     async def write() -> None:
         number = 1
         while number <= total:
             last = min(number + chance.randrange(40), total)
-            await house.append(numbered_from(organization, number, last))
+            await api_platform.append(numbered_from(organization, number, last))
             number = last + 1
 
     async def join() -> None:
         while not writing.done():
             if whole.numbers:
                 after = chance.choice(whole.numbers)
-                readers.append((after, await Reader(house, organization).subscribe(whole.cursors[after])))
+                readers.append((after, await Reader(api_platform, organization).subscribe(whole.cursors[after])))
             await asyncio.sleep(0)
 
     writing = asyncio.create_task(write())
@@ -86,43 +86,49 @@ async def test_whoever_joins_or_resumes_in_the_midst_misses_nothing(
         assert reader.numbers == list(range(after + 1, total + 1))
 
 
-async def test_a_reader_that_stops_is_ended_and_can_resume(house: House, organization: OrganizationId) -> None:
-    stopped, reader = Reader(house, organization, reading=False), Reader(house, organization)
-    another = Reader(house, organization)
+async def test_a_reader_that_stops_is_ended_and_can_resume(
+    api_platform: ApiOnlyPlatform, organization: OrganizationId
+) -> None:
+    stopped, reader = Reader(api_platform, organization, reading=False), Reader(api_platform, organization)
+    another = Reader(api_platform, organization)
     for one in (stopped, reader, another):
         await one.subscribe()
     total = MAX_EVENTS_BEHIND + 2 * PAGE
     for first in range(1, total, PAGE):
-        await house.append(numbered_from(organization, first, first + PAGE - 1))
+        await api_platform.append(numbered_from(organization, first, first + PAGE - 1))
     for one in (reader, another):
         assert (await one.has(total)).numbers == list(range(1, total + 1))
     assert isinstance(await stopped.ended(), LimitReached)
     assert stopped.line.take() is None
     stopped.close()
-    resumed = await Reader(house, organization).subscribe(reader.cursors[17])
+    resumed = await Reader(api_platform, organization).subscribe(reader.cursors[17])
     assert (await resumed.has(total)).numbers == list(range(18, total + 1))
 
 
-async def test_a_reader_that_is_too_many_bytes_behind_is_ended(house: House, organization: OrganizationId) -> None:
-    stopped, reader = Reader(house, organization, reading=False), Reader(house, organization)
-    another = await Reader(house, organization).subscribe()
+async def test_a_reader_that_is_too_many_bytes_behind_is_ended(
+    api_platform: ApiOnlyPlatform, organization: OrganizationId
+) -> None:
+    stopped, reader = Reader(api_platform, organization, reading=False), Reader(api_platform, organization)
+    another = await Reader(api_platform, organization).subscribe()
     for one in (stopped, reader):
         await one.subscribe()
     size = 100_000
     total = MAX_BYTES_BEHIND // size + 2
     for number in range(1, total + 1):
-        await house.append([numbered(organization, number, size)])
+        await api_platform.append([numbered(organization, number, size)])
     assert isinstance(await stopped.ended(), LimitReached)
     await another.has(total)
     assert (await reader.has(total)).numbers == list(range(1, total + 1))
 
 
-async def test_when_all_are_slow_the_log_waits_for_them(house: House, organization: OrganizationId) -> None:
-    reader = await Reader(house, organization, reading=False).subscribe()
+async def test_when_all_are_slow_the_log_waits_for_them(
+    api_platform: ApiOnlyPlatform, organization: OrganizationId
+) -> None:
+    reader = await Reader(api_platform, organization, reading=False).subscribe()
     total = 2 * MAX_EVENTS_BEHIND
     for first in range(1, total, PAGE):
-        await house.append(numbered_from(organization, first, first + PAGE - 1), wake=False)
-    house.hub.wake()
+        await api_platform.append(numbered_from(organization, first, first + PAGE - 1), wake=False)
+    api_platform.hub.wake()
     async with asyncio.timeout(60):
         while len(reader.messages) < 1 + total:
             for _ in range(20):  # turns of the loop: much slower than the hub reads
@@ -133,14 +139,16 @@ async def test_when_all_are_slow_the_log_waits_for_them(house: House, organizati
     assert reader.numbers == list(range(1, total + 1))
 
 
-async def test_the_past_is_handed_over_at_the_readers_pace(house: House, organization: OrganizationId) -> None:
+async def test_the_past_is_handed_over_at_the_readers_pace(
+    api_platform: ApiOnlyPlatform, organization: OrganizationId
+) -> None:
     total = 2 * MAX_EVENTS_BEHIND
-    first = await Reader(house, organization).subscribe()
-    await house.append(numbered_from(organization, 1, 1))
+    first = await Reader(api_platform, organization).subscribe()
+    await api_platform.append(numbered_from(organization, 1, 1))
     await first.has(1)
     for start in range(2, total, 2_000):
-        await house.append(numbered_from(organization, start, min(start + 1_999, total)), wake=False)
-    slow = await Reader(house, organization, reading=False).subscribe(first.cursors[1])
+        await api_platform.append(numbered_from(organization, start, min(start + 1_999, total)), wake=False)
+    slow = await Reader(api_platform, organization, reading=False).subscribe(first.cursors[1])
     most = 0
     async with asyncio.timeout(60):
         while len(slow.messages) < total:
@@ -152,18 +160,18 @@ async def test_the_past_is_handed_over_at_the_readers_pace(house: House, organiz
 
 
 async def test_what_is_no_longer_kept_cannot_be_resumed(
-    house: House, organization: OrganizationId, owner: asyncpg.Connection
+    api_platform: ApiOnlyPlatform, organization: OrganizationId, owner: asyncpg.Connection
 ) -> None:
-    reader = await Reader(house, organization).subscribe()
-    await house.append(numbered_from(organization, 1, 20))
+    reader = await Reader(api_platform, organization).subscribe()
+    await api_platform.append(numbered_from(organization, 1, 20))
     cursors = (await reader.has(20)).cursors
     await owner.execute("DELETE FROM stream_events WHERE seq <= 10")
     for seq in (1, 9):
         with pytest.raises(CursorExpired):
-            await Reader(house, organization).subscribe(cursors[seq])
-    edge = await Reader(house, organization).subscribe(cursors[10])
-    last = await Reader(house, organization).subscribe(cursors[20])
-    await house.append([numbered(organization, 21)])
+            await Reader(api_platform, organization).subscribe(cursors[seq])
+    edge = await Reader(api_platform, organization).subscribe(cursors[10])
+    last = await Reader(api_platform, organization).subscribe(cursors[20])
+    await api_platform.append([numbered(organization, 21)])
     assert (await edge.has(21)).numbers == list(range(11, 22))
     assert (await last.has(21)).numbers == [21]
 
@@ -171,11 +179,11 @@ async def test_what_is_no_longer_kept_cannot_be_resumed(
 async def test_a_gap_in_the_log_ends_its_followers(
     database: Database, organization: OrganizationId, owner: asyncpg.Connection
 ) -> None:
-    house = House(database)
-    reader = await Reader(house, organization).subscribe()
-    await house.append(numbered_from(organization, 1, 20))
+    api_platform = ApiOnlyPlatform(database)
+    reader = await Reader(api_platform, organization).subscribe()
+    await api_platform.append(numbered_from(organization, 1, 20))
     await owner.execute("DELETE FROM stream_events WHERE seq <= 10")
-    async with house.running():
+    async with api_platform.running():
         assert isinstance(await reader.ended(), CursorExpired)
 
 
@@ -183,21 +191,21 @@ async def test_a_gap_in_the_log_ends_its_followers(
 async def test_a_hole_inside_a_page_is_not_handed_on(
     database: Database, organization: OrganizationId, owner: asyncpg.Connection, lost: int
 ) -> None:
-    house = House(database)
-    reader = await Reader(house, organization).subscribe()
-    await house.append([numbered(organization, 1)])
-    async with house.running():
+    api_platform = ApiOnlyPlatform(database)
+    reader = await Reader(api_platform, organization).subscribe()
+    await api_platform.append([numbered(organization, 1)])
+    async with api_platform.running():
         cursor = (await reader.has(1)).cursors[1]
-    behind = await Reader(house, organization).subscribe()
-    await house.append(numbered_from(organization, 2, 20))
+    behind = await Reader(api_platform, organization).subscribe()
+    await api_platform.append(numbered_from(organization, 2, 20))
     await owner.execute("DELETE FROM stream_events WHERE seq = $1", lost)
-    async with house.running():
+    async with api_platform.running():
         for each in (reader, behind):
             assert isinstance(await each.ended(), CursorExpired)
             assert lost + 1 not in each.numbers
-        metric = house.metrics.registry.get_sample_value("ti_stream_holes_total")
+        metric = api_platform.metrics.registry.get_sample_value("ti_stream_holes_total")
         assert metric == 1
-        resumed = Reader(house, organization)
+        resumed = Reader(api_platform, organization)
         with contextlib.suppress(CursorExpired):
             await resumed.subscribe(cursor)
             assert isinstance(await resumed.ended(), CursorExpired)
@@ -205,32 +213,32 @@ async def test_a_hole_inside_a_page_is_not_handed_on(
 
 
 async def test_a_restored_database_makes_old_cursors_useless(
-    database: Database, house: House, organization: OrganizationId, owner: asyncpg.Connection
+    database: Database, api_platform: ApiOnlyPlatform, organization: OrganizationId, owner: asyncpg.Connection
 ) -> None:
-    reader = await Reader(house, organization).subscribe()
-    await house.append(numbered_from(organization, 1, 3))
+    reader = await Reader(api_platform, organization).subscribe()
+    await api_platform.append(numbered_from(organization, 1, 3))
     cursors = (await reader.has(3)).cursors
     epoch = await renew_epoch(database.worker, "ada", "restored")
-    house.hub.wake()
+    api_platform.hub.wake()
     assert isinstance(await reader.ended(), CursorExpired)
     reader.close()
     with pytest.raises(CursorExpired):
-        await Reader(house, organization).subscribe(cursors[3])
-    again = await Reader(house, organization).subscribe()
-    await house.append([numbered(organization, 4)])
+        await Reader(api_platform, organization).subscribe(cursors[3])
+    again = await Reader(api_platform, organization).subscribe()
+    await api_platform.append([numbered(organization, 4)])
     assert (await again.has(4)).numbers == [4]
     (row,) = await owner.fetch("SELECT * FROM stream_epoch_renewals")
     assert (row["epoch"], row["renewed_by"], row["reason"]) == (epoch, "ada", "restored")
 
 
 async def test_a_log_that_lost_its_end_makes_its_followers_begin_anew(
-    house: House, organization: OrganizationId, owner: asyncpg.Connection
+    api_platform: ApiOnlyPlatform, organization: OrganizationId, owner: asyncpg.Connection
 ) -> None:
-    reader = await Reader(house, organization).subscribe()
-    await house.append(numbered_from(organization, 1, 3))
+    reader = await Reader(api_platform, organization).subscribe()
+    await api_platform.append(numbered_from(organization, 1, 3))
     await reader.has(3)
     await owner.execute("UPDATE stream_heads SET seq = 1")
-    house.hub.wake()
+    api_platform.hub.wake()
     assert isinstance(await reader.ended(), CursorExpired)
 
 
@@ -251,48 +259,50 @@ class FlakyPool:
 
 async def test_streams_outlast_a_database_that_is_away(database: Database, organization: OrganizationId) -> None:
     pool: Any = FlakyPool(database.worker)
-    async with House(database, pool=pool).running() as house:
-        reader = await Reader(house, organization).subscribe()
+    async with ApiOnlyPlatform(database, pool=pool).running() as api_platform:
+        reader = await Reader(api_platform, organization).subscribe()
         pool.away = True
-        await house.append([numbered(organization, 1)])
+        await api_platform.append([numbered(organization, 1)])
         await pool.refused.wait()
         pool.away = False
         assert (await reader.has(1)).numbers == [1]
 
 
-async def test_a_connection_that_takes_nothing_for_long_is_given_up(house: House, organization: OrganizationId) -> None:
-    stuck = await Reader(house, organization, reading=False).subscribe()
+async def test_a_connection_that_takes_nothing_for_long_is_given_up(
+    api_platform: ApiOnlyPlatform, organization: OrganizationId
+) -> None:
+    stuck = await Reader(api_platform, organization, reading=False).subscribe()
     stuck.line.moved_at -= STUCK_SECONDS
     assert isinstance(await stuck.ended(), LimitReached)
 
 
 async def test_a_caller_who_cannot_be_checked_stays_and_one_who_may_not_goes(
-    house: House, organization: OrganizationId
+    api_platform: ApiOnlyPlatform, organization: OrganizationId
 ) -> None:
-    reader = await Reader(house, organization).subscribe()
-    house.gate.error = Unavailable("the database is away")
-    await house.append([numbered(organization, 1)])
+    reader = await Reader(api_platform, organization).subscribe()
+    api_platform.gate.error = Unavailable("the database is away")
+    await api_platform.append([numbered(organization, 1)])
     await reader.has(1)
-    house.gate.error = Unauthorized("gone")
+    api_platform.gate.error = Unauthorized("gone")
     assert isinstance(await reader.ended(), Unauthorized)
 
 
 async def test_a_draining_process_ends_its_streams_and_takes_no_more(
-    house: House, organization: OrganizationId
+    api_platform: ApiOnlyPlatform, organization: OrganizationId
 ) -> None:
-    reader = await Reader(house, organization).subscribe()
-    house.hub.drain()
+    reader = await Reader(api_platform, organization).subscribe()
+    api_platform.hub.drain()
     assert isinstance(await reader.ended(), Unavailable)
     with pytest.raises(Unavailable):
-        Reader(house, organization)
+        Reader(api_platform, organization)
 
 
-async def test_nothing_is_kept_of_whoever_left(house: House, organization: OrganizationId) -> None:
-    readers = [await Reader(house, organization).subscribe() for _ in range(5)]
-    await house.append([numbered(organization, 1)])
+async def test_nothing_is_kept_of_whoever_left(api_platform: ApiOnlyPlatform, organization: OrganizationId) -> None:
+    readers = [await Reader(api_platform, organization).subscribe() for _ in range(5)]
+    await api_platform.append([numbered(organization, 1)])
     for reader in readers:
         await reader.has(1)
         reader.close()
-    hub = house.hub
+    hub = api_platform.hub
     kept = [len(hub._sessions), len(hub._callers), len(hub._feeds), len(hub._follows)]
     assert kept == [0, 0, 0, 0]

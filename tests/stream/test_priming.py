@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from tests.stream.follow import ACTIONS, House, Reader, numbered
+from tests.stream.follow import ACTIONS, ApiOnlyPlatform, Reader, numbered
 from trading_intents.errors import LimitReached
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
@@ -32,16 +32,16 @@ async def test_priming_and_live_fit_without_a_gap(database: Database, organizati
         yield [numbered(organization_id, 1 + await tx.fetchval("SELECT count(*) FROM stream_events"))]
 
     readers: list[Reader] = []
-    async with House(database, retained).running() as house:
+    async with ApiOnlyPlatform(database, retained).running() as api_platform:
 
         async def write() -> None:
             for number in range(1, total + 1):
-                await house.append([numbered(organization, number)])
+                await api_platform.append([numbered(organization, number)])
 
         writing = asyncio.create_task(write())
         while not writing.done():
             kinds = ACTIONS | {EventType.BROKER_POSITION}
-            readers.append(await Reader(house, organization).subscribe(kinds=kinds))
+            readers.append(await Reader(api_platform, organization).subscribe(kinds=kinds))
         await writing
         assert len(readers) > 5
         for reader in readers:
@@ -58,15 +58,15 @@ async def test_the_pages_of_a_priming_are_of_one_moment(database: Database, orga
     async def retained(tx: Tx, organization_id: OrganizationId, *scope: object) -> AsyncIterator[Sequence[Event]]:
         for _ in range(3):
             yield [numbered(organization_id, 1_000 + await tx.fetchval("SELECT count(*) FROM stream_events"))]
-            await house.append([numbered(organization, 1 + await owner_count())])
+            await api_platform.append([numbered(organization, 1 + await owner_count())])
 
     async def owner_count() -> int:
         async with database.worker.transaction(read_only=True) as tx:
             return int(await tx.fetchval("SELECT count(*) FROM stream_events"))
 
-    async with House(database, retained).running() as house:
-        await house.append([numbered(organization, 1)])
-        reader = await Reader(house, organization).subscribe(kinds=POSITIONS)
+    async with ApiOnlyPlatform(database, retained).running() as api_platform:
+        await api_platform.append([numbered(organization, 1)])
+        reader = await Reader(api_platform, organization).subscribe(kinds=POSITIONS)
         assert (await reader.has(4)).numbers == [1_001] * 3 + [2, 3, 4]
 
 
@@ -84,9 +84,9 @@ async def test_a_large_state_is_primed_a_page_at_a_time(
             yield [numbered(organization_id, 1 + page * PAGE + place) for place in range(PAGE)]
             most = max(most, reader.line.events)
 
-    async with House(database, retained).running() as house:
-        reader = Reader(house, organization, reading=takes)
-        neighbour = await Reader(house, organization).subscribe()
+    async with ApiOnlyPlatform(database, retained).running() as api_platform:
+        reader = Reader(api_platform, organization, reading=takes)
+        neighbour = await Reader(api_platform, organization).subscribe()
         await reader.subscribe(kinds=POSITIONS)
         if takes:
             await reader.until(lambda reader: len(reader.numbers) == pages * PAGE)
@@ -95,9 +95,9 @@ async def test_a_large_state_is_primed_a_page_at_a_time(
             assert isinstance(await reader.ended(), LimitReached)
             assert read <= 4
         assert most <= 1_000 + PAGE
-        await house.append([numbered(organization, 1)])
+        await api_platform.append([numbered(organization, 1)])
         await neighbour.has(1)
-        again = await Reader(house, organization).subscribe(kinds=POSITIONS)
+        again = await Reader(api_platform, organization).subscribe(kinds=POSITIONS)
         await again.until(lambda reader: len(reader.numbers) == pages * PAGE)
 
 
@@ -112,13 +112,13 @@ async def test_readers_that_stop_while_they_are_primed_hold_up_no_other_organiza
 
     async with (
         open_database(database_url, POOL_SIZE, make_log("critical"), Metrics()) as database,
-        House(database, retained).running() as house,
+        ApiOnlyPlatform(database, retained).running() as api_platform,
     ):
-        stopped = [Reader(house, one, reading=False) for _ in range(10)]
+        stopped = [Reader(api_platform, one, reading=False) for _ in range(10)]
         subscribing = [asyncio.create_task(reader.subscribe(kinds=POSITIONS)) for reader in stopped]
         await stopped[0].until(lambda reader: reader.line.events >= 1_000)
         async with asyncio.timeout(1):  # less than the reader that stopped is waited for
-            free = await Reader(house, other).subscribe(kinds=POSITIONS)
+            free = await Reader(api_platform, other).subscribe(kinds=POSITIONS)
             await free.until(lambda reader: len(reader.numbers) == PAGE)
         for task in subscribing:
             task.cancel()
@@ -142,13 +142,13 @@ async def test_slow_streams_of_one_caller_keep_no_other_caller_from_being_primed
         monkeypatch.setattr(service, limit, 10.0 * LIMIT_SECONDS)  # as if they read just fast enough, for ever
     async with (
         open_database(database_url, POOL_SIZE, make_log("error"), Metrics()) as database,
-        House(database, six_pages).running() as house,
+        ApiOnlyPlatform(database, six_pages).running() as api_platform,
         asyncio.timeout(LIMIT_SECONDS),
     ):
-        slow = [Reader(house, organizations[0], reading=False, caller="slow") for _ in range(SLOW_STREAMS)]
+        slow = [Reader(api_platform, organizations[0], reading=False, caller="slow") for _ in range(SLOW_STREAMS)]
         asking = [asyncio.create_task(reader.subscribe(kinds=POSITIONS)) for reader in slow]
         await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
-        reader = await Reader(house, organizations[0]).subscribe(kinds=POSITIONS)
+        reader = await Reader(api_platform, organizations[0]).subscribe(kinds=POSITIONS)
         await reader.until(lambda reader: len(reader.numbers) == PAGES * PAGE_EVENTS)
         assert sum(task.done() for task in asking) == 1, "one after the other"
         for task in asking:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.intents.http_client import Desk, create, limit
+from tests.intents.http_client import TradingClient, create, limit
 from tests.stream.client import ACTION, ORDER, POSITION, PRIMED, Client, Follower, body_of, kind_of, messages, subscribe
 from tests.stream.conftest import Opener
-from tests.tenants import Headers, World
+from tests.tenants import Headers, Tenants
 
 
 class Wire:
@@ -44,8 +44,8 @@ class Wire:
         assert (kind_of(event), event.status.message) == ("status", text)
 
 
-def intent(desk: Desk) -> str:
-    return str(desk.accepted(create(limit()))["intent_id"])
+def intent(trading_client: TradingClient) -> str:
+    return str(trading_client.accepted(create(limit()))["intent_id"])
 
 
 def intents_of(follower: Follower, count: int) -> list[str]:
@@ -53,8 +53,8 @@ def intents_of(follower: Follower, count: int) -> list[str]:
 
 
 @pytest.fixture
-def wire(client: Client, world: World) -> Iterator[Wire]:
-    wire = Wire(client, world.callers["key_all"])
+def wire(client: Client, tenants: Tenants) -> Iterator[Wire]:
+    wire = Wire(client, tenants.callers["key_all"])
     yield wire
     wire.finish()
     wire.follower.cancel()
@@ -76,42 +76,44 @@ def test_subscriptions_come_and_go_on_one_connection(wire: Wire, opener: Opener)
     assert intents_of(wire.follower, 1) == [last]
 
 
-def test_a_second_subscribe_of_a_scope_takes_the_place_of_the_first(wire: Wire, desk: Desk) -> None:
-    wire.subscribe(desk.account["id"], (ACTION,))
+def test_a_second_subscribe_of_a_scope_takes_the_place_of_the_first(wire: Wire, trading_client: TradingClient) -> None:
+    wire.subscribe(trading_client.account["id"], (ACTION,))
     wire.expect_status("subscribed")
-    wire.subscribe(desk.account["id"], (ORDER, POSITION), order_delivery=PRIMED)
+    wire.subscribe(trading_client.account["id"], (ORDER, POSITION), order_delivery=PRIMED)
     wire.expect_status("subscribed")
     primed = wire.follower.take(2)
     assert [event.primed.event_type for event in primed] == [ORDER, POSITION]
-    intent_id = intent(desk)
+    intent_id = intent(trading_client)
     (event,) = wire.follower.take(1)
     assert (kind_of(event), event.broker_order.intent_id) == ("broker_order", intent_id)
 
 
-def test_nothing_is_missed_or_repeated_while_a_scope_is_replaced_again_and_again(wire: Wire, desk: Desk) -> None:
-    wire.subscribe(desk.account["id"])
+def test_nothing_is_missed_or_repeated_while_a_scope_is_replaced_again_and_again(
+    wire: Wire, trading_client: TradingClient
+) -> None:
+    wire.subscribe(trading_client.account["id"])
     sent = []
     for number in range(20):
-        sent.append(intent(desk))
-        wire.subscribe(desk.account["id"], (ACTION, ORDER) if number % 2 else (ACTION,))
-        sent.append(intent(desk))
+        sent.append(intent(trading_client))
+        wire.subscribe(trading_client.account["id"], (ACTION, ORDER) if number % 2 else (ACTION,))
+        sent.append(intent(trading_client))
     seen = wire.follower.until(lambda event: kind_of(event) == "intent_action" and body_of(event).intent_id == sent[-1])
     actions = [body_of(event).intent_id for event in seen if kind_of(event) == "intent_action"]
     assert actions == sent[sent.index(actions[0]) :]
     assert sent.index(actions[0]) <= 1
 
 
-def test_an_event_that_two_scopes_want_comes_once(wire: Wire, desk: Desk) -> None:
-    wire.subscribe(desk.account["id"])
+def test_an_event_that_two_scopes_want_comes_once(wire: Wire, trading_client: TradingClient) -> None:
+    wire.subscribe(trading_client.account["id"])
     wire.expect_status("subscribed")
     wire.subscribe("", (ACTION, ORDER))
     wire.expect_status("subscribed")
-    sent = [intent(desk) for _ in range(3)]
+    sent = [intent(trading_client) for _ in range(3)]
     seen = [(kind_of(event), body_of(event).intent_id) for event in wire.follower.take_new(6)]
     assert seen == [(kind, one) for one in sent for kind in ("intent_action", "broker_order")]
     wire.unsubscribe("")
     wire.expect_status("unsubscribed")
-    last = intent(desk)
+    last = intent(trading_client)
     assert intents_of(wire.follower, 1) == [last]
 
 
@@ -128,8 +130,8 @@ def test_a_resumed_scope_beside_a_live_one_gets_its_past(wire: Wire, opener: Ope
     assert first not in past
 
 
-def test_unsubscribing_what_is_not_subscribed_is_no_error(wire: Wire, desk: Desk) -> None:
-    for account in (desk.account["id"], "", "nobody"):
+def test_unsubscribing_what_is_not_subscribed_is_no_error(wire: Wire, trading_client: TradingClient) -> None:
+    for account in (trading_client.account["id"], "", "nobody"):
         wire.unsubscribe(account)
         wire.expect_status("unsubscribed")
 
@@ -139,9 +141,9 @@ def test_unsubscribing_what_is_not_subscribed_is_no_error(wire: Wire, desk: Desk
     [("nobody", (ACTION,), "NOT_FOUND"), ("", (), "INVALID_ARGUMENT"), ("", (99,), "INVALID_ARGUMENT")],
 )
 def test_a_bad_request_ends_the_call_with_its_status(
-    wire: Wire, desk: Desk, account: str, kinds: tuple[int, ...], status: str
+    wire: Wire, trading_client: TradingClient, account: str, kinds: tuple[int, ...], status: str
 ) -> None:
-    wire.subscribe(desk.account["id"])
+    wire.subscribe(trading_client.account["id"])
     wire.expect_status("subscribed")
     wire.subscribe(account, kinds)
     assert wire.follower.ended()[0] == status
@@ -156,15 +158,17 @@ def test_what_is_no_request_ends_the_call(wire: Wire, data: bytes, status: str) 
     assert wire.follower.ended()[0] == status
 
 
-def test_whoever_asks_for_nothing_more_keeps_what_was_asked_for(client: Client, world: World, desk: Desk) -> None:
-    wire = Wire(client, world.callers["key_all"])
-    wire.subscribe(desk.account["id"])
+def test_whoever_asks_for_nothing_more_keeps_what_was_asked_for(
+    client: Client, tenants: Tenants, trading_client: TradingClient
+) -> None:
+    wire = Wire(client, tenants.callers["key_all"])
+    wire.subscribe(trading_client.account["id"])
     wire.finish()
     wire.expect_status("subscribed")
-    intent_id = intent(desk)
+    intent_id = intent(trading_client)
     assert intents_of(wire.follower, 1) == [intent_id]
     wire.follower.cancel()
-    nothing = Wire(client, world.callers["key_all"])
+    nothing = Wire(client, tenants.callers["key_all"])
     nothing.finish()
     assert nothing.follower.ended() == ("OK", "")
 

@@ -22,10 +22,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.conftest import Urls
-from tests.intents.http_client import Desk, create, limit
+from tests.intents.http_client import TradingClient, create, limit
 from tests.platform import environment, run_command, serving
 from tests.stream.client import ACTION, LIMIT_SECONDS, Client
-from tests.tenants import PLENTY, World
+from tests.tenants import PLENTY, Tenants
 
 SERVICE = "trading.TradingService"
 FAILURES = 20  # more than fill again while they are sent
@@ -78,25 +78,25 @@ def test_reflection_tells_the_whole_service(client: Client) -> None:
 
 
 def test_tls_comes_from_files_and_guessing_runs_dry(
-    world: World, desk: Desk, world_database: Urls, tmp_path: Path
+    tenants: Tenants, trading_client: TradingClient, tenants_database: Urls, tmp_path: Path
 ) -> None:
     certificate, key = make_certificate(tmp_path)
     first = certificate.read_bytes()
     files = {"TLS_CERTIFICATE_FILE": str(certificate), "TLS_KEY_FILE": str(key)}
-    settings = PLENTY | {"DATABASE_URL": world_database.login.reveal(), "ROLES": "stream"} | files
+    settings = PLENTY | {"DATABASE_URL": tenants_database.login.reveal(), "ROLES": "stream"} | files
     settings["RATE_LIMIT_FAILURES"] = f"1/{FAILURES}"
     with serving(tmp_path / "data", **settings) as second:
         assert second.client.get("/readyz").status_code == 200
-        assert second.client.get("/v1/brokers", headers=world.callers["key_all"]).status_code == 404
+        assert second.client.get("/v1/brokers", headers=tenants.callers["key_all"]).status_code == 404
         encrypted = Client(second.grpc, grpc.ssl_channel_credentials(first))
-        follower = encrypted.follow(desk.headers, desk.account["id"], (ACTION,)).subscribed()
-        record = desk.accepted(create(limit()))
+        follower = encrypted.follow(trading_client.headers, trading_client.account["id"], (ACTION,)).subscribed()
+        record = trading_client.accepted(create(limit()))
         assert follower.take(1)[0].intent_action.intent_id == record["intent_id"]
         plain = Client(second.grpc)
-        assert plain.follow(desk.headers, desk.account["id"]).ended()[0] == "UNAVAILABLE"
+        assert plain.follow(trading_client.headers, trading_client.account["id"]).ended()[0] == "UNAVAILABLE"
         make_certificate(tmp_path)
         renewed = Client(second.grpc, grpc.ssl_channel_credentials(certificate.read_bytes()))
-        renewed.follow(desk.headers, desk.account["id"], (ACTION,)).subscribed()
+        renewed.follow(trading_client.headers, trading_client.account["id"], (ACTION,)).subscribed()
         assert follower.call.is_active()
         guesses = iter(lambda: encrypted.follow({"x-api-key": "tip_paper_guess"}).ended()[0], "RESOURCE_EXHAUSTED")
         assert FAILURES <= len(list(guesses)) < 2 * FAILURES
@@ -104,10 +104,10 @@ def test_tls_comes_from_files_and_guessing_runs_dry(
             client.close()
 
 
-def test_a_failed_handshake_leaves_every_line_of_the_log_json(world_database: Urls, tmp_path: Path) -> None:
+def test_a_failed_handshake_leaves_every_line_of_the_log_json(tenants_database: Urls, tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
     files = {"TLS_CERTIFICATE_FILE": str(certificate), "TLS_KEY_FILE": str(key)}
-    settings = {"DATABASE_URL": world_database.login.reveal(), "ROLES": "stream"} | files
+    settings = {"DATABASE_URL": tenants_database.login.reveal(), "ROLES": "stream"} | files
     with serving(tmp_path / "data", **settings) as platform:
         host, _, port = platform.grpc.rpartition(":")
         for hello in (b"GET / HTTP/1.1\r\n\r\n", bytes(range(256))):
@@ -118,18 +118,18 @@ def test_a_failed_handshake_leaves_every_line_of_the_log_json(world_database: Ur
     assert [line for line in platform.logs if not isinstance(json.loads(line), dict)] == []
 
 
-def test_a_certificate_that_is_none_ends_the_start(tmp_path: Path, world_database: Urls) -> None:
+def test_a_certificate_that_is_none_ends_the_start(tmp_path: Path, tenants_database: Urls) -> None:
     certificate, key = make_certificate(tmp_path)
     certificate.write_text("not a certificate")
     files = {"TLS_CERTIFICATE_FILE": str(certificate), "TLS_KEY_FILE": str(key)}
-    settings = {"DATABASE_URL": world_database.login.reveal()} | files
+    settings = {"DATABASE_URL": tenants_database.login.reveal()} | files
     done = run_command(environment(tmp_path / "data", settings), "serve")
     assert (done.returncode, "TLS_CERTIFICATE_FILE" in done.stderr) == (1, True)
 
 
-def test_a_taken_port_ends_the_start(tmp_path: Path, world_database: Urls) -> None:
+def test_a_taken_port_ends_the_start(tmp_path: Path, tenants_database: Urls) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        settings = {"DATABASE_URL": world_database.login.reveal(), "GRPC_PORT": str(taken.getsockname()[1])}
+        settings = {"DATABASE_URL": tenants_database.login.reveal(), "GRPC_PORT": str(taken.getsockname()[1])}
         done = run_command(environment(tmp_path / "data", settings), "serve")
     assert (done.returncode, "TRADING_INTENTS_GRPC_PORT" in done.stderr) == (1, True)
 

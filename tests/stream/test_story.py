@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import Urls
-from tests.intents.http_client import Desk, create, limit, market
+from tests.intents.http_client import TradingClient, create, limit, market
 from tests.platform import serving
 from tests.stream.client import ORDER, POSITION, PRIMED, Client, Follower, body_of, kind_of
 from tests.stream.conftest import Opener
 from tests.stream.test_sse import following
-from tests.tenants import PLENTY, World
+from tests.tenants import PLENTY, Tenants
 
 PENDING_NEW, NEW, PARTIALLY_FILLED, FILLED = 1, 2, 3, 4
 ORDERS = 40
 FOLLOWERS = 8
 
 
-def quote(world: World, symbol: str, ask: str, ask_size: str) -> None:
+def quote(tenants: Tenants, symbol: str, ask: str, ask_size: str) -> None:
     body = {"bid": "99", "ask": ask, "bid_size": "1000000", "ask_size": ask_size}
-    answer = world.client.put(f"/v1/paper/quotes/{symbol}", json=body, headers=world.callers["key_all"])
+    answer = tenants.client.put(f"/v1/paper/quotes/{symbol}", json=body, headers=tenants.callers["key_all"])
     assert answer.status_code == 200, answer.text
 
 
@@ -29,14 +29,16 @@ def a_symbol() -> str:
     return f"S{uuid.uuid4().hex[:12].upper()}"
 
 
-def test_a_paper_order_is_seen_in_every_state(world: World, client: Client, desk: Desk) -> None:
+def test_a_paper_order_is_seen_in_every_state(tenants: Tenants, client: Client, trading_client: TradingClient) -> None:
     symbol = a_symbol()
-    quote(world, symbol, "100", "7")
-    follower = client.follow(desk.headers, desk.account["id"]).subscribed()
+    quote(tenants, symbol, "100", "7")
+    follower = client.follow(trading_client.headers, trading_client.account["id"]).subscribed()
     follower.until(lambda event: kind_of(event) == "primed")
-    intent_id = desk.accepted(create(market("10"), symbol=symbol) | {"client_reference_id": "mine"})["intent_id"]
+    intent_id = trading_client.accepted(create(market("10"), symbol=symbol) | {"client_reference_id": "mine"})[
+        "intent_id"
+    ]
     story = follower.until(lambda event: kind_of(event) == "broker_position")
-    quote(world, symbol, "101", "100")
+    quote(tenants, symbol, "101", "100")
     story += follower.until(lambda event: kind_of(event) == "broker_position")
 
     assert kind_of(story[0]) == "intent_action"
@@ -56,12 +58,14 @@ def test_a_paper_order_is_seen_in_every_state(world: World, client: Client, desk
         assert kind != "broker_position" or kinds[place - 1] == "broker_trade"
     assert {body.client_reference_id for body in (*orders, *trades)} == {"mine"}
     assert {body.intent_id for body in (*orders, *trades)} == {intent_id}
-    assert_as_in_rest(desk, symbol, orders[-1], trades, positions[-1])
+    assert_as_in_rest(trading_client, symbol, orders[-1], trades, positions[-1])
 
 
-def assert_as_in_rest(desk: Desk, symbol: str, order: Any, trades: list[Any], position: Any) -> None:
+def assert_as_in_rest(trading_client: TradingClient, symbol: str, order: Any, trades: list[Any], position: Any) -> None:
     def read(tail: str) -> Any:
-        return desk.client.get(f"/v1/accounts/{desk.account['id']}/{tail}", headers=desk.headers).json()
+        return trading_client.client.get(
+            f"/v1/accounts/{trading_client.account['id']}/{tail}", headers=trading_client.headers
+        ).json()
 
     kept = read(f"orders/{order.order_id}")
     assert (kept["order_status"], kept["version"]) == ("FILLED", order.version)
@@ -71,18 +75,20 @@ def assert_as_in_rest(desk: Desk, symbol: str, order: Any, trades: list[Any], po
     assert (shown["quantity"], shown["average_cost"]) == (position.quantity, position.average_cost)
 
 
-def test_primed_then_live_while_orders_keep_coming(world: World, client: Client, desk: Desk) -> None:
+def test_primed_then_live_while_orders_keep_coming(
+    tenants: Tenants, client: Client, trading_client: TradingClient
+) -> None:
     """Whenever one attaches: the state that it gets and what follows are what one saw who was there all along."""
     symbol, chance = a_symbol(), random.Random(7)
-    quote(world, symbol, "100", "1000000")
-    witness = client.follow(world.callers["admin"]).subscribed()
+    quote(tenants, symbol, "100", "1000000")
+    witness = client.follow(tenants.callers["admin"]).subscribed()
     start = witness.until(lambda event: kind_of(event) == "primed")[-1]
-    accounts = [desk.account["id"], ""]
+    accounts = [trading_client.account["id"], ""]
 
     def trade() -> None:
         for number in range(ORDERS):
             spec = market(str(number % 5 + 1)) if number % 3 else limit("1", "50")
-            assert desk.submit(create(spec, symbol=symbol)).status_code == 202
+            assert trading_client.submit(create(spec, symbol=symbol)).status_code == 202
 
     trading = threading.Thread(target=trade)
     trading.start()
@@ -90,9 +96,11 @@ def test_primed_then_live_while_orders_keep_coming(world: World, client: Client,
     while trading.is_alive() or len(followers) < 2:
         if len(followers) < FOLLOWERS:
             account = accounts[len(followers) % 2]
-            followers.append((account, client.follow(desk.headers, account, order_delivery=PRIMED).subscribed()))
+            followers.append(
+                (account, client.follow(trading_client.headers, account, order_delivery=PRIMED).subscribed())
+            )
         trading.join(chance.uniform(0, 0.05))
-    last = desk.accepted(create(market("1"), symbol=symbol))["intent_id"]
+    last = trading_client.accepted(create(market("1"), symbol=symbol))["intent_id"]
 
     def is_last(event: Any) -> bool:
         return (
@@ -130,22 +138,27 @@ def key_of(event: Any) -> tuple[str, ...] | None:
 
 
 def test_either_of_two_processes_shows_what_both_were_sent(
-    world: World, client: Client, opener: Opener, world_database: Urls, tmp_path: Path
+    tenants: Tenants, client: Client, opener: Opener, tenants_database: Urls, tmp_path: Path
 ) -> None:
-    desk = opener()
-    settings = PLENTY | {"DATABASE_URL": world_database.login.reveal(), "ROLES": "api,stream"}
+    trading_client = opener()
+    settings = PLENTY | {"DATABASE_URL": tenants_database.login.reveal(), "ROLES": "api,stream"}
     with serving(tmp_path, **settings) as second:
         elsewhere = Client(second.grpc)
-        near = client.follow(desk.headers, desk.account["id"]).subscribed()
-        far = elsewhere.follow(desk.headers, desk.account["id"]).subscribed()
-        other = World(second, world.answer, world.callers)
-        account = desk.account["id"]
-        with following(world, desk.headers, account) as text, following(other, desk.headers, account) as far_text:
+        near = client.follow(trading_client.headers, trading_client.account["id"]).subscribed()
+        far = elsewhere.follow(trading_client.headers, trading_client.account["id"]).subscribed()
+        other = Tenants(second, tenants.answer, tenants.callers)
+        account = trading_client.account["id"]
+        with (
+            following(tenants, trading_client.headers, account) as text,
+            following(other, trading_client.headers, account) as far_text,
+        ):
             readers = (text, far_text)
             for reader in readers:
                 reader.until("primed")
-            there = Desk(second.client, desk.headers, desk.account, desk.tables)
-            intents = [[desk, there][n % 2].accepted(create(limit("1", "0.01")))["intent_id"] for n in range(20)]
+            there = TradingClient(second.client, trading_client.headers, trading_client.account, trading_client.tables)
+            intents = [
+                [trading_client, there][n % 2].accepted(create(limit("1", "0.01")))["intent_id"] for n in range(20)
+            ]
             near_events, far_events = (
                 one.until(lambda event: kind_of(event) == "intent_action" and body_of(event).intent_id == intents[-1])
                 for one in (near, far)

@@ -4,21 +4,21 @@ from typing import Any
 
 import pytest
 
-from tests.tenants import World
+from tests.tenants import Tenants
 
 ACCOUNT = "/v1/accounts/01890a5d-ac96-774b-bcce-b302099a8057"
 GOOD_PAYLOAD: dict[str, Any] = {"symbol": "AAPL", "order_side": "BUY", "spec": {"Market": {"quantity": "1"}}}
 
 
 @pytest.fixture(scope="module")
-def intents(world: World) -> str:
+def intents(tenants: Tenants) -> str:
     body = {"name": "messages", "broker": "paper", "environment": "paper"}
-    made = world.client.post("/v1/accounts", json=body, headers=world.callers["key_all"])
+    made = tenants.client.post("/v1/accounts", json=body, headers=tenants.callers["key_all"])
     return f"/v1/accounts/{made.json()['id']}/intents"
 
 
-def told(world: World, path: str, body: Any, method: str = "POST") -> dict[str, Any]:
-    answer = world.client.request(method, path, json=body, headers=world.callers["key_all"])
+def told(tenants: Tenants, path: str, body: Any, method: str = "POST") -> dict[str, Any]:
+    answer = tenants.client.request(method, path, json=body, headers=tenants.callers["key_all"])
     assert answer.status_code == 422, answer.text
     [error] = answer.json()["errors"]
     found: dict[str, Any] = error
@@ -55,21 +55,21 @@ def create(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_a_bad_command_is_told_what_is_allowed(
-    world: World, intents: str, body: Any, pointer: str, detail: str
+    tenants: Tenants, intents: str, body: Any, pointer: str, detail: str
 ) -> None:
-    error = told(world, intents, body)
+    error = told(tenants, intents, body)
     assert (error["pointer"], error["detail"]) == (pointer, detail)
 
 
-def test_a_mistyped_field_is_told_the_right_one(world: World, intents: str) -> None:
+def test_a_mistyped_field_is_told_the_right_one(tenants: Tenants, intents: str) -> None:
     body = create(spec={"Limit": {"quantity": "1", "limitprice": "2"}})
-    error = told(world, intents, body)
+    error = told(tenants, intents, body)
     assert (error["pointer"], error["did_you_mean"]) == ("/command/payload/spec/Limit/limitprice", "limit_price")
     assert error["detail"] == "unknown field; did you mean limit_price?"
 
 
-def test_a_long_value_is_cut_in_the_message(world: World, intents: str) -> None:
-    assert len(told(world, intents, create(order_side="L" * 30_000))["detail"]) < 120
+def test_a_long_value_is_cut_in_the_message(tenants: Tenants, intents: str) -> None:
+    assert len(told(tenants, intents, create(order_side="L" * 30_000))["detail"]) < 120
 
 
 @pytest.mark.parametrize(
@@ -83,17 +83,17 @@ def test_a_long_value_is_cut_in_the_message(world: World, intents: str) -> None:
         ({"broker": "paper", "environment": "live"}, "the broker paper has no environment live; use paper"),
     ],
 )
-def test_a_bad_account_is_told_what_is_allowed(world: World, changes: dict[str, Any], detail: str) -> None:
+def test_a_bad_account_is_told_what_is_allowed(tenants: Tenants, changes: dict[str, Any], detail: str) -> None:
     # `live` needs a caller who may make live accounts, to be told of the broker and not of the key.
     body = {"name": "x", "broker": "paper", "environment": "paper"} | changes
-    answer = world.client.post("/v1/accounts", json=body, headers=world.callers["admin"])
+    answer = tenants.client.post("/v1/accounts", json=body, headers=tenants.callers["admin"])
     assert answer.status_code == 422, answer.text
     assert answer.json()["errors"][0]["detail"] == detail
 
 
-def test_a_bad_number_is_told_its_bounds(world: World, intents: str) -> None:
+def test_a_bad_number_is_told_its_bounds(tenants: Tenants, intents: str) -> None:
     path = f"/v1/controls/accounts/{intents.split('/')[3]}/symbols/AAPL/time"
-    assert told(world, path, {"stale_order_millis": 0}, "PATCH")["detail"] == "must be at least 1"
-    assert told(world, path, {"stale_order_millis": "1"}, "PATCH")["detail"] == (
+    assert told(tenants, path, {"stale_order_millis": 0}, "PATCH")["detail"] == "must be at least 1"
+    assert told(tenants, path, {"stale_order_millis": "1"}, "PATCH")["detail"] == (
         "must be a whole number or null, found a string"
     )

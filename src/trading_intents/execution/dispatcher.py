@@ -33,10 +33,10 @@ from trading_intents.execution.recorder import CANCEL, Recorder, RecorderEntry
 from trading_intents.execution.sessions.leases import Claimable, Leases
 from trading_intents.execution.sessions.session import BrokerSession
 from trading_intents.execution.store import ClaimedCommand
-from trading_intents.execution.tracker import answer_facts
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.orders.facts import CommandKind, FactKind, client_order_id
 from trading_intents.orders.ledger.matching import PlatformFact
+from trading_intents.orders.ledger.recording import answer_facts
 from trading_intents.orders.model import OrderState
 from trading_intents.outbox import intents_queue as queue
 from trading_intents.outbox import model as outbox

@@ -30,10 +30,10 @@ from trading_intents.execution.model import (
 from trading_intents.execution.recorder import Recorder
 from trading_intents.execution.sessions.leases import Leases
 from trading_intents.execution.sessions.session import BrokerSession
-from trading_intents.execution.tracker import RecordedAccount
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.orders.facts import CommandKind, FactKind, client_order_id
 from trading_intents.orders.ledger.matching import PlatformFact
+from trading_intents.orders.ledger.recording import RecordedAccount
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import CLAIM_SECONDS, NewRow, Queue
 from trading_intents.outbox.settling import reason_of, tell_failed

@@ -10,7 +10,8 @@ from trading_intents.brokers.port import BrokerEvent
 from trading_intents.errors import Unavailable
 from trading_intents.execution import store
 from trading_intents.execution.model import LOOKUP_PAUSES_SECONDS
-from trading_intents.execution.tracker import (
+from trading_intents.orders.ledger.matching import AccountRecording, AccountRef, PlatformFact
+from trading_intents.orders.ledger.recording import (
     BookedOrder,
     RecordedAccount,
     publish_statements,
@@ -18,7 +19,6 @@ from trading_intents.execution.tracker import (
     warn,
     write_statements,
 )
-from trading_intents.orders.ledger.matching import AccountRecording, AccountRef, PlatformFact
 from trading_intents.outbox import intents_queue as outbox
 from trading_intents.outbox.model import ClaimedRow, Status
 from trading_intents.outbox.queue import FailedAttempt

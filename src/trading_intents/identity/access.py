@@ -16,6 +16,7 @@ from trading_intents.identity.model import (
     ServicePrincipal,
     UserPrincipal,
 )
+from trading_intents.ids import OrganizationId
 from trading_intents.trading import Environment
 from trading_intents.web.request import Request
 
@@ -215,6 +216,10 @@ class Gate:
 def caller_of(request: Request) -> Caller:
     assert isinstance(request.caller, Caller)
     return request.caller
+
+
+def organization_of(request: Request) -> OrganizationId:
+    return caller_of(request).organization_id
 
 
 def check_kind(rule: Rule, caller: Caller) -> None:

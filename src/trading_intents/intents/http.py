@@ -30,9 +30,9 @@ from trading_intents.ids import parse_id
 from trading_intents.intents.body import MAX_KEY_CHARACTERS, Submit, check_key, digest_of, read_command
 from trading_intents.intents.fast_path import accepted, bucket_of, fast_submit, submitter_of
 from trading_intents.intents.service import Intents
-from trading_intents.intents.stats.model import Stats, Window
 from trading_intents.intents.writing.record import Record, with_hash
 from trading_intents.intents.writing.writer import Writer
+from trading_intents.stats.model import Stats, Window
 from trading_intents.storage.database import Row
 from trading_intents.trading import Environment
 from trading_intents.web.limits import Bucket, Limits

@@ -1,7 +1,6 @@
 """Commands, the state they meet, and the pure rule between them: decide(). No I/O, no clock."""
 
 from datetime import datetime
-from enum import StrEnum
 from typing import assert_never
 
 from trading_intents.brokers.registry import Manifest
@@ -25,15 +24,18 @@ from trading_intents.errors import (
     either,
 )
 from trading_intents.identity.model import Entitlement, Permission
-from trading_intents.trading import Environment, FrozenStruct, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
+from trading_intents.trading import (
+    ActionType,
+    Environment,
+    FrozenStruct,
+    OrderKind,
+    OrderSide,
+    RouteStrategy,
+    Symbol,
+    TimeInForce,
+)
 
 FINAL_STATUSES = frozenset({"FILLED", "CANCELLED", "EXPIRED", "REJECTED"})
-
-
-class ActionType(StrEnum):
-    CREATE = "CREATE"
-    REPLACE = "REPLACE"
-    CANCEL = "CANCEL"
 
 
 class Spec(FrozenStruct, frozen=True):

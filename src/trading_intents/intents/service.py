@@ -6,8 +6,8 @@ from uuid import UUID
 from trading_intents.accounts.model import Account
 from trading_intents.errors import NotFound
 from trading_intents.intents import store
-from trading_intents.intents.stats import buckets
-from trading_intents.intents.stats.model import Stats, Window
+from trading_intents.stats import store as stats_store
+from trading_intents.stats.model import Stats, Window
 from trading_intents.storage.database import Pool, Row
 
 
@@ -23,7 +23,7 @@ class Intents:
         async with self._pool.transaction(
             [account.organization_id], read_only=True, isolation="repeatable read", plans="by_key"
         ) as tx:
-            return await buckets.read(tx, account.id, window)
+            return await stats_store.read(tx, account.id, window)
 
     async def latest(self, account: Account, intent_id: UUID | None) -> Row:
         async with self._pool.transaction([account.organization_id], read_only=True) as tx:

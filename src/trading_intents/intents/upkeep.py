@@ -5,8 +5,9 @@ from collections.abc import Awaitable, Callable
 
 from trading_intents.clock import Clock
 from trading_intents.intents import store
-from trading_intents.intents.stats import buckets, rollup
 from trading_intents.outbox.settling import reason_of
+from trading_intents.stats import rollup
+from trading_intents.stats import store as stats_store
 from trading_intents.storage.database import Pool
 from trading_intents.stream.log import drop_partitions, make_partitions
 from trading_intents.telemetry import Log, Metrics
@@ -34,7 +35,7 @@ async def keep_up(pool: Pool, clock: Clock, metrics: Metrics, log: Log) -> None:
 
     async def prune() -> float:
         async with pool.transaction(plans="fresh") as tx:
-            more = [await store.prune_refusals(tx, KEEP_REFUSALS_DAYS), await buckets.prune(tx)]
+            more = [await store.prune_refusals(tx, KEEP_REFUSALS_DAYS), await stats_store.prune(tx)]
         return 0.0 if any(more) else PRUNE_SECONDS
 
     async def partition() -> float:

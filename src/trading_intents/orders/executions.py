@@ -58,7 +58,7 @@ class _Execution(FrozenStruct, frozen=True, kw_only=True):
 def trades(
     order_id: str, facts: Sequence[Fact], quantity: Decimal, fallback_price: Decimal | None
 ) -> tuple[TradeView, ...]:
-    """`facts` are distinct, `quantity` is the order's, `fallback_price` is for a gap that nothing tells the price of."""
+    """`facts` are distinct, `quantity` is the order's, `fallback_price` is for a gap without a price."""
     executions = _executions(facts)
     missed = _gaps(facts, executions)
     booked = [*executions, *_synthetic_fills(order_id, missed, facts, executions, fallback_price)]

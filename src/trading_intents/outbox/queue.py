@@ -1,7 +1,5 @@
-"""The outbox table: one function per statement. Every time in it is the database's, never this process's.
-
-Each write after a claim names its token and does nothing if that is not the row's: only processing rows have one.
-"""
+"""The outbox table: one function per statement, times by the database's clock. Each write after a claim names the
+claim's token, and does nothing if it is not the row's."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
-"""A bounded set of open connections, the warmest handed out first. Knows no SQL and no transaction.
-
-Our own because it is on every request's path: taking and giving back an idle connection awaits nothing.
-"""
+"""A bounded pool of open connections, the most recently used first. Our own because every request takes one: an idle
+connection is taken and given back without an await."""
 
 import asyncio
 import contextlib

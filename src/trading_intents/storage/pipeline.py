@@ -1,7 +1,5 @@
-"""One connection whose statements leave together and are answered together: libpq's pipeline mode on our loop.
-
-For the writer, which would else wait for the server seven times a batch. Knows no table; decides nothing.
-"""
+"""One connection whose statements are sent together and answered together: libpq's pipeline mode on asyncio. A batch of
+the writer would else wait for the server seven times."""
 
 import asyncio
 from collections import deque

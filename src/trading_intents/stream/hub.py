@@ -1,7 +1,5 @@
-"""One reader of each followed organization's log, however many subscribers; everyone gets the same bytes.
-
-Nothing is handed on that has not committed, nothing committed is skipped, and no reader waits for another.
-"""
+"""One reader of each followed organization's log, however many subscribers. It hands on only what has committed, skips
+nothing that has, and lets no reader wait for another."""
 
 import asyncio
 import contextlib

@@ -268,12 +268,12 @@ def is_meant_for(card: Card, capabilities: Capabilities) -> bool:
 
 async def play(card: Card, stage: Stage) -> None:
     """AssertionError says what was wrong. Only for cards that are meant for the broker."""
-    scene = CardRun(stage, await stage.connect())
-    await scene.open()
+    run = CardRun(stage, await stage.connect())
+    await run.open()
     try:
-        await card.play(scene)
+        await card.play(run)
     finally:
-        await scene.close()
+        await run.close()
 
 
 def support_matrix(cards: Sequence[Card], brokers: Sequence[Capabilities]) -> str:

@@ -34,14 +34,14 @@ def read_json(data: bytes) -> Any:
             return msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InvalidJson(f"the body is not JSON: {error}") from None
-    bones = _STRING.sub(b"", data)
-    _check_depth(bones)
+    without_strings = _STRING.sub(b"", data)
+    _check_depth(without_strings)
     try:
         tree = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidJson(f"the body is not JSON: {error}") from None
     # Outside strings there is one colon for each key that was written.
-    if bones.count(b":") != _count_keys(tree):
+    if without_strings.count(b":") != _count_keys(tree):
         raise InvalidJson("a key is repeated within one object")
     return tree
 
@@ -66,11 +66,11 @@ def is_plain(data: bytes) -> bool:
     return len(keys) == len(set(keys))
 
 
-def _check_depth(bones: bytes) -> None:
-    if bones.count(b"{") + bones.count(b"[") <= MAX_DEPTH:
+def _check_depth(without_strings: bytes) -> None:
+    if without_strings.count(b"{") + without_strings.count(b"[") <= MAX_DEPTH:
         return
     depth = 0
-    for character in bones:
+    for character in without_strings:
         if character in b"{[":
             depth += 1
             if depth > MAX_DEPTH:

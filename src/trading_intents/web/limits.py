@@ -1,7 +1,4 @@
-"""Rate limits: token buckets per principal and per organization for each kind of request, in this process only.
-
-Honest headers, bounded memory.
-"""
+"""Rate limits: token buckets for each principal and each organization, by kind of request, in this process only."""
 
 import ipaddress
 import math

@@ -9,6 +9,6 @@ from tests.conftest import Urls
 
 
 @pytest.fixture
-async def venue(world_database: Urls) -> AsyncIterator[Venue]:
-    async with open_venue(world_database.login, world_database.owner) as venue:
+async def venue(tenants_database: Urls) -> AsyncIterator[Venue]:
+    async with open_venue(tenants_database.login, tenants_database.owner) as venue:
         yield venue

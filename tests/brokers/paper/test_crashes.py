@@ -15,14 +15,14 @@ from trading_intents.storage.pipeline import Statement
 ANSWERS_BEFORE_A_KILL = 40
 
 
-async def test_what_was_answered_survives_a_kill(venue: Venue, world_database: Urls) -> None:
+async def test_what_was_answered_survives_a_kill(venue: Venue, tenants_database: Urls) -> None:
     account = uuid4()
     await venue.post("99x1000000 101x1000000")
     answered: dict[str, str] = {}
     for life in "ab":
         arguments = (
-            world_database.login.reveal(),
-            world_database.owner.reveal(),
+            tenants_database.login.reveal(),
+            tenants_database.owner.reveal(),
             str(venue.organization),
             str(account),
             life,

@@ -17,7 +17,7 @@ from trading_intents.brokers.paper.matching import OrderBook
 from trading_intents.brokers.paper.model import PaperAccount, PaperHolding, PaperTerms
 from trading_intents.brokers.paper.prices import walk_middle_cents
 from trading_intents.brokers.paper.store import quote_of
-from trading_intents.brokers.paper.venue.batches import VenueReply, VenueRequest
+from trading_intents.brokers.paper.venue.model import VenueReply, VenueRequest
 from trading_intents.brokers.port import (
     DUPLICATE_ID,
     Absent,

@@ -14,7 +14,8 @@ from trading_intents.brokers.paper.matching import OrderBook, PaperEvent
 from trading_intents.brokers.paper.model import CAPABILITIES, PaperOrder, Source
 from trading_intents.brokers.paper.prices import TICK_MILLIS, tick_number
 from trading_intents.brokers.paper.quotes import channel
-from trading_intents.brokers.paper.venue.batches import AccountBooks, PaperVenue, VenueReply, VenueRequest
+from trading_intents.brokers.paper.venue.batches import PaperVenue
+from trading_intents.brokers.paper.venue.model import AccountBooks, VenueReply, VenueRequest
 from trading_intents.brokers.port import (
     Absent,
     AccountSnapshot,

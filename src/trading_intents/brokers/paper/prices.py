@@ -13,7 +13,7 @@ CENT = Decimal("0.01")
 HALF_SPREAD_CENTS = 1
 # Between 50 and 500 USD: the walk strays from it by half a block at most, which is 20.48.
 LOWEST_CENTS, CENTS_RANGE = 5_000, 45_000
-LOT, MOST_LOTS = 100, 10
+LOT, MAX_LOTS = 100, 10
 # Out and back: a block's second half takes the steps of its first one back, so every block begins where it should.
 HALF_BLOCK = 2_048
 _ALL = (1 << HALF_BLOCK) - 1
@@ -39,8 +39,8 @@ def walk_quote(seed: int, symbol: Symbol, tick: int) -> Quote:
         at=_EPOCH + tick * _TICK,
         bid=(middle - HALF_SPREAD_CENTS) * CENT,
         ask=(middle + HALF_SPREAD_CENTS) * CENT,
-        bid_size=Decimal((chance % MOST_LOTS + 1) * LOT),
-        ask_size=Decimal((chance // MOST_LOTS % MOST_LOTS + 1) * LOT),
+        bid_size=Decimal((chance % MAX_LOTS + 1) * LOT),
+        ask_size=Decimal((chance // MAX_LOTS % MAX_LOTS + 1) * LOT),
     )
 
 

@@ -60,8 +60,8 @@ _Received = BrokerEvent | StreamGap | Exception | None  # None: the stream has e
 
 
 class EventReader:
-    """`is_unseen` spares what is written down already; `on_event` is told of all that comes, `on_healthy` whenever the broker
-    could tell all that it has."""
+    """`is_unseen` leaves out what is recorded already; `on_event` runs for each event, `on_healthy` after each complete
+    snapshot."""
 
     def __init__(
         self,

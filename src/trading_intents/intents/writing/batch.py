@@ -1,5 +1,4 @@
-"""One transaction of the write path: lock, read, decide each command in order, append, commit. Two round trips, or one
-when it can be decided by what is remembered."""
+"""One transaction of the write path: lock, read, decide each command in order, append, commit. Two round trips."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -9,23 +8,12 @@ from msgspec import structs
 
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Clock, rfc3339
-from trading_intents.errors import ControlRejected, PlatformError, Unavailable
+from trading_intents.errors import ControlRejected, PlatformError
 from trading_intents.ids import IdTextMaker
-from trading_intents.intents.model import (
-    Accepted,
-    AccountState,
-    ActionType,
-    Create,
-    EarlierAction,
-    Replayed,
-    Submission,
-    decide,
-)
-from trading_intents.intents.stats import buckets
-from trading_intents.intents.stats.model import EVERY_REASON, Measure, StatsEntry
+from trading_intents.intents.model import Accepted, AccountState, Create, EarlierAction, Replayed, Submission, decide
 from trading_intents.intents.store import ActionPlace
 from trading_intents.intents.writing import statements
-from trading_intents.intents.writing.batch_state import BatchReads, BatchState, parse_replies, read_state, symbol_of
+from trading_intents.intents.writing.batch_state import BatchState, read_state, symbol_of
 from trading_intents.intents.writing.record import (
     HASH_VERSION,
     Record,
@@ -35,18 +23,20 @@ from trading_intents.intents.writing.record import (
     marked_order_payload,
     new_payloads,
 )
-from trading_intents.intents.writing.state_cache import StateCache
+from trading_intents.stats import store as stats_store
+from trading_intents.stats.model import EVERY_REASON, Measure, StatsEntry
 from trading_intents.storage.pipeline import (
     ConnectionDropped,
     ConnectionLost,
     Pipeline,
+    PipelineConnection,
     PipelineRequest,
     Statement,
     StatementRefused,
 )
 from trading_intents.stream import log as stream_log
 from trading_intents.stream.model import Event, EventType
-from trading_intents.trading import ORDER_TYPES, FrozenStruct
+from trading_intents.trading import ORDER_TYPES, ActionType, FrozenStruct
 
 PRINCIPAL_TYPE, SYSTEM = "API_KEY", "SYSTEM"
 PLATFORM = "platform"  # the principal of what the SYSTEM does
@@ -74,14 +64,6 @@ class CommitLost(Exception):
         self.result = result
 
 
-class CacheStale(Exception):
-    """What was remembered holds no longer."""
-
-    def __init__(self, others_write: bool) -> None:
-        super().__init__()
-        self.others_write = others_write  # to the same accounts: it will happen again
-
-
 @dataclass(frozen=True, slots=True)
 class BatchDependencies:
     """What a batch is run with."""
@@ -92,24 +74,27 @@ class BatchDependencies:
     clock: Clock
 
 
+OnCommitted = Callable[[PipelineConnection, Sequence[Submission], BatchState], None]
+
+
 async def run_batch(
     dependencies: BatchDependencies,
     submissions: Sequence[Submission],
     locking: statements.Locking,
     on_sent: Callable[[], None] = lambda: None,
-    cache: StateCache | None = None,
+    on_committed: OnCommitted = lambda *_: None,
 ) -> BatchResult:
     """Committed when it returns. CommitLost: perhaps. Unavailable, Refused: nothing was recorded.
 
-    `on_sent` is called when all is decided and about to be written. `cache` learns what was met.
+    `on_sent` runs when all is decided and about to be written, `on_committed` with what was read and is now written.
     """
     link = await dependencies.link.connect()  # for all of it: the locks are this connection's
     try:
         state = await read_state(link, submissions, dependencies.brokers, locking)
-        work, outcomes = _decide_all(dependencies, submissions, state)
+        work, outcomes = decide_all(dependencies, submissions, state)
         result = BatchResult(outcomes, work.batch.last(), state.transaction_id, dependencies.clock.monotonic())
         on_sent()
-        await _wait_committed(link.send([*work.writes(), *work.events(), statements.COMMIT]), result)
+        await wait_committed(link.send([*work.writes(), *work.events(), statements.COMMIT]), result)
     except StatementRefused:
         with contextlib.suppress(StatementRefused, ConnectionLost):
             await link.run([statements.ROLLBACK])
@@ -119,75 +104,14 @@ async def run_batch(
     except BaseException:
         link.close(ConnectionDropped())  # the transaction ends with it
         raise
-    if cache:
-        cache.use(link)
-        cache.update(submissions, state)
+    on_committed(link, submissions, state)
     return result
 
 
-class PendingCommit:
-    """A batch whose COMMIT is on its way."""
-
-    def __init__(self, request: PipelineRequest, result: BatchResult) -> None:
-        self._request, self._result = request, result
-
-    async def wait(self) -> BatchResult:
-        """Committed when it returns. CommitLost: perhaps. Refused: nothing was recorded."""
-        await _wait_committed(self._request, self._result)
-        return self._result
-
-
-async def run_optimistic(
-    dependencies: BatchDependencies, submissions: Sequence[Submission], cache: StateCache, on_sent: Callable[[], None]
-) -> PendingCommit | None:
-    """Decided by what is remembered, while the server is asked; committed only if what it met was the same.
-
-    None: too little is remembered, or the link is away. Mistaken, Unavailable: nothing was recorded.
-    `on_sent` is called when it has left.
-    """
-    link = dependencies.link.open_connection
-    if link is None:
-        return None
-    cache.use(link)
-    if not cache.covers(submissions):
-        return None
-    asked, now = BatchReads(submissions), cache.now()
-    others_write = True  # as long as we do not know
-    request = link.send([*asked.locks(statements.NO_WAIT), *asked.checks()], more=True)
-    try:
-        state = cache.snapshot(now)
-        heads = {account_id: state.heads[account_id] for account_id in asked.account_ids}
-        work, outcomes = _decide_all(dependencies, submissions, state)
-        # What leaves from here on is refused by the server if BEGIN was: row-level security lets in what belongs to
-        # the organizations that the transaction named behind its BEGIN, and nothing else.
-        request.append_statements(work.writes(), more=True)
-        decided_seconds = dependencies.clock.monotonic()
-        on_sent()
-        request.append_statements(work.events(), more=True)  # made while the server is at work on the rest
-        with contextlib.suppress(StatementRefused):
-            met = parse_replies(dependencies.brokers, asked, await request.head())
-            others_write = met.heads != heads
-            if not others_write and cache.is_valid(now, met):
-                request.append_statements([statements.COMMIT])
-                result = BatchResult(outcomes, work.batch.last(), met.transaction_id, decided_seconds)
-                return PendingCommit(request, result)
-        with contextlib.suppress(StatementRefused):
-            request.append_statements([statements.ROLLBACK])
-            await request.end()
-    except ConnectionDropped:
-        pass  # something was refused: of this batch, or of the one before it
-    except ConnectionLost:
-        raise Unavailable("the connection to the database was lost; nothing was recorded") from None
-    except BaseException:
-        link.close(ConnectionDropped())  # the transaction ends with it
-        raise
-    raise CacheStale(others_write)
-
-
-def _decide_all(
+def decide_all(
     dependencies: BatchDependencies, submissions: Sequence[Submission], state: BatchState
-) -> "tuple[_BatchBuilder, list[Receipt | PlatformError | None]]":
-    work = _BatchBuilder(state, dependencies.make_id)
+) -> "tuple[BatchBuilder, list[Receipt | PlatformError | None]]":
+    work = BatchBuilder(state, dependencies.make_id)
     outcomes: list[Receipt | PlatformError | None] = []
     for submission in submissions:
         # An account that is there but not locked is locked elsewhere; one that is not there can be refused.
@@ -196,7 +120,7 @@ def _decide_all(
     return work, outcomes
 
 
-async def _wait_committed(request: PipelineRequest, result: BatchResult) -> None:
+async def wait_committed(request: PipelineRequest, result: BatchResult) -> None:
     try:
         *_, committed = await request.end()
     except ConnectionLost:
@@ -204,7 +128,7 @@ async def _wait_committed(request: PipelineRequest, result: BatchResult) -> None
     assert committed.tag == "COMMIT", "an error was swallowed inside a transaction, which then rolled back"
 
 
-class _BatchBuilder:
+class BatchBuilder:
     """Decides command after command and gathers what is to be written."""
 
     def __init__(self, state: BatchState, make_id: IdTextMaker) -> None:
@@ -235,7 +159,7 @@ class _BatchBuilder:
             *([statements.mark_orders(batch, now)] if batch.changed_orders else ()),
             *([statements.append(batch, now)] if batch.actions else ()),
             *([statements.make_due_now(batch.cancelled_intents)] if batch.cancelled_intents else ()),
-            *([buckets.insert_entries(self._counts)] if self._counts else ()),
+            *([stats_store.insert_entries(self._counts)] if self._counts else ()),
         ]
 
     def events(self) -> list[Statement]:

@@ -17,16 +17,13 @@ from trading_intents.intents.writing import statements
 from trading_intents.intents.writing.batch import (
     BatchDependencies,
     BatchResult,
-    CacheStale,
     CommitLost,
-    PendingCommit,
     Receipt,
     run_batch,
-    run_optimistic,
 )
 from trading_intents.intents.writing.lock_waits import LockWaits
+from trading_intents.intents.writing.optimistic import STALE, OptimisticPath, PendingCommit
 from trading_intents.intents.writing.queue import Outcome, PendingSubmission, SubmissionQueue, group_by
-from trading_intents.intents.writing.state_cache import StateCache
 from trading_intents.outbox.model import Queue, channel
 from trading_intents.storage.database import Pool
 from trading_intents.storage.pipeline import Pipeline, StatementRefused
@@ -37,28 +34,29 @@ from trading_intents.telemetry import Log, Metrics, make_series
 MAX_BATCH = 256
 SMALL_BATCH = 16
 ANSWER_SECONDS = 0.02  # from the commit, at the latest
-CACHE_PAUSE_SECONDS = 1.0  # after what was remembered turned out to be wrong
 SETTLE_SECONDS = 3.0  # from when the commit was sent
 SETTLE_PAUSE_SECONDS = 0.05
 MAX_LOST_COMMITS = 3  # a batch whose commit ends the server each time must not end it for ever
 MAX_SKIPS = 1  # by batches, for an account that is locked elsewhere; then its commands wait for the lock
 COMMITTED, ABORTED = "committed", "aborted"  # as PostgreSQL says it
-AHEAD, ASKED, MISTAKEN = WAYS = ("ahead", "asked", "mistaken")  # of a batch
+AHEAD, ASKED = "ahead", "asked"  # the ways of a batch, as its metric names them
+WAYS = (AHEAD, ASKED, STALE)
 
 
 class Writer:
     """One per process: two would halve each other's batches. No timer: a caller alone gets one commit's latency."""
 
     def __init__(
-        self, dependencies: BatchDependencies, pool: Pool, signals: Signals, metrics: Metrics, log: Log
+        self,
+        dependencies: BatchDependencies,
+        pool: Pool,
+        signals: Signals,
+        metrics: Metrics,
+        log: Log,
+        is_optimistic: bool = True,
     ) -> None:
-        self._dependencies, self._pool, self._signals, self._metrics, self._log = (
-            dependencies,
-            pool,
-            signals,
-            metrics,
-            log,
-        )
+        self._dependencies, self._pool, self._signals = dependencies, pool, signals
+        self._metrics, self._log = metrics, log
         self._clock = dependencies.clock
         self._queue = SubmissionQueue()
         self._lock_waits = LockWaits(dependencies.link, self._write_held, self._fail, dependencies.clock)
@@ -71,8 +69,7 @@ class Writer:
         self._unanswered: list[tuple[Sequence[PendingSubmission], Sequence[Outcome | None]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._commit_task: asyncio.Task[None] | None = None
-        self._cache = StateCache(dependencies.brokers, dependencies.clock)
-        self._cache_from_seconds = 0.0
+        self._optimistic = OptimisticPath(dependencies, is_optimistic, metrics, log)
         make_series(metrics.writer_batches, WAYS)
         make_series(metrics.intents_refused, {error.code for error in wire_errors()})
 
@@ -139,26 +136,11 @@ class Writer:
         """Whether it was decided by what is remembered. Then its COMMIT is on its way, and the next batch may leave
         when half as many wait as there is room for, or when this one has ended."""
         started_seconds = self._clock.monotonic()
-        if started_seconds < self._cache_from_seconds:
-            return False
         try:
-            pending_commit = await run_optimistic(
-                self._dependencies, [w.submission for w in batch], self._cache, self._on_sent
-            )
+            pending_commit = await self._optimistic.send([each.submission for each in batch], self._on_sent)
         except PlatformError as error:
             self._fail_behind(batch, error)
             return True
-        except CacheStale as mistake:
-            self._metrics.writer_batches.labels(MISTAKEN).inc()
-            if mistake.others_write:
-                self._suspend_cache()
-            else:
-                self._cache.clear()
-            return False
-        except Exception as error:
-            self._log.error("batch not decided ahead", size=len(batch), exc_info=error)
-            self._suspend_cache()
-            return False
         if pending_commit is None:
             return False
         self._committing, self._min_batch = batch, max(SMALL_BATCH, self._max_batch // 2)
@@ -171,16 +153,16 @@ class Writer:
         try:
             result = await pending_commit.wait()
         except CommitLost as lost:
-            self._cache.clear()
+            self._optimistic.clear()
             self._start(self._settle(batch, lost.result))
         except StatementRefused:
-            self._suspend_cache()
+            self._optimistic.suspend()
             self._queue.put_back(batch)  # to be asked about, and if need be one by one
         except PlatformError as error:
-            self._cache.clear()
+            self._optimistic.clear()
             self._fail(batch, error)
         except Exception as error:
-            self._suspend_cache()
+            self._optimistic.suspend()
             self._fail_internal(batch, error)
         else:
             self._committed(batch, result)
@@ -189,11 +171,6 @@ class Writer:
             if self._committing is batch:
                 self._committing, self._min_batch = [], 1
                 self._wakeup.set()
-
-    def _suspend_cache(self) -> None:
-        """Others write here too, or something is wrong: for a while every batch asks first."""
-        self._cache.clear()
-        self._cache_from_seconds = self._clock.monotonic() + CACHE_PAUSE_SECONDS
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -259,7 +236,7 @@ class Writer:
         if not batch:
             return []
         started_seconds, is_ours = self._clock.monotonic(), dependencies is self._dependencies
-        ours = (self._on_sent, self._cache) if is_ours else ()
+        ours = (self._on_sent, self._optimistic.update) if is_ours else ()
         try:
             result = await run_batch(dependencies, [each.submission for each in batch], locking, *ours)
         except CommitLost as lost:
@@ -280,7 +257,7 @@ class Writer:
                 self._is_sent = False
         self._observe(ASKED, batch, result, started_seconds)
         if not is_ours:
-            self._cache.clear_heads(each.submission.account_id for each in batch)
+            self._optimistic.clear_heads(each.submission.account_id for each in batch)
         return self._committed(batch, result)
 
     async def _repair(

@@ -1,7 +1,5 @@
-"""Run as a program: leaves root behind, ties itself to its parent's life and becomes a PostgreSQL program.
-
-Never imported: it changes the identity of the process. Usage: launch.py PARENT_PID ALIVE_FILE CLUSTER PROGRAM [ARG...]
-"""
+"""A program that leaves root, ties itself to its parent's life and becomes a PostgreSQL program. Never imported. Usage:
+launch.py PARENT_PID ALIVE_FILE CLUSTER PROGRAM [ARG...]"""
 
 import ctypes
 import fcntl

@@ -1,7 +1,5 @@
-"""One HTTP/1.1 connection on httptools: parses, hands whole requests to an App, writes the answers, closes.
-
-Knows no route. Every byte that a client sends or does not read, and every wait for it, has a limit here.
-"""
+"""One HTTP/1.1 connection on httptools: parses, hands whole requests to an App, writes the answers, closes. Limits
+every byte that a client sends or does not read, and every wait for it."""
 
 import asyncio
 import random

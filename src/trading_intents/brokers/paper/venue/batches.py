@@ -1,7 +1,7 @@
 """The paper venue: takes what waits, of all accounts, in one transaction that locks the accounts, matches, and writes
 orders, holdings, events and the journal. The truth is in the database; books in memory only save reading."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -24,85 +24,18 @@ from trading_intents.brokers.paper.model import (
 from trading_intents.brokers.paper.prices import tick_number, walk_middle_cents, walk_quote
 from trading_intents.brokers.paper.store import CommandTarget, find_targets
 from trading_intents.brokers.paper.venue import store
+from trading_intents.brokers.paper.venue.model import AccountBooks, VenueReply, VenueRequest
 from trading_intents.brokers.paper.venue.store import Arrival, BookKey, Fault
 from trading_intents.brokers.port import DUPLICATE_ID, BrokerEvent, CommandResult, OrderTicket, Outcome
 from trading_intents.clock import Clock, Pacer
-from trading_intents.ids import OrganizationId
 from trading_intents.storage.grouped import GroupCommit, GroupTransactions, PipelinedTransaction
 from trading_intents.storage.pipeline import Reply as DatabaseReply
-from trading_intents.trading import FrozenStruct, Symbol
 
 # How far back a session that was away looks for what the walk did meanwhile: five minutes.
 MAX_TICKS_BACK = 1_200
-MAX_IDLE_BOOKS = 100  # of a session: books without a working order, kept for the next command
 TOO_OLD, LOST, SCRIPTED = "too_old_to_send", "the link was lost", "scripted_refusal"
 TOO_MANY_ORDERS = "too_many_working_orders"
 LOCKED = "the account is held elsewhere"
-
-
-class VenueReply(FrozenStruct, frozen=True):
-    result: CommandResult
-    faults: ActiveFaults = ActiveFaults()
-
-
-@dataclass(slots=True)
-class AccountBooks:
-    """An account's state at the venue as it was last committed here: totals, and the books of symbols in which orders
-    work or lately did. It counts as known while the totals in the database are the same."""
-
-    account_id: UUID
-    organization_id: OrganizationId
-    on_events: Callable[[Sequence[PaperEvent], Sequence[ActiveFaults]], None]  # once they are committed
-    totals: PaperAccount | None = None
-    books: dict[Symbol, OrderBook] = field(default_factory=dict)
-    is_closed: bool = False  # its session has ended: nothing more is taken
-
-    def clear(self) -> None:
-        self.totals = None
-        self.books.clear()
-
-    def trim(self) -> None:
-        """Finished orders leave the books, and books without an order make room for others."""
-        idle = []
-        for symbol, book in self.books.items():
-            book.orders = {n: o for n, o in book.orders.items() if o.status is PaperOrderStatus.WORKING}
-            book.events, book.changed = [], set()
-            if not book.orders:
-                idle.append(symbol)
-        for symbol in idle[: max(0, len(idle) - MAX_IDLE_BOOKS)]:
-            del self.books[symbol]
-
-    def working(self) -> list[OrderBook]:
-        """The books in which orders work."""
-        return [book for book in self.books.values() if book.orders]
-
-
-@dataclass(slots=True)
-class VenueRequest:
-    """What a session asks of the venue: a command, or without a ticket that its books be brought up to now. Once it
-    `is_taken` nobody knows what became of it before the reply."""
-
-    books: AccountBooks
-    command: str = ""
-    ticket: OrderTicket | None = None
-    symbols: frozenset[Symbol] = frozenset()  # to be brought up to now, beside those of the ticket
-    is_abandoned: bool = False  # nobody waits for it any more: it is not taken
-    is_taken: bool = False
-
-    @property
-    def places(self) -> set[BookKey]:
-        symbols = {*self.symbols, *([self.ticket.symbol] if self.ticket else ())}
-        return {BookKey(self.books.account_id, symbol) for symbol in symbols}
-
-    @property
-    def ids(self) -> list[tuple[UUID, str]]:
-        return [(self.books.account_id, self.ticket.client_order_id)] if self.ticket else []
-
-    @property
-    def target(self) -> CommandTarget | None:
-        if self.ticket is None or self.command == "SUBMIT":
-            return None
-        return CommandTarget(self.books.account_id, self.ticket.orig_client_order_id, self.ticket.broker_order_id)
 
 
 @dataclass(slots=True)

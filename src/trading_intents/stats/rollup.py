@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from uuid import UUID
 
-from trading_intents.intents.stats.model import ORIGIN, WIDTHS_SECONDS
+from trading_intents.stats.model import ORIGIN, WIDTHS_SECONDS
 from trading_intents.storage.database import Tx
 
 BEHIND_ACTIONS = 100  # a tail as short as this costs a read next to nothing, and counting it at once costs more

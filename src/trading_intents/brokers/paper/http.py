@@ -1,5 +1,6 @@
 """Prices of the paper broker over HTTP: parse, call one use case, render."""
 
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Annotated
 
@@ -8,7 +9,7 @@ import msgspec
 from trading_intents.brokers.paper.quotes import Posted, Prices, Quotes
 from trading_intents.clock import rfc3339
 from trading_intents.errors import LimitReached, ValidationFailed
-from trading_intents.identity.access import Gate, caller_of
+from trading_intents.ids import OrganizationId
 from trading_intents.trading import (
     AMOUNT_PATTERN,
     AMOUNT_RULE,
@@ -20,7 +21,7 @@ from trading_intents.trading import (
 )
 from trading_intents.web.limits import Bucket
 from trading_intents.web.request import Answer, Request, answer_json
-from trading_intents.web.routing import Operation, Route, Tag
+from trading_intents.web.routing import Operation, Policy, Route, Tag
 from trading_intents.web.validation import FOUND_A_NUMBER
 
 Amount = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": AMOUNT_PATTERN})]
@@ -50,9 +51,11 @@ class PaperQuote(msgspec.Struct):
     version: int
 
 
-def quote_routes(gate: Gate, quotes: Quotes) -> tuple[Route, ...]:
+def quote_routes(
+    policy: Policy, organization_of: Callable[[Request], OrganizationId], quotes: Quotes
+) -> tuple[Route, ...]:
     async def put(request: Request) -> Answer:
-        organization_id = caller_of(request).organization_id
+        organization_id = organization_of(request)
         symbol = parse_symbol(request.params["symbol"])
         if symbol is None:
             raise ValidationFailed.at("", SYMBOL_RULE)
@@ -63,7 +66,7 @@ def quote_routes(gate: Gate, quotes: Quotes) -> tuple[Route, ...]:
         Route(
             "PUT",
             "/v1/paper/quotes/{symbol}",
-            gate,
+            policy,
             put,
             "Post a quote for the organization's paper accounts.",
             operation=Operation("post_paper_quote", Tag.PAPER),

@@ -6,7 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 from uuid import UUID
 
-from trading_intents.intents.stats.model import (
+from trading_intents.stats.model import (
     KEEP_SECONDS,
     OPEN,
     WINDOWS_SECONDS,

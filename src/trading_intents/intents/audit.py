@@ -10,11 +10,11 @@ from uuid import UUID
 import msgspec
 
 from trading_intents.errors import InvalidRequest, NotFound
-from trading_intents.intents.model import ActionType
 from trading_intents.intents.writing.record import FIRST_HASH, HASH_VERSION, Record, chain
 from trading_intents.storage.database import Pool, Row, Tx
 from trading_intents.stream import trading_pb2
 from trading_intents.stream.model import EventType
+from trading_intents.trading import ActionType
 
 PAGE_ACTIONS = 2_000
 PAGE_EVENTS = 2_000

@@ -12,7 +12,16 @@ from msgspec.structs import replace
 
 from trading_intents.brokers.port import BrokerEvent, CommandResult, EventKind
 from trading_intents.clock import Pacer
-from trading_intents.execution.booking import (
+from trading_intents.orders.amounts import ZERO
+from trading_intents.orders.events import day_of, order_event, position_event, trade_event
+from trading_intents.orders.facts import (
+    CommandKind,
+    Fact,
+    result_facts,
+)
+from trading_intents.orders.ledger import store as ledger
+from trading_intents.orders.ledger import writes as written
+from trading_intents.orders.ledger.booking import (
     HeldPosition,
     SettledOrder,
     TradeChange,
@@ -24,17 +33,6 @@ from trading_intents.execution.booking import (
     was_held,
     with_position,
 )
-from trading_intents.intents.stats import buckets
-from trading_intents.intents.stats.model import StatsEntry, sum_up
-from trading_intents.orders.amounts import ZERO
-from trading_intents.orders.events import day_of, order_event, position_event, trade_event
-from trading_intents.orders.facts import (
-    CommandKind,
-    Fact,
-    result_facts,
-)
-from trading_intents.orders.ledger import store as ledger
-from trading_intents.orders.ledger import writes as written
 from trading_intents.orders.ledger.matching import (
     AccountRecording,
     AccountRef,
@@ -50,6 +48,8 @@ from trading_intents.orders.ledger.matching import (
 from trading_intents.orders.ledger.store import AccountName, PositionKey, parse_ledger, read_ledger
 from trading_intents.orders.model import OrderView
 from trading_intents.orders.positions import NetPosition, from_trades, opening, position_columns
+from trading_intents.stats import store as stats_store
+from trading_intents.stats.model import StatsEntry, sum_up
 from trading_intents.storage.database import Row
 from trading_intents.storage.grouped import StatementRunner
 from trading_intents.storage.pipeline import Reply, Statement
@@ -213,7 +213,7 @@ def publish_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
         for change in each.trades
     ]
     return [
-        *([buckets.insert_entries(entries)] if entries else ()),
+        *([stats_store.insert_entries(entries)] if entries else ()),
         *([stream_log.appending(events)] if events else ()),
         *([written.write_trades(trades)] if trades else ()),
     ]

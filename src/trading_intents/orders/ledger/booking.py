@@ -9,8 +9,6 @@ from msgspec.structs import replace
 
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.ids import named_id
-from trading_intents.intents.model import ActionType
-from trading_intents.intents.stats.model import Measure, StatsEntry, ack_key
 from trading_intents.orders.amounts import ZERO, exact
 from trading_intents.orders.executions import TradeFlag
 from trading_intents.orders.facts import Fact, FactKind, client_order_id, is_conflict
@@ -30,8 +28,9 @@ from trading_intents.orders.model import (
 )
 from trading_intents.orders.positions import Booking, NetPosition, apply_booking, position_from_row
 from trading_intents.orders.store import OrderHistory, TradeRow
+from trading_intents.stats.model import Measure, StatsEntry, ack_key
 from trading_intents.storage.database import Row
-from trading_intents.trading import FrozenStruct, OrderSide
+from trading_intents.trading import ActionType, FrozenStruct, OrderSide
 
 BROKER_KINDS = frozenset(kind.value for kind in EventKind)  # kinds of facts that a broker tells
 ENDED = frozenset({FactKind.CANCELLED, FactKind.EXPIRED, FactKind.REJECTED})  # likewise, when it is over

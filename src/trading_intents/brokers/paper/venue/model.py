@@ -1,0 +1,81 @@
+"""What sessions ask of the paper venue, what it answers, and an account's books as they are kept in memory."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from trading_intents.brokers.paper.faults import ActiveFaults
+from trading_intents.brokers.paper.matching import OrderBook, PaperEvent
+from trading_intents.brokers.paper.model import PaperAccount, PaperOrderStatus
+from trading_intents.brokers.paper.store import CommandTarget
+from trading_intents.brokers.paper.venue.store import BookKey
+from trading_intents.brokers.port import CommandResult, OrderTicket
+from trading_intents.ids import OrganizationId
+from trading_intents.trading import FrozenStruct, Symbol
+
+MAX_IDLE_BOOKS = 100  # of a session: books without a working order, kept for the next command
+
+
+class VenueReply(FrozenStruct, frozen=True):
+    result: CommandResult
+    faults: ActiveFaults = ActiveFaults()
+
+
+@dataclass(slots=True)
+class AccountBooks:
+    """An account's state at the venue as it was last committed here: totals, and the books of symbols in which orders
+    work or lately did. It counts as known while the totals in the database are the same."""
+
+    account_id: UUID
+    organization_id: OrganizationId
+    on_events: Callable[[Sequence[PaperEvent], Sequence[ActiveFaults]], None]  # once they are committed
+    totals: PaperAccount | None = None
+    books: dict[Symbol, OrderBook] = field(default_factory=dict)
+    is_closed: bool = False  # its session has ended: nothing more is taken
+
+    def clear(self) -> None:
+        self.totals = None
+        self.books.clear()
+
+    def trim(self) -> None:
+        """Finished orders leave the books, and books without an order make room for others."""
+        idle = []
+        for symbol, book in self.books.items():
+            book.orders = {n: o for n, o in book.orders.items() if o.status is PaperOrderStatus.WORKING}
+            book.events, book.changed = [], set()
+            if not book.orders:
+                idle.append(symbol)
+        for symbol in idle[: max(0, len(idle) - MAX_IDLE_BOOKS)]:
+            del self.books[symbol]
+
+    def working(self) -> list[OrderBook]:
+        """The books in which orders work."""
+        return [book for book in self.books.values() if book.orders]
+
+
+@dataclass(slots=True)
+class VenueRequest:
+    """What a session asks of the venue: a command, or without a ticket that its books be brought up to now. Once it
+    `is_taken` nobody knows what became of it before the reply."""
+
+    books: AccountBooks
+    command: str = ""
+    ticket: OrderTicket | None = None
+    symbols: frozenset[Symbol] = frozenset()  # to be brought up to now, beside those of the ticket
+    is_abandoned: bool = False  # nobody waits for it any more: it is not taken
+    is_taken: bool = False
+
+    @property
+    def places(self) -> set[BookKey]:
+        symbols = {*self.symbols, *([self.ticket.symbol] if self.ticket else ())}
+        return {BookKey(self.books.account_id, symbol) for symbol in symbols}
+
+    @property
+    def ids(self) -> list[tuple[UUID, str]]:
+        return [(self.books.account_id, self.ticket.client_order_id)] if self.ticket else []
+
+    @property
+    def target(self) -> CommandTarget | None:
+        if self.ticket is None or self.command == "SUBMIT":
+            return None
+        return CommandTarget(self.books.account_id, self.ticket.orig_client_order_id, self.ticket.broker_order_id)
