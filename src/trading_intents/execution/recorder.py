@@ -14,9 +14,9 @@ from trading_intents.orders.ledger.matching import AccountRecording, AccountRef,
 from trading_intents.orders.ledger.recording import (
     BookedOrder,
     RecordedAccount,
+    log_recorded,
     publish_statements,
     record,
-    warn,
     write_statements,
 )
 from trading_intents.outbox import intents_queue as outbox
@@ -109,7 +109,7 @@ class Recorder:
             self._metrics.alert("resurrected")
             self._log.error("resurrected order found", order=str(order_id))
             self._on_unresolved()
-        warn(recorded, self._log, self._metrics)
+        log_recorded(recorded, self._log, self._metrics)
 
     async def _write(self, entries: list[RecorderEntry]) -> list[RecorderResult | Exception]:
         try:

@@ -237,8 +237,19 @@ async def _collect_events(
     return events, places
 
 
-def warn(recorded: RecordedAccount, log: Log, metrics: Metrics) -> None:
-    """Once it is committed."""
+def log_recorded(recorded: RecordedAccount, log: Log, metrics: Metrics) -> None:
+    """Trades, and what an operator must know of. Once it is committed."""
+    for change in recorded.trades:
+        if change.is_published:
+            log.info(
+                "trade recorded",
+                account=str(recorded.account_ref.account_id),
+                order=str(change.order["order_id"]),
+                side=change.order["order_side"],
+                symbol=change.order["symbol"],
+                quantity=amount_text(change.after.quantity),
+                price=amount_text(change.after.price),
+            )
     for key in recorded.left_out:
         metrics.alert("event_left_out")
         log.error("broker event left out", account=str(recorded.account_ref.account_id), key=key)
