@@ -10,7 +10,7 @@ from tests.execution.recorded_orders import Books, D, fill, told
 from trading_intents.brokers.port import BrokerEvent
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.orders.ledger import recording
-from trading_intents.orders.ledger.recording import warn
+from trading_intents.orders.ledger.recording import log_recorded
 from trading_intents.telemetry import Metrics, make_log
 
 
@@ -123,7 +123,7 @@ async def test_a_position_of_what_is_no_symbol_is_left_out_loudly(books: Books) 
     metrics, out = Metrics(), StringIO()
     odd = ["AAA\x1fBBB", "\x1e", "A\nB", "<b>", "\u202eX", "K" * 300, "A\ud800", "A\0"]
     events = [counted("2", f"p{place}", symbol) for place, symbol in enumerate(odd)]
-    warn(await books.tell(*events, counted("3", "good", "ok.a")), make_log("warning", out), metrics)
+    log_recorded(await books.tell(*events, counted("3", "good", "ok.a")), make_log("warning", out), metrics)
     rows = await books.owner.fetch("SELECT symbol, broker_quantity FROM positions")
     assert [tuple(row) for row in rows] == [("OK.A", D(3))]
     kinds = {"kind": "event_left_out"}
@@ -136,7 +136,7 @@ async def test_a_difference_is_logged_and_counted_once(books: Books) -> None:
     log = make_log("warning", out)
 
     async def tell(*events: BrokerEvent) -> float | None:
-        warn(await books.tell(*events), log, metrics)
+        log_recorded(await books.tell(*events), log, metrics)
         return metrics.registry.get_sample_value("ti_position_differences_total")
 
     sent = await books.create("10")

@@ -10,7 +10,7 @@ from trading_intents.brokers.port import BrokerEvent, CommandResult, Outcome
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.orders.facts import CommandKind
 from trading_intents.orders.facts import FactKind as F
-from trading_intents.orders.ledger.recording import answer_facts, warn
+from trading_intents.orders.ledger.recording import answer_facts, log_recorded
 from trading_intents.telemetry import Metrics, make_log
 
 
@@ -303,7 +303,7 @@ async def test_whatever_comes_under_a_used_key_raises_an_alert_once(books: Books
     metrics, out = Metrics(), StringIO()
 
     async def tell(*events: BrokerEvent) -> float | None:
-        warn(await books.tell(*events), make_log("error", out), metrics)
+        log_recorded(await books.tell(*events), make_log("error", out), metrics)
         return metrics.registry.get_sample_value("ti_execution_alerts_total", {"kind": "conflicting_execution"})
 
     first, second = await books.create("10"), await books.create("10")
@@ -336,7 +336,7 @@ async def test_an_execution_that_comes_again_with_other_numbers_raises_an_alert(
     metrics, out = Metrics(), StringIO()
 
     async def tell(*events: BrokerEvent) -> float | None:
-        warn(await books.tell(*events), make_log("error", out), metrics)
+        log_recorded(await books.tell(*events), make_log("error", out), metrics)
         return metrics.registry.get_sample_value("ti_execution_alerts_total", {"kind": "conflicting_execution"})
 
     sent = await books.create("10")
