@@ -6,8 +6,8 @@ from uuid import UUID
 
 import msgspec
 
+from trading_intents.amounts import ZERO, exact, quotient, total
 from trading_intents.orders import store
-from trading_intents.orders.amounts import ZERO, exact, quotient, total
 from trading_intents.orders.ledger.booking import booking_of, history_of
 from trading_intents.orders.ledger.store import BookedTrade, ConcernedNames, parse_ledger, read_ledger
 from trading_intents.orders.model import OrderView, derive

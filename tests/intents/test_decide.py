@@ -16,7 +16,6 @@ from trading_intents.controls.model import Controls, Switch, TimeRule, evaluate
 from trading_intents.errors import PlatformError
 from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.intents.model import (
-    FINAL_STATUSES,
     Accepted,
     AccountState,
     Cancel,
@@ -31,6 +30,7 @@ from trading_intents.intents.model import (
     SubmissionState,
     decide,
 )
+from trading_intents.orders.model import FINAL_STATUSES
 from trading_intents.trading import ActionType, Environment, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 
 NOW = datetime(2026, 1, 5, 15, 0, tzinfo=UTC)

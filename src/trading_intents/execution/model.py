@@ -8,6 +8,7 @@ from decimal import Decimal
 from enum import StrEnum
 from uuid import UUID
 
+from trading_intents.amounts import ZERO
 from trading_intents.brokers.port import (
     Absent,
     EventKind,
@@ -18,9 +19,9 @@ from trading_intents.brokers.port import (
     OrderTicket,
 )
 from trading_intents.controls.model import Controls, evaluate
-from trading_intents.orders.amounts import ZERO
 from trading_intents.orders.facts import CommandKind, FactKind
 from trading_intents.orders.ledger.matching import PlatformFact
+from trading_intents.orders.model import FINAL_STATUSES
 from trading_intents.trading import FrozenStruct, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 
 CALL_SECONDS = 3.5  # from the claim: the handler's four, less the time to write the answer down
@@ -37,7 +38,6 @@ BREAKER_FAILURES = 5
 BREAKER_SECONDS = 30.0
 CANCEL_SHARE = 5  # one in so many requests of a budget is kept for CANCELs
 
-FINAL_STATUSES = frozenset({"FILLED", "CANCELLED", "EXPIRED", "REJECTED"})
 CREATE = "intent.create"
 COMMANDS = {
     CREATE: CommandKind.SUBMIT,

@@ -24,6 +24,7 @@ from trading_intents.errors import (
     either,
 )
 from trading_intents.identity.model import Entitlement, Permission
+from trading_intents.orders.model import FINAL_STATUSES
 from trading_intents.trading import (
     ActionType,
     Environment,
@@ -34,8 +35,6 @@ from trading_intents.trading import (
     Symbol,
     TimeInForce,
 )
-
-FINAL_STATUSES = frozenset({"FILLED", "CANCELLED", "EXPIRED", "REJECTED"})
 
 
 class Spec(FrozenStruct, frozen=True):

@@ -6,7 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 
-from trading_intents.orders.amounts import ZERO, exact, normalized, quotient, total
+from trading_intents.amounts import ZERO, exact, normalized, quotient, total
 from trading_intents.orders.facts import LONG_AGO, Fact, FactKind
 from trading_intents.trading import FrozenStruct, amount_text
 

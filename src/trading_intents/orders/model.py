@@ -8,7 +8,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from trading_intents.orders.amounts import ZERO, exact, normalized, quotient, total
+from trading_intents.amounts import ZERO, exact, normalized, quotient, total
 from trading_intents.orders.executions import TradeView, trades
 from trading_intents.orders.facts import EXECUTIONS, NEVER_SENT, Fact, FactKind, distinct
 from trading_intents.trading import FrozenStruct, TimeInForce
@@ -89,6 +89,7 @@ _FINAL = {
     OrderStatus.EXPIRED: OrderState.CLOSED,
     OrderStatus.REJECTED: OrderState.REJECTED,
 }
+FINAL_STATUSES = frozenset(status.value for status in _FINAL)
 _F = FactKind
 # The broker has shown that it has the order.
 ALIVE = frozenset({_F.ACCEPTED, _F.TRIGGERED, _F.REPLACED, _F.PENDING_CANCEL, _F.PENDING_REPLACE}) | EXECUTIONS

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from trading_intents.orders.amounts import ZERO, exact, normalized, quotient
+from trading_intents.amounts import ZERO, exact, normalized, quotient
 from trading_intents.trading import FrozenStruct, OrderSide
 
 

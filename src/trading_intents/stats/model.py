@@ -3,13 +3,14 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from decimal import Context, Decimal
+from decimal import Decimal
 from enum import StrEnum
 from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
 
+from trading_intents.amounts import EXACT
 from trading_intents.clock import rfc3339
 from trading_intents.trading import ActionType, FrozenStruct, amount_text
 
@@ -23,7 +24,6 @@ ORIGIN = datetime(2000, 1, 1, tzinfo=UTC)
 NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 
 TOP_SYMBOLS = 10
-_EXACT = Context(prec=400)  # more digits than any sum of amounts has
 # Upper edges of the latency histogram; what took longer counts as the last.
 ACK_EDGES_MILLIS = (
     *(1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700),
@@ -61,7 +61,7 @@ def sum_up(entries: Iterable[StatsEntry]) -> tuple[StatsEntry, ...]:
         at = entry.at.replace(second=0, microsecond=0)
         place = entry.account_id, at, entry.measure, entry.key
         same = sums.get(place)
-        sums[place] = entry if same is None else replace(same, amount=_EXACT.add(same.amount, entry.amount))
+        sums[place] = entry if same is None else replace(same, amount=EXACT.add(same.amount, entry.amount))
     return tuple(sums.values())
 
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.brokers.paper.market import CASH, NOON, Market, terms
-from trading_intents.brokers.paper.model import ZERO, PaperOrder, PaperOrderStatus, Quote, Source, exact
+from trading_intents.amounts import ZERO, exact
+from trading_intents.brokers.paper.model import PaperOrder, PaperOrderStatus, Quote, Source
 from trading_intents.brokers.paper.prices import HALF_BLOCK, tick_number, walk_quote
 from trading_intents.brokers.paper.rules import is_traded_through, is_triggered, price_levels, touches
 from trading_intents.brokers.port import BrokerEvent, EventKind

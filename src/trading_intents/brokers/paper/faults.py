@@ -6,7 +6,8 @@ from decimal import Decimal
 from enum import StrEnum
 from uuid import UUID
 
-from trading_intents.brokers.paper.model import exact, made_id
+from trading_intents.amounts import exact
+from trading_intents.brokers.paper.model import made_id
 from trading_intents.brokers.paper.venue.store import Fault
 
 

@@ -7,18 +7,16 @@ from decimal import Decimal
 
 from msgspec.structs import replace
 
+from trading_intents.amounts import ZERO, exact, quotient
 from trading_intents.brokers.paper.model import (
-    ZERO,
     PaperAccount,
     PaperHolding,
     PaperOrder,
     PaperOrderStatus,
     PaperTerms,
     Quote,
-    exact,
     expiry,
     made_id,
-    quotient,
 )
 from trading_intents.brokers.paper.rules import (
     PriceLevels,

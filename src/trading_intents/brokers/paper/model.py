@@ -2,21 +2,18 @@
 
 import hashlib
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
-from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
+from decimal import Decimal
 from enum import StrEnum
 
+from trading_intents.amounts import ZERO
 from trading_intents.brokers.port import Capabilities, LookupKind, PriceTick
 from trading_intents.trading import Environment, FrozenStruct, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 
-ZERO = Decimal(0)
 QUOTE_LIFE = timedelta(seconds=15)
 GOOD_TILL_CANCEL_DAYS = 90
 # A short sale's proceeds are locked, and as much again is asked for: its value counts twice against the buying power.
 SHORT_MARGIN = 2
-_SHOWN = Decimal(1).scaleb(-18)
-_EXACT = Context(prec=200, rounding=ROUND_HALF_EVEN)  # sums and products of amounts lose no digit
 _ID_CHARACTERS = 20
 
 _TIMES = (
@@ -39,15 +36,6 @@ CAPABILITIES = Capabilities(
     calls_at_once=32,
 )
 PAIR_TICK = Decimal("0.00000001")  # of symbols such as BTC/USD
-
-
-def exact() -> AbstractContextManager[Context]:
-    """All arithmetic on amounts happens inside this: Python's own context keeps 28 digits."""
-    return localcontext(_EXACT)
-
-
-def quotient(dividend: Decimal, divisor: Decimal) -> Decimal:
-    return (dividend / divisor).quantize(_SHOWN)
 
 
 def made_id(*parts: object) -> str:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import ROUND_CEILING, Decimal
 
-from trading_intents.brokers.paper.model import CAPABILITIES, NEEDS, PaperOrder, PaperTerms, Quote, exact, tick_of
+from trading_intents.amounts import exact
+from trading_intents.brokers.paper.model import CAPABILITIES, NEEDS, PaperOrder, PaperTerms, Quote, tick_of
 from trading_intents.brokers.paper.prices import CENT, HALF_SPREAD_CENTS
 from trading_intents.trading import OrderSide, Symbol, parse_symbol
 

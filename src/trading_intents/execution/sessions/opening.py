@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from trading_intents.amounts import ZERO, exact, normalized
 from trading_intents.brokers.port import AccountSnapshot, BrokerEvent, EventKind
 from trading_intents.brokers.sanitizing import sanitize
 from trading_intents.execution.sessions import store
 from trading_intents.orders import store as orders_store
-from trading_intents.orders.amounts import ZERO, exact, normalized
 from trading_intents.orders.events import day_of, position_event
 from trading_intents.orders.ledger.matching import AccountRef
 from trading_intents.orders.ledger.recording import sum_trades

@@ -7,9 +7,9 @@ from decimal import Decimal
 import msgspec
 from msgspec.structs import replace
 
+from trading_intents.amounts import ZERO, exact
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.ids import named_id
-from trading_intents.orders.amounts import ZERO, exact
 from trading_intents.orders.executions import TradeFlag
 from trading_intents.orders.facts import Fact, FactKind, client_order_id, is_conflict
 from trading_intents.orders.ledger.store import BookedTrade

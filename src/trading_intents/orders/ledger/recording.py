@@ -10,9 +10,9 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
+from trading_intents.amounts import ZERO
 from trading_intents.brokers.port import BrokerEvent, CommandResult, EventKind
 from trading_intents.clock import Pacer
-from trading_intents.orders.amounts import ZERO
 from trading_intents.orders.events import day_of, order_event, position_event, trade_event
 from trading_intents.orders.facts import (
     CommandKind,

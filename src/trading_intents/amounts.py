@@ -8,13 +8,13 @@ ZERO = Decimal(0)
 SHOWN_DECIMALS = 18
 _STEP = Decimal(1).scaleb(-SHOWN_DECIMALS)
 # A product of two numbers of a venue has 160 digits at most; the rest is room for sums of many.
-_EXACT = Context(prec=400, rounding=ROUND_HALF_EVEN)
+EXACT = Context(prec=400, rounding=ROUND_HALF_EVEN)
 _ONE = Decimal(1)
 
 
 def exact() -> AbstractContextManager[Context]:
     """Python's own context keeps 28 digits: all arithmetic on amounts happens inside this one."""
-    return localcontext(_EXACT)
+    return localcontext(EXACT)
 
 
 def total(amounts: Iterable[Decimal]) -> Decimal:
@@ -31,4 +31,4 @@ def quotient(dividend: Decimal, divisor: Decimal) -> Decimal:
 def normalized(amount: Decimal) -> Decimal:
     """The same number in its one spelling, so that equal amounts look equal wherever they are kept."""
     is_whole = amount == amount.to_integral_value()
-    return amount.quantize(_ONE, context=_EXACT) if is_whole else amount.normalize(_EXACT)
+    return amount.quantize(_ONE, context=EXACT) if is_whole else amount.normalize(EXACT)
