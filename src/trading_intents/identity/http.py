@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote_plus
 
@@ -104,11 +105,14 @@ class IssuedToken(msgspec.Struct):
     scope: str
 
 
-def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
-    async def create(request: Request) -> Answer:
+@dataclass(frozen=True, slots=True)
+class KeyHandlers:
+    keys: ApiKeys
+
+    async def create(self, request: Request) -> Answer:
         body = request.body(NewApiKey)
         organization_id = caller_of(request).organization_id
-        key, secret = await keys.create(
+        key, secret = await self.keys.create(
             organization_id, body.name, body.environment, _distinct(body.permissions, "/permissions")
         )
         shown = CreatedApiKey(**_show_key(key), api_key=secret.reveal())
@@ -116,33 +120,36 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
         answer.headers.append((b"cache-control", b"no-store"))
         return answer
 
-    async def listing(request: Request) -> Answer:
+    async def listing(self, request: Request) -> Answer:
         organization_id = caller_of(request).organization_id
         page = read_page(request, f"api-keys:{organization_id}")
-        rows = await keys.list(organization_id, parse_id(page.after or ""), page.limit + 1)
+        rows = await self.keys.list(organization_id, parse_id(page.after or ""), page.limit + 1)
         return answer_json(page.answer(rows, lambda key: str(key.id), lambda key: ApiKey(**_show_key(key))))
 
-    async def change(request: Request) -> Answer:
+    async def change(self, request: Request) -> Answer:
         def read_change() -> KeyChange:
             body = request.body(ApiKeyChange)
             permissions = None if body.permissions is None else _distinct(body.permissions, "/permissions")
             return KeyChange(body.name, permissions, body.disabled)
 
         organization_id, key_id = caller_of(request).organization_id, parse_id(request.params["id"])
-        key = await keys.change(organization_id, key_id, read_change, request.if_match())
+        key = await self.keys.change(organization_id, key_id, read_change, request.if_match())
         return answer_json(ApiKey(**_show_key(key)), version=key.version)
 
-    async def remove(request: Request) -> Answer:
+    async def remove(self, request: Request) -> Answer:
         organization_id = caller_of(request).organization_id
-        await keys.remove(organization_id, parse_id(request.params["id"]), request.if_match())
+        await self.keys.remove(organization_id, parse_id(request.params["id"]), request.if_match())
         return Answer(status=204)
 
-    async def validate(request: Request) -> Answer:
-        key, disabled = await keys.validate(request.body(KeyToValidate).api_key)
+    async def validate(self, request: Request) -> Answer:
+        key, disabled = await self.keys.validate(request.body(KeyToValidate).api_key)
         return answer_json(
             KeyValidation(str(key.id), str(key.organization_id), key.environment, disabled, rfc3339(key.created_at))
         )
 
+
+def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
+    handlers = KeyHandlers(keys)
     gate = gates["api_keys"]
     write, read = Bucket.WRITES, Bucket.READS
     return (
@@ -150,7 +157,7 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
             "POST",
             "/v1/api-keys",
             gate,
-            create,
+            handlers.create,
             "Make an API key; it is shown this once.",
             operation=Operation("create_api_key", Tag.API_KEYS),
             body=NewApiKey,
@@ -163,7 +170,7 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
             "GET",
             "/v1/api-keys",
             gate,
-            listing,
+            handlers.listing,
             "List the organization's API keys.",
             operation=Operation("list_api_keys", Tag.API_KEYS),
             answer=Listing[ApiKey],
@@ -174,7 +181,7 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
             "PATCH",
             "/v1/api-keys/{id}",
             gate,
-            change,
+            handlers.change,
             "Change an API key's name, permissions or disabled flag.",
             operation=Operation("update_api_key", Tag.API_KEYS),
             body=ApiKeyChange,
@@ -186,7 +193,7 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
             "DELETE",
             "/v1/api-keys/{id}",
             gate,
-            remove,
+            handlers.remove,
             "Delete an API key.",
             operation=Operation("delete_api_key", Tag.API_KEYS),
             status=204,
@@ -197,7 +204,7 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
             "POST",
             "/api/v1/auth/api-key/validate",
             gates["public"],
-            validate,
+            handlers.validate,
             "Tell whose an API key is.",
             operation=Operation("validate_api_key", Tag.API_KEYS),
             body=KeyToValidate,
