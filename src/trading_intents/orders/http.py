@@ -1,5 +1,7 @@
 """Orders, trades and positions over HTTP: parse, call one use case, render."""
 
+from dataclasses import dataclass
+
 import msgspec
 
 from trading_intents.accounts.model import Account
@@ -103,43 +105,51 @@ class Position(msgspec.Struct):
     differs: bool
 
 
-def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route, ...]:
-    async def find(request: Request) -> Account:
-        account = await accounts.find(caller_of(request).organization_id, parse_id(request.params["account_id"]))
-        gate.permit_object(request, account.environment)
+@dataclass(frozen=True, slots=True)
+class OrderHandlers:
+    gate: Gate
+    accounts: Accounts
+    orders: Orders
+
+    async def _find(self, request: Request) -> Account:
+        account = await self.accounts.find(caller_of(request).organization_id, parse_id(request.params["account_id"]))
+        self.gate.permit_object(request, account.environment)
         return account
 
-    async def listing(request: Request) -> Answer:
-        account = await find(request)
+    async def listing(self, request: Request) -> Answer:
+        account = await self._find(request)
         wanted = _filter(request)
         page = read_page(request, f"orders:{account.id}:{wanted}")
-        found = await orders.list(account, wanted, _after(page), page.limit)
+        found = await self.orders.list(account, wanted, _after(page), page.limit)
         cursor = None if found.more_after is None else make_cursor(page.list_name, str(found.more_after))
         return answer_json(Listing([_order(row) for row in found.rows], cursor))
 
-    async def one(request: Request) -> Answer:
-        row = await orders.find(await find(request), parse_id(request.params["order_id"]))
+    async def one(self, request: Request) -> Answer:
+        row = await self.orders.find(await self._find(request), parse_id(request.params["order_id"]))
         return answer_json(_order(row), version=row["version"])
 
-    async def trades(request: Request) -> Answer:
-        account = await find(request)
+    async def trades(self, request: Request) -> Answer:
+        account = await self._find(request)
         page = read_page(request, f"trades:{account.id}")
-        rows = await orders.trades(account, _after(page), page.limit + 1)
+        rows = await self.orders.trades(account, _after(page), page.limit + 1)
         return answer_json(page.answer(rows, lambda row: str(row["seq"]), _trade))
 
-    async def positions(request: Request) -> Answer:
-        account = await find(request)
+    async def positions(self, request: Request) -> Answer:
+        account = await self._find(request)
         page = read_page(request, f"positions:{account.id}")
-        rows = await orders.positions(account, page.after or "", page.limit + 1)
+        rows = await self.orders.positions(account, page.after or "", page.limit + 1)
         return answer_json(page.answer(rows, lambda row: str(row["symbol"]), _position))
 
+
+def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route, ...]:
+    handlers = OrderHandlers(gate, accounts, orders)
     of_account, reads = "/v1/accounts/{account_id}", Bucket.READS
     return (
         Route(
             "GET",
             of_account + "/orders",
             gate,
-            listing,
+            handlers.listing,
             "List the account's orders, ascending by their CREATE.",
             operation=Operation("list_orders", Tag.ORDERS),
             answer=Listing[Order],
@@ -151,7 +161,7 @@ def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route,
             "GET",
             of_account + "/orders/{order_id}",
             gate,
-            one,
+            handlers.one,
             "Read an order.",
             operation=Operation("get_order", Tag.ORDERS),
             answer=Order,
@@ -161,7 +171,7 @@ def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route,
             "GET",
             of_account + "/trades",
             gate,
-            trades,
+            handlers.trades,
             "List the account's trades, ascending by when they were last told of.",
             operation=Operation("list_trades", Tag.ORDERS),
             answer=Listing[Trade],
@@ -172,7 +182,7 @@ def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route,
             "GET",
             of_account + "/positions",
             gate,
-            positions,
+            handlers.positions,
             "List the account's positions, by symbol.",
             operation=Operation("list_positions", Tag.ORDERS),
             answer=Listing[Position],
