@@ -1,6 +1,7 @@
 """Intents over HTTP: submit, list, stats, latest, history. The log's records are answered as they were hashed."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -119,30 +120,38 @@ def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Write
     )
 
 
-def intent_routes(gate: Gate, accounts: Accounts, intents: Intents) -> tuple[Route, ...]:
-    async def find(request: Request) -> Account:
-        account = await accounts.find(caller_of(request).organization_id, parse_id(request.params["account_id"]))
-        gate.permit_object(request, account.environment)
+@dataclass(frozen=True, slots=True)
+class IntentHandlers:
+    gate: Gate
+    accounts: Accounts
+    intents: Intents
+
+    async def _find(self, request: Request) -> Account:
+        account = await self.accounts.find(caller_of(request).organization_id, parse_id(request.params["account_id"]))
+        self.gate.permit_object(request, account.environment)
         return account
 
-    async def listing(request: Request) -> Answer:
-        account = await find(request)
+    async def listing(self, request: Request) -> Answer:
+        account = await self._find(request)
         page = read_page(request, f"actions:{account.id}")
-        return _answer_page(page, await intents.list(account, _after(page), page.limit + 1))
+        return _answer_page(page, await self.intents.list(account, _after(page), page.limit + 1))
 
-    async def stats(request: Request) -> Answer:
-        account = await find(request)
-        return answer_json(await intents.stats(account, _window(request)))
+    async def stats(self, request: Request) -> Answer:
+        account = await self._find(request)
+        return answer_json(await self.intents.stats(account, _window(request)))
 
-    async def latest(request: Request) -> Answer:
-        row = await intents.latest(await find(request), parse_id(request.params["intent_id"]))
+    async def latest(self, request: Request) -> Answer:
+        row = await self.intents.latest(await self._find(request), parse_id(request.params["intent_id"]))
         return Answer(_show(row).encode())
 
-    async def history(request: Request) -> Answer:
-        account, intent_id = await find(request), parse_id(request.params["intent_id"])
+    async def history(self, request: Request) -> Answer:
+        account, intent_id = await self._find(request), parse_id(request.params["intent_id"])
         page = read_page(request, f"actions:{account.id}:{intent_id}")
-        return _answer_page(page, await intents.history(account, intent_id, _after(page), page.limit + 1))
+        return _answer_page(page, await self.intents.history(account, intent_id, _after(page), page.limit + 1))
 
+
+def intent_routes(gate: Gate, accounts: Accounts, intents: Intents) -> tuple[Route, ...]:
+    handlers = IntentHandlers(gate, accounts, intents)
     many, reads = "/v1/accounts/{account_id}/intents", Bucket.READS
     one = many + "/{intent_id}"
     return (
@@ -150,7 +159,7 @@ def intent_routes(gate: Gate, accounts: Accounts, intents: Intents) -> tuple[Rou
             "GET",
             many,
             gate,
-            listing,
+            handlers.listing,
             "List the account's action records, ascending.",
             operation=Operation("list_intents", Tag.INTENTS),
             answer=ActionListing,
@@ -161,7 +170,7 @@ def intent_routes(gate: Gate, accounts: Accounts, intents: Intents) -> tuple[Rou
             "GET",
             many + "/stats",
             gate,
-            stats,
+            handlers.stats,
             "Count the account's actions, intents, refusals and fills in a window of time.",
             operation=Operation("get_intent_stats", Tag.INTENTS),
             answer=Stats,
@@ -173,7 +182,7 @@ def intent_routes(gate: Gate, accounts: Accounts, intents: Intents) -> tuple[Rou
             "GET",
             one,
             gate,
-            latest,
+            handlers.latest,
             "Read the latest action of an intent.",
             operation=Operation("get_intent", Tag.INTENTS),
             answer=ActionRecord,
@@ -183,7 +192,7 @@ def intent_routes(gate: Gate, accounts: Accounts, intents: Intents) -> tuple[Rou
             "GET",
             one + "/actions",
             gate,
-            history,
+            handlers.history,
             "List the actions of an intent, ascending.",
             operation=Operation("list_intent_actions", Tag.INTENTS),
             answer=ActionListing,
