@@ -1,6 +1,7 @@
 """Controls over HTTP: parse, call one use case, render. Never judges."""
 
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
 from trading_intents.controls.bodies import (
     AccountControl,
@@ -34,42 +35,51 @@ from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import IF_MATCH, Operation, Route, Tag
 
 
-def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: ControlsService) -> tuple[Route, ...]:
-    async def read_organization(request: Request) -> Answer:
-        read.permit_object(request)
+@dataclass(frozen=True, slots=True)
+class SwitchHandlers:
+    read: Gate
+    write: Gate
+    write_organization: Gate
+    controls: ControlsService
+
+    async def read_organization(self, request: Request) -> Answer:
+        self.read.permit_object(request)
         organization_id = caller_of(request).organization_id
-        control = await controls.find_organization(organization_id)
+        control = await self.controls.find_organization(organization_id)
         return answer_json(show_organization(str(organization_id), control), version=control.version)
 
-    async def put_organization(request: Request) -> Answer:
-        write_organization.permit_object(request)
+    async def put_organization(self, request: Request) -> Answer:
+        self.write_organization.permit_object(request)
         organization_id, switch = caller_of(request).organization_id, read_switch(request.body(ManualSwitch))
-        control = await controls.put_organization(organization_id, switch, request.if_match())
+        control = await self.controls.put_organization(organization_id, switch, request.if_match())
         return answer_json(show_organization(str(organization_id), control), version=control.version)
 
-    async def read_account(request: Request) -> Answer:
-        control = await controls.find_account(_target(request, read))
+    async def read_account(self, request: Request) -> Answer:
+        control = await self.controls.find_account(_target(request, self.read))
         return answer_json(show_account(_owner(request), control), version=control.version)
 
-    async def put_account(request: Request) -> Answer:
+    async def put_account(self, request: Request) -> Answer:
         def read_body() -> Switch:
             return read_switch(request.body(ManualSwitch))
 
-        control = await controls.put_account(_target(request, write), read_body, request.if_match())
+        control = await self.controls.put_account(_target(request, self.write), read_body, request.if_match())
         return answer_json(show_account(_owner(request), control), version=control.version)
 
-    async def evaluate(request: Request) -> Answer:
-        read.permit_object(request)
+    async def evaluate(self, request: Request) -> Answer:
+        self.read.permit_object(request)
         body = request.body(ControlQuestion)
-        target = _target(request, read, body.account_id)
+        target = _target(request, self.read, body.account_id)
         if target.account_id is None:
             raise ValidationFailed.at("/account_id", ID_RULE)
         symbol = None if body.symbol is None else parse_symbol(body.symbol)
         if body.symbol is not None and symbol is None:
             raise ValidationFailed.at("/symbol", SYMBOL_RULE)
-        triggered = await controls.evaluate(target, symbol)
+        triggered = await self.controls.evaluate(target, symbol)
         return answer_json(Evaluation(not triggered, list(triggered)))
 
+
+def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: ControlsService) -> tuple[Route, ...]:
+    handlers = SwitchHandlers(read, write, write_organization, controls)
     organization, account = "/v1/controls/organization", "/v1/controls/accounts/{account_id}"
     reads, writes = Bucket.READS, Bucket.WRITES
     return (
@@ -77,7 +87,7 @@ def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: C
             "GET",
             organization,
             read,
-            read_organization,
+            handlers.read_organization,
             "Read the organization's switch.",
             operation=Operation("get_organization_control", Tag.CONTROLS),
             answer=OrganizationControl,
@@ -88,7 +98,7 @@ def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: C
             "PUT",
             organization,
             write_organization,
-            put_organization,
+            handlers.put_organization,
             "Set the organization's switch.",
             operation=Operation("set_organization_control", Tag.CONTROLS),
             body=ManualSwitch,
@@ -100,7 +110,7 @@ def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: C
             "GET",
             account,
             read,
-            read_account,
+            handlers.read_account,
             "Read an account's switch.",
             operation=Operation("get_account_control", Tag.CONTROLS),
             answer=AccountControl,
@@ -110,7 +120,7 @@ def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: C
             "PUT",
             account,
             write,
-            put_account,
+            handlers.put_account,
             "Set an account's switch.",
             operation=Operation("set_account_control", Tag.CONTROLS),
             body=ManualSwitch,
@@ -123,7 +133,7 @@ def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: C
             "POST",
             "/v1/controls/evaluate",
             read,
-            evaluate,
+            handlers.evaluate,
             "Ask whether the controls let an account, or a symbol on it, trade now, and which do not.",
             operation=Operation("evaluate_controls", Tag.CONTROLS),
             body=ControlQuestion,
@@ -134,8 +144,14 @@ def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: C
     )
 
 
-def symbol_routes(read: Gate, write: Gate, controls: ControlsService, zones: AbstractSet[str]) -> tuple[Route, ...]:
-    async def listing(request: Request) -> Answer:
+@dataclass(frozen=True, slots=True)
+class SymbolHandlers:
+    read: Gate
+    write: Gate
+    controls: ControlsService
+    zones: AbstractSet[str]
+
+    async def listing(self, request: Request) -> Answer:
         owner = _owner(request)
         page = read_page(request, f"symbol_controls:{owner.organization_id}:{owner.account_id}")
         if page.after is not None and parse_symbol(page.after) != page.after:
@@ -145,31 +161,34 @@ def symbol_routes(read: Gate, write: Gate, controls: ControlsService, zones: Abs
             both = show_symbol(owner, control)
             return ListedSymbol(control.symbol, both.manual, both.time)
 
-        rows = await controls.list_symbols(_target(request, read), page.after or "", page.limit + 1)
+        rows = await self.controls.list_symbols(_target(request, self.read), page.after or "", page.limit + 1)
         return answer_json(page.answer(rows, lambda control: control.symbol, show))
 
-    async def inspect(request: Request) -> Answer:
-        control = await controls.find_symbol(_target(request, read), lambda: _symbol(request))
+    async def inspect(self, request: Request) -> Answer:
+        control = await self.controls.find_symbol(_target(request, self.read), lambda: _symbol(request))
         return answer_json(show_symbol(_owner(request), control), version=control.version)
 
-    async def put(request: Request) -> Answer:
+    async def put(self, request: Request) -> Answer:
         def read_body() -> tuple[Symbol, Switch]:
             return _symbol(request), read_switch(request.body(ManualSwitch))
 
-        control = await controls.put_symbol(_target(request, write), read_body, request.if_match())
+        control = await self.controls.put_symbol(_target(request, self.write), read_body, request.if_match())
         return answer_json(show_manual(_owner(request), _symbol(request), control), version=control.version)
 
-    async def change_time(request: Request) -> Answer:
+    async def change_time(self, request: Request) -> Answer:
         def read_body() -> tuple[Symbol, TimeChange]:
-            return _symbol(request), read_time_change(request.body(ChangedTime), zones)
+            return _symbol(request), read_time_change(request.body(ChangedTime), self.zones)
 
-        control = await controls.change_time(_target(request, write), read_body, request.if_match())
+        control = await self.controls.change_time(_target(request, self.write), read_body, request.if_match())
         return answer_json(show_time(_owner(request), _symbol(request), control), version=control.version)
 
-    async def remove(request: Request) -> Answer:
-        await controls.remove_symbol(_target(request, write), lambda: _symbol(request), request.if_match())
+    async def remove(self, request: Request) -> Answer:
+        await self.controls.remove_symbol(_target(request, self.write), lambda: _symbol(request), request.if_match())
         return Answer(status=204)
 
+
+def symbol_routes(read: Gate, write: Gate, controls: ControlsService, zones: AbstractSet[str]) -> tuple[Route, ...]:
+    handlers = SymbolHandlers(read, write, controls, zones)
     many, reads, writes = "/v1/controls/accounts/{account_id}/symbols", Bucket.READS, Bucket.WRITES
     one = many + "/{symbol}"
     return (
@@ -177,7 +196,7 @@ def symbol_routes(read: Gate, write: Gate, controls: ControlsService, zones: Abs
             "GET",
             many,
             read,
-            listing,
+            handlers.listing,
             "List the account's symbols that have a control.",
             operation=Operation("list_symbol_controls", Tag.CONTROLS),
             answer=Listing[ListedSymbol],
@@ -188,7 +207,7 @@ def symbol_routes(read: Gate, write: Gate, controls: ControlsService, zones: Abs
             "GET",
             one,
             read,
-            inspect,
+            handlers.inspect,
             "Read a symbol's controls.",
             operation=Operation("get_symbol_controls", Tag.CONTROLS),
             answer=SymbolControls,
@@ -199,7 +218,7 @@ def symbol_routes(read: Gate, write: Gate, controls: ControlsService, zones: Abs
             "PUT",
             one,
             write,
-            put,
+            handlers.put,
             "Create or replace a symbol's manual control.",
             operation=Operation("set_symbol_control", Tag.CONTROLS),
             body=ManualSwitch,
@@ -212,7 +231,7 @@ def symbol_routes(read: Gate, write: Gate, controls: ControlsService, zones: Abs
             "DELETE",
             one,
             write,
-            remove,
+            handlers.remove,
             "Remove both controls of a symbol.",
             operation=Operation("delete_symbol_controls", Tag.CONTROLS),
             status=204,
@@ -224,7 +243,7 @@ def symbol_routes(read: Gate, write: Gate, controls: ControlsService, zones: Abs
             "PATCH",
             one + "/time",
             write,
-            change_time,
+            handlers.change_time,
             "Create or change a symbol's time control.",
             operation=Operation("update_symbol_time_control", Tag.CONTROLS),
             body=ChangedTime,
