@@ -1,5 +1,7 @@
 """Accounts, credentials and brokers over HTTP: parse, call one use case, render. Never shows a secret."""
 
+from dataclasses import dataclass
+
 import msgspec
 
 from trading_intents.accounts import model
@@ -91,57 +93,65 @@ class Broker(msgspec.Struct):
     credential_fields: list[str]
 
 
-def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, ...]:
-    def show(account: Account) -> TradingAccount:
-        return _show_account(account, accounts.connection(account))
+@dataclass(frozen=True, slots=True)
+class AccountHandlers:
+    read: Gate
+    write: Gate
+    accounts: Accounts
 
-    async def create(request: Request) -> Answer:
+    def _show(self, account: Account) -> TradingAccount:
+        return _show_account(account, self.accounts.connection(account))
+
+    async def create(self, request: Request) -> Answer:
         body = request.body(NewAccount)
-        write.permit_object(request, body.environment)
-        account = await accounts.create(
+        self.write.permit_object(request, body.environment)
+        account = await self.accounts.create(
             caller_of(request).organization_id,
             body.name,
             body.broker,
             body.environment,
             body.external_account_id or None,
         )
-        return answer_json(show(account), 201, account.version)
+        return answer_json(self._show(account), 201, account.version)
 
-    async def listing(request: Request) -> Answer:
+    async def listing(self, request: Request) -> Answer:
         caller = caller_of(request)
         principal = caller.principal
         environment = principal.environment if isinstance(principal, ApiKeyPrincipal) else None
         page = read_page(request, f"accounts:{caller.organization_id}:{environment}")
-        rows = await accounts.list(caller.organization_id, environment, parse_id(page.after or ""), page.limit + 1)
-        return answer_json(page.answer(rows, lambda account: str(account.id), show))
+        rows = await self.accounts.list(caller.organization_id, environment, parse_id(page.after or ""), page.limit + 1)
+        return answer_json(page.answer(rows, lambda account: str(account.id), self._show))
 
-    async def inspect(request: Request) -> Answer:
-        account = await _find(request, read, accounts)
-        return answer_json(show(account), version=account.version)
+    async def inspect(self, request: Request) -> Answer:
+        account = await _find(request, self.read, self.accounts)
+        return answer_json(self._show(account), version=account.version)
 
-    async def change(request: Request) -> Answer:
+    async def change(self, request: Request) -> Answer:
         def read_change() -> AccountChange:
             body = request.body(ChangedAccount)
             return AccountChange(body.name, body.external_account_id, body.disabled)
 
-        account = await accounts.change(
+        account = await self.accounts.change(
             caller_of(request).organization_id,
             parse_id(request.params["account_id"]),
-            lambda account: write.permit_object(request, account.environment),
+            lambda account: self.write.permit_object(request, account.environment),
             read_change,
             request.if_match(),
         )
-        return answer_json(show(account), version=account.version)
+        return answer_json(self._show(account), version=account.version)
 
-    async def close(request: Request) -> Answer:
-        await accounts.close(
+    async def close(self, request: Request) -> Answer:
+        await self.accounts.close(
             caller_of(request).organization_id,
             parse_id(request.params["account_id"]),
-            lambda account: write.permit_object(request, account.environment),
+            lambda account: self.write.permit_object(request, account.environment),
             request.if_match(),
         )
         return Answer(status=204)
 
+
+def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, ...]:
+    handlers = AccountHandlers(read, write, accounts)
     one, many = "/v1/accounts/{account_id}", "/v1/accounts"
     reads, writes = Bucket.READS, Bucket.WRITES
     return (
@@ -149,7 +159,7 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
             "POST",
             many,
             write,
-            create,
+            handlers.create,
             "Create a trading account.",
             operation=Operation("create_account", Tag.ACCOUNTS),
             body=NewAccount,
@@ -162,7 +172,7 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
             "GET",
             many,
             read,
-            listing,
+            handlers.listing,
             "List the organization's accounts; an API key sees its own environment's.",
             operation=Operation("list_accounts", Tag.ACCOUNTS),
             answer=Listing[TradingAccount],
@@ -173,7 +183,7 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
             "GET",
             one,
             read,
-            inspect,
+            handlers.inspect,
             "Read an account.",
             operation=Operation("get_account", Tag.ACCOUNTS),
             answer=TradingAccount,
@@ -183,7 +193,7 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
             "PATCH",
             one,
             write,
-            change,
+            handlers.change,
             "Change an account's name, external id or disabled flag.",
             operation=Operation("update_account", Tag.ACCOUNTS),
             body=ChangedAccount,
@@ -196,7 +206,7 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
             "DELETE",
             one,
             write,
-            close,
+            handlers.close,
             "Close an account for good; it and its history stay readable.",
             operation=Operation("close_account", Tag.ACCOUNTS),
             status=204,
@@ -207,34 +217,43 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
     )
 
 
-def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: Credentials) -> tuple[Route, ...]:
-    async def create(request: Request) -> Answer:
-        account = await _find(request, write, accounts)
+@dataclass(frozen=True, slots=True)
+class CredentialHandlers:
+    read: Gate
+    write: Gate
+    accounts: Accounts
+    credentials: Credentials
+
+    async def create(self, request: Request) -> Answer:
+        account = await _find(request, self.write, self.accounts)
         body = request.body(NewCredential)
-        made = await credentials.create(account, body.label, _secrets(body.secrets))
+        made = await self.credentials.create(account, body.label, _secrets(body.secrets))
         return answer_json(_show_credential(made), 201, made.version)
 
-    async def listing(request: Request) -> Answer:
-        account = await _find(request, read, accounts)
+    async def listing(self, request: Request) -> Answer:
+        account = await _find(request, self.read, self.accounts)
         page = read_page(request, f"credentials:{account.id}")
-        rows = [c for c in await credentials.list(account) if str(c.id) > (page.after or "")]
+        rows = [c for c in await self.credentials.list(account) if str(c.id) > (page.after or "")]
         return answer_json(page.answer(rows, lambda c: str(c.id), _show_credential))
 
-    async def change(request: Request) -> Answer:
+    async def change(self, request: Request) -> Answer:
         def read_change() -> CredentialChange:
             body = request.body(ChangedCredential)
             return CredentialChange(body.label, None if body.secrets is None else _secrets(body.secrets))
 
-        account = await _find(request, write, accounts)
+        account = await _find(request, self.write, self.accounts)
         credential_id = parse_id(request.params["credential_id"])
-        made = await credentials.change(account, credential_id, read_change, request.if_match())
+        made = await self.credentials.change(account, credential_id, read_change, request.if_match())
         return answer_json(_show_credential(made), version=made.version)
 
-    async def remove(request: Request) -> Answer:
-        account = await _find(request, write, accounts)
-        await credentials.remove(account, parse_id(request.params["credential_id"]), request.if_match())
+    async def remove(self, request: Request) -> Answer:
+        account = await _find(request, self.write, self.accounts)
+        await self.credentials.remove(account, parse_id(request.params["credential_id"]), request.if_match())
         return Answer(status=204)
 
+
+def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: Credentials) -> tuple[Route, ...]:
+    handlers = CredentialHandlers(read, write, accounts, credentials)
     many = "/v1/accounts/{account_id}/credentials"
     one = many + "/{credential_id}"
     reads, writes = Bucket.READS, Bucket.WRITES
@@ -243,7 +262,7 @@ def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: 
             "POST",
             many,
             write,
-            create,
+            handlers.create,
             "Store the account's broker credential.",
             operation=Operation("create_credential", Tag.CREDENTIALS),
             body=NewCredential,
@@ -256,7 +275,7 @@ def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: 
             "GET",
             many,
             read,
-            listing,
+            handlers.listing,
             "List the account's credential, without its secrets.",
             operation=Operation("list_credentials", Tag.CREDENTIALS),
             answer=Listing[Credential],
@@ -267,7 +286,7 @@ def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: 
             "PATCH",
             one,
             write,
-            change,
+            handlers.change,
             "Rotate a credential's secrets, or change its label.",
             operation=Operation("update_credential", Tag.CREDENTIALS),
             body=ChangedCredential,
@@ -280,7 +299,7 @@ def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: 
             "DELETE",
             one,
             write,
-            remove,
+            handlers.remove,
             "Delete a credential and its secrets.",
             operation=Operation("delete_credential", Tag.CREDENTIALS),
             status=204,
