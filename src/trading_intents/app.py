@@ -242,26 +242,6 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
         accounts = account_handlers(infra.database.worker, brokers, vault)
         return {Queue.ACCOUNTS: accounts, Queue.USERS: user_handlers()}
 
-    def execution(worker_context: WorkerContext) -> Execution:
-        own = partial(broker_settings, settings)
-        return Execution(
-            worker_context,
-            brokers,
-            vault,
-            own,
-            signals,
-            make_id,
-            settings.execution_max_age_millis,
-            append_cancel,
-            infra.open_transactions,
-            settings.execution_reconcile_seconds,
-        )
-
-    cancels = PlatformCancels(replace(tools, link=infra.worker_link), signals)
-
-    async def append_cancel(organization_id: OrganizationId, account_id: UUID, order_id: UUID) -> bool:
-        return await cancels.append(str(organization_id), str(account_id), str(order_id))
-
     return Features(
         callers,
         gates,
@@ -270,10 +250,33 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
         event_routes(gates["stream"], streams, infra.log),
         handlers,
         writer,
-        execution,
+        partial(build_execution, infra, vault, tools),
         hub,
         grpc,
         lambda: keep_resuming(infra.database.worker, directory, name, infra.log),
+    )
+
+
+def build_execution(
+    infra: Infrastructure, vault: Vault, tools: BatchDependencies, worker_context: WorkerContext
+) -> Execution:
+    settings, signals = infra.settings, infra.signals
+    cancels = PlatformCancels(replace(tools, link=infra.worker_link), signals)
+
+    async def append_cancel(organization_id: OrganizationId, account_id: UUID, order_id: UUID) -> bool:
+        return await cancels.append(str(organization_id), str(account_id), str(order_id))
+
+    return Execution(
+        worker_context,
+        infra.brokers,
+        vault,
+        partial(broker_settings, settings),
+        signals,
+        infra.make_id,
+        settings.execution_max_age_millis,
+        append_cancel,
+        infra.open_transactions,
+        settings.execution_reconcile_seconds,
     )
 
 
