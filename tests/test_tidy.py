@@ -72,17 +72,14 @@ def test_files_stay_short() -> None:
 
 
 def test_functions_stay_short() -> None:
+    """A function that holds others is measured with them."""
+
     def long(path: Path) -> dict[str, int]:
-        lengths = {node.name: own_lines(node) for node in functions_of(path)}
+        # By name and line: two classes of a file may each have a `create`.
+        lengths = {f"{node.name}, line {node.lineno}": span(node) for node in functions_of(path)}
         return {name: length for name, length in lengths.items() if length > MAX_FUNCTION_LINES}
 
     assert complaints(EVERYTHING, long) == {}
-
-
-def own_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Without the functions in it, which are measured by themselves."""
-    inner = [node for node in function.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    return span(function) - sum(map(span, inner))
 
 
 def span(node: ast.stmt) -> int:
