@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
@@ -23,11 +24,13 @@ from tests.execution.worker_processes import (
 from tests.intents.http_client import cancel, create, limit, market, replace
 from tests.seeds import seeded
 from tests.waiting import eventually
+from trading_intents.config import Settings
 
 NEVER_SENT = {("EXPIRED", "stale"), ("REJECTED", "not_delivered")}
 SENT_ONCE = ["SUBMIT"]
 STOP_SECONDS = 8.0
 PACE_SECONDS = 0.5
+MAX_AGE = timedelta(milliseconds=Settings().execution_max_age_millis)
 ORDERED = ["SUBMIT", "REPLACE", "CANCEL"]
 
 
@@ -54,6 +57,8 @@ def check_once(worker_processes: WorkerProcesses, intents: list[str]) -> None:
         order = orders[intent]
         ended = order["order_status"], order["reason"]
         assert (intent in journal) == (ended not in NEVER_SENT), dict(order)
+        if ended == ("REJECTED", "not_delivered"):  # nothing but its age keeps a CREATE from being sent again
+            assert order["finished_at"] - order["created_at"] > MAX_AGE, dict(order)
     assert {order["order_status"] for order in orders.values()} <= {"FILLED", "EXPIRED", "REJECTED"}
     assert worker_processes.assert_true() == len(intents)
     assert (
