@@ -161,3 +161,20 @@ class ServiceAccount:
     client_id: str
     scopes: frozenset[Scope]
     disabled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    key: ApiKeyRecord
+    digest: bytes
+    organization: OrganizationRecord
+    caller: Caller  # who calls with it, made once for the many times that it is asked for
+
+
+@dataclass(frozen=True, slots=True)
+class UserRecord:
+    known: bool
+    deleted: bool
+    tokens_after: datetime | None  # older tokens are from before a deletion
+    organization: OrganizationRecord | None  # the one asked for, if it exists
+    role: Role | None  # in that organization, if a member

@@ -26,12 +26,14 @@ from trading_intents.identity.model import (
     Claims,
     ClaimsKind,
     KeyId,
+    KeyRecord,
     OrganizationRecord,
     Permission,
     Scope,
     ServiceAccount,
     ServicePrincipal,
     UserPrincipal,
+    UserRecord,
 )
 from trading_intents.identity.provider import EmbeddedProvider
 from trading_intents.ids import ID_RULE, IdMaker, OrganizationId, parse_id
@@ -57,8 +59,8 @@ class Callers:
 
     def __init__(self, pool: Pool, verifier: Verifier, provider: str, local: bool, clock: Clock) -> None:
         self._pool, self._verifier, self._provider, self._local, self._clock = pool, verifier, provider, local, clock
-        self._keys = TtlCache[bytes, store.KeyRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
-        self._users = TtlCache[tuple[str, str | None], store.UserRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
+        self._keys = TtlCache[bytes, KeyRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
+        self._users = TtlCache[tuple[str, str | None], UserRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
         self._services = TtlCache[str, ServiceAccount](clock, MAX_AGE_SECONDS, MAX_RECENT)
         self._organizations = TtlCache[UUID, OrganizationRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
         self._used: dict[KeyId, float] = {}  # by the steady clock, which is read in a fifth of the time
@@ -136,7 +138,7 @@ class Callers:
             raise InvalidRequest(f"x-organization-id {ID_RULE}")
         return await self._organizations.get(organization_id, lambda: self._read_organization(organization_id))
 
-    async def _read_key(self, text: str, key_digest: bytes) -> store.KeyRecord | None:
+    async def _read_key(self, text: str, key_digest: bytes) -> KeyRecord | None:
         if parse_key(text) is None:
             return None  # never was one: no need to ask
         async with self._pool.transaction(read_only=True) as tx:
@@ -145,7 +147,7 @@ class Callers:
         is_disabled = record is not None and (record.key.disabled or record.organization.disabled)
         return None if is_disabled else record
 
-    async def _read_user(self, subject: str, organization: str | None) -> store.UserRecord:
+    async def _read_user(self, subject: str, organization: str | None) -> UserRecord:
         async with self._pool.transaction(read_only=True) as tx:
             return await store.find_user(tx, self._provider, subject, organization)
 

@@ -1,7 +1,6 @@
 """The identity tables, one function per statement. Never decides: the organization is always an argument."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
@@ -11,32 +10,17 @@ from trading_intents.identity.model import (
     Caller,
     Entitlement,
     KeyId,
+    KeyRecord,
     OrganizationRecord,
     Permission,
     Role,
     Scope,
     ServiceAccount,
+    UserRecord,
 )
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Row, Tx
 from trading_intents.trading import Environment
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRecord:
-    key: ApiKeyRecord
-    digest: bytes
-    organization: OrganizationRecord
-    caller: Caller  # who calls with it, made once for the many times that it is asked for
-
-
-@dataclass(frozen=True, slots=True)
-class UserRecord:
-    known: bool
-    deleted: bool
-    tokens_after: datetime | None  # older tokens are from before a deletion
-    organization: OrganizationRecord | None  # the one asked for, if it exists
-    role: Role | None  # in that organization, if a member
 
 
 async def find_key(tx: Tx, digest: bytes) -> KeyRecord | None:
@@ -313,6 +297,70 @@ async def put_service_account(
     assert row is not None
     account = ServiceAccount(row["client_id"], frozenset(map(Scope, row["scopes"])), row["disabled"])
     return account, row["digest"] == digest
+
+
+async def record_deletion(
+    tx: Tx, user_id: UUID, provider: str, external_id: str, organization_id: OrganizationId
+) -> UUID:
+    """From this commit on the user's tokens are refused. A user whom only the provider knew gets a row."""
+    row = await tx.fetchrow(
+        """
+        INSERT INTO users AS u (id, provider, external_id, deleting_at, deleting_organization_id)
+        VALUES ($1, $2, $3, clock_timestamp(), $4)
+        ON CONFLICT (provider, external_id) DO UPDATE
+        SET deleting_at = coalesce(u.deleting_at, clock_timestamp()),
+            deleting_organization_id = coalesce(u.deleting_organization_id, $4)
+        RETURNING id
+        """,
+        user_id,
+        provider,
+        external_id,
+        organization_id,
+    )
+    assert row is not None
+    return UUID(str(row["id"]))
+
+
+async def list_unfinished_deletions(tx: Tx, provider: str, limit: int) -> list[tuple[UUID, str, OrganizationId]]:
+    rows = await tx.fetch(
+        """
+        SELECT id, external_id, deleting_organization_id FROM users
+        WHERE deleting_at < clock_timestamp() - interval '5 seconds' AND deleted_at IS NULL AND provider = $1
+        ORDER BY deleting_at LIMIT $2
+        """,
+        provider,
+        limit,
+    )
+    return [(row["id"], row["external_id"], OrganizationId(row["deleting_organization_id"])) for row in rows]
+
+
+async def mark_deleted(tx: Tx, user_id: UUID) -> tuple[datetime, list[UUID]] | None:
+    """When, and from which organizations; None if it was marked before. So the event is told once."""
+    row = await tx.fetchrow(
+        """
+        UPDATE users u SET deleted_at = clock_timestamp()
+        WHERE id = $1 AND deleting_at IS NOT NULL AND deleted_at IS NULL
+        RETURNING deleted_at, array(
+            SELECT organization_id FROM memberships m WHERE m.user_id = u.id
+            UNION SELECT u.deleting_organization_id
+            ORDER BY 1
+        ) AS organization_ids
+        """,
+        user_id,
+    )
+    return (row["deleted_at"], row["organization_ids"]) if row else None
+
+
+async def delete_memberships_of_deleted(tx: Tx, user_id: UUID) -> None:
+    """Those from before the deletion: a user who was set up again meanwhile keeps the new ones."""
+    await tx.execute(
+        """
+        DELETE FROM memberships m USING users u
+        WHERE u.id = $1 AND m.user_id = u.id
+          AND m.created_at < coalesce(u.tokens_after, u.deleted_at, '-infinity')
+        """,
+        user_id,
+    )
 
 
 def _organization(row: Row, prefix: str = "") -> OrganizationRecord:
