@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import OutboxEventType, Status
 from trading_intents.storage.database import Pool
 
@@ -40,7 +41,7 @@ class OutboxHealth:
 
 async def read_health(pool: Pool) -> OutboxHealth:
     async with pool.transaction(read_only=True) as tx:
-        rows = await tx.fetch("SELECT * FROM accounts_outbox_health()")
+        rows = await outbox.read_health(tx)
     return OutboxHealth(
         tuple(
             QueueHealth(

@@ -268,6 +268,86 @@ async def measure(tx: Tx, queue: Queue) -> Backlog:
     )
 
 
+async def read_health(tx: Tx) -> list[Row]:
+    """Of the accounts queue, across all organizations."""
+    return await tx.fetch("SELECT * FROM accounts_outbox_health()")
+
+
+async def list_rows(tx: Tx, queues: Sequence[Queue], statuses: Sequence[Status], limit: int) -> list[Row]:
+    """The oldest first."""
+    return await tx.fetch(
+        """
+        SELECT id, queue, event_type, organization_id, status, attempts, created_at, last_error
+        FROM outbox WHERE queue = ANY ($1) AND status = ANY ($2) ORDER BY id LIMIT $3
+        """,
+        list(queues),
+        list(statuses),
+        limit,
+    )
+
+
+async def final_order_status(tx: Tx, row_id: int) -> str | None:
+    """Of the order that an intents row speaks of, if it is finished: nothing more may be sent for it."""
+    status: str | None = await tx.fetchval(
+        """
+        SELECT o.order_status FROM outbox r JOIN orders o ON o.order_id = r.order_key
+        WHERE r.id = $1 AND r.queue = 'intents' AND o.finished_at IS NOT NULL
+        FOR UPDATE OF o
+        """,
+        row_id,
+    )
+    return status
+
+
+async def retry_failed(tx: Tx, row_id: int, who: str, reason: str) -> tuple[Queue, int] | None:
+    """Put a new row in and archive the failed one. Gives its queue and the new id; None when there is no such row."""
+    row = await tx.fetchrow(
+        """
+        WITH gone AS (
+            DELETE FROM outbox WHERE id = $1 AND status = 'failed' RETURNING *
+        ), fresh AS (
+            INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload)
+            SELECT queue, event_type, organization_id, order_key, lane, payload FROM gone
+            RETURNING id
+        )
+        INSERT INTO outbox_archive (
+            id, queue, event_type, organization_id, order_key, lane, payload, attempts, created_at, failed_at,
+            last_error, action, retried_as, archived_by, reason
+        )
+        SELECT gone.id, queue, event_type, organization_id, order_key, lane, payload, attempts, created_at, finished_at,
+               last_error, 'retried', fresh.id, $2, $3
+        FROM gone CROSS JOIN fresh
+        RETURNING queue, retried_as
+        """,
+        row_id,
+        who,
+        reason,
+    )
+    return (Queue(row["queue"]), row["retried_as"]) if row else None
+
+
+async def drop_failed(tx: Tx, row_id: int, who: str, reason: str) -> bool:
+    """Archive the failed row; False when there is no such row."""
+    tag = await tx.execute(
+        """
+        WITH gone AS (
+            DELETE FROM outbox WHERE id = $1 AND status = 'failed' RETURNING *
+        )
+        INSERT INTO outbox_archive (
+            id, queue, event_type, organization_id, order_key, lane, payload, attempts, created_at, failed_at,
+            last_error, action, archived_by, reason
+        )
+        SELECT id, queue, event_type, organization_id, order_key, lane, payload, attempts, created_at, finished_at,
+               last_error, 'dropped', $2, $3
+        FROM gone
+        """,
+        row_id,
+        who,
+        reason,
+    )
+    return tag == "INSERT 0 1"
+
+
 def _claimed(row: Row) -> ClaimedRow:
     return ClaimedRow(
         id=row["id"],
