@@ -229,6 +229,66 @@ async def list_new_quotes(tx: Tx, organization_id: UUID, seen: Mapping[Symbol, i
     return found
 
 
+async def next_quote_number(tx: Tx, organization_id: UUID, symbol: Symbol) -> int:
+    """Counts the symbol's quotes; its row stays locked."""
+    number: int = await tx.fetchval(
+        """
+        INSERT INTO paper_symbols AS s (organization_id, symbol, number) VALUES ($1, $2, 1)
+        ON CONFLICT (organization_id, symbol) DO UPDATE SET number = s.number + 1
+        RETURNING number
+        """,
+        organization_id,
+        symbol,
+    )
+    return number
+
+
+async def count_symbols(tx: Tx, organization_id: UUID) -> int:
+    count: int = await tx.fetchval("SELECT count(*) FROM paper_symbols WHERE organization_id = $1", organization_id)
+    return count
+
+
+async def insert_quote(
+    tx: Tx,
+    organization_id: UUID,
+    symbol: Symbol,
+    number: int,
+    *,
+    bid: Decimal,
+    ask: Decimal,
+    bid_size: Decimal,
+    ask_size: Decimal,
+    last: Decimal | None,
+    last_size: Decimal | None,
+) -> datetime:
+    posted_at: datetime = await tx.fetchval(
+        """
+        INSERT INTO paper_quotes (organization_id, symbol, number, bid, ask, bid_size, ask_size, last, last_size)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+        RETURNING posted_at
+        """,
+        organization_id,
+        symbol,
+        number,
+        bid,
+        ask,
+        bid_size,
+        ask_size,
+        last,
+        last_size,
+    )
+    return posted_at
+
+
+async def delete_quotes(tx: Tx, organization_id: UUID, symbol: Symbol, upto: int) -> None:
+    await tx.execute(
+        "DELETE FROM paper_quotes WHERE organization_id = $1 AND symbol = $2 AND number <= $3",
+        organization_id,
+        symbol,
+        upto,
+    )
+
+
 def _event(row: Row) -> BrokerEvent:
     fields = {name: row[name] for name in EVENT_FIELDS}
     fields["kind"] = EventKind(row["kind"])
