@@ -1,7 +1,7 @@
 """Checks that the log of actions is as it was written: by its hashes and heads, by orders and events. Reads only."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -10,10 +10,10 @@ from uuid import UUID
 import msgspec
 
 from trading_intents.errors import InvalidRequest, NotFound
+from trading_intents.intents import store
 from trading_intents.intents.writing.record import FIRST_HASH, HASH_VERSION, Record, chain
-from trading_intents.storage.database import Pool, Row, Tx
+from trading_intents.storage.database import Pool, Row
 from trading_intents.stream import trading_pb2
-from trading_intents.stream.model import EventType
 from trading_intents.trading import ActionType
 
 PAGE_ACTIONS = 2_000
@@ -115,11 +115,7 @@ async def list_heads(pool: Pool) -> AsyncIterator[Head]:
     last_id = LOWEST_ID
     while True:
         async with pool.transaction(read_only=True) as tx:
-            rows = await tx.fetch(
-                "SELECT account_id, seq, hash FROM account_heads WHERE account_id > $1 ORDER BY account_id LIMIT $2",
-                last_id,
-                PAGE_HEADS,
-            )
+            rows = await store.list_heads(tx, last_id, PAGE_HEADS)
         if not rows:
             return
         for row in rows:
@@ -130,11 +126,7 @@ async def list_heads(pool: Pool) -> AsyncIterator[Head]:
 async def count_actions(pool: Pool, account_id: UUID | None) -> int:
     """As the heads tell, for the progress shown."""
     async with pool.transaction(read_only=True) as tx:
-        total: int = await tx.fetchval(
-            "SELECT coalesce(sum(seq), 0)::bigint FROM account_heads WHERE $1::uuid IS NULL OR account_id = $1",
-            account_id,
-        )
-    return total
+        return await store.sum_heads(tx, account_id)
 
 
 async def verify(pool: Pool, account_id: UUID | None, kept: KeptHeads, progress: Progress) -> AsyncIterator[Verified]:
@@ -156,20 +148,8 @@ async def verify(pool: Pool, account_id: UUID | None, kept: KeptHeads, progress:
 
 
 async def _next_account(pool: Pool, after: UUID) -> UUID | None:
-    """From every table that names one: any may be what was tampered with."""
     async with pool.transaction(read_only=True) as tx:
-        found: UUID | None = await tx.fetchval(
-            """
-            SELECT least(
-                (SELECT id FROM accounts WHERE id > $1 ORDER BY id LIMIT 1),
-                (SELECT account_id FROM account_heads WHERE account_id > $1 ORDER BY account_id LIMIT 1),
-                (SELECT account_id FROM actions WHERE account_id > $1 ORDER BY account_id, seq LIMIT 1),
-                (SELECT account_id FROM orders WHERE account_id > $1 ORDER BY account_id, create_seq LIMIT 1)
-            )
-            """,
-            after,
-        )
-    return found
+        return await store.next_account(tx, after)
 
 
 async def _compare_events(pool: Pool, account_id: UUID | None) -> Contradicted:
@@ -180,9 +160,9 @@ async def _compare_events(pool: Pool, account_id: UUID | None) -> Contradicted:
         organization_id, last_seq = next_id, 0
         while True:
             async with pool.transaction(read_only=True, plans="by_key") as tx:
-                rows = await _read_events(tx, organization_id, last_seq, account_id)
+                rows = await store.list_action_events(tx, organization_id, last_seq, account_id, PAGE_EVENTS)
                 told = [_told_by(row["payload"]) for row in rows if row["payload"] is not None]
-                records = await _read_records(tx, told)
+                records = await store.read_records(tx, [(action.account_id, action.seq) for action in told])
             for action in told:
                 if wrong := _compare(action, records.get((action.account_id, action.seq))):
                     known = contradicted.get(UUID(action.account_id), (action.seq, wrong))
@@ -195,43 +175,7 @@ async def _compare_events(pool: Pool, account_id: UUID | None) -> Contradicted:
 
 async def _next_organization(pool: Pool, after: UUID, account_id: UUID | None) -> UUID | None:
     async with pool.transaction(read_only=True) as tx:
-        found: UUID | None = await tx.fetchval(
-            """
-            SELECT id FROM organizations WHERE id > $1
-                AND ($2::uuid IS NULL OR id = (SELECT organization_id FROM accounts WHERE id = $2))
-            ORDER BY id LIMIT 1
-            """,
-            after,
-            account_id,
-        )
-    return found
-
-
-async def _read_events(tx: Tx, organization_id: UUID, after: int, account_id: UUID | None) -> list[Row]:
-    """With the payload of actions only, and of this account only: the page's size bounds what is read."""
-    return await tx.fetch(
-        """
-        SELECT seq, CASE WHEN kind = $4 AND ($3::uuid IS NULL OR account_id = $3) THEN payload END AS payload
-        FROM stream_events WHERE organization_id = $1 AND seq > $2 ORDER BY seq LIMIT $5
-        """,
-        organization_id,
-        after,
-        account_id,
-        EventType.INTENT_ACTION,
-        PAGE_EVENTS,
-    )
-
-
-async def _read_records(tx: Tx, told: Sequence[trading_pb2.IntentAction]) -> dict[tuple[str, int], str]:
-    rows = await tx.fetch(
-        """
-        SELECT account_id::text, seq, record
-        FROM unnest($1::text[]::uuid[], $2::bigint[]) AS told (account_id, seq) JOIN actions USING (account_id, seq)
-        """,
-        [action.account_id for action in told],
-        [action.seq for action in told],
-    )
-    return {(row["account_id"], row["seq"]): row["record"] for row in rows}
+        return await store.next_organization(tx, after, account_id)
 
 
 def _told_by(payload: bytes) -> trading_pb2.IntentAction:
@@ -263,46 +207,18 @@ async def _verify_account(
     pool: Pool, account_id: UUID, kept: KeptHeads, contradicted: Contradicted, progress: Progress
 ) -> Verified:
     async with pool.transaction(read_only=True, isolation="repeatable read") as tx:
-        row = await tx.fetchrow("SELECT seq, hash FROM account_heads WHERE account_id = $1", account_id)
+        row = await store.find_head(tx, account_id)
         head = Head(account_id, row["seq"], row["hash"]) if row else None
         log = _Log(account_id, kept.of(account_id))
-        while log.bad_seq is None and (rows := await _read_page(tx, account_id, log.seq)):
-            orders = await _read_orders(tx, account_id, log.seq, rows[-1]["seq"])
+        while log.bad_seq is None and (rows := await store.list_whole_actions(tx, account_id, log.seq, PAGE_ACTIONS)):
+            orders = await store.read_orders(tx, account_id, log.seq, rows[-1]["seq"], PAGE_ACTIONS)
             log.follow(rows, orders)
             progress(len(rows))
-        later = await _read_orders(tx, account_id, log.seq, HIGHEST_SEQ)
+        later = await store.read_orders(tx, account_id, log.seq, HIGHEST_SEQ, PAGE_ACTIONS)
     log.end(head, later)
     if contradiction := contradicted.get(account_id):
         log.contradict(*contradiction)
     return Verified(head or Head(account_id, log.seq, log.hash), log.seq, log.bad_seq, log.wrong)
-
-
-async def _read_page(tx: Tx, account_id: UUID, after: int) -> list[Row]:
-    return await tx.fetch(
-        """
-        SELECT account_id::text, seq, intent_id::text, organization_id::text, action_type, created_at, record, hash
-        FROM actions WHERE account_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
-        """,
-        account_id,
-        after,
-        PAGE_ACTIONS,
-    )
-
-
-async def _read_orders(tx: Tx, account_id: UUID, after: int, until: int) -> dict[int, Row]:
-    """By the seq of their CREATE, as the order has it; `latest` is the highest seq that it names."""
-    rows = await tx.fetch(
-        """
-        SELECT create_seq, order_id::text, symbol, order_side::text,
-               greatest(command_seq, pending_replace_seq) AS latest
-        FROM orders WHERE account_id = $1 AND create_seq > $2 AND create_seq <= $3 ORDER BY create_seq LIMIT $4
-        """,
-        account_id,
-        after,
-        until,
-        PAGE_ACTIONS,
-    )
-    return {row["create_seq"]: row for row in rows}
 
 
 class _Log:

@@ -1,9 +1,12 @@
-"""The intents' tables: how a commit ended, and the reads of the log. Never decides."""
+"""The intents' tables: how a commit ended, and the reads of the log and of what an audit compares with it. Never
+decides."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
 from trading_intents.storage.database import Row, Tx
+from trading_intents.stream.model import EventType
 
 PRUNE_ROWS = 5_000
 
@@ -79,3 +82,112 @@ async def prune_refusals(tx: Tx, keep_days: int) -> bool:
         PRUNE_ROWS,
     )
     return removed == PRUNE_ROWS
+
+
+async def find_head(tx: Tx, account_id: UUID) -> Row | None:
+    return await tx.fetchrow("SELECT seq, hash FROM account_heads WHERE account_id = $1", account_id)
+
+
+async def list_heads(tx: Tx, after: UUID, limit: int) -> list[Row]:
+    return await tx.fetch(
+        "SELECT account_id, seq, hash FROM account_heads WHERE account_id > $1 ORDER BY account_id LIMIT $2",
+        after,
+        limit,
+    )
+
+
+async def sum_heads(tx: Tx, account_id: UUID | None) -> int:
+    """How many actions there are by the heads: of this account, or of all."""
+    total: int = await tx.fetchval(
+        "SELECT coalesce(sum(seq), 0)::bigint FROM account_heads WHERE $1::uuid IS NULL OR account_id = $1",
+        account_id,
+    )
+    return total
+
+
+async def next_account(tx: Tx, after: UUID) -> UUID | None:
+    """From every table that names one: any may be what was tampered with."""
+    found: UUID | None = await tx.fetchval(
+        """
+        SELECT least(
+            (SELECT id FROM accounts WHERE id > $1 ORDER BY id LIMIT 1),
+            (SELECT account_id FROM account_heads WHERE account_id > $1 ORDER BY account_id LIMIT 1),
+            (SELECT account_id FROM actions WHERE account_id > $1 ORDER BY account_id, seq LIMIT 1),
+            (SELECT account_id FROM orders WHERE account_id > $1 ORDER BY account_id, create_seq LIMIT 1)
+        )
+        """,
+        after,
+    )
+    return found
+
+
+async def next_organization(tx: Tx, after: UUID, account_id: UUID | None) -> UUID | None:
+    """With an account, its organization alone."""
+    found: UUID | None = await tx.fetchval(
+        """
+        SELECT id FROM organizations WHERE id > $1
+            AND ($2::uuid IS NULL OR id = (SELECT organization_id FROM accounts WHERE id = $2))
+        ORDER BY id LIMIT 1
+        """,
+        after,
+        account_id,
+    )
+    return found
+
+
+async def list_action_events(
+    tx: Tx, organization_id: UUID, after: int, account_id: UUID | None, limit: int
+) -> list[Row]:
+    """Every event, with the payload of actions only, and of this account only: the page's size bounds what is read."""
+    return await tx.fetch(
+        """
+        SELECT seq, CASE WHEN kind = $4 AND ($3::uuid IS NULL OR account_id = $3) THEN payload END AS payload
+        FROM stream_events WHERE organization_id = $1 AND seq > $2 ORDER BY seq LIMIT $5
+        """,
+        organization_id,
+        after,
+        account_id,
+        EventType.INTENT_ACTION,
+        limit,
+    )
+
+
+async def read_records(tx: Tx, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], str]:
+    """The records of these actions, each named by its account and seq."""
+    rows = await tx.fetch(
+        """
+        SELECT account_id::text, seq, record
+        FROM unnest($1::text[]::uuid[], $2::bigint[]) AS told (account_id, seq) JOIN actions USING (account_id, seq)
+        """,
+        [account_id for account_id, _ in places],
+        [seq for _, seq in places],
+    )
+    return {(row["account_id"], row["seq"]): row["record"] for row in rows}
+
+
+async def list_whole_actions(tx: Tx, account_id: UUID, after: int, limit: int) -> list[Row]:
+    return await tx.fetch(
+        """
+        SELECT account_id::text, seq, intent_id::text, organization_id::text, action_type, created_at, record, hash
+        FROM actions WHERE account_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
+        """,
+        account_id,
+        after,
+        limit,
+    )
+
+
+async def read_orders(tx: Tx, account_id: UUID, after: int, until: int, limit: int) -> dict[int, Row]:
+    """By the seq of their CREATE, as the order has it; `latest` is the highest seq that it names."""
+    rows = await tx.fetch(
+        """
+        SELECT create_seq, order_id::text, symbol, order_side::text,
+               greatest(command_seq, pending_replace_seq) AS latest
+        FROM orders WHERE account_id = $1 AND create_seq > $2 AND create_seq <= $3 ORDER BY create_seq LIMIT $4
+        """,
+        account_id,
+        after,
+        until,
+        limit,
+    )
+    return {row["create_seq"]: row for row in rows}
