@@ -1,11 +1,13 @@
 """Orders, trades and positions as stream events, and the state that is retained for who attaches."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from uuid import UUID
 
 from trading_intents.ids import OrganizationId
+from trading_intents.orders import store
 from trading_intents.orders.model import OrderStatus, state_of
 from trading_intents.orders.positions import position_from_row
 from trading_intents.orders.store import TradeRow
@@ -120,10 +122,12 @@ async def retained_orders(
 ) -> AsyncIterator[list[Event]]:
     """Working orders, and those that finished in the last hour, account by account and a page at a time; None: of every
     account, of both environments."""
-    for row in await tx.fetch(_WITH_ORDERS, organization_id, account_id, environment, RETAIN_SECONDS):
-        async for page in _pages(tx, _WORKING_ORDERS, row["id"], {"create_seq": 0}):
+    for row in await store.list_with_orders(tx, organization_id, account_id, environment, RETAIN_SECONDS):
+        working = partial(store.list_working, tx, row["id"])
+        finished = partial(store.list_finished, tx, row["id"])
+        async for page in _pages(working, {"create_seq": 0}):
             yield [order_event(order) for order in page]
-        async for page in _pages(tx, _FINISHED_ORDERS, row["id"], {"finished_at": row["since"], "order_id": _NO_ID}):
+        async for page in _pages(finished, {"finished_at": row["since"], "order_id": _NO_ID}):
             yield [order_event(order) for order in page]
 
 
@@ -131,17 +135,16 @@ async def retained_positions(
     tx: Tx, organization_id: OrganizationId, account_id: UUID | None, environment: Environment | None
 ) -> AsyncIterator[list[Event]]:
     """Open positions, and those that were closed in the last hour, likewise."""
-    for row in await tx.fetch(_WITH_POSITIONS, organization_id, account_id, environment, RETAIN_SECONDS):
-        async for page in _pages(tx, _POSITIONS, row["id"], {"symbol": ""}, row["since"]):
+    for row in await store.list_with_positions(tx, organization_id, account_id, environment, RETAIN_SECONDS):
+        positions = partial(store.list_retained_positions, tx, row["id"], row["since"])
+        async for page in _pages(positions, {"symbol": ""}):
             yield [position_event({**position, **row}, day_of(row["now"])) for position in page]
 
 
-async def _pages(
-    tx: Tx, query: str, account_id: UUID, last: Mapping[str, object], *more: object
-) -> AsyncIterator[list[Row]]:
+async def _pages(read: Callable[..., Awaitable[list[Row]]], last: Mapping[str, object]) -> AsyncIterator[list[Row]]:
     """`last` holds the columns by which a page goes on where the one before ended."""
     while True:
-        page = await tx.fetch(query, account_id, *last.values(), *more, RETAINED_PAGE)
+        page = await read(*last.values(), RETAINED_PAGE)
         if page:
             yield page
         if len(page) < RETAINED_PAGE:
@@ -150,36 +153,3 @@ async def _pages(
 
 
 _NO_ID = UUID(int=0)
-# Accounts that retain something, so that the others cost no question. Not EXISTS, of which a plan may make a list of
-# all tenants' rows.
-_ACCOUNTS = """
-    WITH clock AS MATERIALIZED (
-        SELECT clock_timestamp() AS now, clock_timestamp() - make_interval(secs => $4) AS since
-    )
-    SELECT a.id, a.environment, a.broker, now, since FROM clock, accounts a
-    WHERE a.organization_id = $1 AND ($2::uuid IS NULL OR a.id = $2) AND ($3::text IS NULL OR a.environment = $3)
-      AND ({retains})
-    ORDER BY a.id
-"""
-_WITH_ORDERS = _ACCOUNTS.format(
-    retains="""(SELECT true FROM orders WHERE account_id = a.id AND finished_at IS NULL LIMIT 1)
-               OR (SELECT true FROM orders WHERE account_id = a.id AND finished_at > since LIMIT 1)"""
-)
-_WITH_POSITIONS = _ACCOUNTS.format(
-    retains="""(SELECT true FROM positions WHERE account_id = a.id AND (quantity <> 0 OR received_at > since)
-                LIMIT 1)"""
-)
-# By the index of open orders, which are few: by their seqs a plan might go through all that the account ever had.
-_WORKING_ORDERS = """
-    WITH working AS MATERIALIZED (SELECT * FROM orders WHERE account_id = $1 AND finished_at IS NULL)
-    SELECT * FROM working WHERE create_seq > $2 ORDER BY create_seq LIMIT $3
-"""
-_FINISHED_ORDERS = """
-    SELECT * FROM orders
-    WHERE account_id = $1 AND finished_at >= $2 AND (finished_at, order_id) > ($2, $3)
-    ORDER BY finished_at, order_id LIMIT $4
-"""
-_POSITIONS = """
-    SELECT * FROM positions
-    WHERE account_id = $1 AND symbol > $2 AND (quantity <> 0 OR received_at > $3) ORDER BY symbol LIMIT $4
-"""

@@ -145,5 +145,77 @@ async def list_positions(tx: Tx, account_id: UUID, after: str, limit: int) -> li
     )
 
 
-def _json(rows: object) -> str:
-    return msgspec.json.encode(rows).decode()
+# Accounts that retain something, so that the others cost no question. Not EXISTS, of which a plan may make a list of
+# all tenants' rows.
+_ACCOUNTS = """
+    WITH clock AS MATERIALIZED (
+        SELECT clock_timestamp() AS now, clock_timestamp() - make_interval(secs => $4) AS since
+    )
+    SELECT a.id, a.environment, a.broker, now, since FROM clock, accounts a
+    WHERE a.organization_id = $1 AND ($2::uuid IS NULL OR a.id = $2) AND ($3::text IS NULL OR a.environment = $3)
+      AND ({retains})
+    ORDER BY a.id
+"""
+_WITH_ORDERS = _ACCOUNTS.format(
+    retains="""(SELECT true FROM orders WHERE account_id = a.id AND finished_at IS NULL LIMIT 1)
+               OR (SELECT true FROM orders WHERE account_id = a.id AND finished_at > since LIMIT 1)"""
+)
+_WITH_POSITIONS = _ACCOUNTS.format(
+    retains="""(SELECT true FROM positions WHERE account_id = a.id AND (quantity <> 0 OR received_at > since)
+                LIMIT 1)"""
+)
+
+
+async def list_with_orders(
+    tx: Tx, organization_id: UUID, account_id: UUID | None, environment: str | None, retain_seconds: int
+) -> list[Row]:
+    """Accounts with an order that works, or that finished `since`."""
+    return await tx.fetch(_WITH_ORDERS, organization_id, account_id, environment, retain_seconds)
+
+
+async def list_with_positions(
+    tx: Tx, organization_id: UUID, account_id: UUID | None, environment: str | None, retain_seconds: int
+) -> list[Row]:
+    """Accounts with a position that is open, or that changed `since`."""
+    return await tx.fetch(_WITH_POSITIONS, organization_id, account_id, environment, retain_seconds)
+
+
+async def list_working(tx: Tx, account_id: UUID, after: int, limit: int) -> list[Row]:
+    # By the index of open orders, which are few: by their seqs a plan might go through all that the account ever had.
+    return await tx.fetch(
+        """
+        WITH working AS MATERIALIZED (SELECT * FROM orders WHERE account_id = $1 AND finished_at IS NULL)
+        SELECT * FROM working WHERE create_seq > $2 ORDER BY create_seq LIMIT $3
+        """,
+        account_id,
+        after,
+        limit,
+    )
+
+
+async def list_finished(tx: Tx, account_id: UUID, since: datetime, after: UUID, limit: int) -> list[Row]:
+    """Those that finished later, and of those that finished then the ones with a higher id."""
+    return await tx.fetch(
+        """
+        SELECT * FROM orders
+        WHERE account_id = $1 AND finished_at >= $2 AND (finished_at, order_id) > ($2, $3)
+        ORDER BY finished_at, order_id LIMIT $4
+        """,
+        account_id,
+        since,
+        after,
+        limit,
+    )
+
+
+async def list_retained_positions(tx: Tx, account_id: UUID, since: datetime, after: str, limit: int) -> list[Row]:
+    return await tx.fetch(
+        """
+        SELECT * FROM positions
+        WHERE account_id = $1 AND symbol > $3 AND (quantity <> 0 OR received_at > $2) ORDER BY symbol LIMIT $4
+        """,
+        account_id,
+        since,
+        after,
+        limit,
+    )
