@@ -19,6 +19,7 @@ from trading_intents.clock import SystemClock
 from trading_intents.config import Settings
 from trading_intents.errors import PlatformError, SecretUnreadable, StartupRefused
 from trading_intents.secret import Secret
+from trading_intents.storage import administration
 from trading_intents.storage.database import WORKER_ROLE, Row, open_pool, read_login
 from trading_intents.storage.embedded.cluster import has_cluster
 from trading_intents.storage.migrate import pending
@@ -145,13 +146,7 @@ async def _connected(url: Secret) -> AsyncIterator[Any]:
 
 async def _server(connection: Any) -> list[CheckResult]:
     before = time.time()
-    row = await connection.fetchrow(
-        """
-        SELECT current_setting('server_version') AS version, current_setting('fsync') AS fsync,
-               current_setting('synchronous_commit') AS synchronous_commit,
-               extract(epoch FROM clock_timestamp())::float8 AS seconds
-        """
-    )
+    row = await administration.read_server(connection)
     findings = [CheckResult("ok", "database", f"PostgreSQL {row['version']} answers")]
     findings += [
         CheckResult("wrong", "database", f"{name} is off: an answered order could be lost; turn it on")
@@ -176,9 +171,7 @@ async def _logins(connection: Any, worker_url: Secret) -> list[CheckResult]:
                 await read_login(worker, "DATABASE_WORKER_URL")
     except PlatformError as error:
         return [CheckResult("wrong", "logins", error.detail)]
-    if await connection.fetchval(
-        "SELECT pg_has_role(session_user, oid, 'MEMBER') FROM pg_roles WHERE rolname = $1", WORKER_ROLE
-    ):
+    if await administration.may_become(connection, WORKER_ROLE):
         text = (
             f"the login {login} of TRADING_INTENTS_DATABASE_URL may become {WORKER_ROLE}, which reads sealed "
             f"secrets: give TRADING_INTENTS_DATABASE_WORKER_URL a login of its own, then REVOKE {WORKER_ROLE} "

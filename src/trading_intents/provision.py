@@ -19,6 +19,7 @@ from trading_intents.identity.keys import digest, make_client_secret, make_key, 
 from trading_intents.identity.model import Entitlement, OrganizationRecord, Permission, Role, Scope
 from trading_intents.outbox.model import Queue, channel
 from trading_intents.secret import Secret
+from trading_intents.storage.administration import lock_advisory
 from trading_intents.storage.database import Tx, show_organizations
 from trading_intents.trading import Environment
 from trading_intents.web.body import Name, convert, read_json
@@ -130,7 +131,7 @@ def read_document(data: bytes) -> Document:
 async def apply(parts: Infrastructure, wanted: Document, new_keys: dict[str, Secret] | None = None) -> Provisioned:
     """All of it in one transaction. `new_keys` are keys to use, by name, instead of making some."""
     async with parts.database.service.transaction() as tx:
-        await tx.execute("SELECT pg_advisory_xact_lock($1)", ADVISORY_LOCK)
+        await lock_advisory(tx, ADVISORY_LOCK)
         organizations = [
             await _organization(tx, parts, item, new_keys or {}, number)
             for number, item in enumerate(wanted.organizations)

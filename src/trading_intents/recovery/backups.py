@@ -1,7 +1,6 @@
 """A folder of backups: each has a base backup of the embedded PostgreSQL, or what changed since the one before it, and
 the files of DATA_DIR that belong to it. Never changes a backup that is complete."""
 
-import asyncio
 import contextlib
 import hashlib
 import os
@@ -9,7 +8,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import asyncpg
 import msgspec
@@ -22,8 +20,10 @@ from trading_intents.errors import StartupRefused
 from trading_intents.identity.provider import ISSUER_FILE
 from trading_intents.identity.provider import KEY_FILE as SIGNING_KEY_FILE
 from trading_intents.provision import DEMO_FILE
+from trading_intents.storage import administration
 from trading_intents.storage.embedded.cluster import DATA, LOGIN, OWNER, WORKER_LOGIN, Cluster, open_cluster
 from trading_intents.storage.embedded.programs import make_base_backup, verify_base_backup
+from trading_intents.stream import log as event_log
 from trading_intents.telemetry import Log, Metrics
 
 FILES, DESCRIPTION, MANIFEST, PARTIAL = "files", "backup.json", "backup_manifest", ".partial"
@@ -32,8 +32,6 @@ KEY_FILES = (VAULT_KEY_FILE, SIGNING_KEY_FILE)
 KEPT_FILES = (*PASSWORD_FILES, ISSUER_FILE, DEMO_FILE, *KEY_FILES)
 FIRST_INCREMENTAL_VERSION = 170_000
 CONNECT_LIMIT_SECONDS = 5.0
-RELOAD_LIMIT_SECONDS = 10.0
-RELOAD_POLL_SECONDS = 0.02
 
 Report = Callable[[str, int, int], None]  # a step, and how much of it is done: kB of how many
 
@@ -180,22 +178,13 @@ async def _prepare_server(owner_url: str, cluster: Cluster, incremental: bool) -
     """Lets its owner make base backups, and has it note which pages change, as increments need it. Gives the epoch."""
     connection = await asyncpg.connect(owner_url, timeout=CONNECT_LIMIT_SECONDS)
     try:
-        version = await connection.fetchval("SELECT current_setting('server_version_num')::int")
+        version = await administration.read_version(connection)
         if version >= FIRST_INCREMENTAL_VERSION:
-            if await connection.fetchval("SELECT current_setting('summarize_wal')") == "off":
-                await connection.execute("ALTER SYSTEM SET summarize_wal = on")
+            await administration.summarize_wal(connection)
         elif incremental:
             raise StartupRefused("PostgreSQL makes increments from version 17 on: leave --incremental out")
         cluster.allow_base_backups()
-        await _reload(connection)
-        epoch: str = await connection.fetchval("SELECT epoch::text FROM stream_epoch")
-        return epoch
+        await administration.reload_settings(connection)
+        return str(await event_log.read_epoch(connection))
     finally:
         await connection.close(timeout=CONNECT_LIMIT_SECONDS)
-
-
-async def _reload(connection: Any) -> None:
-    before = await connection.fetchval("SELECT pg_conf_load_time() FROM pg_reload_conf()")
-    async with asyncio.timeout(RELOAD_LIMIT_SECONDS):
-        while await connection.fetchval("SELECT pg_conf_load_time()") == before:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(RELOAD_POLL_SECONDS)

@@ -1,0 +1,67 @@
+"""The statements of a restore's marking, over all tenants' orders, commands and outbox rows. Never decides."""
+
+from collections.abc import Sequence
+
+from trading_intents.execution.store import ACTION_TYPES
+from trading_intents.orders.facts import client_order_id
+from trading_intents.storage.database import Row, Tx
+
+STATEMENT_LIMIT_SECONDS = 300.0
+
+
+async def is_any_worker_running(tx: Tx) -> bool:
+    running: bool = await tx.fetchval("SELECT EXISTS (SELECT FROM workers WHERE expires_at > clock_timestamp())")
+    return running
+
+
+async def forget_absences(tx: Tx) -> None:
+    """An order that was once found missing may have been sent after that: it takes two new look-ups to prove it."""
+    await tx.execute(
+        "UPDATE orders SET absent_at = NULL, lookups = 0 WHERE finished_at IS NULL AND absent_at IS NOT NULL",
+        timeout=STATEMENT_LIMIT_SECONDS,
+    )
+
+
+async def mark_sent_commands(tx: Tx) -> None:
+    """Marks CREATEs and REPLACEs that were sent before the backup: one that never arrived is not sent again."""
+    await tx.execute(
+        """
+        UPDATE commands c SET restored_at = clock_timestamp()
+        FROM orders o WHERE o.order_id = c.order_id AND o.finished_at IS NULL AND c.action_type <> 'CANCEL'
+        """,
+        timeout=STATEMENT_LIMIT_SECONDS,
+    )
+
+
+async def list_queued_commands(tx: Tx) -> list[Row]:
+    """CREATEs and REPLACEs that wait in the outbox."""
+    return await tx.fetch(
+        """
+        SELECT r.lane AS account_id, r.organization_id, r.order_key AS order_id, r.event_type, a.seq, a.action_id
+        FROM outbox r JOIN actions a ON a.account_id = r.lane AND a.seq = (r.payload ->> 'seq')::bigint
+        WHERE r.queue = 'intents' AND r.finished_at IS NULL AND r.event_type <> 'intent.cancel'
+        """,
+        timeout=STATEMENT_LIMIT_SECONDS,
+    )
+
+
+async def mark_queued_commands(tx: Tx, rows: Sequence[Row]) -> None:
+    """Queued commands become sent ones whose answer was lost; what the broker tells of them from now on is known by
+    their client order ids."""
+    await tx.execute(
+        """
+        INSERT INTO commands AS c
+            (account_id, client_order_id, organization_id, order_id, seq, action_type, sent_at, restored_at)
+        SELECT *, clock_timestamp(), clock_timestamp()
+        FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[], $5::bigint[], $6::text[])
+        ON CONFLICT (account_id, client_order_id) DO UPDATE
+        SET sent_at = coalesce(c.sent_at, excluded.sent_at), restored_at = excluded.restored_at
+        """,
+        [row["account_id"] for row in rows],
+        [client_order_id(row["action_id"]) for row in rows],
+        [row["organization_id"] for row in rows],
+        [row["order_id"] for row in rows],
+        [row["seq"] for row in rows],
+        [ACTION_TYPES[row["event_type"]] for row in rows],
+        timeout=STATEMENT_LIMIT_SECONDS,
+    )

@@ -1,0 +1,55 @@
+"""Statements about the server itself: its version, settings, clock, roles and advisory locks. They read no table of a
+feature."""
+
+import asyncio
+from typing import Any
+
+from trading_intents.storage.database import Row, Tx
+
+RELOAD_LIMIT_SECONDS = 10.0
+RELOAD_POLL_SECONDS = 0.02
+
+
+async def read_server(connection: Any) -> Row:
+    """Its version, the settings that make a commit durable, and its clock in seconds since 1970."""
+    row: Row = await connection.fetchrow(
+        """
+        SELECT current_setting('server_version') AS version, current_setting('fsync') AS fsync,
+               current_setting('synchronous_commit') AS synchronous_commit,
+               extract(epoch FROM clock_timestamp())::float8 AS seconds
+        """
+    )
+    return row
+
+
+async def read_version(connection: Any) -> int:
+    """As PostgreSQL numbers them: 170000 is 17.0."""
+    version: int = await connection.fetchval("SELECT current_setting('server_version_num')::int")
+    return version
+
+
+async def may_become(connection: Any, role: str) -> bool:
+    """Whether the connection's login is a member of the role; False when there is no such role."""
+    found: bool | None = await connection.fetchval(
+        "SELECT pg_has_role(session_user, oid, 'MEMBER') FROM pg_roles WHERE rolname = $1", role
+    )
+    return bool(found)
+
+
+async def summarize_wal(connection: Any) -> None:
+    """Has the server note which pages change, as incremental backups need it; in effect once settings are reloaded."""
+    if await connection.fetchval("SELECT current_setting('summarize_wal')") == "off":
+        await connection.execute("ALTER SYSTEM SET summarize_wal = on")
+
+
+async def reload_settings(connection: Any) -> None:
+    """Returns once they are in effect."""
+    before = await connection.fetchval("SELECT pg_conf_load_time() FROM pg_reload_conf()")
+    async with asyncio.timeout(RELOAD_LIMIT_SECONDS):
+        while await connection.fetchval("SELECT pg_conf_load_time()") == before:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(RELOAD_POLL_SECONDS)
+
+
+async def lock_advisory(tx: Tx, number: int) -> None:
+    """Until the transaction ends."""
+    await tx.execute("SELECT pg_advisory_xact_lock($1)", number)
