@@ -34,6 +34,17 @@ METAPHORS = {"desk", "shop", "house", "crew", "flight", "door", "audience", "kno
 # Terms of the field that hold such a word: a token's audience (RFC 7519), what is in flight.
 TERMS = {"audience", "_audience", "identity_audience", "in_flight", "_in_flight", "max_in_flight", "inflight"}
 
+# SQL is in a feature's store.py, in storage/, and in these: each is the store of one table or of one transaction.
+STATEMENT_FILES = {
+    "intents/writing/statements.py",
+    "orders/ledger/writes.py",
+    "outbox/intents_queue.py",
+    "outbox/queue.py",
+    "stream/log.py",
+}
+# No HTTP method, and no command tag such as `UPDATE 0`.
+SQL = re.compile(r"\s*(?:SELECT|INSERT(?! \d)|UPDATE(?! \d)|DELETE(?! \d)|WITH|LOCK)\s")
+
 Complaints = dict[str, object]
 
 
@@ -130,6 +141,19 @@ def test_names_say_what_a_thing_is() -> None:
         return [name for name in (path.stem, path.parent.name, *classes) if words_of(name) & BANNED]
 
     assert complaints(EVERYTHING, empty) == {}
+
+
+def test_statements_are_in_stores() -> None:
+    def statements(path: Path) -> list[str]:
+        texts = [node.value for node in nodes_of(path) if isinstance(node, ast.Constant)]
+        return [text for text in texts if isinstance(text, str) and SQL.match(text)]
+
+    def may_have_sql(path: Path) -> bool:
+        place = path.relative_to(PACKAGE)
+        return path.name == "store.py" or place.parts[0] == "storage" or str(place) in STATEMENT_FILES
+
+    assert all(statements(PACKAGE / place) for place in STATEMENT_FILES)
+    assert complaints([path for path in SOURCES if not may_have_sql(path)], statements) == {}
 
 
 def test_no_amount_becomes_a_float() -> None:
