@@ -31,6 +31,21 @@ def rfc3339(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
+class Wakeup(asyncio.Event):
+    """Wakes a part that waits. It is made before the parts that share it, so that none of them has to know another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0  # of `wake`; a part that ends its own wait calls `set`
+
+    def wake(self) -> None:
+        self.count += 1
+        self.set()
+
+    def wake_after(self, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self.wake)
+
+
 class Pacer:
     """Keeps a long computation from holding the event loop. One for each, made when it begins."""
 

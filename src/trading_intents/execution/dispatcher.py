@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trading_intents.brokers.port import DUPLICATE_ID, CommandResult, Outcome
-from trading_intents.clock import Clock, Pacer
+from trading_intents.clock import Clock, Pacer, Wakeup
 from trading_intents.controls.store import controls_from_texts
 from trading_intents.errors import PlatformError
 from trading_intents.execution import store
@@ -94,6 +94,7 @@ class Dispatcher:
         transactions: GroupTransactions,
         leases: Leases,
         recorder: Recorder,
+        wakeup: Wakeup,
         limits: SendLimits,
         make_id: IdMaker,
         clock: Clock,
@@ -101,9 +102,7 @@ class Dispatcher:
         log: Log,
     ) -> None:
         self._transactions, self._leases, self._recorder, self._limits = transactions, leases, recorder, limits
-        self._make_id, self._clock, self._metrics, self._log = make_id, clock, metrics, log
-        self._wakeup = asyncio.Event()
-        self._wakes = 0
+        self._wakeup, self._make_id, self._clock, self._metrics, self._log = wakeup, make_id, clock, metrics, log
         self._in_flight = 0
         self._sending: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
@@ -112,15 +111,10 @@ class Dispatcher:
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
 
-    def wake(self) -> None:
-        """There may be a command to claim."""
-        self._wakes += 1
-        self._wakeup.set()
-
     async def stop(self, limit_seconds: float) -> None:
         """Claims no more and waits for what was sent; then ends it."""
         self._stopping = True
-        self.wake()
+        self._wakeup.wake()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_seconds):
                 if self._task:
@@ -160,7 +154,7 @@ class Dispatcher:
         return more
 
     async def _claim(self, claimable: Claimable) -> bool:
-        token, since_seconds, wakes = self._make_id(), self._clock.monotonic(), self._wakes
+        token, since_seconds, wakes = self._make_id(), self._clock.monotonic(), self._wakeup.count
         limit = min(MAX_BATCH, MAX_IN_FLIGHT - self._in_flight)
         async with self._transactions.transaction() as tx:
             claimed, locked, contexts = await tx.run(
@@ -192,7 +186,7 @@ class Dispatcher:
                 ]
             )
         for after_seconds in set(held.values()):
-            self._wake_after(after_seconds)
+            self._wakeup.wake_after(after_seconds)
         counts = Counter(each.command.account_id for each in decided)
         is_full = len(decided) >= limit
         for each in decided:
@@ -241,7 +235,7 @@ class Dispatcher:
             link.in_flight -= 1
             self._in_flight -= not is_slow
             self._sending.discard(task)
-            if wakes != self._wakes:
+            if wakes != self._wakeup.count:
                 self._wakeup.set()
             if not task.cancelled() and (error := task.exception()):
                 self._log.error("command not carried out", exc_info=error)
@@ -298,7 +292,7 @@ class Dispatcher:
     def _fail_attempt(
         self, entry: RecorderEntry, row: ClaimedRow, reason: str, after_seconds: float | None = None
     ) -> RecorderEntry:
-        self._wake_after(outbox.backoff_seconds(row.attempts) if after_seconds is None else after_seconds)
+        self._wakeup.wake_after(outbox.backoff_seconds(row.attempts) if after_seconds is None else after_seconds)
         return replace(entry, failed_attempt=FailedAttempt(row, reason, after_seconds))
 
     async def _record(self, entry: RecorderEntry, row: ClaimedRow, since_seconds: float) -> None:
@@ -321,9 +315,6 @@ class Dispatcher:
         booked = written.orders.get(row.order_key)
         if any(fact.kind in CANCEL_LOST for fact in entry.own) and booked and booked.view.state is OrderState.OPEN:
             alert_lost_cancel(row.order_key, self._metrics, self._log)
-
-    def _wake_after(self, seconds: float) -> None:
-        asyncio.get_running_loop().call_later(seconds, self.wake)
 
 
 def alert_lost_cancel(order_id: UUID, metrics: Metrics, log: Log) -> None:

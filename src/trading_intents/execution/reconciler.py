@@ -10,7 +10,7 @@ from functools import partial
 from uuid import UUID
 
 from trading_intents.brokers.port import Absent, BrokerEvent, Capabilities, Lookup, OrderSnapshot, OrderTicket
-from trading_intents.clock import Clock
+from trading_intents.clock import Clock, Wakeup
 from trading_intents.execution import store
 from trading_intents.execution.dispatcher import SendLimits, alert_lost_cancel
 from trading_intents.execution.model import (
@@ -79,6 +79,7 @@ class Reconciler:
         pool: Pool,
         leases: Leases,
         recorder: Recorder,
+        wakeup: Wakeup,
         limits: SendLimits,
         append_cancel: AppendCancel,
         make_id: IdMaker,
@@ -86,10 +87,9 @@ class Reconciler:
         metrics: Metrics,
         log: Log,
     ) -> None:
-        self._pool, self._leases, self._recorder, self._limits = pool, leases, recorder, limits
+        self._pool, self._leases, self._recorder, self._wakeup, self._limits = pool, leases, recorder, wakeup, limits
         self._append_cancel, self._make_id, self._clock = append_cancel, make_id, clock
         self._metrics, self._log = metrics, log
-        self._wakeup = asyncio.Event()
         self._looking: dict[UUID, asyncio.Task[None]] = {}
         self._lookups: Counter[UUID] = Counter()  # of each account: those under way
         self._failed_accounts: list[UUID] = []  # whose stale orders could not be cancelled lately
@@ -103,10 +103,6 @@ class Reconciler:
             (self._look_up_unanswered, asyncio.Event(), RARE_POLL_SECONDS),
         )
         self._tasks = [asyncio.create_task(self._repeat(*work)) for work in works]
-
-    def wake_after(self, seconds: float = LOOKUP_PAUSES_SECONDS[0]) -> None:
-        """Something is to be looked up then."""
-        asyncio.get_running_loop().call_later(seconds, self._wakeup.set)
 
     async def close(self) -> None:
         tasks = [*self._tasks, *self._looking.values(), *([self._cancelling] if self._cancelling else ())]
@@ -204,7 +200,7 @@ class Reconciler:
         for each in recorded:
             self._recorder.notify_committed(each)
         if delay is not None:
-            self.wake_after(delay)
+            self._wakeup.wake_after(delay)
         if is_proved:
             self._record_not_delivered(order_id, fact)
         elif is_current:
@@ -310,7 +306,7 @@ class Reconciler:
             await self._recorder.publish(tx, recorded)
         self._recorder.notify_committed(recorded)
         if sent:
-            self.wake_after()
+            self._wakeup.wake_after(LOOKUP_PAUSES_SECONDS[0])
         for row in rows:
             tell_failed(Queue.INTENTS, row["event_type"], self._metrics, self._log)
             if row["event_type"] == "intent.cancel" and not row["is_sent"]:

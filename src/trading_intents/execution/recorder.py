@@ -7,6 +7,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from trading_intents.brokers.port import BrokerEvent
+from trading_intents.clock import Wakeup
 from trading_intents.errors import Unavailable
 from trading_intents.execution import store
 from trading_intents.execution.model import LOOKUP_PAUSES_SECONDS
@@ -61,18 +62,18 @@ class RecorderResult(FrozenStruct, frozen=True):
 
 
 class Recorder:
-    """`on_unresolved` runs when an order is to be looked up."""
+    """`lookup_wakeup` wakes the reconciler when an order is to be looked up."""
 
     def __init__(
         self,
         transactions: GroupTransactions,
         attempt_limit: int,
-        on_unresolved: Callable[[], None],
+        lookup_wakeup: Wakeup,
         signals: Signals,
         metrics: Metrics,
         log: Log,
     ) -> None:
-        self._transactions, self._attempt_limit, self._on_unresolved = transactions, attempt_limit, on_unresolved
+        self._transactions, self._attempt_limit, self._lookup_wakeup = transactions, attempt_limit, lookup_wakeup
         self._signals, self._metrics, self._log = signals, metrics, log
         self._group: GroupCommit[RecorderEntry, RecorderResult] = GroupCommit(
             self._write, lambda entry: 1 + len(entry.events) // 4
@@ -108,7 +109,7 @@ class Recorder:
         for order_id in recorded.resurrected:
             self._metrics.alert("resurrected")
             self._log.error("resurrected order found", order=str(order_id))
-            self._on_unresolved()
+            self._lookup_wakeup.wake_after(LOOKUP_PAUSES_SECONDS[0])
         log_recorded(recorded, self._log, self._metrics)
 
     async def _write(self, entries: list[RecorderEntry]) -> list[RecorderResult | Exception]:
@@ -156,7 +157,7 @@ class Recorder:
         for each in recorded:
             self.notify_committed(each)
         if any(entry.look_up for entry in entries):
-            self._on_unresolved()
+            self._lookup_wakeup.wake_after(LOOKUP_PAUSES_SECONDS[0])
         orders = {order_id: booked for each in recorded for order_id, booked in each.orders.items()}
         return [RecorderResult(self._status(entry), orders) for entry in entries]
 

@@ -7,6 +7,7 @@ from trading_intents.accounts.model import ConnectionState
 from trading_intents.accounts.vault import Vault
 from trading_intents.brokers.port import Outcome
 from trading_intents.brokers.registry import Registry
+from trading_intents.clock import Wakeup
 from trading_intents.execution.dispatcher import Dispatcher, SendLimits
 from trading_intents.execution.model import COMMANDS
 from trading_intents.execution.reconciler import FOUND, AppendCancel, Reconciler
@@ -41,9 +42,8 @@ class Execution:
         """`settings` gives those of a broker."""
         pool, clock, metrics, log = context.pool, context.clock, context.metrics, context.log
         limits = SendLimits(max_age_millis, context.attempt_limit)
-        self._recorder = Recorder(
-            open_transactions(), context.attempt_limit, lambda: self._reconciler.wake_after(), signals, metrics, log
-        )
+        self._claim_wakeup, lookup_wakeup = Wakeup(), Wakeup()
+        self._recorder = Recorder(open_transactions(), context.attempt_limit, lookup_wakeup, signals, metrics, log)
         dependencies = SessionDependencies(
             pool=pool,
             integrations_pool=pool.share(),
@@ -55,16 +55,15 @@ class Execution:
             clock=clock,
             metrics=metrics,
             log=log,
-            on_state_change=lambda: self.leases.state_changed(),
             open_transactions=open_transactions,
             reconcile_seconds=reconcile_seconds,
         )
-        self.leases = Leases(dependencies, make_id, max_age_millis, lambda: self._dispatcher.wake())
+        self.leases = Leases(dependencies, make_id, max_age_millis, self._claim_wakeup)
         self._dispatcher = Dispatcher(
-            open_transactions(), self.leases, self._recorder, limits, make_id, clock, metrics, log
+            open_transactions(), self.leases, self._recorder, self._claim_wakeup, limits, make_id, clock, metrics, log
         )
         self._reconciler = Reconciler(
-            pool, self.leases, self._recorder, limits, append_cancel, make_id, clock, metrics, log
+            pool, self.leases, self._recorder, lookup_wakeup, limits, append_cancel, make_id, clock, metrics, log
         )
         self._context, self._signals = context, signals
         make_outbox_series(Queue.INTENTS, COMMANDS, metrics)
@@ -76,7 +75,7 @@ class Execution:
         self._upkeep: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._signals.subscribe(channel(Queue.INTENTS), self._dispatcher.wake)
+        self._signals.subscribe(channel(Queue.INTENTS), self._claim_wakeup.wake)
         self._signals.subscribe(channel(Queue.ACCOUNTS), self.leases.wake)
         self._signals.subscribe(CHANNEL, self.leases.wake)
         self.leases.start()

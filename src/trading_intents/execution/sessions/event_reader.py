@@ -36,7 +36,7 @@ WRITE_PAUSE_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class SessionDependencies:
-    """What every link of a process is built from. `on_state_change` is told whenever a link's state is another. Every
+    """What every link of a process is built from. `states_changed` is set whenever a link's state is another. Every
     `reconcile_seconds` the open orders of an account are compared with its broker's."""
 
     pool: Pool
@@ -49,10 +49,10 @@ class SessionDependencies:
     clock: Clock
     metrics: Metrics
     log: Log
-    on_state_change: Callable[[], None]
     open_transactions: Callable[[], GroupTransactions]
     reconcile_seconds: float
     shared: defaultdict[str, dict[str, object]] = field(default_factory=lambda: defaultdict(dict))  # by broker
+    states_changed: asyncio.Event = field(default_factory=asyncio.Event)
     opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_OPENING))
 
 

@@ -5,11 +5,12 @@ import asyncio
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from trading_intents.accounts.model import ConnectionState
+from trading_intents.clock import Wakeup
 from trading_intents.execution.sessions import store
 from trading_intents.execution.sessions.event_reader import SessionDependencies
 from trading_intents.execution.sessions.session import BrokerSession
@@ -48,18 +49,17 @@ class Claimable:
 
 
 class Leases:
-    """`woken` is told when there may be more to claim."""
+    """`claim_wakeup` wakes the dispatcher when there may be more to claim."""
 
     def __init__(
-        self, dependencies: SessionDependencies, make_id: IdMaker, max_age_millis: int, woken: Callable[[], None]
+        self, dependencies: SessionDependencies, make_id: IdMaker, max_age_millis: int, claim_wakeup: Wakeup
     ) -> None:
         self.links: dict[UUID, BrokerSession] = {}
-        self._dependencies, self._make_id, self._on_claimable = dependencies, make_id, woken
+        self._dependencies, self._make_id, self._claim_wakeup = dependencies, make_id, claim_wakeup
         self._brokerless = store.needs_no_broker(max_age_millis)
         self.worker_id = make_id()
         self._valid_until = 0.0
         self._wakeup = asyncio.Event()
-        self._states_changed = asyncio.Event()
         self._reported: dict[UUID, ConnectionState] = {}
         self._seen_at = self._brokerless_at = dependencies.clock.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
@@ -71,10 +71,6 @@ class Leases:
     def wake(self) -> None:
         """Accounts or leases may have changed."""
         self._wakeup.set()
-
-    def state_changed(self) -> None:
-        """Of a link."""
-        self._states_changed.set()
 
     def claimable(self) -> list[Claimable]:
         """What may be claimed now, by what each link can do. Rows that need no broker are looked for once a second."""
@@ -159,7 +155,7 @@ class Leases:
             seen = await store.survey(tx)
             missing = math.ceil(seen["accounts"] / max(1, seen["workers"])) - len(self.links)
             taken = await store.take(tx, worker_id, min(missing, MAX_TAKEN)) if missing > 0 else []
-            on_state_change = await store.changed_links(tx, worker_id)
+            changed = await store.changed_links(tx, worker_id)
             closed = [account_id for account_id, link in self.links.items() if link.is_closed]
             forgotten = await store.forget_closed(tx, worker_id, closed) if closed else []
             await self._mark_seen(tx)
@@ -167,7 +163,7 @@ class Leases:
             return 0.0
         for row in taken or ():
             self._open(row)
-        for account_id in on_state_change:
+        for account_id in changed:
             if link := self.links.get(account_id):
                 link.refresh()
         for account_id in forgotten:
@@ -196,7 +192,7 @@ class Leases:
         )
         link = self.links[account_ref.account_id] = BrokerSession(account_ref, row["token"], self._dependencies)
         link.start()
-        self.state_changed()
+        self._dependencies.states_changed.set()
 
     def _close(self, link: BrokerSession, give_back: bool) -> None:
         """No more is claimed for it from here on; the rest follows once its calls are over."""
@@ -229,9 +225,9 @@ class Leases:
     async def _tell(self) -> None:
         """Keeps the accounts' `connection` as the links are."""
         while True:
-            await self._states_changed.wait()
-            self._states_changed.clear()
-            self._on_claimable()
+            await self._dependencies.states_changed.wait()
+            self._dependencies.states_changed.clear()
+            self._claim_wakeup.wake()
             await asyncio.sleep(TELL_PAUSE_SECONDS)
             states = {account_id: link.state for account_id, link in self.links.items()}
             self._measure(states)
@@ -245,7 +241,7 @@ class Leases:
                     await store.show_connections(tx, self.worker_id, new_facts)
             except Exception as error:
                 self._dependencies.log.warning("connections not shown", reason=reason_of(error))
-                self._states_changed.set()
+                self._dependencies.states_changed.set()
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 self._reported |= new_facts

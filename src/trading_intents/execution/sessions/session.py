@@ -168,7 +168,7 @@ class BrokerSession:
                 "broker submits stopped", broker=self.account_ref.broker, account=str(self.account_ref.account_id)
             )
             self._wakeup.set()
-            self._dependencies.on_state_change()
+            self._dependencies.states_changed.set()
 
     async def _run(self) -> None:
         failures = 0
@@ -278,7 +278,7 @@ class BrokerSession:
         was_open = self.breaker.is_open
         self.breaker.reset()
         if was_open:
-            self._dependencies.on_state_change()
+            self._dependencies.states_changed.set()
 
     async def _supervise(self, reader: EventReader, setup: _SessionSetup) -> None:
         """Until the account is another; meanwhile a broken broker is asked whether it is well again, and open orders
@@ -311,7 +311,7 @@ class BrokerSession:
     def _show(self, state: ConnectionState) -> None:
         if state is not self.state:
             self.state = state
-            self._dependencies.on_state_change()
+            self._dependencies.states_changed.set()
 
 
 async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
