@@ -1,5 +1,6 @@
 """The ground that everything stands on: time, ids, secrets and log lines."""
 
+import asyncio
 import io
 import json
 import logging
@@ -11,7 +12,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import msgspec
 import pytest
 
-from trading_intents.clock import SystemClock, rfc3339
+from trading_intents.clock import SystemClock, Wakeup, repeat, rfc3339
 from trading_intents.errors import StartupRefused
 from trading_intents.ids import id_maker, id_text_maker, parse_id
 from trading_intents.secret import Secret
@@ -102,6 +103,27 @@ def test_the_system_clock_tells_utc() -> None:
     clock = SystemClock()
     assert clock.now().tzinfo is UTC
     assert clock.monotonic() <= clock.monotonic()
+
+
+async def test_repeated_work_goes_on_after_an_error_and_runs_at_once_when_woken() -> None:
+    wakeup, errors, runs = Wakeup(), list[tuple[str, str]](), asyncio.Queue[None]()
+
+    async def work() -> float:
+        runs.put_nowait(None)
+        if not errors:
+            raise ValueError("the first time")
+        return 3600.0
+
+    repeating = asyncio.create_task(repeat(work, 0.0, lambda name, error: errors.append((name, str(error))), wakeup))
+    try:
+        async with asyncio.timeout(10):
+            await runs.get()
+            await runs.get()
+            wakeup.wake()
+            await runs.get()
+    finally:
+        repeating.cancel()
+    assert errors == [("work", "the first time")]
 
 
 def test_a_secret_is_shown_by_nothing_but_reveal() -> None:

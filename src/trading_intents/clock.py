@@ -1,7 +1,9 @@
 """Time as the process sees it. What must agree between processes asks the database's clock instead."""
 
 import asyncio
+import contextlib
 import time
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -44,6 +46,27 @@ class Wakeup(asyncio.Event):
 
     def wake_after(self, seconds: float) -> None:
         asyncio.get_running_loop().call_later(seconds, self.wake)
+
+
+async def repeat(
+    work: Callable[[], Awaitable[float | None]],
+    pause_seconds: float,
+    on_error: Callable[[str, Exception], None],
+    wakeup: asyncio.Event | None = None,
+) -> None:
+    """Runs `work` until cancelled, with a pause of `pause_seconds`, or of as many as it gave, which `wakeup` ends.
+    `on_error` gets the name of the work and what it raised."""
+    wakeup = wakeup or asyncio.Event()
+    while True:
+        wakeup.clear()
+        given_seconds = None
+        try:
+            given_seconds = await work()
+        except Exception as error:
+            on_error(work.__name__, error)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_seconds if given_seconds is None else given_seconds):
+                await wakeup.wait()
 
 
 class Pacer:

@@ -2,7 +2,6 @@
 attempt left fail together with their orders."""
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from functools import partial
 from uuid import UUID
 
 from trading_intents.brokers.port import Absent, BrokerEvent, Capabilities, Lookup, OrderSnapshot, OrderTicket
-from trading_intents.clock import Clock, Wakeup
+from trading_intents.clock import Clock, Wakeup, repeat
 from trading_intents.execution import store
 from trading_intents.execution.dispatcher import SendLimits, alert_lost_cancel
 from trading_intents.execution.model import (
@@ -98,11 +97,10 @@ class Reconciler:
         self._polled_seconds = -POLL_SECONDS
 
     def start(self) -> None:
-        works = (
-            (self._poll, self._wakeup, POLL_SECONDS),
-            (self._look_up_unanswered, asyncio.Event(), RARE_POLL_SECONDS),
-        )
-        self._tasks = [asyncio.create_task(self._repeat(*work)) for work in works]
+        self._tasks = [
+            asyncio.create_task(repeat(self._poll, POLL_SECONDS, self._log_failed, self._wakeup)),
+            asyncio.create_task(repeat(self._look_up_unanswered, RARE_POLL_SECONDS, self._log_failed)),
+        ]
 
     async def close(self) -> None:
         tasks = [*self._tasks, *self._looking.values(), *([self._cancelling] if self._cancelling else ())]
@@ -110,16 +108,8 @@ class Reconciler:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _repeat(self, work: Callable[[], Awaitable[None]], stirred: asyncio.Event, poll_seconds: float) -> None:
-        while True:
-            stirred.clear()
-            try:
-                await work()
-            except Exception as error:
-                self._log.warning("execution watch failed", work=work.__name__, reason=reason_of(error))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(poll_seconds):
-                    await stirred.wait()
+    def _log_failed(self, work: str, error: Exception) -> None:
+        self._log.warning("execution watch failed", work=work, reason=reason_of(error))
 
     async def _poll(self) -> None:
         """What is due, read in one transaction: look-ups, and once a second stale orders and used up rows. Each account

@@ -1,9 +1,8 @@
 """What the intents' tables need beside the requests: counts that follow the log, room for events, old rows removed."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
-from trading_intents.clock import Clock
+from trading_intents.clock import Clock, repeat
 from trading_intents.intents import store
 from trading_intents.outbox.settling import reason_of
 from trading_intents.stats import rollup
@@ -46,17 +45,9 @@ async def keep_up(pool: Pool, clock: Clock, metrics: Metrics, log: Log) -> None:
                 done.append(await work(tx))
         return PARTITIONS_SECONDS if all(done) else RETRY_SECONDS
 
+    def on_error(work: str, error: Exception) -> None:
+        log.warning("intents upkeep failed", work=work, reason=reason_of(error))
+
     async with asyncio.TaskGroup() as group:
         for work in (roll, prune, partition):
-            group.create_task(_repeat(work, log))
-
-
-async def _repeat(work: Callable[[], Awaitable[float]], log: Log) -> None:
-    """`work` gives the seconds until it is to run again."""
-    while True:
-        try:
-            pause_seconds = await work()
-        except Exception as error:
-            log.warning("intents upkeep failed", work=work.__name__, reason=reason_of(error))
-            pause_seconds = RETRY_SECONDS
-        await asyncio.sleep(pause_seconds)
+            group.create_task(repeat(work, RETRY_SECONDS, on_error))

@@ -1,8 +1,8 @@
 """What a queue needs beside its claims: remove what is long done, tell how full it is."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
+from trading_intents.clock import repeat
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import Queue, Status
 from trading_intents.outbox.settling import reason_of
@@ -36,18 +36,9 @@ async def keep_up(queue: Queue, pool: Pool, metrics: Metrics, log: Log) -> None:
         metrics.outbox_oldest_pending.labels(queue).set(backlog.oldest_pending_seconds)
         metrics.outbox_oldest_claim.labels(queue).set(backlog.oldest_claim_seconds)
 
+    def on_error(work: str, error: Exception) -> None:
+        log.warning("outbox upkeep failed", queue=queue, work=work, reason=reason_of(error))
+
     async with asyncio.TaskGroup() as group:
-        for name, seconds, work in (
-            ("prune", PRUNE_SECONDS, prune),
-            ("measure", MEASURE_SECONDS, measure),
-        ):
-            group.create_task(_repeat(name, seconds, work, queue, log))
-
-
-async def _repeat(name: str, seconds: float, work: Callable[[], Awaitable[None]], queue: Queue, log: Log) -> None:
-    while True:
-        try:
-            await work()
-        except Exception as error:
-            log.warning("outbox upkeep failed", queue=queue, work=name, reason=reason_of(error))
-        await asyncio.sleep(seconds)
+        group.create_task(repeat(prune, PRUNE_SECONDS, on_error))
+        group.create_task(repeat(measure, MEASURE_SECONDS, on_error))

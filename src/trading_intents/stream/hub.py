@@ -2,7 +2,6 @@
 nothing that has, and lets no reader wait for another."""
 
 import asyncio
-import contextlib
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from datetime import datetime
 from itertools import islice
 from uuid import UUID
 
-from trading_intents.clock import Clock
+from trading_intents.clock import Clock, repeat
 from trading_intents.errors import CursorExpired, LimitReached, PlatformError, Unauthorized, Unavailable, wire_errors
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Pool, show_organizations
@@ -207,25 +206,15 @@ class Hub:
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._read())
-            group.create_task(self._repeat(self._tick, TICK_SECONDS))
-            group.create_task(self._repeat(self._check, CHECK_SECONDS))
+            group.create_task(repeat(self._advance, POLL_SECONDS, self._log_failed_read, self._wakeup))
+            group.create_task(repeat(self._tick, TICK_SECONDS, self._log_failed_upkeep))
+            group.create_task(repeat(self._check, CHECK_SECONDS, self._log_failed_upkeep))
 
-    async def _read(self) -> None:
-        pause_seconds = POLL_SECONDS
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_seconds):
-                    await self._wakeup.wait()
-            self._wakeup.clear()
-            try:
-                pause_seconds = await self._advance()
-            except PlatformError as error:
-                self._log.warning("event log not readable", reason=error.detail)
-                pause_seconds = POLL_SECONDS
-            except Exception as error:
-                self._log.error("event log read failed", exc_info=error)
-                pause_seconds = POLL_SECONDS
+    def _log_failed_read(self, _: str, error: Exception) -> None:
+        if isinstance(error, PlatformError):
+            self._log.warning("event log not readable", reason=error.detail)
+        else:
+            self._log.error("event log read failed", exc_info=error)
 
     async def _advance(self) -> float:
         """Hand on what is new, page by page; how long to wait for a wake-up after it."""
@@ -284,13 +273,8 @@ class Hub:
         for subscriber in feed.members:
             subscriber.end(CursorExpired("the log no longer has what follows: prime again"))
 
-    async def _repeat(self, work: Callable[[], Awaitable[None]], pause_seconds: float) -> None:
-        while True:
-            await asyncio.sleep(pause_seconds)
-            try:
-                await work()
-            except Exception as error:
-                self._log.error("stream upkeep failed", work=work.__name__, exc_info=error)
+    def _log_failed_upkeep(self, work: str, error: Exception) -> None:
+        self._log.error("stream upkeep failed", work=work, exc_info=error)
 
     async def _tick(self) -> None:
         """Heartbeats for the quiet, an end for the stuck and for those whose token ran out."""

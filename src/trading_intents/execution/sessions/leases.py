@@ -2,7 +2,6 @@
 its account has a link."""
 
 import asyncio
-import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from trading_intents.accounts.model import ConnectionState
-from trading_intents.clock import Wakeup
+from trading_intents.clock import Wakeup, repeat
 from trading_intents.execution.sessions import store
 from trading_intents.execution.sessions.event_reader import SessionDependencies
 from trading_intents.execution.sessions.session import BrokerSession
@@ -66,7 +65,8 @@ class Leases:
         self._closing: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(work()) for work in (self._renew, self._balance, self._tell)]
+        balance = repeat(self._balance, RETRY_SECONDS, self._log_unbalanced, self._wakeup)
+        self._tasks = [asyncio.create_task(work) for work in (self._renew(), balance, self._tell())]
 
     def wake(self) -> None:
         """Accounts or leases may have changed."""
@@ -135,21 +135,13 @@ class Leases:
         for link in list(self.links.values()):
             self._close(link, give_back=False)
 
-    async def _balance(self) -> None:
-        while True:
-            pause_seconds = RETRY_SECONDS
-            try:
-                if self._dependencies.clock.monotonic() < self._valid_until:
-                    pause_seconds = await self._take_or_give()
-            except Exception as error:
-                self._dependencies.log.warning("leases not balanced", reason=reason_of(error))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_seconds):
-                    await self._wakeup.wait()
-            self._wakeup.clear()
+    def _log_unbalanced(self, _: str, error: Exception) -> None:
+        self._dependencies.log.warning("leases not balanced", reason=reason_of(error))
 
-    async def _take_or_give(self) -> float:
-        """Seconds until there may be something to do again."""
+    async def _balance(self) -> float:
+        """Takes or gives back leases. Gives the seconds until there may be something to do again."""
+        if self._dependencies.clock.monotonic() >= self._valid_until:
+            return RETRY_SECONDS
         worker_id = self.worker_id
         async with self._dependencies.pool.transaction(plans="fresh") as tx:
             seen = await store.survey(tx)
