@@ -1,7 +1,8 @@
 """Subscribers that only count: as many connections as asked for, each following a whole organization.
 
-Used by stream.py: `python bench/follow.py DOOR HOST PORT SUBSCRIBERS EVENTS FILE`, where FILE has the API keys, one a
-line, and the account to follow last. Prints a line when all are subscribed, and one when all have had their events.
+Used by stream.py: `python bench/follow.py TRANSPORT HOST PORT SUBSCRIBERS EVENTS FILE`, where FILE has the API keys,
+one a line, and the account to follow last. Prints a line when all are subscribed, and one when all have had their
+events.
 It speaks HTTP/2 by hand, as grpcio's client would need more of the machine than the server that is measured.
 """
 

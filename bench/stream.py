@@ -72,7 +72,7 @@ class Bench:
 
 
 @dataclass(frozen=True)
-class Tools:
+class Publisher:
     database: Database
     signals: Signals
 
@@ -150,31 +150,31 @@ async def subscribers(bench: Bench, transport: str, count: int, events: int) -> 
         await process.wait()
 
 
-async def commit(bench: Bench, tools: Tools, rate: float, seconds: float) -> int:
+async def commit(bench: Bench, publisher: Publisher, rate: float, seconds: float) -> int:
     """Events at this rate, some in a commit, as the platform's own writers do it; how many there were."""
     commits, started = round(rate * seconds / COMMIT_EVENTS), time.monotonic()
     for number in range(commits):
-        async with tools.database.worker.transaction() as tx:
+        async with publisher.database.worker.transaction() as tx:
             await append(tx, [make_event(bench, number * COMMIT_EVENTS + n) for n in range(COMMIT_EVENTS)])
-        tools.signals.notify(CHANNEL)
+        publisher.signals.notify(CHANNEL)
         await asyncio.sleep(started + (number + 1) * COMMIT_EVENTS / rate - time.monotonic())
     return commits * COMMIT_EVENTS
 
 
-async def deliveries(bench: Bench, tools: Tools, transport: str, count: int) -> dict[str, float]:
+async def deliveries(bench: Bench, publisher: Publisher, transport: str, count: int) -> dict[str, float]:
     """A second to `count` subscribers, while events commit a little faster than the goal."""
     rate = min(OFFERED[transport] / count, MAX_EVENTS_A_SECOND)
     expected = round(rate * SECONDS / COMMIT_EVENTS) * COMMIT_EVENTS
     async with subscribers(bench, transport, count, expected) as done:
         cpu, started = bench.cpu_seconds(), time.monotonic()
-        assert await commit(bench, tools, rate, SECONDS) == expected
+        assert await commit(bench, publisher, rate, SECONDS) == expected
         async with asyncio.timeout(120):
             ended = json.loads(await done.readline())["done_at"]
         total = expected * count
         return {"per_second": total / (ended - started), "cpu_us": (bench.cpu_seconds() - cpu) / total * 1e6}
 
 
-async def latency(bench: Bench, tools: Tools) -> list[float]:
+async def latency(bench: Bench, publisher: Publisher) -> list[float]:
     """Milliseconds from just before an event's transaction, commit and all, to a grpcio client; at 1,000 events/s."""
     found: list[float] = []
     async with grpc.aio.insecure_channel(bench.grpc) as channel:
@@ -192,7 +192,7 @@ async def latency(bench: Bench, tools: Tools) -> list[float]:
 
         listening = asyncio.create_task(listen())
         await subscribed.wait()
-        count = await commit(bench, tools, LATENCY_EVENTS_A_SECOND, SECONDS)
+        count = await commit(bench, publisher, LATENCY_EVENTS_A_SECOND, SECONDS)
         async with asyncio.timeout(120):
             while len(found) < count:
                 await asyncio.sleep(0.05)
@@ -200,7 +200,7 @@ async def latency(bench: Bench, tools: Tools) -> list[float]:
     return sorted(found)
 
 
-async def measure(bench: Bench, doors: list[str]) -> int:
+async def measure(bench: Bench, transports: list[str]) -> int:
     cluster = open_cluster(bench.folder / "data", "")
     url, worker_url = (cluster.url(login, DATABASE) for login in (LOGIN, WORKER_LOGIN))
     waits: list[list[float]] = []
@@ -209,16 +209,18 @@ async def measure(bench: Bench, doors: list[str]) -> int:
         open_database(url, 2, LOG, Metrics(), worker_url=worker_url) as database,
         open_signals(url, LOG) as signals,
     ):
-        tools = Tools(database, signals)
+        publisher = Publisher(database, signals)
         for _ in range(ROUNDS):
-            waits.append(await latency(bench, tools))
-            for transport in doors:
+            waits.append(await latency(bench, publisher))
+            for transport in transports:
                 for count in SUBSCRIBERS:
-                    found.setdefault((transport, count), []).append(await deliveries(bench, tools, transport, count))
+                    found.setdefault((transport, count), []).append(
+                        await deliveries(bench, publisher, transport, count)
+                    )
     return report(min(waits, key=lambda wait: wait[len(wait) * 99 // 100]), found)
 
 
-def main(doors: list[str]) -> int:
+def main(transports: list[str]) -> int:
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # what we start does not use our channel
     with tempfile.TemporaryDirectory(prefix="ti-bench-") as name, serving(Path(name)) as (pid, told):
         made = provision(Path(name))
@@ -226,7 +228,7 @@ def main(doors: list[str]) -> int:
         keys = [key["api_key"] for key in made["api_keys"]]
         bench = Bench(Path(name), told["http"], told["grpc"], pid, *ids, keys)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(measure(bench, doors))
+            return runner.run(measure(bench, transports))
 
 
 def report(waits: list[float], found: dict[tuple[str, int], list[dict[str, float]]]) -> int:

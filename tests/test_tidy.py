@@ -31,6 +31,7 @@ LONG_DOCSTRINGS = {"errors.py"}
 MUTABLE_MAKERS = {"list", "dict", "set", "defaultdict", "deque", "Counter", "OrderedDict", "bytearray"}
 
 METAPHORS = {"desk", "shop", "house", "crew", "flight", "door", "audience", "knock", "stir", "mighty", "bones", "scene"}
+METAPHORS |= {"doors", "audiences", "stirred", "crowded"}
 # Terms of the field that hold such a word: a token's audience (RFC 7519), what is in flight.
 TERMS = {"audience", "_audience", "identity_audience", "in_flight", "_in_flight", "max_in_flight", "inflight"}
 

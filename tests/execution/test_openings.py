@@ -141,7 +141,7 @@ async def test_a_report_before_its_fill_is_no_opening_and_no_lasting_alarm(urls:
             intent = await in_process.create()
             await in_process.until_status(intent, "NEW")
             for link in in_process.venue.links:
-                link.heard.put_nowait(report("AAPL", "10", "early"))
+                link.received.put_nowait(report("AAPL", "10", "early"))
             await until_position(in_process, "AAPL", quantity=D(0), opening_quantity=D(0), differs=True)
             in_process.fill(await in_process.coid(intent))
             await until_position(in_process, "AAPL", quantity=D(10), opening_quantity=D(0), differs=False)

@@ -1,4 +1,4 @@
-"""The hub and its streams over a database, without doors: readers that take what they are given, or do not."""
+"""The hub and its streams over a database, without transports: readers that take what they are given, or do not."""
 
 import asyncio
 import contextlib
@@ -62,7 +62,7 @@ class Reader:
         organization = OrganizationRecord(organization_id, "local", "o", "o", frozenset(), False, datetime.now(UTC))
         request.caller = Caller(UserPrincipal(caller or f"{id(self)}", "o", "member"), organization)
         self.messages: list[Message] = []
-        self._stirred = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self.stream = api_platform.streams.open("test", request, self._take)
         self.line = self.stream.subscriber
 
@@ -74,7 +74,7 @@ class Reader:
         while self._reading and (batch := self.line.take()):
             self.messages += batch.messages
             self.line.sent(len(batch.messages), batch.size)
-        self._stirred.set()
+        self._wakeup.set()
 
     def take_one(self) -> None:
         """A slow reader's step."""
@@ -85,8 +85,8 @@ class Reader:
     async def until(self, is_done: Any) -> None:
         async with asyncio.timeout(30):
             while not is_done(self):
-                self._stirred.clear()
-                await self._stirred.wait()
+                self._wakeup.clear()
+                await self._wakeup.wait()
 
     async def has(self, last: int) -> "Reader":
         await self.until(lambda reader: reader.messages and number_of(reader.messages[-1]) == last)

@@ -283,8 +283,8 @@ class Reconciler:
             rows = [
                 r for r in await store.used_up(tx, [account_ref.account_id], limit, CLAIM_SECONDS) if r["id"] in ids
             ]
-            gone = await outbox.fail(tx, [row["id"] for row in rows], limit)
-            rows = [row for row in rows if row["id"] in gone]
+            failed = await outbox.fail(tx, [row["id"] for row in rows], limit)
+            rows = [row for row in rows if row["id"] in failed]
             sent = [row for row in rows if row["is_sent"]]
             recorded = await self._recorder.record_in_tx(tx, account_ref, (), [_ending(row) for row in rows])
             if sent:

@@ -64,7 +64,7 @@ class Signals:
             connection.add_termination_listener(lambda _: self._wakeup.set())
             own_pid = connection.get_server_pid()
 
-            def heard(_: Any, pid: int, channel: str, __: object) -> None:
+            def on_notification(_: Any, pid: int, channel: str, __: object) -> None:
                 if pid != own_pid:  # `notify` has called ours
                     self._call(channel)
 
@@ -72,7 +72,7 @@ class Signals:
             while not connection.is_closed():
                 self._wakeup.clear()
                 for channel in self._callbacks.keys() - listening:
-                    await connection.add_listener(channel, heard)
+                    await connection.add_listener(channel, on_notification)
                     listening.add(channel)
                     self._call(channel)
                 if await self._send(connection):

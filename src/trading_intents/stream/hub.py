@@ -20,7 +20,7 @@ from trading_intents.stream.subscriber import EventBatch, Message, Subscriber, h
 from trading_intents.stream.subscription_filter import EventPage, StreamEntry, Subscription, SubscriptionFilter
 from trading_intents.telemetry import Log, Metrics, make_series
 
-TRANSPORTS = ("grpc", "sse")  # what the metrics call a door
+TRANSPORTS = ("grpc", "sse")  # the metrics' label `door`
 LEFT = "left"  # in place of an error's code: the reader ended the stream
 POLL_SECONDS = 1.0  # the guarantee; wake-ups only make it sooner
 PAGE_EVENTS = 500
@@ -34,7 +34,7 @@ MAX_CHECKS = 4
 MAX_STREAMS_PER_CALLER = 100
 # While all of an organization's subscribers that still take anything have this much waiting, reading on would help none
 # of them: it is us who are slow, and the log can wait better than memory can.
-CROWDED_EVENTS, CROWDED_BYTES = 2_000, 2 * 1024 * 1024
+BACKLOG_EVENTS, BACKLOG_BYTES = 2_000, 2 * 1024 * 1024
 STOPPED_SECONDS = 2.0
 BACKLOG_PAUSE_SECONDS = 0.02
 
@@ -72,7 +72,7 @@ class OrganizationFeed:
     position: int
     members: set[Subscriber] = field(default_factory=set)
     _wanted: dict[Subscriber, frozenset[Subscription]] = field(default_factory=dict)
-    _audiences: dict[frozenset[Subscription], tuple[SubscriptionFilter, dict[Subscriber, None]]] = field(
+    _groups: dict[frozenset[Subscription], tuple[SubscriptionFilter, dict[Subscriber, None]]] = field(
         default_factory=dict
     )
     _recent: deque[StreamEntry] = field(default_factory=deque)
@@ -97,18 +97,18 @@ class OrganizationFeed:
         """From the next event on it wants this; nothing, when empty."""
         before = self._wanted.pop(subscriber, None)
         if before is not None:
-            members = self._audiences[before][1]
+            members = self._groups[before][1]
             del members[subscriber]
             if not members:
-                del self._audiences[before]
+                del self._groups[before]
         if wanted:
             self._wanted[subscriber] = wanted
-            self._audiences.setdefault(wanted, (SubscriptionFilter(wanted), {}))[1][subscriber] = None
+            self._groups.setdefault(wanted, (SubscriptionFilter(wanted), {}))[1][subscriber] = None
 
     def deliver(self, entries: list[StreamEntry]) -> int:
         """How many were handed out, to all subscribers together."""
         page, count = EventPage(entries), 0
-        for subscription_filter, members in self._audiences.values():
+        for subscription_filter, members in self._groups.values():
             selected = subscription_filter.select(page)
             if selected:
                 batch = EventBatch([entry.message for entry in selected])
@@ -132,7 +132,7 @@ class OrganizationFeed:
 
     def is_backlogged(self, now: float) -> bool:
         taking = [one for one in self._wanted if now - one.moved_at < STOPPED_SECONDS]
-        return bool(taking) and all(one.events > CROWDED_EVENTS or one.bytes > CROWDED_BYTES for one in taking)
+        return bool(taking) and all(one.events > BACKLOG_EVENTS or one.bytes > BACKLOG_BYTES for one in taking)
 
 
 class Hub:

@@ -98,7 +98,7 @@ class CardRun:
 
     stage: Stage
     broker: BrokerAdapter
-    heard: list[BrokerEvent] = field(default_factory=list)
+    received: list[BrokerEvent] = field(default_factory=list)
     gaps: list[StreamGap] = field(default_factory=list)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _following: "asyncio.Task[None] | None" = None
@@ -127,7 +127,7 @@ class CardRun:
             if isinstance(event, StreamGap):
                 self.gaps.append(event)
             else:
-                self.heard.append(event)
+                self.received.append(event)
             self._news.set()
         self._news.set()
 
@@ -204,7 +204,7 @@ class CardRun:
         numbers = {each.result.broker_order_id for each in sent} - {None}
         found = {
             event.dedupe_key: event
-            for event in self.heard
+            for event in self.received
             if (event.client_order_id in clients or event.broker_order_id in numbers) and event.kind not in PASSING
         }
         return list(found.values())

@@ -148,7 +148,7 @@ class FakeVenue:
 
     def leave_gap(self) -> None:
         for link in self.links:
-            link.heard.put_nowait(StreamGap("scripted"))
+            link.received.put_nowait(StreamGap("scripted"))
 
     def take(self, account_id: UUID, command: str, ticket: OrderTicket) -> CommandResult:
         """What a command that arrives does to the book."""
@@ -189,7 +189,7 @@ class FakeVenue:
         order.events.append(event)
         for link in self.links:
             if link.account_id == order.account_id and not self.is_mute:
-                link.heard.put_nowait(event)
+                link.received.put_nowait(event)
 
 
 class VenueLink:
@@ -198,7 +198,7 @@ class VenueLink:
     def __init__(self, venue: FakeVenue, account_id: UUID) -> None:
         self._venue, self.account_id = venue, account_id
         self.name, self.capabilities = venue.capabilities.name, venue.capabilities
-        self.heard: asyncio.Queue[BrokerEvent | StreamGap | None] = asyncio.Queue()
+        self.received: asyncio.Queue[BrokerEvent | StreamGap | None] = asyncio.Queue()
 
     async def open(self) -> None:
         if self._venue.refuses_login:
@@ -225,8 +225,8 @@ class VenueLink:
         return _snapshot(order) if order else Absent()
 
     async def events(self) -> AsyncIterator[BrokerEvent | StreamGap]:
-        while (heard := await self.heard.get()) is not None:
-            yield heard
+        while (event := await self.received.get()) is not None:
+            yield event
 
     async def snapshot(self, since: datetime) -> AccountSnapshot:
         if self._venue.is_away or self._venue.fails_snapshots:
@@ -244,7 +244,7 @@ class VenueLink:
             self._venue.links.remove(self)
 
     def end(self) -> None:
-        self.heard.put_nowait(None)
+        self.received.put_nowait(None)
 
     async def _call(self, command: str, ticket: OrderTicket) -> CommandResult:
         venue = self._venue

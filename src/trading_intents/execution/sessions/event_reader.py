@@ -89,14 +89,14 @@ class EventReader:
     async def listen(self) -> None:
         """Until the stream ends."""
         while True:
-            on_event = [await self._buffer.get()]
+            received = [await self._buffer.get()]
             self._on_event()
-            while len(on_event) < MAX_EVENTS and not self._buffer.empty():
-                on_event.append(self._buffer.get_nowait())
-            events = tuple(each for each in on_event if isinstance(each, BrokerEvent) and self._is_unseen(each))
+            while len(received) < MAX_EVENTS and not self._buffer.empty():
+                received.append(self._buffer.get_nowait())
+            events = tuple(each for each in received if isinstance(each, BrokerEvent) and self._is_unseen(each))
             if events:
                 await self._write(events)
-            for each in on_event:
+            for each in received:
                 match each:
                     case Exception():
                         raise each

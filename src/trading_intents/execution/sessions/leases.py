@@ -172,10 +172,10 @@ class Leases:
         if now - self._seen_at < SEEN_SECONDS:
             return
         self._seen_at = now
-        on_event = [link for link in self.links.values() if link.is_up and link.has_events]
-        if on_event:
-            await store.mark_seen(tx, self.worker_id, _ids(on_event))
-        for link in on_event:
+        active = [link for link in self.links.values() if link.is_up and link.has_events]
+        if active:
+            await store.mark_seen(tx, self.worker_id, _ids(active))
+        for link in active:
             link.has_events = False
 
     def _open(self, row: Row) -> None:
@@ -223,20 +223,20 @@ class Leases:
             await asyncio.sleep(TELL_PAUSE_SECONDS)
             states = {account_id: link.state for account_id, link in self.links.items()}
             self._measure(states)
-            new_facts = {
+            changed = {
                 account_id: state for account_id, state in states.items() if self._reported.get(account_id) != state
             }
-            if not new_facts:
+            if not changed:
                 continue
             try:
                 async with self._dependencies.pool.transaction() as tx:
-                    await store.show_connections(tx, self.worker_id, new_facts)
+                    await store.show_connections(tx, self.worker_id, changed)
             except Exception as error:
                 self._dependencies.log.warning("connections not shown", reason=reason_of(error))
                 self._dependencies.states_changed.set()
                 await asyncio.sleep(RETRY_SECONDS)
             else:
-                self._reported |= new_facts
+                self._reported |= changed
 
     def _measure(self, states: Mapping[UUID, ConnectionState]) -> None:
         counts = Counter(states.values())

@@ -182,9 +182,9 @@ def _row_after(
     }
     visible = any(row[name] != value for name, value in shown.items())
     written = visible or any(row[name] != value for name, value in hidden.items())
-    heard = any(fact.kind in BROKER_KINDS for fact in history.facts if fact.key in new)
+    is_broker_news = any(fact.kind in BROKER_KINDS for fact in history.facts if fact.key in new)
     moved = {
-        "received_at": now if written and heard else row["received_at"],
+        "received_at": now if written and is_broker_news else row["received_at"],
         "updated_at": now if visible else row["updated_at"],
         "version": row["version"] + visible,
     }
@@ -218,11 +218,11 @@ def _trade_changes(
         )
         if after != before:
             changes.append(TradeChange(order, before, after, arrived.get(trade.exec_id, first)))
-    for gone in known.values():
-        if gone.quantity:
-            flag = TradeFlag.REPLACED if TradeFlag.GAP in gone.flags else TradeFlag.BUSTED
-            after = msgspec.structs.replace(gone, quantity=ZERO, flags=(*gone.flags, flag.value))
-            changes.append(TradeChange(order, gone, after, first))
+    for removed in known.values():
+        if removed.quantity:
+            flag = TradeFlag.REPLACED if TradeFlag.GAP in removed.flags else TradeFlag.BUSTED
+            after = msgspec.structs.replace(removed, quantity=ZERO, flags=(*removed.flags, flag.value))
+            changes.append(TradeChange(order, removed, after, first))
     return tuple(changes)
 
 
