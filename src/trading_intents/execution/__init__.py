@@ -1,1 +1,1 @@
-"""Execution: commands carried to the brokers, and what came of them written down."""
+"""Execution: sends commands to the brokers and records their outcomes."""

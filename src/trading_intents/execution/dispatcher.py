@@ -1,5 +1,5 @@
 """Takes due commands of all leased accounts: one transaction claims, checks and marks them; then each is sent once, and
-its answer handed to the recorder."""
+the recorder writes its answer."""
 
 import asyncio
 import contextlib
@@ -49,15 +49,15 @@ from trading_intents.trading import ORDER_KINDS, FrozenStruct, OrderSide, RouteS
 
 POLL_SECONDS = 1.0
 MAX_BATCH = 256
-NO_ROOM = -1  # in place of a count of wakes
+NO_ROOM = -1  # instead of a wake-up count: the claim was limited
 # Commands that were sent lately and are not recorded yet. Those of a slow broker stop counting after SLOW_SECONDS, so
-# that they hold up nobody but their own account, whose slots they keep.
+# that a slow broker delays only its own account, whose slots they keep.
 MAX_IN_FLIGHT = 512
 SLOW_SECONDS = 0.25
-LOCKED_PAUSE_SECONDS = 0.02  # an order that another transaction holds is looked at again after this
+LOCKED_PAUSE_SECONDS = 0.02  # before a command is claimed again whose order another transaction holds
 NOT_OURS_SECONDS = 0.5
 RETRY_PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0)
-TRUE = "t"  # as PostgreSQL writes it
+TRUE = "t"  # PostgreSQL's text of a boolean
 CANCEL_NOT_DELIVERED = "cancel_not_delivered"
 CANCEL_LOST = frozenset({FactKind.CANCEL_REJECTED, FactKind.CANCEL_DROPPED})
 
@@ -69,7 +69,7 @@ class SendLimits:
 
 
 class _Record(msgspec.Struct):
-    """What a ticket takes from an action's record."""
+    """The fields of an action's record that a ticket needs."""
 
     symbol: str
     order_side: OrderSide
@@ -112,7 +112,7 @@ class Dispatcher:
         self._task = asyncio.create_task(self._run())
 
     async def stop(self, limit_seconds: float) -> None:
-        """Claims no more and waits for what was sent; then ends it."""
+        """Claims no more, waits for the sends under way, and cancels those that outlast the limit."""
         self._stopping = True
         self._wakeup.wake()
         with contextlib.suppress(TimeoutError):
@@ -145,7 +145,7 @@ class Dispatcher:
                     await self._wakeup.wait()
 
     async def _claim_all(self) -> bool:
-        """Whether there may be more at once."""
+        """True: there may be more to claim at once."""
         more = False
         for claimable in self._leases.claimable():
             if self._stopping or self._in_flight >= MAX_IN_FLIGHT:
@@ -217,8 +217,8 @@ class Dispatcher:
         return Decided(command, client_id, link, decision)
 
     def _start(self, decided: Decided, token: UUID, since_seconds: float, wakes: int) -> None:
-        """Its slot is taken here and now. `wakes` were counted when it was claimed: if there was one since, or it was
-        the last that there was room for, more may be claimed when it ends."""
+        """Takes a slot and starts the task. `wakes` is the wake-up count at the claim: if it is another when the task
+        ends, or if the claim was limited (NO_ROOM), there may be more to claim."""
         assert decided.link is not None
         link, is_slow = decided.link, False
         link.in_flight += 1
@@ -256,7 +256,7 @@ class Dispatcher:
             case Send() as send:
                 result = await self._send(link, COMMANDS[command.event_type], send, since_seconds)
                 entry = self._answered(entry, row, result)
-        # Should they not be written, the command is found to have been sent, and is looked up.
+        # If writing them fails, the next claim finds the command marked as sent, and it is looked up.
         link.remember(entry.events)
         await self._record(entry, row, since_seconds)
 
@@ -286,7 +286,7 @@ class Dispatcher:
                 return entry
 
     def _repeat_cancel(self, entry: RecorderEntry, row: ClaimedRow) -> RecorderEntry:
-        """A CANCEL whose answer was lost is sent again, unless a look-up ends its order before; nothing else is."""
+        """Only a CANCEL whose answer was lost is sent again, unless a look-up ends its order before."""
         return self._fail_attempt(entry, row, "no answer came") if row.event_type == CANCEL else entry
 
     def _fail_attempt(
@@ -296,7 +296,7 @@ class Dispatcher:
         return replace(entry, failed_attempt=FailedAttempt(row, reason, after_seconds))
 
     async def _record(self, entry: RecorderEntry, row: ClaimedRow, since_seconds: float) -> None:
-        """Tries for as long as the claim can be ours; another worker then finds the command sent, and looks it up."""
+        """Retries until the claim has expired; then another worker finds the command marked as sent and looks it up."""
         while True:
             try:
                 written = await self._recorder.write(entry)
@@ -370,5 +370,5 @@ def _context(command: ClaimedCommand, client_id: str, max_age_seconds: float) ->
 
 
 def _with_code(fact: PlatformFact) -> PlatformFact:
-    """A CANCEL that was refused came to nothing, whatever words the broker has for it."""
+    """Gives a refused CANCEL our own reason code in place of the broker's text."""
     return replace(fact, reason=CANCEL_NOT_DELIVERED) if fact.kind is FactKind.CANCEL_REJECTED else fact

@@ -1,5 +1,5 @@
-"""What becomes of a command when its turn comes, when an unclear one is looked up, and what a link may send. Pure: no
-I/O, no clock; times and ages are handed in."""
+"""Decides whether a claimed command is sent, what a look-up says of an unclear one, and how much a session may send.
+Pure: no I/O, no clock; times and ages are arguments."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -25,14 +25,14 @@ from trading_intents.orders.model import FINAL_STATUSES
 from trading_intents.trading import FrozenStruct, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 
 CALL_SECONDS = 3.5  # from the claim: the handler's four, less the time to write the answer down
-SEND_SECONDS = 2.0  # from the claim: what waited longer for its turn is claimed again
+SEND_SECONDS = 2.0  # from the claim: a command that waited longer is claimed again
 HOLD_SECONDS = 3.0  # a CANCEL waits no longer for the acknowledgement of its order
 HOLD_PAUSES_SECONDS = (0.1, 1.0)  # until HOLD_SECONDS, and after
 # So that look-ups happen 0.25, 1, 3, 10 and 30 s after the answer was lost, then every minute.
 LOOKUP_PAUSES_SECONDS = (0.25, 0.75, 2.0, 7.0, 20.0, 60.0)
 PROOF_SECONDS = 10.0  # between the two times that a command is found not to have arrived
 ALERT_LOOKUPS = 5
-ANSWER_SECONDS = 10.0  # a command that was taken and has not happened by then is looked up
+ANSWER_SECONDS = 10.0  # a command that the broker accepted and has not carried out by then is looked up
 RECONCILE_SHARES = 1_000  # of the interval, among which accounts are spread
 BREAKER_FAILURES = 5
 BREAKER_SECONDS = 30.0
@@ -47,7 +47,7 @@ COMMANDS = {
 
 
 class TicketTerms(FrozenStruct, frozen=True):
-    """The order as a command wants it; of a CANCEL, as it stands."""
+    """The order's terms after the command; for a CANCEL, its current terms."""
 
     symbol: Symbol
     side: OrderSide
@@ -60,7 +60,7 @@ class TicketTerms(FrozenStruct, frozen=True):
 
 
 class SendContext(FrozenStruct, frozen=True, kw_only=True):
-    """What a command meets, read under its order's lock. Ages are by the database's clock."""
+    """All that decides whether a command is sent, read under its order's lock. Ages are by the database's clock."""
 
     command: CommandKind
     order_id: UUID
@@ -74,7 +74,7 @@ class SendContext(FrozenStruct, frozen=True, kw_only=True):
     order_status: str
     acknowledged: bool
     cancel_requested: bool
-    is_sent: bool  # it is marked, and nobody wrote down what came of it
+    is_sent: bool  # marked as sent, and its outcome is not recorded
     is_resend: bool  # a CREATE that was marked before, and proved never to have arrived
     lookups: int
     account_disabled: bool
@@ -83,7 +83,7 @@ class SendContext(FrozenStruct, frozen=True, kw_only=True):
 
 
 class Send(FrozenStruct, frozen=True):
-    """To be marked, and then called. It is stale after `left_seconds`; the call is over after `call_seconds`."""
+    """The command is marked and sent. It is stale after `left_seconds`; the call ends after `call_seconds`."""
 
     ticket: OrderTicket
     left_seconds: float | None
@@ -91,14 +91,14 @@ class Send(FrozenStruct, frozen=True):
 
 
 class Settle(FrozenStruct, frozen=True):
-    """Over without a call. `unclear`: it was sent before, and is to be looked up."""
+    """The command ends without a call. `unclear`: it was sent before, and is looked up."""
 
     own: tuple[PlatformFact, ...] = ()
     unclear: bool = False
 
 
 class Hold(FrozenStruct, frozen=True):
-    """Not yet."""
+    """The command is claimed again after this many seconds."""
 
     after_seconds: float
 
@@ -112,7 +112,7 @@ def decide(context: SendContext) -> Decision:
     if context.is_sent:
         return Settle((_fact(context, FactKind.UNCERTAIN),), unclear=True)
     if context.command is CommandKind.SUBMIT and context.acknowledged:
-        # Not marked, and yet it arrived: a worker that was paused before its call has woken up.
+        # Not marked, and yet it arrived: a worker that was paused before its call has resumed.
         return Settle(unclear=True)
     if context.command is CommandKind.CANCEL:
         waits = not context.acknowledged and not context.lookups and context.age_seconds < HOLD_SECONDS
@@ -134,7 +134,7 @@ def max_age_seconds(context: SendContext) -> float:
 
 
 def _given_up(context: SendContext) -> PlatformFact | None:
-    """Why a CREATE or REPLACE that never arrived is not to be sent."""
+    """The reason why a CREATE or REPLACE that never arrived is not sent."""
     is_create = context.command is CommandKind.SUBMIT
     if context.cancel_requested:
         if is_create:
@@ -151,7 +151,7 @@ def _given_up(context: SendContext) -> PlatformFact | None:
 
 
 def used_up(command: CommandKind, order_id: UUID, client_order_id: str) -> PlatformFact:
-    """What a command comes to whose attempts are used up and that was never sent."""
+    """The fact that ends a command without an attempt left that was never sent."""
     kind, reason = {
         CommandKind.SUBMIT: (FactKind.NOT_DELIVERED, None),
         CommandKind.REPLACE: (FactKind.REPLACE_DROPPED, "not_delivered"),
@@ -186,17 +186,17 @@ def _send(context: SendContext, left_seconds: float | None) -> Decision:
 
 
 class UnresolvedOrder(FrozenStruct, frozen=True):
-    """An order of which something is not known: whether the broker has it, or a command of it whose answer was lost."""
+    """An order that the broker may or may not have, or that has a command whose answer was lost."""
 
     order_status: str
     flags: tuple[str, ...]
     acknowledged: bool
     is_sent: bool  # its CREATE is marked
     is_restored: bool  # the CREATE or REPLACE in doubt is from a restored backup
-    was_cancelled: bool  # a CANCEL was asked for, whatever came of it
+    was_cancelled: bool  # a CANCEL was asked for, whatever its outcome
     replace_id: str | None  # client order ids of unanswered commands
     cancel_id: str | None
-    is_pending: bool  # a command is taken and has not happened
+    is_pending: bool  # the broker accepted a command and has not carried it out
     lookups: int
     absent_seconds: float | None  # since a command was first found not to have arrived
 
@@ -206,18 +206,18 @@ class UnresolvedOrder(FrozenStruct, frozen=True):
 
 
 class Verdict(StrEnum):
-    """What a look-up comes to, once what was found is written down."""
+    """The result of a look-up, once the events that it found are recorded."""
 
     KNOWN = "known"
-    MISSING = "missing"  # the command in doubt is not there
-    WAITING = "waiting"  # the broker has not done yet what it took
-    LOST = "lost"  # the broker has no order that it had
+    MISSING = "missing"  # the broker does not know the unresolved command
+    WAITING = "waiting"  # the broker has not yet carried out what it accepted
+    LOST = "lost"  # the broker no longer knows an order that it had
     ALIVE = "alive"  # the broker works an order that was given up
     UNKNOWN = "unknown"
 
 
 def classify_lookup(unresolved: UnresolvedOrder, order: Lookup, replaced: Lookup | None, lookup: LookupKind) -> Verdict:
-    """`unresolved` is what is left of it; `replaced` was found under the id of an unanswered REPLACE."""
+    """`unresolved` is the order after recording; `replaced` was found under the id of an unanswered REPLACE."""
     is_proof = lookup is LookupKind.DURABLE
     if unresolved.is_resurrected:
         if isinstance(order, LookupUnknown):
@@ -242,9 +242,9 @@ def classify_lookup(unresolved: UnresolvedOrder, order: Lookup, replaced: Lookup
 def not_delivered_fact(
     order_id: UUID, create_id: str, unresolved: UnresolvedOrder, unique_order_ids: bool
 ) -> PlatformFact | None:
-    """What becomes of the command in doubt, which never arrived. None: it is a CREATE to be sent again, which only a
-    broker that refuses a used id for ever makes safe: the first send may still be under way somewhere. One from a
-    restored backup is never sent again: whoever asked for it may know by now that it did not happen."""
+    """The fact that ends the unresolved command, which never arrived. None: it is a CREATE that is sent again. That is
+    safe only at a broker that refuses a used id for ever, since the first send may still be under way. A CREATE from a
+    restored backup is never sent again: its caller may know by now that it did not happen."""
     if not unresolved.acknowledged:
         if unresolved.is_restored:
             return PlatformFact(order_id, FactKind.STALE, create_id)
@@ -269,7 +269,7 @@ def is_working(order: OrderSnapshot) -> bool:
 
 
 def lookup_delay_seconds(verdict: Verdict, unresolved: UnresolvedOrder) -> float | None:
-    """Until the next look-up; None: there is nothing in doubt any more."""
+    """Seconds until the next look-up; None: nothing is unresolved any more."""
     match verdict:
         case Verdict.KNOWN:
             return None
@@ -282,7 +282,7 @@ def lookup_delay_seconds(verdict: Verdict, unresolved: UnresolvedOrder) -> float
 
 
 def next_lookup_seconds(lookups: int, absent_seconds: float | None) -> float:
-    """The second proof of absence is not waited for longer than it must."""
+    """Plans the second proof of absence as early as it counts."""
     delay = LOOKUP_PAUSES_SECONDS[min(lookups, len(LOOKUP_PAUSES_SECONDS) - 1)]
     if absent_seconds is not None and absent_seconds < PROOF_SECONDS:
         delay = min(delay, PROOF_SECONDS - absent_seconds)
@@ -290,7 +290,7 @@ def next_lookup_seconds(lookups: int, absent_seconds: float | None) -> float:
 
 
 def first_reconcile_seconds(account_id: UUID, interval_seconds: float) -> float:
-    """When an account that connects now is reconciled, so that those that connect together are spread evenly."""
+    """Seconds until an account that connects now is reconciled: accounts that connect together are spread evenly."""
     return account_id.int % RECONCILE_SHARES * interval_seconds / RECONCILE_SHARES
 
 
@@ -302,7 +302,7 @@ class Breaker:
     _failures: deque[float] = field(default_factory=lambda: deque(maxlen=BREAKER_FAILURES))
 
     def failed(self, now_seconds: float) -> bool:
-        """Whether this one opened it."""
+        """True: this failure opened the breaker."""
         self._failures.append(now_seconds)
         was_open, recent = self.is_open, now_seconds - self._failures[0] <= BREAKER_SECONDS
         self.is_open = was_open or (len(self._failures) == BREAKER_FAILURES and recent)
@@ -322,7 +322,7 @@ class Budget:
     _at_seconds: float = 0.0
 
     def wait_seconds(self, is_cancel: bool, now_seconds: float) -> float:
-        """Until one is free; what is kept for CANCELs is not for the others. 0: take it."""
+        """Seconds until a request is free; 0: now. The share for CANCELs is kept from the other commands."""
         if self.per_minute is None:
             return 0.0
         burst = max(2, self.per_minute // 4)

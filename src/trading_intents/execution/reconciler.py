@@ -1,5 +1,5 @@
-"""What time brings about: orders in doubt are looked up, those that worked too long are cancelled, and rows without an
-attempt left fail together with their orders."""
+"""Looks up unresolved orders at their brokers, cancels stale ones, and fails outbox rows without an attempt left
+together with their orders."""
 
 import asyncio
 from collections import Counter
@@ -46,15 +46,15 @@ POLL_SLACK_SECONDS = 0.05  # a timer may end a moment early
 RARE_POLL_SECONDS = 5.0
 MAX_LOOKUPS = 4  # of an account
 MAX_STALE = 100
-CANCEL_AGAIN_SECONDS = 60.0  # an order that would not be cancelled is not asked for more often
+CANCEL_AGAIN_SECONDS = 60.0  # before a stale order gets another CANCEL
 CALL_SECONDS = 3.5
 
-AppendCancel = Callable[[OrganizationId, UUID, UUID], Awaitable[bool]]  # of an account, an order
+AppendCancel = Callable[[OrganizationId, UUID, UUID], Awaitable[bool]]  # organization, account, order
 
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """An order that is looked up, and what was found."""
+    """An order that was looked up, and what its broker answered."""
 
     row: Row
     link: BrokerSession
@@ -112,8 +112,8 @@ class Reconciler:
         self._log.warning("execution watch failed", work=work, reason=reason_of(error))
 
     async def _poll(self) -> None:
-        """What is due, read in one transaction: look-ups, and once a second stale orders and used up rows. Each account
-        has look-ups of its own: a broker that is slow to answer keeps no other account waiting."""
+        """Reads in one transaction which look-ups are due, and once a second stale orders and used up rows. Look-ups
+        are limited by account, so that a slow broker delays no other account."""
         links, now = self._leases.links, self._clock.monotonic()
         free = [key for key, link in links.items() if link.is_up and self._lookups[key] < MAX_LOOKUPS]
         is_second = now - self._polled_seconds >= POLL_SECONDS - POLL_SLACK_SECONDS
@@ -164,14 +164,14 @@ class Reconciler:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _conclude(self, looked_up: LookupResult) -> None:
-        """Write down what was found; then what is still in doubt decides whether and when to look again."""
+        """Records what was found; what is still unresolved then decides whether and when to look again."""
         order_id, link, capabilities = looked_up.row["order_id"], looked_up.link, looked_up.capabilities
         async with self._pool.transaction(plans="by_key") as tx:
             (order,) = await store.lock_orders(tx, [order_id])
             recorded = [await self._recorder.record_in_tx(tx, link.account_ref, looked_up.events)]
             unresolved = _read_unresolved(await store.read_unresolved(tx, order_id))
             verdict = classify_lookup(unresolved, looked_up.order, looked_up.replaced, capabilities.lookup)
-            # Another look-up that ended or was planned meanwhile makes this answer an old one: only its events count.
+            # If another look-up ended or was planned meanwhile, this answer is outdated: only its events count.
             is_current = order["lookup_due_at"] == looked_up.row["lookup_due_at"]
             is_proved = is_current and verdict is Verdict.MISSING and (unresolved.absent_seconds or 0) >= PROOF_SECONDS
             delay = lookup_delay_seconds(verdict, unresolved) if is_current else None
@@ -181,7 +181,7 @@ class Reconciler:
                     recorded.append(await self._give_up(tx, looked_up, fact))
                 else:
                     await self._queue_again(tx, looked_up)
-                delay = LOOKUP_PAUSES_SECONDS[0] if fact else None  # another command may be in doubt still
+                delay = LOOKUP_PAUSES_SECONDS[0] if fact else None  # another command may still be unresolved
             if is_current:
                 is_absent = verdict in (Verdict.MISSING, Verdict.LOST) and not is_proved
                 await store.plan_lookup(tx, order_id, delay, is_absent)
@@ -202,7 +202,7 @@ class Reconciler:
         return recorded
 
     async def _queue_again(self, tx: Tx, looked_up: LookupResult) -> None:
-        """A CREATE that never arrived: it is claimed, checked and marked as if it were new."""
+        """Queues a CREATE that never arrived: it is claimed, checked and marked like a new one."""
         account_ref, order_id = looked_up.link.account_ref, looked_up.row["order_id"]
         await PoolTransaction(tx).run([store.unmarking_sent([(account_ref.account_id, looked_up.create_id)])])
         payload = {"seq": looked_up.row["create_seq"], "resend": True}
@@ -226,8 +226,8 @@ class Reconciler:
             self._alert("order_unknown", order_id, "command outcome not found")
 
     async def _cancel_resurrected(self, looked_up: LookupResult, found: OrderSnapshot) -> None:
-        """An order that was given up, and that the broker works: no action stands for this CANCEL, since its intent is
-        closed."""
+        """Cancels an order that was given up and that the broker works. No action is appended for this CANCEL, since
+        the intent is closed."""
         row = looked_up.row
         ticket = OrderTicket(
             client_order_id=client_order_id(self._make_id()),  # a new one each time: venues refuse a used one
@@ -248,8 +248,8 @@ class Reconciler:
         self._log.error(text, order=str(order_id))
 
     def _cancellable(self) -> list[UUID]:
-        """Accounts whose stale orders are cancelled next. Each that failed lately may take as long as a lock is waited
-        for: one of them a round, as the last, so that the others wait for one at most."""
+        """Accounts whose stale orders are cancelled next. One that failed lately may wait for a lock until its timeout:
+        each round has one of them, at its end, so that the others wait for one at most."""
         failed = [each for each in self._failed_accounts if each in self._leases.links]
         self._failed_accounts = failed[1:]
         return [*(each for each in self._leases.links if each not in failed), *failed[:1]]
@@ -275,11 +275,11 @@ class Reconciler:
             self._wakeup.set()
 
     async def _fail(self, link: BrokerSession, found: Sequence[Row]) -> None:
-        """Fails rows that have no attempt left, with what that means for their orders."""
+        """Fails rows that have no attempt left, and records the facts that end their commands."""
         account_ref, limit, ids = link.account_ref, self._limits.attempt_limit, {row["id"] for row in found}
         async with self._pool.transaction(plans="fresh") as tx:
             await store.lock_orders(tx, {row["order_key"] for row in found})
-            # Read again: what is known of them under their orders' locks counts.
+            # Read again, now under the orders' locks.
             rows = [
                 r for r in await store.used_up(tx, [account_ref.account_id], limit, CLAIM_SECONDS) if r["id"] in ids
             ]

@@ -1,5 +1,5 @@
-"""Writes down what brokers said and what became of commands: all that waits, of all accounts, in one transaction,
-together with the rows of the outbox. Never talks to a broker."""
+"""Records broker events and outcomes of commands: one transaction writes all waiting entries of all accounts together
+with their outbox rows. Never talks to a broker."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from uuid import UUID
@@ -32,15 +32,15 @@ from trading_intents.telemetry import Log, Metrics
 from trading_intents.trading import FrozenStruct
 
 CANCEL = "intent.cancel"
-# What a second try can mend: another transaction holds an order or a stream head, or has just made the same fact or
-# position.
+# Errors that a retry can resolve: another transaction holds an order or a stream head, or has just inserted the same
+# fact or position.
 LOCK_NOT_AVAILABLE, UNIQUE_VIOLATION = "55P03", "23505"
-# A batch that meets a held stream head is tried one organization at a time, one that meets a held order by accounts.
+# A batch that finds a stream head locked is split by organization, one that finds an order locked by account.
 LIMIT_LOCK_WAIT = Statement("SET LOCAL lock_timeout = '50ms'")
 
 
 class RecorderEntry(FrozenStruct, frozen=True):
-    """What is to be written together. A claimed `row` is completed, or with `failed_attempt` put back or failed."""
+    """Written as a whole. A claimed `row` is completed, or with `failed_attempt` put back or failed."""
 
     account_ref: AccountRef
     events: tuple[BrokerEvent, ...] = ()
@@ -50,12 +50,12 @@ class RecorderEntry(FrozenStruct, frozen=True):
     client_order_id: str = ""  # of the row's command
     is_unsent: bool = False  # its mark is taken back: it may be sent again
     is_unclear: bool = False  # its answer was lost
-    look_up: bool = False  # the order's state at the broker is in doubt
+    look_up: bool = False  # the order's state at the broker is unknown
 
 
 class RecorderResult(FrozenStruct, frozen=True):
-    """What became of an entry's row, None when its claim was lost and the entry with it; and the orders as they are now
-    that changed in its transaction."""
+    """The new status of an entry's row, None when its claim was lost and nothing of the entry was written; and the
+    current state of the orders that changed in its transaction."""
 
     status: Status | None
     orders: Mapping[UUID, BookedOrder]
@@ -80,7 +80,8 @@ class Recorder:
         )
 
     async def write(self, entry: RecorderEntry) -> RecorderResult:
-        """Unavailable: nothing was written. OutcomeUnknown: perhaps; writing it again changes nothing twice."""
+        """Raises Unavailable when nothing was written, OutcomeUnknown when it may have been; writing the entry again
+        changes nothing twice."""
         return await self._group.put(entry)
 
     async def close(self) -> None:
@@ -90,7 +91,7 @@ class Recorder:
     async def record_in_tx(
         self, tx: Tx, account_ref: AccountRef, events: Sequence[BrokerEvent], own: Sequence[PlatformFact] = ()
     ) -> RecordedAccount:
-        """The first statements of a transaction that `publish` and `notify_committed` must follow."""
+        """Runs the first statements of a transaction; `publish` and `notify_committed` must follow."""
         runner = PoolTransaction(tx)
         (recorded,), _ = await record(runner, [AccountRecording(account_ref, events, own)])
         await runner.run(write_statements([recorded]))
@@ -99,11 +100,11 @@ class Recorder:
         return recorded
 
     async def publish(self, tx: Tx, recorded: RecordedAccount) -> None:
-        """The last statements before the commit."""
+        """Runs the last statements before the commit."""
         await PoolTransaction(tx).run(publish_statements([recorded]))
 
     def notify_committed(self, recorded: RecordedAccount) -> None:
-        """After the commit."""
+        """Runs after the commit: wakes the stream and the reconciler, counts and logs."""
         if recorded.events:
             self._signals.notify(STREAM)
         for order_id in recorded.resurrected:
@@ -143,7 +144,7 @@ class Recorder:
             held = outbox.parse_locked(replies[0]) if rows else set()
             if any((row.id, row.token) not in held for row in rows):
                 if len(entries) > 1:
-                    raise _RowClaimLost  # each by itself
+                    raise _RowClaimLost  # the batch is split
                 return [RecorderResult(None, {})]
             cancelled = {order_id for each in recorded for order_id in each.cancelled}
             entries = [_make_due_now(entry, cancelled) for entry in entries]
@@ -196,11 +197,11 @@ class _StreamHeadHeld(StatementRefused):
 
 
 class _RowClaimLost(Exception):
-    """Of a row in the batch: it is another worker's by now."""
+    """Another worker has claimed a row of the batch."""
 
 
 def _recordings(entries: Sequence[RecorderEntry]) -> list[AccountRecording]:
-    """One of each account; an order whose row is put back is locked with the others."""
+    """One recording for each account; an order whose row is put back is locked with the others."""
     by_account: dict[UUID, list[RecorderEntry]] = {}
     for entry in entries:
         by_account.setdefault(entry.account_ref.account_id, []).append(entry)
@@ -216,8 +217,8 @@ def _recordings(entries: Sequence[RecorderEntry]) -> list[AccountRecording]:
 
 
 def _make_due_now(entry: RecorderEntry, cancelled: set[UUID]) -> RecorderEntry:
-    """A CANCEL that came meanwhile does not wait for the next attempt of what it cancels. It makes waiting rows due
-    under the order's lock, as this looks for it."""
+    """Makes the next attempt due at once if its order was cancelled meanwhile, so that the CANCEL behind it does not
+    wait. A CANCEL makes waiting rows due under the order's lock, which is held here as well."""
     failed_attempt = entry.failed_attempt
     if (
         failed_attempt is None

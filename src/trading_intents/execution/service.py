@@ -1,4 +1,4 @@
-"""All that a process runs to execute intents: built from its parts, started, drained."""
+"""Builds, starts and drains all that a process runs to execute intents."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ class Execution:
         open_transactions: Callable[[], GroupTransactions],
         reconcile_seconds: float,
     ) -> None:
-        """`settings` gives those of a broker."""
+        """`settings` gives a broker's settings by its name."""
         pool, clock, metrics, log = context.pool, context.clock, context.metrics, context.log
         limits = SendLimits(max_age_millis, context.attempt_limit)
         self._claim_wakeup, lookup_wakeup = Wakeup(), Wakeup()
@@ -85,7 +85,7 @@ class Execution:
         self._upkeep = asyncio.create_task(keep_up(Queue.INTENTS, context.pool, context.metrics, context.log))
 
     async def stop(self, limit_seconds: float) -> None:
-        """Claims end first, then links are closed and leases given back. May be repeated."""
+        """Stops claiming first, then closes sessions and gives leases back. May be called again."""
         await self._dispatcher.stop(limit_seconds)
         if self._upkeep:
             self._upkeep.cancel()

@@ -22,8 +22,8 @@ async def lock_orders(tx: Tx, order_ids: Collection[UUID]) -> list[Row]:
 
 
 def lock_claimed_orders(token: UUID) -> Statement:
-    """Of the rows that were claimed with this token; an order that another transaction holds is left out, so that who
-    holds an order and waits for a row never waits for us."""
+    """Locks the orders of the rows that were claimed with this token, without those that another transaction holds:
+    a transaction that holds an order and waits for a row must not wait for us."""
     return Statement(
         """
         SELECT order_id FROM orders
@@ -35,7 +35,7 @@ def lock_claimed_orders(token: UUID) -> Statement:
 
 
 class ClaimedCommand(NamedTuple):
-    """A claimed row, its order, and what decides whether it is sent: as texts of PostgreSQL. `claim_millis` is None
+    """A claimed row, its order, and all that decides whether it is sent, as PostgreSQL's texts. `claim_millis` is None
     when the account's lease is not ours any more."""
 
     row_id: str
@@ -55,8 +55,8 @@ class ClaimedCommand(NamedTuple):
     now: str
     age_millis: str
     claim_millis: str | None
-    sends: str  # that are marked
-    is_open: str  # whether nobody wrote down what came of the last of them
+    sends: str  # attempts that are marked
+    is_open: str  # whether the last attempt's outcome is not recorded
     is_resend: str
     acknowledged: str
     account_disabled: str
@@ -105,7 +105,7 @@ _READ_CLAIMED = f"""
 
 
 def read_claimed(token: UUID, worker_id: UUID, lease_tokens: Mapping[str, int]) -> Statement:
-    """What was claimed with this token, read under the locks of its orders."""
+    """Reads the commands that were claimed with this token, under the locks of their orders."""
     return Statement(
         _READ_CLAIMED,
         (
@@ -124,7 +124,7 @@ def parse_claimed(reply: Reply) -> list[ClaimedCommand]:
 
 
 def mark_sent(commands: Sequence[tuple[ClaimedCommand, str]]) -> Statement:
-    """Each with its client order id. From here on it may have been sent."""
+    """Marks commands, each with its client order id: once this has committed, they may have been sent."""
     values = [
         (c.account_id, client_order_id, c.organization_id, c.order_id, c.seq, ACTION_TYPES[c.event_type])
         for c, client_order_id in commands
@@ -142,7 +142,7 @@ def mark_sent(commands: Sequence[tuple[ClaimedCommand, str]]) -> Statement:
 
 
 def unmarking_sent(commands: Sequence[tuple[UUID, str]]) -> Statement:
-    """Each by account and client order id: provably nothing of it reached the broker."""
+    """Takes marks back, by account and client order id: the broker provably received nothing."""
     return Statement(
         f"UPDATE commands c SET sent_at = NULL, unclear_at = NULL {_BY_NAME}",  # noqa: S608 - our own
         _names(commands),
@@ -150,7 +150,7 @@ def unmarking_sent(commands: Sequence[tuple[UUID, str]]) -> Statement:
 
 
 def marking_unclear(commands: Sequence[tuple[UUID, str]]) -> Statement:
-    """Each by account and client order id: its answer was lost."""
+    """Marks commands whose answer was lost, by account and client order id."""
     return Statement(
         f"""
         UPDATE commands c SET unclear_at = clock_timestamp(), sent_at = coalesce(sent_at, clock_timestamp())
@@ -172,7 +172,7 @@ def _names(commands: Sequence[tuple[UUID, str]]) -> tuple[str, str]:
 
 
 def looking_up(order_ids: Collection[UUID], seconds: float) -> Statement:
-    """Begin to look these up, or begin anew."""
+    """Starts look-ups of these orders, or starts them again."""
     return Statement(
         """
         UPDATE orders
@@ -288,7 +288,7 @@ _UNRESOLVED = f"""
 
 
 async def due_lookups(tx: Tx, account_ids: Sequence[UUID], limit: int) -> list[Row]:
-    """Of each account the first ones, so many at most."""
+    """The orders of each account that are due first, so many at most."""
     return await tx.fetch(
         f"""
         {_UNRESOLVED} WHERE o.order_id = ANY (ARRAY (
@@ -306,14 +306,14 @@ async def due_lookups(tx: Tx, account_ids: Sequence[UUID], limit: int) -> list[R
 
 
 async def read_unresolved(tx: Tx, order_id: UUID) -> Row:
-    """Of an order that is locked."""
+    """Reads what is unresolved of a locked order."""
     row = await tx.fetchrow(f"{_UNRESOLVED} WHERE o.order_id = $1", order_id)
     assert row is not None
     return row
 
 
 async def plan_lookup(tx: Tx, order_id: UUID, after_seconds: float | None, is_absent: bool) -> None:
-    """The next look-up (None: none), and whether the command in doubt was now found not to have arrived."""
+    """Sets the next look-up (None: none), and whether this one found that the unresolved command never arrived."""
     await tx.execute(
         """
         UPDATE orders
@@ -329,7 +329,7 @@ async def plan_lookup(tx: Tx, order_id: UUID, after_seconds: float | None, is_ab
 
 
 async def clear_unclear(tx: Tx, account_id: UUID, client_order_id: str) -> None:
-    """Of all attempts at the command."""
+    """Clears the mark of all attempts at the command."""
     await tx.execute(
         """
         UPDATE commands SET unclear_at = NULL FROM commands c
@@ -342,7 +342,7 @@ async def clear_unclear(tx: Tx, account_id: UUID, client_order_id: str) -> None:
 
 
 async def queue_behind(tx: Tx, order_id: UUID) -> None:
-    """The order's CREATE was just put into the queue again: what waits behind it goes to the end."""
+    """Moves the order's other waiting rows behind its CREATE, which was just queued again."""
     await tx.execute(
         """
         UPDATE outbox SET id = DEFAULT
@@ -353,7 +353,7 @@ async def queue_behind(tx: Tx, order_id: UUID) -> None:
 
 
 async def stale_orders(tx: Tx, account_ids: Sequence[UUID], again_seconds: float, limit: int) -> list[Row]:
-    """Orders that have worked longer than their symbol allows, from the action they reflect, with no CANCEL lately."""
+    """Orders that worked longer than their symbol allows since the action they reflect, without a recent CANCEL."""
     return await tx.fetch(
         """
         SELECT o.order_id, o.account_id, o.organization_id
@@ -378,7 +378,7 @@ async def stale_orders(tx: Tx, account_ids: Sequence[UUID], again_seconds: float
 
 
 async def used_up(tx: Tx, lanes: Sequence[UUID], attempt_limit: int, claim_seconds: float) -> list[Row]:
-    """Rows that are to fail: no attempt is left, and nobody is at the last one."""
+    """Rows that are to fail: no attempt is left, and no worker runs the last one."""
     return await tx.fetch(
         """
         SELECT r.id, r.order_key, r.lane, r.event_type, a.action_id,

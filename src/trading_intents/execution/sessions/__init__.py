@@ -1,1 +1,1 @@
-"""Which accounts this process works, and its links to their brokers."""
+"""Leases of accounts, and the broker sessions of those that this process holds."""

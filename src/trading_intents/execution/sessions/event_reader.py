@@ -1,5 +1,5 @@
-"""What a broker tells over a link is buffered and written down, and reconciled with a snapshot of all that it has. It
-never sends anything."""
+"""Buffers and records the events of one broker session, and reconciles the account with the broker's snapshots. Never
+sends a command."""
 
 import asyncio
 from collections import defaultdict
@@ -26,17 +26,17 @@ from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.trading import amount_text
 
-MAX_OPENING = 8  # links; with thousands of accounts everything else must go on
+MAX_OPENING = 8  # sessions; thousands that open at once would starve the rest of the process
 SNAPSHOT_SECONDS = 10.0
-MAX_BUFFERED = 1_000  # events; then the broker's own iterator waits, and tells of a gap if it cannot
+MAX_BUFFERED = 1_000  # events; then the broker's iterator waits, and reports a gap if it cannot
 MAX_EVENTS = 100  # in a transaction
-SEEN_MARGIN = timedelta(seconds=30)  # clocks differ, and an execution can be told late
+SEEN_MARGIN = timedelta(seconds=30)  # clocks differ, and a broker may report an execution late
 WRITE_PAUSE_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class SessionDependencies:
-    """What every link of a process is built from. `states_changed` is set whenever a link's state is another. Every
+    """What every session of a process is built from. A session sets `states_changed` when its state changes. Every
     `reconcile_seconds` the open orders of an account are compared with its broker's."""
 
     pool: Pool
@@ -78,7 +78,7 @@ class EventReader:
         self._reading: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """From here on what comes in is buffered."""
+        """Begins to buffer events."""
         self._reading = asyncio.create_task(self._read())
 
     async def close(self) -> None:
@@ -87,7 +87,7 @@ class EventReader:
             await asyncio.gather(self._reading, return_exceptions=True)
 
     async def listen(self) -> None:
-        """Until the stream ends."""
+        """Records buffered events until the stream ends."""
         while True:
             received = [await self._buffer.get()]
             self._on_event()
@@ -109,22 +109,22 @@ class EventReader:
                         await self.reconcile()
 
     async def reconcile_open(self) -> None:
-        """A broker may have dropped an event in silence: only then does this find anything."""
+        """Reconciles an account with open orders: it finds events that the broker dropped without telling."""
         async with self._dependencies.pool.transaction(read_only=True) as tx:
             has_open_orders = await execution_store.has_open_orders(tx, self._account_ref.account_id)
         if has_open_orders:
             await self.reconcile(is_back=False)
 
     async def reconcile(self, is_back: bool = True) -> None:
-        """Everything that the broker has, by the same way as what it streams; what it should have and has not is looked
-        up. A broker that can tell all that is well. `is_back`: it may not have been able to until now."""
+        """Records a snapshot like streamed events, and looks up open orders that the snapshot should have and lacks.
+        A broker that gives a complete snapshot is healthy. `is_back`: it may have been unreachable until now."""
         async with self._dependencies.pool.transaction(read_only=True) as tx:
             seen_at = await store.read_seen(tx, self._account_ref.account_id)
         async with asyncio.timeout(SNAPSHOT_SECONDS):
             snapshot = await self._broker.snapshot(seen_at - SEEN_MARGIN)
         told = [event for order in snapshot.open_orders for event in order.events]
         await self._write_all([*told, *snapshot.executions])
-        # After the executions, which the positions count.
+        # After the executions, which the positions include.
         await self._write_all(await self._open_positions(snapshot))
         clients = [sanitize_id(order.client_order_id) for order in snapshot.open_orders if order.client_order_id]
         numbers = [sanitize_id(order.broker_order_id) for order in snapshot.open_orders]
@@ -133,7 +133,7 @@ class EventReader:
         self._on_healthy()
 
     async def _open_positions(self, snapshot: AccountSnapshot) -> list[BrokerEvent]:
-        """The snapshot's positions. The account's first ones say what it held before us."""
+        """The snapshot's positions. Those of the account's first snapshot set its opening positions."""
         if snapshot.positions is None:
             return []
         async with self._dependencies.pool.transaction(plans="by_key") as tx:
@@ -155,7 +155,7 @@ class EventReader:
             await self._write(tuple(events[start : start + MAX_EVENTS]))
 
     async def _write(self, events: tuple[BrokerEvent, ...]) -> None:
-        """Goes on while the database is away; an event that cannot be written for itself is left out, loudly."""
+        """Retries while the database is unavailable; an event that cannot be written is left out, with an alert."""
         while True:
             try:
                 await self._dependencies.recorder.write(RecorderEntry(self._account_ref, events))

@@ -1,5 +1,4 @@
-"""Which accounts this process works: leases renewed, taken, spread over the workers and given back. While one is held
-its account has a link."""
+"""Renews, takes, balances and gives back the leases of this process. An account whose lease it holds has a session."""
 
 import asyncio
 import math
@@ -23,12 +22,12 @@ from trading_intents.trading import Environment
 
 RENEW_SECONDS = 1.5
 RENEW_LIMIT_SECONDS = 1.0
-BALANCE_SECONDS = 3.0  # woken by every change that we hear of
+BALANCE_SECONDS = 3.0  # at most; every notified change wakes it
 RETRY_SECONDS = 0.2
-GUARD_SECONDS = 0.5  # a lease that ends so soon is not worked with any more
+GUARD_SECONDS = 0.5  # a lease that expires sooner is not used for claims
 MIN_PAUSE_SECONDS = 0.05
 SEEN_SECONDS = 10.0
-TELL_PAUSE_SECONDS = 0.02  # so that many links that change together are one statement
+TELL_PAUSE_SECONDS = 0.02  # so that changes of many sessions become one statement
 MAX_TAKEN = 500  # at a time
 MAX_GIVEN = 100  # at a time, to workers that have fewer
 BROKERLESS_ROWS = 100  # of an account
@@ -73,7 +72,7 @@ class Leases:
         self._wakeup.set()
 
     def claimable(self) -> list[Claimable]:
-        """What may be claimed now, by what each link can do. Rows that need no broker are looked for once a second."""
+        """What may be claimed now, by what each session can send; rows that need no broker once a second."""
         now = self._dependencies.clock.monotonic()
         if now > self._valid_until - GUARD_SECONDS:
             return []
@@ -94,7 +93,7 @@ class Leases:
         return found
 
     async def close(self, limit_seconds: float) -> None:
-        """Everything is free for the others at once."""
+        """Closes all sessions and retires the worker, which frees all its leases at once."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -114,7 +113,7 @@ class Leases:
                 async with asyncio.timeout(RENEW_LIMIT_SECONDS), self._dependencies.pool.transaction() as tx:
                     is_alive = await store.renew(tx, self.worker_id)
                     if not is_alive:
-                        # Renewed too late, or never yet: whoever took our leases must not meet us under the same name.
+                        # Expired, or never enlisted. Take a new worker id: others may hold leases under the old one.
                         worker_id = self._make_id()
                         await store.enlist(tx, worker_id)
             except Exception as error:
@@ -187,7 +186,7 @@ class Leases:
         self._dependencies.states_changed.set()
 
     def _close(self, link: BrokerSession, give_back: bool) -> None:
-        """No more is claimed for it from here on; the rest follows once its calls are over."""
+        """Ends claims for the session at once; closes it and gives its lease back when its calls are over."""
         account_id, worker_id = link.account_ref.account_id, self.worker_id
         del self.links[account_id]
         self._reported.pop(account_id, None)
@@ -202,7 +201,7 @@ class Leases:
         task.add_done_callback(self._closing.discard)
 
     async def _give_back(self, account_id: UUID, worker_id: UUID) -> None:
-        """Until it is done: what is held and not worked on would be nobody's."""
+        """Retries until it is done: no worker could work an account whose lease stays held."""
         while worker_id == self.worker_id:
             try:
                 async with self._dependencies.pool.transaction() as tx:
@@ -215,7 +214,7 @@ class Leases:
         self._dependencies.signals.notify(CHANNEL)
 
     async def _tell(self) -> None:
-        """Keeps the accounts' `connection` as the links are."""
+        """Writes the accounts' `connection` whenever a session's state changes."""
         while True:
             await self._dependencies.states_changed.wait()
             self._dependencies.states_changed.clear()
@@ -246,7 +245,7 @@ class Leases:
 
 
 def _claimable(links: Sequence[BrokerSession], where: str = "true", slots: int | None = None) -> Claimable:
-    """With these `slots`, where no broker's are needed."""
+    """`slots` replaces the sessions' free slots for rows that need no broker."""
     return Claimable(
         {link.account_text: slots or link.free_slots for link in links},
         {link.account_text: link.token for link in links},

@@ -1,5 +1,5 @@
-"""One account's link to its broker: opened, reconciled, listened to, and opened again when it ends. Commands go through
-it; it never decides which."""
+"""Opens one account's session with its broker, reconciles and follows it, and opens it again when it ends. Sends the
+commands that it is given; never decides which."""
 
 import asyncio
 import contextlib
@@ -36,20 +36,20 @@ OPEN_SECONDS = 10.0
 CLOSE_SECONDS = 2.0
 LOOKUP_SECONDS = 3.0
 MAX_REMEMBERED = 1_000
-# Before the link is opened again, and between snapshots while the broker is in doubt.
+# Before the session is opened again, and between snapshots while the breaker is open.
 PAUSES_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 NO_CREDENTIAL = frozenset({ConnectionState.CREDENTIAL_MISSING, ConnectionState.CREDENTIAL_REJECTED})
 
 
 @dataclass(frozen=True, slots=True)
 class _SessionSetup:
-    """What a link is opened with; when it is another, the link is opened anew."""
+    """What a session is opened with; when it changes, the session is opened anew."""
 
     external_account_id: str | None
     closed: bool
     sealed_id: UUID | None
     credential_id: UUID | None
-    sealed: bytes | None = field(compare=False)  # one that is only wrapped anew is the same
+    sealed: bytes | None = field(compare=False)  # re-wrapping a secret does not change it
 
 
 class BrokerSession:
@@ -59,8 +59,8 @@ class BrokerSession:
         self.integration: Integration | None = dependencies.brokers.integration(account_ref.broker)
         self.state = ConnectionState.DISCONNECTED
         self.is_closed = False  # the account is, for good
-        self.has_events = False  # anything since it was last asked
-        self._answers: dict[str, BrokerEvent] = {}  # what answers told lately: most of what the stream tells too
+        self.has_events = False  # since they were last marked as seen
+        self._answers: dict[str, BrokerEvent] = {}  # events of recent answers, which the stream mostly repeats
         self.breaker = Breaker()
         self.budget = Budget(self.integration.capabilities.requests_per_minute if self.integration else None)
         self.in_flight = 0  # commands that are marked, and not recorded yet
@@ -68,14 +68,14 @@ class BrokerSession:
         self._calls = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._wakeup = asyncio.Event()  # the account changed, or the broker is in doubt
+        self._wakeup = asyncio.Event()  # the account changed, or the breaker opened
         self._refreshed = False
         self._logged: tuple[str, str] | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
     def free_slots(self) -> int:
-        """A command holds one from before its send is marked: what waits for the broker may still be given up."""
+        """A command takes its slot before its send is marked: one that waits for a slot can still be given up."""
         return (self.integration.capabilities.calls_at_once if self.integration else 1) - self.in_flight
 
     @property
@@ -95,7 +95,7 @@ class BrokerSession:
         self._wakeup.set()
 
     async def close(self, limit_seconds: float) -> None:
-        """Once the calls under way are over."""
+        """Waits for the calls under way, up to the limit, and then ends the session."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_seconds):
                 await self._idle.wait()
@@ -104,7 +104,7 @@ class BrokerSession:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def call(self, command: CommandKind, ticket: OrderTicket, deadline: float) -> CommandResult:
-        """Whatever goes wrong once the broker was called is UNKNOWN."""
+        """Every error after the broker was called becomes UNKNOWN."""
         broker, clock = self._broker, self._dependencies.clock
         left_seconds = deadline - clock.monotonic()
         if broker is None or left_seconds <= 0:
@@ -125,7 +125,7 @@ class BrokerSession:
         return result
 
     def remember(self, events: Iterable[BrokerEvent]) -> None:
-        """An answer has told them: its writing takes care of them."""
+        """Keeps events of an answer, which its entry records, so that the stream's copies are skipped."""
         for event in events:
             self._answers[event.dedupe_key] = event
         while len(self._answers) > MAX_REMEMBERED:
@@ -191,7 +191,7 @@ class BrokerSession:
             await self._back_off(None if state in NO_CREDENTIAL or self.is_closed else pause_seconds)
 
     def _log_once(self, text: str, reason: str) -> None:
-        """Once, for a broker that stays away."""
+        """Logs the same failure only once while it repeats."""
         if (text, reason) != self._logged:
             self._logged = text, reason
             self._dependencies.log.warning(text, **self._log_fields(), reason=reason)
@@ -200,7 +200,7 @@ class BrokerSession:
         return {"broker": self.account_ref.broker, "account": str(self.account_ref.account_id)}
 
     async def _back_off(self, limit_seconds: float | None) -> None:
-        """Until the account changes, if not until then."""
+        """Waits until the account changes, at most this long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_seconds):
                 while not self._refreshed:
@@ -208,7 +208,7 @@ class BrokerSession:
                     await self._wakeup.wait()
 
     async def _run_session(self) -> ConnectionState:
-        """From opening the link to its end; gives the state that it leaves behind."""
+        """Opens the session and runs it to its end; gives the connection state that follows."""
         self._refreshed = False
         setup = await self._read()
         self.is_closed = setup.closed
@@ -254,7 +254,7 @@ class BrokerSession:
         )
 
     async def _listen(self, broker: BrokerAdapter, setup: _SessionSetup) -> None:
-        """Reconcile while what comes in is buffered, then write down what comes, until the stream ends."""
+        """Reconciles while events are buffered, then records events until the stream ends."""
         reader = EventReader(
             self.account_ref, broker, self._dependencies, self._is_unseen, self._on_event, self._on_healthy
         )
@@ -281,8 +281,8 @@ class BrokerSession:
             self._dependencies.states_changed.set()
 
     async def _supervise(self, reader: EventReader, setup: _SessionSetup) -> None:
-        """Until the account is another; meanwhile a broken broker is asked whether it is well again, and open orders
-        are reconciled now and then."""
+        """Runs until the account or its credential changes. Meanwhile takes snapshots while the breaker is open, and
+        reconciles open orders at intervals."""
         failures, clock, interval_seconds = 0, self._dependencies.clock, self._dependencies.reconcile_seconds
         due_seconds = clock.monotonic() + first_reconcile_seconds(self.account_ref.account_id, interval_seconds)
         while True:
@@ -315,7 +315,7 @@ class BrokerSession:
 
 
 async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
-    """Runs them until the first one ends or fails."""
+    """Runs the coroutines until the first one ends or fails."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -328,5 +328,5 @@ async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
 
 
 def _explain(error: Exception) -> str:
-    """A broker's own errors are scrubbed; what another says may hold anything."""
+    """The text of a broker's error, which adapters scrub; of any other error only what may be kept."""
     return str(error) if isinstance(error, BrokerUnavailable) else reason_of(error)

@@ -8,9 +8,9 @@ from trading_intents.accounts.model import ConnectionState
 from trading_intents.storage.database import Row, Tx
 
 LEASE_SECONDS = 5.0
-# A worker that is long gone is forgotten; by then nobody can mistake its leases for living ones.
+# A worker that expired longer ago is deleted: by then its leases cannot be mistaken for valid ones.
 FORGET_SECONDS = 60.0
-TAKING_LOCK = 7469010  # of the advisory kind
+TAKING_LOCK = 7469010  # an advisory lock
 
 
 async def enlist(tx: Tx, worker_id: UUID) -> None:
@@ -28,7 +28,7 @@ async def enlist(tx: Tx, worker_id: UUID) -> None:
 
 
 async def renew(tx: Tx, worker_id: UUID) -> bool:
-    """False: too late, everything that it leased is free."""
+    """False: the worker's leases have expired."""
     tag = await tx.execute(
         """
         UPDATE workers SET expires_at = clock_timestamp() + make_interval(secs => $2)
@@ -41,7 +41,7 @@ async def renew(tx: Tx, worker_id: UUID) -> bool:
 
 
 async def survey(tx: Tx) -> Row:
-    """How many accounts need a worker, how many of these there are, and when the first of them may be gone."""
+    """Counts accounts that need a worker and workers, and says when the first worker may expire."""
     row = await tx.fetchrow(
         """
         SELECT (
@@ -58,7 +58,7 @@ async def survey(tx: Tx) -> Row:
 
 
 async def take(tx: Tx, worker_id: UUID, most: int) -> list[Row] | None:
-    """Leases that nobody holds, of accounts that are open or have rows left. None: another worker is just taking."""
+    """Takes free leases of accounts that are open or have rows left. None: another worker is taking leases now."""
     if not await tx.fetchval("SELECT pg_try_advisory_xact_lock($1)", TAKING_LOCK):
         return None
     return await tx.fetch(
@@ -95,12 +95,12 @@ async def give_back(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> Non
 
 
 async def retire(tx: Tx, worker_id: UUID) -> None:
-    """All that it leased is free at once."""
+    """Removes the worker, which frees all its leases."""
     await tx.execute("DELETE FROM workers WHERE id = $1", worker_id)
 
 
 async def changed_links(tx: Tx, worker_id: UUID) -> list[UUID]:
-    """Accounts of ours whose link must look at its account or credential again."""
+    """This worker's accounts whose session must read its account or credential again."""
     rows = await tx.fetch(
         """
         UPDATE leases l SET generation = a.link_generation FROM accounts a
@@ -113,7 +113,7 @@ async def changed_links(tx: Tx, worker_id: UUID) -> list[UUID]:
 
 
 async def forget_closed(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> list[UUID]:
-    """Those of the closed accounts that have nothing left to do need no lease any more."""
+    """Removes the leases of closed accounts that have no row left; gives those accounts."""
     rows = await tx.fetch(
         """
         DELETE FROM leases l
@@ -129,7 +129,7 @@ async def forget_closed(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) ->
 
 
 async def show_connections(tx: Tx, worker_id: UUID, states: Mapping[UUID, ConnectionState]) -> None:
-    """What is not ours any more is another's to tell."""
+    """Writes the states of accounts whose lease this worker holds."""
     await tx.execute(
         """
         UPDATE accounts a SET connection = s.connection
@@ -143,7 +143,7 @@ async def show_connections(tx: Tx, worker_id: UUID, states: Mapping[UUID, Connec
 
 
 async def read_link(tx: Tx, account_id: UUID) -> Row:
-    """What a link is made from."""
+    """Reads what a session is opened with."""
     row = await tx.fetchrow(
         """
         SELECT a.external_account_id, a.closed_at IS NOT NULL AS closed, s.id AS sealed_id, s.credential_id, s.sealed
@@ -159,7 +159,7 @@ async def read_link(tx: Tx, account_id: UUID) -> Row:
 
 
 async def read_seen(tx: Tx, account_id: UUID) -> datetime:
-    """Up to when the account's executions are recorded, as far as we know."""
+    """The time up to which the account's executions are known to be recorded."""
     seen_at: datetime = await tx.fetchval(
         """
         SELECT coalesce(l.seen_at, a.created_at) FROM accounts a LEFT JOIN leases l ON l.account_id = a.id
@@ -211,7 +211,7 @@ async def held_symbols(tx: Tx, account_id: UUID) -> list[str]:
 
 
 async def claim_openings(tx: Tx, account_id: UUID, organization_id: UUID) -> bool:
-    """Whether the account's opening positions are to be set now: once, ever."""
+    """True once for each account: its opening positions are to be set now."""
     claimed = await tx.fetchval(
         """
         INSERT INTO position_openings (account_id, organization_id, opened_at) VALUES ($1, $2, clock_timestamp())
