@@ -51,5 +51,5 @@ async def reload_settings(connection: Any) -> None:
 
 
 async def lock_advisory(tx: Tx, number: int) -> None:
-    """Until the transaction ends."""
+    """Waits for the lock and holds it until the transaction ends."""
     await tx.execute("SELECT pg_advisory_xact_lock($1)", number)

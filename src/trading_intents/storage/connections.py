@@ -9,9 +9,9 @@ from typing import Any
 import asyncpg
 
 CLOSE_LIMIT_SECONDS = 5.0
-# Made at once. A crowd that starts together is served by what the first of it give back, long before each had its own.
+# Opened at once. When many callers start together, most are served by a connection that an earlier one gives back.
 MAKING_LIMIT = 2
-IDLE_LIMIT_SECONDS = 300.0  # older ones may have been forgotten by what lies between us and the server
+IDLE_LIMIT_SECONDS = 300.0  # a firewall or proxy may have dropped connections that were idle for longer
 
 # Element types by name, with PostgreSQL's own numbers of their arrays and of themselves, which are the same everywhere.
 _ARRAYS = {
@@ -27,7 +27,7 @@ _ARRAYS = {
 
 
 def register_array_types(connection: Any) -> None:
-    """Tell the driver what these are. Else it asks, for each of them on each new connection: 10 ms of the server's."""
+    """Registers these types. Else the driver asks the server for each on each new connection, which takes 10 ms."""
     connection._protocol.get_settings().register_data_types(
         [
             {
@@ -63,7 +63,7 @@ class ConnectionPool:
             return self._most_recent() or await self._made(limit_seconds)
 
     def give_back(self, connection: Any) -> None:
-        """Whoever doubts its state has terminated it."""
+        """Takes a connection back; a caller that does not know its state terminates it before."""
         if self._closing or connection.is_closed():
             connection.terminate()
         else:
@@ -71,7 +71,7 @@ class ConnectionPool:
         self._permits.release()
 
     async def close(self) -> None:
-        """Wait for those at work, then close all; one that stays out is terminated when it is given back."""
+        """Waits for connections in use, then closes all; one still in use is terminated when it is given back."""
         self._closing = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_LIMIT_SECONDS):
@@ -81,7 +81,7 @@ class ConnectionPool:
             connection, _ = self._idle.pop()
             with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
                 await connection.close(timeout=CLOSE_LIMIT_SECONDS)
-        await asyncio.sleep(0)  # those that were terminated let go of their sockets in the loop's next turn
+        await asyncio.sleep(0)  # terminated connections close their sockets in the loop's next iteration
 
     def _most_recent(self) -> Any:
         oldest = asyncio.get_running_loop().time() - IDLE_LIMIT_SECONDS
@@ -102,7 +102,7 @@ class ConnectionPool:
 
 
 class PoolQuota:
-    """Some of the connections, and never more of them at once."""
+    """A limited share of a pool's connections."""
 
     def __init__(self, connections: "ConnectionPool | PoolQuota", size: int) -> None:
         self._connections, self.size = connections, size

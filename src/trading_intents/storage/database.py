@@ -17,12 +17,12 @@ from trading_intents.telemetry import Log, Metrics
 OWNER_ROLE, SERVICE_ROLE, WORKER_ROLE = "ti_owner", "ti_service", "ti_worker"
 OLDEST_SERVER_VERSION = 150_000
 TRANSACTION_TIMEOUT_VERSION = 170_000  # the first server version that has it
-# A caller is told within 3 s that the database is away: acquiring and beginning together stay below that.
+# Callers learn within 3 s that the database is unavailable: acquire and BEGIN together take less.
 ACQUIRE_LIMIT_SECONDS = 2.0
 BEGIN_LIMIT_SECONDS = 0.9
 COMMAND_LIMIT_SECONDS = 2.5
 ROLLBACK_LIMIT_SECONDS = 1.0
-# In this order: a command that waits for a lock outlives the idle transaction that holds it, and is served.
+# In this order: an idle transaction is killed before the commands that wait for its locks time out.
 IDLE_LIMIT_SECONDS = 2.2
 LOCK_LIMIT_SECONDS = 2.4
 CONNECTION_CHECK_SECONDS = 0.5
@@ -131,7 +131,7 @@ class Pool:
         return self._connections.size
 
     def share(self) -> "Pool":
-        """Half of the connections: those who take all of it leave the others enough."""
+        """A quota of half the connections: callers that use all of it leave the other half free."""
         return Pool(PoolQuota(self._connections, max(1, self._connections.size // 2)), self._role, self._metrics)
 
     @contextlib.asynccontextmanager
@@ -189,7 +189,7 @@ class Pool:
             connection = await self._connections.take(ACQUIRE_LIMIT_SECONDS)
         except CANNOT_CONNECT as error:
             if not isinstance(error, (TimeoutError, asyncpg.InsufficientResourcesError)):
-                # A crowd that knocks without pause keeps a recovering server from its work.
+                # Pause between reconnects so that a recovering server is not flooded.
                 self._away_until_seconds = now() + RECONNECT_PAUSE_SECONDS
             raise Unavailable("the database cannot be reached") from error
         self._in_use.inc()
@@ -202,7 +202,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """`stream` acts as the service, on connections of its own: reading history must not keep requests waiting."""
+    """`stream` has the service's role and connections of its own, so that reading history delays no request."""
 
     service: Pool
     stream: Pool
@@ -293,7 +293,7 @@ async def _init_session(connection: Any, role: str) -> None:
 
 
 async def read_login(connection: Any, setting: str) -> str:
-    """Its name. A superuser is refused: it could leave the role that it becomes, and no policy holds it."""
+    """Gives the login's name. A superuser is refused: it could leave its role, and row-level security ignores it."""
     row = await connection.fetchrow(
         "SELECT rolname::text AS name, rolsuper AS is_superuser FROM pg_roles WHERE rolname = session_user"
     )
@@ -308,7 +308,7 @@ async def read_login(connection: Any, setting: str) -> str:
 
 
 async def show_organizations(tx: Tx, organizations: Sequence[UUID]) -> None:
-    """From here on the transaction sees the tenant rows of these: for one that makes the organization itself."""
+    """Lets the transaction see the rows of these tenants: for one that creates the organization itself."""
     ids = ",".join(organization.hex for organization in organizations)
     await tx.execute("SELECT set_config('trading_intents.organizations', $1, true)", f"{{{ids}}}")
 
@@ -371,7 +371,7 @@ async def _commit(connection: Any, read_only: bool) -> None:
 
 
 async def _to_the_end(connection: Any, command: str, limit_seconds: float) -> str:
-    """A caller that is cancelled waits for the command; if it does not even do that, the connection is not reused."""
+    """Lets the command finish if the caller is cancelled; if that is not waited for, the connection is not reused."""
     task: asyncio.Task[str] = asyncio.ensure_future(connection.execute(command, timeout=limit_seconds))
     try:
         return await asyncio.shield(task)

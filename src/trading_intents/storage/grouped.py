@@ -1,5 +1,5 @@
-"""Group commits: what waits is worked on together, in transactions whose reads leave together, and whose writes leave
-with COMMIT. Knows no table."""
+"""Group commits: items that wait are written in one transaction, whose reads are one round trip, and whose writes and
+COMMIT another. Knows no table."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ BEGIN, COMMIT, ROLLBACK = Statement("BEGIN"), Statement("COMMIT"), Statement("RO
 
 
 class StatementRunner(Protocol):
-    """An open transaction that statements can be run in; those that are to run in any of them tell texts alone."""
+    """An open transaction that runs statements. A statement for every kind of it returns texts only."""
 
     async def run(self, statements: Sequence[Statement]) -> list[Reply]: ...
 
@@ -48,14 +48,14 @@ class PoolTransaction:
 
 
 class PipelinedTransaction:
-    """Stays on one connection, as its locks do."""
+    """A transaction on one pipelined connection."""
 
     def __init__(self, link: PipelineConnection) -> None:
         self._link = link
         self.has_begun = self.has_ended = False
 
     async def run(self, statements: Sequence[Statement]) -> list[Reply]:
-        """One round trip. Refused: the transaction is lost, and nothing was recorded."""
+        """Runs statements in one round trip. StatementRefused: the transaction is over, and nothing was recorded."""
         try:
             if self.has_begun:
                 return await self._link.run(statements)
@@ -65,7 +65,7 @@ class PipelinedTransaction:
             raise Unavailable("the connection to the database was lost; nothing was recorded") from None
 
     async def commit(self, statements: Sequence[Statement] = ()) -> list[Reply]:
-        """The last round trip. OutcomeUnknown: the connection was lost, perhaps after the commit."""
+        """Runs the last statements and COMMIT. OutcomeUnknown: the connection was lost, perhaps after the commit."""
         if self._link.lost:
             raise Unavailable("the connection to the database was lost; nothing was recorded")
         begin = () if self.has_begun else (BEGIN,)
@@ -80,7 +80,7 @@ class PipelinedTransaction:
 
 
 class GroupTransactions:
-    """One transaction at a time: whoever comes meanwhile waits, and joins the next group."""
+    """Runs one transaction at a time on its own connection."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline, self._turn = pipeline, asyncio.Lock()
@@ -108,9 +108,9 @@ class GroupTransactions:
 
 
 class GroupCommit(Generic[Item, Result]):
-    """While a batch is worked on the next one gathers. A batch that fails is tried once more, item by item: a bad item
-    harms no other, and a prepared statement that was refused is gone with its connection. Not so when the database is
-    away, or when the commit's outcome is unknown. Bounded by its callers, each of whom waits."""
+    """Collects items while a batch is written. A batch that fails is retried item by item, so that a bad item fails
+    alone, and on a new connection, without its prepared statements. It is not retried when the database is unavailable
+    or the commit's outcome unknown. Its size is bounded by its callers, each of which waits."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class GroupCommit(Generic[Item, Result]):
                     await self._settle([each], is_second=True)
                 return
             for _, settled in batch:
-                if not settled.done():  # its caller may have gone
+                if not settled.done():  # the caller may have been cancelled
                     settled.set_exception(error)
             return
         for (_, settled), result in zip(batch, results, strict=True):

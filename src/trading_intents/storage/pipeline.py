@@ -1,5 +1,5 @@
-"""One connection whose statements are sent together and answered together: libpq's pipeline mode on asyncio. A batch of
-the writer would else wait for the server seven times."""
+"""One connection whose statements are sent together and answered together: libpq's pipeline mode on asyncio. Without
+it a batch of the writer would wait for the server seven times."""
 
 import asyncio
 from collections import deque
@@ -70,11 +70,11 @@ class ConnectionLost(Exception):
 
 
 class ConnectionDropped(ConnectionLost):
-    """We ended it ourselves."""
+    """The platform closed the connection itself."""
 
 
 class PipelineRequest:
-    """Statements on their way to the server and their answers on the way back."""
+    """Statements that were sent to the server, and their answers."""
 
     def __init__(self, link: "PipelineConnection", known: int) -> None:
         """So many statements were `known` before it left."""
@@ -139,7 +139,7 @@ class Pipeline:
         self._away_until_seconds = 0.0
 
     def another(self) -> "Pipeline":
-        """For a second caller."""
+        """A pipeline like this one, with a connection of its own."""
         return Pipeline(self._url, self._role, self._lock_limit_seconds)
 
     async def connect(self) -> "PipelineConnection":
@@ -154,12 +154,12 @@ class Pipeline:
         return await (await self.connect()).run(statements)
 
     async def send(self, statements: Sequence[Statement], more: bool = False) -> PipelineRequest:
-        """They are on their way, behind those that were sent before. With `more` the rest follows by `Trip.also`."""
+        """Sends statements behind earlier ones. With `more` the rest follows by `append_statements`."""
         return (await self.connect()).send(statements, more)
 
     @property
     def open_connection(self) -> "PipelineConnection | None":
-        """For who does not wait for one to be opened."""
+        """The open connection, for a caller that does not wait for a new one."""
         return self._link if self._link and not self._link.lost else None
 
     def close(self) -> None:
@@ -181,7 +181,7 @@ class Pipeline:
         except (psycopg.Error, OSError, TimeoutError, StatementRefused, ConnectionLost) as error:
             if link:
                 link.close()
-            # A crowd that knocks without pause keeps a recovering server from its work.
+            # Pause between reconnects so that a recovering server is not flooded.
             self._away_until_seconds = loop.time() + RECONNECT_PAUSE_SECONDS
             raise Unavailable("the database cannot be reached") from error
         return link
@@ -207,7 +207,7 @@ class PipelineConnection:
         try:
             return await request.end()
         except asyncio.CancelledError:
-            self.close(ConnectionDropped())  # who would know what was run?
+            self.close(ConnectionDropped())  # it is unknown which statements were run
             raise
 
     def send(self, statements: Sequence[Statement], more: bool = False) -> PipelineRequest:
@@ -230,7 +230,7 @@ class PipelineConnection:
                 self._leave(request, statements, more)
 
     def _leave(self, request: PipelineRequest, statements: Sequence[Statement], more: bool) -> None:
-        """Ended by a Sync, as the server's limit on idle transactions does not hold without."""
+        """Sends a Sync last: without it the server's limit on idle transactions does not apply."""
         request.is_whole = not more
         request.open_syncs += 1
         try:
@@ -258,7 +258,7 @@ class PipelineConnection:
         name = self._names.get(sql)
         if name is None:
             self._prepared += 1
-            # The first word is for whoever reads the server's log.
+            # The name's first word is for readers of the server's log.
             name = self._names[sql] = f"{sql.split(maxsplit=1)[0].lower()}_{self._prepared}".encode()
             link.send_prepare(name, sql.encode())
         if arguments:
@@ -268,7 +268,7 @@ class PipelineConnection:
             link.send_query_prepared(name, None)
 
     def _flush(self) -> None:
-        """What the socket does not take at once leaves when it can."""
+        """Writes to the socket, and the rest when it is writable again."""
         if self._link.flush():
             self._loop.add_writer(self._fd, self._flush_more)
 
@@ -308,7 +308,7 @@ class PipelineConnection:
         if request.is_whole and not request.open_syncs:
             self._requests.popleft()
             if request.error:
-                # Who knows which were prepared: the new ones get other names.
+                # It is unknown which were prepared: new ones get other names.
                 self._names = dict(islice(self._names.items(), request.known))
             request.finish()
 
@@ -336,7 +336,7 @@ class PipelineConnection:
 
 
 def _unavailable(refused: StatementRefused) -> PlatformError | None:
-    """What lies not in the statement, but in the server's machine."""
+    """The error of a server without disk or memory, for which the statement is not to blame."""
     if not refused.code.startswith((_LACKS_RESOURCES, *_DISK_FAILED)):
         return None
     error = DiskFailed() if refused.code.startswith(_DISK_FAILED) else Unavailable("the database lacks resources")

@@ -13,7 +13,7 @@ from trading_intents.telemetry import Log
 CONNECT_LIMIT_SECONDS = 2.0
 COMMAND_LIMIT_SECONDS = 2.0
 CLOSE_LIMIT_SECONDS = 1.0
-CHECK_SECONDS = 10.0  # a link that died silently is found after this long
+CHECK_SECONDS = 10.0  # a dead connection is noticed after this long
 NOTIFY_PAUSE_SECONDS = 0.01  # so that a busy process notifies 100 times a second, not once a commit
 PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0)
 
@@ -39,13 +39,13 @@ class Signals:
         self._callbacks[channel] = [each for each in self._callbacks.get(channel, ()) if each != callback]
 
     def notify(self, channel: str) -> None:
-        """This process's subscribers at once; the others soon, many calls as one."""
+        """Calls this process's subscribers at once; other processes soon, many calls as one NOTIFY."""
         self._call(channel)
         self._waiting.add(channel)
         self._wakeup.set()
 
     async def run(self) -> None:
-        """Until cancelled; connects again and again."""
+        """Listens and notifies until cancelled; reconnects after each loss."""
         failures = 0
         while True:
             try:
@@ -98,7 +98,7 @@ class Signals:
         return True
 
     async def _end(self, connection: Any) -> None:
-        """What was notified in the last moment still leaves, if it can."""
+        """Sends pending notifications, if it can, and closes the connection."""
         try:
             async with asyncio.timeout(CLOSE_LIMIT_SECONDS):
                 await self._send(connection)
@@ -113,7 +113,7 @@ class Signals:
 
 @contextlib.asynccontextmanager
 async def open_signals(url: Secret, log: Log) -> AsyncIterator[Signals]:
-    """Waits for no connection: what is notified before there is one leaves when there is."""
+    """Waits for no connection: earlier notifications are sent once there is one."""
     signals = Signals(url, log)
     running = asyncio.create_task(signals.run())
     try:
@@ -121,4 +121,4 @@ async def open_signals(url: Secret, log: Log) -> AsyncIterator[Signals]:
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        await asyncio.sleep(0)  # a terminated connection lets go of its socket in the loop's next turn
+        await asyncio.sleep(0)  # a terminated connection closes its socket in the loop's next iteration

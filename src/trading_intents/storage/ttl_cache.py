@@ -1,4 +1,4 @@
-"""Reads that may be a little old: kept for a moment, counted from before the read, and shared while under way."""
+"""A cache of reads: a value's age counts from before its read, and callers share a read that is under way."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
@@ -13,7 +13,7 @@ V = TypeVar("V")
 
 
 class TtlCache(Generic[K, V]):
-    """Absent values (None) are not kept: what was just created is found at once, and guesses cost no memory."""
+    """Absent values (None) are not kept: new rows are found at once, and guessed keys take no memory."""
 
     def __init__(self, clock: Clock, max_age_seconds: float, max_entries: int) -> None:
         self._clock, self._max_age_seconds, self._max_entries = clock, max_age_seconds, max_entries
@@ -33,7 +33,7 @@ class TtlCache(Generic[K, V]):
         return await asyncio.shield(entry[1])
 
     def get_cached(self, key: K, read: Callable[[], Awaitable[V | None]]) -> V | None:
-        """What a get would give at once; None if it would read. What is no longer young is read again meanwhile."""
+        """The value that `get` would give without a read, else None. An older one is refreshed in the background."""
         entry, now = self._entries.get(key), self._clock.monotonic()
         if entry is None or now - entry[0] > self._max_age_seconds or not entry[1].done():
             return None
