@@ -1,4 +1,4 @@
-"""What new facts change of an order, of its trades, and of the positions that these make. Pure: no I/O, no clock."""
+"""Computes how new facts change an order, its trades, and the positions of these. Pure: no I/O, no clock."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -32,7 +32,7 @@ from trading_intents.stats.model import Measure, StatsEntry, ack_key
 from trading_intents.storage.database import Row
 from trading_intents.trading import ActionType, FrozenStruct, OrderSide
 
-BROKER_KINDS = frozenset(kind.value for kind in EventKind)  # kinds of facts that a broker tells
+BROKER_KINDS = frozenset(kind.value for kind in EventKind)  # kinds of facts that brokers report
 ENDED = frozenset({FactKind.CANCELLED, FactKind.EXPIRED, FactKind.REJECTED})  # likewise, when it is over
 
 
@@ -44,7 +44,7 @@ class TradeChange(FrozenStruct, frozen=True):
 
     @property
     def is_published(self) -> bool:
-        """Whether what was executed is another. The running sums of later trades move without being told again."""
+        """Whether the execution itself changed. Changed running sums of later trades are not published again."""
         return self.before is None or _executed(self.before) != _executed(self.after)
 
     @property
@@ -59,7 +59,7 @@ class TradeChange(FrozenStruct, frozen=True):
         return Booking(OrderSide(self.order["order_side"]), trade.quantity, trade.price, trade.fee, at)
 
     def growth(self) -> tuple[Decimal, Decimal]:
-        """By how much the quantity grew, and its value."""
+        """The increase of the quantity, and its value."""
         with exact():
             quantity, value = self.after.quantity, self.after.quantity * self.after.price
             if self.before:
@@ -82,7 +82,7 @@ def booking_of(trade: BookedTrade) -> Booking:
 
 
 def _booked_at(broker_sent_at: datetime | None, received_at: datetime) -> datetime:
-    """A venue's clock that runs ahead of ours must not move the day of a result into the future."""
+    """The trade's time, but never in our future: a venue's fast clock must not move a result to the next day."""
     return received_at if broker_sent_at is None else min(broker_sent_at, received_at)
 
 
@@ -93,7 +93,7 @@ class SettledOrder(FrozenStruct, frozen=True):
     view: OrderView
     written: bool  # whether the row must be
     visible: bool  # whether a reader sees a change of it
-    resurrected: bool  # the broker has it though it was given up
+    resurrected: bool  # the broker has an order that was given up
     trades: tuple[TradeChange, ...]
     entries: tuple[StatsEntry, ...]
     conflicts: tuple[Fact, ...]  # executions that came again under another key, with other numbers
@@ -107,7 +107,7 @@ class _ShownOrder(FrozenStruct, frozen=True):
 
 
 def history_of(history: OrderHistory) -> tuple[OrderTerms, Sequence[Fact], PendingCommands]:
-    """What was asked of the broker, and the facts, which tell what of it is answered: a CANCEL by any attempt's."""
+    """The commands that were asked of the broker, and the facts that answer them; any attempt's answers a CANCEL."""
     ids = {action.seq: client_order_id(action.action_id) for action in history.actions}
     versions = [
         OrderVersion(
@@ -132,7 +132,7 @@ def history_of(history: OrderHistory) -> tuple[OrderTerms, Sequence[Fact], Pendi
 
 
 def settle(history: OrderHistory, new: Collection[str], places: Mapping[str, int]) -> SettledOrder:
-    """`new` are keys of facts; `places` tells where in the batch each event stood."""
+    """`new` are the keys of new facts; `places` gives each event's place in the batch."""
     row = history.row
     terms, facts, pending = history_of(history)
     shown = _ShownOrder(
@@ -170,7 +170,7 @@ def _row_after(
         "broker_sent_at": max((fact.venue_time for fact in history.facts if fact.venue_time), default=None),
     }
     if state_of(OrderStatus(row["order_status"])) is not OrderState.OPEN and not view.flags:
-        # Over, and nothing that a flag names has come since: only the broker's id may still become known.
+        # Final, and without a flag: only the broker's id may still become known.
         shown = {name: row[name] for name in shown} | {
             "external_order_id": row["external_order_id"] or view.broker_order_id
         }
@@ -267,18 +267,18 @@ def read_holding(row: Row) -> HeldPosition:
 
 
 def book_trade(holding: HeldPosition, change: TradeChange) -> HeldPosition:
-    """The trade's part in the position; one that is rebooked is summed up by the caller."""
+    """Adds a new trade to the position. For a rebooked trade the caller sums the position up again."""
     position = apply_booking(holding.position, change.booking) if change.before is None else holding.position
     return with_position(holding, position)
 
 
 def with_position(holding: HeldPosition, position: NetPosition) -> HeldPosition:
-    """A fill that was on its way when the broker reported ends the difference; one from after it makes none."""
+    """Updates the difference: a fill that the broker's report counted already ends it, a later fill makes none."""
     return replace(holding, position=position, differs=holding.differs and position.quantity != holding.broker_quantity)
 
 
 def book_report(holding: HeldPosition, event: BrokerEvent) -> HeldPosition:
-    """What the broker reports; a report that came before, or is older than the last one, changes nothing."""
+    """Books the broker's report; one that is known, or older than the last one, changes nothing."""
     old = event.venue_time and holding.broker_sent_at and event.venue_time < holding.broker_sent_at
     if old or event.dedupe_key == holding.broker_key:
         return holding
@@ -287,7 +287,7 @@ def book_report(holding: HeldPosition, event: BrokerEvent) -> HeldPosition:
 
 
 def was_held(quantity: Decimal | None, held: Decimal, recent: Iterable[Booking]) -> bool:
-    """Whether the position was of that quantity before some of the recent trades, which come newest first."""
+    """Whether the position had that quantity before some of the recent trades, which are newest first."""
     with exact():
         for booking in recent:
             held -= booking.quantity if booking.side is OrderSide.BUY else -booking.quantity

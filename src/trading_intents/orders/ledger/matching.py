@@ -1,4 +1,4 @@
-"""Which order each event is about, and what of it is new. Pure: no I/O, no clock."""
+"""Matches broker events to orders and finds those that are new. Pure: no I/O, no clock."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ NEW_ARRIVAL = 1 << 60  # later than all that the database has numbered
 
 @dataclass(frozen=True, slots=True)
 class AccountRef:
-    """The account that is worked."""
+    """An account as recordings and sessions name it."""
 
     account_id: UUID
     organization_id: OrganizationId
@@ -35,7 +35,7 @@ class AccountRef:
 
 
 class PlatformFact(FrozenStruct, frozen=True):
-    """What we saw of an order on our side."""
+    """A fact about an order that the platform itself observed."""
 
     order_id: UUID
     kind: FactKind
@@ -45,7 +45,7 @@ class PlatformFact(FrozenStruct, frozen=True):
 
 
 class AccountRecording(FrozenStruct, frozen=True):
-    """What was told of an account's orders and positions, and what we saw of them on our side."""
+    """Events about an account's orders and positions, and the platform's own facts about them."""
 
     account_ref: AccountRef
     events: Sequence[BrokerEvent] = ()
@@ -55,7 +55,7 @@ class AccountRecording(FrozenStruct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class NewFacts:
-    """What was not known of an account's orders: facts by key, with their orders (None: not an order of ours)."""
+    """New facts about an account's orders, by key, with their orders (None: not an order of ours)."""
 
     facts: dict[str, tuple[Fact, UUID | None]]
     places: dict[str, int] = field(default_factory=dict)  # of those that are events
@@ -71,7 +71,7 @@ class NewFacts:
 
 
 class PreparedRecording(FrozenStruct, frozen=True):
-    """A recording, made legible and into facts."""
+    """A recording whose events are sanitized and turned into facts."""
 
     account_ref: AccountRef
     events: Sequence[BrokerEvent]
@@ -127,7 +127,7 @@ def reported_places(prepared: Sequence[PreparedRecording]) -> set[PositionKey]:
 
 
 class LedgerIndex:
-    """The ledger by what is asked of it."""
+    """The ledger's rows, indexed for matching."""
 
     def __init__(self, read: Ledger) -> None:
         self.histories, self.positions, self.now = read.histories, read.positions, read.now
@@ -140,7 +140,7 @@ class LedgerIndex:
                 found = self.brokers if each.what == "broker" else self.unmatched
                 found.setdefault(AccountName(each.account_id, each.name), []).append(each)
         for sent in self.brokers.values():
-            # Of two commands under one broker's id the later one counts: venues use their ids again.
+            # Of two commands with the same broker's id the later one counts: venues reuse their ids.
             sent.sort(key=lambda each: each.at or LONG_AGO)
 
     def has(self, order_id: UUID, key: str) -> bool:
@@ -149,11 +149,11 @@ class LedgerIndex:
 
 
 class LedgerMoved(Exception):
-    """An order came to be concerned after the orders were locked: read again."""
+    """An order is concerned that was not locked: the ledger must be read again."""
 
 
 def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
-    """What is new. Most of what a stream tells was in an answer before, and ends here."""
+    """Finds the new facts. Most streamed events repeat an answer, and are dropped here."""
     account_id = prepared.account_ref.account_id
     known: dict[str, Fact] = {}
     owners: dict[str, UUID | None] = {}
@@ -169,14 +169,14 @@ def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
         fact, order_id = told, owners.get(told.key) or _owner(prepared.events[place], own_clients, account_id, index)
         sent = index.clients.get(AccountName(account_id, told.client_order_id or ""))
         if order_id and sent and sent.order_id not in (None, order_id):
-            # The key was used for another order before: that one keeps its fact, this one has lost it.
+            # The key was used for another order before: that order keeps its fact, and this fact is lost.
             fact, order_id = conflict_with(told), sent.order_id
             owners[fact.key] = order_id
         if order_id and order_id not in index.histories:
             raise LedgerMoved
         if order_id:
             known.update({each.key: each for each in index.histories[order_id].facts if each.key not in known})
-        # The same again is nothing, unless it turns out whose it is.
+        # A repeated fact is dropped, unless its order is known only now.
         is_unowned = fact.key in known and owners.get(fact.key) is None
         admitted = admit(known, fact) or (fact if order_id and is_unowned else None)
         if admitted and admitted is not told:
@@ -211,7 +211,7 @@ def _owner(
 
 
 def _adopt(prepared: PreparedRecording, index: LedgerIndex, new_facts: NewFacts) -> None:
-    """The broker's ids of commands, where facts tell them; and what was told under such an id before we knew it."""
+    """Takes the broker's ids of commands from facts, and adopts earlier facts that came under such an id."""
     account_id = prepared.account_ref.account_id
     concerned = {order_id for _, order_id in new_facts.facts.values() if order_id}
     senders: dict[str, list[tuple[datetime, UUID]]] = {}

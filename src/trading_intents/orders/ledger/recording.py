@@ -1,5 +1,5 @@
-"""What brokers told and what we did becomes facts, orders, trades, positions and stream events, in the caller's
-transaction. Never talks to a broker, never decides what an order is: orders/model.py does."""
+"""Turns broker events and the platform's own facts into orders, trades, positions and stream events, in the caller's
+transaction. Never talks to a broker; orders/model.py decides what an order is."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -72,7 +72,7 @@ class BookedOrder(FrozenStruct, frozen=True):
 
 
 class PositionDifference(FrozenStruct, frozen=True):
-    """A position of which the broker newly reports another quantity than ours."""
+    """A position for which the broker newly reports a quantity that is not ours."""
 
     symbol: str
     ours: Decimal
@@ -87,13 +87,13 @@ class PositionChange(FrozenStruct, frozen=True):
 
 
 class RecordedAccount(FrozenStruct, frozen=True):
-    """What becomes of a recording. Orders that no new fact touched are not in it."""
+    """The result of a recording. It leaves out orders without a new fact."""
 
     account_ref: AccountRef
     new_facts: NewFacts
     orders: Mapping[UUID, BookedOrder]
     written: tuple[Row, ...]  # orders that are to be
-    resurrected: tuple[UUID, ...]  # the broker has them though they were given up: cancel at once
+    resurrected: tuple[UUID, ...]  # the broker has them although they were given up: they are cancelled at once
     trades: tuple[TradeChange, ...]  # as they are booked
     positions: tuple[PositionChange, ...]
     differences: tuple[PositionDifference, ...]
@@ -108,7 +108,7 @@ class RecordedAccount(FrozenStruct, frozen=True):
 def answer_facts(
     order_id: UUID, command: CommandKind, client_order_id: str, result: CommandResult
 ) -> tuple[PlatformFact, ...]:
-    """What a command's outcome says by itself. Its updates are events: hand them to `record` beside this."""
+    """The facts of a command's outcome itself. Its updates are events, which `record` takes beside them."""
     return tuple(
         PlatformFact(order_id, fact.kind, client_order_id, fact.reason, fact.broker_order_id)
         for fact in result_facts(command, client_order_id, result, 0)
@@ -163,7 +163,7 @@ async def _book(tx: StatementRunner, prepared: PreparedRecording, index: LedgerI
 
 
 def write_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
-    """Facts, what they tell of commands, orders and positions, over all accounts."""
+    """Writes facts, the commands' broker ids, orders and positions of all accounts."""
     facts = [
         (r.account_ref.account_id, r.account_ref.organization_id, *each)
         for r in recorded
@@ -222,7 +222,7 @@ def publish_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
 async def _collect_events(
     settled: Sequence[SettledOrder], positions: Sequence[PositionChange], pacer: Pacer
 ) -> tuple[list[Event], dict[UUID, int]]:
-    """What is to be told of the orders, of their trades and of positions; and where each trade's event stands."""
+    """The stream events of orders, trades and positions, and the place of each trade's event among them."""
     events: list[Event] = []
     places: dict[UUID, int] = {}
     for each in settled:
@@ -238,7 +238,7 @@ async def _collect_events(
 
 
 def log_recorded(recorded: RecordedAccount, log: Log, metrics: Metrics) -> None:
-    """Trades, and what an operator must know of. Once it is committed."""
+    """Logs trades and what an operator must know; runs after the commit."""
     for change in recorded.trades:
         if change.is_published:
             log.info(
@@ -295,7 +295,7 @@ async def _book_positions(
     changes: Sequence[TradeChange],
     reports: Sequence[tuple[int, BrokerEvent]],
 ) -> list[PositionChange]:
-    """What changes. A report of nothing makes no position of a symbol that was never held or traded."""
+    """The changed positions. A report of quantity 0 makes no position of a symbol that was never held or traded."""
     held = []
     symbols = {change.order["symbol"] for change in changes} | {e.symbol for _, e in reports if e.symbol and e.quantity}
     for symbol in sorted(symbols | {event.symbol for _, event in reports if event.symbol}):
@@ -325,7 +325,7 @@ async def _book_positions(
 async def _is_outdated(
     tx: StatementRunner, place: PositionKey, now: datetime, holding: HeldPosition, trades: Sequence[TradeChange]
 ) -> bool:
-    """Whether the report says what we held a moment ago: fills have overtaken it. Only asked where the two differ."""
+    """Whether the report has a quantity that we held before recent fills. Only asked where the two differ."""
     (reply,) = await tx.run([ledger.last_bookings(place, MAX_OVERTAKING_FILLS)])
     since = now - REPORT_AGE
     recent = [change.booking for change in reversed(trades) if change.before is None]
@@ -353,7 +353,7 @@ def _changed(
 async def sum_trades(
     tx: StatementRunner, place: PositionKey, position: NetPosition, changes: Sequence[TradeChange] = ()
 ) -> NetPosition:
-    """The whole position again, from its opening and the trades as they were booked with their numbers of now."""
+    """Sums the position up from its opening and its trades, in the order of booking, with their current numbers."""
     numbers = {change.after.trade_id: change.booking for change in changes if change.before}
     after, more = 0, True
     while more:

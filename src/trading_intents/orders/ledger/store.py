@@ -1,4 +1,4 @@
-"""What a booking locks and reads, over many accounts. Rows travel as JSON, one parameter a statement. Never decides."""
+"""Locks and reads what a booking needs, over many accounts. Rows are passed as JSON in one parameter. Never decides."""
 
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime
@@ -32,7 +32,7 @@ class PositionKey(NamedTuple):
 
 
 class ConcernedNames(NamedTuple):
-    """What tells which orders are concerned."""
+    """The names in events and facts by which their orders are found."""
 
     order_ids: Iterable[UUID]
     client_order_ids: Iterable[AccountName]
@@ -239,7 +239,7 @@ class _PositionRow(msgspec.Struct):
 
 
 class Ledger(NamedTuple):
-    """What was locked and read."""
+    """The rows that were locked and read."""
 
     found: list[LedgerMatch]
     histories: dict[UUID, OrderHistory]

@@ -1,4 +1,4 @@
-"""What a booking writes, over many accounts. Rows travel as JSON, one parameter a statement. Never decides."""
+"""Writes what a booking changes, over many accounts. Rows are passed as JSON in one parameter. Never decides."""
 
 from collections.abc import Mapping, Sequence
 from uuid import UUID
@@ -10,7 +10,7 @@ from trading_intents.storage.pipeline import Statement, array_text
 
 
 def insert_facts(facts: Sequence[tuple[UUID, UUID, Fact, UUID | None]]) -> Statement:
-    """Each: account, organization, the fact, its order if it has one. A key that came meanwhile is refused."""
+    """Each: account, organization, the fact, its order if it has one. A key that was inserted meanwhile is refused."""
     rows = [
         {"account_id": account_id, "organization_id": organization_id, "order_id": order_id}
         | {name: getattr(fact, name) for name in _FACT_COLUMNS}
@@ -35,7 +35,7 @@ _FACT_COLUMNS = (
 
 
 def match_facts(owners: Mapping[AccountName, UUID]) -> Statement:
-    """Gives facts that nobody's order had, by their keys, to the orders that they turned out to be of."""
+    """Assigns facts without an order, by their keys, to the orders that they belong to."""
     rows = [{"account_id": name.account_id, "key": name.name, "order_id": owner} for name, owner in owners.items()]
     return Statement(
         """
@@ -54,7 +54,7 @@ def match_facts(owners: Mapping[AccountName, UUID]) -> Statement:
 
 
 def name_commands(broker_order_ids: Mapping[AccountName, str]) -> Statement:
-    """The broker's ids of commands, by their client order ids; the first one stays."""
+    """Sets the broker's ids of commands, by their client order ids; a first id is never replaced."""
     rows = [name._asdict() | {"broker_order_id": each} for name, each in broker_order_ids.items()]
     return Statement(
         """
@@ -94,7 +94,7 @@ _POSITION_COLUMNS = ", ".join(PositionColumns.__struct_fields__)
 
 
 def insert_positions(positions: Sequence[Row]) -> Statement:
-    """One that came meanwhile is refused."""
+    """A position that was inserted meanwhile is refused."""
     return Statement(
         f"""
         INSERT INTO positions ({_POSITION_COLUMNS})
