@@ -1,7 +1,7 @@
 """The tables of counts: entries, written where something happens, and the buckets that a worker adds them to. Never
 decides."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from uuid import UUID
@@ -9,6 +9,8 @@ from uuid import UUID
 from trading_intents.stats.model import (
     KEEP_SECONDS,
     OPEN,
+    ORIGIN,
+    WIDTHS_SECONDS,
     WINDOWS_SECONDS,
     Measure,
     Stats,
@@ -23,6 +25,7 @@ from trading_intents.storage.pipeline import Statement
 
 TAIL_PAGE_ACTIONS = 10_000
 PRUNE_ROWS = 5_000
+ROUND_LIMIT_SECONDS = 30.0
 
 Counted = Sequence[tuple[str, str, Decimal]]  # measure, key, amount
 
@@ -142,6 +145,116 @@ def insert_entries(entries: Sequence[StatsEntry]) -> Statement:
             pack_array([str(entry.amount) for entry in entries]),
         ),
     )
+
+
+async def move_entries(tx: Tx, limit: int) -> int:
+    """Moves entries into the buckets, `limit` at most; gives how many."""
+    moved: int = await tx.fetchval(
+        """
+        WITH taken AS MATERIALIZED (
+            DELETE FROM stats_entries
+            WHERE ctid = ANY (ARRAY (SELECT ctid FROM stats_entries LIMIT $1 FOR UPDATE SKIP LOCKED))
+            RETURNING *
+        ), added AS (
+            INSERT INTO stats_buckets AS b (account_id, width_seconds, start, measure, key, organization_id, amount)
+            SELECT account_id, width, date_bin(make_interval(secs => width), at, $3) AS start, measure, key,
+                   organization_id, sum(amount)
+            FROM taken CROSS JOIN unnest($2::bigint[]) AS width
+            GROUP BY account_id, width, start, measure, key, organization_id
+            ORDER BY account_id, width, start, measure, key
+            ON CONFLICT (account_id, width_seconds, start, measure, key)
+            DO UPDATE SET amount = b.amount + excluded.amount
+        )
+        SELECT count(*) FROM taken
+        """,
+        limit,
+        WIDTHS_SECONDS,
+        ORIGIN,
+        timeout=ROUND_LIMIT_SECONDS,
+    )
+    return moved
+
+
+async def list_behind(tx: Tx, limit: int, min_actions: int) -> dict[UUID, UUID]:
+    """The accounts, with their organizations, whose log has the most actions that are not in the buckets yet."""
+    rows = await tx.fetch(
+        """
+        SELECT account_id, h.organization_id
+        FROM account_heads h LEFT JOIN stats_heads s USING (account_id)
+        WHERE h.seq - coalesce(s.rolled_seq, 0) >= $2
+        ORDER BY h.seq - coalesce(s.rolled_seq, 0) DESC LIMIT $1
+        """,
+        limit,
+        min_actions,
+    )
+    return {row["account_id"]: row["organization_id"] for row in rows}
+
+
+async def insert_heads(tx: Tx, organizations: Mapping[UUID, UUID]) -> None:
+    """By account; those that are there stay as they are."""
+    await tx.execute(
+        """
+        INSERT INTO stats_heads (account_id, organization_id)
+        SELECT * FROM unnest($1::uuid[], $2::uuid[]) AS new (account_id, organization_id) ORDER BY account_id
+        ON CONFLICT DO NOTHING
+        """,
+        list(organizations),
+        list(organizations.values()),
+    )
+
+
+async def lock_heads(tx: Tx, account_ids: Iterable[UUID]) -> dict[UUID, int]:
+    """Gives each account's seq up to which its log is counted. Heads that another transaction holds are left out."""
+    rows = await tx.fetch(
+        """
+        SELECT account_id, rolled_seq FROM stats_heads
+        WHERE account_id = ANY ($1::uuid[]) ORDER BY account_id FOR UPDATE SKIP LOCKED
+        """,
+        list(account_ids),
+    )
+    return {row["account_id"]: row["rolled_seq"] for row in rows}
+
+
+async def count_actions(tx: Tx, heads: Mapping[UUID, int], limit_each: int) -> int:
+    """Adds each account's next actions to the buckets and moves its head. Gives the most that one account had."""
+    rows = await tx.fetch(
+        """
+        WITH fresh AS MATERIALIZED (
+            SELECT a.account_id, a.organization_id, a.seq, a.action_type, a.record::json ->> 'symbol' AS symbol,
+                   date_bin('1 minute', a.created_at, $5) AS minute
+            FROM unnest($1::uuid[], $2::bigint[]) AS head (account_id, rolled_seq)
+            CROSS JOIN LATERAL (
+                SELECT * FROM actions
+                WHERE account_id = head.account_id AND seq > head.rolled_seq ORDER BY seq LIMIT $3
+            ) AS a
+        ), counted AS (
+            INSERT INTO stats_buckets AS b (account_id, width_seconds, start, measure, key, organization_id, amount)
+            SELECT account_id, width, date_bin(make_interval(secs => width), minute, $5) AS start, measure, key,
+                   organization_id, sum(amount)
+            FROM (
+                SELECT account_id, organization_id, minute, action_type, symbol, count(*) AS amount
+                FROM fresh GROUP BY account_id, organization_id, minute, action_type, symbol
+            ) AS new
+            CROSS JOIN LATERAL (VALUES ('action', action_type), ('symbol', symbol)) AS what (measure, key)
+            CROSS JOIN unnest($4::bigint[]) AS width
+            GROUP BY account_id, width, start, measure, key, organization_id
+            ORDER BY account_id, width, start, measure, key
+            ON CONFLICT (account_id, width_seconds, start, measure, key)
+            DO UPDATE SET amount = b.amount + excluded.amount
+        )
+        UPDATE stats_heads s SET rolled_seq = done.seq
+        FROM (SELECT account_id, max(seq) AS seq, count(*) AS amount FROM fresh GROUP BY account_id) AS done
+        WHERE s.account_id = done.account_id
+        RETURNING done.amount
+        """,
+        list(heads),
+        list(heads.values()),
+        limit_each,
+        WIDTHS_SECONDS,
+        ORIGIN,
+        timeout=ROUND_LIMIT_SECONDS,
+    )
+    return max((row["amount"] for row in rows), default=0)
 
 
 async def prune(tx: Tx) -> bool:
