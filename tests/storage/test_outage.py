@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.conftest import ServerProcess, Start, kill_postgres, query
+from tests.storage.conftest import ServerProcess, Start, kill_postgres, postmaster, query
 from tests.waiting import eventually_async
 from trading_intents.errors import OutcomeUnknown, Unavailable
 from trading_intents.secret import Secret
@@ -92,6 +92,8 @@ async def test_kills_under_load_lose_nothing(data_dir: Path, start: Start, kills
         tasks.append(asyncio.create_task(keep_reading(database, outcomes)))
         for _ in range(kills):
             await more_confirmed(outcomes, COMMITS_BETWEEN_KILLS)
+            # The sessions of a killed server go on for a moment, and may commit meanwhile.
+            await eventually_async(lambda: Path(f"/proc/{postmaster(data_dir)}").exists(), RETURN_LIMIT_SECONDS)
             kill_postgres(data_dir)
         await more_confirmed(outcomes, COMMITS_BETWEEN_KILLS)
         for task in tasks:
