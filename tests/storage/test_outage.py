@@ -87,13 +87,17 @@ async def more_confirmed(outcomes: Outcomes, count: int) -> float:
 async def test_kills_under_load_lose_nothing(data_dir: Path, start: Start, kills: int) -> None:
     owner, login = await prepared(start(data_dir, "--loop", "uvloop"))
     outcomes, numbers = Outcomes(), itertools.count()
+
+    async def is_alive() -> bool:
+        return Path(f"/proc/{postmaster(data_dir)}").exists()
+
     async with open_database(login, WRITERS + 1, make_log("warning"), Metrics()) as database:
         tasks = [asyncio.create_task(keep_writing(database, numbers, outcomes)) for _ in range(WRITERS)]
         tasks.append(asyncio.create_task(keep_reading(database, outcomes)))
         for _ in range(kills):
             await more_confirmed(outcomes, COMMITS_BETWEEN_KILLS)
             # The sessions of a killed server go on for a moment, and may commit meanwhile.
-            await eventually_async(lambda: Path(f"/proc/{postmaster(data_dir)}").exists(), RETURN_LIMIT_SECONDS)
+            await eventually_async(is_alive, RETURN_LIMIT_SECONDS)
             kill_postgres(data_dir)
         await more_confirmed(outcomes, COMMITS_BETWEEN_KILLS)
         for task in tasks:
