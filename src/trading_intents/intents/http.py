@@ -17,7 +17,6 @@ from trading_intents.errors import (
     EntitlementRequired,
     IdempotencyConflict,
     IntentClosed,
-    InvalidCursor,
     OutcomeUnknown,
     RateLimited,
     ReplacePending,
@@ -134,7 +133,7 @@ class IntentHandlers:
     async def listing(self, request: Request) -> Answer:
         account = await self._find(request)
         page = read_page(request, f"actions:{account.id}")
-        return _answer_page(page, await self.intents.list(account, _after(page), page.limit + 1))
+        return _answer_page(page, await self.intents.list(account, page.after_seq, page.limit + 1))
 
     async def stats(self, request: Request) -> Answer:
         account = await self._find(request)
@@ -147,7 +146,7 @@ class IntentHandlers:
     async def history(self, request: Request) -> Answer:
         account, intent_id = await self._find(request), parse_id(request.params["intent_id"])
         page = read_page(request, f"actions:{account.id}:{intent_id}")
-        return _answer_page(page, await self.intents.history(account, intent_id, _after(page), page.limit + 1))
+        return _answer_page(page, await self.intents.history(account, intent_id, page.after_seq, page.limit + 1))
 
 
 def intent_routes(gate: Gate, accounts: Accounts, intents: Intents) -> tuple[Route, ...]:
@@ -213,14 +212,6 @@ def _window(request: Request) -> Window:
         return Window(text)
     except ValueError:
         raise ValidationFailed.at("?time_window", f"found {text[:40]!r}; use {either(Window)}") from None
-
-
-def _after(page: Page) -> int:
-    if page.after is None:
-        return 0
-    if not (page.after.isascii() and page.after.isdigit() and len(page.after) <= 18):
-        raise InvalidCursor
-    return int(page.after)
 
 
 def _show(row: Row) -> str:

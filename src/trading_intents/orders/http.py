@@ -7,7 +7,7 @@ import msgspec
 from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import Accounts
 from trading_intents.clock import rfc3339
-from trading_intents.errors import InvalidCursor, ValidationFailed, either
+from trading_intents.errors import ValidationFailed, either
 from trading_intents.identity.access import Gate, caller_of
 from trading_intents.ids import ID_RULE, parse_id
 from trading_intents.orders import model
@@ -26,7 +26,7 @@ from trading_intents.trading import (
     parse_symbol,
 )
 from trading_intents.web.limits import Bucket
-from trading_intents.web.paging import PAGE_PARAMETERS, Listing, Page, make_cursor, read_page
+from trading_intents.web.paging import PAGE_PARAMETERS, Listing, make_cursor, read_page
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import Operation, Parameter, Route, Tag
 
@@ -120,7 +120,7 @@ class OrderHandlers:
         account = await self._find(request)
         wanted = _filter(request)
         page = read_page(request, f"orders:{account.id}:{wanted}")
-        found = await self.orders.list(account, wanted, _after(page), page.limit)
+        found = await self.orders.list(account, wanted, page.after_seq, page.limit)
         cursor = None if found.more_after is None else make_cursor(page.list_name, str(found.more_after))
         return answer_json(Listing([_order(row) for row in found.rows], cursor))
 
@@ -131,7 +131,7 @@ class OrderHandlers:
     async def trades(self, request: Request) -> Answer:
         account = await self._find(request)
         page = read_page(request, f"trades:{account.id}")
-        rows = await self.orders.trades(account, _after(page), page.limit + 1)
+        rows = await self.orders.trades(account, page.after_seq, page.limit + 1)
         return answer_json(page.answer(rows, lambda row: str(row["seq"]), _trade))
 
     async def positions(self, request: Request) -> Answer:
@@ -217,14 +217,6 @@ def _filter(request: Request) -> OrderFilter:
 
 def _is_line(text: str) -> bool:
     return all(character >= " " and character != "\x7f" for character in text)
-
-
-def _after(page: Page) -> int:
-    if page.after is None:
-        return 0
-    if not (page.after.isascii() and page.after.isdigit() and len(page.after) <= 18):
-        raise InvalidCursor
-    return int(page.after)
 
 
 def _order(row: Row) -> Order:

@@ -28,6 +28,15 @@ class Page:
     limit: int
     after: str | None  # the position of the last row that the caller has
 
+    @property
+    def after_seq(self) -> int:
+        """The position in a list that is ordered by a seq; 0 at its beginning."""
+        if self.after is None:
+            return 0
+        if not (self.after.isascii() and self.after.isdigit() and len(self.after) <= 18):
+            raise InvalidCursor
+        return int(self.after)
+
     def answer(self, rows: Sequence[R], position: Callable[[R], str], show: Callable[[R], T]) -> "Listing[T]":
         """Rows read with `limit + 1` become one page; the extra one only says that there is more."""
         shown = rows[: self.limit]
