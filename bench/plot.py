@@ -7,7 +7,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 WIDTH, ROW, LEFT, RIGHT, TOP = 1100, 46, 380, 130, 60
 MET, MISSED, INK, FAINT = "#2e7d32", "#c62828", "#202124", "#9aa0a6"
-MOST = 3.0  # times the bar: longer ones are cut
+MAX_SHARE = 3.0  # times the bar: a longer one is cut here
 
 
 class Bar(NamedTuple):
@@ -27,10 +27,10 @@ def draw(path: Path, title: str, bars: list[Bar]) -> None:
     pen = ImageDraw.Draw(picture)
     font, small = ImageFont.load_default(16), ImageFont.load_default(13)
     pen.text((20, 18), title, INK, font)
-    unit = (WIDTH - LEFT - RIGHT) / MOST
+    unit = (WIDTH - LEFT - RIGHT) / MAX_SHARE
     for row, bar in enumerate(bars):
         y = TOP + row * ROW
-        share, goal = (min(each / bar.bar, MOST) if bar.bar else float(each > 0) for each in (bar.value, bar.goal))
+        share, goal = (min(each / bar.bar, MAX_SHARE) if bar.bar else float(each > 0) for each in (bar.value, bar.goal))
         sign = "at least" if bar.more_is_better else "at most"
         pen.text((20, y + 4), bar.name, INK, font)
         pen.text((20, y + 24), f"{sign} {bar.bar:g}, goal {bar.goal:g}", FAINT, small)
