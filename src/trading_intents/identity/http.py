@@ -33,7 +33,6 @@ from trading_intents.web.problem import OAUTH, PLAIN
 from trading_intents.web.request import FORM, Answer, Request, answer_json
 from trading_intents.web.routing import IF_MATCH, Operation, Route, Tag
 
-MAX_FORM_FIELDS = 20
 DISCOVERY_PATH = "/.well-known/openid-configuration"
 MAX_VALIDATION_BYTES = 8 * 1024  # anybody may send it, and reading 64 KiB of brackets takes 20 ms
 

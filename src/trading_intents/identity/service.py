@@ -1,20 +1,18 @@
 """Use cases of identity: tell who calls, manage API keys, issue service tokens, look organizations up."""
 
-import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
 
-from trading_intents.clock import Clock
+from trading_intents.clock import Clock, repeat
 from trading_intents.errors import (
     InvalidApiKey,
     InvalidRequest,
     InvalidScope,
     LimitReached,
     NotFound,
-    PlatformError,
     Unauthorized,
     VersionConflict,
 )
@@ -37,6 +35,7 @@ from trading_intents.identity.model import (
 )
 from trading_intents.identity.provider import EmbeddedProvider
 from trading_intents.ids import ID_RULE, IdMaker, OrganizationId, parse_id
+from trading_intents.outbox.settling import reason_of
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Pool
 from trading_intents.storage.ttl_cache import TtlCache
@@ -95,7 +94,7 @@ class Callers:
             recent.forget()
 
     async def report_use(self) -> None:
-        """Write down when keys were last used; kept for the next one if the database is away."""
+        """Writes when keys were last used; keeps that for the next call if the write fails."""
         used, self._used = self._used, {}
         if not used:
             return
@@ -104,7 +103,7 @@ class Callers:
             async with self._pool.transaction() as tx:
                 times = [start + timedelta(seconds=seconds) for seconds in used.values()]
                 await store.touch_keys(tx, list(used), times)
-        except PlatformError:
+        except Exception:
             self._used = used | self._used
             raise
 
@@ -162,13 +161,12 @@ class Callers:
 
 
 async def keep_reporting(callers: Callers, log: Log) -> None:
-    """last_used_at without a write per request: one statement every few seconds."""
-    while True:
-        await asyncio.sleep(LAST_USED_SECONDS)
-        try:
-            await callers.report_use()
-        except PlatformError as error:
-            log.warning("API key use not written", reason=error.detail)
+    """Writes last_used_at of all keys in one statement every few seconds, instead of once a request."""
+
+    def on_error(_: str, error: Exception) -> None:
+        log.warning("API key use not written", reason=reason_of(error))
+
+    await repeat(callers.report_use, LAST_USED_SECONDS, on_error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,15 @@ from uuid import UUID
 
 import httpx
 
-from trading_intents.clock import rfc3339
-from trading_intents.errors import PlatformError, Unavailable
+from trading_intents.clock import repeat, rfc3339
+from trading_intents.errors import Unavailable
 from trading_intents.identity import store
 from trading_intents.identity.model import Caller, UserPrincipal
 from trading_intents.identity.service import Callers
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.outbox.model import ClaimedRow, Done, Handler, NewRow, Queue, channel
 from trading_intents.outbox.queue import put
+from trading_intents.outbox.settling import reason_of
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.signals import Signals
 from trading_intents.telemetry import Log
@@ -92,16 +93,18 @@ async def finish(
 
 
 async def keep_resuming(pool: Pool, directory: UserDirectory, provider: str, log: Log) -> None:
-    """Deletions whose process died, or whose provider was away."""
-    while True:
-        await asyncio.sleep(RESUME_SECONDS)
-        try:
-            async with pool.transaction(read_only=True) as tx:
-                found = await store.list_unfinished_deletions(tx, provider, MAX_RESUMED)
-            for user_id, subject, organization_id in found:
-                await finish(pool, directory, user_id, subject, organization_id)
-        except PlatformError as error:
-            log.warning("user deletion not finished", reason=error.detail)
+    """Finishes deletions whose process died or whose provider was unavailable."""
+
+    async def resume() -> None:
+        async with pool.transaction(read_only=True) as tx:
+            found = await store.list_unfinished_deletions(tx, provider, MAX_RESUMED)
+        for user_id, subject, organization_id in found:
+            await finish(pool, directory, user_id, subject, organization_id)
+
+    def on_error(_: str, error: Exception) -> None:
+        log.warning("user deletion not finished", reason=reason_of(error))
+
+    await repeat(resume, RESUME_SECONDS, on_error)
 
 
 def user_handlers() -> dict[str, Handler]:
