@@ -123,7 +123,7 @@ class AccountHandlers:
         return answer_json(page.answer(rows, lambda account: str(account.id), self._show))
 
     async def inspect(self, request: Request) -> Answer:
-        account = await _find(request, self.read, self.accounts)
+        account = await find_account(request, self.read, self.accounts)
         return answer_json(self._show(account), version=account.version)
 
     async def change(self, request: Request) -> Answer:
@@ -225,13 +225,13 @@ class CredentialHandlers:
     credentials: Credentials
 
     async def create(self, request: Request) -> Answer:
-        account = await _find(request, self.write, self.accounts)
+        account = await find_account(request, self.write, self.accounts)
         body = request.body(NewCredential)
         made = await self.credentials.create(account, body.label, _secrets(body.secrets))
         return answer_json(_show_credential(made), 201, made.version)
 
     async def listing(self, request: Request) -> Answer:
-        account = await _find(request, self.read, self.accounts)
+        account = await find_account(request, self.read, self.accounts)
         page = read_page(request, f"credentials:{account.id}")
         rows = [c for c in await self.credentials.list(account) if str(c.id) > (page.after or "")]
         return answer_json(page.answer(rows, lambda c: str(c.id), _show_credential))
@@ -241,13 +241,13 @@ class CredentialHandlers:
             body = request.body(ChangedCredential)
             return CredentialChange(body.label, None if body.secrets is None else _secrets(body.secrets))
 
-        account = await _find(request, self.write, self.accounts)
+        account = await find_account(request, self.write, self.accounts)
         credential_id = parse_id(request.params["credential_id"])
         made = await self.credentials.change(account, credential_id, read_change, request.if_match())
         return answer_json(_show_credential(made), version=made.version)
 
     async def remove(self, request: Request) -> Answer:
-        account = await _find(request, self.write, self.accounts)
+        account = await find_account(request, self.write, self.accounts)
         await self.credentials.remove(account, parse_id(request.params["credential_id"]), request.if_match())
         return Answer(status=204)
 
@@ -345,7 +345,8 @@ def broker_routes(gate: Gate, brokers: Registry) -> tuple[Route, ...]:
     )
 
 
-async def _find(request: Request, gate: Gate, accounts: Accounts) -> Account:
+async def find_account(request: Request, gate: Gate, accounts: Accounts) -> Account:
+    """The account that the path names, if the caller may see it."""
     account = await accounts.find(caller_of(request).organization_id, parse_id(request.params["account_id"]))
     gate.permit_object(request, account.environment)
     return account

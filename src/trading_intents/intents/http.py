@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from trading_intents.accounts.http import find_account
 from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import Accounts
 from trading_intents.errors import (
@@ -81,8 +82,7 @@ def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Write
         except ValidationFailed:
             # 404 and 403 come before 422. The writer asks the same in its transaction for a body that holds.
             request.headers_out += limits.take(Bucket.SUBMITS, *limit_keys)
-            account = await accounts.find(caller.organization_id, account_id)
-            gate.permit_object(request, account.environment)
+            account = await find_account(request, gate, accounts)
             if account.environment is Environment.LIVE and not _says_cancel(request):
                 require_entitlement(caller, Entitlement.TRADING_LIVE)
             raise
@@ -126,9 +126,7 @@ class IntentHandlers:
     intents: Intents
 
     async def _find(self, request: Request) -> Account:
-        account = await self.accounts.find(caller_of(request).organization_id, parse_id(request.params["account_id"]))
-        self.gate.permit_object(request, account.environment)
-        return account
+        return await find_account(request, self.gate, self.accounts)
 
     async def listing(self, request: Request) -> Answer:
         account = await self._find(request)

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 
 import msgspec
 
+from trading_intents.accounts.http import find_account
 from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import Accounts
 from trading_intents.clock import rfc3339
 from trading_intents.errors import ValidationFailed, either
-from trading_intents.identity.access import Gate, caller_of
+from trading_intents.identity.access import Gate
 from trading_intents.ids import ID_RULE, parse_id
 from trading_intents.orders import model
 from trading_intents.orders.events import day_of, maybe_text
@@ -112,9 +113,7 @@ class OrderHandlers:
     orders: Orders
 
     async def _find(self, request: Request) -> Account:
-        account = await self.accounts.find(caller_of(request).organization_id, parse_id(request.params["account_id"]))
-        self.gate.permit_object(request, account.environment)
-        return account
+        return await find_account(request, self.gate, self.accounts)
 
     async def listing(self, request: Request) -> Answer:
         account = await self._find(request)
