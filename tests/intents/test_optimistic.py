@@ -66,7 +66,7 @@ async def neighbour(local: InProcessWriter, urls: Urls) -> AsyncIterator[Writer]
 
 
 def ways(local: InProcessWriter) -> dict[str, int]:
-    labels = (module.ASKED, module.AHEAD, optimistic.STALE)
+    labels = (module.ORDINARY, module.OPTIMISTIC, optimistic.STALE)
     return {way: int(local.metrics.writer_batches.labels(way)._value.get()) for way in labels}
 
 

@@ -1,4 +1,5 @@
-"""Checks that the log of actions is as it was written: by its hashes and heads, by orders and events. Reads only."""
+"""Checks that the log of actions is as it was written, by its hashes and heads and by its orders and events. It only
+reads."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -34,7 +35,7 @@ LOWEST_ID = UUID(int=0)
 HIGHEST_SEQ = 2**63 - 1
 
 Contradicted = Mapping[UUID, tuple[int, str]]  # an action's seq, and what is wrong with it
-Progress = Callable[[int], None]  # told how many more actions were read
+Progress = Callable[[int], None]  # called with how many more actions were read
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """`wrong` is what is the matter with the action `bad_seq`, the first that is not as it was written."""
+    """`wrong` says what is wrong with the action `bad_seq`, the first that is not as it was written."""
 
     head: Head
     actions: int
@@ -56,7 +57,7 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class KeptHeads:
-    """Heads that were written down outside the database, by account and seq."""
+    """Heads that were saved outside the database, by account and seq."""
 
     hashes: Mapping[UUID, Mapping[int, str]] = field(default_factory=dict)
 
@@ -65,7 +66,7 @@ class KeptHeads:
 
 
 class _Told(msgspec.Struct):
-    """What a record says of its own columns. The ids as texts: they are compared a million times."""
+    """What a record says of its own columns. Ids are texts, because they are compared a million times."""
 
     account_id: str
     seq: int
@@ -80,7 +81,7 @@ class _Told(msgspec.Struct):
 
 @contextlib.contextmanager
 def open_heads(path: Path | None) -> Iterator[Callable[[Head], None]]:
-    """Gives what writes a head down, one a line."""
+    """Gives the function that writes a head to the file, one a line."""
     if path is None:
         yield lambda head: None
         return
@@ -111,7 +112,7 @@ def read_heads(path: Path) -> KeptHeads:
 
 
 async def list_heads(pool: Pool) -> AsyncIterator[Head]:
-    """As the database has them, by account; `verify` says whether they are right."""
+    """Lists the heads of the database by account; `verify` says whether they are right."""
     last_id = LOWEST_ID
     while True:
         async with pool.transaction(read_only=True) as tx:
@@ -124,13 +125,14 @@ async def list_heads(pool: Pool) -> AsyncIterator[Head]:
 
 
 async def count_actions(pool: Pool, account_id: UUID | None) -> int:
-    """As the heads tell, for the progress shown."""
+    """Sums the heads, for the progress that is shown."""
     async with pool.transaction(read_only=True) as tx:
         return await store.sum_heads(tx, account_id)
 
 
 async def verify(pool: Pool, account_id: UUID | None, kept: KeptHeads, progress: Progress) -> AsyncIterator[Verified]:
-    """Each account, or this one. An account is read in one snapshot: what is appended meanwhile is no damage."""
+    """Checks each account, or the given one. An account is read in one snapshot, so that an append meanwhile is no
+    damage."""
     if account_id:
         if account_id not in kept.hashes and await _next_account(pool, UUID(int=account_id.int - 1)) != account_id:
             raise NotFound("no such account")
@@ -153,7 +155,7 @@ async def _next_account(pool: Pool, after: UUID) -> UUID | None:
 
 
 async def _compare_events(pool: Pool, account_id: UUID | None) -> Contradicted:
-    """The first action of each account that its event, as long as it is kept, tells otherwise."""
+    """Finds the first action of each account that differs from its event, as long as the event is kept."""
     contradicted: dict[UUID, tuple[int, str]] = {}
     organization_id = LOWEST_ID
     while next_id := await _next_organization(pool, organization_id, account_id):
@@ -183,7 +185,7 @@ def _told_by(payload: bytes) -> trading_pb2.IntentAction:
 
 
 def _compare(action: trading_pb2.IntentAction, record: str | None) -> str:
-    """What is wrong with the action's record, by its event; an empty text: nothing."""
+    """Says how the action's record differs from its event; an empty text if it does not."""
     if record is None:
         return "it is missing: its event is still kept"
     try:
@@ -222,12 +224,12 @@ async def _verify_account(
 
 
 class _Log:
-    """An account's log as far as it was followed; stops at the first action that is not as it was written."""
+    """An account's log as far as it was checked. It stops at the first action that is not as it was written."""
 
     def __init__(self, account_id: UUID, kept: Mapping[int, str]) -> None:
         self._account_id, self._kept = account_id, kept
         self.seq, self.hash = 0, FIRST_HASH
-        self._latest = 0  # that any order names
+        self._latest = 0  # the highest seq that an order names
         self.bad_seq: int | None = None
         self.wrong = ""
 
@@ -260,7 +262,7 @@ class _Log:
         return None
 
     def end(self, head: Head | None, later: Mapping[int, Row]) -> None:
-        """`later` are orders whose CREATE is beyond the last action."""
+        """Checks the end of the log; `later` are orders whose CREATE is beyond the last action."""
         if self.bad_seq is not None:
             return
         longest, named = max(self._kept, default=0), max(self._latest, *later, 0)

@@ -1,4 +1,5 @@
-"""The body of a submit: its shape, its amounts and texts, each refusal at its field. Knows no account and no order."""
+"""The body of a submit: its shape, its amounts and texts; each refusal names its field. Knows no account and no
+order."""
 
 import hashlib
 import re
@@ -58,7 +59,7 @@ class StopLimitSpec(msgspec.Struct, forbid_unknown_fields=True):
     time_in_force: TimeInForce | None = None
 
 
-# Each kind, and whether it has a limit and a stop price.
+# Each order kind, and whether it has a limit price and a stop price.
 _KINDS: dict[type, tuple[OrderKind, bool, bool]] = {
     MarketSpec: (OrderKind.MARKET, False, False),
     LimitSpec: (OrderKind.LIMIT, True, False),
@@ -68,7 +69,7 @@ _KINDS: dict[type, tuple[OrderKind, bool, bool]] = {
 
 
 class SpecBody(msgspec.Struct, forbid_unknown_fields=True, rename="pascal"):
-    """Exactly one key, which names the order kind."""
+    """An object with exactly one key, which names the order kind."""
 
     market: MarketSpec | msgspec.UnsetType = msgspec.UNSET
     limit: LimitSpec | msgspec.UnsetType = msgspec.UNSET
@@ -110,18 +111,18 @@ class Submit(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def check_key(key: str) -> None:
-    """The Idempotency-Key header."""
+    """Checks the Idempotency-Key header."""
     if not (1 <= len(key) <= MAX_KEY_CHARACTERS and key.isascii() and key.isprintable()):
         raise InvalidRequest(f"Idempotency-Key must be 1 to {MAX_KEY_CHARACTERS} printable ASCII characters")
 
 
 def digest_of(tree: Any) -> str:
-    """Of what the body says, not of its spaces and the order of its keys."""
+    """The digest of the body's values: white space and the order of keys do not change it."""
     return hashlib.sha256(msgspec.json.encode(tree, order="sorted")).hexdigest()
 
 
 def read_command(tree: Any) -> tuple[Command, str | None]:
-    """The command and its client reference, or ValidationFailed."""
+    """Gives the command and its client reference, or raises ValidationFailed."""
     try:
         body = convert(tree, Submit)
     except ValidationFailed as error:
@@ -134,7 +135,7 @@ def make_command(body: Submit) -> tuple[Command, str | None]:
 
 
 def count_keys(body: Submit) -> int:
-    """Those of its JSON, if none is written twice and none is null."""
+    """Counts the keys of the body's JSON, supposing that none is written twice and none is null."""
     payload = body.command.payload
     count = 4 + (body.client_reference_id is not None)  # command, type, payload, and symbol or ref_intent_id
     if isinstance(payload, CancelPayload):
@@ -180,7 +181,7 @@ def _spec(body: SpecBody) -> Spec:
 
 
 def _amount(text: str, kind: OrderKind, name: str) -> str:
-    """Trailing zeros trimmed, so that equal amounts are equal texts."""
+    """Trims trailing zeros, so that equal amounts are equal texts."""
     if not AMOUNT.match(text):
         raise ValidationFailed.at(f"{_SPEC}/{kind}/{name}", AMOUNT_RULE)
     if "." in text:
@@ -199,7 +200,7 @@ def _id(text: str) -> str:
 def _reference(text: str | None) -> str | None:
     if text is None:
         return None
-    # No control characters, so that the record's plain encoding is its canonical one.
+    # Control characters are refused, so that the record's plain encoding is its canonical one.
     if len(text) > MAX_REFERENCE_CHARACTERS or _CONTROL.search(text):
         raise ValidationFailed.at(
             "/client_reference_id",
@@ -209,7 +210,7 @@ def _reference(text: str | None) -> str | None:
 
 
 def _say_why(error: ValidationFailed) -> PlatformError:
-    """Who sends a JSON number as an amount learns why it is not taken."""
+    """Tells a caller that sent a JSON number as an amount why amounts are strings."""
     pointer, detail = error.errors[0].pointer, error.errors[0].detail
     if pointer.rpartition("/")[2] in _AMOUNT_FIELDS and detail.endswith(FOUND_A_NUMBER):
         return ValidationFailed.at(pointer, NUMBER_FOR_AMOUNT)

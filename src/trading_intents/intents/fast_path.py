@@ -1,5 +1,5 @@
-"""The quick way of a submit: no wait and no task until the writer answers. Refuses, counts and takes nothing before the
-writer has accepted: what does not pass every check goes the handler's way, which finds out why."""
+"""The fast path of a submit: no await and no task until the writer answers. A request that does not pass every check
+goes to the handler in `http.py`, which finds out why; nothing is refused or counted here before that."""
 
 from typing import NamedTuple
 
@@ -22,12 +22,12 @@ from trading_intents.web.routing import FastHandler, Respond
 
 MAX_SUBMITTERS = 10_000
 _DECODER = msgspec.json.Decoder(Submit)
-# Headers that ask for more than the quick way looks at.
+# Headers that need more than the fast path checks.
 _OTHERS = frozenset({b"authorization", b"content-encoding"})
 
 
 class Submitter(NamedTuple):
-    """A caller as both ways of a submit need it, for as long as it is the caller that `Callers` knows."""
+    """A caller as both paths of a submit need it; cached for as long as `Callers` knows the same caller."""
 
     caller: Caller
     organization_id: str
@@ -79,7 +79,7 @@ def fast_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) ->
             if admitted is None:
                 return None
             given = _DECODER.decode(body)
-            # Every key is followed by a colon: more colons than keys, and a key may be written twice.
+            # Every key is followed by a colon. If there are more colons than keys, a key may be written twice.
             if body.count(b":") != count_keys(given):
                 return None
             command, reference = make_command(given)

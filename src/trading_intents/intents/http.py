@@ -80,7 +80,7 @@ def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Write
             if account_id is None:
                 raise ValidationFailed
         except ValidationFailed:
-            # 404 and 403 come before 422. The writer asks the same in its transaction for a body that holds.
+            # 404 and 403 come before 422. For a valid body the writer checks both in its transaction.
             request.headers_out += limits.take(Bucket.SUBMITS, *limit_keys)
             account = await find_account(request, gate, accounts)
             if account.environment is Environment.LIVE and not _says_cancel(request):

@@ -1,4 +1,4 @@
-"""Commands, the state they meet, and the pure rule between them: decide(). No I/O, no clock."""
+"""Commands, the state in which they are decided, and the pure rule between them: decide(). No I/O, no clock."""
 
 from datetime import datetime
 from typing import assert_never
@@ -44,7 +44,7 @@ class Spec(FrozenStruct, frozen=True):
     quantity: str
     limit_price: str | None
     stop_price: str | None
-    time_in_force: TimeInForce | None  # None: DAY in a CREATE, as the order has it in a REPLACE
+    time_in_force: TimeInForce | None  # None: DAY in a CREATE, the order's own in a REPLACE
 
 
 class Create(FrozenStruct, frozen=True):
@@ -67,7 +67,7 @@ Command = Create | Replace | Cancel
 
 
 class Submission(FrozenStruct, frozen=True):
-    """A command, who sends it, and for which account. Ids are texts, as they came and as they are recorded."""
+    """A command, its caller and its account. Ids are texts, as they were received and as they are recorded."""
 
     account_id: str
     organization_id: str
@@ -83,7 +83,7 @@ class KeyState(FrozenStruct, frozen=True):
     environment: Environment
     permissions: frozenset[Permission]
     entitlements: frozenset[Entitlement]
-    disabled: bool  # by itself or with its organization
+    disabled: bool  # itself, or its organization
 
 
 class AccountState(FrozenStruct, frozen=True):
@@ -96,7 +96,7 @@ class AccountState(FrozenStruct, frozen=True):
 
 
 class KnownOrder(FrozenStruct, frozen=True):
-    """The order that a REPLACE or CANCEL names, as the broker last confirmed it."""
+    """The order that a REPLACE or CANCEL names, with the terms that the broker last confirmed."""
 
     account_id: str
     symbol: Symbol
@@ -112,7 +112,7 @@ class KnownOrder(FrozenStruct, frozen=True):
 
 
 class EarlierAction(FrozenStruct, frozen=True):
-    """What the same Idempotency-Key was answered before."""
+    """The action that the same Idempotency-Key was answered with before."""
 
     body_digest: str
     intent_id: str
@@ -120,7 +120,7 @@ class EarlierAction(FrozenStruct, frozen=True):
 
 
 class SubmissionState(FrozenStruct, frozen=True):
-    """What a command meets, read in its transaction. None: there is none that this caller may know of."""
+    """The state in which a command is decided, read in its transaction. None: nothing that this caller may know of."""
 
     key: KeyState | None
     account: AccountState | None
@@ -131,7 +131,7 @@ class SubmissionState(FrozenStruct, frozen=True):
 
 
 class Accepted(FrozenStruct, frozen=True):
-    """What to append. A CANCEL repeats the order that it cancels."""
+    """The action to append. A CANCEL repeats the terms of the order that it cancels."""
 
     action_type: ActionType
     symbol: Symbol
@@ -150,7 +150,7 @@ Decision = Accepted | Replayed | PlatformError
 
 
 def decide(submission: Submission, state: SubmissionState, now: datetime) -> Decision:
-    """An action, an earlier answer, or a refusal. The checks run in the order that the API documents."""
+    """Gives an action, an earlier answer or a refusal. The checks run in the order that the API documents."""
     try:
         account = _check_caller(submission, state)
         _check_broker(submission.command, state)
@@ -185,7 +185,7 @@ def _check_caller(submission: Submission, state: SubmissionState) -> AccountStat
         raise NotFound("no such account")
     if key.environment != account.environment:
         raise Forbidden(f"the API key is not of environment {account.environment}, which the account is")
-    # A CANCEL lowers risk: it is never refused for a plan.
+    # A CANCEL lowers risk, so it needs no entitlement.
     needs_plan = account.environment is Environment.LIVE and not isinstance(command, Cancel)
     if needs_plan and Entitlement.TRADING_LIVE not in key.entitlements:
         raise EntitlementRequired(f"the organization needs the entitlement {Entitlement.TRADING_LIVE}")
@@ -193,7 +193,7 @@ def _check_caller(submission: Submission, state: SubmissionState) -> AccountStat
 
 
 def _check_broker(command: Command, state: SubmissionState) -> None:
-    """What the account's broker does not offer."""
+    """Refuses a command that the account's broker does not offer."""
     manifest = state.manifest
     if isinstance(command, Cancel):
         return

@@ -1,4 +1,4 @@
-"""The intents' tables: how a commit ended, and the reads of the log and of what an audit compares with it. Never
+"""Statements of the intents' tables: how a commit ended, pages of the log, and what an audit compares. Never
 decides."""
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ PRUNE_ROWS = 5_000
 
 
 class ActionPlace(NamedTuple):
-    """Where an action stands in its account's log. No two have the same hash."""
+    """The place of an action in its account's log, with its hash, which no other action has."""
 
     account_id: str
     seq: int
@@ -20,7 +20,7 @@ class ActionPlace(NamedTuple):
 
 
 async def transaction_status(tx: Tx, transaction_id: str) -> str | None:
-    """committed, aborted, in progress; None when it is too long ago to know."""
+    """Gives committed, aborted or in progress; None when the transaction is too old for the server to know."""
     status: str | None = await tx.fetchval("SELECT pg_xact_status($1::text::xid8)", transaction_id)
     return status
 
@@ -67,7 +67,7 @@ async def latest_action(tx: Tx, account_id: UUID, intent_id: UUID) -> Row | None
 
 
 async def prune_refusals(tx: Tx, keep_days: int) -> bool:
-    """Removes the oldest, PRUNE_ROWS at most. True: there may be more."""
+    """Removes the oldest rows, at most PRUNE_ROWS. True: there may be more."""
     removed: int = await tx.fetchval(
         """
         WITH old AS MATERIALIZED (
@@ -97,7 +97,7 @@ async def list_heads(tx: Tx, after: UUID, limit: int) -> list[Row]:
 
 
 async def sum_heads(tx: Tx, account_id: UUID | None) -> int:
-    """How many actions there are by the heads: of this account, or of all."""
+    """Sums the heads of this account, or of all: how many actions there are."""
     total: int = await tx.fetchval(
         "SELECT coalesce(sum(seq), 0)::bigint FROM account_heads WHERE $1::uuid IS NULL OR account_id = $1",
         account_id,
@@ -106,7 +106,7 @@ async def sum_heads(tx: Tx, account_id: UUID | None) -> int:
 
 
 async def next_account(tx: Tx, after: UUID) -> UUID | None:
-    """From every table that names one: any may be what was tampered with."""
+    """Finds the next account in every table that names one, since any of them may have been changed."""
     found: UUID | None = await tx.fetchval(
         """
         SELECT least(
@@ -122,7 +122,7 @@ async def next_account(tx: Tx, after: UUID) -> UUID | None:
 
 
 async def next_organization(tx: Tx, after: UUID, account_id: UUID | None) -> UUID | None:
-    """With an account, its organization alone."""
+    """Finds the next organization; with an account, only the account's own."""
     found: UUID | None = await tx.fetchval(
         """
         SELECT id FROM organizations WHERE id > $1
@@ -138,7 +138,8 @@ async def next_organization(tx: Tx, after: UUID, account_id: UUID | None) -> UUI
 async def list_action_events(
     tx: Tx, organization_id: UUID, after: int, account_id: UUID | None, limit: int
 ) -> list[Row]:
-    """Every event, with the payload of actions only, and of this account only: the page's size bounds what is read."""
+    """Lists every event, with a payload only if it is an action of this account: the page's size limits what is
+    read."""
     return await tx.fetch(
         """
         SELECT seq, CASE WHEN kind = $4 AND ($3::uuid IS NULL OR account_id = $3) THEN payload END AS payload
@@ -153,7 +154,7 @@ async def list_action_events(
 
 
 async def read_records(tx: Tx, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], str]:
-    """The records of these actions, each named by its account and seq."""
+    """Reads the records of these actions, each named by its account and seq."""
     rows = await tx.fetch(
         """
         SELECT account_id::text, seq, record
@@ -178,7 +179,7 @@ async def list_whole_actions(tx: Tx, account_id: UUID, after: int, limit: int) -
 
 
 async def read_orders(tx: Tx, account_id: UUID, after: int, until: int, limit: int) -> dict[int, Row]:
-    """By the seq of their CREATE, as the order has it; `latest` is the highest seq that it names."""
+    """Reads orders by the seq of their CREATE; `latest` is the highest seq that an order names."""
     rows = await tx.fetch(
         """
         SELECT create_seq, order_id::text, symbol, order_side::text,

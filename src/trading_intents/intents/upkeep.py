@@ -1,4 +1,5 @@
-"""What the intents' tables need beside the requests: counts that follow the log, room for events, old rows removed."""
+"""Background work on the intents' tables: rolls up counts, makes and drops partitions of events, and prunes old
+rows."""
 
 import asyncio
 
@@ -11,8 +12,8 @@ from trading_intents.storage.database import Pool
 from trading_intents.stream.log import drop_partitions, make_partitions
 from trading_intents.telemetry import Log, Metrics
 
-ROLL_SECONDS = 5.0  # a read adds what is not rolled up yet
-# Finding the accounts that are behind reads all heads: with very many of them it is done less often.
+ROLL_SECONDS = 5.0  # a read of the stats adds what is not rolled up yet
+# Finding the accounts that are behind reads all heads, so it is done less often when there are very many.
 ROLL_SHARE = 20
 PRUNE_SECONDS = 600.0
 PARTITIONS_SECONDS = 3600.0
@@ -21,7 +22,7 @@ KEEP_REFUSALS_DAYS = 30
 
 
 async def keep_up(pool: Pool, clock: Clock, metrics: Metrics, log: Log) -> None:
-    """Until cancelled."""
+    """Runs until cancelled."""
 
     async def roll() -> float:
         started_seconds = clock.monotonic()
@@ -38,7 +39,7 @@ async def keep_up(pool: Pool, clock: Clock, metrics: Metrics, log: Log) -> None:
         return 0.0 if any(more) else PRUNE_SECONDS
 
     async def partition() -> float:
-        # One after the other, each committed at once: both lock out others for as long as they are under way.
+        # In two transactions, each committed at once: both lock out other transactions while they run.
         done = []
         for work in (make_partitions, drop_partitions):
             async with pool.transaction() as tx:

@@ -1,1 +1,1 @@
-"""The write path: what waits becomes one transaction."""
+"""The write path: commands that wait together are decided, recorded and committed in one transaction."""

@@ -39,7 +39,7 @@ from trading_intents.stream.model import Event, EventType
 from trading_intents.trading import ORDER_TYPES, ActionType, FrozenStruct
 
 PRINCIPAL_TYPE, SYSTEM = "API_KEY", "SYSTEM"
-PLATFORM = "platform"  # the principal of what the SYSTEM does
+PLATFORM = "platform"  # the principal of the platform's own commands
 
 
 class Receipt(FrozenStruct, frozen=True):
@@ -50,14 +50,14 @@ class Receipt(FrozenStruct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    outcomes: list[Receipt | PlatformError | None]  # None: its account is locked elsewhere
-    appended: ActionPlace | None  # one of the actions, which proves that the commit happened; None: there is none
+    outcomes: list[Receipt | PlatformError | None]  # None: another transaction holds the lock of its account
+    appended: ActionPlace | None  # one of the actions, whose row proves that the commit happened; None: there is none
     transaction_id: str
-    decided_seconds: float  # the clock's, when all that was left was to write and commit
+    decided_seconds: float  # by the clock, when only writing and committing were left
 
 
 class CommitLost(Exception):
-    """The link was lost at the commit: the server knows how that ended."""
+    """The connection was lost during the COMMIT, so only the server knows whether it happened."""
 
     def __init__(self, result: BatchResult) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class CommitLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BatchDependencies:
-    """What a batch is run with."""
+    """The objects that a batch needs to run."""
 
     link: Pipeline
     brokers: Registry
@@ -84,11 +84,13 @@ async def run_batch(
     on_sent: Callable[[], None] = lambda: None,
     on_committed: OnCommitted = lambda *_: None,
 ) -> BatchResult:
-    """Committed when it returns. CommitLost: perhaps. Unavailable, Refused: nothing was recorded.
+    """Commits the batch before it returns. CommitLost: it may have been committed. Unavailable, StatementRefused:
+    nothing was recorded.
 
-    `on_sent` runs when all is decided and about to be written, `on_committed` with what was read and is now written.
+    `on_sent` runs when all is decided and about to be written, `on_committed` with the state that was read and is now
+    written.
     """
-    link = await dependencies.link.connect()  # for all of it: the locks are this connection's
+    link = await dependencies.link.connect()  # one for the whole batch, which holds the locks
     try:
         state = await read_state(link, submissions, dependencies.brokers, locking)
         work, outcomes = decide_all(dependencies, submissions, state)
@@ -102,7 +104,7 @@ async def run_batch(
     except CommitLost:
         raise
     except BaseException:
-        link.close(ConnectionDropped())  # the transaction ends with it
+        link.close(ConnectionDropped())  # which ends the transaction
         raise
     on_committed(link, submissions, state)
     return result
@@ -114,7 +116,8 @@ def decide_all(
     work = BatchBuilder(state, dependencies.make_id)
     outcomes: list[Receipt | PlatformError | None] = []
     for submission in submissions:
-        # An account that is there but not locked is locked elsewhere; one that is not there can be refused.
+        # An account that exists but is not locked here is locked by another transaction; one that does not exist is
+        # refused.
         skipped = submission.account_id not in state.heads and submission.account_id in state.accounts
         outcomes.append(None if skipped else work.settle(submission))
     return work, outcomes
@@ -129,7 +132,7 @@ async def wait_committed(request: PipelineRequest, result: BatchResult) -> None:
 
 
 class BatchBuilder:
-    """Decides command after command and gathers what is to be written."""
+    """Decides one command after the other and gathers what is to be written."""
 
     def __init__(self, state: BatchState, make_id: IdTextMaker) -> None:
         self._state, self._make_id = state, make_id
@@ -139,7 +142,7 @@ class BatchBuilder:
         self._counts: list[StatsEntry] = []
         self._pending_events: list[
             tuple[Record, AccountState, bytes | None]
-        ] = []  # each with its changed order's message
+        ] = []  # each with the message of the order that it changed
 
     def settle(self, submission: Submission) -> Receipt | PlatformError:
         decision = decide(submission, self._state.state(submission), self._state.now)
@@ -152,7 +155,7 @@ class BatchBuilder:
         return decision
 
     def writes(self) -> list[Statement]:
-        """In the order of the locks."""
+        """The statements that write the batch, in the order of the locks."""
         now, batch = self._state.now_text, self.batch
         return [
             *([statements.insert_refusals(self._refusals, now)] if self._refusals else ()),
@@ -163,8 +166,9 @@ class BatchBuilder:
         ]
 
     def events(self) -> list[Statement]:
-        """What tells of it, to be written last: it takes the organizations' stream heads."""
-        events = [event for told in self._pending_events for event in self._tell(*told)]
+        """The statement that appends the stream's events. It comes last, because it locks the organizations' stream
+        heads."""
+        events = [event for pending in self._pending_events for event in self._make_events(*pending)]
         return [stream_log.appending(events)] if events else []
 
     def _append(self, submission: Submission, accepted: Accepted) -> Receipt:
@@ -238,7 +242,7 @@ class BatchBuilder:
             spec.time_in_force,
         )
 
-    def _tell(self, record: Record, account: AccountState, order: bytes | None) -> tuple[Event, Event]:
+    def _make_events(self, record: Record, account: AccountState, order: bytes | None) -> tuple[Event, Event]:
         if order is None:
             action, order = new_payloads(record, account.broker, self._state.now)
         else:
@@ -250,7 +254,7 @@ class BatchBuilder:
         )
 
     def _mark(self, action_type: ActionType, intent_id: str, seq: int) -> bytes:
-        """A pending command shows from its commit until it is answered; the fields stay as last confirmed."""
+        """Shows the order as pending until its broker has answered; its other fields stay as last confirmed."""
         old, row = self._state.orders[intent_id], self._state.order_rows[intent_id]
         is_cancel = action_type is ActionType.CANCEL
         replace_seq = row.pending_replace_seq if is_cancel else str(seq)

@@ -1,4 +1,5 @@
-"""What a batch meets: heads, orders, accounts, keys and controls, read under the heads' locks. Decides nothing."""
+"""The state in which a batch is decided: heads, orders, accounts, keys and controls, read under the locks of the
+heads."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ from trading_intents.trading import ORDER_KINDS, Environment, OrderSide, RouteSt
 
 @dataclass(slots=True)
 class BatchState:
-    """What the batch meets. Orders, heads and earlier answers move on with each decision."""
+    """The state in which a batch is decided. Each decision updates its orders, heads and earlier answers."""
 
     brokers: Registry
     heads: dict[str, tuple[int, str]]
@@ -39,10 +40,10 @@ class BatchState:
     now: datetime
     now_text: str
     transaction_id: str
-    versions: dict[str, str]  # by organization: of the rest
+    versions: dict[str, str]  # by organization: of its accounts, keys and controls
     accounts: dict[str, AccountState]
     keys: dict[str, KeyState]
-    switches: dict[tuple[str, str], Switch]  # by organization or account, and symbol or none
+    switches: dict[tuple[str, str], Switch]  # by organization or account, and by symbol or an empty text
     windows: dict[tuple[str, str], TimeRule]
 
     def state(self, submission: Submission) -> SubmissionState:
@@ -69,8 +70,8 @@ class BatchState:
 
 
 class BatchReads:
-    """What is to be locked and read for a batch, in the order of the locks: heads, then the orders that are named,
-    then what needs no lock."""
+    """The locks and reads of a batch, in the order of the locks: heads, then the orders that it names, then reads
+    without a lock."""
 
     def __init__(self, submissions: Sequence[Submission]) -> None:
         self.organization_ids = {s.organization_id for s in submissions}
@@ -95,7 +96,7 @@ class BatchReads:
         ]
 
     def checks(self) -> list[Statement]:
-        """In place of the reads, when all that they would tell is known but for whether it still holds."""
+        """Used instead of the reads when their results are cached: they say whether the cache still holds."""
         return [*self._earlier(), statements.read_versions(self.organization_ids)]
 
     def _earlier(self) -> list[Statement]:
@@ -105,18 +106,18 @@ class BatchReads:
 async def read_state(
     link: PipelineConnection, submissions: Sequence[Submission], brokers: Registry, locking: statements.Locking
 ) -> BatchState:
-    asked = BatchReads(submissions)
-    locks = asked.locks(locking)
+    reads = BatchReads(submissions)
+    locks = reads.locks(locking)
     try:
-        if asked.references:  # only they know their symbols
+        if reads.references:  # only the orders know the symbols
             locked = await link.run(locks)
-            asked.symbols |= {Symbol(_texts(row)[_SYMBOL]) for row in locked[-1].rows}
-            replies = [*locked, *await link.run(asked.reads())]
+            reads.symbols |= {Symbol(_texts(row)[_SYMBOL]) for row in locked[-1].rows}
+            replies = [*locked, *await link.run(reads.reads())]
         else:
-            replies = await link.run([*locks, *asked.reads()])
+            replies = await link.run([*locks, *reads.reads()])
     except ConnectionLost:
         raise Unavailable("the connection to the database was lost; nothing was recorded") from None
-    return parse_replies(brokers, asked, replies)
+    return parse_replies(brokers, reads, replies)
 
 
 _SYMBOL = statements.OrderTexts._fields.index("symbol")
@@ -134,11 +135,11 @@ def _texts(row: Row) -> list[Any]:
     return [None if value is None else value.decode() for value in row]
 
 
-def parse_replies(brokers: Registry, asked: BatchReads, replies: Sequence[Reply]) -> BatchState:
-    """Of the answers to all its locks and reads, or its locks and checks."""
+def parse_replies(brokers: Registry, reads: BatchReads, replies: Sequence[Reply]) -> BatchState:
+    """Makes the state from the replies to all locks and reads, or to all locks and checks."""
     *before, read = replies
-    earlier = map(_texts, before.pop().rows) if asked.keyed else ()
-    orders = [statements.OrderTexts(*_texts(row)) for row in before.pop().rows] if asked.references else []
+    earlier = map(_texts, before.pop().rows) if reads.keyed else ()
+    orders = [statements.OrderTexts(*_texts(row)) for row in before.pop().rows] if reads.references else []
     of: dict[bytes | None, list[Row]] = defaultdict(list)
     for row in read.rows:
         of[row[0]].append(row)
@@ -155,7 +156,7 @@ def parse_replies(brokers: Registry, asked: BatchReads, replies: Sequence[Reply]
         now=datetime.fromisoformat(now),
         now_text=now,
         transaction_id=transaction_id,
-        versions=dict.fromkeys(asked.organization_ids, _NEVER_CHANGED) | dict(map(_version, of[_RULES])),
+        versions=dict.fromkeys(reads.organization_ids, _NEVER_CHANGED) | dict(map(_version, of[_RULES])),
         accounts=dict(map(_account, of[_ACCOUNT])),
         keys=dict(map(_key, of[_KEY])),
         switches=dict(map(_switch, of[_SWITCH])),
@@ -172,7 +173,7 @@ def _version(row: Row) -> tuple[str, str]:
     return organization_id, version
 
 
-# Pure functions of what PostgreSQL writes: the same rows come again and again.
+# These are cached because the same rows come again and again.
 @lru_cache(maxsize=10_000)
 def _account(row: Row) -> tuple[str, AccountState]:
     _, account_id, organization_id, environment, broker, disabled, closed, stored = _texts(row)

@@ -1,4 +1,4 @@
-"""Commands whose locks other transactions hold: they wait on connections of their own, so that no other command waits
+"""Commands whose locks other transactions hold. They wait on connections of their own, so that no other command waits
 with them. Decides and writes nothing itself."""
 
 import asyncio
@@ -13,29 +13,30 @@ from trading_intents.storage.pipeline import Pipeline
 
 MAX_CONNECTIONS = 4
 MAX_BATCH = 256
-MAX_WAIT_SECONDS = 2.5  # more than the server leaves its locks to a process that stopped: its callers are served
+MAX_WAIT_SECONDS = 2.5  # longer than the server leaves locks to a stopped process, so that its callers are served
 
-# Writes a batch on that connection, waits a moment for its locks, and gives back what is locked still.
+# Writes a batch on that connection, waits briefly for its locks, and gives back the commands that are still locked out.
 Attempt = Callable[[Pipeline, list[PendingSubmission]], Awaitable[list[PendingSubmission]]]
 Fail = Callable[[Sequence[PendingSubmission], PlatformError], None]
 
 
 class LockWaits:
-    """A queue for each organization or account that is held. Each gets its turn, however many stay held."""
+    """A queue for each organization or account that is locked. The queues take turns, however many stay locked."""
 
     def __init__(self, link: Pipeline, attempt: Attempt, fail: Fail, clock: Clock) -> None:
         self._link, self._attempt, self._fail, self._clock = link, attempt, fail, clock
         self._queues: dict[str, SubmissionQueue] = {}
         self._turns: deque[str] = deque()
-        self._links: list[Pipeline] = []  # those that nobody uses
+        self._links: list[Pipeline] = []  # connections that are not in use
         self._tasks: set[asyncio.Task[None]] = set()
 
     def queue_for(self, submission: Submission) -> SubmissionQueue | None:
-        """Where a new command has to wait; None: neither its account nor its organization is known to be held."""
+        """The queue in which a new command has to wait; None if neither its account nor its organization is known to be
+        locked."""
         return self._queues.get(submission.account_id) or self._queues.get(submission.organization_id)
 
     def add(self, held_id: str, batch: Sequence[PendingSubmission]) -> None:
-        """All of it is of the account or organization that is held."""
+        """Adds commands, all of them of the account or organization that is locked."""
         for pending in batch:
             pending.held_since_seconds = self._clock.monotonic()
         if held_id not in self._queues:
@@ -54,7 +55,7 @@ class LockWaits:
             link.close()
 
     async def _work(self, link: Pipeline) -> None:
-        """As long as anything is held."""
+        """Serves the queues in turn until all are empty."""
         try:
             while self._turns:
                 held_id = self._turns.popleft()
@@ -70,7 +71,7 @@ class LockWaits:
         self._links.append(link)
 
     def _in_time(self, batch: Sequence[PendingSubmission]) -> list[PendingSubmission]:
-        """Those that may wait on; the others are told."""
+        """The commands that may wait longer; the others are answered as unavailable."""
         oldest = self._clock.monotonic() - MAX_WAIT_SECONDS
         late = [pending for pending in batch if pending.held_since_seconds < oldest]
         self._fail(late, Unavailable("the account is busy: another transaction holds its lock for too long"))

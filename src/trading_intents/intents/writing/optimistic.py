@@ -1,5 +1,5 @@
-"""The optimistic write path: a batch is decided by cached state, sent before the database has answered what it met, and
-committed only if that is the same. Behind the setting WRITER_OPTIMISTIC; the ordinary path needs nothing of it."""
+"""The optimistic write path: a batch is decided by cached state and sent before its reads return, and committed only if
+they show the same state. The setting WRITER_OPTIMISTIC turns it off; the ordinary path needs nothing of it."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
@@ -22,24 +22,24 @@ from trading_intents.storage.pipeline import (
 )
 from trading_intents.telemetry import Log, Metrics
 
-CACHE_PAUSE_SECONDS = 1.0  # after the cache was wrong
-STALE = "mistaken"  # as the metric of batches names it
+CACHE_PAUSE_SECONDS = 1.0  # for how long the cache is not used after it was wrong
+STALE = "mistaken"  # the label that the metric of batches has for it
 MAX_KNOWN = 50_000
-MAX_LATE = timedelta(milliseconds=500)  # how long after its decision a batch may meet the server
-MAX_EARLY = timedelta(milliseconds=1)  # how far our idea of the server's clock may be ahead of it
+MAX_LATE = timedelta(milliseconds=500)  # how long after its decision a batch may reach the server
+MAX_EARLY = timedelta(milliseconds=1)  # how far our estimate of the server's clock may be ahead of it
 
 
 class StateCache:
     def __init__(self, brokers: Registry, clock: Clock) -> None:
         self._brokers, self._clock = brokers, clock
-        self._start: datetime | None = None  # when our clock was zero, by the server's
+        self._start: datetime | None = None  # the server's time at which our steady clock was zero
         self._last: datetime | None = None
         self._link: PipelineConnection | None = None
         self.clear()
 
     def use(self, link: PipelineConnection) -> None:
-        """Forgets what was read on another connection: it may lead to a server that lost the latest commits, where a
-        version that was seen comes again for other rules."""
+        """Clears the cache if the connection is another one. It may lead to a server that lost the latest commits,
+        where a version that we have seen stands for other rules."""
         if link is not self._link:
             self.clear()
             self._link = link
@@ -47,7 +47,7 @@ class StateCache:
     def clear(self) -> None:
         self._known: set[tuple[str, str, str, str]] = set()  # organization, account, key, symbol
         self._heads: dict[str, tuple[int, str]] = {}
-        self._versions: dict[str, str] = {}  # of the rest, by organization
+        self._versions: dict[str, str] = {}  # by organization: of its accounts, keys and controls
         self._accounts: dict[str, AccountState] = {}
         self._keys: dict[str, KeyState] = {}
         self._switches: dict[tuple[str, str], Switch] = {}
@@ -57,27 +57,27 @@ class StateCache:
         for account_id in account_ids:
             self._heads.pop(account_id, None)
 
-    def update(self, submissions: Sequence[Submission], met: BatchState) -> None:
-        """`met` as it is after its batch was committed."""
-        is_old = any(self._versions.get(key, version) != version for key, version in met.versions.items())
+    def update(self, submissions: Sequence[Submission], state: BatchState) -> None:
+        """Caches the state of a batch, as it is after the commit."""
+        is_old = any(self._versions.get(key, version) != version for key, version in state.versions.items())
         if is_old or len(self._known) > MAX_KNOWN:
             self.clear()
-        self._track_clock(met.now)
+        self._track_clock(state.now)
         for each in submissions:
             account_id, key_id = each.account_id, each.key_id
-            if account_id not in met.heads or key_id is None or key_id not in met.keys:
+            if account_id not in state.heads or key_id is None or key_id not in state.keys:
                 continue
-            self._heads[account_id] = met.heads[account_id]
-            self._accounts[account_id] = met.accounts[account_id]
-            self._keys[key_id] = met.keys[key_id]
+            self._heads[account_id] = state.heads[account_id]
+            self._accounts[account_id] = state.accounts[account_id]
+            self._keys[key_id] = state.keys[key_id]
             if isinstance(each.command, Create):
                 self._known.add((each.organization_id, account_id, key_id, each.command.symbol))
-        self._versions |= met.versions
-        self._switches |= met.switches
-        self._windows |= met.windows
+        self._versions |= state.versions
+        self._switches |= state.switches
+        self._windows |= state.windows
 
     def covers(self, submissions: Sequence[Submission]) -> bool:
-        """Whether all that they will meet can be recalled."""
+        """Whether the cache holds everything that is needed to decide these commands."""
         for each in submissions:
             place = each.organization_id, each.account_id, each.key_id or "", getattr(each.command, "symbol", "")
             if place not in self._known or each.account_id not in self._heads:
@@ -85,14 +85,15 @@ class StateCache:
         return True
 
     def now(self) -> datetime:
-        """The server's clock as far as we know, and never back."""
+        """An estimate of the server's clock, which never goes back."""
         assert self._start is not None, "nothing is known yet"
         now = self._start + timedelta(seconds=self._clock.monotonic())
         self._last = max(now, self._last or now)
         return self._last
 
     def snapshot(self, now: datetime) -> BatchState:
-        """What will be met if nothing happened since. Its heads stay ours: they move on with each decision."""
+        """The cached state as a batch's. Its heads are the cache's own, so each decision moves them in the cache
+        too."""
         return BatchState(
             brokers=self._brokers,
             heads=self._heads,
@@ -109,17 +110,19 @@ class StateCache:
             windows=self._windows,
         )
 
-    def is_valid(self, now: datetime, met: BatchState) -> bool:
-        """Whether it would have been decided alike by what it met beside the heads. `now` is what we recalled."""
-        self._track_clock(met.now)
+    def is_valid(self, now: datetime, actual: BatchState) -> bool:
+        """Whether the actual state, apart from the heads, would have led to the same decisions. `now` is the estimated
+        time by which the batch was decided."""
+        self._track_clock(actual.now)
         return (
-            -MAX_EARLY <= met.now - now <= MAX_LATE
-            and not met.earlier
-            and all(self._versions.get(organization_id) == version for organization_id, version in met.versions.items())
+            -MAX_EARLY <= actual.now - now <= MAX_LATE
+            and not actual.earlier
+            and all(self._versions.get(key) == version for key, version in actual.versions.items())
         )
 
     def _track_clock(self, now: datetime) -> None:
-        """An answer is always late: the least late one tells best. One that is too early tells of a clock set back."""
+        """Estimates the server's clock. A reply always comes late, so the least late one counts; one that is too early
+        shows that the server's clock was set back."""
         start = now - timedelta(seconds=self._clock.monotonic())
         is_back = self._last is not None and now < self._last
         self._start = start if is_back or self._start is None else max(self._start, start)
@@ -128,27 +131,27 @@ class StateCache:
 
 
 class CacheStale(Exception):
-    """What was remembered holds no longer."""
+    """The cached state is not what the database has."""
 
     def __init__(self, others_write: bool) -> None:
         super().__init__()
-        self.others_write = others_write  # to the same accounts: it will happen again
+        self.others_write = others_write  # to the same accounts, so it will happen again
 
 
 class PendingCommit:
-    """A batch whose COMMIT is on its way."""
+    """A batch whose COMMIT has been sent."""
 
     def __init__(self, request: PipelineRequest, result: BatchResult) -> None:
         self._request, self._result = request, result
 
     async def wait(self) -> BatchResult:
-        """Committed when it returns. CommitLost: perhaps. Refused: nothing was recorded."""
+        """Returns when the batch is committed. CommitLost: it may have been. StatementRefused: nothing was recorded."""
         await wait_committed(self._request, self._result)
         return self._result
 
 
 class OptimisticPath:
-    """The cache, and when it is not to be used."""
+    """The cache, and the decision whether to use it."""
 
     def __init__(self, dependencies: BatchDependencies, is_enabled: bool, metrics: Metrics, log: Log) -> None:
         self._dependencies, self._is_enabled, self._metrics, self._log = dependencies, is_enabled, metrics, log
@@ -156,7 +159,8 @@ class OptimisticPath:
         self._from_seconds = 0.0
 
     async def send(self, submissions: Sequence[Submission], on_sent: Callable[[], None]) -> PendingCommit | None:
-        """None: nothing was recorded, and the ordinary path is to be taken. Unavailable: the database is away."""
+        """Decides and sends a batch. None: nothing was recorded, take the ordinary path. Unavailable: so is the
+        database."""
         if not self._is_enabled or self._dependencies.clock.monotonic() < self._from_seconds:
             return None
         try:
@@ -170,12 +174,12 @@ class OptimisticPath:
             else:
                 self.clear()
         except Exception as error:
-            self._log.error("batch not decided ahead", size=len(submissions), exc_info=error)
+            self._log.error("optimistic batch failed", size=len(submissions), exc_info=error)
             self.suspend()
         return None
 
     def update(self, link: PipelineConnection, submissions: Sequence[Submission], state: BatchState) -> None:
-        """After an ordinary batch was committed."""
+        """Caches the state of an ordinary batch that was committed."""
         if self._is_enabled:
             self._cache.use(link)
             self._cache.update(submissions, state)
@@ -187,7 +191,7 @@ class OptimisticPath:
         self._cache.clear_heads(account_ids)
 
     def suspend(self) -> None:
-        """Others write to these accounts too, or something is wrong: for a while every batch is read for first."""
+        """Stops using the cache for a while, because others write to these accounts too or something is wrong."""
         self._cache.clear()
         self._from_seconds = self._dependencies.clock.monotonic() + CACHE_PAUSE_SECONDS
 
@@ -195,7 +199,7 @@ class OptimisticPath:
 async def run_optimistic(
     dependencies: BatchDependencies, submissions: Sequence[Submission], cache: StateCache, on_sent: Callable[[], None]
 ) -> PendingCommit | None:
-    """Decides by the cache while the database reads, and sends COMMIT only if the database met the same state.
+    """Decides by the cache while the database reads, and sends COMMIT only if the reads show the same state.
 
     None: the cache does not cover the batch, or no connection is open. CacheStale, Unavailable: nothing was recorded.
     `on_sent` runs when the batch has been sent.
@@ -206,34 +210,34 @@ async def run_optimistic(
     cache.use(link)
     if not cache.covers(submissions):
         return None
-    asked, now = BatchReads(submissions), cache.now()
-    others_write = True  # as long as we do not know
-    request = link.send([*asked.locks(statements.NO_WAIT), *asked.checks()], more=True)
+    reads, now = BatchReads(submissions), cache.now()
+    others_write = True  # until the replies tell
+    request = link.send([*reads.locks(statements.NO_WAIT), *reads.checks()], more=True)
     try:
         state = cache.snapshot(now)
-        heads = {account_id: state.heads[account_id] for account_id in asked.account_ids}
+        heads = {account_id: state.heads[account_id] for account_id in reads.account_ids}
         work, outcomes = decide_all(dependencies, submissions, state)
-        # What leaves from here on is refused by the server if BEGIN was: row-level security lets in what belongs to
-        # the organizations that the transaction named behind its BEGIN, and nothing else.
+        # If BEGIN fails, the server refuses these statements too: row-level security lets in only rows of the
+        # organizations that the transaction named right after its BEGIN.
         request.append_statements(work.writes(), more=True)
         decided_seconds = dependencies.clock.monotonic()
         on_sent()
-        request.append_statements(work.events(), more=True)  # made while the server is at work on the rest
+        request.append_statements(work.events(), more=True)  # built while the server works on the rest
         with contextlib.suppress(StatementRefused):
-            met = parse_replies(dependencies.brokers, asked, await request.head())
-            others_write = met.heads != heads
-            if not others_write and cache.is_valid(now, met):
+            actual = parse_replies(dependencies.brokers, reads, await request.head())
+            others_write = actual.heads != heads
+            if not others_write and cache.is_valid(now, actual):
                 request.append_statements([statements.COMMIT])
-                result = BatchResult(outcomes, work.batch.last(), met.transaction_id, decided_seconds)
+                result = BatchResult(outcomes, work.batch.last(), actual.transaction_id, decided_seconds)
                 return PendingCommit(request, result)
         with contextlib.suppress(StatementRefused):
             request.append_statements([statements.ROLLBACK])
             await request.end()
     except ConnectionDropped:
-        pass  # something was refused: of this batch, or of the one before it
+        pass  # the server refused a statement of this batch or of the one before it
     except ConnectionLost:
         raise Unavailable("the connection to the database was lost; nothing was recorded") from None
     except BaseException:
-        link.close(ConnectionDropped())  # the transaction ends with it
+        link.close(ConnectionDropped())  # which ends the transaction
         raise
     raise CacheStale(others_write)

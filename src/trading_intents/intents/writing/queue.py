@@ -35,13 +35,14 @@ class PendingSubmission:
         self.organization_id = submission.organization_id
         self.is_cancel = isinstance(submission.command, Cancel)
         self.lost_commits = 0
-        self.skips = 0  # how often its account was locked elsewhere
-        self.queue: SubmissionQueue | None = None  # None: it is being written
+        self.skips = 0  # how often a batch found its account locked
+        self.queue: SubmissionQueue | None = None  # None: a batch has taken it
         self._is_abandoned = False
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether the caller has hung up. A command that is not begun by then is not done, and leaves its queue."""
+        """Whether the caller has hung up. A command that no batch has taken by then leaves its queue and is not
+        recorded."""
         return self._is_abandoned
 
     @is_abandoned.setter
@@ -57,18 +58,18 @@ class PendingSubmission:
         )  # a drain waits until all are answered
 
     def reply(self, outcome: Outcome) -> None:
-        """The first time; a second answer would be taken for the caller's next one."""
+        """Answers the caller once; a second answer would be taken for that of the caller's next request."""
         answer, self.answer = self.answer, _ignore
         answer(outcome)
 
 
 def _ignore(_: Outcome) -> None:
-    """A second answer."""
+    """Takes the place of `answer` after the first call."""
 
 
 class SubmissionQueue:
-    """An organization may take as many places as it leaves free for the others, for CANCELs and for the rest: whatever
-    the others hold, there is a place for its first command."""
+    """An organization may take as many places as it leaves free for the others, for CANCELs and for other commands
+    each. So there is always a place for an organization's first command, whatever the others hold."""
 
     def __init__(self) -> None:
         self._cancels, self._others = _OrganizationTurns(), _OrganizationTurns()
@@ -77,11 +78,11 @@ class SubmissionQueue:
         return self._cancels.count + self._others.count
 
     def __bool__(self) -> bool:
-        """An empty queue is one too."""
+        """An empty queue is true as well, so that `or` does not pass over it."""
         return True
 
     def put(self, pending: PendingSubmission) -> None:
-        """Unavailable: there is no place."""
+        """Unavailable: there is no free place."""
         limit = MAX_WAITING if pending.is_cancel else MAX_WAITING - CANCEL_RESERVE
         turns = self._turns_of(pending)
         if turns.count_of(pending.organization_id) >= limit - len(self):
@@ -90,7 +91,7 @@ class SubmissionQueue:
         pending.queue = self
 
     def put_back(self, batch: Iterable[PendingSubmission]) -> None:
-        """Before all others of their organizations, in this order: they were taken from here."""
+        """Puts commands that were taken from here before all others of their organizations, in this order."""
         for pending in reversed([*batch]):
             if pending.is_abandoned:
                 pending.abandon()
@@ -99,7 +100,7 @@ class SubmissionQueue:
                 pending.queue = self
 
     def take(self, count: int) -> list[PendingSubmission]:
-        """As many at most, one of each organization in turn."""
+        """Takes at most `count` commands, one of each organization in turn."""
         batch: list[PendingSubmission] = []
         for turns in (self._cancels, self._others):
             while turns.count and len(batch) < count:
@@ -131,7 +132,7 @@ class _OrganizationTurns:
         self.count += 1
 
     def pop(self) -> PendingSubmission:
-        """The first of the organization whose turn it is; then it is the next one's."""
+        """Takes the first command of the organization whose turn it is, and passes the turn on."""
         organization_id, own = next(iter(self._by_organization.items()))
         pending, _ = own.popitem(last=False)
         self.count -= 1

@@ -1,4 +1,4 @@
-"""The action record: its canonical JSON, its place in the hash chain, and the messages that tell of it. Pure."""
+"""The action record: its canonical JSON, its hash in the account's chain, and the stream's messages about it. Pure."""
 
 import hashlib
 from datetime import datetime
@@ -13,7 +13,7 @@ FIRST_HASH = "0" * 64
 
 
 class Record(msgspec.Struct):
-    """Version 1, in the order of the names: so its encoding is RFC 8785, as no text in it has control characters."""
+    """Version 1. Its fields are sorted and its texts have no control characters, so its encoding is RFC 8785's."""
 
     account_id: str
     action_type: str
@@ -41,7 +41,7 @@ def canonical(record: Record) -> bytes:
 
 
 def chain(previous_hash: str, text: bytes) -> str:
-    """SHA-256 of the previous hash, a newline, and the record as it is answered but for `hash`."""
+    """SHA-256 of the previous hash, a newline, and the record as REST answers it, without `hash`."""
     return hashlib.sha256(previous_hash.encode() + b"\n" + text).hexdigest()
 
 
@@ -73,7 +73,7 @@ def action_payload(record: Record, now: datetime) -> bytes:
 
 
 def new_payloads(record: Record, broker: str, now: datetime) -> tuple[bytes, bytes]:
-    """Of a CREATE: its action and its order."""
+    """The messages of a CREATE: its action and its order."""
     return new_order_payloads(
         intent_id=record.intent_id,
         organization_id=record.organization_id,

@@ -1,4 +1,4 @@
-"""What a batch locks, reads and appends, as statements for a pipeline. Arguments are texts: see `pack_array`."""
+"""The statements by which a batch locks, reads and appends, for a pipeline. Arguments are texts: see `pack_array`."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,24 +20,24 @@ COMMIT = Statement("COMMIT")
 ROLLBACK = Statement("ROLLBACK")
 
 
-LOCK_LIMIT_SECONDS = 0.02  # of the writer's connection: all who come meanwhile wait for it
+LOCK_LIMIT_SECONDS = 0.02  # on the writer's own connection, where every other command waits meanwhile
 
 
 class Locking(NamedTuple):
-    """What becomes of account heads that another transaction holds, and how long any lock is waited for."""
+    """What is done about account heads that another transaction has locked, and how long to wait for any lock."""
 
     clause: str
-    timeout: str = ""  # else the session's
+    timeout: str = ""  # empty: the session's
 
 
-NO_WAIT = Locking("NOWAIT")  # the batch is refused
-SKIP = Locking("SKIP LOCKED")  # their accounts are left out
+NO_WAIT = Locking("NOWAIT")  # the server refuses the batch
+SKIP = Locking("SKIP LOCKED")  # the batch leaves their accounts out
 SKIP_AT_ONCE = Locking("SKIP LOCKED", "1ms")
 WAIT = Locking("", "100ms")
 
 
 def lock_heads(account_ids: Sequence[str], locking: Locking) -> list[Statement]:
-    """In id order, as everyone locks."""
+    """Locks the heads in the order of their ids, as every transaction does."""
     if len(account_ids) == 1:
         statement = Statement(f"{_LOCK_HEAD} {locking.clause}", tuple(account_ids))
     else:
@@ -53,7 +53,7 @@ _LOCK_HEADS = """
 
 
 class Kind(StrEnum):
-    """What a row of `read_state` and `read_versions` tells of."""
+    """What a row of `read_state` or `read_versions` is about."""
 
     CLOCK = "clock"
     RULES = "rules"
@@ -66,19 +66,19 @@ class Kind(StrEnum):
 def read_state(
     organization_ids: Iterable[str], account_ids: Iterable[str], key_ids: Iterable[str], symbols: Iterable[str]
 ) -> Statement:
-    """The clock and the transaction's id, accounts, keys and controls, as rows of texts: a `Kind`, then what it has.
+    """Reads the clock, the transaction's id, accounts, keys and controls, as rows of texts: a `Kind`, then its columns.
 
-    Each by its key, for all at once. Read after the heads are locked: what was answered before holds.
+    It runs after the heads are locked, so a change that was answered before is seen.
     """
-    asked = list(map(list, (organization_ids, account_ids, key_ids, symbols)))
-    if all(len(each) == 1 for each in asked):
-        return Statement(_READ_ONE_STATE, tuple(value for (value,) in asked))
-    *ids, names = asked
+    values = list(map(list, (organization_ids, account_ids, key_ids, symbols)))
+    if all(len(each) == 1 for each in values):
+        return Statement(_READ_ONE_STATE, tuple(value for (value,) in values))
+    *ids, names = values
     return Statement(_READ_STATE, (*(f"{{{','.join(each)}}}" for each in ids), pack_array(names)))
 
 
 def read_versions(organization_ids: Iterable[str]) -> Statement:
-    """The clock and the transaction's id, and the versions of all else that `read_state` reads."""
+    """Reads the clock, the transaction's id, and the versions of everything else that `read_state` reads."""
     return Statement(_READ_VERSIONS, (f"{{{','.join(organization_ids)}}}",))
 
 
@@ -87,7 +87,7 @@ _READ_VERSIONS = """
     UNION ALL
     SELECT 'rules', organization_id::text, version::text FROM rule_versions WHERE organization_id = ANY ($1::uuid[])
 """
-# Of each control: whose it is, a symbol or none. A switch that is not set refuses nothing, and is not sent.
+# A control's row has its organization or account, and a symbol or an empty text. Switches that are off are not sent.
 _STATE = """
     SELECT 'clock', clock_timestamp()::text, pg_current_xact_id()::text, NULL, NULL, NULL, NULL, NULL
     UNION ALL
@@ -125,19 +125,19 @@ _READ_STATE = _STATE.format(
 _READ_ONE_STATE = _STATE.format(organization="= $1::uuid", account="= $2::uuid", key="= $3::uuid", symbol="= $4::text")
 
 
-def read_earlier(asked: Sequence[tuple[str, str]]) -> Statement:
+def read_earlier(keyed: Sequence[tuple[str, str]]) -> Statement:
     return Statement(
         """
         SELECT a.account_id, a.idempotency_key, encode(a.body_digest, 'hex'), a.intent_id, a.seq
         FROM unnest(from_column($1)::uuid[], from_column($2)) AS wanted (account_id, idempotency_key)
         JOIN actions a ON a.account_id = wanted.account_id AND a.idempotency_key = wanted.idempotency_key
         """,
-        tuple(map(pack_array, zip(*asked, strict=True))),
+        tuple(map(pack_array, zip(*keyed, strict=True))),
     )
 
 
 class OrderTexts(NamedTuple):
-    """As texts; amounts as PostgreSQL writes them."""
+    """An order's row as texts; amounts as PostgreSQL writes them."""
 
     order_id: str
     account_id: str
@@ -220,7 +220,7 @@ class BatchWrites:
     cancelled_intents: list[str] = field(default_factory=list)
 
     def last(self) -> ActionPlace | None:
-        """One of the actions, which proves that the commit happened."""
+        """One of the actions, whose row proves that the commit happened."""
         if not self.actions:
             return None
         action = self.actions[-1]
@@ -249,7 +249,7 @@ _COLUMNS = {
     "stop_price": "numeric",
     "client_reference_id": "text",
 }
-# One statement, so that each value is sent and read once. A head moves to its account's last row.
+# In one statement, so that each value is sent and parsed once. A head moves to its account's last row.
 _APPEND = """
     WITH new ({columns}) AS {kept} (SELECT * FROM {rows}),
     recorded AS (
@@ -282,7 +282,7 @@ _APPEND = """
 
 
 _PLACES = [(f"${number}", kind) for number, kind in enumerate(_COLUMNS.values(), 2)]
-# One row goes as plain values, which takes the server half as long.
+# A single row is sent as plain values, which takes the server half the time.
 _APPEND_ONE = _APPEND.format(
     columns=", ".join(_COLUMNS),
     kept="NOT MATERIALIZED",
@@ -298,14 +298,14 @@ _APPEND_MANY = _APPEND.format(
 
 
 def append(batch: BatchWrites, now: str) -> Statement:
-    """Actions, their PENDING_NEW orders, the heads and their outbox rows."""
+    """Inserts actions, their PENDING_NEW orders and their outbox rows, and moves the heads."""
     if len(batch.actions) == 1:
         return Statement(_APPEND_ONE, (now, *batch.actions[0]))
     return Statement(_APPEND_MANY, (now, *map(pack_array, zip(*batch.actions, strict=True))))
 
 
 def mark_orders(batch: BatchWrites, now: str) -> Statement:
-    """The pending command of the orders that REPLACEs and CANCELs name."""
+    """Marks the orders that REPLACEs and CANCELs name as pending."""
     changes = batch.changed_orders.values()
     return Statement(
         """
@@ -330,8 +330,8 @@ def mark_orders(batch: BatchWrites, now: str) -> Statement:
 
 
 def make_due_now(intent_ids: Sequence[str]) -> Statement:
-    """A cancelled intent's waiting rows are due now, before those of other intents: its unsent CREATE is to be settled,
-    not waited for, and its CANCEL to be sent."""
+    """Makes the waiting rows of cancelled intents due now, before those of other intents: an unsent CREATE is to be
+    settled without a wait, and its CANCEL to be sent."""
     return Statement(
         """
         UPDATE outbox SET due_at = least(due_at, clock_timestamp()), urgent = true
@@ -342,7 +342,7 @@ def make_due_now(intent_ids: Sequence[str]) -> Statement:
 
 
 def insert_refusals(rows: Sequence[tuple[str, ...]], now: str) -> Statement:
-    """Each: id, organization, account, action type, symbol, reasons (comma separated), principal."""
+    """A row has an id, organization, account, action type, symbol, reasons (separated by commas) and principal."""
     return Statement(
         """
         INSERT INTO refusals (id, organization_id, account_id, action_type, symbol, reasons, principal_id, created_at)

@@ -1,4 +1,4 @@
-"""Commands that the platform itself records: the CANCEL of an order that must not go on working."""
+"""Commands of the platform itself: the CANCEL of an order that must not go on working."""
 
 import asyncio
 
@@ -15,12 +15,12 @@ from trading_intents.stream.model import CHANNEL as STREAM
 class PlatformCancels:
     def __init__(self, dependencies: BatchDependencies, signals: Signals) -> None:
         self._dependencies, self._signals = dependencies, signals
-        self._turn = asyncio.Lock()  # a link is for one caller at a time
+        self._turn = asyncio.Lock()  # a pipeline takes one batch at a time
 
     async def append(self, organization_id: str, account_id: str, order_id: str) -> bool:
-        """As any CANCEL, by the SYSTEM. False: the order is finished, or is being cancelled already.
+        """Records a CANCEL by the SYSTEM. False: the order is finished, or already being cancelled.
 
-        Unavailable: perhaps it was recorded. Ask again: a second one is not.
+        Unavailable: it may have been recorded. Calling again is safe: a second CANCEL is not recorded.
         """
         cancel = Submission(account_id, organization_id, None, Cancel(order_id), None, None, None)
         async with self._turn:

@@ -1,5 +1,5 @@
-"""The process's one writer: natural group commit. It takes those who wait, commits them as one transaction and answers
-them; meanwhile the next batch gathers, and may leave behind that commit. Never answers before the commit is durable."""
+"""The process's one writer, a group commit: it commits the commands that wait in one transaction and answers them,
+while the next batch gathers. Never answers before the commit is durable."""
 
 import asyncio
 import contextlib
@@ -33,18 +33,19 @@ from trading_intents.telemetry import Log, Metrics, make_series
 
 MAX_BATCH = 256
 SMALL_BATCH = 16
-ANSWER_SECONDS = 0.02  # from the commit, at the latest
-SETTLE_SECONDS = 3.0  # from when the commit was sent
+ANSWER_SECONDS = 0.02  # at the latest, after the commit
+SETTLE_SECONDS = 3.0  # after the COMMIT was sent
 SETTLE_PAUSE_SECONDS = 0.05
-MAX_LOST_COMMITS = 3  # a batch whose commit ends the server each time must not end it for ever
-MAX_SKIPS = 1  # by batches, for an account that is locked elsewhere; then its commands wait for the lock
-COMMITTED, ABORTED = "committed", "aborted"  # as PostgreSQL says it
-AHEAD, ASKED = "ahead", "asked"  # the ways of a batch, as its metric names them
-WAYS = (AHEAD, ASKED, STALE)
+MAX_LOST_COMMITS = 3  # so that a batch whose commit crashes the server does not crash it for ever
+MAX_SKIPS = 1  # how many batches may pass over a locked account; then its commands wait for the lock
+COMMITTED, ABORTED = "committed", "aborted"  # as PostgreSQL names them
+OPTIMISTIC, ORDINARY = "ahead", "asked"  # the labels that the metric of batches has for the two paths
+WAYS = (OPTIMISTIC, ORDINARY, STALE)
 
 
 class Writer:
-    """One per process: two would halve each other's batches. No timer: a caller alone gets one commit's latency."""
+    """There is one in a process: two would halve each other's batches. It has no timer: a lone caller waits for one
+    commit."""
 
     def __init__(
         self,
@@ -61,11 +62,11 @@ class Writer:
         self._queue = SubmissionQueue()
         self._lock_waits = LockWaits(dependencies.link, self._write_held, self._fail, dependencies.clock)
         self._wakeup = asyncio.Event()
-        self._min_batch = 1  # how many must wait for the next batch to be taken
+        self._min_batch = 1  # how many commands must wait before the next batch is taken
         self._max_batch = SMALL_BATCH
-        self._load = 0  # how many were not answered when the last one was taken
-        self._is_sent = False  # what was taken last, and is not decided by the server yet
-        self._committing: list[PendingSubmission] = []  # their COMMIT is on its way
+        self._load = 0  # how many commands had no answer when the last batch was taken
+        self._is_sent = False  # whether the last batch is sent, and its replies are not here yet
+        self._committing: list[PendingSubmission] = []  # the batch whose COMMIT is sent
         self._unanswered: list[tuple[Sequence[PendingSubmission], Sequence[Outcome | None]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._commit_task: asyncio.Task[None] | None = None
@@ -74,7 +75,7 @@ class Writer:
         make_series(metrics.intents_refused, {error.code for error in wire_errors()})
 
     def enqueue(self, submission: Submission, answer: Callable[[Outcome], None]) -> PendingSubmission:
-        """`answer` is called once: decided, recorded and committed, or refused. Unavailable: there is no room."""
+        """Calls `answer` once, when the command is committed or refused. Unavailable: the queue is full."""
         pending = PendingSubmission(submission, answer, self._clock.monotonic())
         (self._lock_waits.queue_for(submission) or self._queue).put(pending)
         if len(self._queue) >= self._min_batch:
@@ -82,7 +83,7 @@ class Writer:
         return pending
 
     async def submit(self, submission: Submission) -> Receipt:
-        """As `enqueue`, awaited; a refusal is raised."""
+        """Like `enqueue`, but waits for the answer; a refusal is raised."""
         answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
         def answer(outcome: Outcome) -> None:
@@ -99,7 +100,7 @@ class Writer:
         return outcome
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         try:
             while True:
                 await self._wakeup.wait()
@@ -126,15 +127,15 @@ class Writer:
                 task.cancel()
 
     def _take(self) -> list[PendingSubmission]:
-        """Half of those who come and go at most: while one half commits, the other is read and answered."""
+        """Takes at most half of the commands under way: while one half commits, the other is read and answered."""
         load = len(self._queue) + len(self._committing) + sum(len(batch) for batch, _ in self._unanswered)
         self._load, load = load, max(load, self._load)
         self._max_batch = min(MAX_BATCH, max(SMALL_BATCH, (load + 1) // 2))
         return self._queue.take(self._max_batch)
 
     async def _write_optimistic(self, batch: list[PendingSubmission]) -> bool:
-        """Whether it was decided by what is remembered. Then its COMMIT is on its way, and the next batch may leave
-        when half as many wait as there is room for, or when this one has ended."""
+        """Whether the cache covered the batch. Then its COMMIT has been sent, and the next batch may follow when half
+        as many commands wait as it may hold, or when this one has ended."""
         started_seconds = self._clock.monotonic()
         try:
             pending_commit = await self._optimistic.send([each.submission for each in batch], self._on_sent)
@@ -157,7 +158,7 @@ class Writer:
             self._start(self._settle(batch, lost.result))
         except StatementRefused:
             self._optimistic.suspend()
-            self._queue.put_back(batch)  # to be asked about, and if need be one by one
+            self._queue.put_back(batch)  # the ordinary path reads for them, and one by one if it has to
         except PlatformError as error:
             self._optimistic.clear()
             self._fail(batch, error)
@@ -166,7 +167,7 @@ class Writer:
             self._fail_internal(batch, error)
         else:
             self._committed(batch, result)
-            self._observe(AHEAD, batch, result, started_seconds)
+            self._observe(OPTIMISTIC, batch, result, started_seconds)
         finally:
             if self._committing is batch:
                 self._committing, self._min_batch = [], 1
@@ -179,9 +180,9 @@ class Writer:
         return task
 
     async def _write(self, batch: list[PendingSubmission]) -> None:
-        """Commands of accounts that are locked elsewhere go into the next batch, then wait for the lock."""
+        """Commands of locked accounts go into the next batch, and after that wait for their lock."""
         if self._committing and self._commit_task:
-            await asyncio.wait({self._commit_task})  # a refusal there would take this one with it
+            await asyncio.wait({self._commit_task})  # if that one were refused, this one would be refused with it
         try:
             skipped = await self._attempt(self._dependencies, batch, statements.SKIP)
         except StatementRefused:
@@ -190,7 +191,8 @@ class Writer:
             self._put_back_skipped(skipped)
 
     async def _write_by_organization(self, batch: Sequence[PendingSubmission]) -> None:
-        """Another transaction holds a lock of one of these organizations: found by halves, it waits alone."""
+        """Another transaction holds a lock of one of these organizations. Halving the batch finds it, and it waits
+        alone."""
         groups = group_by(batch, lambda pending: pending.organization_id)
         first, *others = groups
         if not others:
@@ -212,10 +214,10 @@ class Writer:
             self._lock_waits.add(account_id, own)
 
     async def _write_held(self, link: Pipeline, batch: list[PendingSubmission]) -> list[PendingSubmission]:
-        """Beside the queue. Gives back what is locked still."""
+        """Runs beside the queue, on a connection of `LockWaits`. Gives back the commands that are still locked out."""
         dependencies = replace(self._dependencies, link=link)
         try:
-            # The second time because an account that stays locked must not keep the organization's others.
+            # The second attempt is for the organization's other accounts, if one account stays locked.
             for locking in (statements.WAIT, statements.SKIP):
                 with contextlib.suppress(StatementRefused):
                     return await self._attempt(dependencies, batch, locking)
@@ -231,8 +233,8 @@ class Writer:
         locking: statements.Locking,
         is_second: bool = False,
     ) -> list[PendingSubmission]:
-        """Has what could be decided answered; gives back what could not be locked. Refused: by a lock, and nothing was
-        done."""
+        """Answers the commands that it could decide, and gives back those whose accounts are locked. Raises
+        StatementRefused if a lock was not to be had; then nothing was recorded."""
         if not batch:
             return []
         started_seconds, is_ours = self._clock.monotonic(), dependencies is self._dependencies
@@ -255,7 +257,7 @@ class Writer:
         finally:
             if is_ours:
                 self._is_sent = False
-        self._observe(ASKED, batch, result, started_seconds)
+        self._observe(ORDINARY, batch, result, started_seconds)
         if not is_ours:
             self._optimistic.clear_heads(each.submission.account_id for each in batch)
         return self._committed(batch, result)
@@ -268,8 +270,8 @@ class Writer:
         error: Exception,
         is_second: bool,
     ) -> list[PendingSubmission]:
-        """It went wrong before the commit. A prepared statement may have been the reason, and is gone with its
-        connection; else one bad command must not fail its neighbours."""
+        """Handles an error before the commit. If a prepared statement was the cause, a new connection solves it;
+        otherwise each command is tried alone, so that one bad command does not fail the others."""
         if isinstance(error, StatementRefused) and not is_second:
             return await self._attempt(dependencies, batch, locking, is_second=True)
         if len(batch) == 1:
@@ -303,8 +305,8 @@ class Writer:
         if self._is_sent or not len(self._queue):
             self._answer_all()
         else:
-            # When the next batch has left, so that the server has work while answers are written and requests are read;
-            # but soon, whatever becomes of that one.
+            # Answer when the next batch has been sent, so that the server has work while answers are written and
+            # requests are read; but soon in any case.
             asyncio.get_running_loop().call_later(ANSWER_SECONDS, self._answer_all)
         if result.appended:
             self._signals.notify(channel(Queue.INTENTS))
@@ -325,25 +327,26 @@ class Writer:
             if isinstance(outcome, PlatformError):
                 self._metrics.intents_refused.labels(outcome.code).inc()
             if outcome is not None:
-                self._tell(pending, outcome)
+                self._reply(pending, outcome)
 
     def _fail_behind(self, batch: list[PendingSubmission], error: PlatformError) -> None:
-        """With those who wait behind: they would wait for the same."""
+        """Fails the commands in the queue too, since they need the same database."""
         self._fail([*batch, *self._queue.take(len(self._queue))], error)
 
     def _fail(self, batch: Sequence[PendingSubmission], error: PlatformError) -> None:
         for pending in batch:
-            self._tell(pending, error)
+            self._reply(pending, error)
 
-    def _tell(self, pending: PendingSubmission, outcome: Outcome) -> None:
-        """An answer that cannot be given must not keep the others of its batch from theirs."""
+    def _reply(self, pending: PendingSubmission, outcome: Outcome) -> None:
+        """Logs an answer that cannot be given, so that the others of its batch still get theirs."""
         try:
             pending.reply(outcome)
         except Exception as error:
             self._log.error("answer failed", exc_info=error)
 
     async def _settle(self, batch: list[PendingSubmission], result: BatchResult) -> None:
-        """Beside the queue. Aborted: again. Not known in time: says so."""
+        """Asks the server how the commit ended, beside the queue. An aborted batch is written again; OutcomeUnknown if
+        there is no reply in time."""
         while self._clock.monotonic() - result.decided_seconds < SETTLE_SECONDS:
             status = await self._status(result.transaction_id, result.appended, _organizations(batch))
             if status == COMMITTED:
@@ -370,12 +373,12 @@ class Writer:
         try:
             async with asyncio.timeout(SETTLE_SECONDS), self._pool.transaction(organizations, read_only=True) as tx:
                 status = await store.transaction_status(tx, transaction_id)
-                # A server that crashed gives ids that it had not yet written down a second time.
+                # A server that crashed may use transaction ids again that it had not yet saved.
                 if status == COMMITTED and place and not await store.is_recorded(tx, place):
                     return ABORTED
                 return status
         except asyncpg.InvalidParameterValueError:
-            return ABORTED  # an id that is still to come: the server crashed and has forgotten it
+            return ABORTED  # the id is in the future: the server crashed and has forgotten it
         except (PlatformError, TimeoutError):
             return None
 
