@@ -180,7 +180,7 @@ def test_what_cannot_be_read_is_an_invalid_argument(
     for request in (
         subscribe(account, ()),
         subscribe(account, (0,)),
-        subscribe(account, (5, 99, -1)),
+        subscribe(account, (7, 99, -1)),
         subscribe(account, order_delivery=3),
         subscribe(account, instrument_key="not a symbol"),
         subscribe(account, resume_after="x"),

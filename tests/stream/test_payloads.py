@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from trading_intents.stream import trading_pb2
 from trading_intents.stream.model import (
     EventType,
+    balance_payload,
     broker_order_payload,
     cursor_field,
+    halt_payload,
     intent_action_payload,
     new_order_payloads,
 )
@@ -225,3 +227,35 @@ def test_both_messages_of_a_new_order_are_those_written_one_by_one(
         version=1,
         **shared,
     )
+
+
+def test_a_balance_leaves_out_what_the_broker_did_not_tell() -> None:
+    payload = balance_payload(
+        account_id=ID, organization_id=ID, broker="paper", currency="USD", cash="-1.5", equity=None, as_of=AT
+    )
+    balance = trading_pb2.TradingEvent.FromString(payload).balance
+    assert (balance.currency, balance.cash) == ("USD", "-1.5")
+    assert not balance.HasField("buying_power")
+    assert not balance.HasField("equity")
+    assert balance.as_of == generated_value("as_of", AT)
+
+
+@pytest.mark.parametrize("account_id", [None, ID])
+def test_a_halt_without_an_account_is_the_organizations(account_id: str | None) -> None:
+    fields: dict[str, Any] = {
+        "id": ID,
+        "organization_id": ID,
+        "state": "cancelling",
+        "reason": "news",
+        "orders": 3,
+        "orders_done": 1,
+        "positions": 2,
+        "positions_done": 0,
+        "principal_type": "USER",
+        "principal_id": "someone",
+        "created_at": AT,
+        "updated_at": AT,
+    }
+    halt = trading_pb2.TradingEvent.FromString(halt_payload(**fields, account_id=account_id)).halt
+    assert halt.HasField("account_id") is (account_id is not None)
+    assert halt == trading_pb2.Halt(**generated(fields | {"account_id": account_id}))

@@ -23,7 +23,7 @@ MESSAGES = {
     "StreamEventsRequest": "1 subscribe Subscribe, 2 unsubscribe Unsubscribe",
     "TradingEvent": """1 heartbeat Heartbeat, 2 error Error, 3 status Status, 4 broker_order BrokerOrder,
         5 broker_position BrokerPosition, 6 broker_trade BrokerTrade, 7 intent_action IntentAction, 8 primed Primed,
-        15 cursor""",
+        9 balance Balance, 10 halt Halt, 15 cursor""",
     "Heartbeat": "1 sent_at",
     "Error": "1 message",
     "Status": "1 message",
@@ -41,9 +41,14 @@ MESSAGES = {
     "IntentAction": """1 intent_id, 2 organization_id, 3 account_id, 4 seq int64, 5 action_type IntentActionType,
         6 symbol, 7 order_side, 8 order_type, 9 limit_price?, 10 stop_price?, 11 order_venue, 12 time_in_force?,
         13 quantity, 14 client_reference_id?, 15 principal_type IntentPrincipalType, 16 received_at, 17 created_at""",
+    "Balance": """1 account_id, 2 organization_id, 3 broker, 4 currency?, 5 cash?, 6 buying_power?, 7 equity?,
+        8 as_of Timestamp""",
+    "Halt": """1 id, 2 organization_id, 3 account_id?, 4 state, 5 reason, 6 orders int64, 7 orders_done int64,
+        8 positions int64, 9 positions_done int64, 10 principal_type IntentPrincipalType, 11 principal_id,
+        12 created_at, 13 updated_at""",
 }
 ENUMS = """
-    EventType UNSPECIFIED BROKER_ORDER BROKER_POSITION BROKER_TRADE INTENT_ACTION
+    EventType UNSPECIFIED BROKER_ORDER BROKER_POSITION BROKER_TRADE INTENT_ACTION BALANCE HALT
     OrderDelivery UNSPECIFIED LIVE PRIMED
     OrderType UNSPECIFIED LIMIT MARKET FILL_OR_KILL LIMIT_ON_OPEN LIMIT_ON_CLOSE MARKET_ON_OPEN MARKET_ON_CLOSE STOP STOP_LIMIT TRAILING_STOP
     TimeInForce UNSPECIFIED DAY GOOD_TILL_CANCEL AT_OPEN IMMEDIATE_OR_CANCEL FILL_OR_KILL EXT AT_CLOSE

@@ -58,12 +58,12 @@ class Reader:
 
 
 @contextmanager
-def following(tenants: Tenants, caller: Headers, account: str, last: str = "") -> Iterator[Reader]:
+def following(tenants: Tenants, caller: Headers, account: str, last: str = "", **query: str) -> Iterator[Reader]:
     headers = caller | ({"last-event-id": last} if last else {})
     url = f"/v1/accounts/{account}/events"
     with (
         httpx.Client(base_url=tenants.platform.url, timeout=LIMIT_SECONDS, verify=False) as client,
-        client.stream("GET", url, headers=headers) as answer,
+        client.stream("GET", url, headers=headers, params=query) as answer,
     ):
         assert answer.status_code == 200, answer.read()
         yield Reader(answer)

@@ -49,7 +49,8 @@ CREATE DOMAIN order_type AS text CONSTRAINT valid CHECK (VALUE IN ('MARKET', 'LI
 CREATE DOMAIN order_side AS text CONSTRAINT valid CHECK (VALUE IN ('BUY', 'SELL', 'SELL_SHORT'));
 CREATE DOMAIN filled_amount AS numeric CONSTRAINT valid CHECK (VALUE >= 0);
 -- squawk-ignore prefer-bigint-over-smallint
-CREATE DOMAIN event_kind AS smallint CONSTRAINT valid CHECK (VALUE BETWEEN 1 AND 4);
+CREATE DOMAIN event_kind AS smallint;
+ALTER DOMAIN event_kind ADD CONSTRAINT valid CHECK (VALUE BETWEEN 1 AND 6) NOT VALID;
 CREATE DOMAIN outbox_queue AS text CONSTRAINT valid CHECK (VALUE IN ('accounts', 'intents', 'users'));
 -- The accounts queue's events are these six; the other queues have names of their own.
 CREATE DOMAIN outbox_event AS text CONSTRAINT valid CHECK (
@@ -1195,3 +1196,23 @@ CREATE TABLE stream_epoch_renewals (
 );
 GRANT SELECT, INSERT ON stream_epoch_renewals TO ti_worker;
 GRANT UPDATE (epoch) ON stream_epoch TO ti_worker;
+
+-- The newest price that an organization knows of a symbol in an environment, of all that is stored: a posted price, its
+-- last trade, or what a broker told. The paper broker's quotes are not in it: they are read where they are.
+CREATE DOMAIN price_source AS text CONSTRAINT valid CHECK (VALUE IN ('posted', 'trade', 'quote'));
+CREATE TABLE reference_prices (
+    organization_id uuid NOT NULL REFERENCES organizations,
+    environment environment NOT NULL,
+    symbol text COLLATE "C" NOT NULL,
+    price amount NOT NULL,
+    source price_source NOT NULL,
+    as_of timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, environment, symbol)
+) WITH (fillfactor = 70);
+ALTER TABLE reference_prices ENABLE ROW LEVEL SECURITY;
+ALTER TABLE reference_prices FORCE ROW LEVEL SECURITY;
+CREATE POLICY service ON reference_prices TO ti_service
+    USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
+CREATE POLICY worker ON reference_prices TO ti_worker USING (true);
+GRANT SELECT, INSERT ON reference_prices TO ti_service, ti_worker;
+GRANT UPDATE (price, source, as_of) ON reference_prices TO ti_service, ti_worker;

@@ -1,6 +1,6 @@
 """The stream's HTTP door: text/event-stream, written straight to the connection. Renders nothing for a subscriber."""
 
-from trading_intents.errors import CursorExpired, InternalError, LimitReached
+from trading_intents.errors import CursorExpired, InternalError, LimitReached, ValidationFailed, either
 from trading_intents.identity.access import Gate
 from trading_intents.stream.log import open_cursor
 from trading_intents.stream.model import EventType
@@ -16,6 +16,14 @@ EVENT_STREAM = b"text/event-stream"
 HEADERS = [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
 LAST_EVENT_ID = Parameter(
     "last-event-id", "The cursor to go on after.", {"type": "string"}, where="header", check=lambda text: _cursor(text)
+)
+KINDS = {kind.name.lower(): kind for kind in EventType}
+# As before there were more: who names none gets no kind that its program does not know.
+DEFAULT_KINDS = ("intent_action", "broker_order", "broker_trade", "broker_position")
+KINDS_PARAMETER = Parameter(
+    "kinds",
+    f"The kinds of events wanted, comma-separated: {', '.join(KINDS)}. Default: {', '.join(DEFAULT_KINDS)}.",
+    {"type": "string", "default": ",".join(DEFAULT_KINDS)},
 )
 
 
@@ -57,7 +65,8 @@ def event_routes(gate: Gate, streams: Streams, log: Log) -> tuple[Route, ...]:
         feed = _EventFeed(streams, request, log)
         try:
             cursor = _cursor(request.header(b"last-event-id") or "")
-            asked = SubscribeRequest(request.params["account_id"], frozenset(EventType), resume_after=cursor)
+            account_id, kinds = request.params["account_id"], _kinds(request.query.get("kinds"))
+            asked = SubscribeRequest(account_id, kinds, resume_after=cursor)
             await streams.subscribe(feed.stream, asked)
         except BaseException:
             feed.close()
@@ -73,8 +82,8 @@ def event_routes(gate: Gate, streams: Streams, log: Log) -> tuple[Route, ...]:
             "Follow an account's events as they happen.",
             operation=Operation("stream_events", Tag.EVENTS),
             bucket=Bucket.READS,
-            parameters=(LAST_EVENT_ID,),
-            errors=(CursorExpired, LimitReached),
+            parameters=(LAST_EVENT_ID, KINDS_PARAMETER),
+            errors=(CursorExpired, LimitReached, ValidationFailed),
             answer_media=EVENT_STREAM,
         ),
     )
@@ -85,3 +94,11 @@ def _cursor(text: str) -> str:
     if text:
         open_cursor(text)
     return text
+
+
+def _kinds(text: str | None) -> frozenset[EventType]:
+    names = DEFAULT_KINDS if text is None else tuple(text.split(","))
+    unknown = next((name for name in names if name not in KINDS), None)
+    if unknown is not None:
+        raise ValidationFailed.at("?kinds", f"found {unknown[:40]!r}; use {either(KINDS)}, separated by commas")
+    return frozenset(KINDS[name] for name in names)

@@ -11,7 +11,7 @@ from trading_intents.errors import InvalidCursor
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Tx, pack_array
 from trading_intents.storage.pipeline import Statement
-from trading_intents.stream.model import Event, EventType
+from trading_intents.stream.model import Event
 from trading_intents.trading import Environment
 
 KEEP_DAYS = 7
@@ -144,12 +144,15 @@ def _place(events: Sequence[Event]) -> tuple[dict[UUID | str, int], list[Event],
 
 @dataclass(frozen=True, slots=True)
 class LoggedEvent:
-    """`payload` lacks its cursor: `payload + cursor_field(make_cursor(epoch, seq))` is the whole message."""
+    """`payload` lacks its cursor: `payload + cursor_field(make_cursor(epoch, seq))` is the whole message.
+
+    Without an account it is of the organization itself. `kind` is an EventType, or one of a later version.
+    """
 
     seq: int
-    account_id: UUID
+    account_id: UUID | None
     environment: Environment
-    kind: EventType
+    kind: int
     symbol: str
     payload: bytes
 
@@ -163,7 +166,7 @@ async def read_after(tx: Tx, organization_id: OrganizationId, seq: int, limit: i
     # for a young partition read and sorted all that followed, for every page.
     rows = await tx.fetch(
         """
-        SELECT seq, account_id, environment, kind, symbol, payload FROM stream_events
+        SELECT seq, nullif(account_id, organization_id), environment, kind, symbol, payload FROM stream_events
         WHERE organization_id = $1 AND seq > $2 AND seq <= $3
         ORDER BY seq
         """,
@@ -172,7 +175,7 @@ async def read_after(tx: Tx, organization_id: OrganizationId, seq: int, limit: i
         min(seq + limit, MAX_SEQ),
     )
     return [
-        LoggedEvent(number, account_id, Environment(environment), EventType(kind), symbol, payload)
+        LoggedEvent(number, account_id, Environment(environment), kind, symbol, payload)
         for number, account_id, environment, kind, symbol, payload in (row.values() for row in rows)
     ]
 

@@ -20,10 +20,16 @@ class EventType(IntEnum):
     BROKER_POSITION = 2
     BROKER_TRADE = 3
     INTENT_ACTION = 4
+    BALANCE = 5
+    HALT = 6
 
 
 class Event(FrozenStruct, frozen=True):
-    """`payload` is a serialized TradingEvent without its cursor, which only the log can give."""
+    """`payload` is a serialized TradingEvent without its cursor, which only the log can give.
+
+    An event of the organization itself has the organization's id in place of an account's: every scope gets it, in both
+    environments. `symbol` is empty where the event has none.
+    """
 
     organization_id: UUID | str
     account_id: UUID | str
@@ -213,6 +219,17 @@ def broker_position_payload(**fields: str | datetime | None) -> bytes:
     """As for a trade."""
     message = trading_pb2.BrokerPosition(**_given(fields))
     return trading_pb2.TradingEvent(broker_position=message).SerializeToString()
+
+
+def balance_payload(**fields: str | datetime | None) -> bytes:
+    """As for a trade."""
+    return trading_pb2.TradingEvent(balance=trading_pb2.Balance(**_given(fields))).SerializeToString()
+
+
+def halt_payload(*, principal_type: str, **fields: str | int | datetime | None) -> bytes:
+    """As for a trade; without an `account_id` it is the organization's."""
+    message = trading_pb2.Halt(principal_type=f"INTENT_PRINCIPAL_TYPE_{principal_type}", **_given(fields))
+    return trading_pb2.TradingEvent(halt=message).SerializeToString()
 
 
 def _given(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,12 +14,13 @@ NARROWED = frozenset({EventType.BROKER_ORDER, EventType.BROKER_POSITION})  # the
 
 
 class StreamEntry(NamedTuple):
-    """An event of the log, ready to be sent: the same object for every subscriber."""
+    """An event of the log, ready to be sent: the same object for every subscriber. Without an account it is of the
+    organization itself and goes to every scope and environment. `kind` is an EventType, or one of a later version."""
 
     seq: int
-    account_id: UUID
+    account_id: UUID | None
     environment: Environment
-    kind: EventType
+    kind: int
     symbol: str
     message: Message
 
@@ -36,7 +37,7 @@ class Subscription:
     def wants(self, entry: StreamEntry) -> bool:
         return (
             entry.kind in self.kinds
-            and self.environment in (None, entry.environment)
+            and (self.environment in (None, entry.environment) or entry.account_id is None)
             and (self.symbol in (None, entry.symbol) or entry.kind not in NARROWED)
         )
 
@@ -47,11 +48,22 @@ class EventPage:
     def __init__(self, entries: Sequence[StreamEntry]) -> None:
         self.entries = entries
 
+    def of_account(self, account_id: UUID) -> Sequence[StreamEntry]:
+        """The account's entries and those of the organization itself, in their order."""
+        return self._by_account.get(account_id, self._by_account[None])
+
     @cached_property
-    def by_account(self) -> dict[UUID, list[StreamEntry]]:
-        found: dict[UUID, list[StreamEntry]] = {}
+    def _by_account(self) -> dict[UUID | None, list[StreamEntry]]:
+        of_organization: list[StreamEntry] = []
+        found: dict[UUID | None, list[StreamEntry]] = {None: of_organization}
         for entry in self.entries:
-            found.setdefault(entry.account_id, []).append(entry)
+            if entry.account_id is None:
+                for entries in found.values():
+                    entries.append(entry)
+            elif entry.account_id in found:
+                found[entry.account_id].append(entry)
+            else:
+                found[entry.account_id] = [*of_organization, entry]
         return found
 
 
@@ -64,10 +76,12 @@ class SubscriptionFilter:
     def select(self, page: EventPage) -> list[StreamEntry]:
         if len(self._by_scope) == 1:
             ((account_id, only),) = self._by_scope.items()
-            candidates = page.entries if account_id is None else page.by_account.get(account_id, ())
+            candidates = page.entries if account_id is None else page.of_account(account_id)
             return [entry for entry in candidates if only.wants(entry)]
         return [entry for entry in page.entries if self._wants(entry)]
 
     def _wants(self, entry: StreamEntry) -> bool:
+        if entry.account_id is None:
+            return any(wanted.wants(entry) for wanted in self._by_scope.values())
         scopes = (self._by_scope.get(entry.account_id), self._by_scope.get(None))
         return any(wanted is not None and wanted.wants(entry) for wanted in scopes)

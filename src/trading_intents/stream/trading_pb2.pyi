@@ -17,6 +17,8 @@ class EventType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EVENT_TYPE_BROKER_POSITION: _ClassVar[EventType]
     EVENT_TYPE_BROKER_TRADE: _ClassVar[EventType]
     EVENT_TYPE_INTENT_ACTION: _ClassVar[EventType]
+    EVENT_TYPE_BALANCE: _ClassVar[EventType]
+    EVENT_TYPE_HALT: _ClassVar[EventType]
 
 class OrderDelivery(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -113,6 +115,8 @@ EVENT_TYPE_BROKER_ORDER: EventType
 EVENT_TYPE_BROKER_POSITION: EventType
 EVENT_TYPE_BROKER_TRADE: EventType
 EVENT_TYPE_INTENT_ACTION: EventType
+EVENT_TYPE_BALANCE: EventType
+EVENT_TYPE_HALT: EventType
 ORDER_DELIVERY_UNSPECIFIED: OrderDelivery
 ORDER_DELIVERY_LIVE: OrderDelivery
 ORDER_DELIVERY_PRIMED: OrderDelivery
@@ -209,7 +213,7 @@ class StreamEventsRequest(_message.Message):
     def __init__(self, subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ...) -> None: ...
 
 class TradingEvent(_message.Message):
-    __slots__ = ("heartbeat", "error", "status", "broker_order", "broker_position", "broker_trade", "intent_action", "primed", "cursor")
+    __slots__ = ("heartbeat", "error", "status", "broker_order", "broker_position", "broker_trade", "intent_action", "primed", "balance", "halt", "cursor")
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -218,6 +222,8 @@ class TradingEvent(_message.Message):
     BROKER_TRADE_FIELD_NUMBER: _ClassVar[int]
     INTENT_ACTION_FIELD_NUMBER: _ClassVar[int]
     PRIMED_FIELD_NUMBER: _ClassVar[int]
+    BALANCE_FIELD_NUMBER: _ClassVar[int]
+    HALT_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     heartbeat: Heartbeat
     error: Error
@@ -227,8 +233,10 @@ class TradingEvent(_message.Message):
     broker_trade: BrokerTrade
     intent_action: IntentAction
     primed: Primed
+    balance: Balance
+    halt: Halt
     cursor: str
-    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., broker_order: _Optional[_Union[BrokerOrder, _Mapping]] = ..., broker_position: _Optional[_Union[BrokerPosition, _Mapping]] = ..., broker_trade: _Optional[_Union[BrokerTrade, _Mapping]] = ..., intent_action: _Optional[_Union[IntentAction, _Mapping]] = ..., primed: _Optional[_Union[Primed, _Mapping]] = ..., cursor: _Optional[str] = ...) -> None: ...
+    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., broker_order: _Optional[_Union[BrokerOrder, _Mapping]] = ..., broker_position: _Optional[_Union[BrokerPosition, _Mapping]] = ..., broker_trade: _Optional[_Union[BrokerTrade, _Mapping]] = ..., intent_action: _Optional[_Union[IntentAction, _Mapping]] = ..., primed: _Optional[_Union[Primed, _Mapping]] = ..., balance: _Optional[_Union[Balance, _Mapping]] = ..., halt: _Optional[_Union[Halt, _Mapping]] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("sent_at",)
@@ -415,3 +423,53 @@ class IntentAction(_message.Message):
     received_at: _timestamp_pb2.Timestamp
     created_at: _timestamp_pb2.Timestamp
     def __init__(self, intent_id: _Optional[str] = ..., organization_id: _Optional[str] = ..., account_id: _Optional[str] = ..., seq: _Optional[int] = ..., action_type: _Optional[_Union[IntentActionType, str]] = ..., symbol: _Optional[str] = ..., order_side: _Optional[_Union[OrderSide, str]] = ..., order_type: _Optional[_Union[OrderType, str]] = ..., limit_price: _Optional[str] = ..., stop_price: _Optional[str] = ..., order_venue: _Optional[_Union[OrderVenue, str]] = ..., time_in_force: _Optional[_Union[TimeInForce, str]] = ..., quantity: _Optional[str] = ..., client_reference_id: _Optional[str] = ..., principal_type: _Optional[_Union[IntentPrincipalType, str]] = ..., received_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class Balance(_message.Message):
+    __slots__ = ("account_id", "organization_id", "broker", "currency", "cash", "buying_power", "equity", "as_of")
+    ACCOUNT_ID_FIELD_NUMBER: _ClassVar[int]
+    ORGANIZATION_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    CURRENCY_FIELD_NUMBER: _ClassVar[int]
+    CASH_FIELD_NUMBER: _ClassVar[int]
+    BUYING_POWER_FIELD_NUMBER: _ClassVar[int]
+    EQUITY_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_FIELD_NUMBER: _ClassVar[int]
+    account_id: str
+    organization_id: str
+    broker: str
+    currency: str
+    cash: str
+    buying_power: str
+    equity: str
+    as_of: _timestamp_pb2.Timestamp
+    def __init__(self, account_id: _Optional[str] = ..., organization_id: _Optional[str] = ..., broker: _Optional[str] = ..., currency: _Optional[str] = ..., cash: _Optional[str] = ..., buying_power: _Optional[str] = ..., equity: _Optional[str] = ..., as_of: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class Halt(_message.Message):
+    __slots__ = ("id", "organization_id", "account_id", "state", "reason", "orders", "orders_done", "positions", "positions_done", "principal_type", "principal_id", "created_at", "updated_at")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ORGANIZATION_ID_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNT_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ORDERS_FIELD_NUMBER: _ClassVar[int]
+    ORDERS_DONE_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_DONE_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_ID_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    UPDATED_AT_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    organization_id: str
+    account_id: str
+    state: str
+    reason: str
+    orders: int
+    orders_done: int
+    positions: int
+    positions_done: int
+    principal_type: IntentPrincipalType
+    principal_id: str
+    created_at: _timestamp_pb2.Timestamp
+    updated_at: _timestamp_pb2.Timestamp
+    def __init__(self, id: _Optional[str] = ..., organization_id: _Optional[str] = ..., account_id: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., orders: _Optional[int] = ..., orders_done: _Optional[int] = ..., positions: _Optional[int] = ..., positions_done: _Optional[int] = ..., principal_type: _Optional[_Union[IntentPrincipalType, str]] = ..., principal_id: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
