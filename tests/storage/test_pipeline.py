@@ -158,24 +158,24 @@ WRITTEN = [Statement("SELECT coalesce(current_setting('test.written', true), '')
 async def test_the_first_answers_come_before_the_rest_is_sent(link: Pipeline) -> None:
     for _ in range(2):
         request = await link.send([BEGIN, *ONE], more=True)
-        begun, one = await request.head()
+        begun, one = await request.first_replies()
         assert (begun.tag, [one]) == ("BEGIN", ANSWER)
         request.append_statements([TWO], more=True)
         request.append_statements([COMMIT])
-        replies = await request.end()
+        replies = await request.all_replies()
         assert [reply.tag or reply.rows for reply in replies] == ["BEGIN", [(b"1",)], [(b"2",)], "COMMIT"]
 
 
 async def test_what_leaves_behind_another_is_answered_its_own(link: Pipeline) -> None:
     first = await link.send([BEGIN, *ONE], more=True)
-    await first.head()
+    await first.first_replies()
     first.append_statements([COMMIT])
     second = await link.send([BEGIN, TWO], more=True)
     second.append_statements([ROLLBACK])
     third = await link.send(ONE)
-    assert [reply.tag or reply.rows for reply in await first.end()] == ["BEGIN", [(b"1",)], "COMMIT"]
-    assert [reply.tag or reply.rows for reply in await second.head()] == ["BEGIN", [(b"2",)]]
-    assert await third.end() == ANSWER
+    assert [reply.tag or reply.rows for reply in await first.all_replies()] == ["BEGIN", [(b"1",)], "COMMIT"]
+    assert [reply.tag or reply.rows for reply in await second.first_replies()] == ["BEGIN", [(b"2",)]]
+    assert await third.all_replies() == ANSWER
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -185,13 +185,13 @@ async def test_nothing_is_run_after_what_was_refused(link: Pipeline, is_first: b
         request = opened.send([BEGIN, *([WRONG] if is_first else ONE)], more=True)
         if is_first:
             with pytest.raises(StatementRefused):
-                await request.head()
+                await request.first_replies()
         else:
-            await request.head()
+            await request.first_replies()
             request.append_statements([WRONG], more=True)
         request.append_statements([WRITE, COMMIT])
         with pytest.raises(StatementRefused):
-            await request.end()
+            await request.all_replies()
         with pytest.raises(ConnectionDropped):
             await opened.run([WRITE])
         assert await link.run(WRITTEN) == [Reply("", [(b"f",)])]
@@ -209,7 +209,7 @@ async def test_after_a_lock_that_was_refused_the_connection_goes_on(urls: Urls, 
             request.append_statements([WRITE], more=True)
             request.append_statements([COMMIT])
             with pytest.raises(StatementRefused) as refused:
-                await request.end()
+                await request.all_replies()
             assert refused.value.is_contention
             assert await opened.run(ONE) == ANSWER, "COMMIT has ended the transaction, and rolled it back"
             assert await link.run(WRITTEN) == [Reply("", [(b"f",)])]
@@ -261,7 +261,7 @@ async def test_a_transaction_whose_rest_does_not_come_is_ended_by_the_server(
     request = await link.send([BEGIN, *ONE], more=True)
     for _ in range(parts - 1):
         request.append_statements([TWO], more=True)
-    await request.head()
+    await request.first_replies()
 
     async def is_over() -> bool:
         return link.open_connection is None
@@ -270,7 +270,7 @@ async def test_a_transaction_whose_rest_does_not_come_is_ended_by_the_server(
     await eventually_async(is_over, IDLE_LIMIT_SECONDS + 0.8)
     request.append_statements([COMMIT])
     with pytest.raises(ConnectionLost):
-        await request.end()
+        await request.all_replies()
 
 
 async def test_a_transaction_that_takes_too_long_is_ended_by_the_server(
@@ -281,7 +281,7 @@ async def test_a_transaction_that_takes_too_long_is_ended_by_the_server(
     request = await link.send([BEGIN, Statement("SELECT pg_sleep(60)")])
     with pytest.raises(ConnectionLost):
         async with asyncio.timeout(module.TRANSACTION_LIMIT_SECONDS + 2):
-            await request.end()
+            await request.all_replies()
 
 
 async def test_a_statement_ends_with_the_connection_that_was_given_up(
@@ -303,10 +303,10 @@ async def test_a_statement_ends_with_the_connection_that_was_given_up(
 async def test_what_follows_on_a_lost_link_is_lost_and_never_sent_on_another(link: Pipeline) -> None:
     opened = await link.connect()
     request = opened.send([BEGIN, *ONE], more=True)
-    await request.head()
+    await request.first_replies()
     link.close()
     assert await link.run(ONE) == ANSWER, "on a new one"
     request.append_statements([COMMIT])
     for lost in (request, opened.send([COMMIT])):
         with pytest.raises(ConnectionDropped):
-            await lost.end()
+            await lost.all_replies()

@@ -87,7 +87,7 @@ async def test_what_was_read_before_a_change_is_not_kept_after_it() -> None:
     source.open.clear()
     recent.get_cached("k", source.read)
     await settled()
-    recent.forget()
+    recent.clear()
     source.open.set()
     await settled()
     assert recent.get_cached("k", source.read) is None

@@ -88,10 +88,10 @@ class Callers:
             return await self._service(claims, organization)
         return await self._user(claims)
 
-    def forget(self) -> None:
-        """A change made by this process holds here at once."""
-        for recent in (self._keys, self._users, self._services, self._organizations):
-            recent.forget()
+    def clear_cache(self) -> None:
+        """Makes a change by this process hold here at once."""
+        for cache in (self._keys, self._users, self._services, self._organizations):
+            cache.clear()
 
     async def report_use(self) -> None:
         """Writes when keys were last used; keeps that for the next call if the write fails."""
@@ -227,7 +227,7 @@ class ApiKeys:
             disabled = key.disabled if change.disabled is None else change.disabled
             if (name, permissions, disabled) != (key.name, key.permissions, key.disabled):
                 key = await store.update_key(tx, key.id, name, permissions, disabled)
-        self._callers.forget()
+        self._callers.clear_cache()
         return key
 
     async def remove(
@@ -239,7 +239,7 @@ class ApiKeys:
                 raise NotFound("no such API key")
             _check_version(key, expected)
             await store.delete_key(tx, key.id)
-        self._callers.forget()
+        self._callers.clear_cache()
 
     async def validate(self, text: str) -> tuple[ApiKeyRecord, bool]:
         """The key and whether it is disabled, by itself or with its organization."""

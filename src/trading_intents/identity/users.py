@@ -69,7 +69,7 @@ class Users:
             user_id = await store.record_deletion(
                 tx, self._make_id(), self._provider, caller.principal.subject, caller.organization_id
             )
-        self._callers.forget()
+        self._callers.clear_cache()
         await finish(self._pool, self._directory, user_id, caller.principal.subject, caller.organization_id)
         self._signals.notify(channel(Queue.USERS))
 

@@ -1,1 +1,1 @@
-"""PostgreSQL: running it, connecting to it, migrating it. Knows no feature and no table of one."""
+"""PostgreSQL: runs it, connects to it and migrates it. Knows no feature and no feature's table."""

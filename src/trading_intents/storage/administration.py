@@ -11,7 +11,7 @@ RELOAD_POLL_SECONDS = 0.02
 
 
 async def read_server(connection: Any) -> Row:
-    """Its version, the settings that make a commit durable, and its clock in seconds since 1970."""
+    """Reads its version, the settings that make a commit durable, and its clock in seconds since 1970."""
     row: Row = await connection.fetchrow(
         """
         SELECT current_setting('server_version') AS version, current_setting('fsync') AS fsync,
@@ -23,7 +23,7 @@ async def read_server(connection: Any) -> Row:
 
 
 async def read_version(connection: Any) -> int:
-    """As PostgreSQL numbers them: 170000 is 17.0."""
+    """Reads the version as PostgreSQL numbers them: 170000 is 17.0."""
     version: int = await connection.fetchval("SELECT current_setting('server_version_num')::int")
     return version
 
@@ -37,13 +37,14 @@ async def may_become(connection: Any, role: str) -> bool:
 
 
 async def summarize_wal(connection: Any) -> None:
-    """Has the server note which pages change, as incremental backups need it; in effect once settings are reloaded."""
+    """Has the server record which pages change, as incremental backups need it; in effect once settings are
+    reloaded."""
     if await connection.fetchval("SELECT current_setting('summarize_wal')") == "off":
         await connection.execute("ALTER SYSTEM SET summarize_wal = on")
 
 
 async def reload_settings(connection: Any) -> None:
-    """Returns once they are in effect."""
+    """Reloads the settings, and returns once they are in effect."""
     before = await connection.fetchval("SELECT pg_conf_load_time() FROM pg_reload_conf()")
     async with asyncio.timeout(RELOAD_LIMIT_SECONDS):
         while await connection.fetchval("SELECT pg_conf_load_time()") == before:  # noqa: ASYNC110 - nobody tells

@@ -1,5 +1,5 @@
-"""A bounded pool of open connections, the most recently used first. Our own because every request takes one: an idle
-connection is taken and given back without an await."""
+"""A bounded pool of open connections, the most recently used first. It is our own because every request uses it: an
+idle connection is taken and given back without an await (decision 0026)."""
 
 import asyncio
 import contextlib
@@ -9,11 +9,12 @@ from typing import Any
 import asyncpg
 
 CLOSE_LIMIT_SECONDS = 5.0
-# Opened at once. When many callers start together, most are served by a connection that an earlier one gives back.
+# How many may be opened at once. When many callers start together, connections that are given back serve most of them.
 MAKING_LIMIT = 2
 IDLE_LIMIT_SECONDS = 300.0  # a firewall or proxy may have dropped connections that were idle for longer
 
-# Element types by name, with PostgreSQL's own numbers of their arrays and of themselves, which are the same everywhere.
+# Element types by name, with PostgreSQL's own numbers of their arrays and of the elements, which are the same on every
+# server.
 _ARRAYS = {
     "bool": (1000, 16),
     "bytea": (1001, 17),
@@ -54,16 +55,17 @@ class ConnectionPool:
         self._closing = False
 
     async def take(self, limit_seconds: float) -> Any:
-        """A connection that was open a moment ago. TimeoutError when none came free, or could be made, in time."""
+        """Gives a connection that was open a moment ago. TimeoutError when none was given back, or could be opened, in
+        time."""
         if not self._permits.locked():
-            await self._permits.acquire()  # at once
+            await self._permits.acquire()  # which does not wait here
             return self._most_recent() or await self._made(limit_seconds)
         async with asyncio.timeout(limit_seconds):
             await self._permits.acquire()
             return self._most_recent() or await self._made(limit_seconds)
 
     def give_back(self, connection: Any) -> None:
-        """Takes a connection back; a caller that does not know its state terminates it before."""
+        """Takes a connection back; a caller that does not know its state terminates it first."""
         if self._closing or connection.is_closed():
             connection.terminate()
         else:

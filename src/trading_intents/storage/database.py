@@ -27,8 +27,8 @@ IDLE_LIMIT_SECONDS = 2.2
 LOCK_LIMIT_SECONDS = 2.4
 CONNECTION_CHECK_SECONDS = 0.5
 HEALTH_LIMIT_SECONDS = 1.0
-# A few hundred kilobytes that do not fit into this memory go to a temporary file, beside the tables: on a full disk it
-# cannot be written. It leaves nothing behind.
+# A few hundred kilobytes that do not fit into this memory would go to a temporary file beside the tables, which cannot
+# be written on a full disk.
 WRITE_PROBE = "BEGIN; SET LOCAL work_mem = '64kB'; SELECT count(*) FROM generate_series(1, 10000); COMMIT"
 RECONNECT_PAUSE_SECONDS = 0.1
 
@@ -50,7 +50,7 @@ LOST = (
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.TransactionTimeoutError,
 )
-# Lost only if the connection is closed: they also tell of a wrong number or type of arguments.
+# The connection is lost only if it is closed: these also report a wrong number or type of arguments.
 LOST_IF_CLOSED = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 DISK_FAILED = (asyncpg.DiskFullError, asyncpg.PostgresSystemError)
 CANNOT_CONNECT = (*LOST, *LOST_IF_CLOSED, asyncpg.InsufficientResourcesError)
@@ -60,7 +60,7 @@ REFUSED = (
     asyncpg.InvalidParameterValueError,  # SET ROLE to one that does not exist
     asyncpg.InsufficientPrivilegeError,
 )
-# Said instead of the driver's text, which can quote a piece of the password.
+# Used instead of the driver's text, which can quote a part of the password.
 UNREADABLE_URL = (
     "the database URL cannot be read: write postgresql://login:password@host:port/database, "
     "with %-codes for any of :/?#[]@ in the password"
@@ -86,9 +86,8 @@ class Tx(Protocol):
 def pack_array(values: Sequence[str | None]) -> str:
     """A column of texts as one parameter, which `from_column` in SQL makes an array again.
 
-    The driver asks each element of an array whether it is one itself, which takes longer than everything else about it.
-    There is at least one value, and none has the two control characters: a value with one of them would become two
-    values, or none.
+    It is faster than an array: the driver checks each element of an array for being an array itself. There is at least
+    one value, and none has the two control characters: a value with one of them would become two values, or none.
     """
     joined = "\x1f".join(["\x1e" if value is None else value for value in values])
     assert joined.count("\x1f") == len(values) - 1, "a value holds the separator, or there is no value"
@@ -146,12 +145,12 @@ class Pool:
         """Commits at the end, rolls back on an error. Sees the tenant rows of these organizations only.
 
         `plans` says how statements are planned. "fresh": each time, for the tables as they are now; for a table that
-        can grow a thousandfold before the server notices that a plan from its small days no longer fits. "by_key":
-        once, and through indexes whatever the tables' size; for statements that go by keys alone, where planning takes
-        longer than doing.
+        can grow a thousandfold before the server notices that its plan no longer fits. "by_key": once, and through
+        indexes whatever the tables' size; for statements that go by keys alone, where planning takes longer than
+        running.
 
-        Raises Unavailable when the database is away and nothing was recorded, OutcomeUnknown when it went away in
-        the very moment of the commit.
+        Raises Unavailable when the database is unavailable and nothing was recorded, OutcomeUnknown when the connection
+        was lost during the commit.
         """
         connection = await self._take()
         try:
@@ -328,7 +327,7 @@ async def _begin(
     except BaseException as error:
         connection.terminate()
         if isinstance(error, (asyncpg.PostgresError, *LOST_IF_CLOSED)):
-            # Whatever the server says, it takes no transactions: it may have become a standby.
+            # Whatever the error is, the server takes no transactions: it may have become a standby.
             raise Unavailable("the database cannot be reached") from error
         raise
 
@@ -371,7 +370,8 @@ async def _commit(connection: Any, read_only: bool) -> None:
 
 
 async def _to_the_end(connection: Any, command: str, limit_seconds: float) -> str:
-    """Lets the command finish if the caller is cancelled; if that is not waited for, the connection is not reused."""
+    """Lets the command finish if the caller is cancelled. If the caller is cancelled again, the connection is not
+    reused."""
     task: asyncio.Task[str] = asyncio.ensure_future(connection.execute(command, timeout=limit_seconds))
     try:
         return await asyncio.shield(task)

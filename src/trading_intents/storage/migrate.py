@@ -1,4 +1,5 @@
-"""Brings a database up to the numbered SQL files: roles first, then each file once. Never changes an applied one."""
+"""Brings a database up to the numbered SQL files: makes the roles, then applies each file once. Never changes an
+applied one."""
 
 import contextlib
 import hashlib
@@ -56,8 +57,10 @@ async def migrate(
     needs_worker: bool = True,
     may_create: bool = True,
 ) -> list[str]:
-    """Make the roles and apply what is missing; gives the names applied. Safe to run from many processes at once.
-    Without `may_create` some of it must have been applied before."""
+    """Makes the roles and applies what is missing; gives the names applied. Safe to run from many processes at once.
+
+    Without `may_create` some migrations must have been applied before.
+    """
     files = read_files(folder)
     applied: list[str] = []
     login_name = await _name_of(login_url, "DATABASE_URL")
@@ -74,7 +77,7 @@ async def migrate(
         if applied:
             log.info("database migrated", migrations=len(applied))
         if len(await _applied(owner)) > len(files):
-            # A rolling deploy: newer code has been here and its migrations keep older code working.
+            # During a rolling deploy, newer code may have migrated already; its migrations keep older code working.
             log.warning("database newer than this program")
     return applied
 
@@ -116,7 +119,7 @@ async def _missing(connection: Any, files: Sequence[Migration]) -> Sequence[Migr
 
 
 async def _applied(connection: Any) -> Sequence[Row]:
-    # Not to_regclass: it answers from a cache that waiting for the advisory lock does not refresh.
+    # Not to_regclass: it reads a cache, which waiting for the advisory lock does not refresh.
     if not await connection.fetchval("SELECT count(*) FROM pg_tables WHERE (schemaname, tablename) = ($1, $2)", *TABLE):
         return ()
     rows: list[Row] = await connection.fetch("SELECT version, sha256 FROM public.schema_migrations ORDER BY version")
@@ -124,7 +127,7 @@ async def _applied(connection: Any) -> Sequence[Row]:
 
 
 async def _apply_next(owner: Any, files: Sequence[Migration]) -> str:
-    """One file in one transaction. Empty when another process was faster."""
+    """Applies one file in one transaction. Gives an empty text when another process was faster."""
     async with owner.transaction():
         await owner.execute(f"SET LOCAL statement_timeout = '{TURN_LIMIT_SECONDS}s'")
         await owner.execute(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")
@@ -147,7 +150,8 @@ async def _apply_next(owner: Any, files: Sequence[Migration]) -> str:
 
 
 async def _prepare(owner: Any, login: str, worker: str | None, migrating: bool) -> None:
-    """Roles belong to the whole server: another database's migration may be making them in this moment."""
+    """Makes the roles. They belong to the whole server, so another database's migration may be making them at the same
+    time."""
     for attempt in range(1, PREPARE_ATTEMPTS + 1):
         statements = await _unprepared(owner, login, worker, migrating)
         try:
@@ -163,7 +167,7 @@ async def _prepare(owner: Any, login: str, worker: str | None, migrating: bool) 
 
 
 async def _unprepared(owner: Any, login: str, worker: str | None, migrating: bool) -> list[str]:
-    """The statements that are still needed, so that a login without rights can start when none is."""
+    """Gives the statements that are still needed, so that a login without rights can start when there are none."""
     rows = await owner.fetch(
         """
         WITH roles (role, member) AS (

@@ -1,5 +1,5 @@
-"""One connection whose statements are sent together and answered together: libpq's pipeline mode on asyncio. Without
-it a batch of the writer would wait for the server seven times."""
+"""One connection whose statements are sent together and answered together: libpq's pipeline mode on asyncio. Without it
+the writer would wait for the server seven times a batch."""
 
 import asyncio
 from collections import deque
@@ -19,13 +19,13 @@ RUN_LIMIT_SECONDS = 2.5
 TRANSACTION_LIMIT_SECONDS = 2.5
 RECONNECT_PAUSE_SECONDS = 0.1
 
-# Plans that go by keys alone are made once, and through indexes whatever the tables' size.
+# Statements that go by keys alone are planned once, and through indexes whatever the tables' size.
 _PLANNING = ("SET TimeZone = 'UTC'", "SET plan_cache_mode = force_generic_plan", "SET enable_seqscan = off")
 
 _TEXT, _BINARY = 0, 1
 
-# The server ends the connection with these: it went away, becomes something else, or a limit was reached (25P03: idle
-# in a transaction, 25P04: the transaction's time).
+# The server ends the connection with these: it stops, changes its role, or a limit was reached (25P03: idle in a
+# transaction, 25P04: the transaction's time).
 FATAL_SQLSTATES = ("57P", "08", "25P03", "25P04")
 _LACKS_RESOURCES, _DISK_FAILED = "53", ("53100", "58")  # classes of errors, and disk_full
 # lock_not_available, deadlock_detected, serialization_failure: the next attempt may succeed on the same connection.
@@ -33,14 +33,14 @@ _CONTENTION = ("55P03", "40P01", "40001")
 
 
 class Statement(NamedTuple):
-    """Prepared when it is first run. Texts go as texts, bytes as bytea."""
+    """A statement, prepared when it is first run. Texts are sent as texts, bytes as bytea."""
 
     sql: str
     arguments: tuple[str | bytes | None, ...] = ()
 
 
 def array_text(values: Iterable[str]) -> str:
-    """An array parameter of numbers, ids or words: none of them needs quoting."""
+    """An array parameter of numbers, ids or words, none of which needs quoting."""
     return f"{{{','.join(values)}}}"
 
 
@@ -54,9 +54,9 @@ class Reply(NamedTuple):
 
 
 class StatementRefused(Exception):
-    """The server answered with an error; neither that statement nor what follows it was run.
+    """The server answered with an error, and ran neither that statement nor those after it.
 
-    The connection is closed, whose prepared statements may be the reason, unless `is_contention`.
+    The connection is closed, since its prepared statements may be the reason, unless `is_contention`.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -66,7 +66,7 @@ class StatementRefused(Exception):
 
 
 class ConnectionLost(Exception):
-    """The connection ended, or was ended since no answer came in time: what was sent may have been run."""
+    """The connection ended, or was closed since no answer came in time. What was sent may have been run."""
 
 
 class ConnectionDropped(ConnectionLost):
@@ -77,7 +77,7 @@ class PipelineRequest:
     """Statements that were sent to the server, and their answers."""
 
     def __init__(self, link: "PipelineConnection", known: int) -> None:
-        """So many statements were `known` before it left."""
+        """`known` is how many statements the connection had prepared before this request."""
         self.replies: list[Reply] = []
         self.error: Exception | None = None
         self.known = known
@@ -91,19 +91,24 @@ class PipelineRequest:
         self._ended: asyncio.Future[None] = loop.create_future()
 
     def append_statements(self, statements: Sequence[Statement], more: bool = False) -> None:
-        """What belongs to one that was sent with `more`. In a transaction that was refused something it is refused as
-        well, and COMMIT rolls back. But it is run if it was BEGIN that was refused: send nothing that must not be."""
+        """Sends more statements of a request that was sent with `more`.
+
+        If one of its statements was refused, these are refused too, and COMMIT rolls back. But if BEGIN itself was
+        refused they are run: send none that must not be.
+        """
         self._link.add(self, statements, more)
 
-    async def head(self) -> list[Reply]:
-        """The answers to what was sent first, while the server may still be at work on the rest. Raises as `end`."""
+    async def first_replies(self) -> list[Reply]:
+        """Waits for the answers to the first statements, while the server may still work on the rest. Raises as `all_replies`
+        does."""
         await self._arrived
         if len(self.replies) < self._first and self.error:
             raise self.error
         return self.replies[: self._first]
 
-    async def end(self) -> list[Reply]:
-        """All of them. Refused and ConnectionLost: as these say. Unavailable: Refused, for want of disk or memory."""
+    async def all_replies(self) -> list[Reply]:
+        """Waits for all answers. Raises StatementRefused, ConnectionLost, or Unavailable when the server lacks disk or
+        memory."""
         await self._ended
         if self.error:
             raise self.error
@@ -131,7 +136,7 @@ class PipelineRequest:
 
 
 class Pipeline:
-    """Opened by its first use, and again after every loss. For one caller at a time."""
+    """A connection that is opened by its first use and again after every loss. For one caller at a time."""
 
     def __init__(self, url: Secret, role: str, lock_limit_seconds: float = LOCK_LIMIT_SECONDS) -> None:
         self._url, self._role, self._lock_limit_seconds = url, role, lock_limit_seconds
@@ -143,14 +148,16 @@ class Pipeline:
         return Pipeline(self._url, self._role, self._lock_limit_seconds)
 
     async def connect(self) -> "PipelineConnection":
-        """The open connection, for a transaction to stay on; a new one if there is none. Unavailable: it is away."""
+        """Gives the open connection, for a transaction to stay on, or opens one. Unavailable: the server cannot be
+        reached."""
         link = self.open_connection
         if link is None:
             link = self._link = await self._open()
         return link
 
     async def run(self, statements: Sequence[Statement]) -> list[Reply]:
-        """One round trip. Unavailable: none of them left. Refused and ConnectionLost: as these say."""
+        """Runs statements in one round trip. Unavailable: none was sent. Raises StatementRefused or ConnectionLost,
+        too."""
         return await (await self.connect()).run(statements)
 
     async def send(self, statements: Sequence[Statement], more: bool = False) -> PipelineRequest:
@@ -177,7 +184,7 @@ class Pipeline:
                 link = PipelineConnection(connection)
                 version = connection.pgconn.server_version
                 setup = session_setup(self._role, version, self._lock_limit_seconds, TRANSACTION_LIMIT_SECONDS)
-                await link.send([Statement(text) for text in (*setup, *_PLANNING)]).end()
+                await link.send([Statement(text) for text in (*setup, *_PLANNING)]).all_replies()
         except (psycopg.Error, OSError, TimeoutError, StatementRefused, ConnectionLost) as error:
             if link:
                 link.close()
@@ -189,11 +196,11 @@ class Pipeline:
 
 class PipelineConnection:
     def __init__(self, connection: "psycopg.AsyncConnection[tuple[object, ...]]") -> None:
-        self._owner = connection  # it ends the link when it is forgotten
+        self._owner = connection  # kept because the connection closes when it is collected
         self._link = connection.pgconn
         self._link.nonblocking = 1
         self._link.enter_pipeline_mode()
-        self._fd = connection.pgconn.socket  # libpq forgets it with the connection
+        self._fd = connection.pgconn.socket  # kept because libpq forgets it when the connection ends
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._fd, self._receive)
         self._names: dict[str, bytes] = {}
@@ -202,10 +209,10 @@ class PipelineConnection:
         self.lost: ConnectionLost | None = None
 
     async def run(self, statements: Sequence[Statement]) -> list[Reply]:
-        """One round trip. Refused and ConnectionLost: as these say."""
+        """Runs statements in one round trip. Raises StatementRefused or ConnectionLost."""
         request = self.send(statements)
         try:
-            return await request.end()
+            return await request.all_replies()
         except asyncio.CancelledError:
             self.close(ConnectionDropped())  # it is unknown which statements were run
             raise
@@ -220,17 +227,17 @@ class PipelineConnection:
         request.timer = self._loop.call_later(RUN_LIMIT_SECONDS, self.close)
         if more:
             request.expect(len(statements))
-        self._leave(request, statements, more)
+        self._send_request(request, statements, more)
         return request
 
     def add(self, request: PipelineRequest, statements: Sequence[Statement], more: bool) -> None:
         if not self.lost:
             assert request is self._requests[-1], "something else was sent behind it"
             if statements or not more:
-                self._leave(request, statements, more)
+                self._send_request(request, statements, more)
 
-    def _leave(self, request: PipelineRequest, statements: Sequence[Statement], more: bool) -> None:
-        """Sends a Sync last: without it the server's limit on idle transactions does not apply."""
+    def _send_request(self, request: PipelineRequest, statements: Sequence[Statement], more: bool) -> None:
+        """Sends a Sync at the end: without it the server's limit on idle transactions does not apply."""
         request.is_whole = not more
         request.open_syncs += 1
         try:
@@ -284,7 +291,7 @@ class PipelineConnection:
         try:
             link.consume_input()
             if not self._requests:
-                raise psycopg.OperationalError  # nothing was asked: it is the end of the link that is told
+                raise psycopg.OperationalError  # no answer is expected, so this is the end of the connection
             at_end = False
             while self._requests and not link.is_busy():
                 result = link.get_result()
@@ -299,7 +306,7 @@ class PipelineConnection:
                 else:
                     self._keep(self._requests[0], result)
             if link.status != pq.ConnStatus.OK:
-                raise psycopg.OperationalError  # nothing more will come
+                raise psycopg.OperationalError  # no more answers will come
         except psycopg.Error:
             self.close()
 
@@ -308,7 +315,7 @@ class PipelineConnection:
         if request.is_whole and not request.open_syncs:
             self._requests.popleft()
             if request.error:
-                # It is unknown which were prepared: new ones get other names.
+                # It is unknown which statements were prepared, so new ones get other names.
                 self._names = dict(islice(self._names.items(), request.known))
             request.finish()
 
@@ -319,13 +326,13 @@ class PipelineConnection:
                 rows = [tuple([result.get_value(row, c) for c in columns]) for row in range(result.ntuples)]
                 request.add(Reply("", rows))
             case pq.ExecStatus.COMMAND_OK:
-                # A statement that was prepared gives one of these without a tag.
+                # A prepared statement has a result without a tag.
                 if tag := result.command_status:
                     request.add(Reply(tag.decode(), []))
             case pq.ExecStatus.FATAL_ERROR if request.error is None:
                 code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
                 message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
-                # Without a code it is not the server who says it: the link is gone.
+                # An error without a code is not the server's: the connection is lost.
                 is_last = not code or code.startswith(FATAL_SQLSTATES)
                 refused = StatementRefused(code, message)
                 request.fail(ConnectionLost() if is_last else _unavailable(refused) or refused)

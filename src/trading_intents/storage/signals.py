@@ -1,4 +1,5 @@
-"""Wake-ups between processes: one connection that listens and notifies. A hint that can be lost, never the record."""
+"""Wake-ups between processes, by one connection that listens and notifies. A wake-up may be lost; it is never the only
+record."""
 
 import asyncio
 import contextlib
@@ -21,7 +22,7 @@ Callback = Callable[[], None]
 
 
 class Signals:
-    """`notify` is for after a commit: inside a busy transaction NOTIFY takes a lock on the whole database."""
+    """Call `notify` after a commit: inside a transaction NOTIFY takes a lock on the whole database."""
 
     def __init__(self, url: Secret, log: Log) -> None:
         self._url, self._log = url, log
@@ -30,7 +31,7 @@ class Signals:
         self._wakeup = asyncio.Event()
 
     def subscribe(self, channel: str, callback: Callback) -> None:
-        """Called after a `notify` here or elsewhere, and whenever one may have been missed."""
+        """`callback` runs after a `notify` here or in another process, and whenever one may have been missed."""
         self._callbacks.setdefault(channel, []).append(callback)
         self._wakeup.set()
 
@@ -39,7 +40,7 @@ class Signals:
         self._callbacks[channel] = [each for each in self._callbacks.get(channel, ()) if each != callback]
 
     def notify(self, channel: str) -> None:
-        """Calls this process's subscribers at once; other processes soon, many calls as one NOTIFY."""
+        """Calls this process's subscribers at once. Other processes are notified soon, by one NOTIFY for many calls."""
         self._call(channel)
         self._waiting.add(channel)
         self._wakeup.set()
@@ -65,7 +66,7 @@ class Signals:
             own_pid = connection.get_server_pid()
 
             def on_notification(_: Any, pid: int, channel: str, __: object) -> None:
-                if pid != own_pid:  # `notify` has called ours
+                if pid != own_pid:  # `notify` has called this process's own
                     self._call(channel)
 
             listening: set[str] = set()
@@ -86,7 +87,7 @@ class Signals:
             await self._end(connection)
 
     async def _send(self, connection: Any) -> bool:
-        """Whether there was anything to send."""
+        """Sends what is pending; whether there was anything."""
         channels, self._waiting = self._waiting, set()
         if not channels:
             return False
@@ -113,7 +114,7 @@ class Signals:
 
 @contextlib.asynccontextmanager
 async def open_signals(url: Secret, log: Log) -> AsyncIterator[Signals]:
-    """Waits for no connection: earlier notifications are sent once there is one."""
+    """Does not wait for a connection: earlier notifications are sent once there is one."""
     signals = Signals(url, log)
     running = asyncio.create_task(signals.run())
     try:

@@ -1,4 +1,4 @@
-"""A cache of reads: a value's age counts from before its read, and callers share a read that is under way."""
+"""A cache of reads. A value's age counts from before its read, and callers share a read that is under way."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
@@ -6,14 +6,14 @@ from typing import Generic, TypeVar
 
 from trading_intents.clock import Clock
 
-REFRESH_AFTER = 0.5  # of the greatest age
+REFRESH_AFTER = 0.5  # of the maximum age
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
 class TtlCache(Generic[K, V]):
-    """Absent values (None) are not kept: new rows are found at once, and guessed keys take no memory."""
+    """Values that are None are not cached: new rows are found at once, and guessed keys take no memory."""
 
     def __init__(self, clock: Clock, max_age_seconds: float, max_entries: int) -> None:
         self._clock, self._max_age_seconds, self._max_entries = clock, max_age_seconds, max_entries
@@ -24,12 +24,12 @@ class TtlCache(Generic[K, V]):
         now = self._clock.monotonic()
         entry = self._entries.get(key)
         if entry is None or now - entry[0] > self._max_age_seconds:
-            self._renewing.pop(key, None)  # begun before this read: what it finds may be older
+            self._renewing.pop(key, None)  # it began before this read, so its value may be older
             entry = (now, asyncio.ensure_future(_run(read)))
             self._keep(key, entry)
         if entry[1].done():
             return entry[1].result()
-        # Shielded: a caller that goes away must not cancel the read for the others.
+        # Shielded, so that a cancelled caller does not cancel the read for the others.
         return await asyncio.shield(entry[1])
 
     def get_cached(self, key: K, read: Callable[[], Awaitable[V | None]]) -> V | None:
@@ -42,15 +42,15 @@ class TtlCache(Generic[K, V]):
             task.add_done_callback(lambda task: self._renew(key, (now, task)))
         return entry[1].result()
 
-    def forget(self) -> None:
-        """The next get reads again."""
+    def clear(self) -> None:
+        """Empties the cache: the next get reads again."""
         self._entries.clear()
         self._renewing.clear()
 
     def _renew(self, key: K, entry: tuple[float, asyncio.Task[V | None]]) -> None:
         task = entry[1]
         if self._renewing.get(key) is not task:
-            return  # forgotten or read again meanwhile: what it read may be from before that
+            return  # the cache was cleared or read again meanwhile, so this value may be older
         del self._renewing[key]
         if not task.cancelled() and task.exception() is None and task.result() is not None:
             self._entries[key] = entry

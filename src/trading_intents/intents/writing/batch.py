@@ -125,7 +125,7 @@ def decide_all(
 
 async def wait_committed(request: PipelineRequest, result: BatchResult) -> None:
     try:
-        *_, committed = await request.end()
+        *_, committed = await request.all_replies()
     except ConnectionLost:
         raise CommitLost(result) from None
     assert committed.tag == "COMMIT", "an error was swallowed inside a transaction, which then rolled back"

@@ -224,7 +224,7 @@ async def run_optimistic(
         on_sent()
         request.append_statements(work.events(), more=True)  # built while the server works on the rest
         with contextlib.suppress(StatementRefused):
-            actual = parse_replies(dependencies.brokers, reads, await request.head())
+            actual = parse_replies(dependencies.brokers, reads, await request.first_replies())
             others_write = actual.heads != heads
             if not others_write and cache.is_valid(now, actual):
                 request.append_statements([statements.COMMIT])
@@ -232,7 +232,7 @@ async def run_optimistic(
                 return PendingCommit(request, result)
         with contextlib.suppress(StatementRefused):
             request.append_statements([statements.ROLLBACK])
-            await request.end()
+            await request.all_replies()
     except ConnectionDropped:
         pass  # the server refused a statement of this batch or of the one before it
     except ConnectionLost:

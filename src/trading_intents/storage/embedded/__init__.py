@@ -1,1 +1,1 @@
-"""The PostgreSQL that comes with the platform: its folder, its process, and the program that becomes it."""
+"""The PostgreSQL that comes with the platform: its folder, its process, and the program that starts it."""

@@ -18,7 +18,7 @@ from trading_intents.secret import Secret
 
 OWNER, LOGIN, WORKER_LOGIN, DATABASE = "postgres", "trading_intents", "trading_intents_worker", "trading_intents"
 DATA, LOCK, ALIVE, RESTORING = "postgres", "postgres.lock", "postgres.alive", "restoring"  # in DATA_DIR
-PORT = "5432"  # only a part of the socket's name
+PORT = "5432"  # is only a part of the socket's name
 BASE_BACKUP_RULE = f"local replication {OWNER} scram-sha-256\n"  # in pg_hba.conf, where "all" has no replication
 SOCKET_PATH_LIMIT_BYTES = 107
 LOG_LIMIT_BYTES = 10_000_000
@@ -34,7 +34,7 @@ SETTINGS = {
     "full_page_writes": "on",
     "max_connections": "200",
     "shared_buffers": "128MB",
-    # Log files to use again: making one takes 30 ms, in which nothing commits.
+    # Log files that are used again: making one takes 30 ms, during which nothing commits.
     "min_wal_size": "512MB",
     "jit": "off",
     "timezone": "UTC",
@@ -59,12 +59,12 @@ class Cluster:
 
     @property
     def lock(self) -> Path:
-        """Locked by the process that runs PostgreSQL."""
+        """The file that the process that runs PostgreSQL has locked."""
         return self.home / LOCK
 
     @property
     def restoring(self) -> Path:
-        """Where a restore puts its data together."""
+        """The folder in which a restore puts its data together."""
         return self.home / RESTORING
 
     @property
@@ -83,17 +83,17 @@ class Cluster:
             file = self.password_file(login)
             if file.exists():
                 continue
-            if self.data.exists() and login != WORKER_LOGIN:  # which clusters of older versions lack
+            if self.data.exists() and login != WORKER_LOGIN:  # clusters of older versions have no such login
                 raise StartupRefused(f"{file} is missing but {self.data} is there: restore both from the same backup")
-            descriptor, name = tempfile.mkstemp(dir=self.home)  # mode 0600, and never seen half written
+            descriptor, name = tempfile.mkstemp(dir=self.home)  # mode 0600, and no reader sees it half written
             os.write(descriptor, secrets.token_hex(24).encode())
             os.close(descriptor)
             with contextlib.suppress(FileExistsError):
-                os.link(name, file)  # another process's, if it was faster
+                os.link(name, file)  # keeps the file of another process, if it was faster
             Path(name).unlink()
 
     def new_folder(self) -> Path:
-        """Where initdb works: it becomes `data` in one step, so a crash never leaves half a cluster."""
+        """The folder in which initdb works. It becomes `data` in one step, so a crash never leaves half a cluster."""
         for left_by_a_crash in self.home.glob("postgres.new-*"):
             shutil.rmtree(left_by_a_crash, ignore_errors=True)
         return Path(tempfile.mkdtemp(prefix="postgres.new-", dir=self.home))
@@ -124,7 +124,7 @@ class Cluster:
         return [*python, str(os.getpid()), str(alive), str(folder), str(self.binaries / program), *arguments]
 
     def adopt(self, folder: Path) -> None:
-        """Make what initdb left the cluster, for good, open to passwords on the socket and nothing else."""
+        """Makes what initdb wrote the cluster, which takes passwords on the socket and nothing else."""
         (folder / "pg_hba.conf").write_text("local all all scram-sha-256\n")
         folder.rename(self.data)
         home = os.open(self.home, os.O_RDONLY)
@@ -132,8 +132,8 @@ class Cluster:
         os.close(home)
 
     def allow_base_backups(self) -> None:
-        """By the superuser, on the socket; holds once the server has read it again. Appended, so that a crash leaves no
-        half of the file."""
+        """Lets the superuser make base backups on the socket, once the server has reloaded its settings. The line is
+        appended, so that a crash leaves no half of the file."""
         file = self.data / "pg_hba.conf"
         if BASE_BACKUP_RULE not in file.read_text():
             with file.open("a") as rules:
@@ -194,7 +194,7 @@ def open_cluster(data_dir: Path, postgres_bin: str) -> Cluster:
 
 
 def program_environment() -> dict[str, str]:
-    """What PostgreSQL's programs see of ours."""
+    """The environment in which PostgreSQL's programs run."""
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
     return kept | {"LC_ALL": "C"}
 
@@ -223,7 +223,7 @@ def _complete(folder: Path, source: str) -> Path:
 
 def _socket_folder(home: Path, name: str) -> Path:
     folder = home / "run"
-    # PostgreSQL and its clients read commas, spaces and the like in such a path as something else.
+    # PostgreSQL and its clients give commas, spaces and the like in such a path another meaning.
     plain = re.fullmatch(r"[\w/.+-]+", str(folder), re.ASCII)
     if not plain or len(os.fsencode(folder / f".s.PGSQL.{PORT}.lock")) > SOCKET_PATH_LIMIT_BYTES:
         folder = SHORT_FOLDER / name

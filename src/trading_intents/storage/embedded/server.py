@@ -35,7 +35,7 @@ POLL_SECONDS = 0.02
 TAKEOVER_POLL_SECONDS = 0.1
 CONNECT_LIMIT_SECONDS = 2.0
 INITDB_LIMIT_SECONDS = 120.0
-START_LIMIT_SECONDS = 300.0  # a crash recovery that is cut short only begins again
+START_LIMIT_SECONDS = 300.0  # long, because a crash recovery that is cut short has to begin again
 RESTART_PAUSE_SECONDS = 0.02
 RESTART_PAUSE_LIMIT_SECONDS = 2.0
 STOP_STEPS = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 6.0), (signal.SIGKILL, 2.0))
@@ -55,7 +55,7 @@ class Server:
 async def running(
     data_dir: Path, postgres_bin: str, log: Log, on_start: Callable[[], None] = lambda: None, may_create: bool = True
 ) -> AsyncIterator[Server]:
-    """The server of this DATA_DIR: started by us, or joined and taken over when the process that runs it is gone."""
+    """Runs the server of this DATA_DIR, or joins the process that runs it and takes over when that process ends."""
     if not may_create:
         check_cluster(data_dir)
     # The kernel ties PostgreSQL's life to the thread that starts it.
@@ -101,7 +101,8 @@ class _Supervisor:
             raise self._refusal("PostgreSQL does not accept connections") from None
 
     async def _joins(self) -> bool:
-        """Whether another process runs the server. One of an older version knows no worker's login: then we make it."""
+        """Whether another process runs the server. A process of an older version makes no login for the worker: then we
+        make it."""
         if not await self._accepts(LOGIN, DATABASE):
             return False
         if not await self._accepts(WORKER_LOGIN, DATABASE):
@@ -110,7 +111,7 @@ class _Supervisor:
         return await self._accepts(WORKER_LOGIN, DATABASE)
 
     async def keep(self) -> None:
-        """Wait for our turn to run the server, then keep it running until cancelled."""
+        """Waits until no other process runs the server, then keeps it running until cancelled."""
         with self._cluster.lock.open("r+b", buffering=0) as lock:
             while not _locked(lock.fileno()):  # noqa: ASYNC110 - the kernel tells nobody that a lock is free
                 await asyncio.sleep(TAKEOVER_POLL_SECONDS)
@@ -123,7 +124,7 @@ class _Supervisor:
                 await asyncio.sleep(pause)
 
     async def _attempt(self) -> bool:
-        """One life of PostgreSQL; whether it began. Only before our first one is a failure the end of us."""
+        """Runs PostgreSQL once; whether it started. Only before the first start is a failure raised."""
         try:
             await self._run()
         except (StartupRefused, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
@@ -137,7 +138,7 @@ class _Supervisor:
 
     async def _run(self) -> None:
         if not self._ready.is_set() and not self._cluster.data.exists():
-            await self._create()  # never later: data that vanished are not replaced by none
+            await self._create()  # only at the start: if data vanish later, no empty cluster takes their place
         self._cluster.make_passwords()
         self._cluster.check_version()
         _end_leftovers(self._cluster.name)
@@ -199,7 +200,8 @@ class _Supervisor:
         return True
 
     async def _make_logins(self) -> None:
-        """Repeated at every start: a crash may have come between initdb and this, or the cluster had one login."""
+        """Makes the logins at every start: a crash may have come between initdb and this, or the cluster had one
+        login."""
         self._cluster.make_passwords()
         async with self._connected() as owner:
             for login in (LOGIN, WORKER_LOGIN):
@@ -213,8 +215,8 @@ class _Supervisor:
                 await owner.execute(f"CREATE DATABASE {DATABASE}")
 
     async def _part_logins(self) -> None:
-        """Only by the process that runs the server: one of an older version, which may have run it until now, used one
-        login for both roles."""
+        """Takes the other role from each login. Only the process that runs the server may do so: before it, one of an
+        older version may have used one login for both roles."""
         async with self._connected() as owner:
             for login, role in ((LOGIN, WORKER_ROLE), (WORKER_LOGIN, SERVICE_ROLE)):
                 if await owner.fetchval(
@@ -236,7 +238,7 @@ class _Supervisor:
 
 
 def lock_holder(data_dir: Path) -> str | None:
-    """The pid of the process that runs the server of this DATA_DIR; None: there is none."""
+    """The pid of the process that runs the server of this DATA_DIR; None if there is none."""
     try:
         with (data_dir / LOCK).open("rb") as lock:
             return None if _locked(lock.fileno(), fcntl.LOCK_SH) else lock.read().decode() or "unknown"
@@ -246,7 +248,8 @@ def lock_holder(data_dir: Path) -> str | None:
 
 @contextlib.contextmanager
 def holding_lock(data_dir: Path) -> Iterator[None]:
-    """No process starts a server on this DATA_DIR meanwhile. Refused while one has it, or PostgreSQL still ends."""
+    """Keeps other processes from starting a server on this DATA_DIR. StartupRefused while one runs or PostgreSQL still
+    ends."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in (LOCK, ALIVE):
         (data_dir / name).touch(mode=0o600)
@@ -273,7 +276,7 @@ def _locked(file: int, kind: int = fcntl.LOCK_EX) -> bool:
 
 
 def _end_leftovers(cluster_name: str) -> None:
-    """Children of a killed postmaster, deep in a query, notice its death late and hold up its successor."""
+    """Ends children of a killed postmaster: in a long query they notice its death late and delay the next start."""
     title = f"postgres: {cluster_name}: ".encode()
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
