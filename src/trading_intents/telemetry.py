@@ -238,7 +238,7 @@ class Metrics:
 
     def _count_stream(self) -> None:
         self.stream_subscribers = Gauge(
-            "ti_stream_subscribers", "Open streams, by door.", ("door",), registry=self.registry
+            "ti_stream_subscribers", "Open streams, by transport.", ("door",), registry=self.registry
         )
         self.stream_events = Counter(
             "ti_stream_events_total", "Events read from the log for subscribers.", registry=self.registry

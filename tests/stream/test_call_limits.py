@@ -147,7 +147,7 @@ def test_readiness_tells_when_every_stream_is_taken(small: Platform, tenants: Te
     assert "full" in small.client.get("/readyz").json()["detail"]
     assert client.follow(tenants.callers["other_key"], "", (ACTION,)).ended() == (
         "UNAVAILABLE",
-        "this process holds all the streams that it may; try another, or again",
+        "this process has reached its limit of streams; try another, or again",
     )
     followers.pop().cancel()
     eventually(is_ready, LIMIT_SECONDS)

@@ -132,7 +132,7 @@ async def insert(
     """The account and its event."""
     await lock_organization(tx, organization_id)
     if await store.count_accounts(tx, organization_id) >= MAX_ACCOUNTS_PER_ORGANIZATION:
-        raise LimitReached(f"the organization has {MAX_ACCOUNTS_PER_ORGANIZATION} accounts, which is the most")
+        raise LimitReached(f"the organization has {MAX_ACCOUNTS_PER_ORGANIZATION} accounts, which is the limit")
     account = await store.insert_account(
         tx, account_id, organization_id, name, broker, environment, external_account_id
     )

@@ -168,4 +168,4 @@ async def _check_room(tx: Tx, present: SymbolControl, account: Account) -> None:
     if present.manual or present.time:
         return
     if await store.count_symbols(tx, account.id) >= MAX_SYMBOLS_PER_ACCOUNT:
-        raise LimitReached(f"the account has {MAX_SYMBOLS_PER_ACCOUNT} symbols with controls, which is the most")
+        raise LimitReached(f"the account has {MAX_SYMBOLS_PER_ACCOUNT} symbols with controls, which is the limit")

@@ -197,7 +197,7 @@ class ApiKeys:
             await store.lock_organization(tx, organization_id)
             if await store.count_keys(tx, organization_id) >= MAX_KEYS_PER_ORGANIZATION:
                 raise LimitReached(
-                    f"the organization has {MAX_KEYS_PER_ORGANIZATION} API keys, which is the most; delete some"
+                    f"the organization has {MAX_KEYS_PER_ORGANIZATION} API keys, which is the limit; delete some"
                 )
             key = await store.insert_key(
                 tx, self._make_id(), organization_id, name, environment, permissions, parsed.digest, parsed.hint

@@ -99,8 +99,8 @@ class PipelineRequest:
         self._link.add(self, statements, more)
 
     async def first_replies(self) -> list[Reply]:
-        """Waits for the answers to the first statements, while the server may still work on the rest. Raises as `all_replies`
-        does."""
+        """Waits for the answers to the first statements, while the server may still work on the rest. Raises as
+        `all_replies` does."""
         await self._arrived
         if len(self.replies) < self._first and self.error:
             raise self.error

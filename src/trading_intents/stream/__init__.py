@@ -1,1 +1,1 @@
-"""The event stream: its messages, and the log that every event is in before anyone sees it."""
+"""The event stream: its messages, and the log, which has every event before any subscriber gets it."""

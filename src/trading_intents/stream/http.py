@@ -1,4 +1,4 @@
-"""The stream's HTTP door: text/event-stream, written straight to the connection. Renders nothing for a subscriber."""
+"""The stream over HTTP: text/event-stream, written straight to the connection. Encodes nothing for each subscriber."""
 
 from trading_intents.errors import CursorExpired, InternalError, LimitReached, ValidationFailed, either
 from trading_intents.identity.access import Gate
@@ -12,13 +12,13 @@ from trading_intents.web.request import Answer, Request, ResponseWriter
 from trading_intents.web.routing import Operation, Parameter, Route, Tag
 
 EVENT_STREAM = b"text/event-stream"
-# Neither a cache nor a proxy that collects has any business with what happens now.
+# Caches must not store events, and proxies must not collect them.
 HEADERS = [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
 LAST_EVENT_ID = Parameter(
     "last-event-id", "The cursor to go on after.", {"type": "string"}, where="header", check=lambda text: _cursor(text)
 )
 KINDS = {kind.name.lower(): kind for kind in EventType}
-# As before there were more: who names none gets no kind that its program does not know.
+# These were all kinds once: a client that names none gets no kind that it does not know.
 DEFAULT_KINDS = ("intent_action", "broker_order", "broker_trade", "broker_position")
 KINDS_PARAMETER = Parameter(
     "kinds",
@@ -28,7 +28,7 @@ KINDS_PARAMETER = Parameter(
 
 
 class _EventFeed:
-    """Empties a subscriber's line into a connection for as long as that takes it."""
+    """Writes a subscriber's events to its connection, for as long as the connection takes them."""
 
     def __init__(self, streams: Streams, request: Request, log: Log) -> None:
         self._streams, self._log = streams, log
@@ -47,7 +47,7 @@ class _EventFeed:
             while not wire.paused and (batch := subscriber.take()):
                 wire.write(batch.text)
                 subscriber.sent(len(batch.messages), batch.size)
-        except Exception as fault:  # the hub, which calls this, has others to serve
+        except Exception as fault:  # the hub calls this, and has other subscribers to serve
             self._log.error("stream failed", exc_info=fault)
             subscriber.end(InternalError("an error of the platform; its log has the details"))
         if subscriber.error is not None and self._wire is not None:
@@ -90,7 +90,7 @@ def event_routes(gate: Gate, streams: Streams, log: Log) -> tuple[Route, ...]:
 
 
 def _cursor(text: str) -> str:
-    """An empty one is none, as browsers have it."""
+    """An empty Last-Event-ID means none, as in browsers."""
     if text:
         open_cursor(text)
     return text

@@ -1,5 +1,5 @@
-"""One reader of each followed organization's log, however many subscribers. It hands on only what has committed, skips
-nothing that has, and lets no reader wait for another."""
+"""Reads the log of each followed organization once, however many subscribers it has. Hands on only committed events,
+skips none of them, and lets no subscriber wait for another."""
 
 import asyncio
 from collections import Counter, deque
@@ -20,20 +20,20 @@ from trading_intents.stream.subscriber import EventBatch, Message, Subscriber, h
 from trading_intents.stream.subscription_filter import EventPage, StreamEntry, Subscription, SubscriptionFilter
 from trading_intents.telemetry import Log, Metrics, make_series
 
-TRANSPORTS = ("grpc", "sse")  # the metrics' label `door`
-LEFT = "left"  # in place of an error's code: the reader ended the stream
-POLL_SECONDS = 1.0  # the guarantee; wake-ups only make it sooner
+TRANSPORTS = ("grpc", "sse")  # values of the metrics' label `door`
+LEFT = "left"  # used instead of an error's code when the reader ended the stream
+POLL_SECONDS = 1.0  # events arrive within this time; a wake-up only makes it sooner
 PAGE_EVENTS = 500
 MAX_PAGES = 16
 RECENT_EVENTS, RECENT_BYTES = 1_000, 1024 * 1024
 TICK_SECONDS = 0.5
 HEARTBEAT_SECONDS = 10.0
-STUCK_SECONDS = 60.0  # a connection that takes nothing for so long is given up, however little it is behind
+STUCK_SECONDS = 60.0  # a connection that takes nothing for so long is ended, however little it is behind
 CHECK_SECONDS = 2.0
 MAX_CHECKS = 4
 MAX_STREAMS_PER_CALLER = 100
-# While all of an organization's subscribers that still take anything have this much waiting, reading on would help none
-# of them: it is us who are slow, and the log can wait better than memory can.
+# An organization is not read while all of its subscribers that still take events have this much waiting: this process
+# is the slow one then, and events wait better in the log than in memory.
 BACKLOG_EVENTS, BACKLOG_BYTES = 2_000, 2 * 1024 * 1024
 STOPPED_SECONDS = 2.0
 BACKLOG_PAUSE_SECONDS = 0.02
@@ -41,7 +41,8 @@ BACKLOG_PAUSE_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Whose stream it is. `check` raises once the credential, which all with the same one share, no longer serves."""
+    """The caller of a stream. `check` raises once its credential is no longer valid; streams with the same one share a
+    check."""
 
     transport: str
     caller: str
@@ -81,7 +82,7 @@ class OrganizationFeed:
 
     @property
     def oldest_buffered_seq(self) -> int:
-        """From here on nothing needs to be read again."""
+        """Events after this seq need not be read again."""
         return self.position - len(self._recent)
 
     def since(self, seq: int) -> list[StreamEntry]:
@@ -94,7 +95,7 @@ class OrganizationFeed:
         await reached
 
     def change(self, subscriber: Subscriber, wanted: frozenset[Subscription]) -> None:
-        """From the next event on it wants this; nothing, when empty."""
+        """Sets what the subscriber wants from the next event on; an empty set removes it."""
         before = self._wanted.pop(subscriber, None)
         if before is not None:
             members = self._groups[before][1]
@@ -106,7 +107,7 @@ class OrganizationFeed:
             self._groups.setdefault(wanted, (SubscriptionFilter(wanted), {}))[1][subscriber] = None
 
     def deliver(self, entries: list[StreamEntry]) -> int:
-        """How many were handed out, to all subscribers together."""
+        """Hands events to all subscribers, and gives how many deliveries that were."""
         page, count = EventPage(entries), 0
         for subscription_filter, members in self._groups.values():
             selected = subscription_filter.select(page)
@@ -154,13 +155,13 @@ class Hub:
         return len(self._sessions) >= self._max_streams
 
     def open(self, session: Session, notify: Callable[[], None]) -> Subscriber:
-        """A new connection; `close` ends what this begins."""
+        """Registers a new connection, until `close`."""
         if self.draining:
             raise Unavailable("this process is shutting down; try another, or again")
         if self._callers[session.caller] >= MAX_STREAMS_PER_CALLER:
-            raise LimitReached(f"the caller has {MAX_STREAMS_PER_CALLER} streams, which is the most; close some")
+            raise LimitReached(f"the caller has {MAX_STREAMS_PER_CALLER} streams, which is the limit; close some")
         if self.is_full:
-            raise Unavailable("this process holds all the streams that it may; try another, or again")
+            raise Unavailable("this process has reached its limit of streams; try another, or again")
         subscriber = Subscriber(notify)
         self._sessions[subscriber] = session
         self._callers[session.caller] += 1
@@ -184,7 +185,7 @@ class Hub:
     def follow(
         self, subscriber: Subscriber, organization_id: OrganizationId, epoch: UUID, head: int
     ) -> OrganizationFeed:
-        """`head` is where reading begins if nobody follows the organization yet."""
+        """`head` is where reading begins if the organization has no subscriber yet."""
         if not self._feeds:
             self._epoch = epoch
         feed = self._feeds.setdefault(organization_id, OrganizationFeed(organization_id, head))
@@ -194,17 +195,17 @@ class Hub:
         return feed
 
     def wake(self) -> None:
-        """There may be something new."""
+        """Reads the log soon, because there may be new events."""
         self._wakeup.set()
 
     def drain(self) -> None:
-        """End every stream; take no more."""
+        """Ends every stream and opens no more."""
         self.draining = True
         for subscriber in list(self._sessions):
             subscriber.end(Unavailable("this process is shutting down; try another, or again"))
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(repeat(self._advance, POLL_SECONDS, self._log_failed_read, self._wakeup))
             group.create_task(repeat(self._tick, TICK_SECONDS, self._log_failed_upkeep))
@@ -217,14 +218,14 @@ class Hub:
             self._log.error("event log read failed", exc_info=error)
 
     async def _advance(self) -> float:
-        """Hand on what is new, page by page; how long to wait for a wake-up after it."""
+        """Hands on new events, page by page. Gives how long to wait for a wake-up after that."""
         while self._feeds:
             now = asyncio.get_running_loop().time()
             waiting = {f.organization_id: f for f in self._feeds.values() if not f.is_backlogged(now)}
             async with self._pool.transaction(list(waiting), read_only=True, plans="by_key") as tx:
                 epoch, heads = await event_log.read_heads(tx, list(waiting))
                 behind = [f for f in waiting.values() if heads.get(f.organization_id, 0) != f.position][:MAX_PAGES]
-                if behind:  # for a page, the fewer organizations are named, the less there is to compare
+                if behind:  # a page reads faster the fewer organizations the transaction names
                     await show_organizations(tx, [f.organization_id for f in behind])
                 pages = [await event_log.read_after(tx, f.organization_id, f.position, PAGE_EVENTS) for f in behind]
             if epoch != self._epoch:
@@ -233,13 +234,13 @@ class Hub:
             for feed, page in zip(behind, pages, strict=True):
                 self._hand_on(feed, page, epoch)
                 self._requeue(feed)
-            # What commits from here on wakes us again.
+            # A commit from here on wakes the hub again.
             if len(behind) < MAX_PAGES and all(len(page) < PAGE_EVENTS for page in pages):
                 return POLL_SECONDS if len(waiting) == len(self._feeds) else BACKLOG_PAUSE_SECONDS
         return POLL_SECONDS
 
     def _hand_on(self, feed: OrganizationFeed, page: list[LoggedEvent], epoch: UUID) -> None:
-        # Where they are not dense we were away for longer than events are kept, or rows of the log are lost.
+        # A gap means that this process was stopped for longer than events are kept, or that rows of the log are lost.
         if not event_log.is_dense(page, feed.position):
             self._metrics.stream_holes.inc()
             self._log.error(
@@ -253,14 +254,14 @@ class Hub:
         self._metrics.stream_deliveries.inc(feed.deliver(make_entries(epoch, page)))
 
     def _forget(self, epoch: UUID) -> None:
-        """The database was restored: what was read from it before leads nowhere."""
+        """Ends all streams, because the database was restored and their cursors are invalid."""
         if self._epoch is not None:
             for feed in list(self._feeds.values()):
                 self._end(feed)
         self._epoch = epoch
 
     def _requeue(self, feed: OrganizationFeed) -> None:
-        """Behind the others: a busy organization must not keep the rest from being read."""
+        """Moves it behind the others, so that a busy organization does not keep the rest from being read."""
         if self._feeds.get(feed.organization_id) is feed:
             self._feeds[feed.organization_id] = self._feeds.pop(feed.organization_id)
 
@@ -277,7 +278,7 @@ class Hub:
         self._log.error("stream upkeep failed", work=work, exc_info=error)
 
     async def _tick(self) -> None:
-        """Heartbeats for the quiet, an end for the stuck and for those whose token ran out."""
+        """Sends heartbeats, and ends streams that take nothing or whose token has expired."""
         now, now_seconds, beat = self._clock.now(), asyncio.get_running_loop().time(), None
         for subscriber, session in list(self._sessions.items()):
             still_seconds = now_seconds - subscriber.moved_at
@@ -290,7 +291,7 @@ class Hub:
                 subscriber.end(LimitReached(f"nothing was read for {STUCK_SECONDS:.0f} s"))
 
     async def _check(self) -> None:
-        """Whose credential no longer serves is ended."""
+        """Ends streams whose credential is no longer valid."""
         checks = {session.credential: session.check for session in self._sessions.values()}
         waiting = iter(checks.items())
         while some := list(islice(waiting, MAX_CHECKS)):
@@ -300,7 +301,7 @@ class Hub:
         try:
             await check()
         except Unavailable:
-            return  # there is no knowing; nothing new can be read either
+            return  # it cannot be checked now; new events cannot be read either
         except PlatformError as error:
             for subscriber, session in list(self._sessions.items()):
                 if session.credential == credential:

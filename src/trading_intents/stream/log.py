@@ -1,4 +1,4 @@
-"""The event log: appended to by whoever makes something happen, read by those who follow. Never changed."""
+"""The event log: transactions append their events to it, the hub reads it. An event is never changed."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,10 @@ FEW = 4
 
 
 async def append(tx: Tx, events: Sequence[Event]) -> Mapping[OrganizationId, int]:
-    """In this order, as the transaction's last statement: it holds the organizations' heads until the commit.
+    """Appends events in this order. It must be the transaction's last statement: it locks the organizations' heads
+    until the commit.
 
-    Gives each organization's new head, which is the seq of its last event here; those before it count down.
+    Gives each organization's new head, which is the seq of its last event here; the seqs of those before it count down.
     """
     statement = appending(events, tells=True)
     rows = await tx.fetch(statement.sql, *statement.arguments)
@@ -33,7 +34,7 @@ async def append(tx: Tx, events: Sequence[Event]) -> Mapping[OrganizationId, int
 
 
 def appending(events: Sequence[Event], tells: bool = False) -> Statement:
-    """As `append`, for a pipeline; it `tells` of the heads, or does not."""
+    """Like `append`, as a statement for a pipeline; `tells` makes it return the heads."""
     if len(events) <= FEW and len({event.account_id for event in events}) == 1:
         return _appending_few(events, tells)
     counts, accounts, places = _place(events)
@@ -57,7 +58,7 @@ def appending(events: Sequence[Event], tells: bool = False) -> Statement:
 
 
 def _appending_few(events: Sequence[Event], tells: bool) -> Statement:
-    """Of one account: plain values, which take the server half as long."""
+    """For events of one account: plain values, which take the server half the time."""
     first = events[0]
     return Statement(
         _append_few(len(events), tells),
@@ -121,7 +122,7 @@ _APPEND, _APPEND_TELLING = (_append(_HEADS, _EVENTS, tells) for tells in (False,
 
 
 def _place(events: Sequence[Event]) -> tuple[dict[UUID | str, int], list[Event], list[int]]:
-    """How many each organization gets, an event of each account, and each event's place as one number.
+    """Gives how many events each organization gets, an event of each account, and each event's place as one number.
 
     The number is its account's (from 1) << 40, how far its seq is below the new head << 8, and its kind. With it an
     event is three values to encode instead of seven, which halves the cost of a batch.
@@ -158,12 +159,12 @@ class LoggedEvent:
 
 
 async def read_after(tx: Tx, organization_id: OrganizationId, seq: int, limit: int) -> list[LoggedEvent]:
-    """What follows that seq. Where it is not dense, something is kept no longer, or lost.
+    """Reads the events that follow that seq. If there is a gap, events are no longer kept, or lost.
 
     The service's role sees the organizations that its transaction names.
     """
-    # Seqs are dense, so a range of them is a page, and no plan can read more than it: with ORDER BY and LIMIT, one made
-    # for a young partition read and sorted all that followed, for every page.
+    # Seqs are dense, so a range of them is a page, and no plan can read more. With ORDER BY and LIMIT, a plan made for
+    # a young partition read and sorted all that followed, for every page.
     rows = await tx.fetch(
         """
         SELECT seq, nullif(account_id, organization_id), environment, kind, symbol, payload FROM stream_events
@@ -192,7 +193,7 @@ async def head(tx: Tx, organization_id: OrganizationId) -> int:
 
 
 async def read_heads(tx: Tx, organizations: Sequence[OrganizationId]) -> tuple[UUID, Mapping[OrganizationId, int]]:
-    """The epoch, and each organization's last seq; those without an event are left out."""
+    """Gives the epoch, and each organization's last seq; organizations without an event are left out."""
     rows = await tx.fetch(
         """
         SELECT epoch, organization_id, seq
@@ -211,13 +212,13 @@ async def is_kept(tx: Tx, organization_id: OrganizationId, seq: int) -> bool:
 
 
 async def read_epoch(tx: Tx) -> UUID:
-    """Changes when a backup is restored, and never else."""
+    """Gives the epoch, which changes only when a backup is restored."""
     epoch: UUID = await tx.fetchval("SELECT epoch FROM stream_epoch")
     return epoch
 
 
 async def renew_epoch(tx: Tx, who: str, reason: str) -> UUID:
-    """Cursors from before lead nowhere from here on. It is written down who did it."""
+    """Makes all earlier cursors invalid, and records who did it."""
     epoch: UUID = await tx.fetchval(
         """
         WITH old AS (SELECT epoch FROM stream_epoch FOR UPDATE),
@@ -233,7 +234,7 @@ async def renew_epoch(tx: Tx, who: str, reason: str) -> UUID:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A place in the log. One from another epoch than the log's leads nowhere: its events are forgotten."""
+    """A place in the log. A cursor from another epoch than the log's is invalid: its events are gone."""
 
     epoch: UUID
     seq: int
@@ -244,13 +245,13 @@ def make_cursor(epoch: UUID, seq: int) -> str:
 
 
 def open_cursor(text: str) -> Cursor:
-    """Raises InvalidCursor for what we never made."""
+    """Raises InvalidCursor for a text that the platform never made."""
     try:
         raw = base64.urlsafe_b64decode(text[:CURSOR_CHARACTERS])
     except ValueError:
         raise InvalidCursor from None
     cursor = Cursor(UUID(bytes=raw[:16].ljust(16)), min(int.from_bytes(raw[16:]), MAX_SEQ))
-    # Decoding forgives much; encoding is exact.
+    # Decoding accepts several texts for one cursor, so compare with the encoding.
     if make_cursor(cursor.epoch, cursor.seq) != text:
         raise InvalidCursor
     return cursor

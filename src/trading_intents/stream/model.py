@@ -1,4 +1,4 @@
-"""An event on its way into the log, as the bytes that subscribers get. Pure: no I/O, no clock."""
+"""An event that is to be logged, as the bytes that subscribers get. Pure: no I/O, no clock."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -10,11 +10,11 @@ from uuid import UUID
 from trading_intents.stream import trading_pb2
 from trading_intents.trading import FrozenStruct
 
-CHANNEL = "stream"  # the signal that says: the log has grown
+CHANNEL = "stream"  # the channel that is notified when the log has grown
 
 
 class EventType(IntEnum):
-    """The kinds that are kept, numbered as on the wire."""
+    """The kinds of events in the log, numbered as in the proto."""
 
     BROKER_ORDER = 1
     BROKER_POSITION = 2
@@ -39,9 +39,9 @@ class Event(FrozenStruct, frozen=True):
     payload: bytes
 
 
-# Every intent makes two messages, so these two are written by hand, in 10 µs where the generated classes take 23 (a
-# property test holds them to those). A message is put together as text, one character a byte, which is what Python does
-# fastest. A field is its tag, number << 3 | 2 for what has a length and number << 3 for a number, then its value.
+# Every intent makes two messages, so these two are encoded by hand: 10 µs where the generated classes take 23 (a
+# property test compares the bytes). A message is put together as text, one character a byte, which is fastest in
+# Python. A field is its tag (number << 3 | 2 if it has a length, number << 3 for a number), then its value.
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHORT = 128
 _ID_LENGTH = 36  # "$" as a byte
@@ -66,7 +66,7 @@ def _text(value: str) -> str:
     return _LENGTH[length] + value if length < _SHORT else _number(length) + value
 
 
-@lru_cache(maxsize=64)  # a pure function: the messages of a batch share their moments
+@lru_cache(maxsize=64)  # a pure function: the messages of a batch share their timestamps
 def _moment(at: datetime) -> str:
     since = at - _EPOCH
     fields = f"\x08{_number(since.days * 86_400 + since.seconds)}\x10{_number(since.microseconds * 1000)}"
@@ -78,7 +78,7 @@ def _event(tag: str, body: str) -> bytes:
 
 
 def _names(number: int, enum: Any) -> Mapping[str, str]:
-    """The whole field for each value of an enum, by the name that REST gives it."""
+    """The encoded field for each value of an enum, by its name in REST."""
     values = enum.DESCRIPTOR.values
     prefix = values[0].name.removesuffix("UNSPECIFIED")
     return {value.name.removeprefix(prefix): _number(number << 3) + _number(value.number) for value in values}
@@ -210,24 +210,24 @@ _TRADE_SIDES = {
 
 
 def broker_trade_payload(*, side: str, **fields: str | int | datetime | None) -> bytes:
-    """`fields` as the message has them; None: not told."""
+    """`fields` are named as in the message; None leaves a field out."""
     message = trading_pb2.BrokerTrade(side=f"ORDER_SIDE_{side}", **_given(fields))
     return trading_pb2.TradingEvent(broker_trade=message).SerializeToString()
 
 
 def broker_position_payload(**fields: str | datetime | None) -> bytes:
-    """As for a trade."""
+    """`fields` as for a trade."""
     message = trading_pb2.BrokerPosition(**_given(fields))
     return trading_pb2.TradingEvent(broker_position=message).SerializeToString()
 
 
 def balance_payload(**fields: str | datetime | None) -> bytes:
-    """As for a trade."""
+    """`fields` as for a trade."""
     return trading_pb2.TradingEvent(balance=trading_pb2.Balance(**_given(fields))).SerializeToString()
 
 
 def halt_payload(*, principal_type: str, **fields: str | int | datetime | None) -> bytes:
-    """As for a trade; without an `account_id` it is the organization's."""
+    """`fields` as for a trade; without an `account_id` it is the organization's."""
     message = trading_pb2.Halt(principal_type=f"INTENT_PRINCIPAL_TYPE_{principal_type}", **_given(fields))
     return trading_pb2.TradingEvent(halt=message).SerializeToString()
 
@@ -255,7 +255,8 @@ def new_order_payloads(
     broker: str,
     now: datetime,
 ) -> tuple[bytes, bytes]:
-    """The action and the PENDING_NEW order of a CREATE, which say nearly the same: in half the time of one by one."""
+    """The action and the PENDING_NEW order of a CREATE together: they share most fields, so this takes half the
+    time."""
     assert len(intent_id) == len(organization_id) == len(account_id) == _ID_LENGTH
     assert f"{symbol}{quantity}{broker}".isascii()
     number, moment = _number(seq), _moment(now)
@@ -289,5 +290,5 @@ _PENDING_NEW = _ORDER_STATE["OPEN"] + _ORDER_STATUS["PENDING_NEW"]
 
 
 def cursor_field(cursor: str) -> bytes:
-    """Appended to a payload it is the TradingEvent with its cursor: messages concatenate."""
+    """The cursor as a field of TradingEvent: appended to a payload it makes the whole message."""
     return f"\x7a{_text(cursor)}".encode("latin-1")

@@ -1,4 +1,4 @@
-"""Use cases of the stream: open one, subscribe and unsubscribe within it, close it. Knows no door."""
+"""Use cases of the stream: open one, subscribe and unsubscribe within it, close it. Knows no transport."""
 
 import asyncio
 import contextlib
@@ -31,23 +31,23 @@ from trading_intents.telemetry import Log
 from trading_intents.trading import SYMBOL_RULE, Environment, parse_symbol
 from trading_intents.web.request import Request
 
-MAX_READS = 4  # of history, so that connections are left for what happens now
-MAX_PRIMINGS = 4  # of a process: each holds a connection with a snapshot until the retained state is handed over
+MAX_READS = 4  # of history, so that connections are left for live events
+MAX_PRIMINGS = 4  # in a process: each holds a connection with a snapshot until the retained state is handed over
 TURN_SECONDS = 60.0
-# A reader that is primed makes room for a page within this time, which is less than a transaction may stand still. In
-# all it may keep its snapshot waiting for the seconds at the start, and one more for each so many events.
+# While it is primed, a reader must make room for a page within this time, which is less than a transaction may be idle.
+# In all, it may keep its snapshot waiting for the seconds at the start, and one more for each so many events.
 PAGE_SECONDS, PRIMING_START_SECONDS, MIN_PRIMED_PER_SECOND = 1.5, 10.0, 1_000
 MAX_SCOPES = 1_000
 MAX_REASON_CHARACTERS = 500
 
-# The working orders or open positions, and those finished within the hour; None: of all accounts, both environments.
-# Read a page at a time.
+# Reads the working orders or open positions, and those finished within the hour, a page at a time. None: of all
+# accounts, of both environments.
 Retained = Callable[[Tx, OrganizationId, UUID | None, Environment | None], AsyncIterator[Sequence[Event]]]
 
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRequest:
-    """One Subscribe, as its door read it. No account means all."""
+    """One Subscribe, as its transport read it. No account means all."""
 
     account: str | None
     kinds: frozenset[EventType]
@@ -56,7 +56,7 @@ class SubscribeRequest:
     resume_after: str = ""
 
     def check(self) -> None:
-        """Raise InvalidRequest for what means nothing, whoever asks."""
+        """Raises InvalidRequest for a request that no caller may make."""
         if not self.kinds:
             raise InvalidRequest(
                 f"subscriptions names no known kind of event; use {either(kind.name for kind in EventType)}"
@@ -69,7 +69,7 @@ class SubscribeRequest:
 
 @dataclass(eq=False, slots=True)
 class StreamScope:
-    """A subscription of a stream. `after` is the last seq that it was given, None before there is one."""
+    """A subscription of a stream. `after` is the last seq that was handed to it, None before there is one."""
 
     wanted: Subscription
     after: int | None = None
@@ -93,9 +93,9 @@ class Streams:
     ) -> None:
         self._pool, self._hub, self._accounts, self._gate, self._log = pool, hub, accounts, gate, log
         self._retained = retained
-        primings = max(1, min(MAX_PRIMINGS, pool.size // 2 - 1))  # what happens now needs connections too
+        primings = max(1, min(MAX_PRIMINGS, pool.size // 2 - 1))  # live events need connections too
         self._reads, self._snapshots = asyncio.Semaphore(MAX_READS), asyncio.Semaphore(primings)
-        self._of_organization = max(1, primings // 2)  # so that one leaves room for another
+        self._of_organization = max(1, primings // 2)  # so that one organization leaves room for another
         self._primings: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
 
     @property
@@ -103,7 +103,7 @@ class Streams:
         return self._hub.is_full
 
     def open(self, transport: str, request: Request, notify: Callable[[], None]) -> Stream:
-        """For a caller that the gate has identified; the hub has both of its questions asked again and again."""
+        """Opens a stream for a caller that the gate has identified; the hub repeats both checks of the gate."""
 
         async def check() -> None:
             await self._gate.identify(request)
@@ -119,17 +119,18 @@ class Streams:
                 scope.attaching.cancel()
         self._hub.close(stream.subscriber)
 
-    async def subscribe(self, stream: Stream, asked: SubscribeRequest) -> None:
-        """Returns once it is accepted; what it begins with follows. In the place of an earlier one of its scope."""
+    async def subscribe(self, stream: Stream, requested: SubscribeRequest) -> None:
+        """Returns once the subscription is accepted; its first events follow. It replaces an earlier one of the same
+        scope."""
         caller = caller_of(stream.request)
-        asked.check()
-        cursor = open_cursor(asked.resume_after) if asked.resume_after else None
-        wanted = await self._wanted(stream.request, asked)
+        requested.check()
+        cursor = open_cursor(requested.resume_after) if requested.resume_after else None
+        wanted = await self._wanted(stream.request, requested)
         if wanted.account_id not in stream.scopes and len(stream.scopes) >= MAX_SCOPES:
-            raise LimitReached(f"the stream has {MAX_SCOPES} subscriptions, which is the most")
+            raise LimitReached(f"the stream has {MAX_SCOPES} subscriptions, which is the limit")
         before = self._leave(stream, wanted.account_id)
         scope = stream.scopes[wanted.account_id] = StreamScope(wanted)
-        kinds = [kind for kind in sorted(NARROWED & wanted.kinds) if cursor is None and _is_primed(kind, asked)]
+        kinds = [kind for kind in sorted(NARROWED & wanted.kinds) if cursor is None and _is_primed(kind, requested)]
         accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         work = self._attach(stream, scope, before, caller.organization_id, cursor, kinds, accepted)
         scope.attaching = asyncio.create_task(work)
@@ -141,19 +142,19 @@ class Streams:
             self._leave(stream, account_id)
         await stream.subscriber.offer([status("unsubscribed")])
 
-    async def _wanted(self, request: Request, asked: SubscribeRequest) -> Subscription:
+    async def _wanted(self, request: Request, requested: SubscribeRequest) -> Subscription:
         caller = caller_of(request)
-        if asked.account is None:
+        if requested.account is None:
             principal = caller.principal
             environment = principal.environment if isinstance(principal, ApiKeyPrincipal) else None
-            return Subscription(None, environment, asked.kinds, None)
-        symbol = parse_symbol(asked.symbol) if asked.symbol else None
-        account = await self._accounts.find(caller.organization_id, parse_id(asked.account))
+            return Subscription(None, environment, requested.kinds, None)
+        symbol = parse_symbol(requested.symbol) if requested.symbol else None
+        account = await self._accounts.find(caller.organization_id, parse_id(requested.account))
         self._gate.permit_object(request, account.environment)
-        return Subscription(account.id, None, asked.kinds, symbol)
+        return Subscription(account.id, None, requested.kinds, symbol)
 
     def _leave(self, stream: Stream, account_id: UUID | None) -> StreamScope | None:
-        """End a scope's subscription, exactly where it stands."""
+        """Ends a scope's subscription, and records the last seq that it got."""
         scope = stream.scopes.pop(account_id, None)
         if scope is None:
             return None
@@ -182,7 +183,7 @@ class Streams:
         try:
             due = before if before is not None and before.after is not None and cursor is None else None
             if due is not None:
-                # What the one before was to get still, at the reader's own pace: nothing may be missed in between.
+                # First hand over what the replaced subscription had not got yet, so that no event is missed in between.
                 await self._catch_up(stream, due, *await self._read_head(organization_id))
             await stream.subscriber.offer([])
             async with contextlib.AsyncExitStack() as snapshot:
@@ -214,7 +215,7 @@ class Streams:
 
     @contextlib.asynccontextmanager
     async def _snapshot(self, organization_id: OrganizationId, primed_for: Request | None) -> AsyncIterator[Tx]:
-        """All that is read in it is as of one moment, the stream's head too."""
+        """Opens a transaction whose reads, the stream's head too, are all as of one moment."""
         async with contextlib.AsyncExitStack() as turns:
             try:
                 async with asyncio.timeout(TURN_SECONDS):
@@ -228,7 +229,8 @@ class Streams:
             yield await turns.enter_async_context(transaction)
 
     def _turns(self, organization_id: OrganizationId, request: Request) -> tuple[asyncio.Semaphore, ...]:
-        """A caller's streams are primed one after the other: slow ones keep only their caller's others waiting."""
+        """The semaphores of a priming. A caller's streams are primed one after the other, so slow ones delay only their
+        own caller."""
         own = self._primings.setdefault(caller_of(request).limit_key, asyncio.Semaphore(1))
         shared = self._primings.setdefault(organization_id, asyncio.Semaphore(self._of_organization))
         return own, shared, self._snapshots
@@ -251,7 +253,7 @@ class Streams:
         kinds: Sequence[EventType],
         cursor: str,
     ) -> None:
-        """The retained state, page by page."""
+        """Hands over the retained state, page by page."""
         loop, handed, waited_seconds = asyncio.get_running_loop(), 0, 0.0
         for kind in kinds:
             async for page in self._retained[kind](tx, organization_id, wanted.account_id, wanted.environment):
@@ -269,7 +271,7 @@ class Streams:
                 await stream.subscriber.offer([primed(kind, cursor)])
 
     async def _join(self, stream: Stream, scope: StreamScope, epoch: UUID) -> None:
-        """Read what was until what is, at the reader's own pace; then go on with everyone else."""
+        """Reads history at the reader's own pace until it reaches the live events, then joins the other subscribers."""
         feed = stream.feed
         assert feed is not None
         assert scope.after is not None
@@ -278,7 +280,7 @@ class Streams:
                 await feed.reach(scope.after)
             else:
                 await self._catch_up(stream, scope, epoch, feed.oldest_buffered_seq)
-        # From here on without a pause, so that no event comes in between.
+        # There is no await from here on, so no event can come in between.
         selected = SubscriptionFilter([scope.wanted]).select(EventPage(feed.since(scope.after)))
         if selected:
             stream.subscriber.put(EventBatch([entry.message for entry in selected]))
@@ -304,7 +306,7 @@ class Streams:
 
 @contextlib.asynccontextmanager
 async def _keeping_up(limit_seconds: float | None) -> AsyncIterator[None]:
-    """For a reader that a snapshot waits for."""
+    """Limits how long a reader may keep a snapshot waiting."""
     try:
         async with asyncio.timeout(limit_seconds):
             yield
@@ -313,12 +315,12 @@ async def _keeping_up(limit_seconds: float | None) -> AsyncIterator[None]:
 
 
 def _credential(request: Request) -> Hashable:
-    """Streams with the same one are checked as one."""
+    """Streams with the same credential are checked together."""
     return tuple(request.header(name) for name in (b"x-api-key", b"authorization", b"x-organization-id"))
 
 
-def _is_primed(kind: EventType, asked: SubscribeRequest) -> bool:
-    return kind is not EventType.BROKER_ORDER or asked.orders_primed
+def _is_primed(kind: EventType, requested: SubscribeRequest) -> bool:
+    return kind is not EventType.BROKER_ORDER or requested.orders_primed
 
 
 async def _leads_on(tx: Tx, organization_id: OrganizationId, cursor: Cursor, epoch: UUID, head: int) -> bool:
@@ -335,7 +337,7 @@ def _fail(stream: Stream, accepted: "asyncio.Future[None]", error: PlatformError
 
 
 async def renew_epoch(pool: Pool, who: str, reason: str) -> UUID:
-    """For an operator who has restored a backup: what readers have seen since it was made never happened."""
+    """For an operator who has restored a backup: events that readers got after the backup was made no longer exist."""
     if not 0 < len(reason) <= MAX_REASON_CHARACTERS:
         raise InvalidRequest(f"the reason must be 1 to {MAX_REASON_CHARACTERS} characters")
     async with pool.transaction() as tx:

@@ -1,4 +1,5 @@
-"""What a connection is still to be sent, bounded. The hub fills it, a door empties it; neither waits for the other."""
+"""The events that a connection is still to be sent, bounded. The hub fills it, a transport empties it; neither waits
+for the other."""
 
 import asyncio
 from collections import deque
@@ -12,13 +13,13 @@ from trading_intents.stream.text import event_text
 
 MAX_EVENTS_BEHIND = 10_000
 MAX_BYTES_BEHIND = 8 * 1024 * 1024
-# History and retained state are handed over only while less than this waits: their reader sets the pace.
+# History and retained state are handed over only while less than this waits, at the reader's own pace.
 FREE_EVENTS = 1_000
 FREE_BYTES = 1024 * 1024
 
 
 class Message:
-    """A TradingEvent as bytes, and as the text of the other door: each made once, whoever gets it."""
+    """A TradingEvent as bytes and as text, each made once for all subscribers."""
 
     __slots__ = ("_text", "data")
 
@@ -34,7 +35,7 @@ class Message:
 
 
 class EventBatch:
-    """Messages in a row, shared by everyone who wants just these."""
+    """Consecutive messages, shared by all subscribers that want exactly these."""
 
     __slots__ = ("_text", "messages", "size")
 
@@ -51,19 +52,20 @@ class EventBatch:
 
 
 class Subscriber:
-    """One connection's line. `notify` tells its door that there is something to take, or that it ended."""
+    """One connection's queue. `notify` tells its transport that there are events to take, or that the stream has
+    ended."""
 
     def __init__(self, notify: Callable[[], None]) -> None:
         self._notify = notify
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[EventBatch] = deque()
         self._room = asyncio.Event()
-        self.events, self.bytes = 0, 0  # not sent yet, what the door has in hand included
+        self.events, self.bytes = 0, 0  # not sent yet, including what the transport has taken
         self.moved_at = self._loop.time()
         self.error: PlatformError | None = None
 
     def put(self, batch: EventBatch) -> None:
-        """What happens now. Who is too far behind is ended: the log has the rest for later."""
+        """Queues live events. A reader that is too far behind is ended; it can resume from the log."""
         if self.error is not None:
             return
         if self.events + len(batch.messages) > MAX_EVENTS_BEHIND or self.bytes + batch.size > MAX_BYTES_BEHIND:
@@ -77,7 +79,7 @@ class Subscriber:
         self._notify()
 
     async def offer(self, messages: Sequence[Message]) -> None:
-        """What was: waits until there is room."""
+        """Queues events of history or retained state once there is room."""
         while self.error is None and (self.events >= FREE_EVENTS or self.bytes >= FREE_BYTES):
             self._room.clear()
             await self._room.wait()
@@ -95,7 +97,7 @@ class Subscriber:
             self._room.set()
 
     def end(self, error: PlatformError) -> None:
-        """The first reason counts. What waits is dropped."""
+        """Ends the stream, for the first reason that is given. What waits is dropped."""
         if self.error is None:
             self.error = error
             self._waiting.clear()
@@ -118,6 +120,6 @@ def failure(text: str) -> Message:
 
 
 def primed(kind: EventType, cursor: str) -> Message:
-    """The retained state of this kind has been sent; live goes on after the cursor."""
+    """Says that the retained state of this kind has been sent; live events follow after the cursor."""
     message = trading_pb2.Primed(event_type=trading_pb2.EventType.Name(kind))
     return Message(trading_pb2.TradingEvent(primed=message).SerializeToString() + cursor_field(cursor))

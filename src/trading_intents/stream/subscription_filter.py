@@ -1,4 +1,4 @@
-"""Who wants which events: pure selection over a page of the log. No I/O, no queue."""
+"""Selects the events of a page of the log that a connection wants. Pure: no I/O, no queue."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class Subscription:
 
 
 class EventPage:
-    """Some entries in a row."""
+    """Consecutive entries."""
 
     def __init__(self, entries: Sequence[StreamEntry]) -> None:
         self.entries = entries

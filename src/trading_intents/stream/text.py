@@ -16,19 +16,20 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def event_text(message: bytes) -> bytes:
-    """A heartbeat is a comment; every other event has its kind and, from the log, its cursor as id."""
+    """Encodes a heartbeat as a comment; every other event with its kind and, if it is from the log, its cursor as
+    id."""
     event = TradingEvent.FromString(message)
     kind = event.WhichOneof("event")
     if kind == "heartbeat":
         return HEARTBEAT
     id_line = b"id: %s\n" % event.cursor.encode() if event.cursor else b""
-    # JSON has no raw line breaks, so the data are one line; but some clients take these two for the end of one.
+    # JSON has no raw line breaks, so the data are one line. But some clients take these two characters for line breaks.
     data = msgspec.json.encode(_fields(event)).replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
     return b"event: %s\n%sdata: %s\n\n" % (str(kind).encode(), id_line, data)
 
 
 def _fields(message: Message) -> dict[str, Any]:
-    """Absent fields are left out: absent means unknown."""
+    """Leaves absent fields out: absent means unknown."""
     shown = {}
     for field, value in message.ListFields():
         if field.is_repeated:
@@ -46,5 +47,5 @@ def _value(field: FieldDescriptor, value: Any) -> Any:
     if field.enum_type is not None:
         named = field.enum_type.values_by_number.get(value)
         return named.name if named else value
-    # A JSON number is a double in many readers, and loses digits of 64 bits.
+    # A JSON number is a double in many clients, which loses digits of 64 bits.
     return str(value) if field.type == FieldDescriptor.TYPE_INT64 else value

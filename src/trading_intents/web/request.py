@@ -169,7 +169,7 @@ class Request:
             raise UnsupportedMediaType("the body is compressed; send it without content-encoding")
         body = self.incoming.body
         if body is None or len(body) > max_bytes:
-            raise PayloadTooLarge(f"the body has more than {max_bytes} bytes, which is the most")
+            raise PayloadTooLarge(f"the body has more than {max_bytes} bytes, which is the limit")
         return body
 
     def read_json(self, max_bytes: int = MAX_BODY_BYTES) -> None:

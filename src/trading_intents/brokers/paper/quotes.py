@@ -48,7 +48,7 @@ class Quotes:
             number = await store.next_quote_number(tx, organization_id, symbol)
             if number == 1 and await store.count_symbols(tx, organization_id) > MAX_SYMBOLS_PER_ORGANIZATION:
                 raise LimitReached(
-                    f"the organization has {MAX_SYMBOLS_PER_ORGANIZATION} symbols with quotes, which is the most"
+                    f"the organization has {MAX_SYMBOLS_PER_ORGANIZATION} symbols with quotes, which is the limit"
                 )
             posted_at = await store.insert_quote(tx, organization_id, symbol, number, **asdict(prices))
             if number > QUOTES_KEPT:

@@ -1,4 +1,4 @@
-"""What every gRPC method does with its call: read messages within a limit, and end it with a status."""
+"""Reads a gRPC call's messages within a limit, and ends the call with a status."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from trading_intents.errors import InvalidRequest, LimitReached, PlatformError
 SERVICE = "trading.TradingService"
 FIRST_MESSAGE_SECONDS = 10.0
 IDLE_SECONDS = 60.0  # between messages, while a call has no subscription
-ABORT_SECONDS = 5.0  # for a status to leave; a reader that has stopped finds it when it reads on
+ABORT_SECONDS = 5.0  # for a status to be sent; a reader that has stopped finds it when it reads on
 
 STATUS = {
     400: grpc.StatusCode.INVALID_ARGUMENT,

@@ -18,7 +18,7 @@ KEEPALIVE_MILLIS, KEEPALIVE_LIMIT_MILLIS = 30_000, 10_000
 MIN_PING_MILLIS = 10_000
 HANDSHAKE_LIMIT_MILLIS = 10_000
 IDLE_CONNECTION_MILLIS = 300_000  # without a call
-# More than one caller's streams, so that the 101st is refused in words: above this, clients wait without a word.
+# More than one caller's streams, so that the 101st is refused with an error: above this number clients wait silently.
 MAX_CALLS_PER_CONNECTION = 250
 STOP_SECONDS = 2.0
 REACH_SECONDS = 1.0
@@ -42,7 +42,7 @@ class GrpcListener:
     def __init__(
         self, transport: StreamServicer, max_streams: int, host: str, port: int, certificate_file: str, key_file: str
     ) -> None:
-        # A guard for memory: each part has a smaller limit of its own, which is reached first and says so.
+        # Protects memory: each part has a smaller limit of its own, which is reached first and has its own error.
         self._max_calls = 2 * (max_streams + MAX_ADMISSIONS + MAX_PUBLIC_CALLS)
         self._servicer, self._host, self._port = transport, host, port
         self._files = (Path(certificate_file), Path(key_file)) if certificate_file else None
@@ -54,7 +54,8 @@ class GrpcListener:
         return f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
 
     async def start(self) -> None:
-        # PostgreSQL may be started beside us at any time: what grpc does around a fork is for children that use it too.
+        # PostgreSQL may be started beside us at any time; grpc's handlers around a fork are only needed if the child
+        # uses grpc.
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
         self._server = server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=self._max_calls)
         server.add_generic_rpc_handlers((self._servicer.handler(), *self._public.handlers()))
@@ -90,9 +91,9 @@ class GrpcListener:
 
 
 def _credentials(certificate: Path, key: Path) -> Any:
-    """Read again when the files change, so that a renewed certificate needs no restart."""
+    """Reads the files again when they change, so that a renewed certificate needs no restart."""
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)  # grpc would say nothing
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)  # because grpc would report no error
     except (OSError, ssl.SSLError) as error:
         raise StartupRefused(f"TRADING_INTENTS_TLS_CERTIFICATE_FILE, _KEY_FILE: {error}") from None
     seen: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""Health and reflection, which need no credential: they never take a place of the stream's."""
+"""Health and reflection, which need no credential and never use the stream's limits."""
 
 import asyncio
 from collections import Counter
@@ -16,7 +16,8 @@ MAX_PUBLIC_CALLS, MAX_PUBLIC_CALLS_PER_CONNECTION = 200, 4
 
 
 class PublicServicer:
-    """Health and reflection, for anyone: a budget of their own, of which a new call takes the oldest one's place."""
+    """Health and reflection for any caller. They have a limit of their own: a new call takes the place of the oldest
+    one."""
 
     def __init__(self) -> None:
         self._stopping = asyncio.Event()
@@ -38,7 +39,7 @@ class PublicServicer:
         )
 
     def stop(self) -> None:
-        """Tell those who watch that nothing is served any more."""
+        """Tells clients that watch the health that nothing is served any more."""
         self._stopping.set()
 
     def _limited(self, call: Callable[[Context], Awaitable[None]]) -> Any:

@@ -1,4 +1,5 @@
-"""TradingService: statuses for errors, bytes passed through. Encodes nothing for a subscriber."""
+"""TradingService over gRPC: errors become statuses, events are passed on as bytes. Encodes nothing for each
+subscriber."""
 
 import asyncio
 import re
@@ -29,7 +30,7 @@ from trading_intents.telemetry import Log
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.request import Incoming, Request
 
-MAX_ADMISSIONS = 1_000  # calls whose caller is not known yet
+MAX_ADMISSIONS = 1_000  # calls whose caller is not yet identified
 
 _PEER = re.compile(r"ipv[46]:\[?(.*?)\]?:\d+\Z")
 
@@ -50,7 +51,7 @@ class StreamServicer:
 
     @property
     def is_full(self) -> bool:
-        """True: the next caller would be refused, whoever it is."""
+        """Whether the next caller would be refused, whoever it is."""
         return self._admitting >= MAX_ADMISSIONS or self._streams.is_full
 
     def handler(self) -> Any:
@@ -95,7 +96,7 @@ class StreamServicer:
         await self._serve(context, ask)
 
     async def _serve(self, context: Context, ask: Ask) -> None:
-        """`ask` reads the request and asks for events; False: there is nothing to wait for."""
+        """`ask` reads the request and subscribes; False: the caller wants no events."""
         try:
             error = await self._stream(await self._admit(context), context, ask)
         except PlatformError as refusal:
@@ -107,7 +108,7 @@ class StreamServicer:
             await abort(context, error)
 
     async def _stream(self, request: Request, context: Context, ask: Ask) -> PlatformError | None:
-        """Why it ended; None when the caller wanted nothing more."""
+        """Gives the error that ended the stream; None when the caller ended it."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = asyncio.Event()
 
@@ -133,7 +134,7 @@ class StreamServicer:
         asking = asyncio.create_task(ask_on())
         pumping = asyncio.create_task(_pump(subscriber, waiting, context))
         try:
-            # A write can wait for ever on a reader that has stopped: the end must not wait with it.
+            # A write can wait for ever for a reader that has stopped, so the end does not wait for it.
             await asyncio.wait((pumping, ended), return_when=asyncio.FIRST_COMPLETED)
             return subscriber.error
         finally:
@@ -143,7 +144,8 @@ class StreamServicer:
             await asyncio.gather(asking, pumping, return_exceptions=True)
 
     async def _admit(self, context: Context) -> Request:
-        """In the order of REST: who, and too often. Before any message is read, so that only known callers wait."""
+        """Identifies the caller and checks its rate limit, as REST does, before any message is read: only known callers
+        may wait."""
         if self._admitting >= MAX_ADMISSIONS:
             raise Unavailable("this process has too many calls that begin; try again")
         headers = [
@@ -168,7 +170,7 @@ class StreamServicer:
 
 
 async def _pump(subscriber: Subscriber, waiting: asyncio.Event, context: Context) -> None:
-    """Until cancelled, or the connection is lost."""
+    """Runs until cancelled, or until the connection is lost."""
     while True:
         batch = subscriber.take()
         if batch is None:
