@@ -22,6 +22,8 @@ from trading_intents.brokers.paper.quotes import Quotes
 from trading_intents.brokers.registry import Registry, installed_brokers
 from trading_intents.clock import Clock, SystemClock
 from trading_intents.config import LOCAL_PROVIDER, Settings, broker_settings
+from trading_intents.controls.halts.http import halt_routes
+from trading_intents.controls.halts.service import Halts
 from trading_intents.controls.http import switch_routes, symbol_routes
 from trading_intents.controls.service import ControlsService
 from trading_intents.controls.zones import read_zones
@@ -226,6 +228,7 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
         *outbox_routes(gates["outbox_health"], pool),
         *switch_routes(read_controls, write_controls, gates["write_organization_control"], controls),
         *symbol_routes(read_controls, write_controls, controls, read_zones()),
+        *halt_routes(gates, Halts(pool, make_id, signals, infra.log)),
         *quote_routes(gates["paper_quotes"], organization_of, Quotes(pool, signals)),
         submit_route(gates["submit_intent"], callers, accounts, writer, limits),
         *intent_routes(gates["read_intents"], accounts, Intents(pool)),

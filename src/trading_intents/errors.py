@@ -8,7 +8,7 @@ PlatformError
 ├── MethodNotAllowed 405
 ├── RequestTimeout 408
 ├── AccountClosed, AccountDisabled, CancelPending, ControlRejected, CredentialMissing, IdempotencyConflict,
-│   IntentClosed, LimitReached, OpenOrders, ReplacePending 409
+│   IntentClosed, LimitReached, NoPosition, NotHalted, OpenOrders, ReplacePending 409
 ├── CursorExpired 410
 ├── VersionConflict 412
 ├── PayloadTooLarge 413
@@ -140,6 +140,14 @@ class IdempotencyConflict(PlatformError):
 
 class IntentClosed(PlatformError):
     status, code, title = 409, "intent_closed", "The intent's order is finished"
+
+
+class NoPosition(PlatformError):
+    status, code, title = 409, "no_position", "There is nothing to close"
+
+
+class NotHalted(PlatformError):
+    status, code, title = 409, "not_halted", "No halt stands"
 
 
 class OpenOrders(PlatformError):

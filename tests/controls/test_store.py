@@ -109,6 +109,13 @@ async def test_reading_many_looks_up_primary_keys_only(database: Database, tenan
             SELECT gen_random_uuid(), id, 'a', 'paper', 'paper' FROM organizations;
         INSERT INTO account_controls (organization_id, account_id, manually_disabled)
             SELECT organization_id, id, false FROM accounts;
+        INSERT INTO halts (id, organization_id, account_id, reason, cancel_orders, close_positions, state,
+                           principal_type, principal_id, resumed_at)
+            SELECT gen_random_uuid(), organization_id, account_id, 'x', true, false,
+                CASE n WHEN 1 THEN 'done' ELSE 'resumed' END, 'USER', 'u', CASE WHEN n > 1 THEN now() END
+            FROM (
+                SELECT organization_id, id AS account_id FROM accounts UNION ALL SELECT id, NULL FROM organizations
+            ) AS scopes, generate_series(1, 5) n;
         """
     )
     for table, column, value in (
@@ -130,6 +137,7 @@ async def test_reading_many_looks_up_primary_keys_only(database: Database, tenan
         await store.read_many(explaining, asked, ["S7"] * len(asked))  # type: ignore[arg-type] # it only fetches
     for table in ("accounts", "organization_controls", "account_controls", "symbol_controls", "symbol_times"):
         assert f"{table}_pkey" in explaining.plan, explaining.plan
+    assert explaining.plan.count("halts_standing") == 2, explaining.plan
     assert "Seq Scan" not in explaining.plan
     assert "Hash" not in explaining.plan
 

@@ -14,6 +14,7 @@ from trading_intents.accounts.model import AccountId
 from trading_intents.controls.model import (
     Controls,
     Reason,
+    StandingHalt,
     Switch,
     TimeChange,
     TimeField,
@@ -119,18 +120,29 @@ def test_a_closed_window_says_the_zones_time() -> None:
 
 def test_every_control_that_says_no_is_told_widest_first() -> None:
     off = Switch(True, "why\nnot")
-    everything = controls(organization=off, account=off, symbol=Switch(True), time=TimeRule(None, of("00:00:00")))
+    halt = StandingHalt("1", "stop")
+    everything = controls(
+        organization=off,
+        account=off,
+        symbol=Switch(True),
+        time=TimeRule(None, of("00:00:00")),
+        organization_halt=halt,
+        account_halt=halt,
+    )
     now = datetime(2026, 1, 5, 12, tzinfo=UTC)
     told = evaluate(everything, AAPL, now)
     assert [t.reason for t in told] == list(Reason)
     symbol = {"Symbol": {"account_id": str(ACCOUNT), "symbol": "AAPL"}}
-    assert [t.scope for t in told] == [{"Organization": str(ORGANIZATION)}, {"Account": str(ACCOUNT)}, symbol, symbol]
-    assert [t.detail for t in told[:3]] == [
+    organization, account = {"Organization": str(ORGANIZATION)}, {"Account": str(ACCOUNT)}
+    assert [t.scope for t in told] == [organization, organization, account, account, symbol, symbol]
+    assert [t.detail for t in told[:5]] == [
+        "the organization is halted: stop",
         "the organization is disabled: why\nnot",
+        "the account is halted: stop",
         "the account is disabled: why\nnot",
         "the symbol is disabled",
     ]
-    assert evaluate(everything, None, now) == told[:2]
+    assert evaluate(everything, None, now) == told[:4]
     assert evaluate(controls(), AAPL, now) == ()
     on = Switch(False, "was off")
     assert evaluate(controls(organization=on, account=on, symbol=on, time=TimeRule()), AAPL, now) == ()

@@ -13,7 +13,7 @@ from trading_intents.brokers.paper.broker import INTEGRATION
 from trading_intents.brokers.port import AccountSnapshot, EventKind, IntegrationContext
 from trading_intents.clock import SystemClock
 from trading_intents.execution.service import Execution
-from trading_intents.execution.store import JUST_SENT_SECONDS
+from trading_intents.execution.sessions.store import JUST_SENT_SECONDS
 from trading_intents.telemetry import Metrics
 from trading_intents.testing.fakes import Act, FakeVenue, VenueLink
 

@@ -361,6 +361,7 @@ def met(submission: Submission, now: datetime) -> BatchState:
         keys={str(submission.key_id): key},
         switches={},
         windows={},
+        halts={},
     )
 
 

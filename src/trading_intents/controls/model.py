@@ -16,7 +16,9 @@ DEFAULT_TIMEZONE = "UTC"
 
 
 class Reason(StrEnum):
+    ORGANIZATION_HALTED = "organization_halted"
     ORGANIZATION_MANUALLY_DISABLED = "organization_manually_disabled"
+    ACCOUNT_HALTED = "account_halted"
     ACCOUNT_MANUALLY_DISABLED = "account_manually_disabled"
     SYMBOL_MANUALLY_DISABLED = "symbol_manually_disabled"
     OUTSIDE_TRADING_WINDOW = "outside_trading_window"
@@ -43,6 +45,11 @@ class TimeRule(FrozenStruct, frozen=True):
     timezone: str | None = None
 
 
+class StandingHalt(FrozenStruct, frozen=True):
+    id: str
+    reason: str
+
+
 class Controls(FrozenStruct, frozen=True):
     """What applies to one symbol on one account; None where nothing was ever set."""
 
@@ -52,6 +59,20 @@ class Controls(FrozenStruct, frozen=True):
     account: Switch | None = None
     symbol: Switch | None = None
     time: TimeRule | None = None
+    organization_halt: StandingHalt | None = None
+    account_halt: StandingHalt | None = None
+
+    @property
+    def is_halted(self) -> bool:
+        return self.organization_halt is not None or self.account_halt is not None
+
+    def without_halts(self) -> "Controls":
+        """What an order is judged by that a caller makes to close a position."""
+        return structs.replace(self, organization_halt=None, account_halt=None)
+
+    def window_only(self) -> "Controls":
+        """What an order is judged by that a halt makes to close a position."""
+        return Controls(self.organization_id, self.account_id, time=self.time)
 
 
 Scope = Mapping[str, str | Mapping[str, str]]  # one key, which says the level
@@ -115,9 +136,15 @@ def changed(rule: TimeRule, change: TimeChange) -> TimeRule:
 def evaluate(controls: Controls, symbol: Symbol | None, now: datetime) -> tuple[Triggered, ...]:
     """Every control that says no, widest first; without a symbol those of the organization and the account."""
     found = []
-    if controls.organization and controls.organization.disabled:
+    if controls.organization_halt:
         scope: Scope = {"Organization": str(controls.organization_id)}
+        found.append(_halted(Reason.ORGANIZATION_HALTED, scope, "organization", controls.organization_halt))
+    if controls.organization and controls.organization.disabled:
+        scope = {"Organization": str(controls.organization_id)}
         found.append(_disabled(Reason.ORGANIZATION_MANUALLY_DISABLED, scope, "organization", controls.organization))
+    if controls.account_halt:
+        scope = {"Account": str(controls.account_id)}
+        found.append(_halted(Reason.ACCOUNT_HALTED, scope, "account", controls.account_halt))
     if controls.account and controls.account.disabled:
         scope = {"Account": str(controls.account_id)}
         found.append(_disabled(Reason.ACCOUNT_MANUALLY_DISABLED, scope, "account", controls.account))
@@ -132,6 +159,10 @@ def evaluate(controls: Controls, symbol: Symbol | None, now: datetime) -> tuple[
 
 def _disabled(reason: Reason, scope: Scope, what: str, switch: Switch) -> Triggered:
     return Triggered(reason, scope, f"the {what} is disabled" + (f": {switch.reason}" if switch.reason else ""))
+
+
+def _halted(reason: Reason, scope: Scope, what: str, halt: StandingHalt) -> Triggered:
+    return Triggered(reason, scope, f"the {what} is halted: {halt.reason}")
 
 
 def closed_at(rule: TimeRule, now: datetime) -> str | None:

@@ -5,17 +5,30 @@ from datetime import datetime, time
 from uuid import UUID
 
 from trading_intents.accounts.model import AccountId
-from trading_intents.controls.model import Controls, ManualControl, Switch, SymbolControl, TimeControl, TimeRule
+from trading_intents.controls.model import (
+    Controls,
+    ManualControl,
+    StandingHalt,
+    Switch,
+    SymbolControl,
+    TimeControl,
+    TimeRule,
+)
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Row, Tx
 from trading_intents.trading import Symbol
+
+# An advisory lock with the hash of an organization's id: shared by those who mark sends or append what a halt asks for,
+# exclusive for who starts or ends a halt. Nobody waits for anything but the stream's head while holding it alone.
+HALT_LOCK = 7469030
 
 # For a statement that has `asked (account_id, symbol)`: the columns that `controls_of` takes, and where they come from.
 # LATERAL with LIMIT allows only look-ups by key: joined plainly, the planner trusts the row-level policies to leave
 # few rows and reads whole tables for them.
 COLUMNS = """
     a.organization_id, a.id, o.manually_disabled, o.manual_reason, c.manually_disabled, c.manual_reason,
-    s.manually_disabled, s.manual_reason, t.version, t.trading_start, t.trading_end, t.stale_order_millis, t.timezone
+    s.manually_disabled, s.manual_reason, t.version, t.trading_start, t.trading_end, t.stale_order_millis, t.timezone,
+    oh.id::text, oh.reason, ah.id::text, ah.reason
 """
 JOINS = """
     LEFT JOIN LATERAL (SELECT * FROM accounts WHERE id = asked.account_id LIMIT 1) a ON true
@@ -29,6 +42,12 @@ JOINS = """
     LEFT JOIN LATERAL (
         SELECT * FROM symbol_times WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
     ) t ON true
+    LEFT JOIN LATERAL (
+        SELECT * FROM halts WHERE scope_id = a.organization_id AND resumed_at IS NULL LIMIT 1
+    ) oh ON true
+    LEFT JOIN LATERAL (
+        SELECT * FROM halts WHERE scope_id = asked.account_id AND resumed_at IS NULL LIMIT 1
+    ) ah ON true
 """
 # The inner SELECTs hide how many are asked for: seeing it, the server would plan anew each time, which takes longer
 # than the reading.
@@ -213,8 +232,8 @@ async def list_symbol_controls(tx: Tx, account_id: AccountId, after: str, limit:
 
 def controls_of(row: Row) -> Controls:
     """Of a row that begins with COLUMNS."""
-    # Unpacked at once: thirteen look-ups by name take three times as long.
-    organization_id, account_id, off_1, why_1, off_2, why_2, off_3, why_3, version, start, end, stale, zone, *_ = (
+    # Unpacked at once: so many look-ups by name take three times as long.
+    organization_id, account_id, off_1, why_1, off_2, why_2, off_3, why_3, version, start, end, stale, zone, *halts = (
         row.values()
     )
     assert account_id is not None, "an account that the transaction cannot see"
@@ -225,12 +244,15 @@ def controls_of(row: Row) -> Controls:
         None if off_2 is None else Switch(off_2, why_2),
         None if off_3 is None else Switch(off_3, why_3),
         None if version is None else TimeRule(start, end, stale, zone),
+        *_standing(*halts[:4]),
     )
 
 
 def controls_from_texts(texts: Sequence[str | None]) -> Controls:
     """Of COLUMNS as PostgreSQL writes them."""
-    organization_id, account_id, off_1, why_1, off_2, why_2, off_3, why_3, version, start, end, stale, zone = texts
+    organization_id, account_id, off_1, why_1, off_2, why_2, off_3, why_3, version, start, end, stale, zone, *halts = (
+        texts
+    )
     assert organization_id is not None
     assert account_id is not None
     return Controls(
@@ -240,6 +262,16 @@ def controls_from_texts(texts: Sequence[str | None]) -> Controls:
         None if off_2 is None else Switch(off_2 == "t", why_2),
         None if off_3 is None else Switch(off_3 == "t", why_3),
         None if version is None else TimeRule(_time_of(start), _time_of(end), int(stale) if stale else None, zone),
+        *_standing(*halts),
+    )
+
+
+def _standing(
+    organization_halt_id: str | None, reason_1: str | None, account_halt_id: str | None, reason_2: str | None
+) -> tuple[StandingHalt | None, StandingHalt | None]:
+    return (
+        None if organization_halt_id is None else StandingHalt(organization_halt_id, reason_1 or ""),
+        None if account_halt_id is None else StandingHalt(account_halt_id, reason_2 or ""),
     )
 
 

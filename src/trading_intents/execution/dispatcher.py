@@ -157,21 +157,23 @@ class Dispatcher:
         token, since_seconds, wakes = self._make_id(), self._clock.monotonic(), self._wakeup.count
         limit = min(MAX_BATCH, MAX_IN_FLIGHT - self._in_flight)
         async with self._transactions.transaction() as tx:
-            claimed, locked, contexts = await tx.run(
+            claimed, locked, shared, contexts = await tx.run(
                 [
                     queue.claim_in_turn(
                         claimable.free_slots, claimable.where, limit, self._limits.attempt_limit, token
                     ),
                     store.lock_claimed_orders(token),
+                    store.share_halt_locks(token),
                     store.read_claimed(token, self._leases.worker_id, claimable.lease_tokens),
                 ]
             )
             if claimed.tag == "UPDATE 0":
                 return False
             locked_ids = {row[0].decode() for row in locked.rows if row[0]}
+            steady = {row[0].decode() for row in shared.rows if row[0]}
             decided, pacer = [], Pacer()
             for command in store.parse_claimed(contexts):
-                decided.append(self._decide(command, locked_ids))
+                decided.append(self._decide(command, locked_ids, steady))
                 await pacer.pause_if_due()
             sent = [(each.command, each.client_order_id) for each in decided if isinstance(each.decision, Send)]
             held = {
@@ -196,12 +198,13 @@ class Dispatcher:
                 self._start(each, token, since_seconds, NO_ROOM if is_limited else wakes)
         return is_full and len(held) < len(decided)
 
-    def _decide(self, command: ClaimedCommand, locked_ids: Collection[str]) -> Decided:
+    def _decide(self, command: ClaimedCommand, locked_ids: Collection[str], steady: Collection[str]) -> Decided:
+        """`steady` are the organizations in which no halt begins or ends meanwhile; a CANCEL does not mind."""
         is_cancel = command.event_type == CANCEL
         attempt = int(command.sends) - (command.is_open == TRUE) if is_cancel else 0
         client_id = client_order_id(UUID(command.action_id), attempt)
         link = self._leases.links.get(UUID(command.account_id))
-        if command.order_id not in locked_ids:
+        if command.order_id not in locked_ids or not (is_cancel or command.organization_id in steady):
             return Decided(command, client_id, link, Hold(LOCKED_PAUSE_SECONDS))
         if command.claim_millis is None or link is None:
             return Decided(command, client_id, link, Hold(NOT_OURS_SECONDS))
@@ -366,6 +369,9 @@ def _context(command: ClaimedCommand, client_id: str, max_age_seconds: float) ->
         account_disabled=command.account_disabled == TRUE,
         controls=controls_from_texts(command.controls),
         max_age_seconds=max_age_seconds,
+        closes=command.closes == TRUE,
+        is_halted_since=command.is_halted_since == TRUE,
+        halt_stands=None if command.halt_stands is None else command.halt_stands == TRUE,
     )
 
 

@@ -80,6 +80,19 @@ class SendContext(FrozenStruct, frozen=True, kw_only=True):
     account_disabled: bool
     controls: Controls
     max_age_seconds: float
+    closes: bool = False  # a CREATE that closes a position: it passes a halt
+    is_halted_since: bool = False  # a halt has ended since it was accepted
+    halt_stands: bool | None = None  # of the halt that made it; None: no halt did
+
+    @property
+    def is_halted(self) -> bool:
+        return not self.closes and (self.controls.is_halted or self.is_halted_since)
+
+    @property
+    def judged_controls(self) -> Controls:
+        if self.halt_stands:
+            return self.controls.window_only()
+        return self.controls.without_halts() if self.closes else self.controls
 
 
 class Send(FrozenStruct, frozen=True):
@@ -136,6 +149,10 @@ def max_age_seconds(context: SendContext) -> float:
 def _given_up(context: SendContext) -> PlatformFact | None:
     """The reason why a CREATE or REPLACE that never arrived is not sent."""
     is_create = context.command is CommandKind.SUBMIT
+    if context.is_halted:
+        return _fact(context, FactKind.HALTED) if is_create else _fact(context, FactKind.REPLACE_DROPPED, "halted")
+    if context.halt_stands is False:
+        return _fact(context, FactKind.CANCELLED_BEFORE_SEND, "resumed")
     if context.cancel_requested:
         if is_create:
             return _fact(context, FactKind.CANCELLED_BEFORE_SEND)
@@ -144,8 +161,8 @@ def _given_up(context: SendContext) -> PlatformFact | None:
         if context.is_resend:
             return used_up(context.command, context.order_id, context.client_order_id)
         return _fact(context, FactKind.STALE if is_create else FactKind.REPLACE_DROPPED, "stale")
-    refused = "account_disabled" if context.account_disabled else None
-    if triggered := evaluate(context.controls, context.terms.symbol, context.now):
+    refused = "account_disabled" if context.account_disabled and not context.halt_stands else None
+    if triggered := evaluate(context.judged_controls, context.terms.symbol, context.now):
         refused = triggered[0].reason
     return _fact(context, FactKind.REFUSED if is_create else FactKind.REPLACE_DROPPED, refused) if refused else None
 
@@ -199,6 +216,7 @@ class UnresolvedOrder(FrozenStruct, frozen=True):
     is_pending: bool  # the broker accepted a command and has not carried it out
     lookups: int
     absent_seconds: float | None  # since a command was first found not to have arrived
+    was_halted: bool = False  # a halt came since it was accepted
 
     @property
     def is_resurrected(self) -> bool:
@@ -250,7 +268,10 @@ def not_delivered_fact(
             return PlatformFact(order_id, FactKind.STALE, create_id)
         if not unique_order_ids:
             return used_up(CommandKind.SUBMIT, order_id, create_id)
-        return PlatformFact(order_id, FactKind.CANCELLED_BEFORE_SEND, create_id) if unresolved.was_cancelled else None
+        if not unresolved.was_cancelled:
+            return None
+        kind = FactKind.HALTED if unresolved.was_halted else FactKind.CANCELLED_BEFORE_SEND
+        return PlatformFact(order_id, kind, create_id)
     if unresolved.replace_id and unresolved.is_restored:
         return PlatformFact(order_id, FactKind.REPLACE_DROPPED, unresolved.replace_id, "stale")
     if unresolved.replace_id:

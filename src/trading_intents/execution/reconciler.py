@@ -328,6 +328,7 @@ def _read_unresolved(row: Row) -> UnresolvedOrder:
         row["is_pending"],
         row["lookups"],
         row["absent_seconds"],
+        row["was_halted"],
     )
 
 

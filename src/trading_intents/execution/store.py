@@ -4,12 +4,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from trading_intents.controls.store import COLUMNS, JOINS
+from trading_intents.controls.store import COLUMNS, HALT_LOCK, JOINS
 from trading_intents.orders.model import ALIVE
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pipeline import Reply, Statement, array_text
 
-JUST_SENT_SECONDS = 5.0
 SWEEP_ROWS = 100
 ACTION_TYPES = {"intent.create": "CREATE", "intent.replace": "REPLACE", "intent.cancel": "CANCEL"}
 _ALIVE = ", ".join(f"'{kind}'" for kind in sorted(ALIVE))
@@ -31,6 +30,19 @@ def lock_claimed_orders(token: UUID) -> Statement:
         ORDER BY order_id FOR UPDATE SKIP LOCKED
         """,
         (str(token),),
+    )
+
+
+def share_halt_locks(token: UUID) -> Statement:
+    """Gives the organizations of the claimed rows in which no halt begins or ends before this transaction's end."""
+    return Statement(
+        """
+        SELECT organization_id FROM (
+            SELECT DISTINCT organization_id FROM outbox WHERE claim_token = $1::uuid
+        ) AS claimed
+        WHERE pg_try_advisory_xact_lock_shared($2::text::int, hashtext(organization_id::text))
+        """,
+        (str(token), str(HALT_LOCK)),
     )
 
 
@@ -59,6 +71,9 @@ class ClaimedCommand(NamedTuple):
     is_open: str  # whether the last attempt's outcome is not recorded
     is_resend: str
     acknowledged: str
+    closes: str  # whether it is a CREATE that closes a position
+    is_halted_since: str  # whether a halt has ended since it was accepted
+    halt_stands: str | None  # of the halt that made it; None: no halt did
     account_disabled: str
     controls: tuple[str | None, ...]
 
@@ -72,12 +87,20 @@ _READ_CLAIMED = f"""
         CASE WHEN lease.is_ours THEN (extract(epoch FROM clock_timestamp() - asked.claimed_at) * 1000)::bigint END,
         marked.sends, marked.is_open, asked.is_resend,
         EXISTS (SELECT FROM facts f WHERE f.order_id = asked.order_id AND f.kind IN ({_ALIVE})),
+        asked.closes,
+        EXISTS (
+            SELECT FROM halts h
+            WHERE h.scope_id IN (asked.organization_id, asked.account_id) AND h.resumed_at >= act.created_at
+        ),
+        CASE WHEN asked.closes AND act.record::json ->> 'principal_type' = 'SYSTEM' THEN EXISTS (
+            SELECT FROM halts h WHERE h.id = (act.record::json ->> 'principal_id')::uuid AND h.resumed_at IS NULL
+        ) END,
         a.disabled, {COLUMNS}
     FROM (
         SELECT r.id AS row_id, r.event_type, r.attempts, r.organization_id, r.lane AS account_id,
             r.order_key AS order_id, (r.payload ->> 'seq')::bigint AS seq, r.payload ? 'resend' AS is_resend,
             r.claimed_at, ord.symbol, ord.order_status, ord.external_order_id, ord.cancel_requested, ord.lookups,
-            ord.command_seq
+            ord.command_seq, ord.closes AND r.event_type = 'intent.create' AS closes
         FROM outbox r CROSS JOIN LATERAL (SELECT * FROM orders WHERE order_id = r.order_key LIMIT 1) ord
         WHERE r.claim_token = $1::uuid
     ) AS asked
@@ -183,50 +206,6 @@ def looking_up(order_ids: Collection[UUID], seconds: float) -> Statement:
     )
 
 
-async def has_open_orders(tx: Tx, account_id: UUID) -> bool:
-    found: bool = await tx.fetchval(
-        "SELECT EXISTS (SELECT FROM orders WHERE account_id = $1 AND finished_at IS NULL)", account_id
-    )
-    return found
-
-
-async def look_up_missing(
-    tx: Tx, account_id: UUID, client_order_ids: Sequence[str], numbers: Sequence[str], is_back: bool
-) -> None:
-    """Open orders that the broker was sent and does not name among its own, neither by client order id nor by its own
-    number, are looked up; one that was just sent may not be there yet, and is looked up later. So are, at once, those
-    that wait for their next look-up, if the broker is back: it can tell again."""
-    await tx.execute(
-        """
-        UPDATE orders o
-        SET lookups = 0, lookup_due_at = least(
-            lookup_due_at, greatest(clock_timestamp(), missing.sent_at + make_interval(secs => $4))
-        )
-        FROM (
-            SELECT order_id, (SELECT min(sent_at) FROM commands c WHERE c.order_id = o.order_id) AS sent_at
-            FROM orders o
-            WHERE account_id = $1 AND finished_at IS NULL AND (
-                $5 AND lookup_due_at > clock_timestamp()
-                OR lookup_due_at IS NULL
-                AND EXISTS (SELECT FROM commands c WHERE c.order_id = o.order_id AND c.sent_at IS NOT NULL)
-                AND NOT EXISTS (
-                    SELECT FROM commands c
-                    WHERE c.order_id = o.order_id
-                      AND (c.client_order_id = ANY ($2::text[]) OR c.broker_order_id = ANY ($3::text[]))
-                )
-            )
-            ORDER BY order_id FOR UPDATE
-        ) AS missing
-        WHERE o.order_id = missing.order_id
-        """,
-        account_id,
-        client_order_ids,
-        numbers,
-        JUST_SENT_SECONDS,
-        is_back,
-    )
-
-
 async def look_up_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float) -> bool:
     """Open orders with a command that the broker took so long ago, and that has not happened, are looked up. Whether
     there is any."""
@@ -266,6 +245,11 @@ _UNRESOLVED = f"""
         EXISTS (
             SELECT FROM actions a WHERE a.intent_id = o.order_id AND a.action_type = 'CANCEL'
         ) AS was_cancelled,
+        NOT o.closes AND EXISTS (
+            SELECT FROM halts h
+            WHERE h.scope_id IN (o.organization_id, o.account_id)
+              AND (h.resumed_at IS NULL OR h.resumed_at >= created.created_at)
+        ) AS was_halted,
         (
             SELECT client_order_id FROM commands c
             WHERE c.order_id = o.order_id AND c.seq = o.pending_replace_seq AND c.unclear_at IS NOT NULL

@@ -92,6 +92,21 @@ RULES = {
             entitlement=_PREMIUM,
         ),
         Rule(
+            "halt_account",
+            "an API key with control:edit (and intent:edit for close_positions); an admin",
+            key=_P.CONTROL_EDIT,
+            user=ADMIN,
+            service=Refuse.AS_403,
+        ),
+        Rule("halt_organization", "an admin", user=ADMIN),
+        Rule(
+            "read_halts",
+            "an API key with control:read; a user; a service account with control:read",
+            key=_P.CONTROL_READ,
+            user=ANY_ROLE,
+            service=_S.CONTROL_READ,
+        ),
+        Rule(
             "organization_by_provider",
             "a service account; a user of that organization",
             user=Grant.ANY,

@@ -36,6 +36,7 @@ class FactKind(StrEnum):
     STALE = "STALE"
     REFUSED = "REFUSED"  # by a control or a disabled account, at send time
     CANCELLED_BEFORE_SEND = "CANCELLED_BEFORE_SEND"
+    HALTED = "HALTED"  # a halt came before it was sent
     REPLACE_DROPPED = "REPLACE_DROPPED"
     CANCEL_DROPPED = "CANCEL_DROPPED"
     CONFLICT = "CONFLICT"  # something came under a key that was used before, for something else
@@ -43,11 +44,14 @@ class FactKind(StrEnum):
 
 EXECUTIONS = frozenset({FactKind.FILL, FactKind.FILL_BUST, FactKind.FILL_CORRECT})
 # What ends a CREATE that, as far as we know, never reached the broker.
-NEVER_SENT = frozenset({FactKind.NOT_DELIVERED, FactKind.STALE, FactKind.REFUSED, FactKind.CANCELLED_BEFORE_SEND})
+NEVER_SENT = frozenset(
+    {FactKind.NOT_DELIVERED, FactKind.STALE, FactKind.REFUSED, FactKind.CANCELLED_BEFORE_SEND, FactKind.HALTED}
+)
 _REASONS = {
     FactKind.NOT_DELIVERED: "not_delivered",
     FactKind.STALE: "stale",
     FactKind.CANCELLED_BEFORE_SEND: "before_send",
+    FactKind.HALTED: "halted",
     FactKind.CANCEL_DROPPED: "cancel_not_delivered",
 }
 LONG_AGO = datetime.min.replace(tzinfo=UTC)

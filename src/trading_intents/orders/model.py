@@ -93,7 +93,7 @@ FINAL_STATUSES = frozenset(status.value for status in _FINAL)
 _F = FactKind
 # The broker has shown that it has the order.
 ALIVE = frozenset({_F.ACCEPTED, _F.TRIGGERED, _F.REPLACED, _F.PENDING_CANCEL, _F.PENDING_REPLACE}) | EXECUTIONS
-_CANCELLED = frozenset({_F.CANCELLED, _F.CANCELLED_BEFORE_SEND})
+_CANCELLED = frozenset({_F.CANCELLED, _F.CANCELLED_BEFORE_SEND, _F.HALTED})
 _EXPIRED = frozenset({_F.EXPIRED, _F.STALE})
 _REJECTED = frozenset({_F.REJECTED, _F.REFUSED, _F.NOT_DELIVERED})
 _ENDED = {OrderStatus.CANCELLED: _CANCELLED, OrderStatus.EXPIRED: _EXPIRED, OrderStatus.REJECTED: _REJECTED}

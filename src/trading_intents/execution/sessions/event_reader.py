@@ -13,7 +13,6 @@ from trading_intents.brokers.registry import Registry
 from trading_intents.brokers.sanitizing import sanitize_id
 from trading_intents.clock import Clock
 from trading_intents.errors import PlatformError
-from trading_intents.execution import store as execution_store
 from trading_intents.execution.recorder import Recorder, RecorderEntry
 from trading_intents.execution.sessions import store
 from trading_intents.execution.sessions.opening import complete_reports, open_positions
@@ -111,7 +110,7 @@ class EventReader:
     async def reconcile_open(self) -> None:
         """Reconciles an account with open orders: it finds events that the broker dropped without telling."""
         async with self._dependencies.pool.transaction(read_only=True) as tx:
-            has_open_orders = await execution_store.has_open_orders(tx, self._account_ref.account_id)
+            has_open_orders = await store.has_open_orders(tx, self._account_ref.account_id)
         if has_open_orders:
             await self.reconcile(is_back=False)
 
@@ -129,7 +128,7 @@ class EventReader:
         clients = [sanitize_id(order.client_order_id) for order in snapshot.open_orders if order.client_order_id]
         numbers = [sanitize_id(order.broker_order_id) for order in snapshot.open_orders]
         async with self._dependencies.pool.transaction() as tx:
-            await execution_store.look_up_missing(tx, self._account_ref.account_id, clients, numbers, is_back)
+            await store.look_up_missing(tx, self._account_ref.account_id, clients, numbers, is_back)
         self._on_healthy()
 
     async def _open_positions(self, snapshot: AccountSnapshot) -> list[BrokerEvent]:

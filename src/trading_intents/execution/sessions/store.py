@@ -11,6 +11,7 @@ LEASE_SECONDS = 5.0
 # A worker that expired longer ago is deleted: by then its leases cannot be mistaken for valid ones.
 FORGET_SECONDS = 60.0
 TAKING_LOCK = 7469010  # an advisory lock
+JUST_SENT_SECONDS = 5.0
 
 
 async def enlist(tx: Tx, worker_id: UUID) -> None:
@@ -187,6 +188,11 @@ def needs_no_broker(max_age_millis: int) -> str:
                 o.finished_at IS NOT NULL
                 OR candidate.event_type <> 'intent.cancel' AND (
                     o.cancel_requested
+                    OR NOT o.closes AND EXISTS (
+                        SELECT FROM halts h
+                        WHERE h.scope_id IN (o.organization_id, o.account_id)
+                          AND (h.resumed_at IS NULL OR h.resumed_at >= candidate.created_at)
+                    )
                     OR candidate.created_at < clock_timestamp() - make_interval(secs => least({max_age_millis}, (
                         SELECT stale_order_millis FROM symbol_times t
                         WHERE t.account_id = o.account_id AND t.symbol = o.symbol
@@ -221,3 +227,47 @@ async def claim_openings(tx: Tx, account_id: UUID, organization_id: UUID) -> boo
         organization_id,
     )
     return bool(claimed)
+
+
+async def has_open_orders(tx: Tx, account_id: UUID) -> bool:
+    found: bool = await tx.fetchval(
+        "SELECT EXISTS (SELECT FROM orders WHERE account_id = $1 AND finished_at IS NULL)", account_id
+    )
+    return found
+
+
+async def look_up_missing(
+    tx: Tx, account_id: UUID, client_order_ids: Sequence[str], numbers: Sequence[str], is_back: bool
+) -> None:
+    """Open orders that the broker was sent and does not name among its own, neither by client order id nor by its own
+    number, are looked up; one that was just sent may not be there yet, and is looked up later. So are, at once, those
+    that wait for their next look-up, if the broker is back: it can tell again."""
+    await tx.execute(
+        """
+        UPDATE orders o
+        SET lookups = 0, lookup_due_at = least(
+            lookup_due_at, greatest(clock_timestamp(), missing.sent_at + make_interval(secs => $4))
+        )
+        FROM (
+            SELECT order_id, (SELECT min(sent_at) FROM commands c WHERE c.order_id = o.order_id) AS sent_at
+            FROM orders o
+            WHERE account_id = $1 AND finished_at IS NULL AND (
+                $5 AND lookup_due_at > clock_timestamp()
+                OR lookup_due_at IS NULL
+                AND EXISTS (SELECT FROM commands c WHERE c.order_id = o.order_id AND c.sent_at IS NOT NULL)
+                AND NOT EXISTS (
+                    SELECT FROM commands c
+                    WHERE c.order_id = o.order_id
+                      AND (c.client_order_id = ANY ($2::text[]) OR c.broker_order_id = ANY ($3::text[]))
+                )
+            )
+            ORDER BY order_id FOR UPDATE
+        ) AS missing
+        WHERE o.order_id = missing.order_id
+        """,
+        account_id,
+        client_order_ids,
+        numbers,
+        JUST_SENT_SECONDS,
+        is_back,
+    )

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from trading_intents.brokers.registry import Registry
-from trading_intents.controls.model import Controls, Switch, TimeRule
+from trading_intents.controls.model import Controls, StandingHalt, Switch, TimeRule
 from trading_intents.errors import Unavailable
 from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.intents.model import (
@@ -45,6 +45,7 @@ class BatchState:
     keys: dict[str, KeyState]
     switches: dict[tuple[str, str], Switch]  # by organization or account, and by symbol or an empty text
     windows: dict[tuple[str, str], TimeRule]
+    halts: dict[str, StandingHalt]  # by organization or account
 
     def state(self, submission: Submission) -> SubmissionState:
         account_id, command, key = submission.account_id, submission.command, submission.idempotency_key
@@ -65,6 +66,8 @@ class BatchState:
                 self.switches.get((account_id, "")),
                 self.switches.get(place),
                 self.windows.get(place),
+                self.halts.get(organization_id),
+                self.halts.get(account_id),
             ),
         )
 
@@ -161,10 +164,11 @@ def parse_replies(brokers: Registry, reads: BatchReads, replies: Sequence[Reply]
         keys=dict(map(_key, of[_KEY])),
         switches=dict(map(_switch, of[_SWITCH])),
         windows=dict(map(_window, of[_WINDOW])),
+        halts=dict(map(_halt, of[_HALT])),
     )
 
 
-_CLOCK, _RULES, _ACCOUNT, _KEY, _SWITCH, _WINDOW = (kind.encode() for kind in statements.Kind)
+_CLOCK, _RULES, _ACCOUNT, _KEY, _SWITCH, _WINDOW, _HALT = (kind.encode() for kind in statements.Kind)
 _NEVER_CHANGED = "0"
 
 
@@ -204,6 +208,12 @@ def _switch(row: Row) -> tuple[tuple[str, str], Switch]:
 def _window(row: Row) -> tuple[tuple[str, str], TimeRule]:
     _, whose, symbol, start, end, stale, zone, _ = _texts(row)
     return (whose, symbol), TimeRule(_time(start), _time(end), stale and int(stale), zone)
+
+
+@lru_cache(maxsize=10_000)
+def _halt(row: Row) -> tuple[str, StandingHalt]:
+    _, whose, halt_id, reason, *_ = _texts(row)
+    return whose, StandingHalt(halt_id, reason)
 
 
 _TRUE = "true"

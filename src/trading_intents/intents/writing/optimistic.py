@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Clock
-from trading_intents.controls.model import Switch, TimeRule
+from trading_intents.controls.model import StandingHalt, Switch, TimeRule
 from trading_intents.errors import PlatformError, Unavailable
 from trading_intents.intents.model import AccountState, Create, KeyState, Submission
 from trading_intents.intents.writing import statements
@@ -52,6 +52,7 @@ class StateCache:
         self._keys: dict[str, KeyState] = {}
         self._switches: dict[tuple[str, str], Switch] = {}
         self._windows: dict[tuple[str, str], TimeRule] = {}
+        self._halts: dict[str, StandingHalt] = {}
 
     def clear_heads(self, account_ids: Iterable[str]) -> None:
         for account_id in account_ids:
@@ -75,6 +76,7 @@ class StateCache:
         self._versions |= state.versions
         self._switches |= state.switches
         self._windows |= state.windows
+        self._halts |= state.halts
 
     def covers(self, submissions: Sequence[Submission]) -> bool:
         """Whether the cache holds everything that is needed to decide these commands."""
@@ -108,6 +110,7 @@ class StateCache:
             keys=self._keys,
             switches=self._switches,
             windows=self._windows,
+            halts=self._halts,
         )
 
     def is_valid(self, now: datetime, actual: BatchState) -> bool:

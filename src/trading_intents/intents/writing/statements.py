@@ -61,6 +61,7 @@ class Kind(StrEnum):
     KEY = "key"
     SWITCH = "switch"
     WINDOW = "window"
+    HALT = "halt"
 
 
 def read_state(
@@ -115,6 +116,14 @@ _STATE = """
     SELECT 'window', account_id::text, symbol, trading_start::text, trading_end::text, stale_order_millis::text,
            timezone, NULL
     FROM symbol_times WHERE account_id {account} AND symbol {symbol}
+    UNION ALL
+    SELECT 'halt', organization_id::text, id::text, reason, NULL, NULL, NULL, NULL
+    FROM halts
+    WHERE scope_id {organization} AND resumed_at IS NULL
+    UNION ALL
+    SELECT 'halt', account_id::text, id::text, reason, NULL, NULL, NULL, NULL
+    FROM halts
+    WHERE scope_id {account} AND resumed_at IS NULL
 """
 _READ_STATE = _STATE.format(
     organization="= ANY ($1::uuid[])",

@@ -1,0 +1,209 @@
+"""Halts over HTTP: parse, call one use case, render. Never judges."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+
+from trading_intents.clock import rfc3339
+from trading_intents.controls.bodies import MAX_REASON_CHARACTERS
+from trading_intents.controls.halts.model import Halt, HaltPrincipal, HaltPrincipalType, HaltState, HaltTerms
+from trading_intents.controls.halts.service import Halts
+from trading_intents.controls.model import Scope
+from trading_intents.controls.service import ControlTarget
+from trading_intents.errors import AccountClosed, Forbidden, NotFound, NotHalted, ValidationFailed
+from trading_intents.identity.access import Gate, caller_of
+from trading_intents.identity.model import ApiKeyPrincipal, Permission, UserPrincipal
+from trading_intents.ids import parse_id
+from trading_intents.web.body import INVISIBLE
+from trading_intents.web.limits import Bucket
+from trading_intents.web.request import Answer, Request, answer_json
+from trading_intents.web.routing import Operation, Route, Tag
+
+HaltReason = Annotated[
+    str, msgspec.Meta(min_length=1, max_length=MAX_REASON_CHARACTERS, pattern=rf"^[^\x00{INVISIBLE}]*$")
+]
+
+
+class StartHalt(msgspec.Struct, forbid_unknown_fields=True):
+    """`close_positions` needs `cancel_orders`: an order that stays open could open a position again."""
+
+    reason: HaltReason
+    cancel_orders: bool = True
+    close_positions: bool = False
+
+
+class HaltWaiting(msgspec.Struct, omit_defaults=True):
+    """An order or a symbol that the halt cannot finish yet, and why."""
+
+    account_id: str
+    reason: str
+    symbol: str | None = None
+    order_id: str | None = None
+
+
+class HaltRecord(msgspec.Struct, kw_only=True):
+    id: str
+    scope: Scope
+    reason: str
+    cancel_orders: bool
+    close_positions: bool
+    state: HaltState
+    orders: int
+    orders_done: int
+    positions: int
+    positions_done: int
+    waiting: list[HaltWaiting]
+    principal_type: HaltPrincipalType
+    principal_id: str
+    created_at: str
+    updated_at: str
+    resumed_at: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HaltHandlers:
+    read: Gate
+    write: Gate
+    halts: Halts
+
+    async def start_account(self, request: Request) -> Answer:
+        target = _target(request, self.write)
+        return _answer_started(*await self.halts.start_account(target, lambda: _terms(request), _principal(request)))
+
+    async def start_organization(self, request: Request) -> Answer:
+        organization_id = caller_of(request).organization_id
+        started = await self.halts.start_organization(organization_id, _terms(request), _principal(request))
+        return _answer_started(*started)
+
+    async def resume_account(self, request: Request) -> Answer:
+        return answer_json(_show(await self.halts.resume_account(_target(request, self.write), _principal(request))))
+
+    async def resume_organization(self, request: Request) -> Answer:
+        organization_id = caller_of(request).organization_id
+        return answer_json(_show(await self.halts.resume_organization(organization_id, _principal(request))))
+
+    async def read_account(self, request: Request) -> Answer:
+        return answer_json(_show(await self.halts.find_account(_target(request, self.read))))
+
+    async def read_organization(self, request: Request) -> Answer:
+        caller = caller_of(request)
+        environment = caller.principal.environment if isinstance(caller.principal, ApiKeyPrincipal) else None
+        return answer_json(_show(await self.halts.find_organization(caller.organization_id, environment)))
+
+
+def halt_routes(gates: Mapping[str, Gate], halts: Halts) -> tuple[Route, ...]:
+    read, write, write_organization = (gates[name] for name in ("read_halts", "halt_account", "halt_organization"))
+    handlers = HaltHandlers(read, write, halts)
+    account = _level(
+        "/v1/controls/accounts/{account_id}",
+        ("an account", "account"),
+        (read, write),
+        (handlers.start_account, handlers.read_account, handlers.resume_account),
+        (AccountClosed,),
+    )
+    organization = _level(
+        "/v1/controls/organization",
+        ("the organization", "organization"),
+        (read, write_organization),
+        (handlers.start_organization, handlers.read_organization, handlers.resume_organization),
+        (),
+    )
+    return *account, *organization
+
+
+def _level(
+    path: str, names: tuple[str, str], gates: tuple[Gate, Gate], handlers: Any, errors: tuple[Any, ...]
+) -> tuple[Route, ...]:
+    (text, name), (read, write), (start, show, resume) = names, gates, handlers
+    return (
+        Route(
+            "POST",
+            f"{path}/halt",
+            write,
+            start,
+            f"Halt {text}: refuse new orders, cancel open ones and, if asked, close positions. 200: a halt stands.",
+            operation=Operation(f"halt_{name}", Tag.CONTROLS),
+            body=StartHalt,
+            answer=HaltRecord,
+            status=202,
+            bucket=Bucket.CANCELS,
+            errors=errors,
+        ),
+        Route(
+            "GET",
+            f"{path}/halt",
+            read,
+            show,
+            f"Read the halt of {text} that stands, else the last one.",
+            operation=Operation(f"get_{name}_halt", Tag.CONTROLS),
+            answer=HaltRecord,
+            bucket=Bucket.READS,
+            errors=(NotFound,),
+        ),
+        Route(
+            "POST",
+            f"{path}/resume",
+            write,
+            resume,
+            f"End the halt of {text}.",
+            operation=Operation(f"resume_{name}", Tag.CONTROLS),
+            answer=HaltRecord,
+            bucket=Bucket.CANCELS,
+            errors=(NotHalted,),
+        ),
+    )
+
+
+def _terms(request: Request) -> HaltTerms:
+    body, principal = request.body(StartHalt), caller_of(request).principal
+    may_trade = not isinstance(principal, ApiKeyPrincipal) or Permission.INTENT_EDIT in principal.permissions
+    if body.close_positions and not may_trade:
+        raise Forbidden(f"the API key lacks the permission {Permission.INTENT_EDIT}, which close_positions needs")
+    if body.close_positions and not body.cancel_orders:
+        raise ValidationFailed.at("/close_positions", "needs cancel_orders")
+    return HaltTerms(body.reason, body.cancel_orders, body.close_positions)
+
+
+def _principal(request: Request) -> HaltPrincipal:
+    match caller_of(request).principal:
+        case ApiKeyPrincipal(key_id=key_id):
+            return HaltPrincipal(HaltPrincipalType.API_KEY, str(key_id))
+        case UserPrincipal(subject=subject):
+            return HaltPrincipal(HaltPrincipalType.USER, subject)
+    raise AssertionError("the policy takes keys and users only")
+
+
+def _target(request: Request, gate: Gate) -> ControlTarget:
+    return ControlTarget(
+        caller_of(request).organization_id,
+        parse_id(request.params["account_id"]),
+        lambda account: gate.permit_object(request, account.environment),
+    )
+
+
+def _answer_started(halt: Halt, is_new: bool) -> Answer:
+    return answer_json(_show(halt), status=202 if is_new else 200)
+
+
+def _show(halt: Halt) -> HaltRecord:
+    organization_id, account_id = halt.scope.organization_id, halt.scope.account_id
+    return HaltRecord(
+        id=str(halt.id),
+        scope={"Account": str(account_id)} if account_id else {"Organization": str(organization_id)},
+        reason=halt.terms.reason,
+        cancel_orders=halt.terms.cancel_orders,
+        close_positions=halt.terms.close_positions,
+        state=halt.state,
+        orders=halt.orders,
+        orders_done=halt.orders_done,
+        positions=halt.positions,
+        positions_done=halt.positions_done,
+        waiting=[HaltWaiting(**each) for each in halt.waiting],
+        principal_type=halt.principal.type,
+        principal_id=halt.principal.id,
+        created_at=rfc3339(halt.created_at),
+        updated_at=rfc3339(halt.updated_at),
+        resumed_at=None if halt.resumed_at is None else rfc3339(halt.resumed_at),
+    )

@@ -1,0 +1,151 @@
+"""Use cases of halts. A halt is committed before it is answered: nothing is sent from then on that it refuses."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from uuid import UUID
+
+from trading_intents.accounts.model import Account
+from trading_intents.accounts.service import check_open
+from trading_intents.accounts.store import find_account
+from trading_intents.controls.halts import store
+from trading_intents.controls.halts.model import (
+    Halt,
+    HaltPrincipal,
+    HaltScope,
+    HaltTerms,
+    extended,
+    first_state,
+    halt_event,
+)
+from trading_intents.controls.service import ControlTarget
+from trading_intents.errors import NotFound, NotHalted
+from trading_intents.ids import IdMaker, OrganizationId
+from trading_intents.storage.database import Pool, Tx
+from trading_intents.storage.signals import Signals
+from trading_intents.stream import log as stream_log
+from trading_intents.stream.model import CHANNEL as STREAM
+from trading_intents.telemetry import Log
+from trading_intents.trading import Environment
+
+CHANNEL = "halts"  # the signal that says: a halt began, or has more to do
+
+ReadTerms = Callable[[], HaltTerms]
+
+
+async def start_halt(
+    tx: Tx, halt_id: UUID, scope: HaltScope, terms: HaltTerms, principal: HaltPrincipal
+) -> tuple[Halt, bool]:
+    """The halt that stands from the commit on, and whether it is a new one. One that stands already stays, and does
+    what these terms add to its work.
+
+    Runs as the last statements of a transaction: it locks the halts of the organization, then its stream. After the
+    commit the channels CHANNEL and `stream` are to be notified.
+    """
+    await store.lock_halts(tx, scope.organization_id)
+    present = await store.find_standing(tx, scope)
+    if present is None:
+        halt = await store.insert_halt(tx, halt_id, scope, terms, first_state(terms), principal)
+        await stream_log.append(tx, [halt_event(halt)])
+        return halt, True
+    wanted = extended(present, terms)
+    if wanted is not present:
+        wanted = await store.extend_halt(tx, wanted)
+        await stream_log.append(tx, [halt_event(wanted)])
+    return wanted, False
+
+
+class Halts:
+    def __init__(self, pool: Pool, make_id: IdMaker, signals: Signals, log: Log) -> None:
+        self._pool, self._make_id, self._signals, self._log = pool, make_id, signals, log
+
+    async def start_account(
+        self, target: ControlTarget, read: ReadTerms, principal: HaltPrincipal
+    ) -> tuple[Halt, bool]:
+        # The account is read and not locked: a transaction that holds its row must not delay a halt.
+        async with self._pool.transaction([target.organization_id]) as tx:
+            account = await _find(tx, target)
+            terms = read()
+            check_open(account)
+            scope = HaltScope(target.organization_id, account.id)
+            halt, is_new = await start_halt(tx, self._make_id(), scope, terms, principal)
+        self._tell_started(halt, is_new)
+        return halt, is_new
+
+    async def start_organization(
+        self, organization_id: OrganizationId, terms: HaltTerms, principal: HaltPrincipal
+    ) -> tuple[Halt, bool]:
+        async with self._pool.transaction([organization_id]) as tx:
+            halt, is_new = await start_halt(tx, self._make_id(), HaltScope(organization_id), terms, principal)
+        self._tell_started(halt, is_new)
+        return halt, is_new
+
+    async def resume_account(self, target: ControlTarget, principal: HaltPrincipal) -> Halt:
+        async with self._pool.transaction([target.organization_id]) as tx:
+            account = await _find(tx, target)
+            halt = await _resume(tx, HaltScope(target.organization_id, account.id), principal)
+        self._tell_resumed(halt, principal)
+        return halt
+
+    async def resume_organization(self, organization_id: OrganizationId, principal: HaltPrincipal) -> Halt:
+        async with self._pool.transaction([organization_id]) as tx:
+            halt = await _resume(tx, HaltScope(organization_id), principal)
+        self._tell_resumed(halt, principal)
+        return halt
+
+    async def find_account(self, target: ControlTarget) -> Halt:
+        async with self._pool.transaction([target.organization_id], read_only=True) as tx:
+            account = await _find(tx, target)
+            return _there(await store.find_last(tx, HaltScope(target.organization_id, account.id)))
+
+    async def find_organization(self, organization_id: OrganizationId, environment: Environment | None) -> Halt:
+        """`environment`: what it waits for is shown of that one's accounts only."""
+        async with self._pool.transaction([organization_id], read_only=True) as tx:
+            halt = _there(await store.find_last(tx, HaltScope(organization_id)))
+            if environment is None:
+                return halt
+            named = {UUID(each["account_id"]) for each in halt.waiting}
+            shown = await store.of_environment(tx, organization_id, named, environment)
+        return replace(halt, waiting=tuple(each for each in halt.waiting if each["account_id"] in shown))
+
+    def _tell_started(self, halt: Halt, is_new: bool) -> None:
+        self._signals.notify(CHANNEL)
+        self._signals.notify(STREAM)
+        self._log.warning("trading halted" if is_new else "trading halted already", **_log_fields(halt, halt.principal))
+
+    def _tell_resumed(self, halt: Halt, principal: HaltPrincipal) -> None:
+        self._signals.notify(STREAM)
+        self._log.warning("trading resumed", **_log_fields(halt, principal))
+
+
+async def _resume(tx: Tx, scope: HaltScope, principal: HaltPrincipal) -> Halt:
+    await store.lock_halts(tx, scope.organization_id)
+    halt = await store.find_standing(tx, scope)
+    if halt is None:
+        raise NotHalted("no halt stands here")
+    halt = await store.resume_halt(tx, halt.id, principal)
+    await stream_log.append(tx, [halt_event(halt)])
+    return halt
+
+
+async def _find(tx: Tx, target: ControlTarget) -> Account:
+    account = target.account_id and await find_account(tx, target.organization_id, target.account_id)
+    if not account:
+        raise NotFound("no such account")
+    target.check(account)
+    return account
+
+
+def _there(halt: Halt | None) -> Halt:
+    if halt is None:
+        raise NotFound("there was no halt here")
+    return halt
+
+
+def _log_fields(halt: Halt, principal: HaltPrincipal) -> dict[str, str | None]:
+    return {
+        "halt": str(halt.id),
+        "organization": str(halt.scope.organization_id),
+        "account": str(halt.scope.account_id) if halt.scope.account_id else None,
+        "reason": halt.terms.reason,
+        "by": f"{principal.type} {principal.id}",
+    }

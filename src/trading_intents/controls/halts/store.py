@@ -1,0 +1,138 @@
+"""Halts in the database, one function per statement. Never decides."""
+
+from collections.abc import Collection
+from uuid import UUID
+
+import msgspec
+
+from trading_intents.controls.halts.model import (
+    Halt,
+    HaltPrincipal,
+    HaltPrincipalType,
+    HaltScope,
+    HaltState,
+    HaltTerms,
+)
+from trading_intents.controls.store import HALT_LOCK
+from trading_intents.ids import OrganizationId
+from trading_intents.storage.database import Row, Tx
+from trading_intents.trading import Environment
+
+_COLUMNS = "h.*, (SELECT environment FROM accounts a WHERE a.id = h.account_id) AS environment"
+
+
+async def lock_halts(tx: Tx, organization_id: OrganizationId) -> None:
+    """Waits until no transaction marks sends of the organization. Those that follow see what this one commits."""
+    await tx.execute("SELECT pg_advisory_xact_lock($1, hashtext($2))", HALT_LOCK, str(organization_id))
+
+
+async def find_standing(tx: Tx, scope: HaltScope) -> Halt | None:
+    row = await tx.fetchrow(
+        f"""
+        SELECT {_COLUMNS} FROM halts h WHERE organization_id = $1 AND scope_id = $2 AND resumed_at IS NULL
+        """,  # noqa: S608 - our own constants
+        scope.organization_id,
+        scope.account_id or scope.organization_id,
+    )
+    return halt_of(row) if row else None
+
+
+async def find_last(tx: Tx, scope: HaltScope) -> Halt | None:
+    """The one that stands, else the one that began last."""
+    row = await tx.fetchrow(
+        f"""
+        SELECT {_COLUMNS} FROM halts h
+        WHERE organization_id = $1 AND scope_id = $2
+        ORDER BY resumed_at IS NULL DESC, created_at DESC LIMIT 1
+        """,  # noqa: S608 - our own constants
+        scope.organization_id,
+        scope.account_id or scope.organization_id,
+    )
+    return halt_of(row) if row else None
+
+
+async def insert_halt(
+    tx: Tx, halt_id: UUID, scope: HaltScope, terms: HaltTerms, state: HaltState, principal: HaltPrincipal
+) -> Halt:
+    row = await tx.fetchrow(
+        f"""
+        INSERT INTO halts AS h (
+            id, organization_id, account_id, reason, cancel_orders, close_positions, state, principal_type, principal_id
+        )
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING {_COLUMNS}
+        """,  # noqa: S608 - our own constants
+        halt_id,
+        scope.organization_id,
+        scope.account_id,
+        terms.reason,
+        terms.cancel_orders,
+        terms.close_positions,
+        state,
+        principal.type,
+        principal.id,
+    )
+    assert row is not None
+    return halt_of(row)
+
+
+async def extend_halt(tx: Tx, halt: Halt) -> Halt:
+    """Its work begins anew in every account."""
+    await tx.execute("UPDATE halt_parts SET state = 'cancelling' WHERE halt_id = $1", halt.id)
+    row = await tx.fetchrow(
+        f"""
+        UPDATE halts h SET cancel_orders = $2, close_positions = $3, state = $4, updated_at = clock_timestamp()
+        WHERE id = $1 RETURNING {_COLUMNS}
+        """,  # noqa: S608 - our own constants
+        halt.id,
+        halt.terms.cancel_orders,
+        halt.terms.close_positions,
+        halt.state,
+    )
+    assert row is not None
+    return halt_of(row)
+
+
+async def resume_halt(tx: Tx, halt_id: UUID, principal: HaltPrincipal) -> Halt:
+    row = await tx.fetchrow(
+        f"""
+        UPDATE halts h SET state = 'resumed', waiting = '[]', resumed_at = clock_timestamp(),
+            updated_at = clock_timestamp(), resumed_principal_type = $2, resumed_principal_id = $3
+        WHERE id = $1 RETURNING {_COLUMNS}
+        """,  # noqa: S608 - our own constants
+        halt_id,
+        principal.type,
+        principal.id,
+    )
+    assert row is not None
+    return halt_of(row)
+
+
+async def of_environment(
+    tx: Tx, organization_id: OrganizationId, account_ids: Collection[UUID], environment: Environment
+) -> set[str]:
+    rows = await tx.fetch(
+        "SELECT id FROM accounts WHERE organization_id = $1 AND id = ANY ($2::uuid[]) AND environment = $3",
+        organization_id,
+        list(account_ids),
+        environment,
+    )
+    return {str(row["id"]) for row in rows}
+
+
+def halt_of(row: Row) -> Halt:
+    return Halt(
+        id=row["id"],
+        scope=HaltScope(OrganizationId(row["organization_id"]), row["account_id"]),
+        environment=row["environment"] and Environment(row["environment"]),
+        terms=HaltTerms(row["reason"], row["cancel_orders"], row["close_positions"]),
+        state=HaltState(row["state"]),
+        orders=row["orders"],
+        orders_done=row["orders_done"],
+        positions=row["positions"],
+        positions_done=row["positions_done"],
+        waiting=tuple(msgspec.json.decode(row["waiting"])),
+        principal=HaltPrincipal(HaltPrincipalType(row["principal_type"]), row["principal_id"]),
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        resumed_at=row["resumed_at"],
+    )
