@@ -159,17 +159,26 @@ SECONDS = st.times().map(lambda t: t.replace(microsecond=0))
 RULES = st.builds(
     TimeRule, st.none() | SECONDS, st.none() | SECONDS, st.none(), st.none() | st.sampled_from(sorted(ZONES))
 )
+HALTS = st.none() | st.builds(StandingHalt, st.text(), st.text())
 SWITCHES = st.none() | st.builds(Switch, st.booleans(), st.none() | st.text())
 MOMENTS = st.datetimes(datetime(1971, 1, 1), datetime(2199, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - a range
 
 
-@given(SWITCHES, SWITCHES, SWITCHES, st.none() | RULES, MOMENTS)
+@given(SWITCHES, SWITCHES, SWITCHES, st.none() | RULES, HALTS, HALTS, MOMENTS)
 def test_evaluating_never_fails_and_says_no_exactly_when_a_part_does(
-    organization: Switch | None, account: Switch | None, symbol: Switch | None, rule: TimeRule | None, now: datetime
+    organization: Switch | None,
+    account: Switch | None,
+    symbol: Switch | None,
+    rule: TimeRule | None,
+    organization_halt: StandingHalt | None,
+    account_halt: StandingHalt | None,
+    now: datetime,
 ) -> None:
-    told = evaluate(Controls(ORGANIZATION, ACCOUNT, organization, account, symbol, rule), AAPL, now)
-    noes = [bool(s and s.disabled) for s in (organization, account, symbol)]
-    noes.append(rule is not None and closed_at(rule, now) is not None)
+    judged = Controls(ORGANIZATION, ACCOUNT, organization, account, symbol, rule, organization_halt, account_halt)
+    told = evaluate(judged, AAPL, now)
+    off = [bool(s and s.disabled) for s in (organization, account, symbol)]
+    is_closed = rule is not None and closed_at(rule, now) is not None
+    noes = [organization_halt is not None, off[0], account_halt is not None, off[1], off[2], is_closed]
     assert [t.reason for t in told] == [reason for reason, no in zip(Reason, noes, strict=True) if no]
 
 

@@ -54,6 +54,17 @@ async def start_halt(
     return wanted, False
 
 
+async def end_halt(tx: Tx, scope: HaltScope, principal: HaltPrincipal) -> Halt:
+    """Nothing is appended for the halt, and none of its orders is sent, from the commit on."""
+    await store.lock_halts(tx, scope.organization_id)
+    halt = await store.find_standing(tx, scope)
+    if halt is None:
+        raise NotHalted("no halt stands here")
+    halt = await store.resume_halt(tx, halt.id, principal)
+    await stream_log.append(tx, [halt_event(halt)])
+    return halt
+
+
 class Halts:
     def __init__(self, pool: Pool, make_id: IdMaker, signals: Signals, log: Log) -> None:
         self._pool, self._make_id, self._signals, self._log = pool, make_id, signals, log
@@ -82,13 +93,13 @@ class Halts:
     async def resume_account(self, target: ControlTarget, principal: HaltPrincipal) -> Halt:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await _find(tx, target)
-            halt = await _resume(tx, HaltScope(target.organization_id, account.id), principal)
+            halt = await end_halt(tx, HaltScope(target.organization_id, account.id), principal)
         self._tell_resumed(halt, principal)
         return halt
 
     async def resume_organization(self, organization_id: OrganizationId, principal: HaltPrincipal) -> Halt:
         async with self._pool.transaction([organization_id]) as tx:
-            halt = await _resume(tx, HaltScope(organization_id), principal)
+            halt = await end_halt(tx, HaltScope(organization_id), principal)
         self._tell_resumed(halt, principal)
         return halt
 
@@ -115,16 +126,6 @@ class Halts:
     def _tell_resumed(self, halt: Halt, principal: HaltPrincipal) -> None:
         self._signals.notify(STREAM)
         self._log.warning("trading resumed", **_log_fields(halt, principal))
-
-
-async def _resume(tx: Tx, scope: HaltScope, principal: HaltPrincipal) -> Halt:
-    await store.lock_halts(tx, scope.organization_id)
-    halt = await store.find_standing(tx, scope)
-    if halt is None:
-        raise NotHalted("no halt stands here")
-    halt = await store.resume_halt(tx, halt.id, principal)
-    await stream_log.append(tx, [halt_event(halt)])
-    return halt
 
 
 async def _find(tx: Tx, target: ControlTarget) -> Account:
