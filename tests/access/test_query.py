@@ -54,7 +54,16 @@ def test_plain_text_endpoints_ignore_a_query(tenants: Tenants) -> None:
     assert answer.status_code == 200
 
 
-@pytest.mark.parametrize(("given", "near"), [("status", "state"), ("limt", "limit"), ("cursor", "next_cursor")])
+@pytest.mark.parametrize(
+    ("given", "near"),
+    [
+        ("statuss", "status"),
+        ("limt", "limit"),
+        ("cursor", "next_cursor"),
+        ("odrer", "order"),
+        ("create_after", "created_after"),
+    ],
+)
 def test_a_near_name_is_suggested(tenants: Tenants, given: str, near: str) -> None:
     answer = call(tenants, "GET", f"{ACCOUNT}/orders", "key_all", params={given: "open"})
     assert answer.status_code == 422
@@ -66,7 +75,7 @@ def test_a_near_name_is_suggested(tenants: Tenants, given: str, near: str) -> No
 def test_a_name_that_is_near_to_none_is_told_what_there_is(tenants: Tenants) -> None:
     [error] = call(tenants, "GET", "/v1/accounts", "key_all", params={"zzz": "1"}).json()["errors"]
     assert "did_you_mean" not in error
-    assert "limit or next_cursor" in error["detail"]
+    assert "limit, next_cursor or order" in error["detail"]
 
 
 def test_each_unknown_name_is_told_of(tenants: Tenants) -> None:

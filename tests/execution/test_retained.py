@@ -11,6 +11,7 @@ from tests.conftest import Urls
 from tests.execution.recorded_orders import Books, fill, open_books, told
 from trading_intents.accounts.store import find_account
 from trading_intents.brokers.port import EventKind as E
+from trading_intents.clock import TimeRange
 from trading_intents.ids import OrganizationId
 from trading_intents.orders import events, service, store
 from trading_intents.orders.events import retained_orders, retained_positions
@@ -19,6 +20,7 @@ from trading_intents.storage.database import Database
 from trading_intents.stream.model import Event
 from trading_intents.stream.trading_pb2 import TradingEvent
 from trading_intents.trading import Environment
+from trading_intents.web.paging import Page
 
 
 async def kept(
@@ -108,14 +110,17 @@ async def test_a_rare_filter_reads_a_stretch_of_the_account_at_a_time(
         account = await find_account(tx, organization, books.accounts[0])
     assert account
     orders = Orders(books.database.service)
-    pages: list[list[int]] = []
-    after: int | None = 0
-    while after is not None:
-        found = await orders.list(account, OrderFilter(symbol="RARE"), after, 50)
-        pages.append([row["create_seq"] for row in found.rows])
-        after = found.more_after
-    assert pages == [[1], [], [], [10]]
-    found = await orders.list(account, OrderFilter(), 0, 50)
+    walks: list[list[list[int]]] = []
+    for is_descending in (False, True):
+        after: int | None = None
+        walks.append([])
+        while after is not None or not walks[-1]:
+            page = Page("", 50, after, is_descending)
+            found = await orders.list(account, OrderFilter(symbol="RARE"), page)
+            walks[-1].append([row["create_seq"] for row in found.rows])
+            after = found.more_after
+    assert walks == [[[1], [], [], [10]], [[10], [], [], [1]]]
+    found = await orders.list(account, OrderFilter(), Page("", 50, None))
     assert (len(found.rows), found.more_after) == (11, None)
 
 
@@ -131,11 +136,11 @@ async def test_a_reader_of_trades_misses_none_that_commits_late(books: Books) ->
             await books.tell(fill(orders[place], f"e{place}", "10"))
 
     async def read() -> None:
-        after = 0
+        after: int | None = None
         while True:
             ended = done.is_set()
             async with books.database.service.transaction([books.organization], read_only=True) as tx:
-                rows = await store.list_trades(tx, books.accounts[0], after, 5)
+                rows = await store.list_trades(tx, books.accounts[0], TimeRange(), Page("", 4, after))
             seen.extend(row["exec_id"] for row in rows)
             after = rows[-1]["seq"] if rows else after
             if ended and not rows:

@@ -151,8 +151,7 @@ def _routes(lever: list[Site]) -> tuple[Route, ...]:
 
     async def listing(request: Request) -> Answer:
         page = read_page(request, f"rows:{request.params['owner']}")
-        rows = [row for row in ROWS if page.after is None or row > page.after][: page.limit + 1]
-        return answer_json(page.answer(rows, str, Echo))
+        return answer_json(page.answer(page.select(ROWS, str), str, Echo))
 
     async def update(request: Request) -> Answer:
         expected = request.if_match()

@@ -118,8 +118,8 @@ class AccountHandlers:
         caller = caller_of(request)
         principal = caller.principal
         environment = principal.environment if isinstance(principal, ApiKeyPrincipal) else None
-        page = read_page(request, f"accounts:{caller.organization_id}:{environment}")
-        rows = await self.accounts.list(caller.organization_id, environment, parse_id(page.after or ""), page.limit + 1)
+        page = read_page(request, f"accounts:{caller.organization_id}:{environment}", parse_id)
+        rows = await self.accounts.list(caller.organization_id, environment, page)
         return answer_json(page.answer(rows, lambda account: str(account.id), self._show))
 
     async def inspect(self, request: Request) -> Answer:
@@ -232,8 +232,8 @@ class CredentialHandlers:
 
     async def listing(self, request: Request) -> Answer:
         account = await find_account(request, self.read, self.accounts)
-        page = read_page(request, f"credentials:{account.id}")
-        rows = [c for c in await self.credentials.list(account) if str(c.id) > (page.after or "")]
+        page = read_page(request, f"credentials:{account.id}", parse_id)
+        rows = page.select(await self.credentials.list(account), lambda c: c.id)
         return answer_json(page.answer(rows, lambda c: str(c.id), _show_credential))
 
     async def change(self, request: Request) -> Answer:
@@ -327,7 +327,7 @@ def broker_routes(gate: Gate, brokers: Registry) -> tuple[Route, ...]:
 
     async def listing(request: Request) -> Answer:
         page = read_page(request, "brokers")
-        rows = [broker for broker in shown if broker.name > (page.after or "")]
+        rows = page.select(shown, lambda broker: broker.name)
         return answer_json(page.answer(rows, lambda broker: broker.name, lambda broker: broker))
 
     return (

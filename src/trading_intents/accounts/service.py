@@ -20,6 +20,7 @@ from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.outbox.model import NewRow, OutboxEventType, Queue, channel
 from trading_intents.outbox.queue import put
 from trading_intents.storage.database import Pool, Tx
+from trading_intents.storage.pages import PageRequest
 from trading_intents.storage.signals import Signals
 from trading_intents.trading import Environment
 
@@ -55,10 +56,10 @@ class Accounts:
         return account
 
     async def list(
-        self, organization_id: OrganizationId, environment: Environment | None, after: UUID | None, limit: int
+        self, organization_id: OrganizationId, environment: Environment | None, page: PageRequest
     ) -> list[Account]:
         async with self._pool.transaction([organization_id], read_only=True) as tx:
-            return await store.list_accounts(tx, organization_id, environment, after, limit)
+            return await store.list_accounts(tx, organization_id, environment, page)
 
     async def change(
         self,

@@ -6,6 +6,7 @@ from uuid import UUID
 from trading_intents.accounts.model import Account, AccountId, ConnectionState, CredentialId, CredentialRecord
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.pages import PageRequest, fetch_page
 from trading_intents.trading import Environment
 
 
@@ -89,18 +90,15 @@ async def find_account_by_name(
 
 
 async def list_accounts(
-    tx: Tx, organization_id: OrganizationId, environment: Environment | None, after: UUID | None, limit: int
+    tx: Tx, organization_id: OrganizationId, environment: Environment | None, page: PageRequest
 ) -> list[Account]:
-    rows = await tx.fetch(
-        f"""
-        {_READ}
-        WHERE organization_id = $1 AND ($2::text IS NULL OR environment = $2) AND ($3::uuid IS NULL OR id > $3)
-        ORDER BY id LIMIT $4
-        """,
+    rows = await fetch_page(
+        tx,
+        f"{_READ} WHERE organization_id = $1 AND ($2::text IS NULL OR environment = $2)",
+        "id",
+        page,
         organization_id,
         environment,
-        after,
-        limit,
     )
     return [_account(row) for row in rows]
 

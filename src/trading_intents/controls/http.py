@@ -25,12 +25,12 @@ from trading_intents.controls.bodies import (
 )
 from trading_intents.controls.model import Switch, SymbolControl, TimeChange
 from trading_intents.controls.service import ControlsService, ControlTarget
-from trading_intents.errors import AccountClosed, InvalidCursor, LimitReached, NotFound, ValidationFailed
+from trading_intents.errors import AccountClosed, LimitReached, NotFound, ValidationFailed
 from trading_intents.identity.access import Gate, caller_of
 from trading_intents.ids import ID_RULE, parse_id
 from trading_intents.trading import SYMBOL_RULE, Symbol, parse_symbol
 from trading_intents.web.limits import Bucket
-from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
+from trading_intents.web.paging import PAGE_PARAMETERS, Listing, Page, read_page
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import IF_MATCH, Operation, Route, Tag
 
@@ -153,16 +153,16 @@ class SymbolHandlers:
 
     async def listing(self, request: Request) -> Answer:
         owner = _owner(request)
-        page = read_page(request, f"symbol_controls:{owner.organization_id}:{owner.account_id}")
-        if page.after is not None and parse_symbol(page.after) != page.after:
-            raise InvalidCursor
+
+        def read_symbols_page() -> Page:
+            return read_page(request, f"symbol_controls:{owner.organization_id}:{owner.account_id}", parse_symbol)
 
         def show(control: SymbolControl) -> ListedSymbol:
             both = show_symbol(owner, control)
             return ListedSymbol(control.symbol, both.manual, both.time)
 
-        rows = await self.controls.list_symbols(_target(request, self.read), page.after or "", page.limit + 1)
-        return answer_json(page.answer(rows, lambda control: control.symbol, show))
+        rows = await self.controls.list_symbols(_target(request, self.read), read_symbols_page)
+        return answer_json(read_symbols_page().answer(rows, lambda control: control.symbol, show))
 
     async def inspect(self, request: Request) -> Answer:
         control = await self.controls.find_symbol(_target(request, self.read), lambda: _symbol(request))

@@ -23,11 +23,13 @@ from trading_intents.errors import LimitReached, NotFound, VersionConflict
 from trading_intents.identity.store import lock_organization
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Pool, Tx
+from trading_intents.storage.pages import PageRequest
 from trading_intents.trading import Symbol
 
 MAX_SYMBOLS_PER_ACCOUNT = 10_000
 
 # Callbacks, since what they refuse (422) is refused only once the account is known to be the caller's (404, 403).
+ReadPage = Callable[[], PageRequest]
 ReadSymbol = Callable[[], Symbol]
 ReadSwitch = Callable[[], Switch]
 ReadSymbolSwitch = Callable[[], tuple[Symbol, Switch]]
@@ -81,10 +83,10 @@ class ControlsService:
                 return control
             return await store.put_account_control(tx, account.organization_id, account.id, switch)
 
-    async def list_symbols(self, target: ControlTarget, after: str, limit: int) -> list[SymbolControl]:
+    async def list_symbols(self, target: ControlTarget, read: ReadPage) -> list[SymbolControl]:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
             account = await _find(tx, target)
-            return await store.list_symbol_controls(tx, account.id, after, limit)
+            return await store.list_symbol_controls(tx, account.id, read())
 
     async def find_symbol(self, target: ControlTarget, read: ReadSymbol) -> SymbolControl:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:

@@ -16,6 +16,7 @@ from trading_intents.controls.model import (
 )
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.pages import PageRequest, beyond_cursor, direction_of
 from trading_intents.trading import Symbol
 
 # An advisory lock with the hash of an organization's id: shared by those who mark sends or append what a halt asks for,
@@ -202,24 +203,24 @@ async def count_symbols(tx: Tx, account_id: AccountId) -> int:
     )
 
 
-async def list_symbol_controls(tx: Tx, account_id: AccountId, after: str, limit: int) -> list[SymbolControl]:
-    # The first rows of the two together are among the first rows of each.
-    rows = await tx.fetch(
-        """
+# The first rows of the two together are among the first rows of each.
+_LIST_SYMBOLS = """
         SELECT coalesce(c.symbol, t.symbol) AS symbol, t.trading_start, t.trading_end, t.stale_order_millis, t.timezone,
             t.created_at AS time_created_at, t.updated_at AS time_updated_at, t.version AS time_version,
             c.manually_disabled, c.manual_reason, c.created_at, c.updated_at, c.version
         FROM (
-            SELECT * FROM symbol_controls WHERE account_id = $1 AND symbol > $2 ORDER BY symbol LIMIT $3
+            SELECT * FROM symbol_controls WHERE account_id = $1 {beyond} ORDER BY symbol {direction} LIMIT $2
         ) c FULL JOIN (
-            SELECT * FROM symbol_times WHERE account_id = $1 AND symbol > $2 ORDER BY symbol LIMIT $3
+            SELECT * FROM symbol_times WHERE account_id = $1 {beyond} ORDER BY symbol {direction} LIMIT $2
         ) t ON t.symbol = c.symbol
-        ORDER BY 1 LIMIT $3
-        """,
-        account_id,
-        after,
-        limit,
-    )
+        ORDER BY 1 {direction} LIMIT $2
+"""
+
+
+async def list_symbol_controls(tx: Tx, account_id: AccountId, page: PageRequest) -> list[SymbolControl]:
+    beyond, after = beyond_cursor(page, "symbol", 3)
+    query = _LIST_SYMBOLS.format(beyond=beyond, direction=direction_of(page))
+    rows = await tx.fetch(query, account_id, page.limit + 1, *after)
     return [
         SymbolControl(
             Symbol(row["symbol"]),

@@ -121,8 +121,8 @@ class KeyHandlers:
 
     async def listing(self, request: Request) -> Answer:
         organization_id = caller_of(request).organization_id
-        page = read_page(request, f"api-keys:{organization_id}")
-        rows = await self.keys.list(organization_id, parse_id(page.after or ""), page.limit + 1)
+        page = read_page(request, f"api-keys:{organization_id}", parse_id)
+        rows = await self.keys.list(organization_id, page)
         return answer_json(page.answer(rows, lambda key: str(key.id), lambda key: ApiKey(**_show_key(key))))
 
     async def change(self, request: Request) -> Answer:

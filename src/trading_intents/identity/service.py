@@ -38,6 +38,7 @@ from trading_intents.ids import ID_RULE, IdMaker, OrganizationId, parse_id
 from trading_intents.outbox.settling import reason_of
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Pool
+from trading_intents.storage.pages import PageRequest
 from trading_intents.storage.ttl_cache import TtlCache
 from trading_intents.telemetry import Log
 from trading_intents.trading import Environment
@@ -204,9 +205,9 @@ class ApiKeys:
             )
         return key, secret
 
-    async def list(self, organization_id: OrganizationId, after: UUID | None, limit: int) -> list[ApiKeyRecord]:
+    async def list(self, organization_id: OrganizationId, page: PageRequest) -> list[ApiKeyRecord]:
         async with self._pool.transaction([organization_id], read_only=True) as tx:
-            return await store.list_keys(tx, organization_id, after, limit)
+            return await store.list_keys(tx, organization_id, page)
 
     async def change(
         self,

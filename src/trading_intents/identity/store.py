@@ -20,6 +20,7 @@ from trading_intents.identity.model import (
 )
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.pages import PageRequest, fetch_page
 from trading_intents.trading import Environment
 
 
@@ -138,15 +139,8 @@ async def insert_key(
     return _key(row)
 
 
-async def list_keys(tx: Tx, organization_id: OrganizationId, after: UUID | None, limit: int) -> list[ApiKeyRecord]:
-    rows = await tx.fetch(
-        """
-        SELECT * FROM api_keys WHERE organization_id = $1 AND ($2::uuid IS NULL OR id > $2) ORDER BY id LIMIT $3
-        """,
-        organization_id,
-        after,
-        limit,
-    )
+async def list_keys(tx: Tx, organization_id: OrganizationId, page: PageRequest) -> list[ApiKeyRecord]:
+    rows = await fetch_page(tx, "SELECT * FROM api_keys WHERE organization_id = $1", "id", page, organization_id)
     return [_key(row) for row in rows]
 
 

@@ -9,6 +9,7 @@ import msgspec
 from trading_intents.accounts.http import find_account
 from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import Accounts
+from trading_intents.clock import TimeRange
 from trading_intents.errors import (
     AccountClosed,
     AccountDisabled,
@@ -37,7 +38,16 @@ from trading_intents.stats.model import Stats, Window
 from trading_intents.storage.database import Row
 from trading_intents.trading import Environment
 from trading_intents.web.limits import Bucket, Limits
-from trading_intents.web.paging import PAGE_PARAMETERS, Page, make_cursor, read_page
+from trading_intents.web.paging import (
+    PAGE_PARAMETERS,
+    Page,
+    make_cursor,
+    name_times,
+    parse_seq,
+    read_page,
+    read_times,
+    time_parameters,
+)
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import Operation, Parameter, Route, Tag
 
@@ -53,6 +63,8 @@ TIME_WINDOW = Parameter(
     "How far back to count; last_month is 30 days.",
     {"type": "string", "enum": list(Window), "default": Window.LAST_DAY},
 )
+
+PARAMETERS = (*time_parameters("created_at"), *PAGE_PARAMETERS)
 
 
 class Submitted(msgspec.Struct):
@@ -130,8 +142,8 @@ class IntentHandlers:
 
     async def listing(self, request: Request) -> Answer:
         account = await self._find(request)
-        page = read_page(request, f"actions:{account.id}")
-        return _answer_page(page, await self.intents.list(account, page.after_seq, page.limit + 1))
+        times, page = _read_page(request, f"actions:{account.id}")
+        return _answer_page(page, await self.intents.list(account, times, page))
 
     async def stats(self, request: Request) -> Answer:
         account = await self._find(request)
@@ -143,8 +155,12 @@ class IntentHandlers:
 
     async def history(self, request: Request) -> Answer:
         account, intent_id = await self._find(request), parse_id(request.params["intent_id"])
-        page = read_page(request, f"actions:{account.id}:{intent_id}")
-        return _answer_page(page, await self.intents.history(account, intent_id, page.after_seq, page.limit + 1))
+        try:
+            times, page = _read_page(request, f"actions:{account.id}:{intent_id}")
+        except ValidationFailed:
+            await self.intents.latest(account, intent_id)  # 404 comes before 422
+            raise
+        return _answer_page(page, await self.intents.history(account, intent_id, times, page))
 
 
 def intent_routes(gate: Gate, accounts: Accounts, intents: Intents) -> tuple[Route, ...]:
@@ -157,11 +173,11 @@ def intent_routes(gate: Gate, accounts: Accounts, intents: Intents) -> tuple[Rou
             many,
             gate,
             handlers.listing,
-            "List the account's action records, ascending.",
+            "List the account's action records, in the order of their seq.",
             operation=Operation("list_intents", Tag.INTENTS),
             answer=ActionListing,
             bucket=reads,
-            parameters=PAGE_PARAMETERS,
+            parameters=PARAMETERS,
         ),
         Route(
             "GET",
@@ -190,11 +206,11 @@ def intent_routes(gate: Gate, accounts: Accounts, intents: Intents) -> tuple[Rou
             one + "/actions",
             gate,
             handlers.history,
-            "List the actions of an intent, ascending.",
+            "List the actions of an intent, in the order of their seq.",
             operation=Operation("list_intent_actions", Tag.INTENTS),
             answer=ActionListing,
             bucket=reads,
-            parameters=PAGE_PARAMETERS,
+            parameters=PARAMETERS,
         ),
     )
 
@@ -210,6 +226,11 @@ def _window(request: Request) -> Window:
         return Window(text)
     except ValueError:
         raise ValidationFailed.at("?time_window", f"found {text[:40]!r}; use {either(Window)}") from None
+
+
+def _read_page(request: Request, list_name: str) -> tuple[TimeRange, Page]:
+    times = read_times(request)
+    return times, read_page(request, list_name + name_times(times), parse_seq)
 
 
 def _show(row: Row) -> str:

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from trading_intents.clock import TimeRange
 from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.pages import PageRequest, SeqLog, direction_of, find_range
 from trading_intents.stream.model import EventType
 
 PRUNE_ROWS = 5_000
@@ -33,26 +35,29 @@ async def is_recorded(tx: Tx, place: ActionPlace) -> bool:
     )
 
 
-async def list_actions(tx: Tx, account_id: UUID, after: int, limit: int) -> list[Row]:
-    return await tx.fetch(
-        "SELECT seq, record, hash FROM actions WHERE account_id = $1 AND seq > $2 ORDER BY seq LIMIT $3",
-        account_id,
-        after,
-        limit,
-    )
+ACTIONS = SeqLog("actions", "seq", "created_at")
+_LIST_ACTIONS = """
+    SELECT seq, record, hash FROM actions
+    WHERE account_id = $1 AND seq >= $2 AND seq < $3
+      AND ($5::timestamptz IS NULL OR created_at >= $5) AND ($6::timestamptz IS NULL OR created_at < $6)
+    ORDER BY seq {direction} LIMIT $4
+"""
+# By pairs and in their order, which only the index by intent has: else a plan might go through the account's whole log.
+_LIST_ACTIONS_OF_INTENT = """
+    SELECT seq, record, hash FROM actions
+    WHERE account_id = $1 AND (intent_id, seq) >= ($7, $2) AND (intent_id, seq) < ($7, $3)
+      AND ($5::timestamptz IS NULL OR created_at >= $5) AND ($6::timestamptz IS NULL OR created_at < $6)
+    ORDER BY intent_id {direction}, seq {direction} LIMIT $4
+"""
 
 
-async def list_actions_of_intent(tx: Tx, account_id: UUID, intent_id: UUID, after: int, limit: int) -> list[Row]:
-    return await tx.fetch(
-        """
-        SELECT seq, record, hash FROM actions
-        WHERE intent_id = $2 AND account_id = $1 AND seq > $3 ORDER BY seq LIMIT $4
-        """,
-        account_id,
-        intent_id,
-        after,
-        limit,
-    )
+async def list_actions(
+    tx: Tx, account_id: UUID, times: TimeRange, page: PageRequest, intent_id: UUID | None = None
+) -> list[Row]:
+    """All of the account's, or the intent's. For a transaction that plans by key."""
+    seqs = await find_range(tx, ACTIONS, account_id, times, page)
+    query, ids = (_LIST_ACTIONS_OF_INTENT, (intent_id,)) if intent_id else (_LIST_ACTIONS, ())
+    return await tx.fetch(query.format(direction=direction_of(page)), account_id, *seqs, page.limit + 1, *times, *ids)
 
 
 async def latest_action(tx: Tx, account_id: UUID, intent_id: UUID) -> Row | None:

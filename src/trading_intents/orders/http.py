@@ -27,7 +27,16 @@ from trading_intents.trading import (
     parse_symbol,
 )
 from trading_intents.web.limits import Bucket
-from trading_intents.web.paging import PAGE_PARAMETERS, Listing, make_cursor, read_page
+from trading_intents.web.paging import (
+    PAGE_PARAMETERS,
+    Listing,
+    make_cursor,
+    name_times,
+    parse_seq,
+    read_page,
+    read_times,
+    time_parameters,
+)
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import Operation, Parameter, Route, Tag
 
@@ -41,6 +50,12 @@ FILTERS = (
         "Only orders with this reference.",
         {"type": "string", "maxLength": MAX_REFERENCE_CHARACTERS},
     ),
+    Parameter(
+        "status",
+        "Only orders of this status, or of one of several, separated by commas.",
+        {"type": "array", "items": {"type": "string", "enum": list(model.OrderStatus)}},
+    ),
+    *time_parameters("created_at"),
 )
 
 
@@ -118,8 +133,8 @@ class OrderHandlers:
     async def listing(self, request: Request) -> Answer:
         account = await self._find(request)
         wanted = _filter(request)
-        page = read_page(request, f"orders:{account.id}:{wanted}")
-        found = await self.orders.list(account, wanted, page.after_seq, page.limit)
+        page = read_page(request, f"orders:{account.id}:{wanted}{_name_added(wanted)}", parse_seq)
+        found = await self.orders.list(account, wanted, page)
         cursor = None if found.more_after is None else make_cursor(page.list_name, str(found.more_after))
         return answer_json(Listing([_order(row) for row in found.rows], cursor))
 
@@ -129,14 +144,15 @@ class OrderHandlers:
 
     async def trades(self, request: Request) -> Answer:
         account = await self._find(request)
-        page = read_page(request, f"trades:{account.id}")
-        rows = await self.orders.trades(account, page.after_seq, page.limit + 1)
+        times = read_times(request)
+        page = read_page(request, f"trades:{account.id}{name_times(times)}", parse_seq)
+        rows = await self.orders.trades(account, times, page)
         return answer_json(page.answer(rows, lambda row: str(row["seq"]), _trade))
 
     async def positions(self, request: Request) -> Answer:
         account = await self._find(request)
         page = read_page(request, f"positions:{account.id}")
-        rows = await self.orders.positions(account, page.after or "", page.limit + 1)
+        rows = await self.orders.positions(account, page)
         return answer_json(page.answer(rows, lambda row: str(row["symbol"]), _position))
 
 
@@ -149,7 +165,7 @@ def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route,
             of_account + "/orders",
             gate,
             handlers.listing,
-            "List the account's orders, ascending by their CREATE.",
+            "List the account's orders, in the order of their CREATEs.",
             operation=Operation("list_orders", Tag.ORDERS),
             answer=Listing[Order],
             bucket=reads,
@@ -171,11 +187,11 @@ def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route,
             of_account + "/trades",
             gate,
             handlers.trades,
-            "List the account's trades, ascending by when they were last told of.",
+            "List the account's trades, in the order in which they were last told of.",
             operation=Operation("list_trades", Tag.ORDERS),
             answer=Listing[Trade],
             bucket=reads,
-            parameters=PAGE_PARAMETERS,
+            parameters=(*time_parameters("received_at"), *PAGE_PARAMETERS),
         ),
         Route(
             "GET",
@@ -211,7 +227,27 @@ def _filter(request: Request) -> OrderFilter:
         None if symbol is None else parse_symbol(symbol),
         None if intent_id is None else parse_id(intent_id),
         reference,
+        _read_statuses(query.get("status")),
+        read_times(request),
     )
+
+
+def _read_statuses(text: str | None) -> frozenset[model.OrderStatus]:
+    if text is None:
+        return frozenset()
+    names = text.split(",")
+    for name in names:
+        if name not in set(model.OrderStatus):
+            raise ValidationFailed.at("?status", f"found {name[:40]!r}; use {either(model.OrderStatus)}")
+    if len(set(names)) != len(names):
+        raise ValidationFailed.at("?status", "names a status more than once; name each once")
+    return frozenset(map(model.OrderStatus, names))
+
+
+def _name_added(wanted: OrderFilter) -> str:
+    """For the list's name: a cursor fits no other statuses and times."""
+    statuses = ":" + ",".join(sorted(wanted.statuses)) if wanted.statuses else ""
+    return statuses + name_times(wanted.created)
 
 
 def _is_line(text: str) -> bool:

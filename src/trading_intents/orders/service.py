@@ -1,19 +1,20 @@
 """Use cases of orders: read what is true at the brokers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from trading_intents.accounts.model import Account
+from trading_intents.clock import TimeRange
 from trading_intents.errors import NotFound
 from trading_intents.orders import store
-from trading_intents.orders.model import OrderState
+from trading_intents.orders.model import OrderState, OrderStatus, state_of
 from trading_intents.storage.database import Pool, Row
+from trading_intents.storage.pages import PageRequest, SeqRange, find_range
 
-# What a filter finds seldom is looked for among this many of the account's actions at a time: a page may then hold
-# fewer rows than asked for, or none, and still have a next one.
+# Orders of a symbol are looked for among this many of the account's actions at a time: a page may then hold fewer rows
+# than asked for, or none, and still have a next one.
 SCAN_ACTIONS = 50_000
-NO_END = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +23,32 @@ class OrderFilter:
     symbol: str | None = None
     intent_id: UUID | None = None
     client_reference_id: str | None = None
+    # Not in the text that names the list of a cursor: what has no such filter keeps its name.
+    statuses: frozenset[OrderStatus] = field(default=frozenset(), repr=False)
+    created: TimeRange = field(default=TimeRange(), repr=False)
+
+    @property
+    def listed(self) -> store.ListedStatuses | None:
+        """The statuses that it lets through; None: all."""
+        if not self.state and not self.statuses:
+            return None
+        chosen = [
+            status
+            for status in OrderStatus
+            if (not self.statuses or status in self.statuses) and (not self.state or state_of(status) is self.state)
+        ]
+        is_open = OrderState.OPEN.__eq__
+        return store.ListedStatuses(
+            [status for status in chosen if is_open(state_of(status))],
+            [status for status in chosen if not is_open(state_of(status))],
+        )
 
     @property
     def is_indexed(self) -> bool:
         """Whether an index leads to what it lets through, or it lets everything through."""
-        return bool(self == OrderFilter() or self.intent_id or self.client_reference_id or self.state == "OPEN")
+        if self.symbol is None or self.intent_id or self.client_reference_id:
+            return True
+        return self.listed is not None and not self.listed.final
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +61,20 @@ class Orders:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def list(self, account: Account, wanted: OrderFilter, after: int, limit: int) -> FoundOrders:
-        upto = NO_END if wanted.is_indexed else after + SCAN_ACTIONS
+    async def list(self, account: Account, wanted: OrderFilter, page: PageRequest) -> FoundOrders:
+        conditions = store.OrderConditions(wanted.symbol, wanted.intent_id, wanted.client_reference_id)
         # Planned for the filters that are given: each has its own index.
         async with self._pool.transaction([account.organization_id], read_only=True, plans="fresh") as tx:
-            rows = await store.list_orders(
-                tx,
-                account.id,
-                after,
-                upto,
-                limit + 1,
-                wanted.state,
-                wanted.symbol,
-                wanted.intent_id,
-                wanted.client_reference_id,
-            )
-            if len(rows) > limit:
-                return FoundOrders(rows[:limit], rows[limit - 1]["create_seq"])
-            scanned = upto < NO_END and upto < await store.last_seq(tx, account.id)
-        return FoundOrders(rows, upto if scanned else None)
+            seqs = scanned = await find_range(tx, store.ORDERS, account.id, wanted.created, page)
+            if not wanted.is_indexed:
+                seqs = SeqRange(seqs.first, min(seqs.end, await store.last_seq(tx, account.id) + 1))
+                scanned = _first_part(seqs, page.is_descending)
+            rows = await store.list_orders(tx, account.id, scanned, wanted.created, conditions, wanted.listed, page)
+        if len(rows) > page.limit:
+            return FoundOrders(rows[: page.limit], rows[page.limit - 1]["create_seq"])
+        if scanned == seqs:
+            return FoundOrders(rows, None)
+        return FoundOrders(rows, scanned.first if page.is_descending else scanned.end - 1)
 
     async def find(self, account: Account, order_id: UUID | None) -> Row:
         async with self._pool.transaction([account.organization_id], read_only=True) as tx:
@@ -66,10 +83,17 @@ class Orders:
             raise NotFound("no such order")
         return row
 
-    async def trades(self, account: Account, after: int, limit: int) -> Sequence[Row]:
+    async def trades(self, account: Account, times: TimeRange, page: PageRequest) -> Sequence[Row]:
         async with self._pool.transaction([account.organization_id], read_only=True, plans="by_key") as tx:
-            return await store.list_trades(tx, account.id, after, limit)
+            return await store.list_trades(tx, account.id, times, page)
 
-    async def positions(self, account: Account, after: str, limit: int) -> Sequence[Row]:
+    async def positions(self, account: Account, page: PageRequest) -> Sequence[Row]:
         async with self._pool.transaction([account.organization_id], read_only=True, plans="by_key") as tx:
-            return await store.list_positions(tx, account.id, after, limit)
+            return await store.list_positions(tx, account.id, page)
+
+
+def _first_part(seqs: SeqRange, is_descending: bool) -> SeqRange:
+    """As much of it as a page may scan, from where the page begins."""
+    if is_descending:
+        return SeqRange(max(seqs.first, seqs.end - SCAN_ACTIONS), seqs.end)
+    return SeqRange(seqs.first, min(seqs.end, seqs.first + SCAN_ACTIONS))

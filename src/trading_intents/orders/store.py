@@ -4,12 +4,15 @@ their number. Never decides."""
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
 
+from trading_intents.clock import TimeRange
 from trading_intents.orders.facts import Fact
 from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.pages import NO_END, PageRequest, SeqLog, SeqRange, direction_of, fetch_page, find_range
 from trading_intents.trading import FrozenStruct, TimeInForce
 
 
@@ -83,39 +86,63 @@ async def lock_positions(
     )
 
 
-# Open orders are few and mostly young, and are read by their own index first: a plan that goes through the account's
-# orders from the oldest would find them last.
-LIST_ORDERS = """
-    WITH working AS MATERIALIZED (
-        SELECT * FROM orders
-        WHERE account_id = $1 AND finished_at IS NULL
-    )
-    SELECT * FROM {source}
-    WHERE account_id = $1 AND create_seq > $2 AND create_seq <= $3
-      AND ($5::text IS NULL OR $5 = 'OPEN'
-           OR $5 = 'CLOSED' AND order_status IN ('FILLED', 'CANCELLED', 'EXPIRED')
-           OR $5 = 'REJECTED' AND order_status = 'REJECTED')
-      AND ($6::text IS NULL OR symbol = $6)
-      AND ($7::uuid IS NULL OR order_id = $7)
-      AND ($8::text IS NULL OR client_reference_id = $8)
-    ORDER BY create_seq LIMIT $4
+ORDERS = SeqLog("orders", "create_seq", "created_at")
+_NARROWED = """
+    account_id = $1 AND create_seq >= $2 AND create_seq < $3
+    AND ($5::timestamptz IS NULL OR created_at >= $5) AND ($6::timestamptz IS NULL OR created_at < $6)
+    AND ($7::text IS NULL OR symbol = $7)
+    AND ($8::uuid IS NULL OR order_id = $8)
+    AND ($9::text IS NULL OR client_reference_id = $9)
 """
+_LIST_ORDERS = "SELECT * FROM orders WHERE {narrowed} ORDER BY create_seq {direction} LIMIT $4"
+# Open orders are few and mostly young, and are read by their own index first: a plan that goes through the account's
+# orders from the oldest would find them last. Of each final status a page is read, and they are merged. It is asked for
+# by pairs and in their order, which only the index by status has: by an equal status, a plan might go through the
+# account's orders of every status.
+_LIST_ORDERS_BY_STATUS = """
+    WITH working AS MATERIALIZED (
+        SELECT * FROM orders WHERE account_id = $1 AND finished_at IS NULL AND order_status = ANY ($10::text[])
+    )
+    SELECT * FROM (
+        (SELECT * FROM working WHERE {narrowed} ORDER BY create_seq {direction} LIMIT $4)
+        UNION ALL
+        SELECT final.* FROM unnest($11::text[]) AS wanted (status) CROSS JOIN LATERAL (
+            SELECT * FROM orders
+            WHERE {narrowed} AND finished_at IS NOT NULL
+              AND (order_status, create_seq) >= (wanted.status, $2) AND (order_status, create_seq) < (wanted.status, $3)
+            ORDER BY order_status {direction}, create_seq {direction} LIMIT $4
+        ) AS final
+    ) AS found
+    ORDER BY create_seq {direction} LIMIT $4
+"""
+
+
+class OrderConditions(NamedTuple):
+    """What an order must have to be listed; None: anything."""
+
+    symbol: str | None
+    order_id: UUID | None
+    client_reference_id: str | None
+
+
+class ListedStatuses(NamedTuple):
+    open: Sequence[str]
+    final: Sequence[str]
 
 
 async def list_orders(
     tx: Tx,
     account_id: UUID,
-    after: int,
-    upto: int,
-    limit: int,
-    state: str | None,
-    symbol: str | None,
-    order_id: UUID | None,
-    client_reference_id: str | None,
+    seqs: SeqRange,
+    times: TimeRange,
+    conditions: OrderConditions,
+    statuses: ListedStatuses | None,
+    page: PageRequest,
 ) -> list[Row]:
     """By the seq of their CREATEs, which commit in that order."""
-    query = LIST_ORDERS.format(source="working" if state == "OPEN" else "orders")
-    return await tx.fetch(query, account_id, after, upto, limit, state, symbol, order_id, client_reference_id)
+    query = _LIST_ORDERS_BY_STATUS if statuses else _LIST_ORDERS
+    query = query.format(narrowed=_NARROWED, direction=direction_of(page))
+    return await tx.fetch(query, account_id, *seqs, page.limit + 1, *times, *conditions, *(statuses or ()))
 
 
 async def last_seq(tx: Tx, account_id: UUID) -> int:
@@ -127,22 +154,45 @@ async def find_order(tx: Tx, account_id: UUID, order_id: UUID) -> Row | None:
     return await tx.fetchrow("SELECT * FROM orders WHERE order_id = $2 AND account_id = $1", account_id, order_id)
 
 
-async def list_trades(tx: Tx, account_id: UUID, after: int, limit: int) -> list[Row]:
-    return await tx.fetch(
-        "SELECT * FROM trades WHERE account_id = $1 AND seq > $2 ORDER BY seq LIMIT $3", account_id, after, limit
-    )
+# Trades that were told of once: the times of the others do not follow their seqs.
+TRADES_TOLD_ONCE = SeqLog("trades", "seq", "received_at", "NOT is_retold")
+_LIST_TRADES = """
+    SELECT * FROM trades WHERE account_id = $1 AND seq >= $2 AND seq < $3 ORDER BY seq {direction} LIMIT $4
+"""
+_LIST_TRADES_BY_TIME = """
+    SELECT * FROM (
+        (SELECT * FROM trades
+         WHERE account_id = $1 AND seq >= $2 AND seq < $3 AND NOT is_retold
+           AND ($5::timestamptz IS NULL OR received_at >= $5) AND ($6::timestamptz IS NULL OR received_at < $6)
+         ORDER BY seq {direction} LIMIT $4)
+        UNION ALL
+        (SELECT * FROM trades
+         WHERE account_id = $1 AND seq >= $2 AND seq < $7 AND is_retold
+           AND ($5::timestamptz IS NULL OR received_at >= $5) AND ($6::timestamptz IS NULL OR received_at < $6)
+         ORDER BY seq {direction} LIMIT $4)
+    ) AS told
+    ORDER BY seq {direction} LIMIT $4
+"""
 
 
-async def list_positions(tx: Tx, account_id: UUID, after: str, limit: int) -> list[Row]:
-    return await tx.fetch(
-        """
-        SELECT *, (SELECT clock_timestamp()) AS now FROM positions
-        WHERE account_id = $1 AND symbol > $2 ORDER BY symbol LIMIT $3
-        """,
-        account_id,
-        after,
-        limit,
+async def list_trades(tx: Tx, account_id: UUID, times: TimeRange, page: PageRequest) -> list[Row]:
+    """By the seq of the event that told of them last. For a transaction that plans by key."""
+    seqs, direction, rows = (
+        await find_range(tx, TRADES_TOLD_ONCE, account_id, times, page),
+        direction_of(page),
+        page.limit + 1,
     )
+    if times == TimeRange():
+        return await tx.fetch(_LIST_TRADES.format(direction=direction), account_id, *seqs, rows)
+    # One that was told of again has a seq that is higher than its time says, never a lower one.
+    retold_end = page.after if page.is_descending and page.after is not None else NO_END
+    query = _LIST_TRADES_BY_TIME.format(direction=direction)
+    return await tx.fetch(query, account_id, *seqs, rows, *times, retold_end)
+
+
+async def list_positions(tx: Tx, account_id: UUID, page: PageRequest) -> list[Row]:
+    query = "SELECT *, (SELECT clock_timestamp()) AS now FROM positions WHERE account_id = $1"
+    return await fetch_page(tx, query, "symbol", page, account_id)
 
 
 # Accounts that retain something, so that the others cost no question. Not EXISTS, of which a plan may make a list of

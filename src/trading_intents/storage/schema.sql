@@ -746,6 +746,7 @@ CREATE TABLE orders (
 CREATE UNIQUE INDEX orders_by_account ON orders (account_id, create_seq);
 CREATE INDEX orders_open ON orders (account_id) WHERE finished_at IS NULL;
 CREATE INDEX orders_finished ON orders (account_id, finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX orders_by_status ON orders (account_id, order_status, create_seq) WHERE finished_at IS NOT NULL;
 CREATE INDEX orders_by_reference ON orders (account_id, client_reference_id, create_seq)
 WHERE client_reference_id IS NOT NULL;
 CREATE INDEX orders_to_look_up ON orders (account_id, lookup_due_at) WHERE lookup_due_at IS NOT NULL;
@@ -922,9 +923,12 @@ CREATE TABLE trades (
     flags text[] NOT NULL DEFAULT '{}',
     broker_sent_at timestamptz,
     received_at timestamptz NOT NULL,
+    -- Whether its seq is not that of the first event that told of it, and so does not follow received_at.
+    is_retold boolean NOT NULL DEFAULT false,
     UNIQUE (order_id, exec_id)
 );
 CREATE INDEX trades_by_account ON trades (account_id, seq);
+CREATE INDEX trades_retold ON trades (account_id, seq) WHERE is_retold;
 -- What a position is summed up from again.
 CREATE INDEX trades_by_symbol ON trades (account_id, symbol, booking);
 ALTER TABLE trades ENABLE ROW LEVEL SECURITY;

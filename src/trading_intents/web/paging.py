@@ -1,15 +1,19 @@
-"""Lists: limit, opaque cursor, and the answer's envelope. A cursor belongs to one list and only moves within it."""
+"""Lists: limit, order, times, opaque cursor, and the answer's envelope. A cursor belongs to one list, its filters and
+its order, and only moves within it."""
 
 import base64
 import binascii
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from trading_intents.errors import InvalidCursor, InvalidRequest
+from trading_intents.clock import RFC3339_RULE, TimeRange, parse_rfc3339, rfc3339
+from trading_intents.errors import InvalidCursor, InvalidRequest, ValidationFailed, either
 from trading_intents.web.request import Request
 from trading_intents.web.routing import Parameter
 
@@ -22,20 +26,26 @@ MAX_CURSOR_CHARACTERS = 256
 _TAG_BYTES = 8
 
 
+class ListOrder(StrEnum):
+    ASC = "asc"
+    DESC = "desc"
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
-    list_name: str  # names the list and its owner, so that a cursor fits no other
+    list_name: str  # names the list, its owner, filters and order, so that a cursor fits no other
     limit: int
-    after: str | None  # the position of the last row that the caller has
+    after: Any  # the key of the last row that the caller has; None at the beginning
+    is_descending: bool = False
 
-    @property
-    def after_seq(self) -> int:
-        """The position in a list that is ordered by a seq; 0 at its beginning."""
-        if self.after is None:
-            return 0
-        if not (self.after.isascii() and self.after.isdigit() and len(self.after) <= 18):
-            raise InvalidCursor
-        return int(self.after)
+    def select(self, rows: Iterable[R], key: Callable[[R], Any]) -> list[R]:
+        """The page of a list that is in memory, for `answer`."""
+        ordered = sorted(rows, key=key, reverse=self.is_descending)
+        if self.after is not None:
+            ordered = [
+                row for row in ordered if key(row) != self.after and (key(row) < self.after) == self.is_descending
+            ]
+        return ordered[: self.limit + 1]
 
     def answer(self, rows: Sequence[R], position: Callable[[R], str], show: Callable[[R], T]) -> "Listing[T]":
         """Rows read with `limit + 1` become one page; the extra one only says that there is more."""
@@ -49,9 +59,54 @@ class Listing(msgspec.Struct, Generic[T]):
     next_cursor: str | None
 
 
-def read_page(request: Request, list_name: str) -> Page:
-    cursor = request.query.get("next_cursor")
-    return Page(list_name, read_limit(request.query.get("limit")), cursor and open_cursor(list_name, cursor))
+def read_page(request: Request, list_name: str, parse: Callable[[str], Any] = str) -> Page:
+    """`list_name` names the list, its owner and its filters; `parse` makes a row's key of its text."""
+    is_descending = _read_order(request) is ListOrder.DESC
+    if is_descending:
+        list_name += ":desc"
+    cursor, after = request.query.get("next_cursor"), None
+    if cursor is not None:
+        position = open_cursor(list_name, cursor)
+        after = parse(position)
+        if str(after) != position:
+            raise InvalidCursor
+    return Page(list_name, read_limit(request.query.get("limit")), after, is_descending)
+
+
+def parse_seq(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
+def read_times(request: Request) -> TimeRange:
+    """The bounds by which a list of what happened is narrowed."""
+    start, end = (_read_time(request, name) for name in ("created_after", "created_before"))
+    if start is not None and end is not None and start > end:
+        raise ValidationFailed.at("?created_before", "must not be earlier than created_after")
+    return TimeRange(start, end)
+
+
+def name_times(times: TimeRange) -> str:
+    """For the list's name: a cursor fits no other times."""
+    return "" if times == TimeRange() else ":" + "/".join("" if time is None else rfc3339(time) for time in times)
+
+
+def _read_order(request: Request) -> ListOrder:
+    text = request.query.get("order", ListOrder.ASC)
+    try:
+        return ListOrder(text)
+    except ValueError:
+        raise ValidationFailed.at("?order", f"found {text[:40]!r}; use {either(ListOrder)}") from None
+
+
+def _read_time(request: Request, name: str) -> datetime | None:
+    text = request.query.get(name)
+    if text is None:
+        return None
+    time = parse_rfc3339(text)
+    if time is None:
+        hint = "; write + as %2B" if " " in text else ""
+        raise ValidationFailed.at(f"?{name}", f"found {text[:40]!r}; {RFC3339_RULE}{hint}")
+    return time
 
 
 def make_cursor(list_name: str, position: str) -> str:
@@ -99,5 +154,24 @@ PAGE_PARAMETERS = (
         {"type": "integer", "minimum": 0, "default": 50},
         check=read_limit,
     ),
-    Parameter("next_cursor", "Where the last page ended.", {"type": "string"}, check=read_cursor),
+    Parameter(
+        "next_cursor",
+        "Where the last page ended; with the same filters and order.",
+        {"type": "string"},
+        check=read_cursor,
+    ),
+    Parameter(
+        "order",
+        "Ascending or descending. Descending, the walk shows what its first page's moment held.",
+        {"type": "string", "enum": list(ListOrder), "default": ListOrder.ASC},
+    ),
 )
+
+
+def time_parameters(column: str) -> tuple[Parameter, ...]:
+    """For lists of what happened, by the time in this field."""
+    schema = {"type": "string", "format": "date-time"}
+    return (
+        Parameter("created_after", f"Only rows with {column} at this time or later (RFC 3339).", schema),
+        Parameter("created_before", f"Only rows with {column} before this time (RFC 3339).", schema),
+    )

@@ -147,7 +147,8 @@ def write_trades(trades: Sequence[Row]) -> Statement:
         ) WITH ORDINALITY AS n
         ORDER BY ordinality  -- which is the order of their bookings
         ON CONFLICT (trade_id) DO UPDATE
-        SET seq = excluded.seq, quantity = excluded.quantity, price = excluded.price, fee = excluded.fee,
+        SET seq = excluded.seq, is_retold = trades.is_retold OR trades.seq <> excluded.seq,
+            quantity = excluded.quantity, price = excluded.price, fee = excluded.fee,
             cumulative_quantity = excluded.cumulative_quantity, leaves_quantity = excluded.leaves_quantity,
             client_order_id = excluded.client_order_id, command_seq = excluded.command_seq, flags = excluded.flags,
             broker_sent_at = excluded.broker_sent_at

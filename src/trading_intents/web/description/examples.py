@@ -160,7 +160,8 @@ class Examples:
             case "boolean":
                 return False
             case _:
-                return _TIME if name.endswith("_at") or name in ("from", "to") else "text"
+                is_time = name.endswith("_at") or name in ("from", "to") or chosen.get("format") == "date-time"
+                return _TIME if is_time else "text"
 
 
 def _fits(value: Any, schema: Schema) -> bool:

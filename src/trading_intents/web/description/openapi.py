@@ -72,7 +72,8 @@ def _path_parameters(route: Route) -> list[Parameter]:
 
 
 def _parameter(parameter: Parameter, examples: Examples) -> dict[str, Any]:
-    return {
+    several = {"style": "form", "explode": False} if parameter.schema["type"] == "array" else {}  # between commas
+    return several | {
         "name": parameter.name,
         "in": parameter.where,
         "required": parameter.where == "path",

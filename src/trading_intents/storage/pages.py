@@ -1,0 +1,106 @@
+"""Reads pages of lists in both orders: by any unique key, or by the seq of a log. Never decides what is shown."""
+
+from datetime import timedelta
+from typing import Any, NamedTuple, Protocol
+from uuid import UUID
+
+from trading_intents.clock import TimeRange
+from trading_intents.storage.database import Row, Tx
+
+FIRST_SEQ, NO_END = 1, 2**63 - 1
+# Times of a log follow its seqs, but for a clock that was set back and for transactions that ran side by side: so much
+# around a bound is read as well.
+TIME_MARGIN = timedelta(seconds=5)
+
+
+class PageRequest(Protocol):
+    """What is asked of a list. A page reads one row more than its limit, which says that there is a next page."""
+
+    @property
+    def after(self) -> Any:
+        """The key of the last row that the caller has; None at the beginning."""
+        ...
+
+    @property
+    def limit(self) -> int: ...
+
+    @property
+    def is_descending(self) -> bool: ...
+
+
+async def fetch_page(tx: Tx, query: str, key: str, page: PageRequest, *args: object) -> list[Row]:
+    """`query` ends with its conditions, which take `args`; `key` is unique among its rows, and leads to them by an
+    index."""
+    number = len(args) + 1
+    beyond, after = beyond_cursor(page, key, number + 1)
+    order = f"ORDER BY {key} {direction_of(page)} LIMIT ${number}"
+    return await tx.fetch(f"{query} {beyond} {order}", *args, page.limit + 1, *after)
+
+
+def direction_of(page: PageRequest) -> str:
+    return "DESC" if page.is_descending else "ASC"
+
+
+def beyond_cursor(page: PageRequest, key: str, number: int) -> tuple[str, tuple[Any, ...]]:
+    """The condition that leaves out what the caller has, and its argument; nothing at the list's beginning."""
+    if page.after is None:
+        return "", ()
+    return f"AND {key} {'<' if page.is_descending else '>'} ${number}", (page.after,)
+
+
+class SeqLog(NamedTuple):
+    """A table of accounts' rows with a seq, and a time that follows it but for rows that `condition` leaves out."""
+
+    table: str
+    seq: str
+    time: str
+    condition: str = "true"
+
+
+class SeqRange(NamedTuple):
+    """The seqs of a page: `first` and those above it, below `end`."""
+
+    first: int
+    end: int
+
+
+async def find_range(tx: Tx, log: SeqLog, account_id: UUID, times: TimeRange, page: PageRequest) -> SeqRange:
+    """The seqs beyond the cursor that may be within these times; the times themselves are for the statement to check.
+    For a transaction that plans by key."""
+    first, end = FIRST_SEQ, NO_END
+    if times.start is not None:
+        first = await _find_seq(tx, log, account_id, times.start - TIME_MARGIN)
+    if times.end is not None:
+        end = await _find_seq(tx, log, account_id, times.end + TIME_MARGIN)
+    if page.after is None:
+        return SeqRange(first, end)
+    return SeqRange(first, min(end, page.after)) if page.is_descending else SeqRange(max(first, page.after + 1), end)
+
+
+# By bisection: an index of times would cost every row that is appended.
+_FIND_SEQ = """
+    WITH RECURSIVE search (low, high) AS (
+        SELECT min({seq}), max({seq}) + 1 FROM (
+            (SELECT {seq} FROM {table} WHERE account_id = $1 ORDER BY {seq} LIMIT 1)
+            UNION ALL
+            (SELECT {seq} FROM {table} WHERE account_id = $1 ORDER BY {seq} DESC LIMIT 1)
+        ) AS ends
+        UNION ALL
+        SELECT CASE WHEN found.time < $2 THEN found.seq + 1 ELSE low END,
+               CASE WHEN found.time < $2 THEN high ELSE middle END
+        FROM search CROSS JOIN LATERAL (SELECT (low + high) / 2 AS middle) AS halved
+        LEFT JOIN LATERAL (
+            SELECT {seq} AS seq, {time} AS time FROM {table}
+            WHERE account_id = $1 AND {seq} >= middle AND {seq} < high AND {condition}
+            ORDER BY {seq} LIMIT 1
+        ) AS found ON true
+        WHERE low < high
+    )
+    SELECT low FROM search WHERE low >= high
+"""
+
+
+async def _find_seq(tx: Tx, log: SeqLog, account_id: UUID, time: object) -> int:
+    """The seq from which on the rows are not before this time."""
+    seq: int | None = await tx.fetchval(_FIND_SEQ.format(**log._asdict()), account_id, time)
+    return max(seq or 0, FIRST_SEQ)
