@@ -56,6 +56,9 @@ from trading_intents.orders.service import Orders
 from trading_intents.outbox.http import outbox_routes
 from trading_intents.outbox.model import Handler, Queue, channel
 from trading_intents.outbox.worker import POLL_SECONDS, Worker, WorkerContext
+from trading_intents.prices.http import price_routes
+from trading_intents.prices.model import PriceRules
+from trading_intents.prices.service import ReferencePrices
 from trading_intents.secret import Secret
 from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE, Database, open_database
 from trading_intents.storage.embedded.server import running
@@ -144,12 +147,7 @@ async def open_infrastructure(
             urls.owner, urls.login, log, worker_url=urls.worker, needs_worker=needs_worker, may_create=may_create
         )
         opening = open_database(
-            urls.login,
-            settings.database_pool_size,
-            log,
-            metrics,
-            worker_url=urls.worker,
-            needs_worker=needs_worker,
+            urls.login, settings.database_pool_size, log, metrics, worker_url=urls.worker, needs_worker=needs_worker
         )
         database = await stack.enter_async_context(opening)
         signals = await stack.enter_async_context(open_signals(settings.database_listen_url or urls.login, log))
@@ -170,12 +168,7 @@ async def open_infrastructure(
 
 
 def embedded_provider(infra: Infrastructure, may_create: bool) -> EmbeddedProvider:
-    return EmbeddedProvider(
-        infra.settings,
-        load_issuer(infra.settings, may_create),
-        infra.clock,
-        infra.make_id,
-    )
+    return EmbeddedProvider(infra.settings, load_issuer(infra.settings, may_create), infra.clock, infra.make_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,19 +210,22 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     tools = BatchDependencies(infra.link, brokers, id_text_maker(), infra.clock)
     writer = Writer(tools, pool, signals, infra.metrics, infra.log, settings.writer_optimistic)
     controls, read_controls, write_controls = ControlsService(pool), gates["read_controls"], gates["write_controls"]
+    price_rules = PriceRules(settings.paper_seed, settings.reference_price_max_age_seconds)
+    read_accounts, reference_prices = gates["read_accounts"], ReferencePrices(pool, price_rules)
     routes = (
         *key_routes(gates, ApiKeys(pool, make_id, callers)),
         *organization_routes(gates["organization_by_provider"], Organizations(pool, name)),
         *user_routes(gates["delete_current_user"], Users(pool, name, directory, make_id, signals, callers)),
         *(provider_routes(gates["public"], provider, TokenIssuer(pool, provider)) if provider else ()),
-        *account_routes(gates["read_accounts"], gates["write_accounts"], accounts),
-        *credential_routes(gates["read_accounts"], gates["write_credentials"], accounts, credentials),
+        *account_routes(read_accounts, gates["write_accounts"], accounts),
+        *credential_routes(read_accounts, gates["write_credentials"], accounts, credentials),
         *broker_routes(gates["brokers"], brokers),
         *outbox_routes(gates["outbox_health"], pool),
         *switch_routes(read_controls, write_controls, gates["write_organization_control"], controls),
         *symbol_routes(read_controls, write_controls, controls, read_zones()),
         *halt_routes(gates, Halts(pool, make_id, signals, infra.log)),
         *quote_routes(gates["paper_quotes"], organization_of, Quotes(pool, signals)),
+        *price_routes(read_accounts, gates["write_reference_prices"], reference_prices),
         submit_route(gates["submit_intent"], callers, accounts, writer, limits),
         *intent_routes(gates["read_intents"], accounts, Intents(pool)),
         *order_routes(gates["read_intents"], accounts, Orders(pool)),

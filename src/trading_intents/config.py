@@ -121,6 +121,7 @@ class Settings:
     vault_ca_file: str = _setting(
         "", "PEM file of the authorities that may have signed its certificate. Empty: the usual ones."
     )
+    reference_price_max_age_seconds: int = _setting(900, "How old a symbol's reference price may be.")
     paper_cash: int = _setting(1_000_000, "USD that an account of the paper broker starts with.")
     paper_max_open_orders: int = _setting(
         1_000, "Working orders that an account may have at the paper broker; one more is refused."

@@ -140,6 +140,7 @@ class Books:
             "orders",
             "trades",
             "positions",
+            "reference_prices",
             "commands",
             "stats_buckets",
             "stats_entries",

@@ -70,9 +70,9 @@ class OrderTicket(FrozenStruct, frozen=True, kw_only=True):
 
 
 class BrokerEvent(FrozenStruct, frozen=True, kw_only=True):
-    """One thing that the broker said. `quantity` and `price` are of this execution (POSITION: the signed position),
-    `cum_quantity` and `average_price` of the order through all its versions (POSITION: what a share of it cost). None
-    means not told, never zero."""
+    """One thing that the broker said. `quantity` and `price` are of this execution (POSITION: the signed position, and
+    what the broker values a share of it at now), `cum_quantity` and `average_price` of the order through all its
+    versions (POSITION: what a share of it cost). None means not told, never zero."""
 
     kind: EventKind
     dedupe_key: str  # unique per account, from the venue's ids only: stream, answer and snapshot give the same one

@@ -145,6 +145,21 @@ RULES = {
             environment=Environment.PAPER,
         ),
         Rule(
+            "read_paper_quotes",
+            "a paper API key with account:read; a user; a service account with account:read",
+            key=_P.ACCOUNT_READ,
+            user=ANY_ROLE,
+            service=_S.ACCOUNT_READ,
+            environment=Environment.PAPER,
+        ),
+        Rule(
+            "write_reference_prices",
+            "an API key with control:edit; an admin",
+            key=_P.CONTROL_EDIT,
+            user=ADMIN,
+            service=Refuse.AS_403,
+        ),
+        Rule(
             "brokers",
             "any caller with a credential",
             key=Grant.ANY,

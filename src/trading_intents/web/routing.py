@@ -46,6 +46,7 @@ class Tag(StrEnum):
 
     INTENTS = "Intents"
     ORDERS = "Orders"
+    PRICES = "Prices and balances"
     EVENTS = "Events"
     CONTROLS = "Controls"
     ACCOUNTS = "Accounts"

@@ -1,8 +1,6 @@
 """Prices of the paper broker over HTTP: parse, call one use case, render."""
 
 from collections.abc import Callable
-from decimal import Decimal
-from typing import Annotated
 
 import msgspec
 
@@ -10,21 +8,11 @@ from trading_intents.brokers.paper.quotes import Posted, Prices, Quotes
 from trading_intents.clock import rfc3339
 from trading_intents.errors import LimitReached, ValidationFailed
 from trading_intents.ids import OrganizationId
-from trading_intents.trading import (
-    AMOUNT_PATTERN,
-    AMOUNT_RULE,
-    NUMBER_FOR_AMOUNT,
-    SYMBOL_RULE,
-    amount_text,
-    parse_amount,
-    parse_symbol,
-)
+from trading_intents.trading import SYMBOL_RULE, amount_text, parse_symbol
+from trading_intents.web.amount_fields import Amount, read_amount, read_body
 from trading_intents.web.limits import Bucket
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import Operation, Policy, Route, Tag
-from trading_intents.web.validation import FOUND_A_NUMBER
-
-Amount = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": AMOUNT_PATTERN})]
 
 
 class NewQuote(msgspec.Struct, forbid_unknown_fields=True):
@@ -79,33 +67,20 @@ def quote_routes(
 
 
 def _read(request: Request) -> Prices:
-    try:
-        body = request.body(NewQuote)
-    except ValidationFailed as error:
-        pointer, detail = error.errors[0].pointer, error.errors[0].detail
-        if pointer.removeprefix("/") in NewQuote.__struct_fields__ and detail.endswith(FOUND_A_NUMBER):
-            raise ValidationFailed.at(pointer, NUMBER_FOR_AMOUNT) from None
-        raise
+    body = read_body(request, NewQuote, frozenset(NewQuote.__struct_fields__))
     prices = Prices(
-        bid=_amount("/bid", body.bid),
-        ask=_amount("/ask", body.ask),
-        bid_size=_amount("/bid_size", body.bid_size),
-        ask_size=_amount("/ask_size", body.ask_size),
-        last=None if body.last is None else _amount("/last", body.last),
-        last_size=None if body.last_size is None else _amount("/last_size", body.last_size),
+        bid=read_amount("/bid", body.bid),
+        ask=read_amount("/ask", body.ask),
+        bid_size=read_amount("/bid_size", body.bid_size),
+        ask_size=read_amount("/ask_size", body.ask_size),
+        last=None if body.last is None else read_amount("/last", body.last),
+        last_size=None if body.last_size is None else read_amount("/last_size", body.last_size),
     )
     if prices.bid > prices.ask:
         raise ValidationFailed.at("/bid", "must be at most the ask")
     if prices.last is None and prices.last_size is not None:
         raise ValidationFailed.at("/last_size", "needs `last`")
     return prices
-
-
-def _amount(pointer: str, text: str) -> Decimal:
-    amount = parse_amount(text)
-    if amount is None:
-        raise ValidationFailed.at(pointer, AMOUNT_RULE)
-    return amount
 
 
 def _show(organization_id: str, posted: Posted) -> PaperQuote:

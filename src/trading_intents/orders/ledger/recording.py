@@ -45,9 +45,12 @@ from trading_intents.orders.ledger.matching import (
     prepare,
     reported_places,
 )
+from trading_intents.orders.ledger.prices import newest_prices, told_prices
 from trading_intents.orders.ledger.store import AccountName, PositionKey, parse_ledger, read_ledger
 from trading_intents.orders.model import OrderView
 from trading_intents.orders.positions import NetPosition, from_trades, opening, position_columns
+from trading_intents.prices import store as prices_store
+from trading_intents.prices.model import ReferencePrice
 from trading_intents.stats import store as stats_store
 from trading_intents.stats.model import StatsEntry, sum_up
 from trading_intents.storage.database import Row
@@ -102,6 +105,7 @@ class RecordedAccount(FrozenStruct, frozen=True):
     trade_places: Mapping[UUID, int]  # of the trades' events among them
     cancelled: frozenset[UUID] = frozenset()  # of those that were locked beside: a CANCEL was asked for
     left_out: tuple[str, ...] = ()  # keys of events that mean nothing
+    prices: tuple[ReferencePrice, ...] = ()  # that were told
     conflicts: tuple[tuple[Fact, UUID | None], ...] = ()  # told under a key or execution id of something else: lost
 
 
@@ -158,6 +162,7 @@ async def _book(tx: StatementRunner, prepared: PreparedRecording, index: LedgerI
         trade_places,
         frozenset(each for each in prepared.also_locked if index.histories[each].row["cancel_requested"]),
         prepared.left_out,
+        told_prices(account_ref, changes, (event for _, event in reports), index.now),
         (*new_facts.conflicts, *((fact, each.row["order_id"]) for each in settled for fact in each.conflicts)),
     )
 
@@ -193,9 +198,10 @@ def write_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
 
 
 def publish_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
-    """The last statements before the commit: stats, then the organizations' stream heads, and the trades by their
-    seqs."""
+    """The last statements before the commit: stats and reference prices, then the organizations' stream heads, and the
+    trades by their seqs."""
     entries = [entry for each in recorded for entry in each.entries]
+    prices = newest_prices((each.account_ref, price) for each in recorded for price in each.prices)
     events: list[Event] = []
     places: dict[UUID, int] = {}
     for each in recorded:
@@ -214,6 +220,7 @@ def publish_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
     ]
     return [
         *([stats_store.insert_entries(entries)] if entries else ()),
+        *([prices_store.write_prices(prices)] if prices else ()),
         *([stream_log.appending(events)] if events else ()),
         *([written.write_trades(trades)] if trades else ()),
     ]

@@ -16,6 +16,7 @@ VALUES: Mapping[str, Any] = {
     "action_type": "CREATE",
     "allowed": True,
     "api_key": "tip_paper_EGIaLl36Ih3laA2dT8IRemcCDNISuSMf2OPwTt",
+    "as_of": _TIME,
     "ask": "187.5",
     "ask_size": "200",
     "average_cost": "187.42",

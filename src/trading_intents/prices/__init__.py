@@ -1,0 +1,1 @@
+"""Reference prices: what an organization last knew a symbol to be worth."""

@@ -1,0 +1,125 @@
+"""Which price counts as a symbol's reference price. Pure: no I/O, no clock."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from trading_intents.amounts import exact, normalized
+from trading_intents.brokers.paper.prices import tick_number, walk_quote
+from trading_intents.trading import Environment, FrozenStruct, Symbol
+
+
+class PriceSource(StrEnum):
+    """Where a price comes from, the weakest first: of two of the same moment, the stronger one counts."""
+
+    QUOTE = "quote"
+    TRADE = "trade"
+    POSTED = "posted"
+
+
+_STRENGTH = {source: strength for strength, source in enumerate(PriceSource)}
+
+
+class ReferencePrice(FrozenStruct, frozen=True):
+    symbol: Symbol
+    environment: Environment
+    price: Decimal
+    source: PriceSource
+    as_of: datetime
+
+
+class PriceKey(NamedTuple):
+    """What a reference price is kept by."""
+
+    organization_id: UUID
+    environment: Environment
+    symbol: Symbol
+
+
+class StoredPrices(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the database has for a key, at one moment of its clock: the newest stored price, and on paper the newest
+    quote that the organization posted. `store.read_prices` makes its row, `store.parse_prices` parses it."""
+
+    organization_id: UUID
+    environment: Environment
+    symbol: Symbol
+    price: Decimal | None = None
+    source: PriceSource | None = None
+    as_of: datetime | None = None
+    bid: Decimal | None = None
+    ask: Decimal | None = None
+    quoted_at: datetime | None = None
+    now: datetime
+
+    @property
+    def key(self) -> PriceKey:
+        return PriceKey(self.organization_id, self.environment, self.symbol)
+
+    @property
+    def stored(self) -> ReferencePrice | None:
+        if self.price is None or self.source is None or self.as_of is None:
+            return None
+        return ReferencePrice(self.symbol, self.environment, self.price, self.source, self.as_of)
+
+    @property
+    def posted_quote(self) -> ReferencePrice | None:
+        if self.bid is None or self.ask is None or self.quoted_at is None:
+            return None
+        middle = middle_of(self.bid, self.ask)
+        return ReferencePrice(self.symbol, self.environment, middle, PriceSource.QUOTE, self.quoted_at)
+
+
+def middle_of(bid: Decimal, ask: Decimal) -> Decimal:
+    with exact():
+        return normalized((bid + ask) / 2)
+
+
+def newest(prices: Iterable[ReferencePrice]) -> ReferencePrice | None:
+    """Of two of the same moment: the posted one, else the trade, else the quote that is named last."""
+    found: ReferencePrice | None = None
+    for price in prices:
+        if found is None or _rank(price) >= _rank(found):
+            found = price
+    return found
+
+
+def _rank(price: ReferencePrice) -> tuple[datetime, int]:
+    return price.as_of, _STRENGTH[price.source]
+
+
+@dataclass(frozen=True, slots=True)
+class PriceRules:
+    """How a reference price is picked. `seed` is that of the paper broker's walk."""
+
+    seed: int
+    max_age_seconds: int
+
+    def pick(self, known: StoredPrices, *, has_walk: bool = True) -> ReferencePrice | None:
+        """The newest price that is not too old.
+
+        The walk is the paper broker's own market: pass `has_walk=False` for an account of another broker. It counts
+        where the organization posts no quotes of the symbol, and stands back behind a price that was posted or that a
+        broker told, until that is too old.
+        """
+        oldest = known.now - timedelta(seconds=self.max_age_seconds)
+        young = [each for each in (known.stored, known.posted_quote) if each is not None and each.as_of >= oldest]
+        is_walked = has_walk and known.environment is Environment.PAPER and known.bid is None
+        if is_walked and all(each.source is PriceSource.TRADE for each in young):
+            young.append(self._walk(known))
+        return newest(young)
+
+    def pick_last(self, known: StoredPrices, *, has_walk: bool = True) -> ReferencePrice | None:
+        """As `pick`, or where every price is too old, the newest of these."""
+        old = [each for each in (known.stored, known.posted_quote) if each is not None]
+        return self.pick(known, has_walk=has_walk) or newest(old)
+
+    def _walk(self, known: StoredPrices) -> ReferencePrice:
+        quote = walk_quote(self.seed, known.symbol, tick_number(known.now))
+        middle = middle_of(quote.bid, quote.ask)
+        return ReferencePrice(known.symbol, known.environment, middle, PriceSource.QUOTE, quote.at)

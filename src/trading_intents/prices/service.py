@@ -1,0 +1,62 @@
+"""Use cases of reference prices: post one, read one, list them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from trading_intents.errors import LimitReached, NotFound
+from trading_intents.ids import OrganizationId
+from trading_intents.prices import store
+from trading_intents.prices.model import PriceKey, PriceRules, PriceSource, ReferencePrice
+from trading_intents.storage.database import Pool
+from trading_intents.trading import Environment, Symbol
+
+MAX_SYMBOLS = 10_000  # of an organization and environment; trades add further ones
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPrices:
+    prices: Sequence[ReferencePrice]
+    more_after: Symbol | None  # where the next page begins; None: there is none
+
+
+class ReferencePrices:
+    def __init__(self, pool: Pool, rules: PriceRules) -> None:
+        self._pool, self._rules = pool, rules
+
+    async def post(
+        self, organization_id: OrganizationId, environment: Environment, symbol: Symbol, price: Decimal
+    ) -> ReferencePrice:
+        key = PriceKey(organization_id, environment, symbol)
+        async with self._pool.transaction([organization_id], plans="by_key") as tx:
+            is_new = not await store.is_stored(tx, key)
+            if is_new and await store.count_symbols(tx, organization_id, environment) >= MAX_SYMBOLS:
+                raise LimitReached(f"the organization has {MAX_SYMBOLS} symbols with prices there, which is the most")
+            row = await store.post_price(tx, key, price)
+        return ReferencePrice(symbol, environment, row["price"], PriceSource.POSTED, row["as_of"])
+
+    async def find(
+        self, organization_id: OrganizationId, environment: Environment, symbol: Symbol | None
+    ) -> ReferencePrice:
+        """Not found: none is known, or it is too old."""
+        found = None
+        if symbol is not None:
+            key = PriceKey(organization_id, environment, symbol)
+            async with self._pool.transaction([organization_id], read_only=True, plans="by_key") as tx:
+                known = await store.find_prices(tx, [key])
+            found = self._rules.pick(known[key])
+        if found is None:
+            raise NotFound("no reference price of the symbol is known")
+        return found
+
+    async def list(
+        self, organization_id: OrganizationId, environment: Environment, after: str, limit: int
+    ) -> FoundPrices:
+        """By symbol; those whose price is too old are left out, so that a page may be short and have a next one."""
+        async with self._pool.transaction([organization_id], read_only=True, plans="by_key") as tx:
+            symbols = await store.list_symbols(tx, organization_id, environment, after, limit + 1)
+            keys = [PriceKey(organization_id, environment, symbol) for symbol in symbols[:limit]]
+            known = await store.find_prices(tx, keys)
+        picked = [self._rules.pick(known[key]) for key in keys]
+        more = symbols[limit - 1] if len(symbols) > limit else None
+        return FoundPrices([price for price in picked if price is not None], more)

@@ -1,0 +1,149 @@
+"""Statements of reference prices, for transactions and for pipelines. Never decides which price counts."""
+
+from collections.abc import Collection, Mapping, Sequence
+from decimal import Decimal
+from uuid import UUID
+
+import msgspec
+
+from trading_intents.prices.model import PriceKey, PriceSource, ReferencePrice, StoredPrices
+from trading_intents.storage.database import Row, Tx, pack_array
+from trading_intents.storage.pipeline import Reply, Statement
+from trading_intents.trading import Environment, Symbol
+
+
+def read_prices(keys: Collection[PriceKey]) -> Statement:
+    """A row for each key, of all that is known of it; `parse_prices` reads the reply. At least one key."""
+    # The paper broker's quotes are read where it keeps them: a copy would cost every quote a second write.
+    return Statement(
+        """
+        SELECT json_build_object(
+            'organization_id', asked.organization_id, 'environment', asked.environment, 'symbol', asked.symbol,
+            'price', r.price, 'source', r.source, 'as_of', r.as_of,
+            'bid', q.bid, 'ask', q.ask, 'quoted_at', q.posted_at, 'now', clock_timestamp()
+        )::text
+        FROM unnest(from_column($1)::uuid[], from_column($2), from_column($3))
+             AS asked (organization_id, environment, symbol)
+        LEFT JOIN LATERAL (
+            SELECT price, source, as_of FROM reference_prices
+            WHERE organization_id = asked.organization_id AND environment = asked.environment
+              AND symbol = asked.symbol LIMIT 1
+        ) AS r ON true
+        LEFT JOIN LATERAL (
+            SELECT bid, ask, posted_at FROM paper_quotes
+            WHERE organization_id = asked.organization_id AND symbol = asked.symbol AND asked.environment = 'paper'
+            ORDER BY number DESC LIMIT 1
+        ) AS q ON true
+        """,
+        _columns(keys),
+    )
+
+
+def parse_prices(texts: Sequence[str | bytes]) -> dict[PriceKey, StoredPrices]:
+    rows = [msgspec.json.decode(text, type=StoredPrices) for text in texts]
+    return {row.key: row for row in rows}
+
+
+def parse_reply(reply: Reply) -> dict[PriceKey, StoredPrices]:
+    """Of a pipeline."""
+    return parse_prices([text for (text,) in reply.rows if text])
+
+
+async def find_prices(tx: Tx, keys: Collection[PriceKey]) -> dict[PriceKey, StoredPrices]:
+    """As `read_prices`, in a transaction that sees the keys' organizations; one statement, however many keys."""
+    if not keys:
+        return {}
+    statement = read_prices(keys)
+    return parse_prices([row[0] for row in map(tuple, await tx.fetch(statement.sql, *statement.arguments))])
+
+
+def write_prices(prices: Mapping[PriceKey, ReferencePrice]) -> Statement:
+    """Keeps each price that is not older than what is stored; of the same moment, the stronger source. By key."""
+    ordered = sorted(
+        prices.items(), key=lambda item: (str(item[0].organization_id), item[0].environment, item[0].symbol)
+    )
+    return Statement(
+        """
+        INSERT INTO reference_prices AS r (organization_id, environment, symbol, price, source, as_of)
+        SELECT * FROM unnest(
+            from_column($1)::uuid[], from_column($2), from_column($3), from_column($4)::numeric[], from_column($5),
+            from_column($6)::timestamptz[]
+        )
+        ON CONFLICT (organization_id, environment, symbol) DO UPDATE
+        SET price = excluded.price, source = excluded.source, as_of = excluded.as_of
+        WHERE (excluded.as_of, array_position(ARRAY['quote', 'trade', 'posted'], excluded.source::text))
+              >= (r.as_of, array_position(ARRAY['quote', 'trade', 'posted'], r.source::text))
+        """,
+        (
+            *_columns([key for key, _ in ordered]),
+            pack_array([str(price.price) for _, price in ordered]),
+            pack_array([price.source for _, price in ordered]),
+            pack_array([price.as_of.isoformat() for _, price in ordered]),
+        ),
+    )
+
+
+async def is_stored(tx: Tx, key: PriceKey) -> bool:
+    found: bool = await tx.fetchval(
+        """
+        SELECT EXISTS (
+            SELECT FROM reference_prices WHERE organization_id = $1 AND environment = $2 AND symbol = $3
+        )
+        """,
+        *key,
+    )
+    return found
+
+
+async def count_symbols(tx: Tx, organization_id: UUID, environment: Environment) -> int:
+    count: int = await tx.fetchval(
+        "SELECT count(*) FROM reference_prices WHERE organization_id = $1 AND environment = $2",
+        organization_id,
+        environment,
+    )
+    return count
+
+
+async def post_price(tx: Tx, key: PriceKey, price: Decimal) -> Row:
+    """Stored with the database's time, which is later than that of every price before it."""
+    row = await tx.fetchrow(
+        """
+        INSERT INTO reference_prices AS r (organization_id, environment, symbol, price, source, as_of)
+        VALUES ($1, $2, $3, $4, $5, clock_timestamp())
+        ON CONFLICT (organization_id, environment, symbol) DO UPDATE
+        SET price = excluded.price, source = excluded.source, as_of = greatest(clock_timestamp(), r.as_of)
+        RETURNING price, as_of
+        """,
+        *key,
+        price,
+        PriceSource.POSTED,
+    )
+    assert row is not None
+    return row
+
+
+async def list_symbols(tx: Tx, organization_id: UUID, environment: Environment, after: str, limit: int) -> list[Symbol]:
+    """Symbols of which a price is stored, or on paper a quote was posted, in their order."""
+    rows = await tx.fetch(
+        """
+        (SELECT symbol FROM reference_prices
+         WHERE organization_id = $1 AND environment = $2 AND symbol > $3 ORDER BY symbol LIMIT $4)
+        UNION
+        (SELECT symbol FROM paper_symbols
+         WHERE organization_id = $1 AND $2 = 'paper' AND symbol > $3 ORDER BY symbol LIMIT $4)
+        ORDER BY symbol LIMIT $4
+        """,
+        organization_id,
+        environment,
+        after,
+        limit,
+    )
+    return [Symbol(row["symbol"]) for row in rows]
+
+
+def _columns(keys: Collection[PriceKey]) -> tuple[str, str, str]:
+    return (
+        pack_array([str(key.organization_id) for key in keys]),
+        pack_array([key.environment for key in keys]),
+        pack_array([key.symbol for key in keys]),
+    )
