@@ -54,7 +54,7 @@ _LIST_ACTIONS_OF_INTENT = """
 async def list_actions(
     tx: Tx, account_id: UUID, times: TimeRange, page: PageRequest, intent_id: UUID | None = None
 ) -> list[Row]:
-    """All of the account's, or the intent's. For a transaction that plans by key."""
+    """All of the account's, or the intent's. For a transaction that plans in order."""
     seqs = await find_range(tx, ACTIONS, account_id, times, page)
     query, ids = (_LIST_ACTIONS_OF_INTENT, (intent_id,)) if intent_id else (_LIST_ACTIONS, ())
     return await tx.fetch(query.format(direction=direction_of(page)), account_id, *seqs, page.limit + 1, *times, *ids)

@@ -62,14 +62,13 @@ class Orders:
         self._pool = pool
 
     async def list(self, account: Account, wanted: OrderFilter, page: PageRequest) -> FoundOrders:
-        conditions = store.OrderConditions(wanted.symbol, wanted.intent_id, wanted.client_reference_id)
-        # Planned for the filters that are given: each has its own index.
-        async with self._pool.transaction([account.organization_id], read_only=True, plans="fresh") as tx:
+        conditions = store.OrderConditions(*wanted.created, wanted.symbol, wanted.intent_id, wanted.client_reference_id)
+        async with self._pool.transaction([account.organization_id], read_only=True, plans="in_order") as tx:
             seqs = scanned = await find_range(tx, store.ORDERS, account.id, wanted.created, page)
             if not wanted.is_indexed:
                 seqs = SeqRange(seqs.first, min(seqs.end, await store.last_seq(tx, account.id) + 1))
                 scanned = _first_part(seqs, page.is_descending)
-            rows = await store.list_orders(tx, account.id, scanned, wanted.created, conditions, wanted.listed, page)
+            rows = await store.list_orders(tx, account.id, scanned, conditions, wanted.listed, page)
         if len(rows) > page.limit:
             return FoundOrders(rows[: page.limit], rows[page.limit - 1]["create_seq"])
         if scanned == seqs:
@@ -84,11 +83,11 @@ class Orders:
         return row
 
     async def trades(self, account: Account, times: TimeRange, page: PageRequest) -> Sequence[Row]:
-        async with self._pool.transaction([account.organization_id], read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction([account.organization_id], read_only=True, plans="in_order") as tx:
             return await store.list_trades(tx, account.id, times, page)
 
     async def positions(self, account: Account, page: PageRequest) -> Sequence[Row]:
-        async with self._pool.transaction([account.organization_id], read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction([account.organization_id], read_only=True, plans="in_order") as tx:
             return await store.list_positions(tx, account.id, page)
 
 

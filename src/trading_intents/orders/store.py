@@ -87,13 +87,7 @@ async def lock_positions(
 
 
 ORDERS = SeqLog("orders", "create_seq", "created_at")
-_NARROWED = """
-    account_id = $1 AND create_seq >= $2 AND create_seq < $3
-    AND ($5::timestamptz IS NULL OR created_at >= $5) AND ($6::timestamptz IS NULL OR created_at < $6)
-    AND ($7::text IS NULL OR symbol = $7)
-    AND ($8::uuid IS NULL OR order_id = $8)
-    AND ($9::text IS NULL OR client_reference_id = $9)
-"""
+_NARROWED = "account_id = $1 AND create_seq >= $2 AND create_seq < $3"
 _LIST_ORDERS = "SELECT * FROM orders WHERE {narrowed} ORDER BY create_seq {direction} LIMIT $4"
 # Open orders are few and mostly young, and are read by their own index first: a plan that goes through the account's
 # orders from the oldest would find them last. Of each final status a page is read, and they are merged. It is asked for
@@ -101,12 +95,12 @@ _LIST_ORDERS = "SELECT * FROM orders WHERE {narrowed} ORDER BY create_seq {direc
 # account's orders of every status.
 _LIST_ORDERS_BY_STATUS = """
     WITH working AS MATERIALIZED (
-        SELECT * FROM orders WHERE account_id = $1 AND finished_at IS NULL AND order_status = ANY ($10::text[])
+        SELECT * FROM orders WHERE account_id = $1 AND finished_at IS NULL AND order_status = ANY ({open}::text[])
     )
     SELECT * FROM (
         (SELECT * FROM working WHERE {narrowed} ORDER BY create_seq {direction} LIMIT $4)
         UNION ALL
-        SELECT final.* FROM unnest($11::text[]) AS wanted (status) CROSS JOIN LATERAL (
+        SELECT final.* FROM unnest({final}::text[]) AS wanted (status) CROSS JOIN LATERAL (
             SELECT * FROM orders
             WHERE {narrowed} AND finished_at IS NOT NULL
               AND (order_status, create_seq) >= (wanted.status, $2) AND (order_status, create_seq) < (wanted.status, $3)
@@ -120,9 +114,14 @@ _LIST_ORDERS_BY_STATUS = """
 class OrderConditions(NamedTuple):
     """What an order must have to be listed; None: anything."""
 
+    start: datetime | None
+    end: datetime | None
     symbol: str | None
     order_id: UUID | None
     client_reference_id: str | None
+
+
+_CONDITIONS = ("created_at >=", "created_at <", "symbol =", "order_id =", "client_reference_id =")
 
 
 class ListedStatuses(NamedTuple):
@@ -134,15 +133,18 @@ async def list_orders(
     tx: Tx,
     account_id: UUID,
     seqs: SeqRange,
-    times: TimeRange,
     conditions: OrderConditions,
     statuses: ListedStatuses | None,
     page: PageRequest,
 ) -> list[Row]:
-    """By the seq of their CREATEs, which commit in that order."""
-    query = _LIST_ORDERS_BY_STATUS if statuses else _LIST_ORDERS
-    query = query.format(narrowed=_NARROWED, direction=direction_of(page))
-    return await tx.fetch(query, account_id, *seqs, page.limit + 1, *times, *conditions, *(statuses or ()))
+    """By the seq of their CREATEs, which commit in that order. Only what is asked for is in the statement, so that one
+    plan for all values can go by its index."""
+    given = {name: value for name, value in zip(_CONDITIONS, conditions, strict=True) if value is not None}
+    narrowed = " AND ".join((_NARROWED, *(f"{name} ${number}" for number, name in enumerate(given, 5))))
+    query = (_LIST_ORDERS_BY_STATUS if statuses else _LIST_ORDERS).format(
+        narrowed=narrowed, direction=direction_of(page), open=f"${len(given) + 5}", final=f"${len(given) + 6}"
+    )
+    return await tx.fetch(query, account_id, *seqs, page.limit + 1, *given.values(), *(statuses or ()))
 
 
 async def last_seq(tx: Tx, account_id: UUID) -> int:
@@ -176,7 +178,7 @@ _LIST_TRADES_BY_TIME = """
 
 
 async def list_trades(tx: Tx, account_id: UUID, times: TimeRange, page: PageRequest) -> list[Row]:
-    """By the seq of the event that told of them last. For a transaction that plans by key."""
+    """By the seq of the event that told of them last. For a transaction that plans in order."""
     seqs, direction, rows = (
         await find_range(tx, TRADES_TOLD_ONCE, account_id, times, page),
         direction_of(page),

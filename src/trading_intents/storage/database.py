@@ -33,11 +33,13 @@ WRITE_PROBE = "BEGIN; SET LOCAL work_mem = '64kB'; SELECT count(*) FROM generate
 RECONNECT_PAUSE_SECONDS = 0.1
 
 Row = Mapping[str, Any]
-Plans = Literal["auto", "fresh", "by_key"]
+Plans = Literal["auto", "fresh", "by_key", "in_order"]
 _PLANNING: Mapping[Plans, str] = {
     "auto": "",
     "fresh": ";SET LOCAL plan_cache_mode = force_custom_plan",
     "by_key": ";SET LOCAL plan_cache_mode = force_generic_plan;SET LOCAL enable_seqscan = off",
+    "in_order": ";SET LOCAL plan_cache_mode = force_generic_plan;SET LOCAL enable_seqscan = off"
+    ";SET LOCAL enable_bitmapscan = off",
 }
 Isolation = Literal["read committed", "repeatable read", "serializable"]
 
@@ -147,7 +149,8 @@ class Pool:
         `plans` says how statements are planned. "fresh": each time, for the tables as they are now; for a table that
         can grow a thousandfold before the server notices that its plan no longer fits. "by_key": once, and through
         indexes whatever the tables' size; for statements that go by keys alone, where planning takes longer than
-        running.
+        running. "in_order": as by_key, and in the order of an index; for pages of lists, for which a plan might else
+        read and sort all that is within the bounds.
 
         Raises Unavailable when the database is unavailable and nothing was recorded, OutcomeUnknown when the connection
         was lost during the commit.

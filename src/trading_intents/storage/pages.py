@@ -1,6 +1,6 @@
 """Reads pages of lists in both orders: by any unique key, or by the seq of a log. Never decides what is shown."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
@@ -66,12 +66,12 @@ class SeqRange(NamedTuple):
 
 async def find_range(tx: Tx, log: SeqLog, account_id: UUID, times: TimeRange, page: PageRequest) -> SeqRange:
     """The seqs beyond the cursor that may be within these times; the times themselves are for the statement to check.
-    For a transaction that plans by key."""
+    For a transaction that plans in order."""
     first, end = FIRST_SEQ, NO_END
     if times.start is not None:
-        first = await _find_seq(tx, log, account_id, times.start - TIME_MARGIN)
+        first = await _find_seq(tx, log, account_id, times.start, -TIME_MARGIN)
     if times.end is not None:
-        end = await _find_seq(tx, log, account_id, times.end + TIME_MARGIN)
+        end = await _find_seq(tx, log, account_id, times.end, TIME_MARGIN)
     if page.after is None:
         return SeqRange(first, end)
     return SeqRange(first, min(end, page.after)) if page.is_descending else SeqRange(max(first, page.after + 1), end)
@@ -86,8 +86,8 @@ _FIND_SEQ = """
             (SELECT {seq} FROM {table} WHERE account_id = $1 ORDER BY {seq} DESC LIMIT 1)
         ) AS ends
         UNION ALL
-        SELECT CASE WHEN found.time < $2 THEN found.seq + 1 ELSE low END,
-               CASE WHEN found.time < $2 THEN high ELSE middle END
+        SELECT CASE WHEN found.time < $2::timestamptz + $3::interval THEN found.seq + 1 ELSE low END,
+               CASE WHEN found.time < $2::timestamptz + $3::interval THEN high ELSE middle END
         FROM search CROSS JOIN LATERAL (SELECT (low + high) / 2 AS middle) AS halved
         LEFT JOIN LATERAL (
             SELECT {seq} AS seq, {time} AS time FROM {table}
@@ -100,7 +100,7 @@ _FIND_SEQ = """
 """
 
 
-async def _find_seq(tx: Tx, log: SeqLog, account_id: UUID, time: object) -> int:
-    """The seq from which on the rows are not before this time."""
-    seq: int | None = await tx.fetchval(_FIND_SEQ.format(**log._asdict()), account_id, time)
+async def _find_seq(tx: Tx, log: SeqLog, account_id: UUID, time: datetime, margin: timedelta) -> int:
+    """The seq from which on no row is before this time. The server adds the margin: its years go further than ours."""
+    seq: int | None = await tx.fetchval(_FIND_SEQ.format(**log._asdict()), account_id, time, margin)
     return max(seq or 0, FIRST_SEQ)
