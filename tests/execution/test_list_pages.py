@@ -211,7 +211,7 @@ async def test_a_cursor_belongs_to_its_filters(list_platform: ApiOnlyPlatform, h
             answer = list_platform.get(history.account, path, limit=5, next_cursor=cursor, **other)
             expected = (200, None) if other == query else (400, "invalid_cursor")
             assert (answer.status_code, answer.json().get("code")) == expected, (query, other)
-    same = {"created_after": "2026-03-02T01:00:00.000000000+01:00"}
+    same: Query = {"created_after": "2026-03-02T01:00:00.000000000+01:00"}
     cursor = list_platform.read(history.account, path, limit=2, **day)["next_cursor"]
     assert list_platform.get(history.account, path, next_cursor=cursor, **same).status_code == 200
 
