@@ -2,6 +2,7 @@
 
 import re
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -33,6 +34,8 @@ class Lists:
             assert answer.status_code == 200, answer.text
         for n in range(2):
             self._post("/v1/api-keys", {"name": f"list {n}", "environment": "paper", "permissions": []})
+            path = f"/v1/reference-prices/{SYMBOLS[n]}"
+            assert self._client.put(path, json={"price": "5"}, headers=key).status_code == 200
         one = f"/v1/accounts/{made}"
         self.paths = {
             "/v1/accounts": "/v1/accounts",
@@ -43,6 +46,7 @@ class Lists:
             "/v1/controls/accounts/{account_id}/symbols": f"/v1/controls/accounts/{made}/symbols",
             "/v1/api-keys": "/v1/api-keys",
             "/v1/brokers": "/v1/brokers",
+            "/v1/reference-prices": "/v1/reference-prices?environment=paper",
         }
 
     def _post(self, path: str, body: Any) -> Any:
@@ -51,7 +55,8 @@ class Lists:
         return answer.json()
 
     def get(self, path: str, **query: Any) -> Any:
-        return self._client.get(path, params=query, headers=self._headers)
+        path, _, needed = path.partition("?")
+        return self._client.get(path, params=dict(parse_qsl(needed)) | query, headers=self._headers)
 
     def walk(self, path: str, **query: Any) -> list[Any]:
         found: list[Any] = []

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import msgspec
 
 from trading_intents.clock import rfc3339
-from trading_intents.errors import Forbidden, InvalidCursor, LimitReached, NotFound, ValidationFailed, either
+from trading_intents.errors import Forbidden, LimitReached, NotFound, ValidationFailed, either
 from trading_intents.identity.access import Gate, caller_of
 from trading_intents.identity.model import ApiKeyPrincipal
 from trading_intents.prices import model
@@ -46,10 +46,8 @@ class PriceHandlers:
 
     async def listing(self, request: Request) -> Answer:
         environment, organization_id = _asked_environment(request), caller_of(request).organization_id
-        page = read_page(request, f"reference_prices:{organization_id}:{environment}")
-        if page.after is not None and parse_symbol(page.after) != page.after:
-            raise InvalidCursor
-        found = await self.prices.list(organization_id, environment, page.after or "", page.limit)
+        page = read_page(request, f"reference_prices:{organization_id}:{environment}", parse_symbol)
+        found = await self.prices.list(organization_id, environment, page)
         cursor = None if found.more_after is None else make_cursor(page.list_name, found.more_after)
         return answer_json(Listing([_show(price) for price in found.prices], cursor))
 

@@ -9,6 +9,7 @@ from trading_intents.ids import OrganizationId
 from trading_intents.prices import store
 from trading_intents.prices.model import PriceKey, PriceRules, PriceSource, ReferencePrice
 from trading_intents.storage.database import Pool
+from trading_intents.storage.pages import PageRequest
 from trading_intents.trading import Environment, Symbol
 
 MAX_SYMBOLS = 10_000  # of an organization and environment; trades add further ones
@@ -49,14 +50,12 @@ class ReferencePrices:
             raise NotFound("no reference price of the symbol is known")
         return found
 
-    async def list(
-        self, organization_id: OrganizationId, environment: Environment, after: str, limit: int
-    ) -> FoundPrices:
+    async def list(self, organization_id: OrganizationId, environment: Environment, page: PageRequest) -> FoundPrices:
         """By symbol; those whose price is too old are left out, so that a page may be short and have a next one."""
-        async with self._pool.transaction([organization_id], read_only=True, plans="by_key") as tx:
-            symbols = await store.list_symbols(tx, organization_id, environment, after, limit + 1)
-            keys = [PriceKey(organization_id, environment, symbol) for symbol in symbols[:limit]]
+        async with self._pool.transaction([organization_id], read_only=True, plans="in_order") as tx:
+            symbols = await store.list_symbols(tx, organization_id, environment, page)
+            keys = [PriceKey(organization_id, environment, symbol) for symbol in symbols[: page.limit]]
             known = await store.find_prices(tx, keys)
         picked = [self._rules.pick(known[key]) for key in keys]
-        more = symbols[limit - 1] if len(symbols) > limit else None
+        more = symbols[page.limit - 1] if len(symbols) > page.limit else None
         return FoundPrices([price for price in picked if price is not None], more)

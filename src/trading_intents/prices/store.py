@@ -8,6 +8,7 @@ import msgspec
 
 from trading_intents.prices.model import PriceKey, PriceSource, ReferencePrice, StoredPrices
 from trading_intents.storage.database import Row, Tx, pack_array
+from trading_intents.storage.pages import PageRequest, beyond_cursor, direction_of
 from trading_intents.storage.pipeline import Reply, Statement
 from trading_intents.trading import Environment, Symbol
 
@@ -122,22 +123,21 @@ async def post_price(tx: Tx, key: PriceKey, price: Decimal) -> Row:
     return row
 
 
-async def list_symbols(tx: Tx, organization_id: UUID, environment: Environment, after: str, limit: int) -> list[Symbol]:
+_LIST_SYMBOLS = """
+    (SELECT symbol FROM reference_prices
+     WHERE organization_id = $1 AND environment = $2 {beyond} ORDER BY symbol {direction} LIMIT $3)
+    UNION
+    (SELECT symbol FROM paper_symbols
+     WHERE organization_id = $1 AND $2 = 'paper' {beyond} ORDER BY symbol {direction} LIMIT $3)
+    ORDER BY symbol {direction} LIMIT $3
+"""
+
+
+async def list_symbols(tx: Tx, organization_id: UUID, environment: Environment, page: PageRequest) -> list[Symbol]:
     """Symbols of which a price is stored, or on paper a quote was posted, in their order."""
-    rows = await tx.fetch(
-        """
-        (SELECT symbol FROM reference_prices
-         WHERE organization_id = $1 AND environment = $2 AND symbol > $3 ORDER BY symbol LIMIT $4)
-        UNION
-        (SELECT symbol FROM paper_symbols
-         WHERE organization_id = $1 AND $2 = 'paper' AND symbol > $3 ORDER BY symbol LIMIT $4)
-        ORDER BY symbol LIMIT $4
-        """,
-        organization_id,
-        environment,
-        after,
-        limit,
-    )
+    beyond, after = beyond_cursor(page, "symbol", 4)
+    query = _LIST_SYMBOLS.format(beyond=beyond, direction=direction_of(page))
+    rows = await tx.fetch(query, organization_id, environment, page.limit + 1, *after)
     return [Symbol(row["symbol"]) for row in rows]
 
 
