@@ -6,6 +6,7 @@ Run it alone on the machine: `python bench/grow.py`. Exit code 1 when a bar is m
 import asyncio
 import http.client
 import json
+import os
 import random
 import statistics
 import sys
@@ -37,13 +38,14 @@ from trading_intents.storage.embedded.cluster import DATABASE, OWNER, WORKER_LOG
 from trading_intents.telemetry import Metrics
 from trading_intents.web.paging import make_cursor
 
-SMALL_ACTIONS, LARGE_ACTIONS = 1_000, 1_000_000
+SMALL_ACTIONS = 1_000
+LARGE_ACTIONS = int(os.environ.get("GROW_ACTIONS", "1000000"))
 HISTORY = timedelta(days=30)
 SYMBOLS = 50
 CHUNK_ACTIONS = 50_000
 ROUNDS = 3
 REQUESTS = 200
-PAGE = 100
+PAGE, NEWEST = 100, 50
 ACTION_COLUMNS = (
     "account_id",
     "seq",
@@ -186,10 +188,19 @@ def open_accounts(bench: Bench) -> tuple[dict[str, str], list[Account]]:
 
 def work_of(account: Account) -> dict[str, str]:
     intents = f"/v1/accounts/{account.id}/intents"
+    orders = f"/v1/accounts/{account.id}/orders"
     near_end = make_cursor(f"actions:{account.id}", str(account.actions * 9 // 10))
+    # An equal share of both histories, so that pages are full in both.
+    now = datetime.now(UTC)
+    times = f"created_after={rfc3339(now - HISTORY * 0.6)}&created_before={rfc3339(now - HISTORY * 0.2)}"
     return {
         "list, first page": f"{intents}?limit={PAGE}",
         "list, at nine tenths": f"{intents}?limit={PAGE}&next_cursor={near_end}",
+        "list, newest page": f"{intents}?limit={NEWEST}&order=desc",
+        "list, within times": f"{intents}?limit={NEWEST}&order=desc&{times}",
+        "list, newest orders": f"{orders}?limit={NEWEST}&order=desc",
+        "list, filled orders": f"{orders}?limit={NEWEST}&order=desc&status=FILLED&{times}",
+        "list, orders of two statuses": f"{orders}?limit={NEWEST}&status=FILLED,REJECTED&{times}",
     } | {f"stats, {window}": f"{intents}/stats?time_window={window}" for window in Window}
 
 
