@@ -212,6 +212,7 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     controls, read_controls, write_controls = ControlsService(pool), gates["read_controls"], gates["write_controls"]
     price_rules = PriceRules(settings.paper_seed, settings.reference_price_max_age_seconds)
     read_accounts, reference_prices = gates["read_accounts"], ReferencePrices(pool, price_rules)
+    quotes = Quotes(pool, signals, settings.paper_seed)
     routes = (
         *key_routes(gates, ApiKeys(pool, make_id, callers)),
         *organization_routes(gates["organization_by_provider"], Organizations(pool, name)),
@@ -224,11 +225,11 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
         *switch_routes(read_controls, write_controls, gates["write_organization_control"], controls),
         *symbol_routes(read_controls, write_controls, controls, read_zones()),
         *halt_routes(gates, Halts(pool, make_id, signals, infra.log)),
-        *quote_routes(gates["paper_quotes"], organization_of, Quotes(pool, signals)),
+        *quote_routes(gates["read_paper_quotes"], gates["paper_quotes"], organization_of, quotes),
         *price_routes(read_accounts, gates["write_reference_prices"], reference_prices),
         submit_route(gates["submit_intent"], callers, accounts, writer, limits),
         *intent_routes(gates["read_intents"], accounts, Intents(pool)),
-        *order_routes(gates["read_intents"], accounts, Orders(pool)),
+        *order_routes(gates["read_intents"], accounts, Orders(pool, price_rules)),
     )
     hub = Hub(stream, settings.max_streams, infra.clock, infra.metrics, infra.log)
     retained = {EventType.BROKER_ORDER: retained_orders, EventType.BROKER_POSITION: retained_positions}

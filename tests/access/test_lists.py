@@ -32,6 +32,10 @@ class Lists:
             path = f"/v1/controls/accounts/{made}/symbols/{symbol.replace('/', '%2F')}"
             answer = self._client.put(path, json={"manually_disabled": True}, headers=self._headers)
             assert answer.status_code == 200, answer.text
+        for symbol in ("LIST1", "LIST2", "LIST3"):
+            quote = {"bid": "1", "ask": "2", "bid_size": "1", "ask_size": "1"}
+            answer = self._client.put(f"/v1/paper/quotes/{symbol}", json=quote, headers=self._headers)
+            assert answer.status_code == 200, answer.text
         for n in range(2):
             self._post("/v1/api-keys", {"name": f"list {n}", "environment": "paper", "permissions": []})
             path = f"/v1/reference-prices/{SYMBOLS[n]}"
@@ -46,6 +50,7 @@ class Lists:
             "/v1/controls/accounts/{account_id}/symbols": f"/v1/controls/accounts/{made}/symbols",
             "/v1/api-keys": "/v1/api-keys",
             "/v1/brokers": "/v1/brokers",
+            "/v1/paper/quotes": "/v1/paper/quotes",
             "/v1/reference-prices": "/v1/reference-prices?environment=paper",
         }
 

@@ -206,7 +206,7 @@ async def test_a_snapshot_between_a_quote_and_its_fill_loses_nothing(urls: Urls)
         open_signals(urls.login, make_log("critical")) as signals,
     ):
         await in_process.until_true(lambda: up(in_process, execution))
-        quotes = Quotes(in_process.in_process_writer.pool, signals)
+        quotes = Quotes(in_process.in_process_writer.pool, signals, 1)
 
         async def post(ask: str) -> None:
             prices = Prices(bid=D(19), ask=D(ask), bid_size=D(100), ask_size=D(100))

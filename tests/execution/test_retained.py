@@ -16,6 +16,7 @@ from trading_intents.ids import OrganizationId
 from trading_intents.orders import events, service, store
 from trading_intents.orders.events import retained_orders, retained_positions
 from trading_intents.orders.service import OrderFilter, Orders
+from trading_intents.prices.model import PriceRules
 from trading_intents.storage.database import Database
 from trading_intents.stream.model import Event
 from trading_intents.stream.trading_pb2 import TradingEvent
@@ -109,7 +110,7 @@ async def test_a_rare_filter_reads_a_stretch_of_the_account_at_a_time(
     async with books.database.service.transaction([organization]) as tx:
         account = await find_account(tx, organization, books.accounts[0])
     assert account
-    orders = Orders(books.database.service)
+    orders = Orders(books.database.service, PriceRules(seed=1, max_age_seconds=900))
     walks: list[list[list[int]]] = []
     for is_descending in (False, True):
         after: int | None = None

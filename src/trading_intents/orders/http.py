@@ -14,8 +14,9 @@ from trading_intents.ids import ID_RULE, parse_id
 from trading_intents.orders import model
 from trading_intents.orders.events import day_of, maybe_text
 from trading_intents.orders.executions import TradeFlag
-from trading_intents.orders.positions import position_from_row
-from trading_intents.orders.service import OrderFilter, Orders
+from trading_intents.orders.positions import NetPosition, position_from_row
+from trading_intents.orders.service import OrderFilter, Orders, PricedPosition
+from trading_intents.prices.model import ReferencePrice
 from trading_intents.storage.database import Row
 from trading_intents.trading import (
     SYMBOL_RULE,
@@ -119,6 +120,10 @@ class Position(msgspec.Struct):
     opening_quantity: str
     broker_quantity: str | None
     differs: bool
+    market_price: str | None
+    market_price_at: str | None
+    market_value: str | None
+    unrealized_pnl: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +158,7 @@ class OrderHandlers:
         account = await self._find(request)
         page = read_page(request, f"positions:{account.id}")
         rows = await self.orders.positions(account, page)
-        return answer_json(page.answer(rows, lambda row: str(row["symbol"]), _position))
+        return answer_json(page.answer(rows, lambda each: str(each.row["symbol"]), _position))
 
 
 def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route, ...]:
@@ -311,7 +316,8 @@ def _trade(row: Row) -> Trade:
     )
 
 
-def _position(row: Row) -> Position:
+def _position(priced: PricedPosition) -> Position:
+    row = priced.row
     position = position_from_row(row)
     return Position(
         row["symbol"],
@@ -323,4 +329,12 @@ def _position(row: Row) -> Position:
         amount_text(position.opening_quantity),
         maybe_text(row["broker_quantity"]),
         row["differs"],
+        *_market(position, priced.price),
     )
+
+
+def _market(position: NetPosition, price: ReferencePrice | None) -> tuple[str | None, ...]:
+    if price is None:
+        return None, None, None, None
+    value, unrealized = position.market_value(price.price), position.unrealized_pnl(price.price)
+    return amount_text(price.price), rfc3339(price.as_of), amount_text(value), maybe_text(unrealized)

@@ -47,6 +47,17 @@ class NetPosition(FrozenStruct, frozen=True):
             return None
         return quotient(self.open_cost, self.quantity) if self.quantity else ZERO
 
+    def market_value(self, price: Decimal) -> Decimal:
+        with exact():
+            return self.quantity * price
+
+    def unrealized_pnl(self, price: Decimal) -> Decimal | None:
+        """None while the cost of a part is not known."""
+        if self.uncosted_quantity:
+            return None
+        with exact():
+            return self.quantity * price - self.open_cost
+
     def daily_pnl(self, today: date) -> Decimal:
         """Realized since 00:00 UTC of `today`."""
         return self.day_pnl if self.day == today else ZERO

@@ -5,12 +5,16 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from trading_intents.accounts.model import Account
+from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
 from trading_intents.clock import TimeRange
 from trading_intents.errors import NotFound
 from trading_intents.orders import store
 from trading_intents.orders.model import OrderState, OrderStatus, state_of
+from trading_intents.prices import store as prices_store
+from trading_intents.prices.model import PriceKey, PriceRules, ReferencePrice
 from trading_intents.storage.database import Pool, Row
 from trading_intents.storage.pages import PageRequest, SeqRange, find_range
+from trading_intents.trading import Symbol
 
 # Orders of a symbol are looked for among this many of the account's actions at a time: a page may then hold fewer rows
 # than asked for, or none, and still have a next one.
@@ -57,9 +61,15 @@ class FoundOrders:
     more_after: int | None  # where the next page begins; None: there is none
 
 
+@dataclass(frozen=True, slots=True)
+class PricedPosition:
+    row: Row
+    price: ReferencePrice | None
+
+
 class Orders:
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, pool: Pool, price_rules: PriceRules) -> None:
+        self._pool, self._price_rules = pool, price_rules
 
     async def list(self, account: Account, wanted: OrderFilter, page: PageRequest) -> FoundOrders:
         conditions = store.OrderConditions(*wanted.created, wanted.symbol, wanted.intent_id, wanted.client_reference_id)
@@ -86,9 +96,19 @@ class Orders:
         async with self._pool.transaction([account.organization_id], read_only=True, plans="in_order") as tx:
             return await store.list_trades(tx, account.id, times, page)
 
-    async def positions(self, account: Account, page: PageRequest) -> Sequence[Row]:
+    async def positions(self, account: Account, page: PageRequest) -> Sequence[PricedPosition]:
+        """Each with its symbol's reference price, where one is known. Only paper broker accounts have the walk."""
         async with self._pool.transaction([account.organization_id], read_only=True, plans="in_order") as tx:
-            return await store.list_positions(tx, account.id, page)
+            rows = await store.list_positions(tx, account.id, page)
+            keys = [_price_key(account, row) for row in rows]
+            known = await prices_store.find_prices(tx, keys)
+        has_walk = account.broker == PAPER.name
+        prices = [self._price_rules.pick(known[key], has_walk=has_walk) for key in keys]
+        return [PricedPosition(row, price) for row, price in zip(rows, prices, strict=True)]
+
+
+def _price_key(account: Account, row: Row) -> PriceKey:
+    return PriceKey(account.organization_id, account.environment, Symbol(row["symbol"]))
 
 
 def _first_part(seqs: SeqRange, is_descending: bool) -> SeqRange:

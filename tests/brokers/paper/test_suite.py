@@ -47,7 +47,9 @@ class PaperStage:
 
     async def quote(self, bid: Decimal, ask: Decimal, size: Decimal) -> None:
         prices = Prices(bid=bid, ask=ask, bid_size=size, ask_size=size)
-        await Quotes(self.venue.database.service, self.venue.signals).post(self.venue.organization, self.symbol, prices)
+        await Quotes(self.venue.database.service, self.venue.signals, 1).post(
+            self.venue.organization, self.symbol, prices
+        )
 
     async def fault(self, fault: StageFault) -> None:
         await self.venue.fault(self.account, FAULTS[fault], remaining=1)

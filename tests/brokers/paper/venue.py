@@ -139,7 +139,9 @@ class Venue:
         bid, ask, *trade = ([Decimal(number) for number in part.split("x")] for part in text.split())
         last = [*trade[0], None][:2] if trade else (None, None)
         prices = Prices(bid=bid[0], bid_size=bid[1], ask=ask[0], ask_size=ask[1], last=last[0], last_size=last[1])
-        return await Quotes(self.database.service, self.signals).post(organization or self.organization, symbol, prices)
+        return await Quotes(self.database.service, self.signals, 1).post(
+            organization or self.organization, symbol, prices
+        )
 
     async def fault(self, account_id: UUID, kind: str, **fields: Any) -> None:
         await self.owner.execute("DELETE FROM paper_faults WHERE account_id = $1", account_id)

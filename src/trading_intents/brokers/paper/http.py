@@ -4,13 +4,15 @@ from collections.abc import Callable
 
 import msgspec
 
+from trading_intents.brokers.paper.model import Quote, Source
 from trading_intents.brokers.paper.quotes import Posted, Prices, Quotes
 from trading_intents.clock import rfc3339
-from trading_intents.errors import LimitReached, ValidationFailed
+from trading_intents.errors import LimitReached, NotFound, ValidationFailed
 from trading_intents.ids import OrganizationId
 from trading_intents.trading import SYMBOL_RULE, amount_text, parse_symbol
 from trading_intents.web.amount_fields import Amount, read_amount, read_body
 from trading_intents.web.limits import Bucket
+from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import Operation, Policy, Route, Tag
 
@@ -39,9 +41,35 @@ class PaperQuote(msgspec.Struct):
     version: int
 
 
+class PresentQuote(msgspec.Struct):
+    """As the caller's organization sees it: the last that it posted, or the walk's."""
+
+    symbol: str
+    bid: str
+    ask: str
+    bid_size: str
+    ask_size: str
+    last: str | None
+    last_size: str | None
+    source: Source
+    as_of: str
+
+
 def quote_routes(
-    policy: Policy, organization_of: Callable[[Request], OrganizationId], quotes: Quotes
+    read: Policy, write: Policy, organization_of: Callable[[Request], OrganizationId], quotes: Quotes
 ) -> tuple[Route, ...]:
+    async def listing(request: Request) -> Answer:
+        organization_id = organization_of(request)
+        page = read_page(request, f"paper_quotes:{organization_id}", parse_symbol)
+        found = await quotes.list(organization_id, page)
+        return answer_json(page.answer(found, lambda each: each[0], lambda each: _show_present(*each)))
+
+    async def one(request: Request) -> Answer:
+        symbol = parse_symbol(request.params["symbol"])
+        if symbol is None:
+            raise NotFound("no such symbol")
+        return answer_json(_show_present(symbol, await quotes.find(organization_of(request), symbol)))
+
     async def put(request: Request) -> Answer:
         organization_id = organization_of(request)
         symbol = parse_symbol(request.params["symbol"])
@@ -52,9 +80,31 @@ def quote_routes(
 
     return (
         Route(
+            "GET",
+            "/v1/paper/quotes",
+            read,
+            listing,
+            "List the quotes that the organization posted last, by symbol.",
+            operation=Operation("list_paper_quotes", Tag.PAPER),
+            answer=Listing[PresentQuote],
+            bucket=Bucket.READS,
+            parameters=PAGE_PARAMETERS,
+        ),
+        Route(
+            "GET",
+            "/v1/paper/quotes/{symbol}",
+            read,
+            one,
+            "Read a symbol's present quote: posted, or the walk's.",
+            operation=Operation("get_paper_quote", Tag.PAPER),
+            answer=PresentQuote,
+            bucket=Bucket.READS,
+            errors=(NotFound,),
+        ),
+        Route(
             "PUT",
             "/v1/paper/quotes/{symbol}",
-            policy,
+            write,
             put,
             "Post a quote for the organization's paper accounts.",
             operation=Operation("post_paper_quote", Tag.PAPER),
@@ -96,4 +146,18 @@ def _show(organization_id: str, posted: Posted) -> PaperQuote:
         last_size=None if prices.last_size is None else amount_text(prices.last_size),
         updated_at=rfc3339(posted.posted_at),
         version=posted.number,
+    )
+
+
+def _show_present(symbol: str, quote: Quote) -> PresentQuote:
+    return PresentQuote(
+        symbol=symbol,
+        bid=amount_text(quote.bid),
+        ask=amount_text(quote.ask),
+        bid_size=amount_text(quote.bid_size),
+        ask_size=amount_text(quote.ask_size),
+        last=None if quote.last is None else amount_text(quote.last),
+        last_size=None if quote.last_size is None else amount_text(quote.last_size),
+        source=quote.source,
+        as_of=rfc3339(quote.at),
     )

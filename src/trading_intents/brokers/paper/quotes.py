@@ -1,13 +1,18 @@
-"""Quotes that an organization posts for its own paper accounts: from the first on, the symbol has no other prices."""
+"""Quotes that an organization posts for its own paper accounts, from the first on the only prices of the symbol; and
+the present quotes, as the organization sees them."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from decimal import Decimal
 
 from trading_intents.brokers.paper import store
+from trading_intents.brokers.paper.model import Quote
+from trading_intents.brokers.paper.prices import tick_number, walk_quote
 from trading_intents.errors import LimitReached
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Pool
+from trading_intents.storage.pages import PageRequest
 from trading_intents.storage.signals import Signals
 from trading_intents.trading import Symbol
 
@@ -40,8 +45,8 @@ class Posted:
 
 
 class Quotes:
-    def __init__(self, pool: Pool, signals: Signals) -> None:
-        self._pool, self._signals = pool, signals
+    def __init__(self, pool: Pool, signals: Signals, seed: int) -> None:
+        self._pool, self._signals, self._seed = pool, signals, seed
 
     async def post(self, organization_id: OrganizationId, symbol: Symbol, prices: Prices) -> Posted:
         async with self._pool.transaction([organization_id]) as tx:
@@ -55,3 +60,15 @@ class Quotes:
                 await store.delete_quotes(tx, organization_id, symbol, number - QUOTES_KEPT)
         self._signals.notify(channel(organization_id))
         return Posted(symbol, prices, number, posted_at)
+
+    async def find(self, organization_id: OrganizationId, symbol: Symbol) -> Quote:
+        """The last one posted, however old, or the walk's of this moment."""
+        async with self._pool.transaction([organization_id], read_only=True, plans="by_key") as tx:
+            posted = await store.find_last_quote(tx, organization_id, symbol)
+            now = await store.read_now(tx)
+        return posted or walk_quote(self._seed, symbol, tick_number(now))
+
+    async def list(self, organization_id: OrganizationId, page: PageRequest) -> Sequence[tuple[Symbol, Quote]]:
+        """The last ones posted, by symbol. The walk has a quote of every symbol that there can be: it is left out."""
+        async with self._pool.transaction([organization_id], read_only=True, plans="by_key") as tx:
+            return await store.list_last_quotes(tx, organization_id, page)

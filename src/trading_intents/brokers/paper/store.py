@@ -11,6 +11,7 @@ import msgspec
 from trading_intents.brokers.paper.model import PaperOrder, PaperOrderStatus, PaperTerms, Quote, Source
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.pages import PageRequest, fetch_page
 from trading_intents.storage.pipeline import Statement
 from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
 
@@ -227,6 +228,28 @@ async def list_new_quotes(tx: Tx, organization_id: UUID, seen: Mapping[Symbol, i
     for row in rows:
         found.setdefault(Symbol(row["symbol"]), []).append(quote_of(row))
     return found
+
+
+async def find_last_quote(tx: Tx, organization_id: UUID, symbol: Symbol) -> Quote | None:
+    row = await tx.fetchrow(
+        "SELECT * FROM paper_quotes WHERE organization_id = $1 AND symbol = $2 ORDER BY number DESC LIMIT 1",
+        organization_id,
+        symbol,
+    )
+    return None if row is None else quote_of(row)
+
+
+async def list_last_quotes(tx: Tx, organization_id: UUID, page: PageRequest) -> list[tuple[Symbol, Quote]]:
+    query = """
+        SELECT q.* FROM paper_symbols s
+        CROSS JOIN LATERAL (
+            SELECT * FROM paper_quotes
+            WHERE organization_id = s.organization_id AND symbol = s.symbol AND number = s.number LIMIT 1
+        ) AS q
+        WHERE s.organization_id = $1
+    """
+    rows = await fetch_page(tx, query, "s.symbol", page, organization_id)
+    return [(Symbol(row["symbol"]), quote_of(row)) for row in rows]
 
 
 async def next_quote_number(tx: Tx, organization_id: UUID, symbol: Symbol) -> int:

@@ -66,6 +66,9 @@ VALUES: Mapping[str, Any] = {
     "limit_price": "187.5",
     "manual_reason": "earnings tonight",
     "manually_disabled": True,
+    "market_price": "188",
+    "market_price_at": _TIME,
+    "market_value": "1880",
     "name": "momentum",
     "next_cursor": None,
     "notional": "1874.2",
@@ -107,6 +110,7 @@ VALUES: Mapping[str, Any] = {
     "trading_start": "09:30:00",
     "triggered": [],
     "type": "/docs#validation_failed",
+    "unrealized_pnl": "5.8",
 }
 
 
