@@ -17,6 +17,8 @@ from trading_intents.accounts.http import account_routes, broker_routes, credent
 from trading_intents.accounts.jobs import account_handlers
 from trading_intents.accounts.service import Accounts
 from trading_intents.accounts.vault import Vault, open_vault
+from trading_intents.balances.http import balance_routes
+from trading_intents.balances.service import Balances
 from trading_intents.brokers.paper.http import quote_routes
 from trading_intents.brokers.paper.quotes import Quotes
 from trading_intents.brokers.registry import Registry, installed_brokers
@@ -226,6 +228,7 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
         *symbol_routes(read_controls, write_controls, controls, read_zones()),
         *halt_routes(gates, Halts(pool, make_id, signals, infra.log)),
         *quote_routes(gates["read_paper_quotes"], gates["paper_quotes"], organization_of, quotes),
+        *balance_routes(read_accounts, accounts, Balances(pool)),
         *price_routes(read_accounts, gates["write_reference_prices"], reference_prices),
         submit_route(gates["submit_intent"], callers, accounts, writer, limits),
         *intent_routes(gates["read_intents"], accounts, Intents(pool)),

@@ -141,6 +141,7 @@ class Books:
             "trades",
             "positions",
             "reference_prices",
+            "balances",
             "commands",
             "stats_buckets",
             "stats_entries",

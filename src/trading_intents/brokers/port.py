@@ -118,6 +118,20 @@ def _is_sane(amount: Decimal) -> bool:
     return amount.is_finite() and abs(amount.adjusted()) < MAX_DIGITS and len(amount.as_tuple().digits) <= MAX_DIGITS
 
 
+class BrokerBalance(FrozenStruct, frozen=True, kw_only=True):
+    """An account's money, as the broker told it. None means not told, never zero."""
+
+    currency: str | None = None
+    cash: Decimal | None = None
+    buying_power: Decimal | None = None
+    equity: Decimal | None = None  # cash and the value of the positions; None while one of these has no price
+    as_of: datetime  # by the venue's clock, else when it was told
+
+    def __post_init__(self) -> None:
+        amounts = (self.cash, self.buying_power, self.equity)
+        assert all(amount is None or _is_sane(amount) for amount in amounts), "a number that no venue means"
+
+
 @dataclass(frozen=True, slots=True)
 class StreamGap:
     """Events may be missing before the next one: reconcile."""
@@ -168,6 +182,7 @@ class AccountSnapshot:
     executions: tuple[BrokerEvent, ...]
     # All of them, as of the executions told: a symbol that is left out is none. None: the broker tells none.
     positions: tuple[BrokerEvent, ...] | None
+    balance: BrokerBalance | None = None  # None: the broker tells none
 
 
 class LookupKind(StrEnum):
@@ -209,6 +224,7 @@ class Capabilities:
     unique_order_ids: bool = False  # refuses a used client order id for ever, that of a finished order too
     event_replay: bool = False  # the stream itself repeats what was missed
     requests_per_minute: int | None = None  # that a credential may make; None: any
+    tells_balances: bool = False  # in snapshots, and by the stream where it can
     calls_at_once: int = 10  # commands of one session that may be on their way together
 
 
@@ -236,8 +252,9 @@ class BrokerAdapter(Protocol):
         """Absent only when the broker said so; every doubt is LookupUnknown."""
         ...
 
-    def events(self) -> AsyncIterator[BrokerEvent | StreamGap]:
-        """Ends when the link does. Never drops an event in silence: a StreamGap says so."""
+    def events(self) -> AsyncIterator[BrokerEvent | BrokerBalance | StreamGap]:
+        """Ends when the link does. Never drops an event in silence: a StreamGap says so. A balance is told after what
+        changed it, as often as the venue tells it."""
         ...
 
     async def snapshot(self, since: datetime) -> AccountSnapshot:

@@ -2,15 +2,17 @@
 Pure: no I/O."""
 
 from collections.abc import Iterable
+from datetime import datetime
 from hashlib import blake2b
 from typing import Any
 
 from msgspec.structs import replace
 
-from trading_intents.brokers.port import BrokerEvent, EventKind
+from trading_intents.brokers.port import BrokerBalance, BrokerEvent, EventKind
 from trading_intents.trading import parse_symbol
 
 MAX_TEXT_CHARACTERS = 500
+MAX_CURRENCY_CHARACTERS = 16
 _DIGEST_BYTES = 16
 _IDS = ("dedupe_key", "client_order_id", "broker_order_id", "replaces", "exec_id")
 
@@ -25,6 +27,12 @@ def sanitize(events: Iterable[BrokerEvent]) -> tuple[list[BrokerEvent], tuple[st
         else:
             legible.append(clean)
     return legible, tuple(left_out)
+
+
+def sanitize_balance(balance: BrokerBalance, now: datetime) -> BrokerBalance:
+    """Never of the future, whatever the venue's clock says."""
+    currency = balance.currency and sanitize_text(balance.currency)[:MAX_CURRENCY_CHARACTERS]
+    return replace(balance, currency=currency, as_of=min(balance.as_of, now))
 
 
 def sanitize_id(text: str) -> str:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from trading_intents.brokers.port import BrokerEvent
+from trading_intents.brokers.port import BrokerBalance, BrokerEvent
 from trading_intents.clock import Wakeup
 from trading_intents.errors import Unavailable
 from trading_intents.execution import store
@@ -45,6 +45,7 @@ class RecorderEntry(FrozenStruct, frozen=True):
     account_ref: AccountRef
     events: tuple[BrokerEvent, ...] = ()
     own: tuple[PlatformFact, ...] = ()
+    balance: BrokerBalance | None = None
     row: ClaimedRow | None = None
     failed_attempt: FailedAttempt | None = None
     client_order_id: str = ""  # of the row's command
@@ -211,6 +212,7 @@ def _recordings(entries: Sequence[RecorderEntry]) -> list[AccountRecording]:
             [event for entry in part for event in entry.events],
             [fact for entry in part for fact in entry.own],
             frozenset(entry.row.order_key for entry in part if entry.row and entry.failed_attempt),
+            next((entry.balance for entry in reversed(part) if entry.balance), None),
         )
         for part in by_account.values()
     ]

@@ -20,6 +20,7 @@ from trading_intents.testing.broker_suite import (
     offers,
     refuses_used_ids,
     replaces,
+    tells_balances,
     total,
 )
 from trading_intents.testing.session_cards import (
@@ -28,6 +29,7 @@ from trading_intents.testing.session_cards import (
     goes_on_after_a_restart,
     opens_again,
     survives_a_lost_answer,
+    tells_balance,
     tells_of_a_broken_link,
     tells_what_happened_meanwhile,
 )
@@ -355,6 +357,7 @@ CARDS = (
     Card(61, "a snapshot tells positions, if any", tells_positions, offers(_K.MARKET)),
     Card(62, "what happened while the link was away is told", tells_what_happened_meanwhile, offers(_K.LIMIT)),
     Card(63, "after a restart no key comes again, and nothing is forgotten", goes_on_after_a_restart, offers(_K.LIMIT)),
+    Card(64, "a snapshot tells the balance, which moves with the fills", tells_balance, tells_balances),
     Card(70, "a lost answer is unknown", survives_a_lost_answer, offers(_K.LIMIT), StageFault.DROP_ANSWER),
     Card(71, "a lost command is unknown", doubts_a_lost_command, offers(_K.LIMIT), StageFault.LOSE_COMMAND),
     Card(72, "a broken link ends the stream, or tells of a gap", tells_of_a_broken_link, fault=StageFault.BREAK_LINK),

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from trading_intents.brokers.port import (
     BrokerAdapter,
+    BrokerBalance,
     BrokerEvent,
     Capabilities,
     CommandResult,
@@ -100,6 +101,7 @@ class CardRun:
     broker: BrokerAdapter
     received: list[BrokerEvent] = field(default_factory=list)
     gaps: list[StreamGap] = field(default_factory=list)
+    balances: list[BrokerBalance] = field(default_factory=list)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _following: "asyncio.Task[None] | None" = None
 
@@ -126,6 +128,8 @@ class CardRun:
         async for event in self.broker.events():
             if isinstance(event, StreamGap):
                 self.gaps.append(event)
+            elif isinstance(event, BrokerBalance):
+                self.balances.append(event)
             else:
                 self.received.append(event)
             self._news.set()
@@ -304,6 +308,10 @@ def looks_up_for_ever(capabilities: Capabilities) -> bool:
 
 def looks_up_replaces(capabilities: Capabilities) -> bool:
     return looks_up(capabilities) and replaces(capabilities)
+
+
+def tells_balances(capabilities: Capabilities) -> bool:
+    return capabilities.tells_balances and offers(OrderKind.MARKET)(capabilities)
 
 
 def refuses_used_ids(capabilities: Capabilities) -> bool:

@@ -14,6 +14,7 @@ from trading_intents.brokers.port import (
     Absent,
     AccountSnapshot,
     AuthFailed,
+    BrokerBalance,
     BrokerEvent,
     BrokerUnavailable,
     Capabilities,
@@ -108,6 +109,7 @@ class FakeVenue:
         self.answers_lookups.set()
         self.snapshots = self.failed_snapshots = 0
         self.positions: tuple[BrokerEvent, ...] | None = None  # as snapshots tell them
+        self.balance: BrokerBalance | None = None  # likewise
         self.contexts: list[IntegrationContext] = []
         self.lost: dict[str, OrderTicket] = {}  # commands that never arrived, by client order id
         self._count = 0
@@ -145,6 +147,11 @@ class FakeVenue:
         for link in self.links:
             link.end()
         self.links.clear()
+
+    def tell_balance(self, balance: BrokerBalance) -> None:
+        self.balance = balance
+        for link in self.links:
+            link.received.put_nowait(balance)
 
     def leave_gap(self) -> None:
         for link in self.links:
@@ -198,7 +205,7 @@ class VenueLink:
     def __init__(self, venue: FakeVenue, account_id: UUID) -> None:
         self._venue, self.account_id = venue, account_id
         self.name, self.capabilities = venue.capabilities.name, venue.capabilities
-        self.received: asyncio.Queue[BrokerEvent | StreamGap | None] = asyncio.Queue()
+        self.received: asyncio.Queue[BrokerEvent | BrokerBalance | StreamGap | None] = asyncio.Queue()
 
     async def open(self) -> None:
         if self._venue.refuses_login:
@@ -224,7 +231,7 @@ class VenueLink:
         order = self._venue.orders.get(client_order_id)
         return _snapshot(order) if order else Absent()
 
-    async def events(self) -> AsyncIterator[BrokerEvent | StreamGap]:
+    async def events(self) -> AsyncIterator[BrokerEvent | BrokerBalance | StreamGap]:
         while (event := await self.received.get()) is not None:
             yield event
 
@@ -237,7 +244,7 @@ class VenueLink:
         orders = {order.number: order for order in mine}.values()
         fills = [event for order in orders for event in order.events if event.kind is EventKind.FILL]
         working = tuple(_snapshot(order) for order in orders if not order.over)
-        return AccountSnapshot(START, working, tuple(fills), self._venue.positions)
+        return AccountSnapshot(START, working, tuple(fills), self._venue.positions, self._venue.balance)
 
     async def close(self) -> None:
         if self in self._venue.links:

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from trading_intents.brokers import port
-from trading_intents.brokers.port import BrokerEvent, Outcome
+from trading_intents.brokers.port import BrokerBalance, BrokerEvent, Outcome
 from trading_intents.testing.broker_suite import CardRun, StageFault, deadline, total
 from trading_intents.trading import OrderSide
 
@@ -74,3 +74,23 @@ async def tells_of_a_broken_link(run: CardRun) -> None:
     await run.stage.fault(StageFault.BREAK_LINK)
     await run.send(run.ticket(OrderSide.BUY, "1", "90"))
     await run.expect_end()
+
+
+async def tells_balance(run: CardRun) -> None:
+    """What is paid for leaves the cash at once; what is held counts in the equity."""
+    before = await _balance(run)
+    assert before.currency
+    await run.quote("100", "100")
+    await run.expect_filled("7", await run.buy("7"))
+    after = await _balance(run)
+    assert before.cash is not None
+    assert after.cash == before.cash - 700
+    if before.equity is not None and after.equity is not None:
+        assert after.equity == before.equity
+    assert after.as_of >= before.as_of
+
+
+async def _balance(run: CardRun) -> BrokerBalance:
+    balance = (await run.broker.snapshot(await run.stage.now() - _DAY)).balance
+    assert balance is not None, "the capabilities say that it tells balances"
+    return balance

@@ -17,6 +17,7 @@ from trading_intents.brokers.paper.model import PaperTerms
 from trading_intents.brokers.paper.quotes import Posted, Prices, Quotes
 from trading_intents.brokers.port import (
     BrokerAccount,
+    BrokerBalance,
     BrokerEvent,
     CommandResult,
     EventKind,
@@ -65,11 +66,15 @@ def said(event: BrokerEvent | StreamGap) -> str:
 @dataclass
 class Link:
     broker: PaperBroker
+    balances: list[BrokerBalance] = field(default_factory=list)
     _events: asyncio.Queue[BrokerEvent | StreamGap | None] = field(default_factory=asyncio.Queue)
 
     async def follow(self) -> None:
         async for event in self.broker.events():
-            self._events.put_nowait(event)
+            if isinstance(event, BrokerBalance):
+                self.balances.append(event)
+            else:
+                self._events.put_nowait(event)
         self._events.put_nowait(None)
 
     async def submit(self, client_order_id: str, text: str, symbol: Symbol = ACME, **more: Any) -> CommandResult:

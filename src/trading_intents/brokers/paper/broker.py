@@ -3,22 +3,25 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from uuid import UUID
+
+from msgspec.structs import replace
 
 from trading_intents.brokers.paper import store
 from trading_intents.brokers.paper.faults import ActiveFaults, FaultKind
 from trading_intents.brokers.paper.matching import OrderBook, PaperEvent
-from trading_intents.brokers.paper.model import CAPABILITIES, PaperOrder, Source
+from trading_intents.brokers.paper.model import CAPABILITIES, PaperAccount, PaperOrder, Source
 from trading_intents.brokers.paper.prices import TICK_MILLIS, tick_number
 from trading_intents.brokers.paper.quotes import channel
 from trading_intents.brokers.paper.venue.batches import PaperVenue
 from trading_intents.brokers.paper.venue.model import AccountBooks, VenueReply, VenueRequest
+from trading_intents.brokers.paper.venue.valuation import Valuation
 from trading_intents.brokers.port import (
     Absent,
     AccountSnapshot,
+    BrokerBalance,
     BrokerEvent,
     BrokerUnavailable,
     CommandResult,
@@ -80,6 +83,8 @@ class PaperBroker:
         self._armed_faults: set[FaultKind] = set()
         self._quiet_until_seconds = 0.0
         self._looked_seconds = self._checked_seconds = self._quotes_seconds = 0.0
+        self._valuation = Valuation(int(context.settings["PAPER_SEED"]))
+        self._balance: BrokerBalance | None = None  # the last one told
 
     async def open(self) -> None:
         try:
@@ -122,12 +127,14 @@ class PaperBroker:
             return LookupUnknown(str(error))
         return _snapshot(*found) if found else Absent()
 
-    async def events(self) -> AsyncIterator[BrokerEvent | StreamGap]:
+    async def events(self) -> AsyncIterator[BrokerEvent | BrokerBalance | StreamGap]:
         while not self._down.is_set():
             self._news.clear()
             batch = await self._take_events()
             for event in batch:
                 yield event
+            if balance := self._changed_balance():
+                yield balance
             if not batch:
                 await self._news.wait()
 
@@ -138,8 +145,9 @@ class PaperBroker:
             async with self._context.database.transaction(read_only=True, isolation="repeatable read") as tx:
                 now, number = await store.read_now(tx), await store.count_events(tx, account_id)
                 working = await store.list_open(tx, account_id)
-                executions = await _events_since(tx, account_id, since)
+                executions = await store.list_events_since(tx, account_id, since)
                 held = await store.list_positions(tx, account_id)
+                totals = await self._value(tx, held)
         except PlatformError as error:
             raise BrokerUnavailable(error.detail) from None
         positions = (
@@ -157,7 +165,27 @@ class PaperBroker:
             open_orders=tuple(_snapshot(order, events) for order, events in working),
             executions=tuple(executions),
             positions=tuple(positions),
+            balance=self._valuation.balance(totals, now),
         )
+
+    async def _value(self, tx: Tx, held: Mapping[Symbol, Decimal]) -> PaperAccount:
+        """Takes positions and quotes anew; gives the account's totals of the same moment."""
+        account = self._context.account
+        totals = await store.read_totals(tx, account.id)
+        quotes = await store.find_last_quotes(tx, account.organization_id, list(held)) if held else {}
+        self._valuation.load(held, quotes, totals.events)
+        return totals
+
+    def _changed_balance(self) -> BrokerBalance | None:
+        """The balance, if it is another one than was told last."""
+        books = self._books
+        if books.totals is None or books.worked_at is None:
+            return None
+        balance = self._valuation.balance(books.totals, books.worked_at)
+        if self._balance is not None and replace(balance, as_of=self._balance.as_of) == self._balance:
+            return None
+        self._balance = balance
+        return balance
 
     async def _send(self, command: str, ticket: OrderTicket, deadline: float) -> CommandResult:
         if self._down.is_set():
@@ -194,6 +222,10 @@ class PaperBroker:
             if FaultKind.DELAY in each:
                 self._quiet_until_seconds = self._context.clock.monotonic() + each.delay_millis / 1000
         self._committed.extend(events)
+        symbols = {each.event.symbol for each in events}
+        self._valuation.update(
+            (book for symbol, book in self._books.books.items() if symbol in symbols), events[-1].place
+        )
         self._news.set()
         self._wakeup.set()  # what rests may be another now, and with it when to look next
 
@@ -292,9 +324,17 @@ class PaperBroker:
             await self._venue.take(VenueRequest(self._books, symbols=frozenset(due)))
 
     async def _check(self) -> None:
-        """What another process did to the account is worked from here on."""
-        async with self._context.database.transaction(read_only=True) as tx:
-            number = await store.count_events(tx, self._context.account.id)
+        """What another process did to the account is worked from here on; positions are valued anew."""
+        account_id = self._context.account.id
+        async with self._context.database.transaction(read_only=True, isolation="repeatable read") as tx:
+            number = await store.count_events(tx, account_id)
+            held = self._valuation.positions_at(number)
+            if held is None:
+                held = await store.list_positions(tx, account_id)
+            if held:
+                await self._value(tx, held)
+                self._books.worked_at = await store.read_now(tx)
+                self._news.set()
         if self._books.totals is None or self._books.totals.events != number:
             await self._venue.take(VenueRequest(self._books))
         if self._books.totals and self._books.totals.events > self._told:
@@ -337,16 +377,6 @@ class PaperBroker:
             else:
                 book.checked_quote = quotes[-1].number
         return due
-
-
-async def _events_since(tx: Tx, account_id: UUID, since: datetime) -> list[BrokerEvent]:
-    found: list[BrokerEvent] = []
-    first = await store.find_first_event(tx, account_id, since)
-    while first is not None:
-        rows = await store.list_events(tx, account_id, first - 1)
-        found += (event for _, event in rows)
-        first = rows[-1][0] + 1 if rows else None
-    return found
 
 
 def _snapshot(order: PaperOrder, events: Sequence[BrokerEvent]) -> OrderSnapshot:

@@ -33,6 +33,7 @@ CAPABILITIES = Capabilities(
     price_ticks=(PriceTick(ZERO, Decimal("0.0001")), PriceTick(Decimal(1), Decimal("0.01"))),
     lookup=LookupKind.DURABLE,
     unique_order_ids=True,
+    tells_balances=True,
     calls_at_once=32,
 )
 PAIR_TICK = Decimal("0.00000001")  # of symbols such as BTC/USD

@@ -1,6 +1,6 @@
 """The paper broker's rows, and what a session reads of them by itself. Never asks another's table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from trading_intents.brokers.paper.model import PaperOrder, PaperOrderStatus, PaperTerms, Quote, Source
+from trading_intents.brokers.paper.model import PaperAccount, PaperOrder, PaperOrderStatus, PaperTerms, Quote, Source
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pages import PageRequest, fetch_page
@@ -165,6 +165,12 @@ async def count_events(tx: Tx, account_id: UUID) -> int:
     return count
 
 
+async def read_totals(tx: Tx, account_id: UUID) -> PaperAccount:
+    row = await tx.fetchrow("SELECT * FROM paper_accounts WHERE account_id = $1", account_id)
+    assert row is not None, "the account is opened first"
+    return PaperAccount(**{name: row[name] for name in PaperAccount.__struct_fields__})
+
+
 async def read_now(tx: Tx) -> datetime:
     now: datetime = await tx.fetchval("SELECT clock_timestamp()")
     return now
@@ -201,6 +207,16 @@ async def list_events(tx: Tx, account_id: UUID, after: int) -> list[tuple[int, B
     return [(row["seq"], _event(row)) for row in rows]
 
 
+async def list_events_since(tx: Tx, account_id: UUID, since: datetime) -> list[BrokerEvent]:
+    found: list[BrokerEvent] = []
+    first = await find_first_event(tx, account_id, since)
+    while first is not None:
+        rows = await list_events(tx, account_id, first - 1)
+        found += (event for _, event in rows)
+        first = rows[-1][0] + 1 if rows else None
+    return found
+
+
 async def find_first_event(tx: Tx, account_id: UUID, since: datetime) -> int | None:
     first: int | None = await tx.fetchval(
         "SELECT min(seq) FROM paper_events WHERE account_id = $1 AND recorded_at >= $2", account_id, since
@@ -228,6 +244,22 @@ async def list_new_quotes(tx: Tx, organization_id: UUID, seen: Mapping[Symbol, i
     for row in rows:
         found.setdefault(Symbol(row["symbol"]), []).append(quote_of(row))
     return found
+
+
+async def find_last_quotes(tx: Tx, organization_id: UUID, symbols: Collection[Symbol]) -> dict[Symbol, Quote]:
+    """Of these symbols, the last quotes that were posted."""
+    rows = await tx.fetch(
+        """
+        SELECT q.* FROM unnest($2::text[]) AS asked (symbol)
+        CROSS JOIN LATERAL (
+            SELECT * FROM paper_quotes
+            WHERE organization_id = $1 AND symbol = asked.symbol ORDER BY number DESC LIMIT 1
+        ) AS q
+        """,
+        organization_id,
+        list(symbols),
+    )
+    return {Symbol(row["symbol"]): quote_of(row) for row in rows}
 
 
 async def find_last_quote(tx: Tx, organization_id: UUID, symbol: Symbol) -> Quote | None:

@@ -2,13 +2,16 @@
 sends a command."""
 
 import asyncio
+import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from trading_intents.accounts.vault import Vault
-from trading_intents.brokers.port import AccountSnapshot, BrokerAdapter, BrokerEvent, StreamGap
+from trading_intents.balances import store as balances_store
+from trading_intents.balances.model import BalancePacer
+from trading_intents.brokers.port import AccountSnapshot, BrokerAdapter, BrokerBalance, BrokerEvent, StreamGap
 from trading_intents.brokers.registry import Registry
 from trading_intents.brokers.sanitizing import sanitize_id
 from trading_intents.clock import Clock
@@ -55,7 +58,7 @@ class SessionDependencies:
     opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_OPENING))
 
 
-_Received = BrokerEvent | StreamGap | Exception | None  # None: the stream has ended
+_Received = BrokerEvent | BrokerBalance | StreamGap | Exception | None  # None: the stream has ended
 
 
 class EventReader:
@@ -75,6 +78,7 @@ class EventReader:
         self._is_unseen, self._on_event, self._on_healthy = is_unseen, on_event, on_healthy
         self._buffer: asyncio.Queue[_Received] = asyncio.Queue(MAX_BUFFERED)
         self._reading: asyncio.Task[None] | None = None
+        self._balances: BalancePacer | None = None  # None: what is recorded was not read yet
 
     def start(self) -> None:
         """Begins to buffer events."""
@@ -88,13 +92,11 @@ class EventReader:
     async def listen(self) -> None:
         """Records buffered events until the stream ends."""
         while True:
-            received = [await self._buffer.get()]
-            self._on_event()
-            while len(received) < MAX_EVENTS and not self._buffer.empty():
-                received.append(self._buffer.get_nowait())
+            received = await self._receive()
             events = tuple(each for each in received if isinstance(each, BrokerEvent) and self._is_unseen(each))
-            if events:
-                await self._write(events)
+            balance = self._due_balance(each for each in received if isinstance(each, BrokerBalance))
+            if events or balance:
+                await self._write(events, balance)
             for each in received:
                 match each:
                     case Exception():
@@ -106,6 +108,23 @@ class EventReader:
                             "broker events possibly missing", account=self._account, reason=each.reason
                         )
                         await self.reconcile()
+
+    async def _receive(self) -> list[_Received]:
+        """Waits for an event, or until a balance that is held back is due; then there may be none."""
+        now_seconds, received = self._dependencies.clock.monotonic(), list[_Received]()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._balances.wait_seconds(now_seconds) if self._balances else None):
+                received.append(await self._buffer.get())
+                self._on_event()
+        while received and len(received) < MAX_EVENTS and not self._buffer.empty():
+            received.append(self._buffer.get_nowait())
+        return received
+
+    def _due_balance(self, told: Iterable[BrokerBalance]) -> BrokerBalance | None:
+        assert self._balances is not None, "the account is reconciled first"
+        for balance in told:
+            self._balances.offer(balance)
+        return self._balances.take(self._dependencies.clock.monotonic())
 
     async def reconcile_open(self) -> None:
         """Reconciles an account with open orders: it finds events that the broker dropped without telling."""
@@ -119,12 +138,17 @@ class EventReader:
         A broker that gives a complete snapshot is healthy. `is_back`: it may have been unreachable until now."""
         async with self._dependencies.pool.transaction(read_only=True) as tx:
             seen_at = await store.read_seen(tx, self._account_ref.account_id)
+            if self._balances is None:
+                self._balances = BalancePacer(await balances_store.find_balance(tx, self._account_ref.account_id))
         async with asyncio.timeout(SNAPSHOT_SECONDS):
             snapshot = await self._broker.snapshot(seen_at - SEEN_MARGIN)
         told = [event for order in snapshot.open_orders for event in order.events]
         await self._write_all([*told, *snapshot.executions])
         # After the executions, which the positions include.
         await self._write_all(await self._open_positions(snapshot))
+        balance = self._due_balance([snapshot.balance] if snapshot.balance else ())
+        if balance:
+            await self._write((), balance)
         clients = [sanitize_id(order.client_order_id) for order in snapshot.open_orders if order.client_order_id]
         numbers = [sanitize_id(order.broker_order_id) for order in snapshot.open_orders]
         async with self._dependencies.pool.transaction() as tx:
@@ -153,11 +177,11 @@ class EventReader:
         for start in range(0, len(events), MAX_EVENTS):
             await self._write(tuple(events[start : start + MAX_EVENTS]))
 
-    async def _write(self, events: tuple[BrokerEvent, ...]) -> None:
+    async def _write(self, events: tuple[BrokerEvent, ...], balance: BrokerBalance | None = None) -> None:
         """Retries while the database is unavailable; an event that cannot be written is left out, with an alert."""
         while True:
             try:
-                await self._dependencies.recorder.write(RecorderEntry(self._account_ref, events))
+                await self._dependencies.recorder.write(RecorderEntry(self._account_ref, events, balance=balance))
                 return
             except PlatformError as error:
                 self._dependencies.log.warning(
@@ -165,13 +189,17 @@ class EventReader:
                 )
                 await asyncio.sleep(WRITE_PAUSE_SECONDS)
             except Exception as error:
-                if len(events) > 1:
-                    for event in events:
-                        await self._write((event,))
+                parts = [*((event,) for event in events), *([()] if balance else ())]
+                if len(parts) > 1:
+                    for part in parts:
+                        await self._write(part, None if part else balance)
                     return
                 self._dependencies.metrics.alert("event_left_out")
                 self._dependencies.log.error(
-                    "broker event left out", account=self._account, kind=events[0].kind, exc_info=error
+                    "broker event left out",
+                    account=self._account,
+                    kind=events[0].kind if events else "BALANCE",
+                    exc_info=error,
                 )
                 return
 

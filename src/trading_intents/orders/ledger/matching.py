@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
-from trading_intents.brokers.port import BrokerEvent, EventKind
-from trading_intents.brokers.sanitizing import sanitize, sanitize_id, sanitize_text
+from trading_intents.balances.model import AccountBalance
+from trading_intents.brokers.port import BrokerBalance, BrokerEvent, EventKind
+from trading_intents.brokers.sanitizing import sanitize, sanitize_balance, sanitize_id, sanitize_text
 from trading_intents.ids import OrganizationId
 from trading_intents.orders.facts import (
     LONG_AGO,
@@ -51,6 +52,7 @@ class AccountRecording(FrozenStruct, frozen=True):
     events: Sequence[BrokerEvent] = ()
     own: Sequence[PlatformFact] = ()
     also_locked: frozenset[UUID] = frozenset()  # orders of which nothing is told
+    balance: BrokerBalance | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class PreparedRecording(FrozenStruct, frozen=True):
     told: Mapping[int, Fact]  # by the event's place
     own: Sequence[tuple[Fact, UUID]]
     also_locked: frozenset[UUID]
+    balance: BrokerBalance | None
 
 
 def prepare(recording: AccountRecording) -> PreparedRecording:
@@ -101,7 +104,16 @@ def prepare(recording: AccountRecording) -> PreparedRecording:
         for place, event in enumerate(events)
         if event.kind is not EventKind.POSITION
     }
-    return PreparedRecording(recording.account_ref, events, left_out, told, own, recording.also_locked)
+    return PreparedRecording(
+        recording.account_ref, events, left_out, told, own, recording.also_locked, recording.balance
+    )
+
+
+def account_balance(account_ref: AccountRef, balance: BrokerBalance | None, now: datetime) -> AccountBalance | None:
+    if balance is None:
+        return None
+    ids = account_ref.account_id, account_ref.organization_id
+    return AccountBalance(*ids, account_ref.environment, account_ref.broker, sanitize_balance(balance, now))
 
 
 def concerned_names(prepared: Sequence[PreparedRecording]) -> ConcernedNames:

@@ -11,6 +11,8 @@ import msgspec
 from msgspec.structs import replace
 
 from trading_intents.amounts import ZERO
+from trading_intents.balances import store as balances_store
+from trading_intents.balances.model import AccountBalance, balance_event
 from trading_intents.brokers.port import BrokerEvent, CommandResult, EventKind
 from trading_intents.clock import Pacer
 from trading_intents.orders.events import day_of, order_event, position_event, trade_event
@@ -40,6 +42,7 @@ from trading_intents.orders.ledger.matching import (
     NewFacts,
     PlatformFact,
     PreparedRecording,
+    account_balance,
     concerned_names,
     find_new_facts,
     prepare,
@@ -106,6 +109,7 @@ class RecordedAccount(FrozenStruct, frozen=True):
     cancelled: frozenset[UUID] = frozenset()  # of those that were locked beside: a CANCEL was asked for
     left_out: tuple[str, ...] = ()  # keys of events that mean nothing
     prices: tuple[ReferencePrice, ...] = ()  # that were told
+    balance: AccountBalance | None = None
     conflicts: tuple[tuple[Fact, UUID | None], ...] = ()  # told under a key or execution id of something else: lost
 
 
@@ -148,6 +152,9 @@ async def _book(tx: StatementRunner, prepared: PreparedRecording, index: LedgerI
     reports = [(place, event) for place, event in enumerate(prepared.events) if event.kind is EventKind.POSITION]
     holdings = await _book_positions(tx, account_ref, index, changes, reports) if changes or reports else []
     events, trade_places = await _collect_events(settled, holdings, pacer)
+    balance = account_balance(account_ref, prepared.balance, index.now)
+    if balance is not None:
+        events.append(balance_event(balance))
     return RecordedAccount(
         account_ref,
         new_facts,
@@ -163,12 +170,13 @@ async def _book(tx: StatementRunner, prepared: PreparedRecording, index: LedgerI
         frozenset(each for each in prepared.also_locked if index.histories[each].row["cancel_requested"]),
         prepared.left_out,
         told_prices(account_ref, changes, (event for _, event in reports), index.now),
+        balance,
         (*new_facts.conflicts, *((fact, each.row["order_id"]) for each in settled for fact in each.conflicts)),
     )
 
 
 def write_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
-    """Writes facts, the commands' broker ids, orders and positions of all accounts."""
+    """Writes facts, the commands' broker ids, orders, positions and balances of all accounts."""
     facts = [
         (r.account_ref.account_id, r.account_ref.organization_id, *each)
         for r in recorded
@@ -186,6 +194,7 @@ def write_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
     }
     orders = [row for r in recorded for row in r.written]
     held = [each for r in recorded for each in r.positions]
+    balances = [r.balance for r in recorded if r.balance]
     new, old = ([each.row for each in held if each.is_new is is_new] for is_new in (True, False))
     return [
         *([written.insert_facts(facts)] if facts else ()),
@@ -194,6 +203,7 @@ def write_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
         *([written.write_orders(orders)] if orders else ()),
         *([written.insert_positions(new)] if new else ()),
         *([written.write_positions(old)] if old else ()),
+        *([balances_store.write_balances(balances)] if balances else ()),
     ]
 
 

@@ -97,9 +97,9 @@ class PaperVenue:
                 request.books.clear()  # what became of it is not known here
             raise
         for account_id, books in {request.books.account_id: request.books for request in requests}.items():
-            books.trim()
             if told := events.get(account_id):
                 books.on_events(told, [r.faults for q, r in zip(requests, replies, strict=True) if q.books is books])
+            books.trim()
         return replies
 
     async def _run(
@@ -221,6 +221,7 @@ class PaperVenue:
     def _apply(self, request: VenueRequest, batch: _VenueBatch, quotes: Mapping[BookKey, list[Quote]]) -> VenueReply:
         """What the market brought to the books concerned, then the command."""
         books = request.books
+        books.worked_at = batch.now
         concerned = [books.books[place.symbol] for place in sorted(request.places)] or books.working()
         for book in concerned:
             self._catch_up(books, book, quotes.get(BookKey(books.account_id, book.symbol)), batch.now)

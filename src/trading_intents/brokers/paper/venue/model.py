@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from uuid import UUID
 
 from trading_intents.brokers.paper.faults import ActiveFaults
@@ -30,6 +31,7 @@ class AccountBooks:
     organization_id: OrganizationId
     on_events: Callable[[Sequence[PaperEvent], Sequence[ActiveFaults]], None]  # once they are committed
     totals: PaperAccount | None = None
+    worked_at: datetime | None = None  # by the database's clock
     books: dict[Symbol, OrderBook] = field(default_factory=dict)
     is_closed: bool = False  # its session has ended: nothing more is taken
 

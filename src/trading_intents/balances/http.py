@@ -1,0 +1,53 @@
+"""Balances over HTTP: parse, call one use case, render."""
+
+from decimal import Decimal
+
+import msgspec
+
+from trading_intents.accounts.http import find_account
+from trading_intents.accounts.service import Accounts
+from trading_intents.balances.service import Balances
+from trading_intents.clock import rfc3339
+from trading_intents.identity.access import Gate
+from trading_intents.trading import amount_text
+from trading_intents.web.limits import Bucket
+from trading_intents.web.request import Answer, Request, answer_json
+from trading_intents.web.routing import Operation, Route, Tag
+
+
+class Balance(msgspec.Struct):
+    """What the broker last told; null where it tells none."""
+
+    account_id: str
+    currency: str | None = None
+    cash: str | None = None
+    buying_power: str | None = None
+    equity: str | None = None
+    as_of: str | None = None
+
+
+def balance_routes(gate: Gate, accounts: Accounts, balances: Balances) -> tuple[Route, ...]:
+    async def one(request: Request) -> Answer:
+        account = await find_account(request, gate, accounts)
+        told = await balances.find(account)
+        if told is None:
+            return answer_json(Balance(str(account.id)))
+        cash, power, equity = map(_text, (told.cash, told.buying_power, told.equity))
+        return answer_json(Balance(str(account.id), told.currency, cash, power, equity, rfc3339(told.as_of)))
+
+    return (
+        Route(
+            "GET",
+            "/v1/accounts/{account_id}/balances",
+            gate,
+            one,
+            "Read the account's cash, buying power and equity.",
+            operation=Operation("get_balances", Tag.PRICES),
+            answer=Balance,
+            bucket=Bucket.READS,
+        ),
+    )
+
+
+def _text(amount: Decimal | None) -> str | None:
+    return None if amount is None else amount_text(amount)

@@ -1,0 +1,86 @@
+"""A balance as it is kept and streamed, and which changes are told when. Pure: no I/O, no clock."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from trading_intents.brokers.port import BrokerBalance
+from trading_intents.ids import OrganizationId
+from trading_intents.stream.model import Event, EventType, balance_payload
+from trading_intents.trading import Environment, FrozenStruct, amount_text
+
+PACE_SECONDS = 5.0
+
+
+class AccountBalance(FrozenStruct, frozen=True):
+    """A balance, and whose it is."""
+
+    account_id: UUID
+    organization_id: OrganizationId
+    environment: Environment
+    broker: str
+    balance: BrokerBalance
+
+
+def balance_event(told: AccountBalance) -> Event:
+    balance = told.balance
+    payload = balance_payload(
+        account_id=str(told.account_id),
+        organization_id=str(told.organization_id),
+        broker=told.broker,
+        currency=balance.currency,
+        cash=_text(balance.cash),
+        buying_power=_text(balance.buying_power),
+        equity=_text(balance.equity),
+        as_of=balance.as_of,
+    )
+    return Event(told.organization_id, told.account_id, told.environment, EventType.BALANCE, "", payload)
+
+
+def _text(amount: Decimal | None) -> str | None:
+    return None if amount is None else amount_text(amount)
+
+
+@dataclass(slots=True)
+class BalancePacer:
+    """Says which of the balances that a session hears are recorded: one with other cash at once, any other change when
+    the last record is `PACE_SECONDS` old, and nothing that changes nothing. `recorded` is the last record."""
+
+    recorded: BrokerBalance | None = None
+    _recorded_seconds: float | None = None
+    _held: BrokerBalance | None = None
+
+    def offer(self, balance: BrokerBalance) -> None:
+        """Takes the place of one that is held."""
+        if self._held is None or balance.as_of >= self._held.as_of:
+            self._held = balance
+
+    def take(self, now_seconds: float) -> BrokerBalance | None:
+        """The balance to be recorded now, if any."""
+        held = self._held
+        if held is None or (self.recorded is not None and is_same(held, self.recorded)):
+            self._held = None
+            return None
+        if self.recorded is not None and not is_other_cash(held, self.recorded) and self.wait_seconds(now_seconds):
+            return None
+        self.recorded, self._recorded_seconds, self._held = held, now_seconds, None
+        return held
+
+    def wait_seconds(self, now_seconds: float) -> float | None:
+        """How long until a held balance is due; None: none is held."""
+        if self._held is None:
+            return None
+        if self._recorded_seconds is None:
+            return 0.0
+        return max(0.0, self._recorded_seconds + PACE_SECONDS - now_seconds)
+
+
+def is_other_cash(one: BrokerBalance, other: BrokerBalance) -> bool:
+    return (one.currency, one.cash) != (other.currency, other.cash)
+
+
+def is_same(one: BrokerBalance, other: BrokerBalance) -> bool:
+    """But for their times."""
+    return replace(one, as_of=other.as_of) == other

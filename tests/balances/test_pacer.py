@@ -1,0 +1,97 @@
+"""Which balances are recorded and when, by table: other cash at once, any other change at most every five seconds."""
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+
+from trading_intents.balances.model import PACE_SECONDS, BalancePacer
+from trading_intents.brokers.port import BrokerBalance
+
+NOW = datetime(2026, 3, 4, 15, 30, tzinfo=UTC)
+
+
+def balance(cash: str, equity: str | None = None, at: int = 0, currency: str = "USD") -> BrokerBalance:
+    return BrokerBalance(
+        currency=currency,
+        cash=Decimal(cash),
+        equity=None if equity is None else Decimal(equity),
+        as_of=NOW + timedelta(seconds=at),
+    )
+
+
+Step = tuple[float, BrokerBalance | None, BrokerBalance | None]  # at, told, recorded
+STORIES: dict[str, tuple[BrokerBalance | None, list[Step]]] = {
+    "the first one is recorded": (None, [(0, balance("1"), balance("1")), (9, None, None)]),
+    "the same again is not": (balance("1"), [(0, balance("1", at=3), None), (9, None, None)]),
+    "other cash is recorded at once": (
+        balance("1"),
+        [(0, balance("2"), balance("2")), (0.1, balance("3"), balance("3")), (0.2, balance("3", at=1), None)],
+    ),
+    "another currency is other cash": (balance("1"), [(0, balance("1", currency="EUR"), balance("1", currency="EUR"))]),
+    "another equity waits for its time": (
+        balance("1"),
+        [
+            (0, balance("2", "5"), balance("2", "5")),
+            (1, balance("2", "6", 1), None),
+            (2, balance("2", "7", 2), None),
+            (4.9, None, None),
+            (5, None, balance("2", "7", 2)),
+            (6, balance("2", "8", 3), None),
+            (10, None, balance("2", "8", 3)),
+        ],
+    ),
+    "what changed back is not recorded": (
+        balance("1", "1"),
+        [
+            (0, balance("2", "1"), balance("2", "1")),
+            (1, balance("2", "2", 1), None),
+            (2, balance("2", "1", 2), None),
+            (9, None, None),
+        ],
+    ),
+    "cash takes a held equity along": (
+        balance("1"),
+        [
+            (0, balance("2", "5"), balance("2", "5")),
+            (1, balance("2", "6"), None),
+            (2, balance("3", "7"), balance("3", "7")),
+            (9, None, None),
+        ],
+    ),
+    "after a restart a change is recorded without a wait": (
+        balance("1", "1"),
+        [(0, balance("1", "2"), balance("1", "2"))],
+    ),
+    "an older one does not take a newer one's place": (
+        balance("1"),
+        [
+            (0, balance("1", "5", 5), balance("1", "5", 5)),
+            (1, balance("1", "6", 7), None),
+            (2, balance("1", "9", 6), None),
+            (5, None, balance("1", "6", 7)),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_changes_are_recorded_at_their_time(story: str) -> None:
+    recorded, steps = STORIES[story]
+    pacer = BalancePacer(recorded)
+    for at, told, expected in steps:
+        if told is not None:
+            pacer.offer(told)
+        assert pacer.take(at) == expected, (story, at)
+
+
+def test_a_held_balance_says_when_it_is_due() -> None:
+    pacer = BalancePacer()
+    assert pacer.wait_seconds(0) is None
+    pacer.offer(balance("1"))
+    assert pacer.take(10) == balance("1")
+    assert pacer.wait_seconds(11) is None
+    pacer.offer(balance("1", "2"))
+    assert pacer.take(12) is None
+    assert pacer.wait_seconds(12) == PACE_SECONDS - 2
+    assert pacer.wait_seconds(99) == 0

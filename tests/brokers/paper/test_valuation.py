@@ -1,0 +1,104 @@
+"""What an account is worth as its session tells it: after fills, after others' quotes, and after another process."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from uuid import UUID, uuid4
+
+import pytest
+
+from tests.brokers.paper.market import ACME
+from tests.brokers.paper.venue import WAIT_SECONDS, Link, Venue
+from tests.waiting import eventually_async
+from trading_intents.brokers.paper import broker
+from trading_intents.brokers.paper.model import PaperAccount, Quote, Source
+from trading_intents.brokers.paper.prices import tick_number, walk_middle_cents
+from trading_intents.brokers.paper.venue.valuation import Valuation
+from trading_intents.brokers.port import BrokerBalance
+from trading_intents.trading import Symbol
+
+NOW = datetime(2026, 3, 4, 15, 30, tzinfo=UTC)
+CASH = Decimal(1_000_000)
+D = Decimal
+
+
+async def snapshot_balance(link: Link) -> BrokerBalance:
+    balance = (await link.broker.snapshot(NOW)).balance
+    assert balance is not None
+    return balance
+
+
+async def told(link: Link, cash: str, equity: str) -> None:
+    """Until the stream's last balance is this one."""
+
+    async def reached() -> bool:
+        return bool(link.balances) and (link.balances[-1].cash, link.balances[-1].equity) == (D(cash), D(equity))
+
+    await eventually_async(reached, WAIT_SECONDS)
+
+
+async def open_link(venue: Venue, account: UUID | None = None) -> Link:
+    """With the snapshot that every session begins with."""
+    link = await venue.link(account or uuid4())
+    await snapshot_balance(link)
+    return link
+
+
+async def test_the_stream_tells_the_balance_after_the_fills(venue: Venue) -> None:
+    await venue.post("9x100 11x100")
+    link = await open_link(venue)
+    await link.submit("one", "buy 10 market")
+    await told(link, "999890", "999990")  # 110 paid for what is worth 100
+    count = len(link.balances)
+    await link.submit("two", "buy 1000001 limit 1")  # refused
+    assert len(link.balances) == count
+    assert (await snapshot_balance(link)).equity == D("999990")
+
+
+async def test_a_quote_that_fills_nobody_moves_the_equity_at_the_next_look(
+    venue: Venue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await venue.post("9x100 11x100")
+    link = await open_link(venue)
+    await link.submit("one", "buy 10 market")
+    await told(link, "999890", "999990")
+    monkeypatch.setattr(broker, "CHECK_SECONDS", 0.05)
+    link.broker._wakeup.set()
+    await venue.post("19x100 21x100")
+    await told(link, "999890", "1000090")
+
+
+async def test_a_new_session_knows_the_positions_of_the_one_before(venue: Venue) -> None:
+    account = uuid4()
+    await venue.post("9x100 11x100")
+    before = await open_link(venue, account)
+    await before.submit("one", "buy 10 market")
+    await before.broker.close()
+    after = await venue.link(account)
+    balance = await snapshot_balance(after)
+    assert (balance.currency, balance.cash, balance.equity) == ("USD", D("999890"), D("999990"))
+    await after.submit("two", "sell 10 market")
+    await told(after, "999980", "999980")
+
+
+def quote(bid: str, ask: str) -> Quote:
+    size = D(1)
+    return Quote(source=Source.POSTED, number=1, at=NOW, bid=D(bid), ask=D(ask), bid_size=size, ask_size=size)
+
+
+def test_positions_are_valued_at_the_middle_and_none_are_unknown() -> None:
+    valuation, account = Valuation(seed=1), PaperAccount(cash=CASH, reserved=D(5), short_value=D(10))
+    balance = valuation.balance(account, NOW)
+    assert (balance.cash, balance.buying_power, balance.equity) == (CASH, D(999975), None)
+    other = Symbol("OTHER")
+    valuation.load({ACME: D(2), other: D(-3), Symbol("GONE"): D(0)}, {ACME: quote("10", "11")}, 7)
+    walk = D(walk_middle_cents(1, other, tick_number(NOW))) / 100
+    assert valuation.balance(account, NOW).equity == CASH + 21 - 3 * walk
+
+
+def test_positions_that_were_read_before_newer_events_are_left_out() -> None:
+    valuation, account = Valuation(seed=1), PaperAccount(cash=CASH)
+    valuation.load({ACME: D(2)}, {ACME: quote("10", "10")}, 7)
+    valuation.load({ACME: D(1)}, {}, 6)
+    assert valuation.balance(account, NOW).equity == CASH + 20
+    assert valuation.positions_at(7) == {ACME: D(2)}
+    assert valuation.positions_at(8) is None
