@@ -7,7 +7,7 @@ from enum import StrEnum
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from msgspec import structs
+from msgspec import UNSET, UnsetType, structs
 
 from trading_intents.errors import ValidationFailed
 from trading_intents.trading import FrozenStruct, Symbol
@@ -22,6 +22,18 @@ class Reason(StrEnum):
     ACCOUNT_MANUALLY_DISABLED = "account_manually_disabled"
     SYMBOL_MANUALLY_DISABLED = "symbol_manually_disabled"
     OUTSIDE_TRADING_WINDOW = "outside_trading_window"
+    # Limits: each by its field's name.
+    MAX_ORDER_QUANTITY = "max_order_quantity"
+    MAX_ORDER_NOTIONAL = "max_order_notional"
+    PRICE_COLLAR_BPS = "price_collar_bps"
+    MAX_OPEN_ORDERS = "max_open_orders"
+    MAX_POSITION_QUANTITY = "max_position_quantity"
+    MAX_ORDERS_PER_MINUTE = "max_orders_per_minute"
+    ALLOW_SHORT = "allow_short"
+    ALLOWED_SYMBOLS = "allowed_symbols"
+    DUPLICATE_WINDOW_MILLIS = "duplicate_window_millis"
+    MAX_DAILY_LOSS = "max_daily_loss"
+    NO_REFERENCE_PRICE = "no_reference_price"
 
 
 class TimeField(StrEnum):
@@ -76,6 +88,7 @@ class Controls(FrozenStruct, frozen=True):
 
 
 Scope = Mapping[str, str | Mapping[str, str]]  # one key, which says the level
+LimitValue = str | int | bool | list[str]  # amounts and symbols are texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +96,8 @@ class Triggered:
     reason: Reason
     scope: Scope
     detail: str
+    limit: LimitValue | UnsetType = UNSET  # of limits only: the limit's value, and what the order asked for
+    asked: str | int | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,13 @@ class FieldProblem(msgspec.Struct, omit_defaults=True):
 
 
 class TriggeredControl(msgspec.Struct):
-    """A control that says no; `scope` has one key, which names its level."""
+    """A control that says no; `scope` has one key, which names its level. A limit tells its value and what was asked."""
 
     reason: str
     scope: dict[str, str | dict[str, str]]
     detail: str
+    limit: str | int | bool | list[str] | msgspec.UnsetType = msgspec.UNSET
+    asked: str | int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Problem(msgspec.Struct, omit_defaults=True):

@@ -1,0 +1,1 @@
+"""Limits on the orders of an organization, an account or a symbol."""

@@ -1,0 +1,241 @@
+"""TradingLimits and the one rule that judges an order by them. No I/O, no clock; in doubt it says no, and it never raises."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import NamedTuple
+
+from trading_intents.amounts import ZERO, exact, quotient
+from trading_intents.controls.model import LimitValue, Reason, Scope, Triggered
+from trading_intents.trading import FrozenStruct, OrderKind, OrderSide, Symbol, amount_text
+
+MAX_COLLAR_BPS = 10_000
+MAX_COUNT = 100_000
+MAX_SYMBOLS = 1_000
+MAX_WINDOW_MILLIS = 60_000
+RATE_SECONDS = 60
+_BPS = 10_000
+
+
+class TradingLimits(FrozenStruct, frozen=True, kw_only=True, omit_defaults=True):
+    """The limits of one level; None where there is none."""
+
+    max_order_quantity: Decimal | None = None
+    max_order_notional: Decimal | None = None
+    price_collar_bps: int | None = None
+    max_open_orders: int | None = None
+    max_position_quantity: Decimal | None = None
+    max_orders_per_minute: int | None = None
+    allow_short: bool | None = None
+    allowed_symbols: frozenset[str] | None = None
+    duplicate_window_millis: int | None = None
+    max_daily_loss: Decimal | None = None
+    timezone: str | None = None  # of max_daily_loss
+
+    @property
+    def needs_tracking(self) -> bool:
+        """Whether they are judged by what the account did before: open orders, positions, recent orders."""
+        return self.allow_short is False or any(
+            each is not None
+            for each in (
+                self.max_open_orders,
+                self.max_position_quantity,
+                self.max_orders_per_minute,
+                self.duplicate_window_millis,
+                self.max_daily_loss,
+            )
+        )
+
+    @property
+    def needs_price(self) -> bool:
+        return self.max_order_notional is not None or self.price_collar_bps is not None
+
+    @property
+    def needs_state(self) -> bool:
+        return self.needs_tracking or self.needs_price
+
+
+class AppliedLimits(FrozenStruct, frozen=True):
+    """What applies to one symbol on one account; None where nothing is set."""
+
+    organization: TradingLimits | None = None
+    account: TradingLimits | None = None
+    symbol: TradingLimits | None = None
+
+    @property
+    def levels(self) -> tuple[TradingLimits, ...]:
+        return tuple(each for each in (self.organization, self.account, self.symbol) if each)
+
+    @property
+    def needs_tracking(self) -> bool:
+        return any(each.needs_tracking for each in self.levels)
+
+    @property
+    def needs_state(self) -> bool:
+        return any(each.needs_state for each in self.levels)
+
+
+NO_LIMITS = AppliedLimits()
+
+
+class AskedOrder(FrozenStruct, frozen=True, kw_only=True):
+    """The order that a CREATE or REPLACE asks for."""
+
+    is_create: bool
+    symbol: Symbol
+    side: OrderSide
+    kind: OrderKind
+    quantity: Decimal
+    limit_price: Decimal | None = None
+    stop_price: Decimal | None = None
+    open_before: Decimal = ZERO  # what the order counts as open now
+    open_after: Decimal = ZERO  # what it will count: the larger of its two versions, unfilled
+
+
+class LimitState(FrozenStruct, frozen=True, kw_only=True):
+    """What the account did before, and what the symbol is worth. Quantities are of the symbol."""
+
+    position: Decimal = ZERO  # negative: short
+    open_buy: Decimal = ZERO  # unfilled, of all open orders of that side
+    open_sell: Decimal = ZERO  # those of SELL_SHORT too
+    open_orders: int = 0
+    account_open_orders: int = 0
+    orders_last_minute: int = 0
+    duplicate_at: datetime | None = None  # when a CREATE with the same fields was last accepted
+    reference_price: Decimal | None = None
+    daily_result: Decimal = ZERO
+
+
+class LimitOwner(NamedTuple):
+    organization_id: str
+    account_id: str
+
+
+def judge(
+    limits: AppliedLimits, owner: LimitOwner, asked: AskedOrder, state: LimitState, now: datetime
+) -> tuple[Triggered, ...]:
+    """Every limit that says no, widest level first."""
+    found: list[Triggered] = []
+    with exact():
+        for level, scope in _scoped(limits, owner, asked.symbol):
+            found += _judge_stateless(level, scope, asked)
+            found += _judge_price(level, scope, asked, state.reference_price)
+            found += _judge_exposure(level, scope, asked, state)
+            found += _judge_history(level, scope, asked, state, now)
+    return tuple(found)
+
+
+def judge_again(limits: AppliedLimits, owner: LimitOwner, asked: AskedOrder) -> tuple[Triggered, ...]:
+    """As `judge`, before a send: only what needs neither the account's state nor a price."""
+    return tuple(
+        each for level, scope in _scoped(limits, owner, asked.symbol) for each in _judge_stateless(level, scope, asked)
+    )
+
+
+def _scoped(limits: AppliedLimits, owner: LimitOwner, symbol: Symbol) -> Iterator[tuple[TradingLimits, Scope]]:
+    if limits.organization:
+        yield limits.organization, {"Organization": owner.organization_id}
+    if limits.account:
+        yield limits.account, {"Account": owner.account_id}
+    if limits.symbol:
+        yield limits.symbol, {"Symbol": {"account_id": owner.account_id, "symbol": symbol}}
+
+
+def _judge_stateless(level: TradingLimits, scope: Scope, asked: AskedOrder) -> Iterator[Triggered]:
+    most, allowed = level.max_order_quantity, level.allowed_symbols
+    if most is not None and asked.quantity > most:
+        detail = f"the order's quantity is {amount_text(asked.quantity)}; at most {amount_text(most)} is allowed"
+        yield Triggered(Reason.MAX_ORDER_QUANTITY, scope, detail, amount_text(most), amount_text(asked.quantity))
+    if level.allow_short is False and asked.side is OrderSide.SELL_SHORT:
+        yield Triggered(Reason.ALLOW_SHORT, scope, "the order sells short, which is not allowed", False, asked.side)
+    if allowed is not None and asked.symbol not in allowed:
+        detail = f"{asked.symbol} is not among the {len(allowed)} allowed symbols"
+        yield Triggered(Reason.ALLOWED_SYMBOLS, scope, detail, sorted(allowed), asked.symbol)
+
+
+def _judge_price(
+    level: TradingLimits, scope: Scope, asked: AskedOrder, reference: Decimal | None
+) -> Iterator[Triggered]:
+    most, collar = level.max_order_notional, level.price_collar_bps
+    if most is not None:
+        prices = [each for each in (asked.limit_price, asked.stop_price, reference) if each is not None]
+        limit = amount_text(most)
+        if not prices:
+            yield _no_price(Reason.MAX_ORDER_NOTIONAL, scope, asked, limit)
+        elif (notional := asked.quantity * max(prices)) > most:
+            worth, price = amount_text(notional), amount_text(max(prices))
+            detail = f"the order's value at {price} is {worth}; at most {limit} is allowed"
+            yield Triggered(Reason.MAX_ORDER_NOTIONAL, scope, detail, limit, worth)
+    if collar is None or asked.limit_price is None:
+        return
+    if reference is None:
+        yield _no_price(Reason.PRICE_COLLAR_BPS, scope, asked, collar)
+        return
+    is_buy = asked.side is OrderSide.BUY
+    beyond = asked.limit_price - reference if is_buy else reference - asked.limit_price
+    if beyond * _BPS > reference * collar:
+        bps = amount_text(quotient(beyond * _BPS, reference))
+        side = "above" if is_buy else "below"
+        detail = (
+            f"the limit price {amount_text(asked.limit_price)} is {side} the reference price {amount_text(reference)} "
+            f"by {bps} basis points; at most {collar} are allowed"
+        )
+        yield Triggered(Reason.PRICE_COLLAR_BPS, scope, detail, collar, bps)
+
+
+def _no_price(field: Reason, scope: Scope, asked: AskedOrder, limit: LimitValue) -> Triggered:
+    detail = f"{field} needs a reference price of {asked.symbol}, and none is known"
+    return Triggered(Reason.NO_REFERENCE_PRICE, scope, detail, limit, asked.symbol)
+
+
+def _judge_exposure(level: TradingLimits, scope: Scope, asked: AskedOrder, state: LimitState) -> Iterator[Triggered]:
+    orders = (state.account_open_orders if "Account" in scope else state.open_orders) + 1
+    if asked.is_create and level.max_open_orders is not None and orders > level.max_open_orders:
+        detail = f"there were {orders} open orders with it; at most {level.max_open_orders} are allowed"
+        yield Triggered(Reason.MAX_OPEN_ORDERS, scope, detail, level.max_open_orders, orders)
+    reached, most = _reached(asked, state), level.max_position_quantity
+    if most is not None and abs(reached) > most and not _only_reduces(asked, state):
+        detail = (
+            f"with the open orders of its side the position would be {amount_text(reached)}; "
+            f"at most {amount_text(most)} is allowed, long or short"
+        )
+        yield Triggered(Reason.MAX_POSITION_QUANTITY, scope, detail, amount_text(most), amount_text(abs(reached)))
+    if level.allow_short is False and asked.side is OrderSide.SELL and reached < 0:
+        free = max(reached + asked.open_after, ZERO)
+        detail = (
+            f"the order sells {amount_text(asked.open_after)}; the long position less other open sells is "
+            f"{amount_text(free)}, and selling short is not allowed"
+        )
+        yield Triggered(Reason.ALLOW_SHORT, scope, detail, False, amount_text(asked.open_after))
+    loss = level.max_daily_loss
+    if loss is not None and -state.daily_result >= loss and not _only_reduces(asked, state):
+        lost = amount_text(-state.daily_result)
+        detail = f"today's result is a loss of {lost}; from {amount_text(loss)} on only orders that reduce pass"
+        yield Triggered(Reason.MAX_DAILY_LOSS, scope, detail, amount_text(loss), lost)
+
+
+def _reached(asked: AskedOrder, state: LimitState) -> Decimal:
+    """The position if the order and all open orders of its side were filled, and none of the other."""
+    if asked.side is OrderSide.BUY:
+        return state.position + state.open_buy - asked.open_before + asked.open_after
+    return state.position - state.open_sell + asked.open_before - asked.open_after
+
+
+def _only_reduces(asked: AskedOrder, state: LimitState) -> bool:
+    reached = _reached(asked, state)
+    return state.position < 0 and reached <= 0 if asked.side is OrderSide.BUY else state.position > 0 and reached >= 0
+
+
+def _judge_history(
+    level: TradingLimits, scope: Scope, asked: AskedOrder, state: LimitState, now: datetime
+) -> Iterator[Triggered]:
+    rate, orders, window = level.max_orders_per_minute, state.orders_last_minute + 1, level.duplicate_window_millis
+    if rate is not None and orders > rate:
+        detail = f"{orders} orders were accepted in {RATE_SECONDS} seconds with it; at most {rate} are allowed"
+        yield Triggered(Reason.MAX_ORDERS_PER_MINUTE, scope, detail, rate, orders)
+    if window is None or not asked.is_create or state.duplicate_at is None:
+        return
+    since_millis = max((now - state.duplicate_at) // timedelta(milliseconds=1), 0)
+    if since_millis < window:
+        detail = f"an equal order was accepted {since_millis} ms before; within {window} ms it counts as a duplicate"
+        yield Triggered(Reason.DUPLICATE_WINDOW_MILLIS, scope, detail, window, since_millis)
