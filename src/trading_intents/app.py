@@ -26,9 +26,7 @@ from trading_intents.clock import Clock, SystemClock
 from trading_intents.config import LOCAL_PROVIDER, Settings, broker_settings
 from trading_intents.controls.halts.http import halt_routes
 from trading_intents.controls.halts.service import Halts
-from trading_intents.controls.http import switch_routes, symbol_routes
-from trading_intents.controls.service import ControlsService
-from trading_intents.controls.zones import read_zones
+from trading_intents.controls.routes import control_routes
 from trading_intents.errors import PlatformError
 from trading_intents.execution.service import Execution
 from trading_intents.identity.access import RULES, Gate, organization_of
@@ -211,7 +209,6 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     limits = Limits(rates(settings), organization_rates(settings), infra.clock, infra.metrics.rate_limited)
     tools = BatchDependencies(infra.link, brokers, id_text_maker(), infra.clock)
     writer = Writer(tools, pool, signals, infra.metrics, infra.log, settings.writer_optimistic)
-    controls, read_controls, write_controls = ControlsService(pool), gates["read_controls"], gates["write_controls"]
     price_rules = PriceRules(settings.paper_seed, settings.reference_price_max_age_seconds)
     read_accounts, reference_prices = gates["read_accounts"], ReferencePrices(pool, price_rules)
     quotes = Quotes(pool, signals, settings.paper_seed)
@@ -224,8 +221,7 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
         *credential_routes(read_accounts, gates["write_credentials"], accounts, credentials),
         *broker_routes(gates["brokers"], brokers),
         *outbox_routes(gates["outbox_health"], pool),
-        *switch_routes(read_controls, write_controls, gates["write_organization_control"], controls),
-        *symbol_routes(read_controls, write_controls, controls, read_zones()),
+        *control_routes(gates, pool),
         *halt_routes(gates, Halts(pool, make_id, signals, infra.log)),
         *quote_routes(gates["read_paper_quotes"], gates["paper_quotes"], organization_of, quotes),
         *balance_routes(read_accounts, accounts, Balances(pool)),

@@ -53,13 +53,13 @@ def replacing(side: OrderSide, old: str, new: str, filled: str = "0") -> AskedOr
 
 
 def state(**changes: Any) -> LimitState:
-    return LimitState(**{name: Decimal(value) if isinstance(value, str) else value for name, value in changes.items()})
+    given: dict[str, Any] = {n: Decimal(each) if isinstance(each, str) else each for n, each in changes.items()}
+    return LimitState(**given)
 
 
 def limits(**fields: Any) -> TradingLimits:
-    return TradingLimits(
-        **{name: Decimal(value) if isinstance(value, str) else value for name, value in fields.items()}
-    )
+    given: dict[str, Any] = {n: Decimal(each) if isinstance(each, str) else each for n, each in fields.items()}
+    return TradingLimits(**given)
 
 
 def ago(millis: int) -> LimitState:
@@ -186,7 +186,7 @@ def test_every_level_that_says_no_is_named() -> None:
         state(account_open_orders=1),
         NOW,
     )
-    assert [(str(each.reason), [*each.scope][0]) for each in found] == [
+    assert [(str(each.reason), next(iter(each.scope))) for each in found] == [
         ("max_order_quantity", "Organization"),
         ("allow_short", "Organization"),
         ("max_order_quantity", "Account"),

@@ -30,6 +30,7 @@ async def assert_true_books(database: Database) -> int:
         orders += len(page)
         after = page[-1].row["order_id"]
     await _assert_true_positions(database)
+    await assert_true_exposures(database)
     return orders
 
 
@@ -116,6 +117,33 @@ async def _assert_true_positions(database: Database) -> None:
         start = opening(position.opening_quantity, position.opening_price)
         assert position == from_trades(map(booking_of, booked.get(key, ())), start), key
         _assert_money_adds_up(position)
+
+
+async def assert_true_exposures(database: Database) -> None:
+    """What is counted of open orders is what the orders say, in tracked accounts and nowhere else."""
+    async with database.worker.transaction(read_only=True, isolation="repeatable read") as tx:
+        kept = await tx.fetch(
+            "SELECT account_id, symbol, open_orders, open_buy, open_sell FROM exposures"
+            " WHERE (open_orders, open_buy, open_sell) IS DISTINCT FROM (0, 0, 0)"
+        )
+        orders = await tx.fetch(
+            """
+            SELECT o.account_id, o.symbol, o.order_side, o.order_id, o.counted, h.tracked,
+                greatest(o.quantity, (a.record::json ->> 'quantity')::numeric) - o.filled_quantity AS unfilled
+            FROM orders o JOIN account_heads h USING (account_id)
+            LEFT JOIN actions a ON a.account_id = o.account_id AND a.seq = o.pending_replace_seq
+            WHERE o.finished_at IS NULL OR o.counted
+            """
+        )
+    expected: dict[tuple[UUID, str], list[Decimal]] = {}
+    for row in orders:
+        assert row["counted"] == row["tracked"], row["order_id"]
+        if row["tracked"]:
+            sums = expected.setdefault((row["account_id"], row["symbol"]), [ZERO, ZERO, ZERO])
+            sums[0] += 1
+            sums[1 if row["order_side"] == "BUY" else 2] += max(row["unfilled"], ZERO)
+            expected.setdefault((row["account_id"], ""), [ZERO, ZERO, ZERO])[0] += 1
+    assert {(row["account_id"], row["symbol"]): list(row.values())[2:] for row in kept} == expected
 
 
 def _assert_money_adds_up(position: NetPosition) -> None:

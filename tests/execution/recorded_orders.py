@@ -165,6 +165,15 @@ async def open_books(urls: Urls, database: Database, accounts: int = 1) -> Async
         )
 
 
+async def track(books: Books, *accounts: int) -> None:
+    """Gives accounts a limit that nothing reaches and that needs their orders counted."""
+    await books.owner.executemany(
+        "INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)"
+        """ VALUES ($1, $2, '{"max_open_orders": 100000}', true)""",
+        [(books.accounts[account], books.organization) for account in accounts],
+    )
+
+
 def told(kind: EventKind, sent: Sent | None, key: str = "", at: int | None = None, **more: Any) -> BrokerEvent:
     named = sent.client_order_id if sent else None
     amounts = {name: D(value) if isinstance(value, str) and name in AMOUNTS else value for name, value in more.items()}

@@ -55,20 +55,20 @@ class SwitchHandlers:
         return answer_json(show_organization(str(organization_id), control), version=control.version)
 
     async def read_account(self, request: Request) -> Answer:
-        control = await self.controls.find_account(_target(request, self.read))
-        return answer_json(show_account(_owner(request), control), version=control.version)
+        control = await self.controls.find_account(target_of(request, self.read))
+        return answer_json(show_account(owner_of(request), control), version=control.version)
 
     async def put_account(self, request: Request) -> Answer:
         def read_body() -> Switch:
             return read_switch(request.body(ManualSwitch))
 
-        control = await self.controls.put_account(_target(request, self.write), read_body, request.if_match())
-        return answer_json(show_account(_owner(request), control), version=control.version)
+        control = await self.controls.put_account(target_of(request, self.write), read_body, request.if_match())
+        return answer_json(show_account(owner_of(request), control), version=control.version)
 
     async def evaluate(self, request: Request) -> Answer:
         self.read.permit_object(request)
         body = request.body(ControlQuestion)
-        target = _target(request, self.read, body.account_id)
+        target = target_of(request, self.read, body.account_id)
         if target.account_id is None:
             raise ValidationFailed.at("/account_id", ID_RULE)
         symbol = None if body.symbol is None else parse_symbol(body.symbol)
@@ -152,7 +152,7 @@ class SymbolHandlers:
     zones: AbstractSet[str]
 
     async def listing(self, request: Request) -> Answer:
-        owner = _owner(request)
+        owner = owner_of(request)
 
         def read_symbols_page() -> Page:
             return read_page(request, f"symbol_controls:{owner.organization_id}:{owner.account_id}", parse_symbol)
@@ -161,29 +161,31 @@ class SymbolHandlers:
             both = show_symbol(owner, control)
             return ListedSymbol(control.symbol, both.manual, both.time)
 
-        rows = await self.controls.list_symbols(_target(request, self.read), read_symbols_page)
+        rows = await self.controls.list_symbols(target_of(request, self.read), read_symbols_page)
         return answer_json(read_symbols_page().answer(rows, lambda control: control.symbol, show))
 
     async def inspect(self, request: Request) -> Answer:
-        control = await self.controls.find_symbol(_target(request, self.read), lambda: _symbol(request))
-        return answer_json(show_symbol(_owner(request), control), version=control.version)
+        control = await self.controls.find_symbol(target_of(request, self.read), lambda: symbol_of(request))
+        return answer_json(show_symbol(owner_of(request), control), version=control.version)
 
     async def put(self, request: Request) -> Answer:
         def read_body() -> tuple[Symbol, Switch]:
-            return _symbol(request), read_switch(request.body(ManualSwitch))
+            return symbol_of(request), read_switch(request.body(ManualSwitch))
 
-        control = await self.controls.put_symbol(_target(request, self.write), read_body, request.if_match())
-        return answer_json(show_manual(_owner(request), _symbol(request), control), version=control.version)
+        control = await self.controls.put_symbol(target_of(request, self.write), read_body, request.if_match())
+        return answer_json(show_manual(owner_of(request), symbol_of(request), control), version=control.version)
 
     async def change_time(self, request: Request) -> Answer:
         def read_body() -> tuple[Symbol, TimeChange]:
-            return _symbol(request), read_time_change(request.body(ChangedTime), self.zones)
+            return symbol_of(request), read_time_change(request.body(ChangedTime), self.zones)
 
-        control = await self.controls.change_time(_target(request, self.write), read_body, request.if_match())
-        return answer_json(show_time(_owner(request), _symbol(request), control), version=control.version)
+        control = await self.controls.change_time(target_of(request, self.write), read_body, request.if_match())
+        return answer_json(show_time(owner_of(request), symbol_of(request), control), version=control.version)
 
     async def remove(self, request: Request) -> Answer:
-        await self.controls.remove_symbol(_target(request, self.write), lambda: _symbol(request), request.if_match())
+        await self.controls.remove_symbol(
+            target_of(request, self.write), lambda: symbol_of(request), request.if_match()
+        )
         return Answer(status=204)
 
 
@@ -255,7 +257,7 @@ def symbol_routes(read: Gate, write: Gate, controls: ControlsService, zones: Abs
     )
 
 
-def _target(request: Request, gate: Gate, account_id: str | None = None) -> ControlTarget:
+def target_of(request: Request, gate: Gate, account_id: str | None = None) -> ControlTarget:
     return ControlTarget(
         caller_of(request).organization_id,
         parse_id(request.params["account_id"] if account_id is None else account_id),
@@ -263,11 +265,11 @@ def _target(request: Request, gate: Gate, account_id: str | None = None) -> Cont
     )
 
 
-def _owner(request: Request) -> Owner:
+def owner_of(request: Request) -> Owner:
     return Owner(str(caller_of(request).organization_id), request.params["account_id"])
 
 
-def _symbol(request: Request) -> Symbol:
+def symbol_of(request: Request) -> Symbol:
     """Not an id, so one that nothing can have is a broken rule, not an unknown one."""
     symbol = parse_symbol(request.params["symbol"])
     if symbol is None:

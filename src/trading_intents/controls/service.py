@@ -69,12 +69,12 @@ class ControlsService:
 
     async def find_account(self, target: ControlTarget) -> ManualControl:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
-            account = await _find(tx, target)
+            account = await find_target(tx, target)
             return _there(await store.find_account_control(tx, account.id))
 
     async def put_account(self, target: ControlTarget, read: ReadSwitch, expected: Expected) -> ManualControl:
         async with self._pool.transaction([target.organization_id]) as tx:
-            account = await _lock(tx, target)
+            account = await lock_target(tx, target)
             switch = read()
             check_open(account)
             control = await store.find_account_control(tx, account.id)
@@ -85,17 +85,17 @@ class ControlsService:
 
     async def list_symbols(self, target: ControlTarget, read: ReadPage) -> list[SymbolControl]:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
-            account = await _find(tx, target)
+            account = await find_target(tx, target)
             return await store.list_symbol_controls(tx, account.id, read())
 
     async def find_symbol(self, target: ControlTarget, read: ReadSymbol) -> SymbolControl:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
-            account = await _find(tx, target)
+            account = await find_target(tx, target)
             return _either(await store.find_symbol_control(tx, account.id, read()))
 
     async def put_symbol(self, target: ControlTarget, read: ReadSymbolSwitch, expected: Expected) -> ManualControl:
         async with self._pool.transaction([target.organization_id]) as tx:
-            account = await _lock(tx, target)
+            account = await lock_target(tx, target)
             symbol, switch = read()
             check_open(account)
             present = await store.find_symbol_control(tx, account.id, symbol)
@@ -107,7 +107,7 @@ class ControlsService:
 
     async def change_time(self, target: ControlTarget, read: ReadTimeChange, expected: Expected) -> TimeControl:
         async with self._pool.transaction([target.organization_id]) as tx:
-            account = await _lock(tx, target)
+            account = await lock_target(tx, target)
             symbol, change = read()
             present = await store.find_symbol_control(tx, account.id, symbol)
             rule = changed(present.time.rule if present.time else TimeRule(), change)
@@ -120,7 +120,7 @@ class ControlsService:
 
     async def remove_symbol(self, target: ControlTarget, read: ReadSymbol, expected: Expected) -> None:
         async with self._pool.transaction([target.organization_id]) as tx:
-            account = await _lock(tx, target)
+            account = await lock_target(tx, target)
             control = _either(await store.find_symbol_control(tx, account.id, read()))
             check_open(account)
             check_version(control.version, expected)
@@ -129,7 +129,7 @@ class ControlsService:
     async def evaluate(self, target: ControlTarget, symbol: Symbol | None) -> tuple[Triggered, ...]:
         """By the database's clock, as an intent is."""
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
-            account = await _find(tx, target)
+            account = await find_target(tx, target)
             controls, now = await store.read_one(tx, account.id, symbol), await store.read_clock(tx)
         return evaluate(controls, symbol, now)
 
@@ -146,7 +146,7 @@ def _either(control: SymbolControl) -> SymbolControl:
     return control
 
 
-async def _find(tx: Tx, target: ControlTarget) -> Account:
+async def find_target(tx: Tx, target: ControlTarget) -> Account:
     account = target.account_id and await find_account(tx, target.organization_id, target.account_id)
     if not account:
         raise NotFound("no such account")
@@ -154,7 +154,7 @@ async def _find(tx: Tx, target: ControlTarget) -> Account:
     return account
 
 
-async def _lock(tx: Tx, target: ControlTarget) -> Account:
+async def lock_target(tx: Tx, target: ControlTarget) -> Account:
     return await lock(tx, target.organization_id, target.account_id, target.check)
 
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from trading_intents.brokers.port import DUPLICATE_ID, CommandResult, Outcome
 from trading_intents.clock import Clock, Pacer, Wakeup
+from trading_intents.controls.limits.store import LIMIT_LEVELS, applied_limits
 from trading_intents.controls.store import controls_from_texts
 from trading_intents.errors import PlatformError
 from trading_intents.execution import store
@@ -341,6 +342,7 @@ def _row(command: ClaimedCommand, token: UUID) -> ClaimedRow:
 def _context(command: ClaimedCommand, client_id: str, max_age_seconds: float) -> SendContext:
     record = msgspec.json.decode(command.record, type=_Record)
     assert command.claim_millis is not None
+    controls, limits = command.controls[:-LIMIT_LEVELS], command.controls[-LIMIT_LEVELS:]
     return SendContext(
         command=COMMANDS[command.event_type],
         order_id=UUID(command.order_id),
@@ -367,7 +369,8 @@ def _context(command: ClaimedCommand, client_id: str, max_age_seconds: float) ->
         is_resend=command.is_resend == TRUE,
         lookups=int(command.lookups),
         account_disabled=command.account_disabled == TRUE,
-        controls=controls_from_texts(command.controls),
+        controls=controls_from_texts(controls),
+        limits=applied_limits(*limits),
         max_age_seconds=max_age_seconds,
         closes=command.closes == TRUE,
         is_halted_since=command.is_halted_since == TRUE,

@@ -18,7 +18,8 @@ from trading_intents.brokers.port import (
     OrderSnapshot,
     OrderTicket,
 )
-from trading_intents.controls.model import Controls, evaluate
+from trading_intents.controls.limits.model import NO_LIMITS, AppliedLimits, AskedOrder, LimitOwner, judge_again
+from trading_intents.controls.model import Controls, Triggered, evaluate
 from trading_intents.orders.facts import CommandKind, FactKind
 from trading_intents.orders.ledger.matching import PlatformFact
 from trading_intents.orders.model import FINAL_STATUSES
@@ -83,6 +84,7 @@ class SendContext(FrozenStruct, frozen=True, kw_only=True):
     closes: bool = False  # a CREATE that closes a position: it passes a halt
     is_halted_since: bool = False  # a halt has ended since it was accepted
     halt_stands: bool | None = None  # of the halt that made it; None: no halt did
+    limits: AppliedLimits = NO_LIMITS
 
     @property
     def is_halted(self) -> bool:
@@ -162,9 +164,26 @@ def _given_up(context: SendContext) -> PlatformFact | None:
             return used_up(context.command, context.order_id, context.client_order_id)
         return _fact(context, FactKind.STALE if is_create else FactKind.REPLACE_DROPPED, "stale")
     refused = "account_disabled" if context.account_disabled and not context.halt_stands else None
-    if triggered := evaluate(context.judged_controls, context.terms.symbol, context.now):
+    if triggered := evaluate(context.judged_controls, context.terms.symbol, context.now) + _judge_limits(context):
         refused = triggered[0].reason
     return _fact(context, FactKind.REFUSED if is_create else FactKind.REPLACE_DROPPED, refused) if refused else None
+
+
+def _judge_limits(context: SendContext) -> tuple[Triggered, ...]:
+    if context.halt_stands:
+        return ()  # a halt's own orders pass
+    terms, controls = context.terms, context.controls
+    owner = LimitOwner(str(controls.organization_id), str(controls.account_id))
+    asked = AskedOrder(
+        is_create=context.command is CommandKind.SUBMIT,
+        symbol=terms.symbol,
+        side=terms.side,
+        kind=terms.kind,
+        quantity=terms.quantity,
+        limit_price=terms.limit_price,
+        stop_price=terms.stop_price,
+    )
+    return judge_again(context.limits, owner, asked)
 
 
 def used_up(command: CommandKind, order_id: UUID, client_order_id: str) -> PlatformFact:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from trading_intents.controls.limits import store as limits
 from trading_intents.controls.store import COLUMNS, HALT_LOCK, JOINS
 from trading_intents.orders.model import ALIVE
 from trading_intents.storage.database import Row, Tx
@@ -75,7 +76,7 @@ class ClaimedCommand(NamedTuple):
     is_halted_since: str  # whether a halt has ended since it was accepted
     halt_stands: str | None  # of the halt that made it; None: no halt did
     account_disabled: str
-    controls: tuple[str | None, ...]
+    controls: tuple[str | None, ...]  # and the limits of the three levels
 
 
 # LATERAL with LIMIT allows only look-ups by key.
@@ -95,7 +96,7 @@ _READ_CLAIMED = f"""
         CASE WHEN asked.closes AND act.record::json ->> 'principal_type' = 'SYSTEM' THEN EXISTS (
             SELECT FROM halts h WHERE h.id = (act.record::json ->> 'principal_id')::uuid AND h.resumed_at IS NULL
         ) END,
-        a.disabled, {COLUMNS}
+        a.disabled, {COLUMNS}, {limits.COLUMNS}
     FROM (
         SELECT r.id AS row_id, r.event_type, r.attempts, r.organization_id, r.lane AS account_id,
             r.order_key AS order_id, (r.payload ->> 'seq')::bigint AS seq, r.payload ? 'resend' AS is_resend,
@@ -104,7 +105,7 @@ _READ_CLAIMED = f"""
         FROM outbox r CROSS JOIN LATERAL (SELECT * FROM orders WHERE order_id = r.order_key LIMIT 1) ord
         WHERE r.claim_token = $1::uuid
     ) AS asked
-    {JOINS}
+    {JOINS} {limits.JOINS}
     CROSS JOIN LATERAL (
         SELECT action_id, record, created_at FROM actions
         WHERE account_id = asked.account_id AND seq = asked.seq LIMIT 1

@@ -1,9 +1,12 @@
 """Commands, the state in which they are decided, and the pure rule between them: decide(). No I/O, no clock."""
 
 from datetime import datetime
+from decimal import Decimal
 from typing import assert_never
 
+from trading_intents.amounts import ZERO
 from trading_intents.brokers.registry import Manifest
+from trading_intents.controls.limits.model import NO_LIMITS, AppliedLimits, AskedOrder, LimitOwner, LimitState, judge
 from trading_intents.controls.model import Controls, evaluate
 from trading_intents.errors import (
     AccountClosed,
@@ -24,6 +27,7 @@ from trading_intents.errors import (
     either,
 )
 from trading_intents.identity.model import Entitlement, Permission
+from trading_intents.orders.ledger.exposures import open_quantity
 from trading_intents.orders.model import FINAL_STATUSES
 from trading_intents.trading import (
     ActionType,
@@ -109,6 +113,8 @@ class KnownOrder(FrozenStruct, frozen=True):
     replace_pending: bool
     version: int
     command_seq: int
+    filled_quantity: Decimal = ZERO
+    counted: bool = False  # as part of a tracked account's exposure
 
 
 class EarlierAction(FrozenStruct, frozen=True):
@@ -128,6 +134,8 @@ class SubmissionState(FrozenStruct, frozen=True):
     order: KnownOrder | None
     earlier: EarlierAction | None
     controls: Controls
+    limits: AppliedLimits = NO_LIMITS
+    limit_state: LimitState | None = None  # None: nothing of it is needed
 
 
 class Accepted(FrozenStruct, frozen=True):
@@ -165,11 +173,37 @@ def decide(submission: Submission, state: SubmissionState, now: datetime) -> Dec
         _check_order(submission, state.order)
         if not isinstance(submission.command, Cancel):
             triggered = evaluate(state.controls, accepted.symbol, now)
+            if state.limits is not NO_LIMITS:
+                owner = LimitOwner(submission.organization_id, submission.account_id)
+                asked = asked_order(accepted, state.order)
+                triggered += judge(state.limits, owner, asked, state.limit_state or LimitState(), now)
             if triggered:
-                raise ControlRejected(triggered, [item.reason for item in triggered])
+                raise ControlRejected(triggered, list(dict.fromkeys(item.reason for item in triggered)))
     except PlatformError as refusal:
         return refusal
     return accepted
+
+
+def asked_order(accepted: Accepted, order: KnownOrder | None) -> AskedOrder:
+    """A CREATE or REPLACE as limits judge it; `order` is the one that a REPLACE names."""
+    spec, is_create = accepted.spec, accepted.action_type is ActionType.CREATE
+    quantity = open_after = Decimal(spec.quantity)
+    open_before = ZERO
+    if not is_create and order is not None:
+        confirmed = Decimal(order.spec.quantity)
+        open_before = open_quantity(confirmed, None, order.filled_quantity)
+        open_after = open_quantity(confirmed, quantity, order.filled_quantity)
+    return AskedOrder(
+        is_create=is_create,
+        symbol=accepted.symbol,
+        side=accepted.side,
+        kind=spec.kind,
+        quantity=quantity,
+        limit_price=None if spec.limit_price is None else Decimal(spec.limit_price),
+        stop_price=None if spec.stop_price is None else Decimal(spec.stop_price),
+        open_before=open_before,
+        open_after=open_after,
+    )
 
 
 def _check_caller(submission: Submission, state: SubmissionState) -> AccountState:

@@ -17,7 +17,7 @@ class FieldProblem(msgspec.Struct, omit_defaults=True):
 
 
 class TriggeredControl(msgspec.Struct):
-    """A control that says no; `scope` has one key, which names its level. A limit tells its value and what was asked."""
+    """A control that says no; `scope` has one key, which names its level. A limit adds its value and what was asked."""
 
     reason: str
     scope: dict[str, str | dict[str, str]]

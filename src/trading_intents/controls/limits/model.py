@@ -1,4 +1,4 @@
-"""TradingLimits and the one rule that judges an order by them. No I/O, no clock; in doubt it says no, and it never raises."""
+"""Limits and the one rule that judges an order by them. No I/O, no clock; in doubt it says no, and it never raises."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -53,6 +53,15 @@ class TradingLimits(FrozenStruct, frozen=True, kw_only=True, omit_defaults=True)
     @property
     def needs_state(self) -> bool:
         return self.needs_tracking or self.needs_price
+
+
+class StoredLimits(FrozenStruct, frozen=True):
+    """The limits of a level as they are kept."""
+
+    limits: TradingLimits
+    created_at: datetime
+    updated_at: datetime
+    version: int
 
 
 class AppliedLimits(FrozenStruct, frozen=True):

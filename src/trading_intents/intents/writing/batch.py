@@ -10,7 +10,16 @@ from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Clock, rfc3339
 from trading_intents.errors import ControlRejected, PlatformError
 from trading_intents.ids import IdTextMaker
-from trading_intents.intents.model import Accepted, AccountState, Create, EarlierAction, Replayed, Submission, decide
+from trading_intents.intents.model import (
+    Accepted,
+    AccountState,
+    Cancel,
+    Create,
+    EarlierAction,
+    Replayed,
+    Submission,
+    decide,
+)
 from trading_intents.intents.store import ActionPlace
 from trading_intents.intents.writing import statements
 from trading_intents.intents.writing.batch_state import BatchState, read_state, symbol_of
@@ -119,7 +128,8 @@ def decide_all(
         # An account that exists but is not locked here is locked by another transaction; one that does not exist is
         # refused.
         skipped = submission.account_id not in state.heads and submission.account_id in state.accounts
-        outcomes.append(None if skipped else work.settle(submission))
+        waits = submission.account_id in state.untracked and not isinstance(submission.command, Cancel)
+        outcomes.append(None if skipped or waits else work.settle(submission))
     return work, outcomes
 
 
@@ -163,6 +173,7 @@ class BatchBuilder:
             *([statements.append(batch, now)] if batch.actions else ()),
             *([statements.make_due_now(batch.cancelled_intents)] if batch.cancelled_intents else ()),
             *([stats_store.insert_entries(self._counts)] if self._counts else ()),
+            *(self._state.tracking.writes(self._state.now) if self._state.tracked else ()),
         ]
 
     def events(self) -> list[Statement]:
@@ -204,16 +215,31 @@ class BatchBuilder:
                 record.limit_price,
                 record.stop_price,
                 record.client_reference_id,
+                str(account_id in state.tracked),
             )
         )
         if submission.idempotency_key and submission.body_digest is not None:
             key = (account_id, submission.idempotency_key)
             state.earlier[key] = EarlierAction(submission.body_digest, intent_id, seq)
         is_new = accepted.action_type is ActionType.CREATE
+        if account_id in state.tracked:
+            self._count(submission, accepted, intent_id)
         self._pending_events.append(
             (record, account, None if is_new else self._mark(accepted.action_type, intent_id, seq))
         )
         return Receipt(intent_id, seq)
+
+    def _count(self, submission: Submission, accepted: Accepted, intent_id: str) -> None:
+        """In the exposure of its account. An order that was over and is open again may not be counted yet."""
+        state, order = self._state, self._state.orders.get(intent_id)
+        asked = state.asked(submission, order)
+        is_new = order is None or not order.counted
+        if asked is not None:
+            state.tracking.accept(
+                submission.account_id, state.accounts[submission.account_id].organization_id, asked, is_new, state.now
+            )
+            if order is not None:
+                state.orders[intent_id] = structs.replace(order, counted=True)
 
     def _record(
         self, submission: Submission, accepted: Accepted, account: AccountState, intent_id: str, seq: int
@@ -271,7 +297,7 @@ class BatchBuilder:
         )
         self._state.orders[intent_id] = new
         self.batch.changed_orders[intent_id] = statements.OrderChange(
-            status, replace_seq, new.cancel_requested, new.version
+            status, replace_seq, new.cancel_requested, new.version, new.counted
         )
         if is_cancel:
             self.batch.cancelled_intents.append(intent_id)

@@ -3,17 +3,24 @@ heads."""
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, time
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
 from trading_intents.brokers.registry import Registry
+from trading_intents.controls.limits.model import NO_LIMITS, AppliedLimits, AskedOrder, LimitState, TradingLimits
+from trading_intents.controls.limits.statements import LimitReads, read_limit_state, start_tracking
+from trading_intents.controls.limits.store import parse_limits
+from trading_intents.controls.limits.tracking import TrackedState, terms_of
 from trading_intents.controls.model import Controls, StandingHalt, Switch, TimeRule
 from trading_intents.errors import Unavailable
 from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.intents.model import (
+    Accepted,
     AccountState,
+    Cancel,
     Create,
     EarlierAction,
     KeyState,
@@ -21,11 +28,12 @@ from trading_intents.intents.model import (
     Spec,
     Submission,
     SubmissionState,
+    asked_order,
 )
 from trading_intents.intents.writing import statements
 from trading_intents.intents.writing.record import trimmed
 from trading_intents.storage.pipeline import ConnectionLost, PipelineConnection, Reply, Row, Statement
-from trading_intents.trading import ORDER_KINDS, Environment, OrderSide, RouteStrategy, Symbol, TimeInForce
+from trading_intents.trading import ORDER_KINDS, ActionType, Environment, OrderSide, RouteStrategy, Symbol, TimeInForce
 
 
 @dataclass(slots=True)
@@ -46,6 +54,10 @@ class BatchState:
     switches: dict[tuple[str, str], Switch]  # by organization or account, and by symbol or an empty text
     windows: dict[tuple[str, str], TimeRule]
     halts: dict[str, StandingHalt]  # by organization or account
+    limits: dict[tuple[str, str], TradingLimits] = field(default_factory=dict)  # as the switches
+    tracked: set[str] = field(default_factory=set)  # accounts whose orders are counted
+    untracked: set[str] = field(default_factory=set)  # those that must be before their orders can be judged
+    tracking: TrackedState = field(default_factory=TrackedState)
 
     def state(self, submission: Submission) -> SubmissionState:
         account_id, command, key = submission.account_id, submission.command, submission.idempotency_key
@@ -69,7 +81,32 @@ class BatchState:
                 self.halts.get(organization_id),
                 self.halts.get(account_id),
             ),
+            *(self._limits_met(submission, order) if self.limits else ()),
         )
+
+    def limits_of(self, submission: Submission, symbol: str) -> AppliedLimits:
+        organization_id, account_id = submission.organization_id, submission.account_id
+        owners = ((organization_id, ""), (account_id, ""), (account_id, symbol))
+        found = [self.limits.get(owner) for owner in owners]
+        return AppliedLimits(*found) if any(found) else NO_LIMITS
+
+    def asked(self, submission: Submission, order: KnownOrder | None) -> AskedOrder | None:
+        """The order that is asked for; None: none that limits judge."""
+        command = submission.command
+        if isinstance(command, Create):
+            created = ActionType.CREATE, command.symbol, command.side, command.route, command.spec
+            return asked_order(Accepted(*created, None), None)
+        if isinstance(command, Cancel) or order is None:
+            return None
+        replaced = ActionType.REPLACE, order.symbol, order.side, order.route, command.spec
+        return asked_order(Accepted(*replaced, None), order)
+
+    def _limits_met(self, submission: Submission, order: KnownOrder | None) -> tuple[AppliedLimits, LimitState | None]:
+        asked = self.asked(submission, order) if submission.key_id else None  # the platform's own pass
+        limits = self.limits_of(submission, asked.symbol) if asked else NO_LIMITS
+        if asked is None or not limits.needs_state:
+            return limits, None
+        return limits, self.tracking.met_by(submission.account_id, asked)
 
 
 class BatchReads:
@@ -120,7 +157,39 @@ async def read_state(
             replies = await link.run([*locks, *reads.reads()])
     except ConnectionLost:
         raise Unavailable("the connection to the database was lost; nothing was recorded") from None
-    return parse_replies(brokers, reads, replies)
+    state = parse_replies(brokers, reads, replies)
+    if state.limits:
+        await _read_limit_state(link, submissions, state, locking)
+    return state
+
+
+async def _read_limit_state(
+    link: PipelineConnection, submissions: Sequence[Submission], state: BatchState, locking: statements.Locking
+) -> None:
+    """What limits need beside themselves, of accounts that have such limits."""
+    reads: set[LimitReads] = set()
+    for each in submissions:
+        order = None if isinstance(each.command, Create) else state.orders.get(each.command.ref_intent_id)
+        asked = state.asked(each, order)
+        if asked is None or each.account_id not in state.heads:
+            continue
+        limits = state.limits_of(each, asked.symbol)
+        if limits.needs_state:
+            reads.add(LimitReads(each.account_id, asked.symbol, terms_of(asked)))
+        if limits.needs_tracking and each.account_id not in state.tracked:
+            state.untracked.add(each.account_id)
+    if not reads:
+        return
+    starts: list[Statement] = []
+    if state.untracked and locking.may_track:
+        starts = start_tracking(sorted(state.untracked))
+        state.tracked |= state.untracked
+        state.untracked.clear()
+    try:
+        replies = await link.run([*starts, read_limit_state(sorted(reads))])
+    except ConnectionLost:
+        raise Unavailable("the connection to the database was lost; nothing was recorded") from None
+    state.tracking.read(map(_texts, replies[-1].rows))
 
 
 _SYMBOL = statements.OrderTexts._fields.index("symbol")
@@ -147,9 +216,10 @@ def parse_replies(brokers: Registry, reads: BatchReads, replies: Sequence[Reply]
     for row in read.rows:
         of[row[0]].append(row)
     ((_, now, transaction_id, *_),) = map(_texts, of[_CLOCK])
+    heads = [_texts(row) for row in before.pop().rows]
     return BatchState(
         brokers=brokers,
-        heads={account_id: (int(seq), digest) for account_id, seq, digest in map(_texts, before.pop().rows)},
+        heads={account_id: (int(seq), digest) for account_id, seq, digest, _ in heads},
         order_rows={row.order_id: row for row in orders},
         orders={row.order_id: _order(row) for row in orders},
         earlier={
@@ -165,10 +235,12 @@ def parse_replies(brokers: Registry, reads: BatchReads, replies: Sequence[Reply]
         switches=dict(map(_switch, of[_SWITCH])),
         windows=dict(map(_window, of[_WINDOW])),
         halts=dict(map(_halt, of[_HALT])),
+        limits=dict(map(_limits, of[_LIMIT])),
+        tracked={account_id for account_id, _, _, tracked in heads if tracked == "t"},
     )
 
 
-_CLOCK, _RULES, _ACCOUNT, _KEY, _SWITCH, _WINDOW, _HALT = (kind.encode() for kind in statements.Kind)
+_CLOCK, _RULES, _ACCOUNT, _KEY, _SWITCH, _WINDOW, _HALT, _LIMIT = (kind.encode() for kind in statements.Kind)
 _NEVER_CHANGED = "0"
 
 
@@ -216,6 +288,11 @@ def _halt(row: Row) -> tuple[str, StandingHalt]:
     return whose, StandingHalt(halt_id, reason)
 
 
+def _limits(row: Row) -> tuple[tuple[str, str], TradingLimits]:
+    _, owner_id, symbol, rules, *_ = _texts(row)
+    return (owner_id, symbol), parse_limits(rules)
+
+
 _TRUE = "true"
 _ENVIRONMENTS = {str(each): each for each in Environment}
 
@@ -248,4 +325,6 @@ def _order(row: statements.OrderTexts) -> KnownOrder:
         replace_pending=row.pending_replace_seq is not None,
         version=int(row.version),
         command_seq=int(row.command_seq),
+        filled_quantity=Decimal(row.filled_quantity),
+        counted=row.counted == "t",
     )

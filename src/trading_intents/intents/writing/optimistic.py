@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Clock
+from trading_intents.controls.limits.model import TradingLimits
 from trading_intents.controls.model import StandingHalt, Switch, TimeRule
 from trading_intents.errors import PlatformError, Unavailable
 from trading_intents.intents.model import AccountState, Create, KeyState, Submission
@@ -53,6 +54,7 @@ class StateCache:
         self._switches: dict[tuple[str, str], Switch] = {}
         self._windows: dict[tuple[str, str], TimeRule] = {}
         self._halts: dict[str, StandingHalt] = {}
+        self._limits: dict[tuple[str, str], TradingLimits] = {}
 
     def clear_heads(self, account_ids: Iterable[str]) -> None:
         for account_id in account_ids:
@@ -71,12 +73,13 @@ class StateCache:
             self._heads[account_id] = state.heads[account_id]
             self._accounts[account_id] = state.accounts[account_id]
             self._keys[key_id] = state.keys[key_id]
-            if isinstance(each.command, Create):
+            if isinstance(each.command, Create) and _is_stateless(each, each.command, state):
                 self._known.add((each.organization_id, account_id, key_id, each.command.symbol))
         self._versions |= state.versions
         self._switches |= state.switches
         self._windows |= state.windows
         self._halts |= state.halts
+        self._limits |= state.limits
 
     def covers(self, submissions: Sequence[Submission]) -> bool:
         """Whether the cache holds everything that is needed to decide these commands."""
@@ -111,6 +114,7 @@ class StateCache:
             switches=self._switches,
             windows=self._windows,
             halts=self._halts,
+            limits=self._limits,
         )
 
     def is_valid(self, now: datetime, actual: BatchState) -> bool:
@@ -120,6 +124,7 @@ class StateCache:
         return (
             -MAX_EARLY <= actual.now - now <= MAX_LATE
             and not actual.earlier
+            and not actual.tracked
             and all(self._versions.get(key) == version for key, version in actual.versions.items())
         )
 
@@ -131,6 +136,13 @@ class StateCache:
         self._start = start if is_back or self._start is None else max(self._start, start)
         if self._last is not None:
             self._last = min(self._last, now + MAX_EARLY)
+
+
+def _is_stateless(submission: Submission, command: Create, state: BatchState) -> bool:
+    """Whether its state can be cached: that of tracked accounts, and prices, are read under the head's lock."""
+    account_id = submission.account_id
+    is_tracked = account_id in state.tracked or account_id in state.untracked
+    return not is_tracked and not state.limits_of(submission, command.symbol).needs_state
 
 
 class CacheStale(Exception):

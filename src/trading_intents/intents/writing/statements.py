@@ -24,16 +24,18 @@ LOCK_LIMIT_SECONDS = 0.02  # on the writer's own connection, where every other c
 
 
 class Locking(NamedTuple):
-    """What is done about account heads that another transaction has locked, and how long to wait for any lock."""
+    """What is done about account heads that another transaction has locked, how long to wait for any lock, and whether
+    an account may begin to be tracked: that takes longer the more open orders it has."""
 
     clause: str
     timeout: str = ""  # empty: the session's
+    may_track: bool = False
 
 
 NO_WAIT = Locking("NOWAIT")  # the server refuses the batch
 SKIP = Locking("SKIP LOCKED")  # the batch leaves their accounts out
 SKIP_AT_ONCE = Locking("SKIP LOCKED", "1ms")
-WAIT = Locking("", "100ms")
+WAIT = Locking("", "100ms", may_track=True)
 
 
 def lock_heads(account_ids: Sequence[str], locking: Locking) -> list[Statement]:
@@ -45,9 +47,9 @@ def lock_heads(account_ids: Sequence[str], locking: Locking) -> list[Statement]:
     return [*([Statement(f"SET LOCAL lock_timeout = '{locking.timeout}'")] if locking.timeout else ()), statement]
 
 
-_LOCK_HEAD = "SELECT account_id, seq, hash FROM account_heads WHERE account_id = $1::uuid FOR UPDATE"
+_LOCK_HEAD = "SELECT account_id, seq, hash, tracked FROM account_heads WHERE account_id = $1::uuid FOR UPDATE"
 _LOCK_HEADS = """
-    SELECT account_id, seq, hash FROM account_heads
+    SELECT account_id, seq, hash, tracked FROM account_heads
     WHERE account_id = ANY ($1::uuid[]) ORDER BY account_id FOR UPDATE
 """
 
@@ -62,6 +64,7 @@ class Kind(StrEnum):
     SWITCH = "switch"
     WINDOW = "window"
     HALT = "halt"
+    LIMIT = "limit"
 
 
 def read_state(
@@ -124,14 +127,27 @@ _STATE = """
     SELECT 'halt', account_id::text, id::text, reason, NULL, NULL, NULL, NULL
     FROM halts
     WHERE scope_id {account} AND resumed_at IS NULL
+    UNION ALL
+    SELECT 'limit', owner_id::text, symbol, rules::text, NULL, NULL, NULL, NULL
+    FROM trading_limits WHERE owner_id {organization} AND symbol = ''
+    UNION ALL
+    SELECT 'limit', owner_id::text, symbol, rules::text, NULL, NULL, NULL, NULL
+    FROM trading_limits WHERE owner_id {account} AND symbol {symbol_or_none}
 """
 _READ_STATE = _STATE.format(
     organization="= ANY ($1::uuid[])",
     account="= ANY ($2::uuid[])",
     key="= ANY ($3::uuid[])",
     symbol="= ANY (from_column($4))",
+    symbol_or_none="= ANY (array_prepend('', from_column($4)))",
 )
-_READ_ONE_STATE = _STATE.format(organization="= $1::uuid", account="= $2::uuid", key="= $3::uuid", symbol="= $4::text")
+_READ_ONE_STATE = _STATE.format(
+    organization="= $1::uuid",
+    account="= $2::uuid",
+    key="= $3::uuid",
+    symbol="= $4::text",
+    symbol_or_none="IN ('', $4::text)",
+)
 
 
 def read_earlier(keyed: Sequence[tuple[str, str]]) -> Statement:
@@ -173,6 +189,7 @@ class OrderTexts(NamedTuple):
     broker_sent_at: str | None
     received_at: str
     version: str
+    counted: str
 
 
 _ORDER_COLUMNS = ", ".join(OrderTexts._fields).replace("flags", "array_to_string(flags, ',')")
@@ -211,6 +228,7 @@ class NewAction(NamedTuple):
     limit_price: str | None
     stop_price: str | None
     client_reference_id: str | None
+    counted: str
 
 
 class OrderChange(NamedTuple):
@@ -218,6 +236,7 @@ class OrderChange(NamedTuple):
     pending_replace_seq: str | None
     cancel_requested: bool
     version: int
+    counted: bool
 
 
 @dataclass(slots=True)
@@ -257,6 +276,7 @@ _COLUMNS = {
     "limit_price": "numeric",
     "stop_price": "numeric",
     "client_reference_id": "text",
+    "counted": "boolean",
 }
 # In one statement, so that each value is sent and parsed once. A head moves to its account's last row.
 _APPEND = """
@@ -272,10 +292,10 @@ _APPEND = """
     ordered AS (
         INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq, command_seq,
                             symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
-                            stop_price, client_reference_id, received_at, created_at, updated_at)
+                            stop_price, client_reference_id, received_at, created_at, updated_at, counted)
         SELECT intent_id, account_id, organization_id, environment, broker, seq, seq,
                symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
-               stop_price, client_reference_id, $1::timestamptz, $1::timestamptz, $1::timestamptz
+               stop_price, client_reference_id, $1::timestamptz, $1::timestamptz, $1::timestamptz, counted
         FROM new WHERE action_type = 'CREATE'
     ),
     moved AS (
@@ -320,11 +340,12 @@ def mark_orders(batch: BatchWrites, now: str) -> Statement:
         """
         UPDATE orders o
         SET order_status = c.order_status, pending_replace_seq = c.pending_replace_seq,
-            cancel_requested = c.cancel_requested, version = c.version, updated_at = $6::timestamptz
+            cancel_requested = c.cancel_requested, version = c.version, updated_at = $6::timestamptz,
+            counted = c.counted
         FROM unnest(
             from_column($1)::uuid[], from_column($2), from_column($3)::bigint[], from_column($4)::boolean[],
-            from_column($5)::bigint[]
-        ) AS c (order_id, order_status, pending_replace_seq, cancel_requested, version)
+            from_column($5)::bigint[], from_column($7)::boolean[]
+        ) AS c (order_id, order_status, pending_replace_seq, cancel_requested, version, counted)
         WHERE o.order_id = c.order_id
         """,
         (
@@ -334,6 +355,7 @@ def mark_orders(batch: BatchWrites, now: str) -> Statement:
             pack_array([str(change.cancel_requested) for change in changes]),
             pack_array([str(change.version) for change in changes]),
             now,
+            pack_array([str(change.counted) for change in changes]),
         ),
     )
 

@@ -30,11 +30,13 @@ from trading_intents.orders.ledger.booking import (
     book_report,
     book_trade,
     booking_of,
+    count_reopened,
     read_holding,
     settle,
     was_held,
     with_position,
 )
+from trading_intents.orders.ledger.exposures import ExposureChange, sum_changes
 from trading_intents.orders.ledger.matching import (
     AccountRecording,
     AccountRef,
@@ -111,6 +113,7 @@ class RecordedAccount(FrozenStruct, frozen=True):
     prices: tuple[ReferencePrice, ...] = ()  # that were told
     balance: AccountBalance | None = None
     conflicts: tuple[tuple[Fact, UUID | None], ...] = ()  # told under a key or execution id of something else: lost
+    exposures: tuple[ExposureChange, ...] = ()  # of counted orders
 
 
 def answer_facts(
@@ -148,6 +151,9 @@ async def _book(tx: StatementRunner, prepared: PreparedRecording, index: LedgerI
     account_ref = prepared.account_ref
     new_facts = find_new_facts(prepared, index)
     settled = await _settle(new_facts, index, pacer)
+    if any(each.uncounted is not None for each in settled):
+        (tracked,) = await tx.run([ledger.read_tracked(account_ref.account_id)])
+        settled = [count_reopened(each) for each in settled] if tracked.rows else settled
     changes = sorted((change for each in settled for change in each.trades), key=lambda change: change.place)
     reports = [(place, event) for place, event in enumerate(prepared.events) if event.kind is EventKind.POSITION]
     holdings = await _book_positions(tx, account_ref, index, changes, reports) if changes or reports else []
@@ -172,6 +178,7 @@ async def _book(tx: StatementRunner, prepared: PreparedRecording, index: LedgerI
         told_prices(account_ref, changes, (event for _, event in reports), index.now),
         balance,
         (*new_facts.conflicts, *((fact, each.row["order_id"]) for each in settled for fact in each.conflicts)),
+        tuple(each.exposure for each in settled if each.exposure),
     )
 
 
@@ -208,8 +215,8 @@ def write_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
 
 
 def publish_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
-    """The last statements before the commit: stats and reference prices, then the organizations' stream heads, and the
-    trades by their seqs."""
+    """The last statements before the commit: stats, reference prices and exposures, then the organizations' stream
+    heads, and the trades by their seqs."""
     entries = [entry for each in recorded for entry in each.entries]
     prices = newest_prices((each.account_ref, price) for each in recorded for price in each.prices)
     events: list[Event] = []
@@ -228,9 +235,11 @@ def publish_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
         for each in recorded
         for change in each.trades
     ]
+    exposures = sum_changes(change for each in recorded for change in each.exposures)
     return [
         *([stats_store.insert_entries(entries)] if entries else ()),
         *([prices_store.write_prices(prices)] if prices else ()),
+        *([written.change_exposures(exposures)] if exposures else ()),
         *([stream_log.appending(events)] if events else ()),
         *([written.write_trades(trades)] if trades else ()),
     ]

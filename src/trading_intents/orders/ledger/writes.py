@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from trading_intents.orders.facts import Fact
+from trading_intents.orders.ledger.exposures import ExposureChange
 from trading_intents.orders.ledger.store import AccountName, PositionColumns, json_text
 from trading_intents.storage.database import Row
 from trading_intents.storage.pipeline import Statement, array_text
@@ -82,7 +83,7 @@ def write_orders(orders: Sequence[Row]) -> Statement:
             external_order_id = n.external_order_id, reason = n.reason, flags = n.flags,
             pending_replace_seq = n.pending_replace_seq, cancel_requested = n.cancel_requested,
             broker_sent_at = n.broker_sent_at, received_at = n.received_at, updated_at = n.updated_at,
-            finished_at = n.finished_at, version = n.version
+            finished_at = n.finished_at, version = n.version, counted = n.counted
         FROM json_populate_recordset(NULL::orders, $1::text::json) AS n
         WHERE o.order_id = n.order_id AND o.order_id = ANY ($2::text::uuid[])
         """,
@@ -123,6 +124,22 @@ def write_positions(positions: Sequence[Row]) -> Statement:
             array_text({str(position["account_id"]) for position in positions}),
             array_text({str(position["symbol"]) for position in positions}),
         ),
+    )
+
+
+def change_exposures(changes: Sequence[ExposureChange]) -> Statement:
+    """Adds differences, which `sum_changes` has put in the order of their rows' locks."""
+    return Statement(
+        """
+        INSERT INTO exposures AS e (account_id, symbol, organization_id, open_orders, open_buy, open_sell)
+        SELECT account_id, symbol, organization_id, open_orders, open_buy, open_sell
+        FROM json_populate_recordset(NULL::exposures, $1::text::json) WITH ORDINALITY
+        ORDER BY ordinality
+        ON CONFLICT (account_id, symbol) DO UPDATE
+        SET open_orders = e.open_orders + excluded.open_orders, open_buy = e.open_buy + excluded.open_buy,
+            open_sell = e.open_sell + excluded.open_sell
+        """,
+        (json_text(changes),),
     )
 
 

@@ -1,0 +1,145 @@
+"""What limits look like on the wire, both ways. Never judges, never asks the database."""
+
+from collections.abc import Set as AbstractSet
+from decimal import Decimal
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from trading_intents.clock import rfc3339
+from trading_intents.controls.limits.model import (
+    MAX_COLLAR_BPS,
+    MAX_COUNT,
+    MAX_SYMBOLS,
+    MAX_WINDOW_MILLIS,
+    StoredLimits,
+    TradingLimits,
+)
+from trading_intents.errors import ValidationFailed
+from trading_intents.trading import AMOUNT_PATTERN, AMOUNT_RULE, SYMBOL_RULE, amount_text, parse_amount, parse_symbol
+
+AmountText = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": AMOUNT_PATTERN})]
+BasisPoints = Annotated[int, msgspec.Meta(ge=1, le=MAX_COLLAR_BPS)]
+OrderCount = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
+WindowMillis = Annotated[int, msgspec.Meta(ge=1, le=MAX_WINDOW_MILLIS)]
+SymbolList = Annotated[list[str], msgspec.Meta(max_length=MAX_SYMBOLS)]
+_AMOUNTS = frozenset({"max_order_quantity", "max_order_notional", "max_position_quantity", "max_daily_loss"})
+_FIELDS = TradingLimits.__struct_fields__
+
+
+class OrganizationLimits(msgspec.Struct, forbid_unknown_fields=True):
+    """A field that is left out or null is cleared."""
+
+    max_order_quantity: AmountText | None = None
+    max_order_notional: AmountText | None = None
+    price_collar_bps: BasisPoints | None = None
+    allow_short: bool | None = None
+
+
+class SymbolLimits(OrganizationLimits, forbid_unknown_fields=True):
+    """A field that is left out or null is cleared."""
+
+    max_open_orders: OrderCount | None = None
+    max_position_quantity: AmountText | None = None
+
+
+class AccountLimits(SymbolLimits, forbid_unknown_fields=True):
+    """A field that is left out or null is cleared."""
+
+    max_orders_per_minute: OrderCount | None = None
+    allowed_symbols: SymbolList | None = None
+    duplicate_window_millis: WindowMillis | None = None
+    max_daily_loss: AmountText | None = None
+    timezone: str | None = None
+
+
+class OrganizationLimitsRecord(msgspec.Struct, kw_only=True):
+    """Fields without a limit are left out."""
+
+    organization_id: str
+    max_order_quantity: str | UnsetType = UNSET
+    max_order_notional: str | UnsetType = UNSET
+    price_collar_bps: int | UnsetType = UNSET
+    allow_short: bool | UnsetType = UNSET
+    created_at: str
+    updated_at: str
+    version: int
+
+
+class AccountLimitsRecord(OrganizationLimitsRecord, kw_only=True):
+    """Fields without a limit are left out."""
+
+    account_id: str
+    max_open_orders: int | UnsetType = UNSET
+    max_position_quantity: str | UnsetType = UNSET
+    max_orders_per_minute: int | UnsetType = UNSET
+    allowed_symbols: list[str] | UnsetType = UNSET
+    duplicate_window_millis: int | UnsetType = UNSET
+    max_daily_loss: str | UnsetType = UNSET
+    timezone: str | UnsetType = UNSET
+
+
+class SymbolLimitsRecord(OrganizationLimitsRecord, kw_only=True):
+    """Fields without a limit are left out."""
+
+    account_id: str
+    symbol: str
+    max_open_orders: int | UnsetType = UNSET
+    max_position_quantity: str | UnsetType = UNSET
+
+
+def read_limits(body: OrganizationLimits, zones: AbstractSet[str]) -> TradingLimits:
+    given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not None}
+    zone = given.get("timezone")
+    if zone is not None and zone not in zones:
+        raise ValidationFailed.at("/timezone", "must be an IANA time zone, such as America/New_York")
+    if zone is not None and "max_daily_loss" not in given:
+        raise ValidationFailed.at("/timezone", "is of max_daily_loss, which is not given")
+    return TradingLimits(**{name: _value(name, value) for name, value in given.items()})
+
+
+def _value(name: str, value: Any) -> Any:
+    if name in _AMOUNTS:
+        amount = parse_amount(value)
+        if amount is None:
+            raise ValidationFailed.at(f"/{name}", AMOUNT_RULE)
+        return amount
+    if name == "allowed_symbols":
+        return frozenset(_symbol(place, text) for place, text in enumerate(value))
+    return value
+
+
+def _symbol(place: int, text: str) -> str:
+    symbol = parse_symbol(text)
+    if symbol is None:
+        raise ValidationFailed.at(f"/allowed_symbols/{place}", SYMBOL_RULE)
+    return symbol
+
+
+def show_organization_limits(organization_id: str, stored: StoredLimits) -> OrganizationLimitsRecord:
+    return OrganizationLimitsRecord(organization_id=organization_id, **_shown(stored))
+
+
+def show_account_limits(organization_id: str, account_id: str, stored: StoredLimits) -> AccountLimitsRecord:
+    return AccountLimitsRecord(organization_id=organization_id, account_id=account_id, **_shown(stored))
+
+
+def show_symbol_limits(organization_id: str, account_id: str, symbol: str, stored: StoredLimits) -> SymbolLimitsRecord:
+    shown = _shown(stored)
+    return SymbolLimitsRecord(organization_id=organization_id, account_id=account_id, symbol=symbol, **shown)
+
+
+def _shown(stored: StoredLimits) -> dict[str, Any]:
+    values = {name: getattr(stored.limits, name) for name in _FIELDS}
+    return {name: _plain(value) for name, value in values.items() if value is not None} | {
+        "created_at": rfc3339(stored.created_at),
+        "updated_at": rfc3339(stored.updated_at),
+        "version": stored.version,
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return amount_text(value)
+    return sorted(value) if isinstance(value, frozenset) else value

@@ -1,0 +1,92 @@
+"""Use cases of limits. A change is committed before it is answered, so whatever arrives later is judged by it."""
+
+from collections.abc import Callable
+from uuid import UUID
+
+from trading_intents.accounts.model import Account
+from trading_intents.accounts.service import Expected, check_open, check_version
+from trading_intents.controls.limits import store
+from trading_intents.controls.limits.model import StoredLimits, TradingLimits
+from trading_intents.controls.service import MAX_SYMBOLS_PER_ACCOUNT, ControlTarget, find_target, lock_target
+from trading_intents.errors import LimitReached, NotFound, VersionConflict
+from trading_intents.identity.store import lock_organization
+from trading_intents.ids import OrganizationId
+from trading_intents.storage.database import Pool, Tx
+
+# Callbacks, since what they refuse (422) is refused only once the account is known to be the caller's (404, 403).
+ReadPlace = Callable[[], str]  # a symbol, or none: the account itself
+ReadLimits = Callable[[], tuple[str, TradingLimits]]
+
+
+class LimitsService:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def find_organization(self, organization_id: OrganizationId) -> StoredLimits:
+        async with self._pool.transaction([organization_id], read_only=True) as tx:
+            return _there(await store.find_limits(tx, organization_id, ""))
+
+    async def put_organization(
+        self, organization_id: OrganizationId, limits: TradingLimits, expected: Expected
+    ) -> StoredLimits:
+        async with self._pool.transaction([organization_id]) as tx:
+            await lock_organization(tx, organization_id)
+            return await _put(tx, organization_id, organization_id, "", limits, expected)
+
+    async def remove_organization(self, organization_id: OrganizationId, expected: Expected) -> None:
+        async with self._pool.transaction([organization_id]) as tx:
+            await lock_organization(tx, organization_id)
+            await _remove(tx, organization_id, "", expected)
+
+    async def find(self, target: ControlTarget, read: ReadPlace) -> StoredLimits:
+        async with self._pool.transaction([target.organization_id], read_only=True) as tx:
+            account = await find_target(tx, target)
+            return _there(await store.find_limits(tx, account.id, read()))
+
+    async def put(self, target: ControlTarget, read: ReadLimits, expected: Expected) -> StoredLimits:
+        async with self._pool.transaction([target.organization_id]) as tx:
+            account = await lock_target(tx, target)
+            symbol, limits = read()
+            check_open(account)
+            return await _put(tx, account.organization_id, account.id, symbol, limits, expected, account)
+
+    async def remove(self, target: ControlTarget, read: ReadPlace, expected: Expected) -> None:
+        async with self._pool.transaction([target.organization_id]) as tx:
+            account = await lock_target(tx, target)
+            symbol = read()
+            check_open(account)
+            await _remove(tx, account.id, symbol, expected)
+
+
+async def _put(
+    tx: Tx,
+    organization_id: OrganizationId,
+    owner_id: UUID,
+    symbol: str,
+    limits: TradingLimits,
+    expected: Expected,
+    account: Account | None = None,
+) -> StoredLimits:
+    present = await store.find_limits(tx, owner_id, symbol)
+    if present:
+        check_version(present.version, expected)
+        if present.limits == limits:
+            return present
+    elif expected is not None:
+        raise VersionConflict("no limits are set yet; send them without If-Match")
+    # Counted under the account's lock, so that two at once cannot both be the last.
+    elif account and symbol and await store.count_symbols(tx, account.id) >= MAX_SYMBOLS_PER_ACCOUNT:
+        raise LimitReached(f"the account has {MAX_SYMBOLS_PER_ACCOUNT} symbols with limits, which is the most")
+    return await store.put_limits(tx, organization_id, owner_id, symbol, limits)
+
+
+async def _remove(tx: Tx, owner_id: UUID, symbol: str, expected: Expected) -> None:
+    present = _there(await store.find_limits(tx, owner_id, symbol))
+    check_version(present.version, expected)
+    await store.delete_limits(tx, owner_id, symbol)
+
+
+def _there(limits: StoredLimits | None) -> StoredLimits:
+    if limits is None:
+        raise NotFound("no limits are set here")
+    return limits

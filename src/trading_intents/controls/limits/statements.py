@@ -1,0 +1,151 @@
+"""What the judging of limits reads and writes in the transaction that appends an action, as statements for a pipeline.
+Arguments are texts: see `pack_array`."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from trading_intents.controls.limits.model import MAX_COUNT, MAX_WINDOW_MILLIS, RATE_SECONDS
+from trading_intents.storage.database import pack_array
+from trading_intents.storage.pipeline import Statement
+
+
+class LimitReads(NamedTuple):
+    """A symbol of an account, and the terms of a CREATE, or none."""
+
+    account_id: str
+    symbol: str
+    terms: str
+
+
+_TERMS = """
+    concat_ws('|', r ->> 'symbol', r ->> 'order_side', r ->> 'order_type', r ->> 'quantity',
+              coalesce(r ->> 'limit_price', ''), coalesce(r ->> 'stop_price', ''))
+"""
+# LATERAL with LIMIT allows only look-ups by key. One statement: a fill moves a quantity from an order to a position,
+# which must be seen in both or in neither.
+_READ = f"""
+    WITH asked (account_id, symbol, terms) AS MATERIALIZED (
+        SELECT * FROM unnest(from_column($1)::uuid[], from_column($2), from_column($3))
+    ), symbols AS MATERIALIZED (SELECT DISTINCT account_id, symbol FROM asked),
+    accounts_asked AS MATERIALIZED (SELECT DISTINCT account_id FROM asked)
+    SELECT 'exposure', s.account_id::text, s.symbol, e.open_orders::text, e.open_buy::text, e.open_sell::text
+    FROM (SELECT * FROM symbols UNION ALL SELECT account_id, '' FROM accounts_asked) s
+    CROSS JOIN LATERAL (
+        SELECT * FROM exposures WHERE account_id = s.account_id AND symbol = s.symbol LIMIT 1
+    ) e
+    UNION ALL
+    SELECT 'position', s.account_id::text, s.symbol, p.quantity::text, NULL, NULL
+    FROM symbols s CROSS JOIN LATERAL (
+        SELECT quantity FROM positions WHERE account_id = s.account_id AND symbol = s.symbol LIMIT 1
+    ) p
+    UNION ALL
+    SELECT 'rate', a.account_id::text, '', r.orders::text, NULL, NULL
+    FROM accounts_asked a CROSS JOIN LATERAL (
+        SELECT sum(orders) AS orders FROM order_rates
+        WHERE account_id = a.account_id
+          AND second > date_trunc('second', clock_timestamp()) - interval '{RATE_SECONDS} seconds'
+    ) r
+    WHERE r.orders IS NOT NULL
+    UNION ALL
+    SELECT 'recent', a.account_id::text, a.terms, c.accepted_at::text, NULL, NULL
+    FROM asked a CROSS JOIN LATERAL (
+        SELECT accepted_at FROM recent_creates WHERE account_id = a.account_id AND terms = a.terms LIMIT 1
+    ) c
+    WHERE a.terms <> ''
+"""  # noqa: S608 - our own constants
+
+
+def read_limit_state(asked: Sequence[LimitReads]) -> Statement:
+    """Rows of texts: what it tells of, the account, a symbol or terms, then what it has."""
+    return Statement(_READ, tuple(map(pack_array, zip(*asked, strict=True))))
+
+
+_OPEN_ORDERS = """
+    SELECT order_id FROM orders WHERE account_id = ANY ($1::uuid[]) AND finished_at IS NULL
+    ORDER BY order_id FOR UPDATE
+"""
+_COUNT_ORDERS = """
+    WITH counting AS (
+        UPDATE orders o SET counted = true WHERE account_id = ANY ($1::uuid[]) AND finished_at IS NULL
+        RETURNING o.account_id, o.symbol, o.organization_id, o.order_side = 'BUY' AS is_buy, greatest(
+            o.quantity - o.filled_quantity,
+            (SELECT (a.record::json ->> 'quantity')::numeric FROM actions a
+             WHERE a.account_id = o.account_id AND a.seq = o.pending_replace_seq) - o.filled_quantity,
+            0
+        ) AS unfilled
+    )
+    INSERT INTO exposures (account_id, symbol, organization_id, open_orders, open_buy, open_sell)
+    SELECT account_id, coalesce(symbol, ''), organization_id, count(*),
+           CASE WHEN symbol IS NULL THEN 0 ELSE coalesce(sum(unfilled) FILTER (WHERE is_buy), 0) END,
+           CASE WHEN symbol IS NULL THEN 0 ELSE coalesce(sum(unfilled) FILTER (WHERE NOT is_buy), 0) END
+    FROM counting GROUP BY GROUPING SETS ((account_id, organization_id, symbol), (account_id, organization_id))
+    ORDER BY 1, 2
+    ON CONFLICT (account_id, symbol) DO UPDATE
+    SET open_orders = excluded.open_orders, open_buy = excluded.open_buy, open_sell = excluded.open_sell
+"""
+_RECENT_ACTIONS = f"""
+    unnest($1::uuid[]) AS asked (id) CROSS JOIN LATERAL (
+        SELECT * FROM actions WHERE account_id = asked.id ORDER BY seq DESC LIMIT {MAX_COUNT}
+    ) a
+"""  # noqa: S608 - our own constants
+_COUNT_RATES = f"""
+    INSERT INTO order_rates (account_id, second, organization_id, orders)
+    SELECT a.account_id, date_trunc('second', a.created_at), a.organization_id, count(*) FROM {_RECENT_ACTIONS}
+    WHERE a.created_at > clock_timestamp() - interval '{RATE_SECONDS + 1} seconds' AND a.action_type <> 'CANCEL'
+    GROUP BY 1, 2, 3
+    ON CONFLICT (account_id, second) DO UPDATE SET orders = excluded.orders
+"""  # noqa: S608 - our own constants
+_REMEMBER_CREATES = f"""
+    INSERT INTO recent_creates (account_id, terms, organization_id, accepted_at)
+    SELECT account_id, {_TERMS}, organization_id, max(created_at)
+    FROM (
+        SELECT a.account_id, a.organization_id, a.created_at, a.record::json AS r FROM {_RECENT_ACTIONS}
+        WHERE a.created_at > clock_timestamp() - interval '{MAX_WINDOW_MILLIS} ms' AND a.action_type = 'CREATE'
+    ) AS created
+    GROUP BY 1, 2, 3
+    ON CONFLICT (account_id, terms) DO UPDATE SET accepted_at = excluded.accepted_at
+"""  # noqa: S608 - our own constants
+
+
+def start_tracking(account_ids: Sequence[str]) -> list[Statement]:
+    """Counts what is open and what was accepted lately, and has it counted from now on. The heads are held."""
+    accounts = (f"{{{','.join(account_ids)}}}",)
+    # The second statement sees what those committed that the first one waited for.
+    return [
+        Statement(sql, accounts)
+        for sql in (
+            _OPEN_ORDERS,
+            _COUNT_ORDERS,
+            _COUNT_RATES,
+            _REMEMBER_CREATES,
+            "UPDATE account_heads SET tracked = true WHERE account_id = ANY ($1::uuid[])",
+        )
+    ]
+
+
+def count_orders(rows: Sequence[tuple[str, str, str]], second: str) -> Statement:
+    """Adds accepted CREATEs and REPLACEs to their second; each: account, organization, how many."""
+    return Statement(
+        """
+        INSERT INTO order_rates AS r (account_id, second, organization_id, orders)
+        SELECT account_id, $4::timestamptz, organization_id, orders
+        FROM unnest(from_column($1)::uuid[], from_column($2)::uuid[], from_column($3)::bigint[])
+             AS new (account_id, organization_id, orders)
+        ON CONFLICT (account_id, second) DO UPDATE SET orders = r.orders + excluded.orders
+        """,
+        (*map(pack_array, zip(*rows, strict=True)), second),
+    )
+
+
+def remember_creates(rows: Sequence[tuple[str, str, str]], now: str) -> Statement:
+    """Each: account, organization, the terms of a CREATE that was accepted."""
+    return Statement(
+        """
+        INSERT INTO recent_creates (account_id, terms, organization_id, accepted_at)
+        SELECT DISTINCT account_id, terms, organization_id, $4::timestamptz
+        FROM unnest(from_column($1)::uuid[], from_column($2)::uuid[], from_column($3))
+             AS new (account_id, organization_id, terms)
+        ON CONFLICT (account_id, terms) DO UPDATE SET accepted_at = excluded.accepted_at
+        """,
+        (*map(pack_array, zip(*rows, strict=True)), now),
+    )

@@ -1,0 +1,147 @@
+"""Limits in the database, one function per statement. Never decides."""
+
+from datetime import datetime
+from functools import lru_cache
+from uuid import UUID
+
+import msgspec
+
+from trading_intents.controls.limits.model import (
+    MAX_WINDOW_MILLIS,
+    RATE_SECONDS,
+    AppliedLimits,
+    StoredLimits,
+    TradingLimits,
+)
+from trading_intents.ids import OrganizationId
+from trading_intents.storage.database import Row, Tx
+
+# For a statement that has `asked (account_id, symbol)` and the account as `a`: the columns that `applied_limits` takes,
+# and where they come from. LATERAL with LIMIT allows only look-ups by key.
+COLUMNS = "level_1.rules, level_2.rules, level_3.rules"
+LIMIT_LEVELS = 3
+JOINS = """
+    LEFT JOIN LATERAL (
+        SELECT rules::text FROM trading_limits WHERE owner_id = a.organization_id AND symbol = '' LIMIT 1
+    ) level_1 ON true
+    LEFT JOIN LATERAL (
+        SELECT rules::text FROM trading_limits WHERE owner_id = asked.account_id AND symbol = '' LIMIT 1
+    ) level_2 ON true
+    LEFT JOIN LATERAL (
+        SELECT rules::text FROM trading_limits WHERE owner_id = asked.account_id AND symbol = asked.symbol
+          AND symbol <> '' LIMIT 1
+    ) level_3 ON true
+"""
+
+
+@lru_cache(maxsize=10_000)
+def parse_limits(text: str) -> TradingLimits:
+    """A pure function of what PostgreSQL writes: the same rows come again and again."""
+    return msgspec.json.decode(text, type=TradingLimits)
+
+
+def applied_limits(organization: str | None, account: str | None, symbol: str | None) -> AppliedLimits:
+    return AppliedLimits(*(None if text is None else parse_limits(text) for text in (organization, account, symbol)))
+
+
+async def find_limits(tx: Tx, owner_id: UUID, symbol: str) -> StoredLimits | None:
+    row = await tx.fetchrow("SELECT * FROM trading_limits WHERE owner_id = $1 AND symbol = $2", owner_id, symbol)
+    return _stored(row) if row else None
+
+
+async def put_limits(
+    tx: Tx, organization_id: OrganizationId, owner_id: UUID, symbol: str, limits: TradingLimits
+) -> StoredLimits:
+    row = await tx.fetchrow(
+        """
+        INSERT INTO trading_limits AS l (organization_id, owner_id, symbol, rules, needs_tracking)
+        VALUES ($1, $2, $3, $4::text::jsonb, $5)
+        ON CONFLICT (owner_id, symbol) DO UPDATE
+        SET rules = excluded.rules, needs_tracking = excluded.needs_tracking, version = l.version + 1,
+            updated_at = clock_timestamp()
+        RETURNING *
+        """,
+        organization_id,
+        owner_id,
+        symbol,
+        msgspec.json.encode(limits).decode(),
+        limits.needs_tracking,
+    )
+    assert row is not None
+    return _stored(row)
+
+
+async def delete_limits(tx: Tx, owner_id: UUID, symbol: str) -> None:
+    await tx.execute("DELETE FROM trading_limits WHERE owner_id = $1 AND symbol = $2", owner_id, symbol)
+
+
+async def count_symbols(tx: Tx, account_id: UUID) -> int:
+    return int(
+        await tx.fetchval("SELECT count(*) FROM trading_limits WHERE owner_id = $1 AND symbol <> ''", account_id)
+    )
+
+
+async def list_untracking(tx: Tx, limit: int) -> list[UUID]:
+    """Tracked accounts that no limit needs to be tracked any more."""
+    rows = await tx.fetch(f"SELECT h.account_id FROM account_heads h WHERE {_NOT_NEEDED} LIMIT $1", limit)  # noqa: S608 - our own
+    return [row["account_id"] for row in rows]
+
+
+_NOT_NEEDED = """
+    h.tracked AND NOT EXISTS (
+        SELECT FROM trading_limits l WHERE l.owner_id IN (h.account_id, h.organization_id) AND l.needs_tracking
+    )
+"""
+
+
+async def lock_untracking(tx: Tx, account_id: UUID) -> bool:
+    """Whether that still holds, with the account's head locked; not when another transaction holds it."""
+    return bool(
+        await tx.fetch(
+            f"SELECT FROM account_heads h WHERE account_id = $1 AND {_NOT_NEEDED} FOR UPDATE SKIP LOCKED",
+            account_id,
+        )
+    )
+
+
+async def stop_tracking(tx: Tx, account_id: UUID) -> None:
+    """The account's head is held. Its orders are locked first: whoever records one must not be waited for halfway."""
+    await tx.execute(
+        "SELECT FROM orders WHERE account_id = $1 AND finished_at IS NULL ORDER BY order_id FOR UPDATE", account_id
+    )
+    await tx.execute(
+        "UPDATE orders SET counted = false WHERE account_id = $1 AND finished_at IS NULL AND counted", account_id
+    )
+    for table in ("exposures", "order_rates", "recent_creates"):
+        await tx.execute(f"DELETE FROM {table} WHERE account_id = $1", account_id)  # noqa: S608 - our own
+    await tx.execute("UPDATE account_heads SET tracked = false WHERE account_id = $1", account_id)
+
+
+async def prune_recent(tx: Tx, limit: int) -> bool:
+    """Removes what no limit can look back to. True: there may be more."""
+    rates = await tx.execute(
+        """
+        DELETE FROM order_rates WHERE (account_id, second) IN (
+            SELECT account_id, second FROM order_rates
+            WHERE second < clock_timestamp() - make_interval(secs => $1 + 1) LIMIT $2
+        )
+        """,
+        RATE_SECONDS,
+        limit,
+    )
+    creates = await tx.execute(
+        """
+        DELETE FROM recent_creates WHERE (account_id, terms) IN (
+            SELECT account_id, terms FROM recent_creates
+            WHERE accepted_at < clock_timestamp() - make_interval(secs => $1 / 1000.0) LIMIT $2
+        )
+        """,
+        MAX_WINDOW_MILLIS,
+        limit,
+    )
+    return f"DELETE {limit}" in (rates, creates)
+
+
+def _stored(row: Row) -> StoredLimits:
+    created_at: datetime = row["created_at"]
+    return StoredLimits(parse_limits(row["rules"]), created_at, row["updated_at"], row["version"])

@@ -1,0 +1,94 @@
+"""The state of tracked accounts while a batch is decided: it moves on with each order that is accepted. No I/O."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from trading_intents.amounts import ZERO, exact
+from trading_intents.controls.limits.model import AskedOrder, LimitState
+from trading_intents.controls.limits.statements import count_orders, remember_creates
+from trading_intents.orders.ledger.exposures import WHOLE_ACCOUNT, ExposureChange, sum_changes
+from trading_intents.orders.ledger.writes import change_exposures
+from trading_intents.storage.pipeline import Statement
+from trading_intents.trading import ORDER_TYPES, OrderSide, amount_text
+
+Place = tuple[str, str]  # an account, and a symbol or terms
+
+
+def terms_of(asked: AskedOrder) -> str:
+    """What makes two CREATEs duplicates; empty for a REPLACE, which is none."""
+    if not asked.is_create:
+        return ""
+    prices = ("" if price is None else amount_text(price) for price in (asked.limit_price, asked.stop_price))
+    return "|".join((asked.symbol, asked.side, ORDER_TYPES[asked.kind], amount_text(asked.quantity), *prices))
+
+
+@dataclass(slots=True)
+class TrackedState:
+    """By account and symbol: what is open. By account and terms: when a CREATE was last accepted."""
+
+    exposures: dict[Place, tuple[int, Decimal, Decimal]] = field(default_factory=dict)  # orders, of BUY, of SELL
+    positions: dict[Place, Decimal] = field(default_factory=dict)
+    rates: Counter[str] = field(default_factory=Counter)  # by account
+    recent: dict[Place, datetime] = field(default_factory=dict)
+    _changes: list[ExposureChange] = field(default_factory=list)
+    _orders: Counter[tuple[str, str]] = field(default_factory=Counter)  # by account and organization
+    _creates: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def read(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Takes the rows of `read_limit_state`."""
+        for kind, account_id, key, first, second, third in rows:
+            place = account_id, key
+            match kind:
+                case "exposure":
+                    self.exposures[place] = int(first), Decimal(second), Decimal(third)
+                case "position":
+                    self.positions[place] = Decimal(first)
+                case "rate":
+                    self.rates[account_id] = int(first)
+                case "recent":
+                    self.recent[place] = datetime.fromisoformat(first)
+
+    def met_by(self, account_id: str, asked: AskedOrder) -> LimitState:
+        orders, buy, sell = self.exposures.get((account_id, asked.symbol), _NOTHING_OPEN)
+        return LimitState(
+            position=self.positions.get((account_id, asked.symbol), ZERO),
+            open_buy=buy,
+            open_sell=sell,
+            open_orders=orders,
+            account_open_orders=self.exposures.get((account_id, WHOLE_ACCOUNT), _NOTHING_OPEN)[0],
+            orders_last_minute=self.rates[account_id],
+            duplicate_at=self.recent.get((account_id, terms_of(asked))),
+        )
+
+    def accept(self, account_id: str, organization_id: str, asked: AskedOrder, is_new: bool, now: datetime) -> None:
+        """`is_new`: the order was not counted before."""
+        with exact():
+            moved = asked.open_after - (ZERO if is_new else asked.open_before)
+            buy, sell = (moved, ZERO) if asked.side is OrderSide.BUY else (ZERO, moved)
+            for place, more in (((account_id, asked.symbol), (buy, sell)), ((account_id, WHOLE_ACCOUNT), (ZERO, ZERO))):
+                before = self.exposures.get(place, _NOTHING_OPEN)
+                self.exposures[place] = before[0] + is_new, before[1] + more[0], before[2] + more[1]
+        self._changes.append(ExposureChange(account_id, asked.symbol, organization_id, int(is_new), buy, sell))
+        self.rates[account_id] += 1
+        self._orders[account_id, organization_id] += 1
+        if asked.is_create:
+            self.recent[account_id, terms_of(asked)] = now
+            self._creates.append((account_id, organization_id, terms_of(asked)))
+
+    def writes(self, now: datetime) -> list[Statement]:
+        """Before the stream's heads: what the accepted orders change."""
+        second = now.replace(microsecond=0).isoformat()
+        changes = sum_changes(self._changes)
+        orders = [(*place, str(count)) for place, count in sorted(self._orders.items())]
+        return [
+            *([count_orders(orders, second)] if orders else ()),
+            *([remember_creates(self._creates, now.isoformat())] if self._creates else ()),
+            *([change_exposures(changes)] if changes else ()),
+        ]
+
+
+_NOTHING_OPEN = (0, ZERO, ZERO)

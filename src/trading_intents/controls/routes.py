@@ -1,0 +1,24 @@
+"""All routes of controls, built with their use cases."""
+
+from collections.abc import Mapping
+
+from trading_intents.controls.http import switch_routes, symbol_routes
+from trading_intents.controls.limits.http import limit_routes
+from trading_intents.controls.limits.service import LimitsService
+from trading_intents.controls.service import ControlsService
+from trading_intents.controls.zones import read_zones
+from trading_intents.identity.access import Gate
+from trading_intents.storage.database import Pool
+from trading_intents.web.routing import Route
+
+
+def control_routes(gates: Mapping[str, Gate], pool: Pool) -> tuple[Route, ...]:
+    controls, zones = ControlsService(pool), read_zones()
+    read, write, write_organization = (
+        gates[name] for name in ("read_controls", "write_controls", "write_organization_control")
+    )
+    return (
+        *switch_routes(read, write, write_organization, controls),
+        *symbol_routes(read, write, controls, zones),
+        *limit_routes(read, write, write_organization, LimitsService(pool), zones),
+    )

@@ -1,0 +1,237 @@
+"""Limits on the way of a submit: every one at its edge, on every level, on both write paths."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.intents.conftest import Opener
+from tests.intents.http_client import Body, Tables, TradingClient, cancel, create, limit, market, replace
+from tests.tenants import Tenants
+
+Put = Callable[..., None]
+LEVELS = ("organization", "account", "symbol")
+
+
+def level_path(level: str, account_id: str, symbol: str = "AAPL") -> str:
+    account = f"/v1/controls/accounts/{account_id}"
+    paths = {"organization": "/v1/controls/organization", "account": account, "symbol": f"{account}/symbols/{symbol}"}
+    return f"{paths[level]}/limits"
+
+
+@pytest.fixture
+def put_limits(tenants: Tenants, trading_client: TradingClient) -> Iterator[Put]:
+    """Sets the limits of a level; the organization's are removed after the test."""
+
+    def put(level: str, symbol: str = "AAPL", **fields: Any) -> None:
+        path = level_path(level, trading_client.account["id"], symbol)
+        answer = tenants.client.put(path, json=fields, headers=tenants.callers["admin"])
+        assert answer.status_code == 200, answer.text
+
+    yield put
+    tenants.client.delete(level_path("organization", ""), headers=tenants.callers["admin"])
+
+
+def triggered(trading_client: TradingClient, body: Body) -> list[tuple[str, Any, Any, str]]:
+    """The limits that refuse it: reason, limit, what was asked, level. Nothing else is written."""
+    before = trading_client.tables.counts()
+    answer = trading_client.submit(body)
+    assert (answer.status_code, answer.json()["code"]) == (409, "control_rejected"), answer.text
+    after = trading_client.tables.counts()
+    assert after.pop("refusals") - before.pop("refusals") == 1
+    assert after == before
+    told = answer.json()["triggered"]
+    assert all(entry["detail"] for entry in told)
+    return [(entry["reason"], entry["limit"], entry["asked"], next(iter(entry["scope"]))) for entry in told]
+
+
+def hold(tables: Tables, account_id: str, quantity: str, symbol: str = "AAPL") -> None:
+    """A position, as if it had been traded."""
+    tables.execute(
+        """
+        INSERT INTO positions (account_id, symbol, organization_id, quantity, received_at)
+        SELECT id, $2, organization_id, $3::text::numeric, clock_timestamp() FROM accounts WHERE id = $1::text::uuid
+        ON CONFLICT (account_id, symbol) DO UPDATE SET quantity = excluded.quantity
+        """,
+        account_id,
+        symbol,
+        quantity,
+    )
+
+
+def exposures(trading_client: TradingClient) -> dict[str, tuple[int, str, str]]:
+    rows = trading_client.tables.fetch(
+        "SELECT symbol, open_orders, open_buy::text, open_sell::text FROM exposures WHERE account_id = $1::text::uuid",
+        trading_client.account["id"],
+    )
+    return {row["symbol"]: (row["open_orders"], row["open_buy"], row["open_sell"]) for row in rows}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_order_of_more_than_the_limits_quantity_is_refused(
+    trading_client: TradingClient, put_limits: Put, level: str
+) -> None:
+    put_limits(level, max_order_quantity="10.5")
+    intent = trading_client.accepted(create(limit("10.5")))["intent_id"]
+    for body in (create(limit("10.500000000000000001")), replace(intent, limit("10.500000000000000001"))):
+        assert triggered(trading_client, body) == [
+            ("max_order_quantity", "10.5", "10.500000000000000001", level.capitalize())
+        ]
+    assert trading_client.accepted(replace(intent, limit("10.4")))["action_type"] == "REPLACE"
+    assert trading_client.accepted(cancel(intent))["action_type"] == "CANCEL"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_selling_short_is_refused_where_it_is_not_allowed(
+    trading_client: TradingClient, put_limits: Put, level: str
+) -> None:
+    put_limits(level, allow_short=False)
+    name = level.capitalize()
+    assert triggered(trading_client, create(order_side="SELL_SHORT")) == [("allow_short", False, "SELL_SHORT", name)]
+    assert triggered(trading_client, create(market("1"), order_side="SELL")) == [("allow_short", False, "1", name)]
+    hold(trading_client.tables, trading_client.account["id"], "10.5")
+    intent = trading_client.accepted(create(limit("4.5"), order_side="SELL"))["intent_id"]
+    assert triggered(trading_client, create(market("6.000001"), order_side="SELL")) == [
+        ("allow_short", False, "6.000001", name)
+    ]
+    assert triggered(trading_client, replace(intent, limit("10.6"))) == [("allow_short", False, "10.6", name)]
+    trading_client.accepted(create(limit("6"), order_side="SELL"))
+    assert triggered(trading_client, replace(intent, limit("4.6"))) == [("allow_short", False, "4.6", name)]
+    assert trading_client.accepted(replace(intent, limit("1")))["action_type"] == "REPLACE"
+    trading_client.accepted(create())
+
+
+def test_a_symbol_that_is_not_among_the_allowed_is_refused(trading_client: TradingClient, put_limits: Put) -> None:
+    put_limits("account", allowed_symbols=["msft", "IBM"])
+    assert triggered(trading_client, create()) == [("allowed_symbols", ["IBM", "MSFT"], "AAPL", "Account")]
+    trading_client.accepted(create(symbol="ibm"))
+
+
+@pytest.mark.parametrize("level", ["account", "symbol"])
+def test_no_more_orders_are_open_than_the_limit(trading_client: TradingClient, put_limits: Put, level: str) -> None:
+    other = {"symbol": "MSFT" if level == "account" else "AAPL"}
+    put_limits(level, max_open_orders=2)
+    first = trading_client.accepted(create(limit()))["intent_id"]
+    trading_client.accepted(create(limit(), **other))
+    assert triggered(trading_client, create(limit())) == [("max_open_orders", 2, 3, level.capitalize())]
+    trading_client.accepted(replace(first, limit("20")))
+    if level == "symbol":
+        trading_client.accepted(create(limit(), symbol="MSFT"))
+
+
+@pytest.mark.parametrize("level", ["account", "symbol"])
+def test_a_position_with_its_open_orders_stays_within_the_limit(
+    trading_client: TradingClient, put_limits: Put, level: str
+) -> None:
+    put_limits(level, max_position_quantity="100")
+    hold(trading_client.tables, trading_client.account["id"], "69.5")
+    name = level.capitalize()
+    intent = trading_client.accepted(create(limit("10.5")))["intent_id"]
+    assert triggered(trading_client, create(limit("20.01"))) == [("max_position_quantity", "100", "100.01", name)]
+    assert triggered(trading_client, replace(intent, limit("30.51"))) == [
+        ("max_position_quantity", "100", "100.01", name)
+    ]
+    trading_client.accepted(replace(intent, limit("30.5")))
+    assert triggered(trading_client, create(limit("0.01"))) == [("max_position_quantity", "100", "100.01", name)]
+    assert exposures(trading_client)["AAPL"] == (1, "30.5", "0"), "the larger of the two versions counts, once"
+    hold(trading_client.tables, trading_client.account["id"], "500")
+    trading_client.accepted(create(limit("450"), order_side="SELL"))
+    assert triggered(trading_client, create(limit("151"), order_side="SELL")) == [
+        ("max_position_quantity", "100", "101", name)
+    ]
+    trading_client.accepted(create(limit("150"), order_side="SELL"))
+    assert exposures(trading_client)["AAPL"] == (3, "30.5", "600")
+
+
+def test_no_more_orders_are_accepted_in_a_minute_than_the_limit(trading_client: TradingClient, put_limits: Put) -> None:
+    intent = trading_client.accepted(create(limit()))["intent_id"]
+    trading_client.accepted(cancel(intent))
+    put_limits("account", max_orders_per_minute=3)
+    other = trading_client.accepted(create(limit()))["intent_id"]
+    trading_client.accepted(replace(other, limit("11")), idempotency_key="once")
+    assert trading_client.submit(replace(other, limit("11")), idempotency_key="once").status_code == 202
+    assert triggered(trading_client, create()) == [("max_orders_per_minute", 3, 4, "Account")]
+    trading_client.accepted(cancel(other))
+    trading_client.tables.execute(
+        "UPDATE order_rates SET second = second - interval '60 s' WHERE account_id = $1::text::uuid",
+        trading_client.account["id"],
+    )
+    trading_client.accepted(create())
+
+
+def test_an_equal_order_within_the_window_is_a_duplicate(trading_client: TradingClient, put_limits: Put) -> None:
+    trading_client.accepted(create(limit("10", "187.50")), idempotency_key="mine")
+    put_limits("account", duplicate_window_millis=60_000)
+    ((reason, window, since_millis, name),) = triggered(trading_client, create(limit("10.0", "187.5")))
+    assert (reason, window, name) == ("duplicate_window_millis", 60_000, "Account")
+    assert 0 <= since_millis < 60_000
+    replayed = trading_client.submit(create(limit("10", "187.50")), idempotency_key="mine")
+    assert replayed.status_code == 202, "a replayed Idempotency-Key is no new order"
+    for body in (
+        create(limit("10", "187.51")),
+        create(limit("10.01", "187.5")),
+        create(limit("10", "187.5"), symbol="MSFT"),
+        create(limit("10", "187.5"), order_side="SELL"),
+        create(market("10")),
+    ):
+        intent = trading_client.accepted(body)["intent_id"]
+        assert triggered(trading_client, body)[0][0] == "duplicate_window_millis"
+    trading_client.accepted(replace(intent, market("11")))
+    trading_client.tables.execute(
+        "UPDATE recent_creates SET accepted_at = accepted_at - interval '60 s' WHERE account_id = $1::text::uuid",
+        trading_client.account["id"],
+    )
+    trading_client.accepted(create(limit("10", "187.5")))
+
+
+def test_every_limit_that_says_no_is_told_and_counted_once(
+    tenants: Tenants, trading_client: TradingClient, put_limits: Put
+) -> None:
+    put_limits("organization", max_order_quantity="1")
+    put_limits("account", max_order_quantity="2", allowed_symbols=[])
+    put_limits("symbol", max_order_quantity="3", max_position_quantity="4")
+    assert triggered(trading_client, create()) == [
+        ("max_order_quantity", "1", "10", "Organization"),
+        ("max_order_quantity", "2", "10", "Account"),
+        ("allowed_symbols", [], "AAPL", "Account"),
+        ("max_order_quantity", "3", "10", "Symbol"),
+        ("max_position_quantity", "4", "10", "Symbol"),
+    ]
+    (kept,) = trading_client.tables.fetch(
+        "SELECT reasons FROM refusals WHERE account_id = $1::text::uuid", trading_client.account["id"]
+    )
+    assert kept["reasons"] == ["max_order_quantity", "allowed_symbols", "max_position_quantity"]
+
+
+def test_orders_from_before_the_limit_count(trading_client: TradingClient, put_limits: Put) -> None:
+    first = trading_client.accepted(create(limit("30")))["intent_id"]
+    second = trading_client.accepted(create(limit("20"), symbol="MSFT"))["intent_id"]
+    trading_client.accepted(replace(first, limit("50")))
+    trading_client.set_order(second, "CANCELLED")
+    put_limits("account", max_open_orders=2)
+    assert exposures(trading_client) == {}
+    trading_client.accepted(create(limit("5"), order_side="SELL"))
+    assert exposures(trading_client) == {"": (2, "0", "0"), "AAPL": (2, "50", "5")}
+    assert triggered(trading_client, create(symbol="MSFT")) == [("max_open_orders", 2, 3, "Account")]
+
+
+def test_an_account_without_limits_counts_nothing(
+    opener: Opener, trading_client: TradingClient, put_limits: Put
+) -> None:
+    put_limits("account", max_open_orders=9, max_orders_per_minute=9, duplicate_window_millis=9)
+    other = opener()
+    other.accepted(create())
+    trading_client.accepted(create())
+    for table in ("exposures", "order_rates", "recent_creates"):
+        query = f"SELECT count(*) FROM {table} WHERE account_id = $1::text::uuid"
+        counts = [each.tables.value(query, each.account["id"]) for each in (other, trading_client)]
+        assert counts[0] == 0
+        assert counts[1] > 0
+
+
+def test_an_accounts_limits_bind_no_other_account(
+    opener: Opener, trading_client: TradingClient, put_limits: Put
+) -> None:
+    put_limits("account", allowed_symbols=[])
+    put_limits("symbol", max_order_quantity="1")
+    opener().accepted(create())
