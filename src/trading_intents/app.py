@@ -207,9 +207,9 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     accounts = Accounts(pool, make_id, brokers, signals)
     credentials = Credentials(pool, make_id, brokers, signals, vault)
     limits = Limits(rates(settings), organization_rates(settings), infra.clock, infra.metrics.rate_limited)
-    tools = BatchDependencies(infra.link, brokers, id_text_maker(), infra.clock)
-    writer = Writer(tools, pool, signals, infra.metrics, infra.log, settings.writer_optimistic)
     price_rules = PriceRules(settings.paper_seed, settings.reference_price_max_age_seconds)
+    tools = BatchDependencies(infra.link, brokers, id_text_maker(), infra.clock, price_rules)
+    writer = Writer(tools, pool, signals, infra.metrics, infra.log, settings.writer_optimistic)
     read_accounts, reference_prices = gates["read_accounts"], ReferencePrices(pool, price_rules)
     quotes = Quotes(pool, signals, settings.paper_seed)
     routes = (

@@ -19,6 +19,7 @@ from trading_intents.intents.model import Cancel, Command, Create, Spec, Submiss
 from trading_intents.intents.writing.batch import BatchDependencies, Receipt
 from trading_intents.intents.writing.statements import LOCK_LIMIT_SECONDS
 from trading_intents.intents.writing.writer import Writer
+from trading_intents.prices.model import PriceRules
 from trading_intents.secret import Secret
 from trading_intents.storage.database import SERVICE_ROLE, Pool, open_database
 from trading_intents.storage.pipeline import Pipeline
@@ -27,6 +28,7 @@ from trading_intents.telemetry import Metrics, make_log
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
 POOL_SIZE = 5
+PRICES = PriceRules(seed=1, max_age_seconds=900)
 # The folder's tests run a second time with the ordinary write path alone: `make test` sets this.
 IS_OPTIMISTIC = os.environ.get("TESTED_WRITE_PATH") != "ordinary"
 needs_optimistic_path = pytest.mark.skipif(
@@ -83,7 +85,7 @@ async def open_in_process_writer(
     log, metrics, clock = make_log("critical"), Metrics(), SystemClock()
     async with open_database(login, POOL_SIZE, log, metrics) as database, open_signals(login, log) as signals:
         link = Pipeline(login, SERVICE_ROLE, LOCK_LIMIT_SECONDS)
-        tools = BatchDependencies(link, installed_brokers(log), id_text_maker(), clock)
+        tools = BatchDependencies(link, installed_brokers(log), id_text_maker(), clock, PRICES)
         writer = Writer(tools, database.service, signals, metrics, log, IS_OPTIMISTIC)
         task = asyncio.create_task(writer.run() if run else asyncio.sleep(0))
         try:

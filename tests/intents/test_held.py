@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.in_process_writer import InProcessWriter, add_account, codes, furnish, open_in_process_writer
+from tests.intents.in_process_writer import PRICES, InProcessWriter, add_account, codes, furnish, open_in_process_writer
 from tests.intents.test_writer import whole
 from tests.waiting import eventually_async
 from trading_intents.brokers.registry import installed_brokers
@@ -142,7 +142,7 @@ async def test_a_cancel_of_the_platforms_own_waits_for_no_lock_for_long(
     log, link = make_log("critical"), Pipeline(urls.login, WORKER_ROLE, LOCK_LIMIT_SECONDS)
     async with open_signals(urls.login, log) as signals:
         cancels = PlatformCancels(
-            BatchDependencies(link, installed_brokers(log), id_text_maker(), SystemClock()), signals
+            BatchDependencies(link, installed_brokers(log), id_text_maker(), SystemClock(), PRICES), signals
         )
         async with holder.transaction():
             await holder.execute(LOCKS["the stream"], in_process_writer.organization)

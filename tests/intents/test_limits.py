@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.intents.conftest import Opener
-from tests.intents.http_client import Body, Tables, TradingClient, cancel, create, limit, market, replace
+from tests.intents.http_client import Body, Tables, TradingClient, cancel, create, limit, market, replace, stop
 from tests.tenants import Tenants
 
 Put = Callable[..., None]
@@ -182,6 +182,66 @@ def test_an_equal_order_within_the_window_is_a_duplicate(trading_client: Trading
         trading_client.account["id"],
     )
     trading_client.accepted(create(limit("10", "187.5")))
+
+
+def post_price(tenants: Tenants, symbol: str, price: str) -> None:
+    body = {"price": price, "environment": "paper"}
+    answer = tenants.client.put(f"/v1/reference-prices/{symbol}", json=body, headers=tenants.callers["admin"])
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_orders_value_is_by_the_highest_of_its_prices(
+    tenants: Tenants, trading_client: TradingClient, put_limits: Put, level: str
+) -> None:
+    put_limits(level, symbol="PRICED", max_order_notional="1000")
+    post_price(tenants, "PRICED", "99.5")
+    name = level.capitalize()
+
+    def priced(spec: Body) -> Body:
+        return create(spec, symbol="PRICED")
+
+    intent = trading_client.accepted(priced(limit("10", "100")))["intent_id"]
+    assert triggered(trading_client, priced(limit("10", "100.01"))) == [("max_order_notional", "1000", "1000.1", name)]
+    assert triggered(trading_client, replace(intent, limit("11", "1"))) == [
+        ("max_order_notional", "1000", "1094.5", name)
+    ]
+    assert triggered(trading_client, priced(stop("10", "101"))) == [("max_order_notional", "1000", "1010", name)]
+    trading_client.accepted(priced(market("10.05")))
+    assert triggered(trading_client, priced(market("10.06"))) == [("max_order_notional", "1000", "1000.97", name)]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_limit_price_too_far_from_the_reference_price_is_refused(
+    tenants: Tenants, trading_client: TradingClient, put_limits: Put, level: str
+) -> None:
+    put_limits(level, symbol="PRICED", price_collar_bps=100)
+    post_price(tenants, "PRICED", "200")
+    name = level.capitalize()
+    edges = (("BUY", "202", "202.01"), ("SELL", "198", "197.99"), ("SELL_SHORT", "198", "197.99"))
+    for side, within, beyond in edges:
+        trading_client.accepted(create(limit("1", within), symbol="PRICED", order_side=side))
+        refused = create(limit("1", beyond), symbol="PRICED", order_side=side)
+        assert triggered(trading_client, refused) == [("price_collar_bps", 100, "100.5", name)]
+    trading_client.accepted(create(market("1"), symbol="PRICED"))
+    trading_client.accepted(create(stop("1", "999"), symbol="PRICED"))
+    post_price(tenants, "PRICED", "210")
+    trading_client.accepted(create(limit("1", "212.1"), symbol="PRICED"))
+
+
+def test_without_a_reference_price_it_is_not_guessed(tenants: Tenants, opener: Opener, tables: Tables) -> None:
+    """An account of another broker has no walk of prices."""
+    trading_client = opener(caller="key_live", environment="live", broker="remote")
+    path = level_path("account", trading_client.account["id"])
+    body = {"max_order_notional": "1000", "price_collar_bps": 100}
+    assert tenants.client.put(path, json=body, headers=tenants.callers["admin"]).status_code == 200
+    assert triggered(trading_client, create(market("1"), symbol="NOPRICE")) == [
+        ("no_reference_price", "1000", "NOPRICE", "Account")
+    ]
+    assert triggered(trading_client, create(limit("1", "2"), symbol="NOPRICE")) == [
+        ("no_reference_price", 100, "NOPRICE", "Account")
+    ]
+    trading_client.accepted(create(stop("1", "2"), symbol="NOPRICE"))
 
 
 def test_every_limit_that_says_no_is_told_and_counted_once(

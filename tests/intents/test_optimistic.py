@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.intents.in_process_writer import (
+    PRICES,
     InProcessWriter,
     add_account,
     codes,
@@ -57,6 +58,7 @@ async def neighbour(local: InProcessWriter, urls: Urls) -> AsyncIterator[Writer]
             installed_brokers(log),
             id_text_maker(),
             SystemClock(),
+            PRICES,
         )
         writer = Writer(tools, local.pool, signals, local.metrics, log)
         task = asyncio.create_task(writer.run())

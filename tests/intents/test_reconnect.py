@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
+from tests.intents.in_process_writer import PRICES, InProcessWriter, codes, open_in_process_writer
 from tests.intents.test_writer import whole
 from trading_intents.brokers.registry import installed_brokers
 from trading_intents.clock import SystemClock
@@ -91,7 +91,7 @@ async def test_a_batch_stays_on_the_connection_that_holds_its_locks(
     monkeypatch.setattr(batch_module, "read_state", read_and_lose)
     async with open_signals(urls.login, log) as signals:
         cancels = PlatformCancels(
-            BatchDependencies(link, installed_brokers(log), id_text_maker(), SystemClock()), signals
+            BatchDependencies(link, installed_brokers(log), id_text_maker(), SystemClock(), PRICES), signals
         )
         with pytest.raises(Unavailable):
             await cancels.append(str(in_process_writer.organization), str(account), made.intent_id)

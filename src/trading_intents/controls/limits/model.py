@@ -80,6 +80,10 @@ class AppliedLimits(FrozenStruct, frozen=True):
         return any(each.needs_tracking for each in self.levels)
 
     @property
+    def needs_price(self) -> bool:
+        return any(each.needs_price for each in self.levels)
+
+    @property
     def needs_state(self) -> bool:
         return any(each.needs_state for each in self.levels)
 

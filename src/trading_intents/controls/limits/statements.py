@@ -60,67 +60,86 @@ def read_limit_state(asked: Sequence[LimitReads]) -> Statement:
     return Statement(_READ, tuple(map(pack_array, zip(*asked, strict=True))))
 
 
-_OPEN_ORDERS = """
-    SELECT order_id FROM orders WHERE account_id = ANY ($1::uuid[]) AND finished_at IS NULL
-    ORDER BY order_id FOR UPDATE
-"""
-_COUNT_ORDERS = """
-    WITH counting AS (
-        UPDATE orders o SET counted = true WHERE account_id = ANY ($1::uuid[]) AND finished_at IS NULL
-        RETURNING o.account_id, o.symbol, o.organization_id, o.order_side = 'BUY' AS is_buy, greatest(
+# What an account's log and orders say of it, in the columns of the tables that count it.
+_EXPOSURES = """
+    SELECT account_id, coalesce(symbol, '') AS symbol, organization_id, count(*) AS open_orders,
+           CASE WHEN symbol IS NULL THEN 0 ELSE coalesce(sum(unfilled) FILTER (WHERE is_buy), 0) END AS open_buy,
+           CASE WHEN symbol IS NULL THEN 0 ELSE coalesce(sum(unfilled) FILTER (WHERE NOT is_buy), 0) END AS open_sell
+    FROM (
+        SELECT o.account_id, o.symbol, o.organization_id, o.order_side = 'BUY' AS is_buy, greatest(
             o.quantity - o.filled_quantity,
             (SELECT (a.record::json ->> 'quantity')::numeric FROM actions a
              WHERE a.account_id = o.account_id AND a.seq = o.pending_replace_seq) - o.filled_quantity,
             0
         ) AS unfilled
-    )
-    INSERT INTO exposures (account_id, symbol, organization_id, open_orders, open_buy, open_sell)
-    SELECT account_id, coalesce(symbol, ''), organization_id, count(*),
-           CASE WHEN symbol IS NULL THEN 0 ELSE coalesce(sum(unfilled) FILTER (WHERE is_buy), 0) END,
-           CASE WHEN symbol IS NULL THEN 0 ELSE coalesce(sum(unfilled) FILTER (WHERE NOT is_buy), 0) END
-    FROM counting GROUP BY GROUPING SETS ((account_id, organization_id, symbol), (account_id, organization_id))
-    ORDER BY 1, 2
-    ON CONFLICT (account_id, symbol) DO UPDATE
-    SET open_orders = excluded.open_orders, open_buy = excluded.open_buy, open_sell = excluded.open_sell
+        FROM orders o WHERE o.account_id = ANY (from_column($1)::uuid[]) AND o.finished_at IS NULL
+    ) AS open
+    GROUP BY GROUPING SETS ((account_id, organization_id, symbol), (account_id, organization_id))
 """
 _RECENT_ACTIONS = f"""
-    unnest($1::uuid[]) AS asked (id) CROSS JOIN LATERAL (
+    unnest(from_column($1)::uuid[]) AS asked (id) CROSS JOIN LATERAL (
         SELECT * FROM actions WHERE account_id = asked.id ORDER BY seq DESC LIMIT {MAX_COUNT}
     ) a
 """  # noqa: S608 - our own constants
-_COUNT_RATES = f"""
-    INSERT INTO order_rates (account_id, second, organization_id, orders)
-    SELECT a.account_id, date_trunc('second', a.created_at), a.organization_id, count(*) FROM {_RECENT_ACTIONS}
+_RATES = f"""
+    SELECT a.account_id, date_trunc('second', a.created_at) AS second, a.organization_id, count(*) AS orders
+    FROM {_RECENT_ACTIONS}
     WHERE a.created_at > clock_timestamp() - interval '{RATE_SECONDS + 1} seconds' AND a.action_type <> 'CANCEL'
     GROUP BY 1, 2, 3
-    ON CONFLICT (account_id, second) DO UPDATE SET orders = excluded.orders
 """  # noqa: S608 - our own constants
-_REMEMBER_CREATES = f"""
-    INSERT INTO recent_creates (account_id, terms, organization_id, accepted_at)
-    SELECT account_id, {_TERMS}, organization_id, max(created_at)
+_CREATES = f"""
+    SELECT account_id, {_TERMS} AS terms, organization_id, max(created_at) AS accepted_at
     FROM (
         SELECT a.account_id, a.organization_id, a.created_at, a.record::json AS r FROM {_RECENT_ACTIONS}
         WHERE a.created_at > clock_timestamp() - interval '{MAX_WINDOW_MILLIS} ms' AND a.action_type = 'CREATE'
     ) AS created
     GROUP BY 1, 2, 3
-    ON CONFLICT (account_id, terms) DO UPDATE SET accepted_at = excluded.accepted_at
 """  # noqa: S608 - our own constants
 
 
 def start_tracking(account_ids: Sequence[str]) -> list[Statement]:
     """Counts what is open and what was accepted lately, and has it counted from now on. The heads are held."""
-    accounts = (f"{{{','.join(account_ids)}}}",)
-    # The second statement sees what those committed that the first one waited for.
-    return [
-        Statement(sql, accounts)
-        for sql in (
-            _OPEN_ORDERS,
-            _COUNT_ORDERS,
-            _COUNT_RATES,
-            _REMEMBER_CREATES,
-            "UPDATE account_heads SET tracked = true WHERE account_id = ANY ($1::uuid[])",
-        )
-    ]
+    # What is counted is read after the orders are locked: it sees what those committed that the lock waited for.
+    statements = (
+        """
+        SELECT order_id FROM orders WHERE account_id = ANY (from_column($1)::uuid[]) AND finished_at IS NULL
+        ORDER BY order_id FOR UPDATE
+        """,
+        """
+        UPDATE orders SET counted = true WHERE account_id = ANY (from_column($1)::uuid[]) AND finished_at IS NULL
+        """,
+        f"""
+        INSERT INTO exposures (account_id, symbol, organization_id, open_orders, open_buy, open_sell) {_EXPOSURES}
+        ON CONFLICT (account_id, symbol) DO UPDATE
+        SET open_orders = excluded.open_orders, open_buy = excluded.open_buy, open_sell = excluded.open_sell
+        """,  # noqa: S608 - our own constants
+        f"""
+        INSERT INTO order_rates (account_id, second, organization_id, orders) {_RATES}
+        ON CONFLICT (account_id, second) DO UPDATE SET orders = excluded.orders
+        """,
+        f"""
+        INSERT INTO recent_creates (account_id, terms, organization_id, accepted_at) {_CREATES}
+        ON CONFLICT (account_id, terms) DO UPDATE SET accepted_at = excluded.accepted_at
+        """,
+        "UPDATE account_heads SET tracked = true WHERE account_id = ANY (from_column($1)::uuid[])",
+    )
+    return [Statement(sql, (pack_array(account_ids),)) for sql in statements]
+
+
+def read_untracked_state(account_id: str) -> Statement:
+    """What `read_limit_state` would read if the account were tracked, but for positions: for one that only asks."""
+    return Statement(
+        f"""
+        SELECT 'exposure', account_id::text, symbol, open_orders::text, open_buy::text, open_sell::text
+        FROM ({_EXPOSURES}) AS e
+        UNION ALL
+        SELECT 'rate', account_id::text, '', sum(orders)::text, NULL, NULL FROM ({_RATES}) AS r
+        WHERE second > date_trunc('second', clock_timestamp()) - interval '{RATE_SECONDS} seconds' GROUP BY account_id
+        UNION ALL
+        SELECT 'recent', account_id::text, terms, accepted_at::text, NULL, NULL FROM ({_CREATES}) AS c
+        """,  # noqa: S608 - our own constants
+        (account_id,),
+    )
 
 
 def count_orders(rows: Sequence[tuple[str, str, str]], second: str) -> Statement:

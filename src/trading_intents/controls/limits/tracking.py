@@ -34,6 +34,7 @@ class TrackedState:
     positions: dict[Place, Decimal] = field(default_factory=dict)
     rates: Counter[str] = field(default_factory=Counter)  # by account
     recent: dict[Place, datetime] = field(default_factory=dict)
+    prices: dict[Place, Decimal] = field(default_factory=dict)  # reference prices
     _changes: list[ExposureChange] = field(default_factory=list)
     _orders: Counter[tuple[str, str]] = field(default_factory=Counter)  # by account and organization
     _creates: list[tuple[str, str, str]] = field(default_factory=list)
@@ -62,6 +63,7 @@ class TrackedState:
             account_open_orders=self.exposures.get((account_id, WHOLE_ACCOUNT), _NOTHING_OPEN)[0],
             orders_last_minute=self.rates[account_id],
             duplicate_at=self.recent.get((account_id, terms_of(asked))),
+            reference_price=self.prices.get((account_id, asked.symbol)),
         )
 
     def accept(self, account_id: str, organization_id: str, asked: AskedOrder, is_new: bool, now: datetime) -> None:

@@ -32,6 +32,7 @@ from trading_intents.intents.writing.record import (
     marked_order_payload,
     new_payloads,
 )
+from trading_intents.prices.model import PriceRules
 from trading_intents.stats import store as stats_store
 from trading_intents.stats.model import EVERY_REASON, Measure, StatsEntry
 from trading_intents.storage.pipeline import (
@@ -81,6 +82,7 @@ class BatchDependencies:
     brokers: Registry
     make_id: IdTextMaker
     clock: Clock
+    prices: PriceRules
 
 
 OnCommitted = Callable[[PipelineConnection, Sequence[Submission], BatchState], None]
@@ -101,7 +103,7 @@ async def run_batch(
     """
     link = await dependencies.link.connect()  # one for the whole batch, which holds the locks
     try:
-        state = await read_state(link, submissions, dependencies.brokers, locking)
+        state = await read_state(link, submissions, dependencies.brokers, dependencies.prices, locking)
         work, outcomes = decide_all(dependencies, submissions, state)
         result = BatchResult(outcomes, work.batch.last(), state.transaction_id, dependencies.clock.monotonic())
         on_sent()

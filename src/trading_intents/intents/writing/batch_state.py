@@ -8,7 +8,9 @@ from datetime import datetime, time
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
+from uuid import UUID
 
+from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
 from trading_intents.brokers.registry import Registry
 from trading_intents.controls.limits.model import NO_LIMITS, AppliedLimits, AskedOrder, LimitState, TradingLimits
 from trading_intents.controls.limits.statements import LimitReads, read_limit_state, start_tracking
@@ -32,6 +34,8 @@ from trading_intents.intents.model import (
 )
 from trading_intents.intents.writing import statements
 from trading_intents.intents.writing.record import trimmed
+from trading_intents.prices.model import PriceKey, PriceRules
+from trading_intents.prices.store import parse_reply, read_prices
 from trading_intents.storage.pipeline import ConnectionLost, PipelineConnection, Reply, Row, Statement
 from trading_intents.trading import ORDER_KINDS, ActionType, Environment, OrderSide, RouteStrategy, Symbol, TimeInForce
 
@@ -144,7 +148,11 @@ class BatchReads:
 
 
 async def read_state(
-    link: PipelineConnection, submissions: Sequence[Submission], brokers: Registry, locking: statements.Locking
+    link: PipelineConnection,
+    submissions: Sequence[Submission],
+    brokers: Registry,
+    prices: PriceRules,
+    locking: statements.Locking,
 ) -> BatchState:
     reads = BatchReads(submissions)
     locks = reads.locks(locking)
@@ -159,37 +167,49 @@ async def read_state(
         raise Unavailable("the connection to the database was lost; nothing was recorded") from None
     state = parse_replies(brokers, reads, replies)
     if state.limits:
-        await _read_limit_state(link, submissions, state, locking)
+        await _read_limit_state(link, submissions, state, prices, locking)
     return state
 
 
 async def _read_limit_state(
-    link: PipelineConnection, submissions: Sequence[Submission], state: BatchState, locking: statements.Locking
+    link: PipelineConnection,
+    submissions: Sequence[Submission],
+    state: BatchState,
+    prices: PriceRules,
+    locking: statements.Locking,
 ) -> None:
     """What limits need beside themselves, of accounts that have such limits."""
     reads: set[LimitReads] = set()
+    priced: dict[tuple[str, str], PriceKey] = {}  # by account and symbol
     for each in submissions:
         order = None if isinstance(each.command, Create) else state.orders.get(each.command.ref_intent_id)
-        asked = state.asked(each, order)
-        if asked is None or each.account_id not in state.heads:
+        asked, account = state.asked(each, order), state.accounts.get(each.account_id)
+        if asked is None or account is None or each.account_id not in state.heads:
             continue
         limits = state.limits_of(each, asked.symbol)
         if limits.needs_state:
             reads.add(LimitReads(each.account_id, asked.symbol, terms_of(asked)))
+        if limits.needs_price:
+            organization_id = UUID(account.organization_id)
+            priced[each.account_id, asked.symbol] = PriceKey(organization_id, account.environment, asked.symbol)
         if limits.needs_tracking and each.account_id not in state.tracked:
             state.untracked.add(each.account_id)
     if not reads:
         return
-    starts: list[Statement] = []
+    first: list[Statement] = [read_prices(set(priced.values()))] if priced else []
     if state.untracked and locking.may_track:
-        starts = start_tracking(sorted(state.untracked))
+        first += start_tracking(sorted(state.untracked))
         state.tracked |= state.untracked
         state.untracked.clear()
     try:
-        replies = await link.run([*starts, read_limit_state(sorted(reads))])
+        replies = await link.run([*first, read_limit_state(sorted(reads))])
     except ConnectionLost:
         raise Unavailable("the connection to the database was lost; nothing was recorded") from None
     state.tracking.read(map(_texts, replies[-1].rows))
+    known = parse_reply(replies[0]) if priced else {}
+    for (account_id, symbol), key in priced.items():
+        if price := prices.pick(known[key], has_walk=state.accounts[account_id].broker == PAPER.name):
+            state.tracking.prices[account_id, symbol] = price.price
 
 
 _SYMBOL = statements.OrderTexts._fields.index("symbol")
