@@ -26,6 +26,7 @@ from trading_intents.clock import Clock, SystemClock
 from trading_intents.config import LOCAL_PROVIDER, Settings, broker_settings
 from trading_intents.controls.halts.http import halt_routes
 from trading_intents.controls.halts.service import Halts
+from trading_intents.controls.limits.upkeep import LossJudge
 from trading_intents.controls.routes import control_routes
 from trading_intents.errors import PlatformError
 from trading_intents.execution.service import Execution
@@ -182,7 +183,8 @@ class Features:
     event_routes: tuple[Route, ...]
     handlers: Callable[[], Mapping[Queue, Mapping[str, Handler]]]
     writer: Writer
-    execution: Callable[[WorkerContext], Execution]
+    execution: Callable[[LossJudge, WorkerContext], Execution]
+    losses: Callable[[], LossJudge]
     hub: Hub
     grpc: GrpcListener
     resume_deletions: Callable[[], Coroutine[Any, Any, None]]
@@ -250,6 +252,7 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
         handlers,
         writer,
         partial(build_execution, infra, vault, tools),
+        lambda: LossJudge(infra.database.worker, price_rules, make_id, signals, infra.clock, infra.log),
         hub,
         grpc,
         lambda: keep_resuming(infra.database.worker, directory, name, infra.log),
@@ -257,7 +260,7 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
 
 
 def build_execution(
-    infra: Infrastructure, vault: Vault, tools: BatchDependencies, worker_context: WorkerContext
+    infra: Infrastructure, vault: Vault, tools: BatchDependencies, losses: LossJudge, worker_context: WorkerContext
 ) -> Execution:
     settings, signals = infra.settings, infra.signals
     cancels = PlatformCancels(replace(tools, link=infra.worker_link), signals)
@@ -276,6 +279,7 @@ def build_execution(
         append_cancel,
         infra.open_transactions,
         settings.execution_reconcile_seconds,
+        losses.on_trades,
     )
 
 
@@ -360,6 +364,7 @@ async def working(infra: Infrastructure, features: Features) -> AsyncIterator[li
     workers: list[Worker | Execution] = []
     if "worker" in infra.settings.roles:
         background.append(asyncio.create_task(features.resume_deletions()))
+        background.append(asyncio.create_task((losses := features.losses()).run()))
         background.append(asyncio.create_task(keep_up(infra.database.worker, infra.clock, infra.metrics, infra.log)))
         limit = infra.settings.outbox_attempt_limit
         worker_context = WorkerContext(infra.database.worker, limit, infra.clock, infra.metrics, infra.log)
@@ -367,7 +372,7 @@ async def working(infra: Infrastructure, features: Features) -> AsyncIterator[li
             poll_seconds = USERS_POLL_SECONDS if queue is Queue.USERS else POLL_SECONDS
             workers.append(worker := Worker(queue, handlers, worker_context, poll_seconds=poll_seconds))
             infra.signals.subscribe(channel(queue), worker.wake)
-        workers.append(features.execution(worker_context))
+        workers.append(features.execution(losses, worker_context))
         for each in workers:
             each.start()
     try:

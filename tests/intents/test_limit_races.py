@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,9 @@ def test_a_killed_process_leaves_the_count_right(
         query = "SELECT count(*) FROM orders WHERE account_id = $1::text::uuid"
         return int(trading_client.tables.value(query, trading_client.account["id"]))
 
+    def has_at_least(count: int) -> Callable[[], bool]:
+        return lambda: orders() >= count
+
     for kill in range(1, 4):
         with serving(data_dir, **urls, **PLENTY, ROLES="api") as platform:
             over = threading.Event()
@@ -80,7 +84,7 @@ def test_a_killed_process_leaves_the_count_right(
             threads = [threading.Thread(target=trade, args=(platform.url, over)) for _ in range(8)]
             for thread in threads:
                 thread.start()
-            eventually(lambda at_least=kill * 40: orders() >= at_least, 10)
+            eventually(has_at_least(kill * 40), 10)
             platform.process.kill()
             platform.process.wait()
             over.set()

@@ -63,7 +63,8 @@ class RecorderResult(FrozenStruct, frozen=True):
 
 
 class Recorder:
-    """`lookup_wakeup` wakes the reconciler when an order is to be looked up."""
+    """`lookup_wakeup` wakes the reconciler when an order is to be looked up; `on_trades` is called with an account when
+    trades of it are committed."""
 
     def __init__(
         self,
@@ -73,9 +74,10 @@ class Recorder:
         signals: Signals,
         metrics: Metrics,
         log: Log,
+        on_trades: Callable[[UUID], None],
     ) -> None:
         self._transactions, self._attempt_limit, self._lookup_wakeup = transactions, attempt_limit, lookup_wakeup
-        self._signals, self._metrics, self._log = signals, metrics, log
+        self._signals, self._metrics, self._log, self._on_trades = signals, metrics, log, on_trades
         self._group: GroupCommit[RecorderEntry, RecorderResult] = GroupCommit(
             self._write, lambda entry: 1 + len(entry.events) // 4
         )
@@ -108,6 +110,8 @@ class Recorder:
         """Runs after the commit: wakes the stream and the reconciler, counts and logs."""
         if recorded.events:
             self._signals.notify(STREAM)
+        if recorded.trades:
+            self._on_trades(recorded.account_ref.account_id)
         for order_id in recorded.resurrected:
             self._metrics.alert("resurrected")
             self._log.error("resurrected order found", order=str(order_id))

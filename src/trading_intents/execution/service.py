@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from uuid import UUID
 
 from trading_intents.accounts.model import ConnectionState
 from trading_intents.accounts.vault import Vault
@@ -38,12 +39,15 @@ class Execution:
         append_cancel: AppendCancel,
         open_transactions: Callable[[], GroupTransactions],
         reconcile_seconds: float,
+        on_trades: Callable[[UUID], None] = lambda _: None,
     ) -> None:
         """`settings` gives a broker's settings by its name."""
         pool, clock, metrics, log = context.pool, context.clock, context.metrics, context.log
         limits = SendLimits(max_age_millis, context.attempt_limit)
         self._claim_wakeup, lookup_wakeup = Wakeup(), Wakeup()
-        self._recorder = Recorder(open_transactions(), context.attempt_limit, lookup_wakeup, signals, metrics, log)
+        self._recorder = Recorder(
+            open_transactions(), context.attempt_limit, lookup_wakeup, signals, metrics, log, on_trades
+        )
         dependencies = SessionDependencies(
             pool=pool,
             integrations_pool=pool.share(),

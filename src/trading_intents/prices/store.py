@@ -12,32 +12,37 @@ from trading_intents.storage.pages import PageRequest, beyond_cursor, direction_
 from trading_intents.storage.pipeline import Reply, Statement
 from trading_intents.trading import Environment, Symbol
 
+# For a statement that has `asked (organization_id, environment, symbol)`: what `parse_prices` takes, and where it comes
+# from. The paper broker's quotes are read where it keeps them: a copy would cost every quote a second write.
+KNOWN_PRICES = """
+    json_build_object(
+        'organization_id', asked.organization_id, 'environment', asked.environment, 'symbol', asked.symbol,
+        'price', r.price, 'source', r.source, 'as_of', r.as_of,
+        'bid', q.bid, 'ask', q.ask, 'quoted_at', q.posted_at, 'now', clock_timestamp()
+    )::text
+"""
+PRICE_JOINS = """
+    LEFT JOIN LATERAL (
+        SELECT price, source, as_of FROM reference_prices
+        WHERE organization_id = asked.organization_id AND environment = asked.environment
+          AND symbol = asked.symbol LIMIT 1
+    ) AS r ON true
+    LEFT JOIN LATERAL (
+        SELECT bid, ask, posted_at FROM paper_quotes
+        WHERE organization_id = asked.organization_id AND symbol = asked.symbol AND asked.environment = 'paper'
+        ORDER BY number DESC LIMIT 1
+    ) AS q ON true
+"""
+_READ_PRICES = f"""
+    SELECT {KNOWN_PRICES} FROM unnest(from_column($1)::uuid[], from_column($2), from_column($3))
+         AS asked (organization_id, environment, symbol)
+    {PRICE_JOINS}
+"""  # noqa: S608 - our own constants
+
 
 def read_prices(keys: Collection[PriceKey]) -> Statement:
     """A row for each key, of all that is known of it; `parse_prices` reads the reply. At least one key."""
-    # The paper broker's quotes are read where it keeps them: a copy would cost every quote a second write.
-    return Statement(
-        """
-        SELECT json_build_object(
-            'organization_id', asked.organization_id, 'environment', asked.environment, 'symbol', asked.symbol,
-            'price', r.price, 'source', r.source, 'as_of', r.as_of,
-            'bid', q.bid, 'ask', q.ask, 'quoted_at', q.posted_at, 'now', clock_timestamp()
-        )::text
-        FROM unnest(from_column($1)::uuid[], from_column($2), from_column($3))
-             AS asked (organization_id, environment, symbol)
-        LEFT JOIN LATERAL (
-            SELECT price, source, as_of FROM reference_prices
-            WHERE organization_id = asked.organization_id AND environment = asked.environment
-              AND symbol = asked.symbol LIMIT 1
-        ) AS r ON true
-        LEFT JOIN LATERAL (
-            SELECT bid, ask, posted_at FROM paper_quotes
-            WHERE organization_id = asked.organization_id AND symbol = asked.symbol AND asked.environment = 'paper'
-            ORDER BY number DESC LIMIT 1
-        ) AS q ON true
-        """,
-        _columns(keys),
-    )
+    return Statement(_READ_PRICES, _columns(keys))
 
 
 def parse_prices(texts: Sequence[str | bytes]) -> dict[PriceKey, StoredPrices]:

@@ -472,6 +472,9 @@ GRANT SELECT ON trading_limits TO ti_worker;
 CREATE CONSTRAINT TRIGGER rules_changed AFTER INSERT OR UPDATE OR DELETE ON trading_limits
 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_rule_change();
 
+-- Accounts with a daily-loss limit: looked at every second.
+CREATE INDEX trading_limits_daily_loss ON trading_limits (owner_id) WHERE rules ? 'max_daily_loss';
+
 -- A restored database has forgotten events that someone has seen: with a new epoch their cursors no longer fit.
 CREATE TABLE stream_epoch (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
@@ -783,6 +786,25 @@ CREATE POLICY service ON orders TO ti_service
     USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
 CREATE POLICY worker ON orders TO ti_worker USING (true);
 GRANT SELECT, INSERT, UPDATE ON orders TO ti_service, ti_worker;
+
+-- `result` is realized and unrealized when the day began in `timezone`, or when it was first judged that day. `halted`:
+-- the loss was reached, and the account halted for it, which happens once for a day and limit.
+CREATE TABLE daily_baselines (
+    account_id uuid PRIMARY KEY,
+    organization_id uuid NOT NULL,
+    day date NOT NULL,
+    timezone text NOT NULL,
+    result numeric NOT NULL,
+    halted boolean NOT NULL DEFAULT false,
+    recorded_at timestamptz NOT NULL DEFAULT clock_timestamp()
+) WITH (fillfactor = 50);
+ALTER TABLE daily_baselines ENABLE ROW LEVEL SECURITY;
+ALTER TABLE daily_baselines FORCE ROW LEVEL SECURITY;
+CREATE POLICY service ON daily_baselines TO ti_service
+    USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
+CREATE POLICY worker ON daily_baselines TO ti_worker USING (true);
+GRANT SELECT, INSERT, UPDATE, DELETE ON daily_baselines TO ti_service;
+GRANT SELECT, INSERT, UPDATE ON daily_baselines TO ti_worker;
 
 -- What is open of a tracked account's symbol: orders, and their unfilled quantities by side. Of two versions of an order
 -- the larger counts. The row without a symbol has the account's number of open orders.

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import NamedTuple
+from uuid import UUID
 
 from trading_intents.amounts import ZERO, exact, quotient
 from trading_intents.controls.model import LimitValue, Reason, Scope, Triggered
+from trading_intents.ids import OrganizationId
 from trading_intents.trading import FrozenStruct, OrderKind, OrderSide, Symbol, amount_text
 
 MAX_COLLAR_BPS = 10_000
@@ -62,6 +64,15 @@ class StoredLimits(FrozenStruct, frozen=True):
     created_at: datetime
     updated_at: datetime
     version: int
+
+
+class LossLimit(FrozenStruct, frozen=True):
+    """An account's daily-loss limit."""
+
+    account_id: UUID
+    organization_id: OrganizationId
+    max_daily_loss: Decimal
+    timezone: str | None
 
 
 class AppliedLimits(FrozenStruct, frozen=True):

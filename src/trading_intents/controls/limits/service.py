@@ -7,6 +7,7 @@ from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import Expected, check_open, check_version
 from trading_intents.controls.limits import store
 from trading_intents.controls.limits.model import StoredLimits, TradingLimits
+from trading_intents.controls.model import DEFAULT_TIMEZONE
 from trading_intents.controls.service import MAX_SYMBOLS_PER_ACCOUNT, ControlTarget, find_target, lock_target
 from trading_intents.errors import LimitReached, NotFound, VersionConflict
 from trading_intents.identity.store import lock_organization
@@ -55,7 +56,7 @@ class LimitsService:
             account = await lock_target(tx, target)
             symbol = read()
             check_open(account)
-            await _remove(tx, account.id, symbol, expected)
+            await _remove(tx, account.id, symbol, expected, account)
 
 
 async def _put(
@@ -77,12 +78,26 @@ async def _put(
     # Counted under the account's lock, so that two at once cannot both be the last.
     elif account and symbol and await store.count_symbols(tx, account.id) >= MAX_SYMBOLS_PER_ACCOUNT:
         raise LimitReached(f"the account has {MAX_SYMBOLS_PER_ACCOUNT} symbols with limits, which is the most")
+    await _follow_loss_limit(tx, account, symbol, present.limits if present else None, limits)
     return await store.put_limits(tx, organization_id, owner_id, symbol, limits)
 
 
-async def _remove(tx: Tx, owner_id: UUID, symbol: str, expected: Expected) -> None:
+async def _follow_loss_limit(
+    tx: Tx, account: Account | None, symbol: str, before: TradingLimits | None, after: TradingLimits | None
+) -> None:
+    """Has a changed daily-loss limit judged anew."""
+    if account is None or symbol:
+        return
+    terms = [(each.max_daily_loss, each.timezone) if each else (None, None) for each in (before, after)]
+    if terms[0] != terms[1]:
+        zone = None if after is None or after.max_daily_loss is None else after.timezone or DEFAULT_TIMEZONE
+        await store.change_loss_limit(tx, account.id, zone)
+
+
+async def _remove(tx: Tx, owner_id: UUID, symbol: str, expected: Expected, account: Account | None = None) -> None:
     present = _there(await store.find_limits(tx, owner_id, symbol))
     check_version(present.version, expected)
+    await _follow_loss_limit(tx, account, symbol, present.limits, None)
     await store.delete_limits(tx, owner_id, symbol)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from trading_intents.controls.limits.model import MAX_COUNT, MAX_WINDOW_MILLIS, RATE_SECONDS
+from trading_intents.prices.store import KNOWN_PRICES, PRICE_JOINS
 from trading_intents.storage.database import pack_array
 from trading_intents.storage.pipeline import Statement
 
@@ -139,6 +140,44 @@ def read_untracked_state(account_id: str) -> Statement:
         SELECT 'recent', account_id::text, terms, accepted_at::text, NULL, NULL FROM ({_CREATES}) AS c
         """,  # noqa: S608 - our own constants
         (account_id,),
+    )
+
+
+_RESULTS = f"""
+    SELECT 'result', asked.account_id::text, asked.broker, json_build_object(
+        'quantity', asked.quantity, 'uncosted_quantity', asked.uncosted_quantity, 'open_cost', asked.open_cost,
+        'realized_pnl', asked.realized_pnl
+    )::text, {KNOWN_PRICES}, NULL
+    FROM (
+        SELECT p.*, a.environment, a.broker FROM positions p JOIN accounts a ON a.id = p.account_id
+        WHERE p.account_id = ANY (from_column($1)::uuid[])
+    ) AS asked {PRICE_JOINS}
+    UNION ALL
+    SELECT 'baseline', account_id::text, day::text, timezone, result::text, halted::text
+    FROM daily_baselines WHERE account_id = ANY (from_column($1)::uuid[])
+"""  # noqa: S608 - our own constants
+
+
+def read_results(account_ids: Sequence[str]) -> Statement:
+    """What each position made and is worth, and each account's baseline: rows for `AccountResults`."""
+    return Statement(_RESULTS, (pack_array(account_ids),))
+
+
+def record_baselines(rows: Sequence[tuple[str, str, str, str, str]]) -> Statement:
+    """Each: account, organization, day, time zone, result. The first of a day stays."""
+    return Statement(
+        """
+        INSERT INTO daily_baselines AS b (account_id, organization_id, day, timezone, result)
+        SELECT * FROM unnest(
+            from_column($1)::uuid[], from_column($2)::uuid[], from_column($3)::date[], from_column($4),
+            from_column($5)::numeric[]
+        )
+        ON CONFLICT (account_id) DO UPDATE
+        SET day = excluded.day, timezone = excluded.timezone, result = excluded.result, halted = false,
+            recorded_at = clock_timestamp()
+        WHERE (b.day, b.timezone) IS DISTINCT FROM (excluded.day, excluded.timezone)
+        """,
+        tuple(map(pack_array, zip(*rows, strict=True))),
     )
 
 

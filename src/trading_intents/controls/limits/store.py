@@ -1,5 +1,6 @@
 """Limits in the database, one function per statement. Never decides."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
 from uuid import UUID
@@ -10,6 +11,7 @@ from trading_intents.controls.limits.model import (
     MAX_WINDOW_MILLIS,
     RATE_SECONDS,
     AppliedLimits,
+    LossLimit,
     StoredLimits,
     TradingLimits,
 )
@@ -20,6 +22,7 @@ from trading_intents.storage.database import Row, Tx
 # and where they come from. LATERAL with LIMIT allows only look-ups by key.
 COLUMNS = "level_1.rules, level_2.rules, level_3.rules"
 LIMIT_LEVELS = 3
+JUDGING_LOCK = 7469011  # an advisory lock
 JOINS = """
     LEFT JOIN LATERAL (
         SELECT rules::text FROM trading_limits WHERE owner_id = a.organization_id AND symbol = '' LIMIT 1
@@ -115,6 +118,66 @@ async def stop_tracking(tx: Tx, account_id: UUID) -> None:
     for table in ("exposures", "order_rates", "recent_creates"):
         await tx.execute(f"DELETE FROM {table} WHERE account_id = $1", account_id)  # noqa: S608 - our own
     await tx.execute("UPDATE account_heads SET tracked = false WHERE account_id = $1", account_id)
+
+
+async def page_loss_limits(tx: Tx, after: UUID, limit: int) -> list[LossLimit]:
+    """Accounts with a daily-loss limit, by their ids."""
+    rows = await tx.fetch(
+        """
+        SELECT owner_id, organization_id, rules FROM trading_limits
+        WHERE rules ? 'max_daily_loss' AND owner_id > $1 ORDER BY owner_id LIMIT $2
+        """,
+        after,
+        limit,
+    )
+    return [_loss_limit(row) for row in rows]
+
+
+async def find_loss_limits(tx: Tx, account_ids: Sequence[UUID]) -> list[LossLimit]:
+    rows = await tx.fetch(
+        """
+        SELECT owner_id, organization_id, rules FROM trading_limits
+        WHERE owner_id = ANY ($1::uuid[]) AND rules ? 'max_daily_loss'
+        """,
+        account_ids,
+    )
+    return [_loss_limit(row) for row in rows]
+
+
+def _loss_limit(row: Row) -> LossLimit:
+    limits = parse_limits(row["rules"])
+    assert limits.max_daily_loss is not None
+    return LossLimit(row["owner_id"], OrganizationId(row["organization_id"]), limits.max_daily_loss, limits.timezone)
+
+
+async def try_judging(tx: Tx) -> bool:
+    """False: another process judges all daily losses at this moment."""
+    is_ours: bool = await tx.fetchval("SELECT pg_try_advisory_xact_lock($1)", JUDGING_LOCK)
+    return is_ours
+
+
+async def mark_halted(tx: Tx, limit: LossLimit) -> bool:
+    """False: it was halted for this limit today, or the limit is another by now."""
+    marked = await tx.execute(
+        """
+        UPDATE daily_baselines SET halted = true
+        WHERE account_id = $1 AND NOT halted AND EXISTS (
+            SELECT FROM trading_limits
+            WHERE owner_id = $1 AND symbol = '' AND (rules ->> 'max_daily_loss')::numeric = $2
+        )
+        """,
+        limit.account_id,
+        limit.max_daily_loss,
+    )
+    return marked == "UPDATE 1"
+
+
+async def change_loss_limit(tx: Tx, account_id: UUID, timezone: str | None) -> None:
+    """A changed limit may be reached anew; without one, or in another time zone, the day begins anew."""
+    await tx.execute(
+        "DELETE FROM daily_baselines WHERE account_id = $1 AND timezone IS DISTINCT FROM $2", account_id, timezone
+    )
+    await tx.execute("UPDATE daily_baselines SET halted = false WHERE account_id = $1", account_id)
 
 
 async def prune_recent(tx: Tx, limit: int) -> bool:

@@ -8,8 +8,9 @@ from decimal import Decimal
 from typing import Any
 
 from trading_intents.amounts import ZERO, exact
+from trading_intents.controls.limits.losses import DailyBaseline, baseline_rows
 from trading_intents.controls.limits.model import AskedOrder, LimitState
-from trading_intents.controls.limits.statements import count_orders, remember_creates
+from trading_intents.controls.limits.statements import count_orders, record_baselines, remember_creates
 from trading_intents.orders.ledger.exposures import WHOLE_ACCOUNT, ExposureChange, sum_changes
 from trading_intents.orders.ledger.writes import change_exposures
 from trading_intents.storage.pipeline import Statement
@@ -35,6 +36,8 @@ class TrackedState:
     rates: Counter[str] = field(default_factory=Counter)  # by account
     recent: dict[Place, datetime] = field(default_factory=dict)
     prices: dict[Place, Decimal] = field(default_factory=dict)  # reference prices
+    daily_results: dict[str, Decimal] = field(default_factory=dict)  # by account
+    _baselines: dict[tuple[str, str], DailyBaseline] = field(default_factory=dict)  # by account and organization
     _changes: list[ExposureChange] = field(default_factory=list)
     _orders: Counter[tuple[str, str]] = field(default_factory=Counter)  # by account and organization
     _creates: list[tuple[str, str, str]] = field(default_factory=list)
@@ -53,6 +56,12 @@ class TrackedState:
                 case "recent":
                     self.recent[place] = datetime.fromisoformat(first)
 
+    def begin_day(self, account_id: str, organization_id: str, today: tuple[Decimal, DailyBaseline | None]) -> None:
+        """Takes today's result of an account, and the baseline that is to be recorded for it."""
+        self.daily_results[account_id], baseline = today
+        if baseline:
+            self._baselines[account_id, organization_id] = baseline
+
     def met_by(self, account_id: str, asked: AskedOrder) -> LimitState:
         orders, buy, sell = self.exposures.get((account_id, asked.symbol), _NOTHING_OPEN)
         return LimitState(
@@ -63,6 +72,7 @@ class TrackedState:
             account_open_orders=self.exposures.get((account_id, WHOLE_ACCOUNT), _NOTHING_OPEN)[0],
             orders_last_minute=self.rates[account_id],
             duplicate_at=self.recent.get((account_id, terms_of(asked))),
+            daily_result=self.daily_results.get(account_id, ZERO),
             reference_price=self.prices.get((account_id, asked.symbol)),
         )
 
@@ -90,6 +100,7 @@ class TrackedState:
             *([count_orders(orders, second)] if orders else ()),
             *([remember_creates(self._creates, now.isoformat())] if self._creates else ()),
             *([change_exposures(changes)] if changes else ()),
+            *([record_baselines(baseline_rows(self._baselines))] if self._baselines else ()),
         ]
 
 

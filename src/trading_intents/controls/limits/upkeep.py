@@ -1,11 +1,34 @@
-"""What the tables behind limits need beside the requests: nothing is counted that no limit needs."""
+"""What workers do for limits: they judge daily losses, and stop counting what no limit needs."""
 
+from collections.abc import Sequence
+from decimal import Decimal
+from uuid import UUID
+
+from trading_intents.clock import Clock, Wakeup, repeat
+from trading_intents.controls.halts.model import HaltPrincipal, HaltPrincipalType, HaltScope, HaltTerms
+from trading_intents.controls.halts.service import CHANNEL as HALTS
+from trading_intents.controls.halts.service import start_halt
 from trading_intents.controls.limits import store
+from trading_intents.controls.limits.losses import AccountResults, DailyBaseline, baseline_rows
+from trading_intents.controls.limits.model import LossLimit
+from trading_intents.controls.limits.statements import read_results, record_baselines
+from trading_intents.controls.store import read_clock
+from trading_intents.ids import IdMaker
+from trading_intents.outbox.settling import reason_of
+from trading_intents.prices.model import PriceRules
 from trading_intents.storage.database import Pool
+from trading_intents.storage.grouped import PoolTransaction
+from trading_intents.storage.signals import Signals
+from trading_intents.stream.model import CHANNEL as STREAM
+from trading_intents.telemetry import Log
+from trading_intents.trading import amount_text
 
 UPKEEP_SECONDS = 10.0
 MAX_ACCOUNTS = 100
 MAX_PRUNED = 5_000
+JUDGE_SECONDS = 1.0
+PAGE_ACCOUNTS = 200
+PLATFORM = "platform"  # the principal of what the SYSTEM does
 
 
 async def keep_tracking(pool: Pool) -> float:
@@ -18,3 +41,93 @@ async def keep_tracking(pool: Pool) -> float:
             if await store.lock_untracking(tx, account_id):
                 await store.stop_tracking(tx, account_id)
     return 0.0 if more else UPKEEP_SECONDS
+
+
+class LossJudge:
+    """Judges daily losses: of an account when trades of it are booked, of all once a second, in one process."""
+
+    def __init__(
+        self, pool: Pool, prices: PriceRules, make_id: IdMaker, signals: Signals, clock: Clock, log: Log
+    ) -> None:
+        self._pool, self._prices, self._make_id = pool, prices, make_id
+        self._signals, self._clock, self._log = signals, clock, log
+        self._wakeup = Wakeup()
+        self._limited: set[UUID] = set()  # accounts that had such a limit a second ago
+        self._due: set[UUID] = set()
+        self._all_due_seconds = 0.0
+
+    def on_trades(self, account_id: UUID) -> None:
+        """Runs after trades of the account are committed."""
+        if account_id in self._limited:
+            self._due.add(account_id)
+            self._wakeup.wake()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+
+        def on_error(work: str, error: Exception) -> None:
+            self._log.warning("daily losses not judged", reason=reason_of(error))
+
+        await repeat(self.judge, JUDGE_SECONDS, on_error, self._wakeup)
+
+    async def judge(self) -> float:
+        """Seconds until all accounts are due again."""
+        due, self._due = self._due, set()
+        if due:
+            async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+                limits = await store.find_loss_limits(tx, sorted(due))
+            await self._judge_accounts(limits, is_alone=False)
+        if self._clock.monotonic() >= self._all_due_seconds:
+            self._all_due_seconds = self._clock.monotonic() + JUDGE_SECONDS
+            await self._judge_all()
+        return max(0.0, self._all_due_seconds - self._clock.monotonic())
+
+    async def _judge_all(self) -> None:
+        limited, after = set[UUID](), UUID(int=0)
+        while True:
+            async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+                page = await store.page_loss_limits(tx, after, PAGE_ACCOUNTS)
+            limited |= {each.account_id for each in page}
+            await self._judge_accounts(page, is_alone=True)
+            if len(page) < PAGE_ACCOUNTS:
+                break
+            after = page[-1].account_id
+        self._limited = limited
+
+    async def _judge_accounts(self, limits: Sequence[LossLimit], is_alone: bool) -> None:
+        """`is_alone`: not while another process does."""
+        if not limits:
+            return
+        async with self._pool.transaction(plans="by_key") as tx:
+            if is_alone and not await store.try_judging(tx):
+                return
+            runner = PoolTransaction(tx)
+            (reply,) = await runner.run([read_results([str(each.account_id) for each in limits])])
+            rows = [[None if value is None else value.decode() for value in row] for row in reply.rows]
+            results, now = AccountResults(rows, self._prices), await read_clock(tx)
+            reached: list[tuple[LossLimit, Decimal]] = []
+            begun: dict[tuple[str, str], DailyBaseline] = {}
+            for limit in limits:
+                account_id = str(limit.account_id)
+                result, baseline = results.today(account_id, limit.timezone, now)
+                if baseline:
+                    begun[account_id, str(limit.organization_id)] = baseline
+                elif -result >= limit.max_daily_loss and not results.baselines[account_id].halted:
+                    reached.append((limit, -result))
+            if begun:
+                await runner.run([record_baselines(baseline_rows(begun))])
+        for limit, loss in reached:
+            await self._halt(limit, loss)
+
+    async def _halt(self, limit: LossLimit, loss: Decimal) -> None:
+        """Once for a day and limit, whoever finds that it is reached."""
+        most, lost = amount_text(limit.max_daily_loss), amount_text(loss)
+        terms = HaltTerms(f"max_daily_loss: today's result is a loss of {lost}, and the limit is {most}")
+        scope = HaltScope(limit.organization_id, limit.account_id)
+        async with self._pool.transaction([limit.organization_id]) as tx:
+            if not await store.mark_halted(tx, limit):
+                return
+            await start_halt(tx, self._make_id(), scope, terms, HaltPrincipal(HaltPrincipalType.SYSTEM, PLATFORM))
+        self._signals.notify(HALTS)
+        self._signals.notify(STREAM)
+        self._log.warning("daily loss reached", account=str(limit.account_id), loss=lost, limit=most)

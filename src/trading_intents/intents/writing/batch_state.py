@@ -12,8 +12,9 @@ from uuid import UUID
 
 from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
 from trading_intents.brokers.registry import Registry
+from trading_intents.controls.limits.losses import AccountResults
 from trading_intents.controls.limits.model import NO_LIMITS, AppliedLimits, AskedOrder, LimitState, TradingLimits
-from trading_intents.controls.limits.statements import LimitReads, read_limit_state, start_tracking
+from trading_intents.controls.limits.statements import LimitReads, read_limit_state, read_results, start_tracking
 from trading_intents.controls.limits.store import parse_limits
 from trading_intents.controls.limits.tracking import TrackedState, terms_of
 from trading_intents.controls.model import Controls, StandingHalt, Switch, TimeRule
@@ -181,6 +182,7 @@ async def _read_limit_state(
     """What limits need beside themselves, of accounts that have such limits."""
     reads: set[LimitReads] = set()
     priced: dict[tuple[str, str], PriceKey] = {}  # by account and symbol
+    zones: dict[str, str | None] = {}  # of accounts with a daily loss
     for each in submissions:
         order = None if isinstance(each.command, Create) else state.orders.get(each.command.ref_intent_id)
         asked, account = state.asked(each, order), state.accounts.get(each.account_id)
@@ -192,11 +194,14 @@ async def _read_limit_state(
         if limits.needs_price:
             organization_id = UUID(account.organization_id)
             priced[each.account_id, asked.symbol] = PriceKey(organization_id, account.environment, asked.symbol)
+        if limits.account and limits.account.max_daily_loss is not None:
+            zones[each.account_id] = limits.account.timezone
         if limits.needs_tracking and each.account_id not in state.tracked:
             state.untracked.add(each.account_id)
     if not reads:
         return
     first: list[Statement] = [read_prices(set(priced.values()))] if priced else []
+    first += [read_results(list(zones))] if zones else []
     if state.untracked and locking.may_track:
         first += start_tracking(sorted(state.untracked))
         state.tracked |= state.untracked
@@ -210,6 +215,10 @@ async def _read_limit_state(
     for (account_id, symbol), key in priced.items():
         if price := prices.pick(known[key], has_walk=state.accounts[account_id].broker == PAPER.name):
             state.tracking.prices[account_id, symbol] = price.price
+    results = AccountResults(map(_texts, replies[bool(priced)].rows) if zones else (), prices)
+    for account_id, zone in zones.items():
+        today = results.today(account_id, zone, state.now)
+        state.tracking.begin_day(account_id, state.accounts[account_id].organization_id, today)
 
 
 _SYMBOL = statements.OrderTexts._fields.index("symbol")
