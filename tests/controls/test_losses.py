@@ -84,5 +84,5 @@ def test_today_counts_from_the_days_baseline_and_from_now_where_there_is_none() 
     for account, zone in (("a", NEW_YORK), ("b", None), ("c", BERLIN)):
         today, baseline = results.today(account, zone, NOW)
         assert baseline is not None
-        assert (today, baseline.day, baseline.timezone) == (0, date(2026, 3, 9), zone or "UTC")
+        assert (today, baseline.day, baseline.timezone) == (Decimal(0), date(2026, 3, 9), zone or "UTC")
         assert baseline.result == results.results.get(account, 0)

@@ -24,6 +24,7 @@ from trading_intents.ids import OrganizationId
 from trading_intents.intents.service import Intents
 from trading_intents.orders.model import OrderState, OrderStatus
 from trading_intents.orders.service import OrderFilter, Orders
+from trading_intents.prices.model import PriceRules
 from trading_intents.storage.database import Database, open_database
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.web.paging import Page
@@ -32,6 +33,7 @@ ROWS, STEP_SECONDS, LIMIT = 25_000, 5.0, 50  # of each of two accounts
 RARE_EVERY, OPEN_ROWS = 1_000, 20
 MAX_SEARCHED = 2 * 2 * 20  # two bounds, by halves; the log's ends; what is around a bound
 MAX_BLOCKS_PER_ROW = 8  # of an index and of the table, for a row that is read
+PRICES = PriceRules(seed=1, max_age_seconds=900)
 S = OrderStatus
 
 
@@ -203,7 +205,7 @@ async def test_a_page_of_orders_reads_little_more_than_it_shows(long_lists: Long
         times, after = place_of(long_lists, place, is_descending)
         pool: Any = ExplainingPool(long_lists.database)
         wanted = dataclasses.replace(asked, created=times)
-        await Orders(pool).list(long_lists.account, wanted, Page("", LIMIT, after, is_descending))
+        await Orders(pool, PRICES).list(long_lists.account, wanted, Page("", LIMIT, after, is_descending))
         merged = 1 if wanted.listed is None else max(1, len(wanted.listed.final))
         check(pool, merged, f"{name}, {place}, {is_descending}")
 
@@ -220,5 +222,5 @@ async def test_a_page_of_actions_or_trades_reads_little_more_than_it_shows(long_
         await Intents(pool).history(account, intent, times, page)
         check(pool, 1, f"actions of an intent, {place}, {is_descending}")
         pool = ExplainingPool(long_lists.database)
-        assert await Orders(pool).trades(account, times, Page("", LIMIT, after and trade.seq, is_descending))
+        assert await Orders(pool, PRICES).trades(account, times, Page("", LIMIT, after and trade.seq, is_descending))
         check(pool, 2, f"trades, {place}, {is_descending}")
