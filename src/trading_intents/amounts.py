@@ -7,13 +7,13 @@ from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
 ZERO = Decimal(0)
 SHOWN_DECIMALS = 18
 _STEP = Decimal(1).scaleb(-SHOWN_DECIMALS)
-# A product of two numbers of a venue has 160 digits at most; the rest is room for sums of many.
+# A product of two numbers of a venue has at most 160 digits; the rest is for sums of many.
 EXACT = Context(prec=400, rounding=ROUND_HALF_EVEN)
 _ONE = Decimal(1)
 
 
 def exact() -> AbstractContextManager[Context]:
-    """Python's own context keeps 28 digits: all arithmetic on amounts happens inside this one."""
+    """The context for all arithmetic on amounts; Python's own keeps only 28 digits."""
     return localcontext(EXACT)
 
 
@@ -29,6 +29,6 @@ def quotient(dividend: Decimal, divisor: Decimal) -> Decimal:
 
 
 def normalized(amount: Decimal) -> Decimal:
-    """The same number in its one spelling, so that equal amounts look equal wherever they are kept."""
+    """The same number in one spelling, so that equal amounts are equal texts wherever they are stored."""
     is_whole = amount == amount.to_integral_value()
     return amount.quantize(_ONE, context=EXACT) if is_whole else amount.normalize(EXACT)

@@ -1,4 +1,5 @@
-"""Composition root: settings become database, features and the one route table; then serve until told to stop."""
+"""The composition root: builds database, features and the route table from the settings, and serves until it is
+stopped."""
 
 import asyncio
 import contextlib
@@ -83,7 +84,7 @@ from trading_intents.web.server.table import connection_limits
 
 Demo = TypeVar("Demo")
 
-USERS_POLL_SECONDS = 5.0  # nobody waits for the removal of a person's data
+USERS_POLL_SECONDS = 5.0  # removing a person's data is not urgent
 DRAIN_SECONDS = 10
 
 GC_THRESHOLD_OBJECTS = 50_000
@@ -104,7 +105,7 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class Infrastructure:
-    """What every feature is built from."""
+    """The objects from which every feature is built."""
 
     settings: Settings
     database: Database
@@ -125,7 +126,7 @@ class Infrastructure:
 async def database_urls(
     settings: Settings, log: Log, metrics: Metrics, may_create: bool = False
 ) -> AsyncIterator[Urls]:
-    """Where the database is: the configured one, or the embedded one, which runs while the block does."""
+    """Gives the URLs of the configured database, or of the embedded one, which runs while the block does."""
     if settings.database_url:
         others = (settings.database_worker_url, settings.database_owner_url)
         yield Urls(settings.database_url, *(url or settings.database_url for url in others))
@@ -139,8 +140,10 @@ async def database_urls(
 async def open_infrastructure(
     settings: Settings, log: Log, needs_worker: bool = True, may_create: bool = False
 ) -> AsyncIterator[Infrastructure]:
-    """A migrated database and the rest, for `serve` and for every command. Without `needs_worker` the login of the
-    worker's role is not used, and need not exist."""
+    """Opens a migrated database and the rest, for `serve` and for every command.
+
+    Without `needs_worker` the login of the worker's role is not used, and need not exist.
+    """
     metrics, clock, brokers = Metrics(), SystemClock(), installed_brokers(log)
     async with contextlib.AsyncExitStack() as stack:
         urls = await stack.enter_async_context(database_urls(settings, log, metrics, may_create))
@@ -174,7 +177,7 @@ def embedded_provider(infra: Infrastructure, may_create: bool) -> EmbeddedProvid
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What the features give to a process, and what of it runs depends on the process's roles."""
+    """What the features provide; the process's roles say which of it runs."""
 
     callers: Callers
     gates: Mapping[str, Gate]
@@ -290,14 +293,14 @@ async def serve(
     prepare: Callable[[Infrastructure], Awaitable[Demo]],
     greet: Callable[[Infrastructure, Addresses, Demo], None],
 ) -> None:
-    """Everything this process's roles need, until `stop` is set.
+    """Runs everything that this process's roles need, until `stop` is set.
 
-    `prepare` runs before the first request is served; `greet` is told where we are, and what it gave.
+    `prepare` runs before the first request is served; `greet` gets the addresses, and what `prepare` gave.
     """
-    if "stream" in settings.roles:  # a taken port is told of before anything is started
+    if "stream" in settings.roles:  # so that a taken port is reported before anything is started
         bind(settings.grpc_host, settings.grpc_port, "GRPC").close()
     with contextlib.closing(bind(settings.http_host, settings.http_port)) as listener:
-        settings = replace(settings, http_port=listener.getsockname()[1])  # 0 asks for any: from here on it is known
+        settings = replace(settings, http_port=listener.getsockname()[1])  # 0 asks for any free port: it is known now
         needs_worker = "worker" in settings.roles
         async with (
             open_infrastructure(settings, log, needs_worker, may_create=True) as infra,
@@ -325,7 +328,7 @@ async def serve(
 
 
 def build_app(infra: Infrastructure, features: Features) -> App:
-    """The one route table, less what is not of this process's roles."""
+    """Builds the route table, without the routes of roles that this process does not have."""
     settings, public = infra.settings, features.gates["public"]
 
     async def not_ready_reason() -> str:
@@ -353,7 +356,7 @@ def build_app(infra: Infrastructure, features: Features) -> App:
 
 @contextlib.asynccontextmanager
 async def working(infra: Infrastructure, features: Features) -> AsyncIterator[list[Worker | Execution]]:
-    """What runs beside the requests while the block does."""
+    """Runs the background work while the block runs."""
     background = [
         asyncio.create_task(keep_reporting(features.callers, infra.log)),
         asyncio.create_task(features.hub.run()),
@@ -391,7 +394,7 @@ async def working(infra: Infrastructure, features: Features) -> AsyncIterator[li
 
 
 def _tune_gc() -> None:
-    """What is there by now stays; and requests leave no cycles: looking for them every 700 objects is for nothing."""
+    """Excludes all present objects from garbage collection, and collects rarely: requests leave no cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD_OBJECTS)

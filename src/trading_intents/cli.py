@@ -1,5 +1,5 @@
-"""The command line: parse, call, print. A failure that is expected is one line on standard error and exit code 1, or
-2 where there is no database."""
+"""The command line: parse, call, print. An expected failure is one line on standard error and exit code 1, or 2 where
+there is no database."""
 
 import asyncio
 import os
@@ -46,7 +46,7 @@ admin = typer.Typer(help="Provision organizations, users, keys and service accou
 cli.add_typer(admin, name="admin")
 vault = typer.Typer(help="The embedded vault's master keys.", no_args_is_help=True)
 cli.add_typer(vault, name="vault")
-outbox = typer.Typer(help="Look at the outbox and settle its failed rows; each is archived.", no_args_is_help=True)
+outbox = typer.Typer(help="Show the outbox and settle its failed rows; each is archived.", no_args_is_help=True)
 cli.add_typer(outbox, name="outbox")
 streams = typer.Typer(help="The event log.", no_args_is_help=True)
 cli.add_typer(streams, name="stream")
@@ -102,12 +102,12 @@ def _stop_signal() -> asyncio.Event:
     stop, told = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
-        # Never counts as one of the two that stop at once: a terminal that closes sends it more than once, and others.
+        # Does not count as one of the two signals that stop at once: a closing terminal sends it more than once.
         loop.add_signal_handler(signal.SIGHUP, stop.set)
 
     def on_signal() -> None:
         if told.is_set():
-            # The kernel ends the embedded PostgreSQL with us.
+            # The kernel ends the embedded PostgreSQL together with this process.
             os._exit(STOPPED_AT_ONCE)
         told.set()
         stop.set()
@@ -153,7 +153,7 @@ def migrate() -> None:
 
 @cli.command(name="doctor")
 def examine() -> None:
-    """Look for what is wrong and say what to do."""
+    """Check the installation and say what to do."""
 
     async def work(settings: Settings, log: Log) -> int:
         out = Console(highlight=False)
@@ -170,7 +170,8 @@ def examine() -> None:
 
 @admin.command()
 def apply(file: Annotated[str, typer.Argument(help="A JSON document, or - for standard input.")]) -> None:
-    """Make what the document says so, and answer it with ids and new secrets. Running it again changes nothing."""
+    """Create and change what the document describes; answer with ids and new secrets. Running it again changes
+    nothing."""
 
     async def work(settings: Settings, log: Log) -> None:
         wanted = provision.read_document(_read(file))
@@ -212,7 +213,7 @@ def rotate_vault(
     async def work(settings: Settings, log: Log) -> int:
         async with app.open_infrastructure(settings, log) as parts:
             keys = embedded_vault(settings, parts.clock, log)
-            # Keys from the environment are the operator's to add and drop.
+            # An operator adds and drops keys of the environment.
             add = not retire and not settings.vault_master_keys
             with Console(stderr=True).status("re-wrapping ...") as status:
                 done = await rotate(
@@ -238,13 +239,13 @@ def _why_kept(settings: Settings) -> str:
 
 
 Ids = Annotated[list[int], typer.Argument(help="Ids of failed rows, as `outbox list` shows them.")]
-Reason = Annotated[str, typer.Option(help="Why, for the record.")]
+Reason = Annotated[str, typer.Option(help="The reason, which is recorded.")]
 
 
 @outbox.command(name="list")
 def list_outbox(
     queue: Annotated[list[Queue] | None, typer.Option(help="Only these queues.")] = None,
-    status: Annotated[list[Status] | None, typer.Option(help="Only these statuses; without it failed.")] = None,
+    status: Annotated[list[Status] | None, typer.Option(help="Only rows of these statuses; failed by default.")] = None,
     limit: Annotated[int, typer.Option(help="Rows at most.", min=1, max=operators.MAX_LISTED)] = 100,
 ) -> None:
     """Show rows, oldest first: id, queue, status, event type, attempts, when queued, organization, last error."""
@@ -291,7 +292,7 @@ def drop_outbox(ids: Ids, reason: Reason) -> None:
 
 @streams.command(name="renew-epoch")
 def renew_epoch(reason: Reason) -> None:
-    """After a restore: cursors from before it lead nowhere, and whoever follows begins anew."""
+    """Make all earlier cursors of the stream invalid, after a restore: readers begin anew."""
 
     async def work(settings: Settings, log: Log) -> None:
         async with app.open_infrastructure(settings, log) as parts:
@@ -306,7 +307,7 @@ def renew_epoch(reason: Reason) -> None:
 def verify_log(
     account: Annotated[UUID | None, typer.Option(help="Only this account.")] = None,
     heads: Annotated[
-        Path | None, typer.Option(help="Write each sound account's head to this file, to be kept.")
+        Path | None, typer.Option(help="Write the head of each account without damage to this file, to be kept.")
     ] = None,
     against: Annotated[Path | None, typer.Option(help="Compare with heads that were kept in this file.")] = None,
 ) -> None:
@@ -339,7 +340,8 @@ def verify_log(
 
 @audits.command(name="anchor")
 def print_heads() -> None:
-    """Print each account's head, one JSON object a line, to be kept where nobody who can change the database writes."""
+    """Print each account's head, one JSON object a line, to be kept where no administrator of the database can
+    write."""
 
     async def work(settings: Settings, log: Log) -> None:
         async with app.open_infrastructure(settings, log) as parts:
@@ -350,7 +352,7 @@ def print_heads() -> None:
 
 
 def _operator() -> str:
-    """The operating system's word, not the environment's."""
+    """The user's name by the operating system, not by the environment."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -1,4 +1,4 @@
-"""Time as the process sees it. What must agree between processes asks the database's clock instead."""
+"""Time of this process. Where processes must agree, they use the database's clock instead."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never run backwards, for ages and limits."""
+        """Seconds that never go back, for ages and limits."""
         ...
 
 
@@ -34,7 +34,7 @@ class SystemClock:
 
 
 def rfc3339(moment: datetime) -> str:
-    """How every timestamp leaves the platform: UTC, microseconds, Z."""
+    """The form of every timestamp that the platform sends: UTC, microseconds, Z."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

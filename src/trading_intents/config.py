@@ -136,13 +136,13 @@ def names() -> dict[str, str]:
 
 
 def broker_settings(settings: Settings, broker: str) -> dict[str, str]:
-    """What a broker's integration is handed: the settings that start with its name."""
+    """The settings for a broker's integration: those that start with its name."""
     own = [f.name for f in dataclasses.fields(Settings) if f.name.startswith(f"{broker}_")]
     return {name.upper(): str(getattr(settings, name)) for name in own}
 
 
 def load(environ: Mapping[str, str]) -> Settings:
-    """Read the settings; a value that makes no sense is refused with the variable's name."""
+    """Reads the settings; an invalid value is refused with the variable's name."""
     values: dict[str, Any] = {}
     for f in dataclasses.fields(Settings):
         variable = PREFIX + f.name.upper()
@@ -151,7 +151,7 @@ def load(environ: Mapping[str, str]) -> Settings:
             try:
                 values[f.name] = _parse(text, f.default)
             except ValueError as error:
-                # From None: the text may be a secret and must not travel in a traceback.
+                # From None, because the text may be a secret and must not be in a traceback.
                 raise StartupRefused(f"{variable}: {error}") from None
     settings = Settings(**values)
     _check(settings)
@@ -159,7 +159,7 @@ def load(environ: Mapping[str, str]) -> Settings:
 
 
 def unknown(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables with our prefix that mean nothing, each with the nearest one that does (or an empty text)."""
+    """Finds variables with our prefix that are no settings, each with the most similar setting (or an empty text)."""
     # Compared without the prefix, which would make any two look alike.
     known = [variable.removeprefix(PREFIX) for variable in names()]
     strangers = sorted(v.removeprefix(PREFIX) for v in environ if v.startswith(PREFIX) and v not in names())
@@ -259,7 +259,7 @@ def _check_vault(settings: Settings) -> None:
 
 
 def _is_safe_url(text: str) -> bool:
-    """Keys fetched over a wire that others can write to would let them make tokens."""
+    """Keys that are fetched over an open network could be replaced by others, who could then make tokens."""
     try:
         url = urlsplit(text)
         port = url.port

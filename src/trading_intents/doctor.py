@@ -1,4 +1,4 @@
-"""Looks at a machine and its settings, and says what is wrong and what to do. Changes nothing that it finds."""
+"""Checks a machine and its settings, and says what is wrong and what to do. Changes nothing."""
 
 import contextlib
 import os
@@ -68,7 +68,7 @@ def _files(settings: Settings) -> list[CheckResult]:
             return [
                 CheckResult("wrong", "files", f"{folder} is {_owner(folder)}'s, and not for you: run this as that user")
             ]
-        # The folder itself and what holds a secret; PostgreSQL checks its own folder.
+        # Checks the folder itself and the files with secrets; PostgreSQL checks its own folder.
         private = [folder, *(path for path in sorted(folder.iterdir()) if path.is_file() and path.suffix != ".log")]
         open_to_others = [path for path in private if stat.S_IMODE(path.stat().st_mode) & 0o077]
     except OSError as error:
@@ -182,7 +182,7 @@ async def _logins(connection: Any, worker_url: Secret) -> list[CheckResult]:
 
 
 async def _vault(settings: Settings, worker_url: Secret, log: Log) -> list[CheckResult]:
-    """Whether the newest secrets open with the embedded vault's keys; another vault is not asked."""
+    """Checks that the embedded vault's keys open the newest secrets; another vault is not checked."""
     if settings.vault_url:
         return []
     try:

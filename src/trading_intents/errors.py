@@ -34,13 +34,13 @@ class FieldError:
 
 
 def either(names: Iterable[str]) -> str:
-    """`a, b or c`: what a refusal says is allowed."""
+    """Writes names as `a, b or c`, to say what is allowed."""
     *others, last = names
     return f"{', '.join(others)} or {last}" if others else last
 
 
 class PlatformError(Exception):
-    """The root. `detail` is for the caller's eyes: it never holds a secret or another tenant's data."""
+    """The root. `detail` is shown to the caller: it never holds a secret or another tenant's data."""
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal_error"
@@ -119,7 +119,7 @@ class CancelPending(PlatformError):
 
 
 class ControlRejected(PlatformError):
-    """`triggered` is answered with it: every control that says no."""
+    """The answer has `triggered`: every control that refused."""
 
     status, code, title = 409, "control_rejected", "A control refuses this order"
 
@@ -191,7 +191,7 @@ class ValidationFailed(PlatformError):
 
 
 class RateLimited(PlatformError):
-    """`limit` is answered with it: whose limit it was, the principal's, the organization's or the address's."""
+    """The answer has `limit`: whether it was the principal's, the organization's or the address's."""
 
     status, code, title = 429, "rate_limited", "Too many requests"
 
@@ -205,7 +205,7 @@ class InternalError(PlatformError):
 
 
 class SecretUnreadable(PlatformError):
-    """A sealed secret does not open. `reason` is for the log: the caller learns only that it is our fault."""
+    """A sealed secret cannot be opened. `reason` is only for the log."""
 
     status, code, title = 500, "secret_unreadable", "A stored secret cannot be read"
 
@@ -215,7 +215,7 @@ class SecretUnreadable(PlatformError):
 
 
 class Unavailable(PlatformError):
-    """Nothing was recorded; the caller may simply try again."""
+    """Nothing was recorded; the caller may try again."""
 
     status, code, title = 503, "unavailable", "A dependency is unavailable"
 
@@ -224,14 +224,14 @@ class Unavailable(PlatformError):
 
 
 class DiskFailed(Unavailable):
-    """The database's disk is full or broken: nothing can be recorded until somebody has mended that."""
+    """The database's disk is full or fails: nothing can be recorded until an operator has corrected that."""
 
     def __init__(self) -> None:
         super().__init__("the database cannot write: its disk is full or fails")
 
 
 class OutcomeUnknown(PlatformError):
-    """The link was lost while committing: it is recorded as a whole or not at all, and only a look can tell."""
+    """The connection was lost during the commit: all of it is recorded or nothing, and only a read can tell."""
 
     status, code, title = 503, "outcome_unknown", "The outcome is unknown"
 
@@ -253,13 +253,13 @@ class PortTaken(StartupRefused):
 
 
 class DatabaseMissing(StartupRefused):
-    """Where a command looked there is no database, or none of its files: it is not for this command to make one."""
+    """The command found no database, or not its files, and must not make one itself."""
 
     title = "Nothing is here"
 
 
 def wire_errors() -> list[type[PlatformError]]:
-    """Every error that can be answered, by status and code; of those with the same code the general one."""
+    """Every error that a request can get, by status and code; of those with the same code the general one."""
     found = list[type[PlatformError]]()
     for kind in globals().values():
         is_error = isinstance(kind, type) and issubclass(kind, PlatformError) and kind is not PlatformError

@@ -1,4 +1,4 @@
-"""What an operator sets up: the document of `admin apply`, a user's token, and the demo of an empty platform."""
+"""Provisioning by an operator: the document of `admin apply`, a user's token, and the demo of an empty platform."""
 
 import json
 import os
@@ -36,7 +36,7 @@ class WantedUser(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class WantedKey(msgspec.Struct, forbid_unknown_fields=True):
-    """The name and the environment say which key is meant."""
+    """A key is found by its name and environment."""
 
     name: Name
     environment: Environment
@@ -45,7 +45,7 @@ class WantedKey(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class WantedAccount(msgspec.Struct, forbid_unknown_fields=True):
-    """The name, the broker and the environment say which open account is meant."""
+    """An open account is found by its name, broker and environment."""
 
     name: Name
     broker: Name
@@ -71,7 +71,7 @@ class WantedServiceAccount(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Document(msgspec.Struct, forbid_unknown_fields=True):
-    """What is left out stays as it is."""
+    """Anything left out stays as it is."""
 
     organizations: list[WantedOrganization] = []
     service_accounts: list[WantedServiceAccount] = []
@@ -129,7 +129,7 @@ def read_document(data: bytes) -> Document:
 
 
 async def apply(parts: Infrastructure, wanted: Document, new_keys: dict[str, Secret] | None = None) -> Provisioned:
-    """All of it in one transaction. `new_keys` are keys to use, by name, instead of making some."""
+    """Applies the document in one transaction. `new_keys` are keys to use, by name, instead of new ones."""
     async with parts.database.service.transaction() as tx:
         await lock_advisory(tx, ADVISORY_LOCK)
         organizations = [
@@ -254,7 +254,7 @@ class Demo:
 
 
 async def prepare_demo(parts: Infrastructure) -> Demo | None:
-    """The demo's key and account. The demo is made on an empty embedded database, never on an external one."""
+    """Gives the demo's key and account. The demo is made on an empty embedded database, never on an external one."""
     if parts.settings.database_url:
         return None
     async with parts.database.service.transaction(read_only=True) as tx:
@@ -279,7 +279,8 @@ async def _demo_account(parts: Infrastructure) -> AccountId | None:
 
 
 def _demo_key(path: Path, make: bool) -> Secret | None:
-    """Kept in a file, because the database has only its digest; written before it is used."""
+    """Reads or makes the demo's key. It is in a file, because the database has only its digest; written before it is
+    used."""
     if not path.exists():
         if not make:
             return None

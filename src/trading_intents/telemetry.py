@@ -23,7 +23,7 @@ AlertKind = Literal[
 
 
 class _LineWriter(structlog.PrintLogger):
-    """Drops a line that cannot be written: a closed terminal or a full disk must not end what is logged."""
+    """Drops a line that cannot be written: a closed terminal or a full disk must not end the process."""
 
     def msg(self, message: str) -> None:
         with contextlib.suppress(OSError):
@@ -33,7 +33,7 @@ class _LineWriter(structlog.PrintLogger):
 
 
 def make_log(level: str = "info", stream: TextIO | None = None) -> Log:
-    """A logger that writes to `stream` (standard error): colour on a terminal, else one JSON object a line."""
+    """Makes a logger that writes to `stream` (standard error): colour on a terminal, else one JSON object a line."""
     out = stream or sys.stderr
     processors: list[structlog.typing.Processor] = [structlog.processors.add_log_level]
     if out.isatty():
@@ -54,7 +54,7 @@ def make_log(level: str = "info", stream: TextIO | None = None) -> Log:
 
 
 class LibraryMessages(logging.Handler):
-    """Writes what libraries log (asyncio, grpc, httpx) as lines of ours, so that the log has one format."""
+    """Writes the messages of libraries (asyncio, grpc, httpx) as lines of our log, so that it has one format."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
@@ -68,7 +68,7 @@ class LibraryMessages(logging.Handler):
 
 @contextlib.contextmanager
 def library_messages(log: Log) -> Iterator[None]:
-    """While the block runs, what libraries log is written to `log`."""
+    """Writes the messages of libraries to `log` while the block runs."""
     handler = LibraryMessages(log)
     logging.getLogger().addHandler(handler)
     try:
@@ -85,11 +85,12 @@ def make_series(metric: Counter | Gauge | Histogram, *values: Iterable[str]) -> 
 
 
 class Requests(Collector):
-    """Answers and their times. Our own, as every request is counted: the library's take a lock for each number."""
+    """Counts answers and their times. It is our own because every request is counted: the library's takes a lock each
+    time."""
 
     def __init__(self) -> None:
         self._answers: dict[tuple[str, int], int] = {}
-        self._seconds: dict[str, list[float]] = {}  # their sum, then how many fell into each bucket
+        self._seconds: dict[str, list[float]] = {}  # their sum, then the count of each bucket
 
     def make_series(self, route: str, statuses: Iterable[int]) -> None:
         for status in statuses:
@@ -140,13 +141,13 @@ class Metrics:
         )
         self.pool_in_use = Gauge(
             "ti_database_connections_in_use",
-            "Connections at work, by database role.",
+            "Connections in use, by database role.",
             ("role",),
             registry=self.registry,
         )
         self.outbox_rows = Counter(
             "ti_outbox_rows_total",
-            "Outbox attempts that ended, by what became of the row: completed, retried or failed.",
+            "Outbox attempts that ended, by the row's new state: completed, retried or failed.",
             ("queue", "event_type", "ended"),
             registry=self.registry,
         )
@@ -167,7 +168,7 @@ class Metrics:
         )
         self.position_differences = Counter(
             "ti_position_differences_total",
-            "Positions of which a broker newly counted another quantity than we do.",
+            "Positions of which a broker newly reported another quantity than ours.",
             registry=self.registry,
         )
         make_series(self.http_connections_refused, ("address", "total"))
@@ -181,7 +182,7 @@ class Metrics:
     def _count_writer(self) -> None:
         self.writer_batches = Counter(
             "ti_writer_batches",
-            "Batches by way: decided ahead, asked first, or mistaken (decided ahead, then asked).",
+            "Batches by path: ahead (optimistic), asked (ordinary), mistaken (optimistic with a stale cache).",
             ["way"],
             registry=self.registry,
         )
@@ -192,7 +193,7 @@ class Metrics:
             registry=self.registry,
         )
         self.writer_wait_seconds = Histogram(
-            "ti_writer_wait_seconds", "Longest wait of a batch's commands for it.", registry=self.registry
+            "ti_writer_wait_seconds", "Longest time that a command of a batch waited.", registry=self.registry
         )
         self.writer_decide_seconds = Histogram(
             "ti_writer_decide_seconds", "Time to lock, read, decide and append a batch.", registry=self.registry
@@ -205,14 +206,14 @@ class Metrics:
         )
         self.stats_rolled_at = Gauge(
             "ti_stats_rolled_timestamp_seconds",
-            "When this process last found the stats' buckets level with the log, as Unix time.",
+            "When this process last found the stats' buckets up to date with the log, as Unix time.",
             registry=self.registry,
         )
 
     def _count_execution(self) -> None:
         self.execution_sends = Counter(
             "ti_execution_sends_total",
-            "Commands that went to a broker, by what is known of them.",
+            "Commands sent to a broker, by outcome.",
             ("command", "outcome"),
             registry=self.registry,
         )
@@ -223,16 +224,19 @@ class Metrics:
             "ti_execution_lookups_total", "Look-ups of orders, by what was found.", ("found",), registry=self.registry
         )
         self.execution_leases = Gauge(
-            "ti_execution_leases", "Accounts that this process works.", registry=self.registry
+            "ti_execution_leases", "Accounts that this process has leased.", registry=self.registry
         )
         self.execution_links = Gauge(
-            "ti_execution_links", "Links to brokers, by state.", ("state",), registry=self.registry
+            "ti_execution_links", "Broker sessions, by state.", ("state",), registry=self.registry
         )
         self.execution_breakers = Gauge(
-            "ti_execution_breakers_open", "Links on which submits are stopped.", registry=self.registry
+            "ti_execution_breakers_open", "Broker sessions on which submits are stopped.", registry=self.registry
         )
         self.execution_alerts = Counter(
-            "ti_execution_alerts_total", "What somebody must look at, by kind.", ("kind",), registry=self.registry
+            "ti_execution_alerts_total",
+            "Alerts that an operator must act on, by kind.",
+            ("kind",),
+            registry=self.registry,
         )
         make_series(self.execution_alerts, get_args(AlertKind))
 
@@ -247,11 +251,11 @@ class Metrics:
             "ti_stream_holes_total", "Times that events were missing from the log.", registry=self.registry
         )
         self.stream_deliveries = Counter(
-            "ti_stream_deliveries_total", "Events handed to subscribers as they happened.", registry=self.registry
+            "ti_stream_deliveries_total", "Live events handed to subscribers.", registry=self.registry
         )
         self.stream_ended = Counter(
             "ti_stream_ended_total",
-            "Streams that ended, by the error's code; left: by their reader.",
+            "Streams that ended, by the error's code; left: the reader ended it.",
             ("door", "code"),
             registry=self.registry,
         )

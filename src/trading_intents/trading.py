@@ -1,4 +1,4 @@
-"""The trading vocabulary that every feature speaks. Pure values: no I/O, no clock, no rules of one feature."""
+"""The types of trading that all features use. Pure values: no I/O, no clock, no rules of one feature."""
 
 import re
 from decimal import Decimal
@@ -9,7 +9,7 @@ import msgspec
 
 Symbol = NewType("Symbol", str)
 
-# Matched before anything is made a number: int(Decimal("1e1000000")) runs for a minute.
+# Checked before a text is made a number: int(Decimal("1e1000000")) runs for a minute.
 AMOUNT_PATTERN = r"^(0|[1-9]\d{0,17})(\.\d{1,18})?$"
 SYMBOL_RULE = "must be 1 to 32 of A-Z 0-9 . / : _ - and start with a letter or digit"
 NUMBER_FOR_AMOUNT = 'found a number; amounts are decimal strings such as "10.5", since a JSON number may lose digits'
@@ -19,24 +19,24 @@ _SYMBOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9./:_-]{0,31}\Z")
 
 
 def parse_symbol(text: str) -> Symbol | None:
-    """The symbol in its one spelling, upper case; None if it is none. Only ASCII is folded."""
+    """The symbol in upper case, its only spelling; None if it is invalid. Only ASCII is folded."""
     return Symbol(text.upper()) if _SYMBOL.match(text) else None
 
 
 def parse_amount(text: str) -> Decimal | None:
-    """An amount as callers send it, greater than zero; None if it is none."""
+    """An amount as callers send it, greater than zero; None if it is invalid."""
     amount = Decimal(text) if AMOUNT.match(text) else None
     return amount or None
 
 
 def amount_text(amount: Decimal) -> str:
-    """As amounts leave the platform: plain digits, trailing zeros trimmed."""
+    """The form of every amount that the platform sends: plain digits, without trailing zeros."""
     text = format(amount, "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 class FrozenStruct(msgspec.Struct, frozen=True, gc=False):
-    """For the values that every submitted intent makes: in a fifth of a tuple's time, a tenth of a dataclass's."""
+    """For the values that every submit makes: made in a fifth of a tuple's time, a tenth of a dataclass's."""
 
 
 class Environment(StrEnum):
@@ -51,7 +51,7 @@ class ActionType(StrEnum):
 
 
 class OrderKind(StrEnum):
-    """As the one key of an intent's spec names it."""
+    """An order kind, named as in an intent's spec."""
 
     MARKET = "Market"
     LIMIT = "Limit"
@@ -59,7 +59,7 @@ class OrderKind(StrEnum):
     STOP_LIMIT = "StopLimit"
 
 
-# As records and orders name the kinds.
+# The names of the kinds in records and orders.
 ORDER_TYPES = {
     OrderKind.MARKET: "MARKET",
     OrderKind.LIMIT: "LIMIT",
