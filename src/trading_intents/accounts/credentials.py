@@ -29,7 +29,7 @@ Secrets = Mapping[str, Secret]
 
 @dataclass(frozen=True, slots=True)
 class CredentialChange:
-    """What a PATCH names; None leaves a field as it is."""
+    """The fields that a PATCH names; None leaves a field as it is."""
 
     label: str | None  # an empty text removes it
     secrets: Secrets | None
@@ -67,7 +67,7 @@ class Credentials:
         read_change: Callable[[], CredentialChange],
         expected: Expected,
     ) -> CredentialRecord:
-        """Rotate the secrets, rename, or both."""
+        """Rotates the secrets, changes the label, or both."""
         if credential_id is None or all(c.id != credential_id for c in await self.list(account)):
             raise NotFound("no such credential")
         change = read_change()
@@ -108,15 +108,16 @@ class Credentials:
     async def _seal_and(
         self, ref: SecretRef, given: Secrets, write: Callable[[Tx, bytes], Awaitable[CredentialRecord]]
     ) -> CredentialRecord:
-        """The vault first, then the row: no network call inside a transaction, and no row without its secret."""
+        """Seals in the vault first, then writes the row: no network call inside a transaction, and no row without its
+        secret."""
         sealed = await self._vault.seal(ref, given)
         try:
             async with self._pool.transaction([ref.organization_id]) as tx:
                 made = await write(tx, sealed)
         except OutcomeUnknown:
-            raise  # it may be in use
+            raise  # the secret may be in use
         except PlatformError:
-            with contextlib.suppress(PlatformError):  # the first error is the one to tell
+            with contextlib.suppress(PlatformError):  # the first error is raised
                 await self._vault.forget(ref, sealed)
             raise
         self._signals.notify(channel(Queue.ACCOUNTS))
@@ -157,7 +158,7 @@ async def _lock_credential(
 
 
 async def _fingerprint(tx: Tx, organization_id: OrganizationId, given: Secrets) -> str:
-    """Equal for equal secrets of one organization; keyed, so that who sees it cannot test a guess."""
+    """Equal for equal secrets of one organization; keyed, so that a reader cannot test guesses."""
     key = await store.fingerprint_key(tx, organization_id)
     text = msgspec.json.encode({name: given[name].reveal() for name in sorted(given)})
     return hmac.new(key.bytes, text, hashlib.sha256).hexdigest()[:FINGERPRINT_CHARACTERS]

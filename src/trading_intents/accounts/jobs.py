@@ -1,4 +1,4 @@
-"""What follows a change of an account or credential: its link is told, and the vault forgets replaced secrets."""
+"""Jobs that follow a change of an account or credential: the session is updated, and replaced secrets are deleted."""
 
 from trading_intents.accounts import store
 from trading_intents.accounts.vault import SecretRef, Vault
@@ -8,7 +8,8 @@ from trading_intents.storage.database import Pool, Tx
 
 
 def account_handlers(worker: Pool, brokers: Registry, vault: Vault) -> dict[str, Handler]:
-    """One handler for all six: it looks at the account as it is now, so that a repeat or a delay does no harm."""
+    """One handler for all six event types: it reads the account as it is now, so that a repeat or a delay does no
+    harm."""
     needing_credential = [manifest.name for manifest in brokers.all() if manifest.credential_fields]
 
     async def follow(row: ClaimedRow) -> Done:

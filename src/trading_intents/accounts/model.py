@@ -31,7 +31,7 @@ class Account:
     environment: Environment
     external_account_id: str | None
     disabled: bool
-    connection: ConnectionState  # as the execution side last wrote it
+    connection: ConnectionState  # as a worker last wrote it
     has_credential: bool
     created_at: datetime
     updated_at: datetime
@@ -57,7 +57,7 @@ class CredentialRecord:
 
 @dataclass(frozen=True, slots=True)
 class AccountChange:
-    """What a PATCH names; None leaves a field as it is."""
+    """The fields that a PATCH names; None leaves a field as it is."""
 
     name: str | None = None
     external_account_id: str | None = None  # an empty text removes it
@@ -65,7 +65,7 @@ class AccountChange:
 
 
 def changed(account: Account, change: AccountChange) -> tuple[str, str | None, bool]:
-    """Name, external id and disabled flag after the change."""
+    """Gives name, external id and disabled flag after the change."""
     external = account.external_account_id if change.external_account_id is None else change.external_account_id
     return (
         account.name if change.name is None else change.name,
@@ -80,5 +80,5 @@ def shown_connection(account: Account, manifest: Manifest | None) -> ConnectionS
     if manifest and manifest.credential_fields and not account.has_credential:
         return ConnectionState.CREDENTIAL_MISSING
     if account.connection is ConnectionState.CREDENTIAL_MISSING:
-        return ConnectionState.CONNECTING  # it has one by now: the link has not seen it yet
+        return ConnectionState.CONNECTING  # there is a credential now, which the session has not read yet
     return account.connection

@@ -16,17 +16,17 @@ PAGE = 100
 class Rotation:
     newest: int
     rewrapped: int
-    unreadable: tuple[UUID, ...]  # credentials whose secret does not open; their keys are never retired
+    unreadable: tuple[UUID, ...]  # credentials whose secret cannot be opened; their keys are never retired
     retired: tuple[int, ...]
-    unused: tuple[int, ...]  # that no secret needs, and that were not dropped
+    unused: tuple[int, ...]  # keys that no secret needs and that were not dropped
 
 
 @dataclass(frozen=True, slots=True)
 class _Page:
     rewrapped: int
     unreadable: list[UUID]
-    versions: set[int]  # that its rows need now
-    last: UUID | None  # where to go on; None at the end
+    versions: set[int]  # master keys that its rows need now
+    last: UUID | None  # the last row of the page; None at the end
 
 
 async def rotate(

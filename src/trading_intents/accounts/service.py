@@ -81,7 +81,7 @@ class Accounts:
     async def close(
         self, organization_id: OrganizationId, account_id: UUID | None, check: Check, expected: Expected
     ) -> None:
-        """For good: the account and its history stay readable."""
+        """Closes the account for good; it and its history stay readable."""
         async with self._pool.transaction([organization_id]) as tx:
             account = await lock(tx, organization_id, account_id, check)
             check_open(account)
@@ -130,7 +130,7 @@ async def insert(
     environment: Environment,
     external_account_id: str | None,
 ) -> Account:
-    """The account and its event."""
+    """Inserts the account and its event."""
     await lock_organization(tx, organization_id)
     if await store.count_accounts(tx, organization_id) >= MAX_ACCOUNTS_PER_ORGANIZATION:
         raise LimitReached(f"the organization has {MAX_ACCOUNTS_PER_ORGANIZATION} accounts, which is the limit")
@@ -142,7 +142,7 @@ async def insert(
 
 
 async def lock(tx: Tx, organization_id: OrganizationId, account_id: UUID | None, check: Check) -> Account:
-    """404, then 403 for the environment."""
+    """Locks the account: 404, then 403 for the environment."""
     account = account_id and await store.lock_account(tx, organization_id, account_id)
     if not account:
         raise NotFound("no such account")
@@ -151,7 +151,7 @@ async def lock(tx: Tx, organization_id: OrganizationId, account_id: UUID | None,
 
 
 async def apply_change(tx: Tx, account: Account, change: AccountChange) -> Account:
-    """The changed account and its event; nothing if nothing changes."""
+    """Writes the changed account and its event; nothing if nothing changes."""
     name, external_account_id, disabled = changed(account, change)
     if (name, external_account_id, disabled) == (account.name, account.external_account_id, account.disabled):
         return account

@@ -1,4 +1,4 @@
-"""Accounts, credentials and discarded secrets, one function per statement. Never decides."""
+"""Statements of accounts, credentials and discarded secrets, one a function. Never decides."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -48,7 +48,7 @@ async def insert_account(
     return _account(row)
 
 
-# With whether a worker holds the account's link: what a dead one last said of it is not so any more.
+# With whether a worker has leased the account: the state that a dead worker wrote no longer holds.
 _READ = """
     SELECT *, EXISTS (
         SELECT FROM leases l JOIN workers w ON w.id = l.worker_id
@@ -122,7 +122,7 @@ async def update_account(
 
 
 async def has_open_orders(tx: Tx, account_id: AccountId) -> bool:
-    """Asked under the head's lock, which every new order takes: none can come after the answer."""
+    """Read under the head's lock, which every new order takes, so that none can follow unseen."""
     await tx.execute("SELECT FROM account_heads WHERE account_id = $1 FOR UPDATE", account_id)
     return bool(
         await tx.fetchval(
@@ -149,7 +149,7 @@ async def close_account(tx: Tx, account_id: AccountId) -> Account:
 
 
 async def want_link(tx: Tx, account_id: UUID, needing_credential: Sequence[str]) -> None:
-    """Tell the execution side, from the account as it is now, to open, refresh or close the link."""
+    """Tells the workers to open, refresh or close the account's session, from the account as it is now."""
     await tx.execute(
         """
         UPDATE accounts
@@ -163,7 +163,7 @@ async def want_link(tx: Tx, account_id: UUID, needing_credential: Sequence[str])
 
 
 async def mark_credential(tx: Tx, account_id: AccountId, has_credential: bool) -> None:
-    """Kept on the account too, where every submitted intent looks."""
+    """Marks the account too, since every submit reads it."""
     await tx.execute("UPDATE accounts SET has_credential = $2 WHERE id = $1", account_id, has_credential)
 
 
@@ -256,7 +256,7 @@ async def lock_sealed(tx: Tx, after: UUID | None, limit: int) -> list[Row]:
 
 
 async def newest_sealed(tx: Tx, limit: int) -> list[Row]:
-    """That are in use."""
+    """The newest sealed secrets that are in use."""
     return await tx.fetch("SELECT * FROM sealed_secrets WHERE NOT discarded ORDER BY id DESC LIMIT $1", limit)
 
 

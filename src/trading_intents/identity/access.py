@@ -1,4 +1,4 @@
-"""Who may call what: one line per endpoint, and the only place that decides it. Looks nothing up by itself."""
+"""The table of who may call which endpoint, and the only place that decides it. Reads nothing by itself."""
 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -183,12 +183,12 @@ class Authenticator(Protocol):
     async def by_key(self, text: str) -> Caller: ...
 
     async def by_token(self, token: str, organization: str | None) -> Caller:
-        """`organization` is what a service account reads; a user's comes from the token."""
+        """`organization` is the one that a service account reads; a user's comes from the token."""
         ...
 
 
 class Gate:
-    """A rule at work: what the route table calls a policy."""
+    """Applies a rule of the table; it is the policy of routes."""
 
     def __init__(self, rule: Rule, authenticator: Authenticator, internal_organizations: AbstractSet[str]) -> None:
         self.name, self.meaning, self.public = rule.name, rule.meaning, rule.public
@@ -198,7 +198,7 @@ class Gate:
         self._rule, self._authenticator, self._internal = rule, authenticator, internal_organizations
 
     async def identify(self, request: Request) -> None:
-        """401 and 400: who calls, and may this kind call here at all."""
+        """Identifies the caller; 401 or 400 if that fails, or if the endpoint does not take this kind of caller."""
         key, bearer = self._credentials(request)
         if key is not None:
             caller = await self._authenticator.by_key(key)
@@ -213,17 +213,19 @@ class Gate:
             _check_names_organization(self._rule, request)
 
     def check(self, caller: Caller) -> None:
-        """401 for the kind, 403 for the one: for who is known without a request."""
+        """As `identify` and `permit`, for a caller that is known without a request: 401 for its kind, 403 for
+        itself."""
         check_kind(self._rule, caller)
         check_grant(self._rule, caller, self._internal)
 
     def permit(self, request: Request) -> None:
-        """403: may this one. Then 404, if the organization that a service account names is none."""
+        """403 if this caller may not. 404 if the organization that a service account names does not exist."""
         if not self.public:
             check_grant(self._rule, caller_of(request), self._internal)
 
     def permit_object(self, request: Request, environment: Environment | None = None) -> None:
-        """403 for environment and entitlement, once the path's object is known to be the caller's."""
+        """Checks environment and entitlement (403), once the path's object is known to be the caller's
+        organization's."""
         check_object(self._rule, caller_of(request), environment)
 
     def _credentials(self, request: Request) -> tuple[str | None, str | None]:

@@ -34,7 +34,7 @@ from trading_intents.web.request import FORM, Answer, Request, answer_json
 from trading_intents.web.routing import IF_MATCH, Operation, Route, Tag
 
 DISCOVERY_PATH = "/.well-known/openid-configuration"
-MAX_VALIDATION_BYTES = 8 * 1024  # anybody may send it, and reading 64 KiB of brackets takes 20 ms
+MAX_VALIDATION_BYTES = 8 * 1024  # no credential is needed, and reading 64 KiB of brackets takes 20 ms
 
 
 class NewApiKey(msgspec.Struct, forbid_unknown_fields=True):
@@ -262,7 +262,7 @@ def user_routes(gate: Gate, users: Users) -> tuple[Route, ...]:
 
 
 def provider_routes(gate: Gate, provider: EmbeddedProvider, issuer: TokenIssuer) -> tuple[Route, ...]:
-    """Only while the embedded provider is the one in use."""
+    """The routes of the embedded provider, while it is in use."""
 
     async def token(request: Request) -> Answer:
         form = _read_form(request.read_body(FORM))

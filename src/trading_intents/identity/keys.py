@@ -22,7 +22,7 @@ _KEY = re.compile(rf"tip_(paper|live)_[0-9A-Za-z]{{{RANDOM_LENGTH + CHECKSUM_LEN
 
 @dataclass(frozen=True, slots=True)
 class ParsedKey:
-    """A well-formed key. It holds no part of the key but the hint; whether it exists, only the database knows."""
+    """A well-formed key. It holds no part of the key but the hint; only the database knows whether it exists."""
 
     environment: Environment
     digest: bytes
@@ -38,7 +38,7 @@ def make_client_secret() -> Secret:
 
 
 def parse_key(text: str) -> ParsedKey | None:
-    """The key, or None for anything that was never one: malformed keys cost no look-up."""
+    """Parses a key; None for a text that never was one, so that malformed keys need no look-up."""
     match = _KEY.fullmatch(text)
     if match is None or text[-CHECKSUM_LENGTH:] != _checksum(text[:-CHECKSUM_LENGTH]):
         return None
@@ -46,13 +46,13 @@ def parse_key(text: str) -> ParsedKey | None:
 
 
 def digest(text: str) -> bytes:
-    """What is stored in place of a key or client secret."""
+    """The digest that is stored instead of a key or client secret."""
     # Not a slow password hash: 190 random bits cannot be guessed at any speed, and this runs on every request.
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def hint(text: str) -> str:
-    """What may be shown of a key, so that its owner can tell it from others."""
+    """The part of a key that may be shown, so that its owner can tell it from others."""
     return text[-HINT_LENGTH:]
 
 
@@ -66,7 +66,7 @@ def _make(prefix: str) -> Secret:
 
 
 def _checksum(body: str) -> str:
-    # CRC-32, as it finds every change of one character for certain, where a cut hash only nearly always does.
+    # CRC-32 finds every change of one character for certain, which a truncated hash does not.
     rest, characters = zlib.crc32(body.encode("ascii")), ""
     for _ in range(CHECKSUM_LENGTH):
         rest, digit = divmod(rest, len(ALPHABET))

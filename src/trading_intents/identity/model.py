@@ -1,4 +1,4 @@
-"""Who a caller can be and what can be granted to them. Pure values: no I/O, no clock, no look-up."""
+"""Kinds of callers, and what can be granted to them. Pure values: no I/O, no clock, no look-up."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,7 +19,7 @@ class Role(StrEnum):
 
 
 class Permission(StrEnum):
-    """What an API key may be given."""
+    """The permissions of API keys."""
 
     INTENT_READ = "intent:read"
     INTENT_EDIT = "intent:edit"
@@ -32,7 +32,7 @@ class Permission(StrEnum):
 
 
 class Scope(StrEnum):
-    """What a service account may be given."""
+    """The scopes of service accounts."""
 
     CREDENTIAL_READ = "credential:read"
     INTENT_READ = "intent:read"
@@ -42,7 +42,7 @@ class Scope(StrEnum):
 
 
 class Entitlement(StrEnum):
-    """What an organization may have bought."""
+    """The entitlements that an organization can have."""
 
     CONTROLS_PREMIUM = "controls_premium"
     TRADING_LIVE = "trading_live"
@@ -91,7 +91,7 @@ class ClaimsKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a verified token says. It is the issuer's word, and may be older than what the database knows."""
+    """The claims of a verified token, as its issuer made them: they may be older than what the database knows."""
 
     kind: ClaimsKind
     subject: str
@@ -116,7 +116,7 @@ class OrganizationRecord:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, and for which organization: the key's, the token's, or the one that a service account names."""
+    """A caller and its organization: the key's, the token's, or the one that a service account names."""
 
     principal: Principal
     organization: OrganizationRecord | None
@@ -128,8 +128,8 @@ class Caller:
 
     @property
     def organization_limit_key(self) -> str | None:
-        """Keys share a limit by environment, users have one of their own: whoever may stop trading is never kept from
-        it by programs. A service account is the operator's: what it reads is not counted against whom it reads."""
+        """API keys share a limit by environment, users have one of their own, so that programs never use up the limit
+        of a person who stops trading. Reads of a service account count against no organization."""
         if self.organization is None or isinstance(self.principal, ServicePrincipal):
             return None
         kind = self.principal.environment if isinstance(self.principal, ApiKeyPrincipal) else "users"
@@ -168,13 +168,13 @@ class KeyRecord:
     key: ApiKeyRecord
     digest: bytes
     organization: OrganizationRecord
-    caller: Caller  # who calls with it, made once for the many times that it is asked for
+    caller: Caller  # the caller of this key, made once for all its requests
 
 
 @dataclass(frozen=True, slots=True)
 class UserRecord:
     known: bool
     deleted: bool
-    tokens_after: datetime | None  # older tokens are from before a deletion
-    organization: OrganizationRecord | None  # the one asked for, if it exists
+    tokens_after: datetime | None  # tokens from before are refused: the user was deleted
+    organization: OrganizationRecord | None  # the requested one, if it exists
     role: Role | None  # in that organization, if a member

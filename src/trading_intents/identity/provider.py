@@ -1,5 +1,5 @@
-"""The embedded identity provider `local`: its signing key, its tokens, its public documents. Never stores or looks up
-a user, a secret or anything else."""
+"""The embedded identity provider `local`: its signing key, its tokens, its public documents. Stores and looks up
+nothing."""
 
 import base64
 import hashlib
@@ -43,14 +43,14 @@ KEYS_PATH = "/.well-known/jwks.json"
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """Whose tokens these are: the name that each must carry, and the key that signs it."""
+    """The issuer of tokens: the name that each must carry, and the key that signs it."""
 
     name: str
     key: Ed25519PrivateKey
 
 
 class EmbeddedProvider:
-    """Issues tokens, and is the source of the key that they verify with."""
+    """Issues tokens, and gives the key that verifies them."""
 
     def __init__(self, settings: Settings, issuer: Issuer, clock: Clock, make_id: IdMaker) -> None:
         self.issuer = issuer.name
@@ -85,13 +85,13 @@ class EmbeddedProvider:
         return {"keys": [self._jwk]}
 
     def discovery(self, base_url: str) -> dict[str, Any]:
-        """RFC 8414 metadata. `base_url` is where the caller reaches us, without a slash at the end."""
+        """RFC 8414 metadata. `base_url` is the platform's address for the caller, without a slash at the end."""
         return {
             "issuer": self.issuer,
             "token_endpoint": base_url + TOKEN_PATH,
             "jwks_uri": base_url + KEYS_PATH,
             "grant_types_supported": ["client_credentials"],
-            "response_types_supported": ["none"],  # required, though nothing here asks a user
+            "response_types_supported": ["none"],  # a required field, though no user logs in here
             "subject_types_supported": ["public"],
             "token_endpoint_auth_methods_supported": ["client_secret_basic", "client_secret_post"],
             "id_token_signing_alg_values_supported": ["EdDSA"],
@@ -99,7 +99,7 @@ class EmbeddedProvider:
         }
 
     def _issue(self, told: dict[str, str | None]) -> Secret:
-        # With its fraction, so that a token from the second of a user's deletion can be told from one after it.
+        # With its fraction, so that tokens from before and after a user's deletion within a second can be told apart.
         now = self._clock.now().timestamp()
         claims = {
             "iss": self.issuer,
@@ -146,7 +146,7 @@ def _read_name(path: Path) -> str:
 
 
 def _make_file(path: Path, content: bytes) -> None:
-    """Unless there is one by then."""
+    """Makes the file, unless another process has made it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
     try:
@@ -178,7 +178,7 @@ def _read_key_file(path: Path) -> Ed25519PrivateKey:
 
 def _published(key: Ed25519PrivateKey) -> dict[str, Any]:
     public = OKPAlgorithm.to_jwk(key.public_key(), as_dict=True)
-    # RFC 7638: a name that follows from the key alone, so that processes agree on it.
+    # RFC 7638: the name is computed from the key, so that processes agree on it.
     needed = json.dumps({name: public[name] for name in ("crv", "kty", "x")}, separators=(",", ":"))
     kid = base64.urlsafe_b64encode(hashlib.sha256(needed.encode()).digest()).rstrip(b"=").decode()
     return {**public, "kid": kid, "alg": "EdDSA", "use": "sig"}

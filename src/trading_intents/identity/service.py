@@ -1,4 +1,4 @@
-"""Use cases of identity: tell who calls, manage API keys, issue service tokens, look organizations up."""
+"""Use cases of identity: identify callers, manage API keys, issue service tokens, find organizations."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class Verifier(Protocol):
 
 
 class Callers:
-    """Tells who calls. What the database says of a caller is at most 800 ms old."""
+    """Identifies callers. What it reads from the database is at most 800 ms old."""
 
     def __init__(self, pool: Pool, verifier: Verifier, provider: str, local: bool, clock: Clock) -> None:
         self._pool, self._verifier, self._provider, self._local, self._clock = pool, verifier, provider, local, clock
@@ -68,14 +68,14 @@ class Callers:
     async def by_key(self, text: str) -> Caller:
         key_digest = digest(text)
         record = await self._keys.get(key_digest, lambda: self._read_key(text, key_digest))
-        # One answer for every cause, so that a guess tells nothing.
+        # The same answer for every cause, so that guesses learn nothing.
         if record is None or not same_digest(record.digest, key_digest):
             raise Unauthorized("the API key does not verify")
         self._used[record.key.id] = self._clock.monotonic()
         return record.caller
 
     def known(self, text: str) -> Caller | None:
-        """As `by_key`, if it would read nothing and refuse nothing; else None, which says nothing."""
+        """Like `by_key`, for a caller that is cached; None if it has to be read or would be refused."""
         key_digest = digest(text)
         record = self._keys.get_cached(key_digest, lambda: self._read_key(text, key_digest))
         if record is None or not same_digest(record.digest, key_digest):
@@ -117,7 +117,7 @@ class Callers:
             raise Unauthorized("the token is from before the user's deletion")
         if record.organization and record.organization.disabled:
             raise Unauthorized("the organization is disabled")
-        # The embedded provider's roles are the database's, so that a change needs no new token.
+        # Roles of the embedded provider are in the database, so a change needs no new token.
         role = record.role if self._local else claims.role
         principal = UserPrincipal(claims.subject, claims.organization, role)
         return Caller(principal, record.organization, claims.expires_at)
@@ -140,10 +140,10 @@ class Callers:
 
     async def _read_key(self, text: str, key_digest: bytes) -> KeyRecord | None:
         if parse_key(text) is None:
-            return None  # never was one: no need to ask
+            return None  # it never was a key, so nothing is read
         async with self._pool.transaction(read_only=True) as tx:
             record = await store.find_key(tx, key_digest)
-        # One that is disabled is not kept, as if it were not there: once it is enabled again it holds at once.
+        # A disabled key is not cached: once it is enabled again it works at once.
         is_disabled = record is not None and (record.key.disabled or record.organization.disabled)
         return None if is_disabled else record
 
@@ -172,7 +172,7 @@ async def keep_reporting(callers: Callers, log: Log) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """What a PATCH names; None leaves a field as it is."""
+    """The fields that a PATCH names; None leaves a field as it is."""
 
     name: str | None
     permissions: frozenset[Permission] | None
@@ -190,7 +190,7 @@ class ApiKeys:
         environment: Environment,
         permissions: Iterable[Permission],
     ) -> tuple[ApiKeyRecord, Secret]:
-        """The key itself is known only now: what is kept is its digest."""
+        """Makes a key. The key itself is only in this answer: the database has its digest."""
         secret = make_key(environment)
         parsed = parse_key(secret.reveal())
         assert parsed is not None
@@ -216,7 +216,7 @@ class ApiKeys:
         read_change: Callable[[], KeyChange],
         expected: frozenset[int] | None,
     ) -> ApiKeyRecord:
-        """The change is read only once the key is found: 404 comes before 422."""
+        """Reads the change only once the key is found: 404 comes before 422."""
         async with self._pool.transaction([organization_id]) as tx:
             key = key_id and await store.lock_key(tx, organization_id, key_id)
             if not key:
@@ -243,10 +243,10 @@ class ApiKeys:
         self._callers.clear_cache()
 
     async def validate(self, text: str) -> tuple[ApiKeyRecord, bool]:
-        """The key and whether it is disabled, by itself or with its organization."""
+        """Gives the key, and whether it or its organization is disabled."""
         parsed = parse_key(text)
         async with self._pool.transaction(read_only=True) as tx:
-            # Malformed keys are looked up too: unknown and malformed answer alike, also in time.
+            # Malformed keys are looked up too, so that they take the same time as unknown ones.
             record = await store.find_key(tx, parsed.digest if parsed else digest(text))
         if parsed is None or record is None or not same_digest(record.digest, parsed.digest):
             raise InvalidApiKey
@@ -263,7 +263,7 @@ class Organizations:
         self._pool, self._provider = pool, provider
 
     async def by_provider(self, caller: Caller, provider: str, external_id: str) -> OrganizationRecord:
-        """Service accounts read any; users the ones they belong to."""
+        """Service accounts may read any organization, users the ones that they belong to."""
         async with self._pool.transaction(read_only=True) as tx:
             found = await store.find_organization_by_external_id(tx, provider, external_id)
             if found is None or provider != self._provider:

@@ -1,4 +1,4 @@
-"""The identity tables, one function per statement. Never decides: the organization is always an argument."""
+"""Statements of the identity tables, one a function. Never decides: the organization is always an argument."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -104,7 +104,7 @@ async def is_member(tx: Tx, provider: str, subject: str, organization_id: Organi
 
 
 async def lock_organization(tx: Tx, organization_id: OrganizationId) -> None:
-    """Held while an organization's keys are counted and one is added."""
+    """Locks an organization while its keys are counted and one is added."""
     await tx.execute("SELECT FROM organizations WHERE id = $1 FOR NO KEY UPDATE", organization_id)
 
 
@@ -189,7 +189,7 @@ async def delete_key(tx: Tx, key_id: KeyId) -> None:
 
 
 async def touch_keys(tx: Tx, key_ids: Sequence[KeyId], used_at: Sequence[datetime]) -> None:
-    """Later uses only move the time forward, whichever process reports first."""
+    """Moves the times of last use, only forward, whichever process reports first."""
     await tx.execute(
         """
         UPDATE api_keys k SET last_used_at = u.used_at
@@ -214,7 +214,7 @@ async def put_organization(
     entitlements: Iterable[Entitlement] | None,
     disabled: bool | None,
 ) -> OrganizationRecord:
-    """Insert, or change what is given (not None)."""
+    """Inserts an organization, or changes the fields that are not None."""
     row = await tx.fetchrow(
         """
         INSERT INTO organizations AS o (id, provider, external_id, name, entitlements, disabled)
@@ -236,7 +236,7 @@ async def put_organization(
 
 
 async def put_user(tx: Tx, user_id: UUID, provider: str, external_id: str) -> UUID:
-    """Insert, or find; a deleted user begins anew, and their old tokens stay refused."""
+    """Inserts or finds a user; a deleted user is set up again, and old tokens stay refused."""
     row = await tx.fetchrow(
         """
         INSERT INTO users AS u (id, provider, external_id) VALUES ($1, $2, $3)
@@ -255,7 +255,7 @@ async def put_user(tx: Tx, user_id: UUID, provider: str, external_id: str) -> UU
 
 
 async def put_membership(tx: Tx, user_id: UUID, organization_id: OrganizationId, role: Role | None) -> Role:
-    """A member whose role is not given stays what they are; a new one is `member`."""
+    """Inserts or changes a membership. Without a role, a member keeps theirs and a new one is `member`."""
     return Role(
         await tx.fetchval(
             """
@@ -274,7 +274,7 @@ async def put_membership(tx: Tx, user_id: UUID, organization_id: OrganizationId,
 async def put_service_account(
     tx: Tx, client_id: str, digest: bytes, scopes: Iterable[Scope] | None, disabled: bool | None
 ) -> tuple[ServiceAccount, bool]:
-    """Insert with this digest, or change what is given and keep the old one; tells whether it is new."""
+    """Inserts a service account with this digest, or changes it and keeps the old digest; whether it is new."""
     row = await tx.fetchrow(
         """
         INSERT INTO service_accounts AS s (client_id, digest, scopes, disabled)
@@ -296,7 +296,7 @@ async def put_service_account(
 async def record_deletion(
     tx: Tx, user_id: UUID, provider: str, external_id: str, organization_id: OrganizationId
 ) -> UUID:
-    """From this commit on the user's tokens are refused. A user whom only the provider knew gets a row."""
+    """Refuses the user's tokens from this commit on. A user whom only the provider knew gets a row."""
     row = await tx.fetchrow(
         """
         INSERT INTO users AS u (id, provider, external_id, deleting_at, deleting_organization_id)
@@ -329,7 +329,8 @@ async def list_unfinished_deletions(tx: Tx, provider: str, limit: int) -> list[t
 
 
 async def mark_deleted(tx: Tx, user_id: UUID) -> tuple[datetime, list[UUID]] | None:
-    """When, and from which organizations; None if it was marked before. So the event is told once."""
+    """Gives the time and the organizations of a deletion; None if it was marked before, so that its event is made
+    once."""
     row = await tx.fetchrow(
         """
         UPDATE users u SET deleted_at = clock_timestamp()
@@ -346,7 +347,7 @@ async def mark_deleted(tx: Tx, user_id: UUID) -> tuple[datetime, list[UUID]] | N
 
 
 async def delete_memberships_of_deleted(tx: Tx, user_id: UUID) -> None:
-    """Those from before the deletion: a user who was set up again meanwhile keeps the new ones."""
+    """Deletes memberships from before the deletion: a user who was set up again meanwhile keeps the new ones."""
     await tx.execute(
         """
         DELETE FROM memberships m USING users u

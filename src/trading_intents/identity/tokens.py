@@ -26,10 +26,10 @@ LEEWAY_SECONDS = 5
 LATEST_SECOND = 253_402_300_799  # the end of year 9999, the last that a datetime can hold
 
 ACCESS_TOKEN_TYPES = frozenset({"at+jwt", "application/at+jwt"})  # RFC 9068
-PLAIN_TYPES = frozenset({"", "jwt", "application/jwt"})  # what issuers from before RFC 9068 write
+PLAIN_TYPES = frozenset({"", "jwt", "application/jwt"})  # as issuers from before RFC 9068 write it
 # OpenID Connect puts these into id and logout tokens only.
 ID_TOKEN_CLAIMS = frozenset({"nonce", "at_hash", "c_hash", "s_hash", "events"})
-# And so do some issuers mark what is no access token: Keycloak, Cognito.
+# Marks by which some issuers (Keycloak, Cognito) tell id tokens.
 ID_TOKEN_MARKS = (("typ", "ID"), ("token_use", "id"))
 
 MIN_RSA_BITS = 2048
@@ -38,20 +38,20 @@ MAX_KEYS = 100
 MAX_KEY_SET_BYTES = 256 * 1024
 FETCH_SECONDS = 3.0  # for the whole fetch, name look-up to last byte
 REFRESH_SECONDS = 600.0
-FIRST_RETRY_SECONDS = 1.0  # while there are no keys at all
-RETRY_SECONDS = 60.0  # while old keys can still serve
+FIRST_RETRY_SECONDS = 1.0  # while there are no keys
+RETRY_SECONDS = 60.0  # while old keys are used
 UNKNOWN_KID_SECONDS = 60.0
 
 
 class KeySource(Protocol):
     async def find(self, kid: str) -> PyJWK | None:
-        """The issuer's key of that id, bound to its algorithm; Unavailable when there is no knowing."""
+        """Finds the issuer's key of that id, bound to its algorithm; Unavailable when the keys are not known."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimNames:
-    """Which claims hold what; each a claim's exact name or a dotted path. The defaults are the embedded provider's."""
+    """The names of claims, each exact or a dotted path. The defaults are the embedded provider's."""
 
     organization: str = "organization"
     role: str = "role"
@@ -62,7 +62,7 @@ class ClaimNames:
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """What a token must be."""
+    """The rules that a token must keep."""
 
     issuer: str
     audience: str
@@ -79,8 +79,9 @@ class TokenVerifier:
         self._jws = PyJWS(algorithms=["EdDSA", "ES256", "RS256"])
 
     async def verify(self, token: str) -> Claims:
-        """What the token says. Every cause of refusal looks the same to the caller."""
-        # Each time anew: it takes about 0.2 ms, submits take API keys only, and a memory would have to follow the keys.
+        """Gives the token's claims. Every cause of refusal looks the same to the caller."""
+        # Not cached: it takes about 0.2 ms, submits use API keys only, and a cache would have to follow changes of the
+        # keys.
         try:
             header = self._read_header(token)
             key = await self._keys.find(header["kid"])
@@ -133,7 +134,8 @@ def _refuse(cause: str) -> NoReturn:
 
 
 def _check_is_access_token(header: dict[str, Any], payload: dict[str, Any]) -> None:
-    """An id token is for the client that asked for it: taking one would let any site's login speak to us."""
+    """Refuses id tokens: they are for the client that requested them, and accepting one would let any site's login call
+    us."""
     if header.get("typ", "").lower() in ACCESS_TOKEN_TYPES:
         return
     if ID_TOKEN_CLAIMS & payload.keys() or any(payload.get(name) == mark for name, mark in ID_TOKEN_MARKS):
@@ -164,7 +166,7 @@ def _read_claims(payload: dict[str, Any], rules: TokenRules, now: float) -> Clai
 
 
 def _read_expiry(payload: dict[str, Any], now: float) -> datetime:
-    # PyJWT would ask the machine's clock.
+    # Not by PyJWT, which uses the machine's clock.
     for name in ("nbf", "iat"):
         if name in payload and _second(payload[name], name) > now + LEEWAY_SECONDS:
             _refuse(f"{name} lies ahead")
@@ -175,14 +177,14 @@ def _read_expiry(payload: dict[str, Any], now: float) -> datetime:
 
 
 def _read_scopes(payload: dict[str, Any], name: str) -> frozenset[Scope]:
-    """Scopes that mean nothing here grant nothing."""
+    """Reads the scopes; unknown ones grant nothing."""
     value = _claim(payload, name)
     texts = value.split(" ") if isinstance(value, str) else _texts(value or [], name)
     return frozenset(scope for scope in Scope if scope in texts)
 
 
 def _claim(payload: dict[str, Any], name: str) -> Any:
-    if name in payload:  # first, as names like https://example.com/role hold dots that are no path
+    if name in payload:  # first, because names like https://example.com/role have dots that are no path
         return payload[name]
     value: Any = payload
     for part in name.split("."):
@@ -227,7 +229,8 @@ def external_verifier(settings: Settings, client: httpx.AsyncClient, clock: Cloc
 
 
 class JwksSource:
-    """An issuer's keys by URL: refreshed by age and for an unknown kid, and kept while the issuer is away."""
+    """An issuer's keys by URL: fetched again by age and for an unknown kid, and kept while the issuer is
+    unavailable."""
 
     def __init__(self, url: str, client: httpx.AsyncClient, clock: Clock, log: Log) -> None:
         self._url = url
@@ -254,7 +257,7 @@ class JwksSource:
         if self._loading is None:
             self._tried_at = self._clock.monotonic()
             self._loading = asyncio.create_task(self._replace_keys())
-        # Shielded: a caller that goes away must not take the answer from the others that wait for it.
+        # Shielded, so that a cancelled caller does not cancel the fetch for the others.
         await asyncio.shield(self._loading)
 
     async def _replace_keys(self) -> None:
@@ -269,7 +272,7 @@ class JwksSource:
             self._loading = None
 
     async def _fetch(self) -> bytes:
-        # Unpacked by nobody: a few compressed kilobytes could become gigabytes.
+        # Compression is refused: a few compressed kilobytes could become gigabytes.
         headers = {"accept": "application/json", "accept-encoding": "identity"}
         body = bytearray()
         async with self._client.stream(
@@ -289,7 +292,7 @@ class _KeySet(msgspec.Struct):
 
 
 def read_key_set(body: bytes) -> dict[str, PyJWK]:
-    """The usable keys by kid; the first of a kid wins. ValueError when it is no key set."""
+    """Reads the usable keys by kid; the first of a kid wins. ValueError when it is no key set."""
     keys: dict[str, PyJWK] = {}
     for jwk in msgspec.json.decode(body, type=_KeySet).keys[:MAX_KEYS]:
         key = read_key(jwk)
@@ -299,7 +302,7 @@ def read_key_set(body: bytes) -> dict[str, PyJWK]:
 
 
 def read_key(jwk: Any) -> PyJWK | None:
-    """A published key bound to the one algorithm it is for; None unless it is fit to verify with."""
+    """Binds a published key to its one algorithm; None unless it can be used to verify."""
     match jwk:
         case {"kty": "OKP", "crv": "Ed25519", "kid": str(), "x": str()}:
             algorithm = "EdDSA"

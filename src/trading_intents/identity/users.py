@@ -1,4 +1,5 @@
-"""A user's deletion: recorded, done at the provider, then told once. Every step can be repeated after a crash."""
+"""A user's deletion: recorded, done at the provider, then reported by one event. Every step can be repeated after a
+crash."""
 
 import asyncio
 from typing import Protocol
@@ -28,18 +29,18 @@ MAX_RESUMED = 100
 
 class UserDirectory(Protocol):
     async def delete(self, subject: str) -> None:
-        """The user is gone when this returns; Unavailable when that is not known."""
+        """The user is deleted when this returns; Unavailable when that is not known."""
         ...
 
 
 class LocalDirectory:
-    """The embedded provider's users are the database's: the recorded deletion is the deletion."""
+    """Users of the embedded provider are only in the database, so recording the deletion deletes them."""
 
     async def delete(self, subject: str) -> None: ...
 
 
 class RemoteDirectory:
-    """An external provider's: DELETE {IDENTITY_USERS_URL}/{subject}, where 404 means done."""
+    """Users of an external provider: DELETE {IDENTITY_USERS_URL}/{subject}, where 404 means done."""
 
     def __init__(self, client: httpx.AsyncClient, url: str) -> None:
         self._client, self._url = client, url.rstrip("/")
@@ -77,7 +78,7 @@ class Users:
 async def finish(
     pool: Pool, directory: UserDirectory, user_id: UUID, subject: str, organization_id: OrganizationId
 ) -> None:
-    """From the recorded deletion to its one event."""
+    """Finishes a recorded deletion: at the provider, then with one event."""
     await directory.delete(subject)
     async with pool.transaction([organization_id]) as tx:
         told = await store.mark_deleted(tx, user_id)

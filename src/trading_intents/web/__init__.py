@@ -1,1 +1,1 @@
-"""HTTP plumbing: routes, problems, paging, limits, OpenAPI. Knows no feature."""
+"""HTTP: routes, problems, paging, limits, OpenAPI. Knows no feature."""

@@ -1,4 +1,4 @@
-"""Strict JSON: what cannot be read is 400, what breaks a rule is 422 and names its field. Never guesses."""
+"""Strict JSON: a body that cannot be read is 400, one that breaks a rule is 422 and names its field. Never guesses."""
 
 import re
 from typing import Annotated, Any, TypeVar
@@ -14,7 +14,7 @@ MAX_BODY_BYTES = 64 * 1024
 MAX_DEPTH = 16
 MAX_TEXT_CHARACTERS = 128
 
-# Characters without a width, and those that turn the direction: they make a text look like another one.
+# Invisible characters and those that change the direction of text: they make a text look like another one.
 INVISIBLE = r"\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
 # One line: no control characters (PostgreSQL cannot hold NUL). Python's $ alone would let a last line break pass.
 _LINE = rf"^[^\x00-\x1f\x7f-\x9f\u2028\u2029{INVISIBLE}]*$(?!\n)"
@@ -28,7 +28,7 @@ _KEY = re.compile(rb'"([^"]*)"\s*:')
 
 
 def read_json(data: bytes) -> Any:
-    """The document as plain Python values; duplicate keys and deep nesting are refused, which msgspec lets pass."""
+    """Reads the document as plain Python values; refuses duplicate keys and deep nesting, which msgspec accepts."""
     if is_plain(data):
         try:
             return msgspec.json.decode(data)
@@ -47,7 +47,7 @@ def read_json(data: bytes) -> Any:
 
 
 def convert(tree: Any, kind: type[T]) -> T:
-    """The document as `kind`, or ValidationFailed with a JSON pointer."""
+    """Converts the document to `kind`, or raises ValidationFailed with a JSON pointer."""
     try:
         return msgspec.convert(tree, kind)
     except msgspec.ValidationError as error:

@@ -49,7 +49,7 @@ def organization_rates(settings: Settings) -> dict[Bucket, Rate]:
 
 
 class Limits:
-    """`organization` is None for a caller that no organization answers for."""
+    """`organization` is None for a caller without an organization."""
 
     def __init__(
         self, rates: Mapping[Bucket, Rate], organizations: Mapping[Bucket, Rate], clock: Clock, limited: Counter
@@ -62,7 +62,8 @@ class Limits:
         }
 
     def take(self, bucket: Bucket, principal: str, organization: str | None) -> Headers:
-        """A token of each, or of neither and RateLimited; answers the headers that tell the caller what is left."""
+        """Takes a token of each bucket, or of neither and raises RateLimited; gives the headers that say what is
+        left."""
         now, buckets = self._clock.monotonic(), self._buckets[bucket]
         left = buckets.left(principal, now)
         if organization is None:
@@ -82,19 +83,19 @@ class Limits:
         return buckets.headers(left - 1, shared, shared_left - 1)
 
     def has(self, bucket: Bucket, principal: str, organization: str | None) -> bool:
-        """Whether `take` would give tokens now. Takes and counts nothing."""
+        """Whether `take` would succeed now. Takes and counts nothing."""
         now = self._clock.monotonic()
         return self._buckets[bucket].left(principal, now) >= 1 and (
             organization is None or self._organizations[bucket].left(organization, now) >= 1
         )
 
     def take_for_address(self, bucket: Bucket, address: str) -> Headers:
-        """One token of a caller that needs no credential."""
+        """Takes a token for a caller that needs no credential."""
         self._check(bucket, f"address:{address}")
         return self._buckets[bucket].headers(self._spend(bucket, f"address:{address}") - 1)
 
     def check_failures(self, address: str) -> None:
-        """RateLimited if the address has no token left for a failed credential; takes none."""
+        """Raises RateLimited if the address has no token left for a failed credential; takes none."""
         self._check(Bucket.FAILURES, address)
 
     def has_failures(self, address: str) -> bool:
@@ -102,7 +103,7 @@ class Limits:
         return self.has(Bucket.FAILURES, address, None)
 
     def spend_failure(self, address: str) -> None:
-        """A token if there is one."""
+        """Takes a token if there is one."""
         self._spend(Bucket.FAILURES, address)
 
     def _check(self, bucket: Bucket, key: str) -> None:
@@ -112,7 +113,7 @@ class Limits:
             buckets.refuse("address", left, buckets.headers(left))
 
     def _spend(self, bucket: Bucket, key: str) -> float:
-        """What was left before."""
+        """Takes a token, and gives how many there were before."""
         buckets, now = self._buckets[bucket], self._clock.monotonic()
         left = buckets.left(key, now)
         if left >= 1:
@@ -155,7 +156,7 @@ class TokenBuckets:
         return b'"%s";r=%d;t=%d' % (self._name, left if left > 0 else 0, refill_seconds)
 
     def wait_seconds(self, left: float) -> int:
-        """Until there is a token; 0: there is one."""
+        """How long until there is a token; 0 if there is one."""
         return 0 if left >= 1 else max(1, math.ceil((1 - left) / self._rate.per_second))
 
     def refuse(self, limit: str, left: float, headers: Headers) -> NoReturn:
@@ -169,7 +170,7 @@ class TokenBuckets:
         )
 
     def _forget(self, now: float) -> None:
-        """Full buckets say nothing; if all are in use, the oldest half goes."""
+        """Removes full buckets, which are like new ones; if none is full, the oldest half."""
         kept = {key: full_at for key, full_at in self._full_at.items() if full_at > now}
         if len(kept) >= MAX_CALLERS:
             kept = dict(list(kept.items())[MAX_CALLERS // 2 :])
@@ -177,7 +178,7 @@ class TokenBuckets:
 
 
 class ClientAddress:
-    """Whose address a request counts against: the peer's, or the one that a trusted proxy names."""
+    """The address that a request counts against: the peer's, or the one that a trusted proxy names."""
 
     def __init__(self, trusted: tuple[str, ...]) -> None:
         try:
@@ -193,7 +194,8 @@ class ClientAddress:
         if not self.trusts(peer):
             return peer
         forwarded = b",".join(value for name, value in incoming.headers if name == b"x-forwarded-for")
-        # From the right: each trusted hop vouches for the one before it; the first untrusted one is the caller.
+        # From the right: each trusted proxy names the one before it; the first address that is not trusted is the
+        # caller's.
         for hop in reversed(forwarded.decode("latin-1").split(",")):
             candidate = hop.strip()
             if not _is_address(candidate):
@@ -211,7 +213,7 @@ class ClientAddress:
 
 
 def limited_address(text: str) -> str:
-    """What limits count an address by: IPv6 by its /64, as one client may have all of it."""
+    """The form in which limits count an address: IPv6 by its /64, as one client may have all of it."""
     if ":" not in text or not _is_address(text):
         return text
     address = ipaddress.IPv6Address(text)

@@ -19,7 +19,7 @@ from trading_intents.web.routing import Operation, Policy, Route, Tag
 T = TypeVar("T")
 
 UNROUTED_STATUSES = (400, 404, 405, 408, 413, 500, 503)
-MAX_AGE_SECONDS = 0.1  # of what probes and scrapers are told: anybody may ask, without a limit
+MAX_AGE_SECONDS = 0.1  # of the answers to probes and scrapers, which have no rate limit
 
 
 class Health(msgspec.Struct):
@@ -27,7 +27,7 @@ class Health(msgspec.Struct):
 
 
 class _Cached(Generic[T]):
-    """A value that is computed once for all who ask within a moment."""
+    """A value that is computed once for all requests within MAX_AGE_SECONDS."""
 
     def __init__(self, compute: Callable[[], Coroutine[Any, Any, T]], clock: Clock) -> None:
         self._compute, self._clock = compute, clock
@@ -38,13 +38,13 @@ class _Cached(Generic[T]):
         now = self._clock.monotonic()
         if self._task is None or (self._task.done() and now - self._computed_at >= MAX_AGE_SECONDS):
             self._task, self._computed_at = asyncio.create_task(self._compute()), now
-        return await asyncio.shield(self._task)  # a caller that goes away leaves it to the others
+        return await asyncio.shield(self._task)  # a cancelled caller does not cancel it for others
 
 
 def operations_routes(
     policy: Policy, missing: Callable[[], Coroutine[Any, Any, str]], registry: CollectorRegistry, clock: Clock
 ) -> tuple[Route, ...]:
-    """`missing` names what this process's roles lack right now; an empty text means that it is ready."""
+    """`missing` says what this process's roles lack now; an empty text means that it is ready."""
 
     async def render_metrics() -> bytes:
         return generate_latest(registry)
@@ -102,7 +102,7 @@ def operations_routes(
 
 
 def make_request_series(requests: Requests, routes: Sequence[Route]) -> None:
-    """What each route can answer, and what is answered to a request of none."""
+    """Makes the series of every answer that each route can give, and of requests without a route."""
     for route in routes:
         requests.make_series(route.path, [route.status, *map(route.error_shape.status_of, errors_of(route))])
     requests.make_series("none", UNROUTED_STATUSES)

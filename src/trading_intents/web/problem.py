@@ -1,4 +1,4 @@
-"""How an error looks on the wire: RFC 9457 problem+json; plain text or RFC 6749 where another document says so."""
+"""The form of an error in an answer: RFC 9457 problem+json; plain text or RFC 6749 where the specification says so."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ class FieldProblem(msgspec.Struct, omit_defaults=True):
 
 
 class TriggeredControl(msgspec.Struct):
-    """A control that says no; `scope` has one key, which names its level. A limit adds its value and what was asked."""
+    """A control that refused; `scope` has one key, which names its level. A limit adds its value and what was asked."""
 
     reason: str
     scope: dict[str, str | dict[str, str]]
@@ -74,7 +74,7 @@ def _encode_problem(error: PlatformError, request_id: str) -> bytes:
 
 
 def _encode_plain(error: PlatformError, request_id: str) -> bytes:
-    # The specification fixes the 401's text to the one word.
+    # The specification says that the 401's text is this one word.
     return (error.code if error.status == 401 else error.detail).encode()
 
 

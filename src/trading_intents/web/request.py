@@ -22,7 +22,7 @@ _ETAG = re.compile(r'\s*(?:(?P<weak>W/)?"(?P<tag>[^"]*)"|(?P<any>\*))\s*\Z')
 
 
 class Incoming(msgspec.Struct, frozen=True, gc=False):
-    """A whole request, as it came over the wire."""
+    """A whole request, as it was received."""
 
     method: str
     raw_path: bytes
@@ -37,9 +37,9 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
 
 
 class PendingRequest(Protocol):
-    """A request that was taken the quick way and is not answered yet."""
+    """A request on the fast path that is not answered yet."""
 
-    is_abandoned: bool  # set when nobody waits for the answer any more
+    is_abandoned: bool  # set when the caller has hung up
 
 
 class LimitedCaller(Protocol):
@@ -48,19 +48,19 @@ class LimitedCaller(Protocol):
 
     @property
     def organization_limit_key(self) -> str | None:
-        """Of what it shares a limit with; None: nothing."""
+        """The key of the limit that it shares with others; None: there is none."""
         ...
 
 
 class ResponseWriter(Protocol):
-    """Where an endless body is written to. What is written while it is paused stays in memory."""
+    """Writes a body without an end. Data that is written while it is paused stays in memory."""
 
     paused: bool
 
     def write(self, data: bytes) -> None: ...
 
     def end(self) -> None:
-        """After what was written; at once if that does not leave soon."""
+        """Closes the connection after what was written has been sent, or at once if that takes too long."""
         ...
 
 
@@ -68,15 +68,15 @@ class StreamingBody(Protocol):
     """A body that goes on until either side ends it."""
 
     def open(self, wire: ResponseWriter) -> None:
-        """The head is on its way."""
+        """Called when the head has been sent."""
         ...
 
     def resume(self) -> None:
-        """The wire is no longer paused."""
+        """Called when writing is no longer paused."""
         ...
 
     def close(self) -> None:
-        """Nobody is there any more. Called once, also when it was never opened."""
+        """Called once, when the connection has ended, also if the body was never opened."""
         ...
 
 
@@ -106,7 +106,7 @@ def answer_json(value: Any, status: int = 200, version: int | None = None) -> An
 
 
 def request_id(given: bytes | None) -> str:
-    """The caller's own, if it is one."""
+    """The caller's own request id if it is valid, else a new one."""
     return given.decode() if given and _REQUEST_ID.match(given) else f"{random.getrandbits(96):024x}"
 
 
@@ -123,7 +123,7 @@ class Request:
         self._query: dict[str, str] | None = None
 
     def header(self, name: bytes) -> str | None:
-        """The header's one value; a header that is sent twice says two things and is refused."""
+        """The header's value; a header that is sent twice is refused."""
         value = self._headers.get(name)
         if value is None:
             return None
@@ -160,7 +160,7 @@ class Request:
         return query
 
     def read_body(self, content_type: bytes, max_bytes: int = MAX_BODY_BYTES) -> bytes:
-        """The whole body, of exactly the media type that the endpoint takes."""
+        """Reads the whole body; it must have the media type that the endpoint takes."""
         if self._headers.get(b"content-type") != content_type:
             given = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
             if given.encode("latin-1") != content_type:
@@ -173,7 +173,7 @@ class Request:
         return body
 
     def read_json(self, max_bytes: int = MAX_BODY_BYTES) -> None:
-        """Phase one: the body can be read. Its rules are checked by `body`, after the 403s and 404s."""
+        """Reads the body as JSON. Its rules are checked later by `body`, after the 403s and 404s."""
         self.json = read_json(self.read_body(JSON, max_bytes))
 
     def body(self, kind: type[T]) -> T:

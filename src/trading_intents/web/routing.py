@@ -1,4 +1,4 @@
-"""The route table and the one way through it: match, identify, limit, read, permit, handle, answer."""
+"""The route table, and the steps of every request: match, identify, limit, read, permit, handle, answer."""
 
 import asyncio
 import contextlib
@@ -30,14 +30,14 @@ from trading_intents.web.problem import PROBLEM, ErrorShape
 from trading_intents.web.request import JSON, Answer, Headers, Incoming, PendingRequest, Request, check_entity_tags
 from trading_intents.web.validation import nearest
 
-MAX_REFUSALS_LOGGED = 10  # a second, of what could not be read as a request
-MAX_FAILURES_LOGGED = 100  # a second, of what could not be served
-DISK_FAILED_SECONDS = 5.0  # so long after it failed it is not trusted
+MAX_REFUSALS_LOGGED = 10  # a second, of requests that could not be read
+MAX_FAILURES_LOGGED = 100  # a second, of requests that could not be served
+DISK_FAILED_SECONDS = 5.0  # for this long after a failure the disk counts as failed
 
 Handler = Callable[[Request], Awaitable[Answer]]
 Respond = Callable[[Answer], None]
-# The quick way of a route: the same checks in the same order, without a wait, for a request on which all of them hold.
-# It calls back once. None: one does not hold, or something must be read first; the handler's way finds out and says.
+# The fast path of a route: the same checks in the same order, without an await, for a request that passes all of them.
+# It calls back once. None: a check fails, or something must be read first; the handler finds out and answers.
 FastHandler = Callable[[Incoming, str, str, Respond], PendingRequest | None]
 
 
@@ -68,7 +68,7 @@ class Operation(NamedTuple):
 
 
 class Policy(Protocol):
-    """Who may call. Features take theirs from the one policy table."""
+    """Decides who may call. Features take theirs from the table in identity/access.py."""
 
     @property
     def name(self) -> str: ...
@@ -80,7 +80,7 @@ class Policy(Protocol):
 
     @property
     def public(self) -> bool:
-        """True: no credential is looked at."""
+        """True: no credential is read."""
         ...
 
     @property
@@ -171,7 +171,7 @@ class App:
         self.draining = False
 
     async def drain(self, limit_seconds: float) -> bool:
-        """Refuse new requests and wait for those in flight; False if the limit came first."""
+        """Refuses new requests and waits for those in flight; False if the limit came first."""
         self.draining = True
         if not self._in_flight:
             self._idle.set()
@@ -181,7 +181,7 @@ class App:
         return not self._in_flight
 
     def enter(self, connection: object) -> bool:
-        """A request has begun to arrive. Whether it is still taken; `leave` ends all of its connection's."""
+        """Registers a request that begins to arrive; whether it is served. `leave` ends all of its connection's."""
         self._in_flight.add(connection)
         return not self.draining
 
@@ -191,7 +191,7 @@ class App:
             self._idle.set()
 
     def begin(self, incoming: Incoming, respond: Respond) -> PendingRequest | None:
-        """The quick way, if the route has one and it can be gone; else None, and `handle` does it."""
+        """Handles the request on the fast path if it can; else gives None, and `handle` does it."""
         found = self._table.match_fast(incoming.method, incoming.raw_path)
         if found is None or not incoming.taken or incoming.query_string:
             return None
@@ -208,14 +208,14 @@ class App:
         return route.fast(incoming, parameter, self.client_address.address(incoming), answered)
 
     async def handle(self, incoming: Incoming) -> Answer:
-        """Every request gets an answer: what goes wrong is one too."""
+        """Answers every request; an error becomes an answer too."""
         started = self._clock.monotonic()
         route, request, answer = await self._answer(incoming)
         answer.headers += request.headers_out
         seconds = self._clock.monotonic() - started
         self.metrics.requests.count(route.path if route else "none", answer.status, seconds)
         if answer.failure and route:
-            # That a process is not ready, or drains, is its answer and no failure of a request.
+            # A process that is not ready or drains has not failed to handle the request.
             is_expected = answer.status == Unavailable.status and (route.always or not incoming.taken)
             if not is_expected:
                 self._note_failure(route.path, *answer.failure)
@@ -249,7 +249,7 @@ class App:
         return self._clock.monotonic() - self._disk_failed_at < DISK_FAILED_SECONDS
 
     def _note_failure(self, route: str, request_id: str, error: PlatformError) -> None:
-        """Our own faults are logged all, what could not be served so many times a second at most."""
+        """Logs every internal error, and a limited number of unserved requests a second."""
         now, cause = self._clock.monotonic(), error.__cause__
         if isinstance(error, DiskFailed):
             self._disk_failed_at = now
@@ -260,7 +260,7 @@ class App:
             self._log.warning("request not served", **told, cause=None if cause is None else repr(cause))
 
     def _log_refusal(self, request: Request, error: PlatformError) -> None:
-        """So many a second at most: a flood of nonsense must not fill the disk. The metrics count all."""
+        """Logs a limited number a second, so that a flood does not fill the disk. The metrics count all."""
         if error.__cause__ is not None:
             self._note_failure("none", request.id, error)
         elif self._refusals_logged.has_room(self._clock.monotonic()):
@@ -317,7 +317,7 @@ def _unknown_parameter(route: Route, request: Request) -> ValidationFailed | Non
 
 
 class _PerSecond:
-    """Counts up to a limit, in each second anew."""
+    """Allows a limited number in each second."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._second, self._count = limit, 0, 0
@@ -352,7 +352,7 @@ class _Table:
                 assert len(names) == 1
                 expression = re.escape(route.path).replace(re.escape(f"{{{names[0]}}}"), "([^/%]+)")
                 self._fast.append((route.method, re.compile(expression.encode()), route))
-        # One expression for all: the group that closes last says which shape it was, those inside are its parameters.
+        # One expression for all routes: the last group that closes is the shape, the groups inside are its parameters.
         self._shapes: dict[int, Methods] = {}
         alternatives, group = [], 1
         for shape in sorted(shapes, key=lambda shape: [part == "{}" for part in shape.split("/")]):
@@ -393,6 +393,6 @@ def _decode(part: bytes) -> str:
         text = unquote_to_bytes(part).decode() if b"%" in part else part.decode()
     except UnicodeDecodeError:
         raise NotFound("no such path; /docs lists the paths") from None
-    if "\x00" in text:  # nothing can have that name: PostgreSQL's text holds no NUL
+    if "\x00" in text:  # there can be no such object: PostgreSQL's text has no NUL
         raise NotFound("no such path; /docs lists the paths")
     return text

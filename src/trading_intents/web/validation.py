@@ -1,4 +1,4 @@
-"""What msgspec says of a body that breaks a rule, in plain words: where, what was found, and what is allowed."""
+"""Explains msgspec's errors about a body in plain words: where, what was found, and what is allowed."""
 
 import difflib
 import functools
@@ -37,7 +37,7 @@ _AT = {"<=": "at most", ">=": "at least"}
 
 
 def explain(message: str, tree: Any, kind: Any) -> ValidationFailed:
-    """`message` is what msgspec said when it was to make a `kind` of the tree."""
+    """`message` is msgspec's error when it converted the tree to `kind`."""
     place = _PLACE.match(message)
     assert place
     what, steps = place["what"], [step["key"] or step["index"] for step in _STEP.finditer(place["path"] or "")]
@@ -58,7 +58,7 @@ def explain(message: str, tree: Any, kind: Any) -> ValidationFailed:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that was probably meant, or none."""
+    """The most similar known name, or none."""
     return (difflib.get_close_matches(name, list(known), n=1) or [""])[0]
 
 
@@ -96,7 +96,7 @@ def _type_of(kind: Any) -> inspect.Type:
 
 
 def _types_at(kind: Any, tree: Any, steps: Sequence[str]) -> list[inspect.Type]:
-    """The types that a value at this place may have. Of a tagged union, those whose tag the tree has."""
+    """The types that a value at this place may have. For a tagged union, those with the tree's tag."""
     found = _alternatives(_type_of(kind), tree)
     for step in steps:
         tree = tree.get(step) if isinstance(tree, dict) else None
@@ -137,7 +137,7 @@ def _fields(types: Sequence[inspect.Type]) -> list[str]:
 
 
 def _values(types: Sequence[inspect.Type], parents: Sequence[inspect.Type], step: Sequence[str]) -> list[str]:
-    """Of an enumeration its members; of a tag, those of its union."""
+    """The members of an enumeration; the tags of a union."""
     members = [str(member.value) for each in types if isinstance(each, inspect.EnumType) for member in each.cls]
     structs = [each for each in parents if isinstance(each, inspect.StructType)]
     return members or [str(struct.tag) for struct in structs if [struct.tag_field] == list(step)] or ["another value"]
