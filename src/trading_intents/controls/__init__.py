@@ -1,1 +1,1 @@
-"""What stops an organization, an account or a symbol from trading."""
+"""Controls that stop an organization, an account or a symbol from trading."""

@@ -1,4 +1,4 @@
-"""What controls look like on the wire, both ways. Never judges, never asks the database."""
+"""The JSON of controls, in requests and answers. Never evaluates, never reads the database."""
 
 from collections.abc import Set as AbstractSet
 from datetime import time
@@ -28,9 +28,9 @@ MAX_STALE_ORDER_MILLIS = 7 * 24 * 60 * 60 * 1000
 _TIME_CHARACTERS = len("HH:MM:SS")
 _TIME_PATTERN = r"^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]$"
 
-# Line breaks are fine in a reason; NUL is what PostgreSQL cannot hold.
+# Line breaks are allowed in a reason; PostgreSQL's text has no NUL.
 ReasonText = Annotated[str, msgspec.Meta(max_length=MAX_REASON_CHARACTERS, pattern=rf"^[^\x00{INVISIBLE}]*$")]
-# The length is there because Python's $ also matches before a last line break.
+# The length is checked because Python's $ also matches before a last line break.
 TimeOfDay = Annotated[str, msgspec.Meta(pattern=_TIME_PATTERN, max_length=_TIME_CHARACTERS)]
 Millis = Annotated[int, msgspec.Meta(ge=1, le=MAX_STALE_ORDER_MILLIS)]
 # Checked by hand: msgspec does not say which item of a list is wrong.
@@ -58,7 +58,7 @@ class ChangedTime(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ControlQuestion(msgspec.Struct, forbid_unknown_fields=True):
-    """Without a symbol only the organization and the account are looked at."""
+    """Without a symbol only the organization and the account are evaluated."""
 
     account_id: Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
     symbol: str | None = None
@@ -154,7 +154,7 @@ def _read_clear(names: list[Any], rule: TimeRule) -> frozenset[TimeField]:
 
 
 class Owner(NamedTuple):
-    """Whose the shown records are."""
+    """The owner of the shown records."""
 
     organization_id: str
     account_id: str
@@ -220,5 +220,5 @@ def show_symbol(owner: Owner, control: SymbolControl) -> SymbolControls:
 
 
 def _set(value: str | None) -> str | UnsetType:
-    """Left out of the answer when there is none."""
+    """Leaves a field out of the answer when it is None."""
     return UNSET if value is None else value

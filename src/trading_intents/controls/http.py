@@ -270,7 +270,7 @@ def owner_of(request: Request) -> Owner:
 
 
 def symbol_of(request: Request) -> Symbol:
-    """Not an id, so one that nothing can have is a broken rule, not an unknown one."""
+    """A symbol is not an id, so an invalid one breaks a rule (422) instead of being unknown (404)."""
     symbol = parse_symbol(request.params["symbol"])
     if symbol is None:
         raise ValidationFailed.at("", SYMBOL_RULE)

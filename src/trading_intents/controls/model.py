@@ -1,4 +1,4 @@
-"""Controls and the one rule that judges them. No I/O, no clock; in doubt it says no, and it never raises."""
+"""Controls and the rule that evaluates them. No I/O, no clock; it refuses when in doubt, and never raises."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Reason(StrEnum):
 
 
 class TimeField(StrEnum):
-    """What a time control holds, and `clear` may name."""
+    """The fields of a time control, which `clear` may name."""
 
     TRADING_START = "trading_start"
     TRADING_END = "trading_end"
@@ -63,7 +63,7 @@ class StandingHalt(FrozenStruct, frozen=True):
 
 
 class Controls(FrozenStruct, frozen=True):
-    """What applies to one symbol on one account; None where nothing was ever set."""
+    """The controls of one symbol on one account; None where nothing was ever set."""
 
     organization_id: UUID | str
     account_id: UUID | str
@@ -87,7 +87,7 @@ class Controls(FrozenStruct, frozen=True):
         return Controls(self.organization_id, self.account_id, time=self.time)
 
 
-Scope = Mapping[str, str | Mapping[str, str]]  # one key, which says the level
+Scope = Mapping[str, str | Mapping[str, str]]  # one key, which names the level
 LimitValue = str | int | bool | list[str]  # amounts and symbols are texts
 
 
@@ -126,20 +126,20 @@ class SymbolControl:
 
     @property
     def version(self) -> int:
-        """Of the pair: it grows by one whenever one of the two does."""
+        """The version of the pair, which grows by one whenever one of the two does."""
         return sum(record.version for record in (self.manual, self.time) if record)
 
 
 @dataclass(frozen=True, slots=True)
 class TimeChange:
-    """What a PATCH names: None leaves a field as it is, a cleared one is removed."""
+    """The fields that a PATCH names: None leaves a field as it is, a cleared one is removed."""
 
     rule: TimeRule = TimeRule()
     clear: frozenset[TimeField] = frozenset()
 
 
 def changed(rule: TimeRule, change: TimeChange) -> TimeRule:
-    """The rule after the change, or ValidationFailed if no window is left between its bounds."""
+    """Gives the rule after the change, or raises ValidationFailed if no window is left between its bounds."""
     given = {name: value for name, value in structs.asdict(change.rule).items() if value is not None}
     made = structs.replace(rule, **given | {name.value: None for name in change.clear})
     if made.trading_start is not None and made.trading_start == made.trading_end:
@@ -149,7 +149,8 @@ def changed(rule: TimeRule, change: TimeChange) -> TimeRule:
 
 
 def evaluate(controls: Controls, symbol: Symbol | None, now: datetime) -> tuple[Triggered, ...]:
-    """Every control that says no, widest first; without a symbol those of the organization and the account."""
+    """Gives every control that refuses, the widest first; without a symbol those of the organization and the
+    account."""
     found = []
     if controls.organization_halt:
         scope: Scope = {"Organization": str(controls.organization_id)}
@@ -181,7 +182,7 @@ def _halted(reason: Reason, scope: Scope, what: str, halt: StandingHalt) -> Trig
 
 
 def closed_at(rule: TimeRule, now: datetime) -> str | None:
-    """Why the window is closed at that moment; None while it is open."""
+    """Gives the reason why the window is closed at that moment; None while it is open."""
     start, end = rule.trading_start, rule.trading_end
     if start is None and end is None:
         return None

@@ -1,4 +1,4 @@
-"""Use cases of controls. A change is committed before it is answered, so whatever arrives later is judged by it."""
+"""Use cases of controls. A change is committed before it is answered, so it holds for every later command."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -127,7 +127,7 @@ class ControlsService:
             await store.delete_symbol_control(tx, account.id, control.symbol)
 
     async def evaluate(self, target: ControlTarget, symbol: Symbol | None) -> tuple[Triggered, ...]:
-        """By the database's clock, as an intent is."""
+        """Evaluates by the database's clock, as for an intent."""
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
             account = await find_target(tx, target)
             controls, now = await store.read_one(tx, account.id, symbol), await store.read_clock(tx)
@@ -166,7 +166,7 @@ def _check_version(control: ManualControl | TimeControl | None, expected: Expect
 
 
 async def _check_room(tx: Tx, present: SymbolControl, account: Account) -> None:
-    """Counted under the account's lock, so that two at once cannot both be the last."""
+    """Counts under the account's lock, so that two requests at once cannot both take the last place."""
     if present.manual or present.time:
         return
     if await store.count_symbols(tx, account.id) >= MAX_SYMBOLS_PER_ACCOUNT:

@@ -1,4 +1,4 @@
-"""Controls in the database, one function per statement. Never decides."""
+"""Statements of controls, one a function. Never decides."""
 
 from collections.abc import Sequence
 from datetime import datetime, time
@@ -60,12 +60,12 @@ READ_MANY = f"""
 
 
 async def read_many(tx: Tx, account_ids: Sequence[UUID], symbols: Sequence[str]) -> list[Controls]:
-    """What applies to each pair, in their order. The accounts are ones that the transaction can see."""
+    """Reads the controls of each pair, in their order. The transaction must see the accounts."""
     return [controls_of(row) for row in await tx.fetch(READ_MANY, account_ids, symbols)]
 
 
 async def read_one(tx: Tx, account_id: UUID, symbol: Symbol | None) -> Controls:
-    """As `read_many`; without a symbol those of the organization and the account."""
+    """Like `read_many`, for one; without a symbol those of the organization and the account."""
     return (await read_many(tx, [account_id], [symbol or ""]))[0]
 
 
@@ -122,7 +122,7 @@ async def put_account_control(
 
 
 async def find_symbol_control(tx: Tx, account_id: AccountId, symbol: Symbol) -> SymbolControl:
-    """With neither record when nothing was set."""
+    """Gives a control without records when nothing was set."""
     manual = await tx.fetchrow(
         "SELECT * FROM symbol_controls WHERE account_id = $1 AND symbol = $2", account_id, symbol
     )
@@ -189,7 +189,7 @@ async def delete_symbol_control(tx: Tx, account_id: AccountId, symbol: Symbol) -
 
 
 async def count_symbols(tx: Tx, account_id: AccountId) -> int:
-    """Those with either record."""
+    """Counts symbols with either record."""
     return int(
         await tx.fetchval(
             """
@@ -203,7 +203,7 @@ async def count_symbols(tx: Tx, account_id: AccountId) -> int:
     )
 
 
-# The first rows of the two together are among the first rows of each.
+# The first rows of both together are among the first rows of each.
 _LIST_SYMBOLS = """
         SELECT coalesce(c.symbol, t.symbol) AS symbol, t.trading_start, t.trading_end, t.stale_order_millis, t.timezone,
             t.created_at AS time_created_at, t.updated_at AS time_updated_at, t.version AS time_version,
@@ -232,8 +232,8 @@ async def list_symbol_controls(tx: Tx, account_id: AccountId, page: PageRequest)
 
 
 def controls_of(row: Row) -> Controls:
-    """Of a row that begins with COLUMNS."""
-    # Unpacked at once: so many look-ups by name take three times as long.
+    """Makes controls of a row that begins with COLUMNS."""
+    # Unpacked at once, because look-ups by name take three times as long.
     organization_id, account_id, off_1, why_1, off_2, why_2, off_3, why_3, version, start, end, stale, zone, *halts = (
         row.values()
     )
@@ -250,7 +250,7 @@ def controls_of(row: Row) -> Controls:
 
 
 def controls_from_texts(texts: Sequence[str | None]) -> Controls:
-    """Of COLUMNS as PostgreSQL writes them."""
+    """Makes controls of COLUMNS as PostgreSQL writes them."""
     organization_id, account_id, off_1, why_1, off_2, why_2, off_3, why_3, version, start, end, stale, zone, *halts = (
         texts
     )

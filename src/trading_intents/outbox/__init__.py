@@ -1,1 +1,1 @@
-"""The transactional outbox: rows put in the transaction that they speak of, handled once that has committed."""
+"""The transactional outbox: rows are put in the transaction of a change, and handled once it has committed."""

@@ -1,4 +1,4 @@
-"""How the accounts queue is doing, across all organizations: counts and times only, from one snapshot."""
+"""Health of the accounts queue across all organizations: counts and times only, from one snapshot."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class QueueHealth:
 
 @dataclass(frozen=True, slots=True)
 class OutboxHealth:
-    """Everything but the entries is derived from them, so that they can never disagree."""
+    """Everything else is derived from the entries, so that they can never disagree."""
 
     entries: tuple[QueueHealth, ...]
 

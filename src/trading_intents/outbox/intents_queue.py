@@ -1,4 +1,5 @@
-"""The intents queue's rows in group commits: claimed in turn over the accounts, put back, completed, tried again."""
+"""Statements of the intents queue for group commits: rows are claimed in turn over the accounts, released, completed,
+retried."""
 
 from collections.abc import Mapping, Sequence
 from uuid import UUID
@@ -72,7 +73,7 @@ def claim_in_turn(free_slots: Mapping[str, int], where: str, limit: int, attempt
 
 
 def release_claimed(token: UUID, delays_seconds: Mapping[int, float]) -> Statement:
-    """Claims by this token that are not to be worked on yet: pending again, the attempt given back."""
+    """Releases claims of this token that are not to be worked on yet: pending again, the attempt given back."""
     return Statement(
         """
         UPDATE outbox
@@ -86,7 +87,7 @@ def release_claimed(token: UUID, delays_seconds: Mapping[int, float]) -> Stateme
 
 
 def lock_claimed(claims: Sequence[ClaimedRow]) -> Statement:
-    """By id. `parse_locked` gives the ids and tokens of those that still hold."""
+    """Locks claimed rows by id. `parse_locked` gives the ids and tokens of those that still hold."""
     ids, tokens = ids_and_tokens(claims)
     return Statement(
         """
@@ -102,7 +103,7 @@ def parse_locked(reply: Reply) -> set[tuple[int, UUID]]:
 
 
 def completing(claims: Sequence[ClaimedRow]) -> Statement:
-    """Of rows that are locked and whose claims hold."""
+    """Completes rows that are locked and whose claims hold."""
     return Statement(
         """
         UPDATE outbox
@@ -115,7 +116,7 @@ def completing(claims: Sequence[ClaimedRow]) -> Statement:
 
 
 def retrying(failed_attempts: Sequence[FailedAttempt], attempt_limit: int) -> Statement:
-    """Of rows that are locked and whose claims hold: pending again, or failed at the attempt limit."""
+    """Retries rows that are locked and whose claims hold: pending again, or failed at the attempt limit."""
     rows = [
         {"id": each.row.id, "delay": delay_seconds(each), "reason": scrub(each.reason), "is_urgent": each.is_urgent}
         for each in failed_attempts

@@ -1,4 +1,4 @@
-"""The outbox row: its types, what a handler may answer, and the moves it can make. No I/O, no clock."""
+"""The outbox row: its types, the outcomes of a handler, and its transitions. No I/O, no clock."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Status(StrEnum):
 
 
 class OutboxEventType(StrEnum):
-    """Of the accounts queue, which is the one that the health report covers."""
+    """Event types of the accounts queue, which the health report covers."""
 
     ACCOUNT_CREATED = "account.created"
     ACCOUNT_UPDATED = "account.updated"
@@ -84,7 +84,8 @@ class NewRow:
 
 
 class ClaimedRow(FrozenStruct, frozen=True):
-    """Ours until the claim is older than CLAIM_SECONDS; `token` proves it in every later write."""
+    """A row that this worker has until the claim is older than CLAIM_SECONDS; `token` proves it in every later
+    write."""
 
     id: int
     queue: Queue
@@ -98,7 +99,8 @@ class ClaimedRow(FrozenStruct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Handled. `write` runs in the transaction that completes the row, business rows first; it may run again."""
+    """The row is handled. `write` runs in the transaction that completes the row, business rows first; it may run
+    again."""
 
     write: Callable[[Tx], Awaitable[None]] | None = None
 
@@ -116,7 +118,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Not started: the attempt is given back."""
+    """The handler was not started: the attempt is given back."""
 
     after_seconds: float = 1.0
 
@@ -131,10 +133,10 @@ def backoff_seconds(attempts: int) -> int:
 
 
 def scrub(text: str) -> str:
-    """One line of bounded length; PostgreSQL's text holds no NUL."""
+    """Makes one line of bounded length; PostgreSQL's text has no NUL."""
     return "".join(c if c.isprintable() else " " for c in text)[:MAX_ERROR_CHARACTERS]
 
 
 def channel(queue: Queue) -> str:
-    """The signal that says: this queue has a new row."""
+    """The channel that is notified when this queue has a new row."""
     return f"outbox_{queue}"

@@ -1,4 +1,4 @@
-"""What an operator does: list rows, put failed ones in again, drop them. Never touches a row that has not failed."""
+"""Use cases of operators: list rows, retry failed ones, drop them. Never changes a row that has not failed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ async def list_rows(tx: Tx, queues: Sequence[Queue], statuses: Sequence[Status],
 
 
 async def retry(pool: Pool, ids: Sequence[int], who: str, reason: str) -> dict[int, tuple[Queue, int]]:
-    """All or none. Gives each old id's queue and new id."""
+    """Retries all of the rows or none. Gives each old id's queue and new id."""
     why = _checked(reason)
     async with pool.transaction() as tx:
         for row_id in ids:
@@ -56,7 +56,7 @@ async def retry(pool: Pool, ids: Sequence[int], who: str, reason: str) -> dict[i
 
 
 async def drop(pool: Pool, ids: Sequence[int], who: str, reason: str) -> None:
-    """All or none."""
+    """Drops all of the rows or none."""
     why = _checked(reason)
     async with pool.transaction() as tx:
         for row_id in ids:

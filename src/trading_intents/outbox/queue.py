@@ -53,7 +53,7 @@ CLAIM = """
 
 
 class FailedAttempt(FrozenStruct, frozen=True):
-    """An attempt that came to nothing: why, and when the next one is due (None: by the back-off)."""
+    """A failed attempt: why, and when the next one is due (None: by the back-off)."""
 
     row: ClaimedRow
     reason: str
@@ -63,7 +63,7 @@ class FailedAttempt(FrozenStruct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What is not completed: rows by status, and the ages of the oldest; 0 when there is none."""
+    """Rows that are not completed, by status, and the ages of the oldest; 0 when there is none."""
 
     counts: dict[Status, int]
     oldest_pending_seconds: float
@@ -71,7 +71,7 @@ class Backlog:
 
 
 async def put(tx: Tx, rows: Sequence[NewRow]) -> None:
-    """In the transaction that they speak of, in this order; tell the workers once it has committed."""
+    """Puts rows in the transaction of the change, in this order; notify the workers once it has committed."""
     await tx.execute(
         """
         INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload)
@@ -96,13 +96,13 @@ async def claim(
     limit: int,
     attempt_limit: int,
 ) -> list[ClaimedRow]:
-    """At most `limit` rows without a lane, oldest first."""
+    """Claims at most `limit` rows without a lane, the oldest first."""
     rows = await tx.fetch(CLAIM, queue, list(event_types), attempt_limit, CLAIM_SECONDS, limit)
     return sorted(map(_claimed, rows), key=lambda row: row.id)
 
 
 async def complete_one(tx: Tx, row: ClaimedRow) -> bool:
-    """Whether the claim still held; if not, the caller rolls back what it wrote for the row."""
+    """Completes a row if its claim still holds; if it does not, the caller rolls back what it wrote for the row."""
     tag = await tx.execute(
         """
         UPDATE outbox
@@ -133,7 +133,8 @@ async def complete(tx: Tx, claims: Sequence[ClaimedRow]) -> set[UUID]:
 
 
 async def retry(tx: Tx, failed_attempts: Sequence[FailedAttempt], attempt_limit: int) -> dict[UUID, Status]:
-    """Pending again, or failed at the attempt limit. Gives the tokens that still held and what became of each."""
+    """Makes rows pending again, or failed at the attempt limit. Gives the tokens that still held and each row's new
+    state."""
     ordered = sorted(failed_attempts, key=lambda failed_attempt: failed_attempt.row.id)
     rows = await tx.fetch(
         """
@@ -155,7 +156,8 @@ async def retry(tx: Tx, failed_attempts: Sequence[FailedAttempt], attempt_limit:
 
 
 async def release(tx: Tx, claims: Sequence[ClaimedRow], after_seconds: float) -> set[UUID]:
-    """Claims that were not started: pending again, the attempt given back. Gives the tokens that still held."""
+    """Releases claims that were not started: pending again, the attempt given back. Gives the tokens that still
+    held."""
     rows = await tx.fetch(
         """
         UPDATE outbox
@@ -172,7 +174,7 @@ async def release(tx: Tx, claims: Sequence[ClaimedRow], after_seconds: float) ->
 
 
 async def sweep(tx: Tx, queue: Queue, attempt_limit: int) -> list[str]:
-    """Fail rows at the attempt limit that wait, or whose worker is gone. Gives their event types."""
+    """Fails rows at the attempt limit that wait, or whose worker has ended. Gives their event types."""
     rows = await tx.fetch(
         """
         WITH used_up AS MATERIALIZED (
@@ -199,7 +201,7 @@ async def sweep(tx: Tx, queue: Queue, attempt_limit: int) -> list[str]:
 
 
 async def fail(tx: Tx, ids: Sequence[int], attempt_limit: int) -> set[int]:
-    """As `sweep`, for these alone, whose orders the caller holds. Gives those that it failed."""
+    """Like `sweep`, for these rows alone, whose orders the caller has locked. Gives those that it failed."""
     rows = await tx.fetch(
         """
         WITH used_up AS MATERIALIZED (
@@ -224,7 +226,7 @@ async def fail(tx: Tx, ids: Sequence[int], attempt_limit: int) -> set[int]:
 
 
 async def prune(tx: Tx, queue: Queue, keep_seconds: float) -> int:
-    """Remove rows completed longer ago than that, PRUNE_ROWS at most; gives how many."""
+    """Removes rows completed longer ago than that, at most PRUNE_ROWS; gives how many."""
     removed: int = await tx.fetchval(
         """
         WITH old AS MATERIALIZED (
@@ -246,7 +248,7 @@ async def prune(tx: Tx, queue: Queue, keep_seconds: float) -> int:
 
 
 async def measure(tx: Tx, queue: Queue) -> Backlog:
-    """Completed rows are not counted: there can be millions of them."""
+    """Counts rows and ages, without completed rows, of which there can be millions."""
     rows = await tx.fetch(
         """
         SELECT status, count(*) AS count,
@@ -269,7 +271,7 @@ async def measure(tx: Tx, queue: Queue) -> Backlog:
 
 
 async def read_health(tx: Tx) -> list[Row]:
-    """Of the accounts queue, across all organizations."""
+    """Reads the health of the accounts queue across all organizations."""
     return await tx.fetch("SELECT * FROM accounts_outbox_health()")
 
 
@@ -287,7 +289,7 @@ async def list_rows(tx: Tx, queues: Sequence[Queue], statuses: Sequence[Status],
 
 
 async def final_order_status(tx: Tx, row_id: int) -> str | None:
-    """Of the order that an intents row speaks of, if it is finished: nothing more may be sent for it."""
+    """Gives the final status of an intents row's order, if it is finished: nothing more may be sent for it."""
     status: str | None = await tx.fetchval(
         """
         SELECT o.order_status FROM outbox r JOIN orders o ON o.order_id = r.order_key
@@ -300,7 +302,7 @@ async def final_order_status(tx: Tx, row_id: int) -> str | None:
 
 
 async def retry_failed(tx: Tx, row_id: int, who: str, reason: str) -> tuple[Queue, int] | None:
-    """Put a new row in and archive the failed one. Gives its queue and the new id; None when there is no such row."""
+    """Puts a new row and archives the failed one. Gives its queue and the new id; None when there is no such row."""
     row = await tx.fetchrow(
         """
         WITH gone AS (
@@ -327,7 +329,7 @@ async def retry_failed(tx: Tx, row_id: int, who: str, reason: str) -> tuple[Queu
 
 
 async def drop_failed(tx: Tx, row_id: int, who: str, reason: str) -> bool:
-    """Archive the failed row; False when there is no such row."""
+    """Archives the failed row; False when there is no such row."""
     tag = await tx.execute(
         """
         WITH gone AS (

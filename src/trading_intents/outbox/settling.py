@@ -1,4 +1,4 @@
-"""Writes down how claims ended, all that are waiting in one transaction. Never runs a handler."""
+"""Records how claims ended, all that wait in one transaction. Never runs a handler."""
 
 import asyncio
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ PAUSE_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ClaimedAttempt:
-    """A claim and this process's monotonic time from before it: its age is never underestimated."""
+    """A claim, and this process's monotonic time from before it, so that its age is never underestimated."""
 
     row: ClaimedRow
     since_seconds: float
@@ -31,7 +31,7 @@ class _Ending:
 
 
 class Settler:
-    """Natural group commit: while one batch is written the next one gathers."""
+    """A group commit: while one batch is written, the next one gathers."""
 
     def __init__(self, pool: Pool, attempt_limit: int, clock: Clock, metrics: Metrics, log: Log) -> None:
         self._pool, self._attempt_limit, self._clock = pool, attempt_limit, clock
@@ -40,7 +40,8 @@ class Settler:
         self._arrived = asyncio.Event()
 
     async def settle(self, held: ClaimedAttempt, outcome: Outcome) -> None:
-        """Returns once it is written, or once the claim is void. Bounded by the claims that a worker may hold."""
+        """Returns once the outcome is written, or once the claim is void. The claims of a worker limit how many
+        wait."""
         ending = _Ending(held, outcome, asyncio.get_running_loop().create_future())
         self._waiting.append(ending)
         self._arrived.set()
@@ -57,7 +58,7 @@ class Settler:
                     ending.settled.set_result(None)
 
     async def _write(self, batch: list[_Ending]) -> None:
-        """Tries again for as long as the claims can still be ours; after that other workers have the rows."""
+        """Tries again for as long as the claims hold; after that other workers have the rows."""
         while batch:
             try:
                 async with self._pool.transaction(plans="fresh") as tx:
@@ -71,7 +72,7 @@ class Settler:
                 return
 
     async def _settle_all(self, tx: Tx, batch: list[_Ending]) -> dict[UUID, Status]:
-        """What became of each token; those that are missing were not ours any more."""
+        """Gives the new state for each token; the missing ones no longer held."""
         done = [e.held.row for e in batch if isinstance(e.outcome, Done)]
         failed_attempts = [
             outbox.FailedAttempt(e.held.row, e.outcome.reason, e.outcome.after_seconds)
@@ -122,7 +123,8 @@ def tell_failed(queue: Queue, event_type: str, metrics: Metrics, log: Log) -> No
 
 
 def reason_of(error: Exception) -> str:
-    """What may be kept of an error: our own words, or another's name only, as its text can hold anything."""
+    """The reason that may be recorded of an error: our own text, or only the name of another's class, as its text can
+    hold anything."""
     if isinstance(error, PlatformError):
         return f"{error.code}: {error.detail}"
     return type(error).__name__

@@ -1,4 +1,4 @@
-"""What a queue needs beside its claims: remove what is long done, tell how full it is."""
+"""Background work on the outbox: removes old rows and measures the backlog."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ KEEP_SECONDS = {
 
 
 async def keep_up(queue: Queue, pool: Pool, metrics: Metrics, log: Log) -> None:
-    """Until cancelled."""
+    """Runs until cancelled."""
 
     async def prune() -> None:
         removed = outbox.PRUNE_ROWS

@@ -1,4 +1,5 @@
-"""Claims rows of one queue and runs their handlers, each at most HANDLER_SECONDS. Never ends for a database away."""
+"""Claims rows of one queue and runs their handlers, each for at most HANDLER_SECONDS. Goes on when the database
+fails."""
 
 import asyncio
 import contextlib
@@ -26,18 +27,18 @@ from trading_intents.telemetry import Log, Metrics
 SLOTS = 100
 POLL_SECONDS = 1.0
 POLL_SLACK_SECONDS = 0.05  # a timer may end a moment early
-# A claim that is already older when its handler would start is given back: a paused process that wakes up has them.
+# A claim that is older than this before its handler starts is given back: the process was paused.
 START_SECONDS = 2.0
 PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0)
 
 
 class _ClaimLost(Exception):
-    """The row is another worker's by now; rolls the handler's writes back."""
+    """Another worker has the row by now; raised to roll the handler's writes back."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """What every worker of a process is built from."""
+    """The objects from which every worker of a process is built."""
 
     pool: Pool
     attempt_limit: int
@@ -55,7 +56,7 @@ class Worker:
         slots: int = SLOTS,
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
-        """`poll_seconds` is the guarantee for a wake-up that was lost."""
+        """`poll_seconds` is how long a lost wake-up can delay a row."""
         self._queue, self._handlers, self._context, self._slots = queue, handlers, context, slots
         self._settler = Settler(context.pool, context.attempt_limit, context.clock, context.metrics, context.log)
         make_outbox_series(queue, handlers, context.metrics)
@@ -73,11 +74,11 @@ class Worker:
         self._claiming = asyncio.create_task(self._claim_until_stopped())
 
     def wake(self) -> None:
-        """There may be a row to claim."""
+        """Claims soon, because there may be a new row."""
         self._wakeup.set()
 
     async def stop(self, limit_seconds: float) -> None:
-        """Claim no more, give back what was not started, wait for the handlers that run; then end them."""
+        """Claims no more, releases what was not started, waits for the handlers that run; then cancels them."""
         self._stopping = True
         self.wake()
         with contextlib.suppress(TimeoutError):
@@ -108,7 +109,7 @@ class Worker:
                     await self._wakeup.wait()
 
     async def _claim(self) -> None:
-        """And once a second, in the same transaction, fails the rows that have no attempt left."""
+        """Claims rows, and once a second, in the same transaction, fails those that have no attempt left."""
         free = self._slots - len(self._running) if self._handlers else 0
         before_seconds, limit = self._context.clock.monotonic(), self._context.attempt_limit
         is_sweep_due = before_seconds - self._swept_seconds >= POLL_SECONDS - POLL_SLACK_SECONDS
@@ -127,7 +128,7 @@ class Worker:
             task.add_done_callback(self._finished)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        # A free slot, and maybe the end of what a later row of the same order key waited for.
+        # A slot is free, and a later row of the same order key may be due now.
         self._running.discard(task)
         self._wakeup.set()
         if not task.cancelled() and (error := task.exception()):
@@ -157,7 +158,7 @@ class Worker:
             self._context.metrics.outbox_handler_seconds.labels(row.queue, row.event_type).observe(spent_seconds)
 
     async def _write(self, held: ClaimedAttempt, done: Done) -> Outcome | None:
-        """The handler's writes, then the completion that must hit the row, as one transaction."""
+        """Runs the handler's writes and completes the row, which must still be claimed, in one transaction."""
         row = held.row
         assert done.write is not None
         try:

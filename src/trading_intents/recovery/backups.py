@@ -33,18 +33,18 @@ KEPT_FILES = (*PASSWORD_FILES, ISSUER_FILE, DEMO_FILE, *KEY_FILES)
 FIRST_INCREMENTAL_VERSION = 170_000
 CONNECT_LIMIT_SECONDS = 5.0
 
-Report = Callable[[str, int, int], None]  # a step, and how much of it is done: kB of how many
+Report = Callable[[str, int, int], None]  # a step, and how many kB of how many are done
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What `backup.json` says."""
+    """The content of `backup.json`."""
 
     made_at: str
     epoch: str  # of the event log: another one means that a backup was restored in between
-    base: str | None  # the backup that this one says the changes to; None: it is a full one
+    base: str | None  # the backup that this one is an increment to; None: it is a full one
     files: dict[str, str]  # SHA-256 of each
-    left_out: tuple[str, ...] = ()  # what a restore needs besides, to be kept elsewhere
+    left_out: tuple[str, ...] = ()  # files that a restore also needs, to be kept elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,8 @@ class Backup:
 async def make_backup(
     settings: Settings, clock: Clock, log: Log, folder: Path, incremental: bool, with_keys: bool, report: Report
 ) -> Backup:
-    """Of the embedded database, whether the platform runs or not: without it the server alone is started meanwhile."""
+    """Backs up the embedded database, whether the platform runs or not: if not, the server alone is started
+    meanwhile."""
     async with database_urls(settings, log, Metrics()) as urls:
         cluster = open_cluster(settings.data_dir, settings.postgres_bin)
         epoch = await _prepare_server(urls.owner.reveal(), cluster, incremental)
@@ -81,7 +82,7 @@ async def make_backup(
 
 
 def find_chain(source: Path) -> list[Backup]:
-    """What a restore needs, the full backup first: of this one, or of the newest in this folder."""
+    """Finds the backups that a restore needs, the full one first: of this one, or of the newest in this folder."""
     newest = _read(source) if (source / DESCRIPTION).exists() else next(_newest_first(source), None)
     if newest is None:
         raise StartupRefused(f"no complete backup in {source}: `trading-intents backup {source}` makes one")
@@ -105,7 +106,7 @@ async def verify_chain(binaries: Path, chain: list[Backup], report: Report) -> N
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """A new file of mode 0600 that survives a power cut."""
+    """Writes a new file of mode 0600 that survives a power cut."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
         file.flush()
@@ -120,7 +121,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _draft(folder: Path, name: str) -> Iterator[Path]:
-    """Where a backup is made; it gets its name in one step, once it is complete."""
+    """The folder in which a backup is made; it gets its name in one step, once it is complete."""
     draft = folder / f"{name}{PARTIAL}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -156,7 +157,7 @@ def _find_base(folder: Path, epoch: str) -> Backup:
     if newest is None:
         raise StartupRefused(f"no complete backup in {folder}: make a full one first, without --incremental")
     if newest.description.epoch != epoch:
-        # The positions in the log of before and after a restore look alike, and mean other pages.
+        # Positions in the write-ahead log from before and after a restore look alike, and mean different pages.
         raise StartupRefused(
             f"a backup was restored since {newest.folder.name}: make a full one, without --incremental"
         )

@@ -1,4 +1,4 @@
-"""The command line's part: `backup` and `restore`. Parses, calls, prints."""
+"""The commands `backup` and `restore`: parse, call, print."""
 
 import contextlib
 from collections.abc import Callable, Coroutine, Iterator
@@ -26,7 +26,7 @@ Run = Callable[[Callable[[Settings, Log], Coroutine[Any, Any, int | None]]], Non
 
 
 def add_commands(cli: typer.Typer, run: Run, operator: Callable[[], str]) -> None:
-    """`run` carries a command out; `operator` names whoever does it."""
+    """`run` runs a command; `operator` names the user."""
 
     @cli.command()
     def backup(
@@ -97,7 +97,7 @@ def add_commands(cli: typer.Typer, run: Run, operator: Callable[[], str]) -> Non
 
 @contextlib.contextmanager
 def _reporting() -> Iterator[Report]:
-    """Bars on a terminal, else a line for each step."""
+    """Shows bars on a terminal, else a line for each step."""
     out, tasks = Console(stderr=True), dict[str, TaskID]()
     with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
 

@@ -1,4 +1,4 @@
-"""What an administrator runs to back up and restore a database that is not ours to copy. Runs nothing itself."""
+"""The commands by which an administrator backs up and restores an external database. Runs nothing itself."""
 
 from pathlib import Path
 

@@ -8,7 +8,8 @@ from trading_intents.stream import log as event_log
 
 
 async def mark_restored(pool: Pool, who: str, reason: str) -> int:
-    """In one transaction, which renews the event log's epoch too. Gives how many commands are never sent for it."""
+    """Marks in one transaction, which renews the event log's epoch too. Gives how many commands are never sent because
+    of it."""
     async with pool.transaction() as tx:
         await store.forget_absences(tx)
         await store.mark_sent_commands(tx)
@@ -19,7 +20,7 @@ async def mark_restored(pool: Pool, who: str, reason: str) -> int:
 
 
 async def refuse_workers(pool: Pool) -> None:
-    """For a database that others may use: a worker that runs could send what is about to be marked."""
+    """Refuses while a worker may run on the database: it could send what is about to be marked."""
     async with pool.transaction(read_only=True) as tx:
         if await store.is_any_worker_running(tx):
             raise StartupRefused("a worker runs on this database: end every process with the role `worker` first")

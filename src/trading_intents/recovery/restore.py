@@ -27,7 +27,7 @@ from trading_intents.storage.migrate import migrate
 from trading_intents.telemetry import Log, Metrics
 
 ASIDE = "before-restore-"
-# What may be in a DATA_DIR that is taken for empty.
+# Files that may be in a DATA_DIR that counts as empty.
 UNIMPORTANT = frozenset({LOCK, ALIVE, RESTORING, "run"})
 
 
@@ -35,13 +35,13 @@ UNIMPORTANT = frozenset({LOCK, ALIVE, RESTORING, "run"})
 class Restored:
     backup: Backup
     commands: int  # CREATEs and REPLACEs that waited to be sent, and are looked up instead
-    aside: Path | None  # where the data from before are
+    aside: Path | None  # the folder with the earlier data
 
 
 async def restore_backup(
     settings: Settings, clock: Clock, log: Log, source: Path, replace: bool, who: str, report: Report
 ) -> Restored:
-    """`replace` keeps what is in DATA_DIR aside, in a folder there."""
+    """`replace` moves the present data into a folder in DATA_DIR."""
     home, binaries = settings.data_dir.absolute(), find_binaries(settings.postgres_bin)
     chain = find_chain(source)
     if pid := lock_holder(home):
@@ -82,7 +82,7 @@ async def _mark(settings: Settings, log: Log, staging: Path, who: str, reason: s
 
 
 def _move_aside(home: Path, aside: Path) -> Path | None:
-    """The data first: without them, and with a restore that did not end, no server starts."""
+    """Moves the data first: without them, and with an unfinished restore, no server starts."""
     ours = (DATA, *KEPT_FILES, "postgres.log", "postgres.log.1")
     there = [name for name in ours if (home / name).exists()]
     if not there:

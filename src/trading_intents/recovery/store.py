@@ -1,4 +1,4 @@
-"""The statements of a restore's marking, over all tenants' orders, commands and outbox rows. Never decides."""
+"""Statements that mark a restored database, over all tenants' orders, commands and outbox rows. Never decides."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ async def is_any_worker_running(tx: Tx) -> bool:
 
 
 async def forget_absences(tx: Tx) -> None:
-    """An order that was once found missing may have been sent after that: it takes two new look-ups to prove it."""
+    """Clears earlier proofs of absence: an order may have been sent since, so two new look-ups are needed."""
     await tx.execute(
         "UPDATE orders SET absent_at = NULL, lookups = 0 WHERE finished_at IS NULL AND absent_at IS NOT NULL",
         timeout=STATEMENT_LIMIT_SECONDS,

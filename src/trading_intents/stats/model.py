@@ -1,4 +1,4 @@
-"""What is counted, the buckets of a window, and the answer made of them. Pure: no I/O, no clock."""
+"""The measures, the buckets of a window, and the answer made of them. Pure: no I/O, no clock."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
@@ -34,7 +34,7 @@ EVERY_REASON = ""  # a refusal can have several reasons, so their sum is not its
 
 
 class Measure(StrEnum):
-    """What is counted, under which key, at which time. Whoever makes it happen adds it in the same transaction."""
+    """What is counted, under which key, at which time. It is added in the transaction that it counts."""
 
     ACTION = "action"  # action type; created
     SYMBOL = "symbol"  # actions by symbol; created
@@ -55,7 +55,7 @@ class StatsEntry(FrozenStruct, frozen=True):
 
 
 def sum_up(entries: Iterable[StatsEntry]) -> tuple[StatsEntry, ...]:
-    """The same counts in fewer entries, as exact: of what falls into the same narrowest bucket one stays."""
+    """Gives the same counts in fewer entries: those of the same narrowest bucket become one."""
     sums: dict[tuple[object, ...], StatsEntry] = {}
     for entry in entries:
         at = entry.at.replace(second=0, microsecond=0)
@@ -151,7 +151,7 @@ def begin(window: Window, now: datetime) -> datetime:
 
 
 def cover(start: datetime, unit_seconds: int) -> list[tuple[int, datetime, datetime]]:
-    """The buckets that hold everything since `start`, ever wider: width, first, and past the last."""
+    """The buckets since `start`, ever wider: width, first, and past the last."""
     ranges = []
     widths = [width for width in WIDTHS_SECONDS if width >= unit_seconds]
     for width, wider in zip(widths, [*widths[1:], None], strict=True):
@@ -199,7 +199,7 @@ def _filled(symbol: str, totals: Totals) -> SymbolFilled:
 
 
 def _quantile(counts: Mapping[str, int], percent: int) -> int | None:
-    """The upper edge of the histogram's bucket that it is in."""
+    """The upper edge of the quantile's bucket in the histogram."""
     wanted, seen = sum(counts.values()) * percent, 0
     for edge in sorted(map(int, counts)):
         seen += counts[str(edge)] * 100

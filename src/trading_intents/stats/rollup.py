@@ -1,16 +1,16 @@
-"""Follows the log and the entries of counts: adds both to the buckets, each exactly once. Changes no action."""
+"""Adds the actions of the log and the entries of counts to the buckets, each exactly once. Changes no action."""
 
 from trading_intents.stats import store
 from trading_intents.storage.database import Tx
 
-BEHIND_ACTIONS = 100  # a tail as short as this costs a read next to nothing, and counting it at once costs more
+BEHIND_ACTIONS = 100  # a read counts so few actions itself; rolling them up at once would cost more
 ROUND_ACCOUNTS = 20
 ROUND_ACTIONS_EACH = 1_000
 ROUND_ENTRIES = 5_000
 
 
 async def add_entries(tx: Tx) -> bool:
-    """Moves what was counted into the buckets, ROUND_ENTRIES at most. True: there may be more."""
+    """Moves entries into the buckets, at most ROUND_ENTRIES. True: there may be more."""
     return await store.move_entries(tx, ROUND_ENTRIES) == ROUND_ENTRIES
 
 

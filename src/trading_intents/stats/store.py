@@ -31,7 +31,7 @@ Counted = Sequence[tuple[str, str, Decimal]]  # measure, key, amount
 
 
 async def read(tx: Tx, account_id: UUID, window: Window) -> Stats:
-    """In one snapshot (REPEATABLE READ): the buckets, and what of the log they do not count yet."""
+    """Reads in one snapshot (REPEATABLE READ): the buckets, and the part of the log that they do not count yet."""
     row = await tx.fetchrow(
         # The clock is read after the snapshot is taken: nothing in it is later.
         """
@@ -77,7 +77,7 @@ async def _read_buckets(tx: Tx, account_id: UUID, ranges: Sequence[tuple[int, da
 
 
 async def _read_tail(tx: Tx, account_id: UUID, rolled_seq: int, start: datetime) -> Counted:
-    """Page by page: one as a rule, and never a statement without end when no worker ran for long."""
+    """Reads page by page, usually one, so that no statement runs for very long when no worker ran."""
     counted: list[tuple[str, str, Decimal]] = []
     last_seq: int | None = rolled_seq
     while last_seq is not None:
@@ -117,7 +117,7 @@ async def _read_open(tx: Tx, account_id: UUID, start: datetime) -> Counted:
 
 
 async def _read_entries(tx: Tx, account_id: UUID, start: datetime) -> Counted:
-    """What waits to be added to the buckets."""
+    """Reads the entries that are not in the buckets yet."""
     rows = await tx.fetch(
         "SELECT measure, key, sum(amount) FROM stats_entries WHERE account_id = $1 AND at >= $2 GROUP BY measure, key",
         account_id,
@@ -127,7 +127,7 @@ async def _read_entries(tx: Tx, account_id: UUID, start: datetime) -> Counted:
 
 
 def insert_entries(entries: Sequence[StatsEntry]) -> Statement:
-    """Waits for nobody. Runs in a pipeline and in a pool's transaction alike."""
+    """Inserts without waiting for a lock. Runs in a pipeline and in a pool's transaction alike."""
     return Statement(
         """
         INSERT INTO stats_entries (account_id, organization_id, at, measure, key, amount)
@@ -191,7 +191,7 @@ async def list_behind(tx: Tx, limit: int, min_actions: int) -> dict[UUID, UUID]:
 
 
 async def insert_heads(tx: Tx, organizations: Mapping[UUID, UUID]) -> None:
-    """By account; those that are there stay as they are."""
+    """Inserts heads by account; existing ones stay as they are."""
     await tx.execute(
         """
         INSERT INTO stats_heads (account_id, organization_id)

@@ -1,1 +1,1 @@
-"""The HTTP server: its socket, its connections, and what they may take of the process."""
+"""The HTTP server: its socket, its connections, and the limits of what they may use."""

@@ -14,17 +14,17 @@ from trading_intents.web.body import MAX_BODY_BYTES
 from trading_intents.web.request import Answer, Headers, Incoming, PendingRequest, StreamingBody
 from trading_intents.web.server.table import ConnectionTable
 
-PARSE_BYTES = 4 * 1024  # at a time: the requests in them are all queued before the queue's limit is looked at
+PARSE_BYTES = 4 * 1024  # at a time: all requests in them are queued before the queue's limit is checked
 MAX_PIPELINED = 16
 MAX_PIPELINED_BYTES = 64 * 1024
 MAX_HEADERS = 128
-MAX_HEAD_BYTES = 32 * 1024  # also of all that is neither head nor body: chunk sizes, their extensions, trailers
-MAX_FRAMING_FACTOR = 8  # of those, for each byte of the body: a chunk of one byte takes six
+MAX_HEAD_BYTES = 32 * 1024  # also of bytes that are neither head nor body: chunk sizes, their extensions, trailers
+MAX_FRAMING_FACTOR = 8  # of such bytes, for each byte of the body: a chunk of one byte takes six
 FIRST_BYTE_SECONDS = 10
 REQUEST_SECONDS = 10  # from a request's first byte to its last
 KEEP_ALIVE_SECONDS = 75
-WRITE_SECONDS = 30  # for a client to read so much that we may write again, or close
-LAST_EVENT_SECONDS = 5  # for the end of a stream to leave
+WRITE_SECONDS = 30  # for a client to read enough that we may write again, or close
+LAST_EVENT_SECONDS = 5  # for the end of a stream to be sent
 BACK_OFF_SECONDS = 1.0  # the shortest Retry-After
 
 _REASONS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
@@ -42,7 +42,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._parser = httptools.HttpRequestParser(self)
         self._unread = _NOTHING  # received and not parsed yet; nothing more is received meanwhile
         self._waiting: deque[Incoming] = deque()
-        self._waiting_bytes = 0  # received since requests wait
+        self._waiting_bytes = 0  # received while requests wait
         self._task: asyncio.Task[None] | None = None
         self._pending: PendingRequest | None = None
         self._feed: StreamingBody | None = None
@@ -53,10 +53,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._is_half_closed = False
         self._is_held_back = False
         self._back_off_until = 0.0
-        self._is_last = False  # no request after the ones that wait
+        self._is_last = False  # no request follows those that wait
         self._headers: Headers = []
         self._request_deadline: float | None = None  # while a request arrives
-        self._write_deadline: float | None = None  # while answers wait to leave
+        self._write_deadline: float | None = None  # while answers wait to be sent
         self._idle_deadline = self._loop.time() + FIRST_BYTE_SECONDS
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -69,7 +69,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._table.remove(self)
         self._stop_receiving()
         self._waiting.clear()
-        del self._parser  # it refers to this object, and the collector of cycles comes seldom
+        del self._parser  # it refers to this object, and cycles are collected rarely
         self._writable.set()
         if self._pending:
             self._pending.is_abandoned = True
@@ -78,7 +78,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._settle()
 
     def eof_received(self) -> bool:
-        """A client that closes its half still gets the answers to what it sent; a stream of events ends."""
+        """Answers what a client that half-closes its connection has sent; a stream of events ends."""
         self._is_half_closed = True
         self._stop_receiving()
         if self._feed or not self._is_busy:
@@ -87,7 +87,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         return True
 
     def pause_writing(self) -> None:
-        """The client does not read its answers: take no more requests from it, and wait for so long only."""
+        """Takes no more requests from a client that does not read its answers, and limits how long it may not."""
         self.paused = True
         self._writable.clear()
         if not self._feed:  # which has a limit of its own
@@ -129,7 +129,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
             return
         self._transport.resume_reading()
-        if self._request_deadline is not None:  # the wait was ours
+        if self._request_deadline is not None:  # the client did not cause this wait
             self._request_deadline = self._loop.time() + REQUEST_SECONDS
 
     @property
@@ -144,7 +144,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         try:
             self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
-            self._stop_receiving()  # the request is answered as it is; what follows is not HTTP/1.1
+            self._stop_receiving()  # the request is answered, but what follows is not HTTP/1.1
         except httptools.HttpParserError as error:
             if not self._is_last:
                 self._refuse(_explain(error))
@@ -154,7 +154,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             if self._framing_bytes > MAX_HEAD_BYTES + self._body_bytes + MAX_FRAMING_FACTOR * kept:
                 self._refuse(InvalidRequest("the headers are too large"))
 
-    # httptools calls these while it is fed.
+    # httptools calls these while it parses.
 
     def on_message_begin(self) -> None:
         self._request_deadline = self._loop.time() + REQUEST_SECONDS
@@ -162,7 +162,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._url = b""
         self._headers = []
         self._in_head = True
-        # Counted from the next piece on: what came before in this one belongs to others.
+        # Counted from the next piece on: the bytes before, in this one, belong to other requests.
         self._framing_bytes = -self._piece_bytes
         self._body: list[bytes] = []
         self._body_bytes = 0
@@ -171,7 +171,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # else it is a trailer, and says nothing about who calls
+        if self._in_head:  # a trailer is ignored
             self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -208,17 +208,17 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def _is_busy(self) -> bool:
-        """A request is being answered."""
+        """Whether a request is being answered."""
         return self._task is not None or self._pending is not None or self._feed is not None
 
     def _stop_receiving(self) -> None:
-        """What has begun to arrive will not be a request."""
+        """Ends the request that is arriving."""
         self._is_last = True
         self._request_deadline = None
         self._unread = _NOTHING
 
     def _refuse(self, error: PlatformError) -> None:
-        """After the answers that are under way, one more and the end: what arrives cannot be read as a request."""
+        """Answers the earlier requests, then sends this refusal and closes: the bytes are no request."""
         self._stop_receiving()
         self._app.enter(self)
         self._queue(Incoming("GET", b"", b"", self._headers, None, self._peer, False, refusal=error))
@@ -257,7 +257,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 if not self._is_reading:
                     self._read_on()
                 if self._waiting:
-                    await asyncio.sleep(0)  # other connections have their turn between two answers
+                    await asyncio.sleep(0)  # other connections are served between two answers
         finally:
             self._task = None
             self._idle_deadline = self._loop.time() + KEEP_ALIVE_SECONDS
@@ -272,9 +272,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._close()
 
     def _hold_back(self) -> None:
-        """Where many connections are refused, one that is refused again before it may come back is not read until then:
-        a thousand that never wait would take the process from those that do. One that a proxy's clients share is read
-        on."""
+        """When many connections are refused, does not read one that is refused again too soon: a thousand that never
+        wait would use up the process. Connections of trusted proxies, which many clients share, are read on."""
         now = self._loop.time()
         if now >= self._back_off_until:
             self._back_off_until = now + BACK_OFF_SECONDS
@@ -304,7 +303,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport.write(b"".join(parts))
 
     def _open_feed(self, answer: Answer, feed: StreamingBody, method: str) -> None:
-        """The last answer of its connection: its body ends with it."""
+        """Starts the last answer of its connection, which ends with the body."""
         self._stop_receiving()
         self._waiting.clear()
         if not self._transport.is_closing():
@@ -314,7 +313,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._close()
             return
         self._feed, self._write_deadline = feed, None
-        if not self._is_reading:  # a reader that leaves is noticed by its end of data
+        if not self._is_reading:  # the end of data shows that a reader has left
             self._is_reading = True
             self._transport.resume_reading()
         feed.open(self)
@@ -326,14 +325,14 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._close(LAST_EVENT_SECONDS)
 
     def _close(self, limit_seconds: float = WRITE_SECONDS) -> None:
-        """Close when what was written has left, or at the limit."""
+        """Closes when what was written has been sent, or at the limit."""
         self._stop_receiving()
         self._waiting.clear()
         self._write_deadline = self._loop.time() + limit_seconds
         self._transport.close()
 
     def _settle(self) -> None:
-        """Tell the application when no request of this connection is in flight."""
+        """Tells the application when no request of this connection is in flight."""
         if self._task is None and self._pending is None and self._request_deadline is None and not self._waiting:
             self._app.leave(self)
 
@@ -348,17 +347,17 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._close()
 
     def finish(self) -> asyncio.Task[None] | None:
-        """No more requests; the task that still answers, if there is one."""
+        """Takes no more requests; gives the task that still answers, if there is one."""
         self._stop_receiving()
         if self._feed:
-            self._transport.abort()  # what feeds it has ended it, or is too late
+            self._transport.abort()  # its stream has ended it, or is too late
         elif not self._is_busy:
             self._close()
         return self._task
 
 
 def _check_head(parser: httptools.HttpRequestParser, headers: Headers, named: dict[bytes, bytes]) -> None:
-    """Refuse what httptools lets pass and others refuse or read in another way."""
+    """Refuses heads that httptools accepts and other programs refuse or read differently."""
     version = parser.get_http_version()
     if version not in ("1.1", "1.0"):
         raise InvalidRequest("not an HTTP/1.1 request")

@@ -14,7 +14,7 @@ BACKLOG = 2048
 
 
 def bind(host: str, port: int, setting: str = "HTTP") -> socket.socket:
-    """Take the port before anything else is started; a taken one is refused in plain words."""
+    """Takes the port before anything else is started; a taken port is refused with a clear message."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol is named because asyncio turns Nagle's delay off only for sockets that say TCP.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -34,7 +34,7 @@ def bind(host: str, port: int, setting: str = "HTTP") -> socket.socket:
 
 @contextlib.asynccontextmanager
 async def serving(app: App, listener: socket.socket, limits: ConnectionLimits) -> AsyncIterator[None]:
-    """Serve `app` while the block runs, then close every connection."""
+    """Serves `app` while the block runs, then closes every connection."""
     table = ConnectionTable(app, limits)
     ticking = asyncio.create_task(table.tick())
     loop = asyncio.get_running_loop()

@@ -15,7 +15,7 @@ from trading_intents.web.routing import App
 MAX_CONNECTIONS = 10_000
 READ_BYTES = 64 * 1024
 CLOSE_SECONDS = 1.0
-MAX_REFUSED = 100  # connections that were answered 429 within a second, before any is held back
+MAX_REFUSED = 100  # connections answered 429 within a second, before any is held back
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class ConnectionLimits:
 
 
 def connection_limits(per_address: int) -> ConnectionLimits:
-    """Raise the soft limit of open files to the hard one; half of them are left to databases, brokers and gRPC."""
+    """Raises the soft limit of open files to the hard one; half of them are left to databases, brokers and gRPC."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -36,11 +36,11 @@ def connection_limits(per_address: int) -> ConnectionLimits:
 
 class OpenConnection(Protocol):
     def check(self, now: float) -> None:
-        """End it if it is past a deadline."""
+        """Ends the connection if it is past a deadline."""
         ...
 
     def finish(self) -> asyncio.Task[None] | None:
-        """No more requests; the task that still answers, if there is one."""
+        """Takes no more requests; gives the task that still answers, if there is one."""
         ...
 
 
@@ -56,7 +56,7 @@ class ConnectionTable:
         self._refused = 0
 
     def add(self, connection: OpenConnection, peer: str) -> PlatformError | None:
-        """Count a connection; answers the refusal if it is one too many."""
+        """Counts a connection; gives the refusal if it is one too many."""
         metrics = self.app.metrics
         address = None if self.app.client_address.trusts(peer) else limited_address(peer)
         self.connections[connection] = address
@@ -78,7 +78,7 @@ class ConnectionTable:
         self.app.metrics.http_connections.dec()
 
     def count_refused(self, seconds: float) -> None:
-        """A connection was answered 429; it counts for so long."""
+        """Counts a connection that was answered 429, for so long."""
         self._refused += 1
         asyncio.get_running_loop().call_later(seconds, self._forget_refused)
 
@@ -90,7 +90,7 @@ class ConnectionTable:
         return self._refused > MAX_REFUSED and not is_proxy
 
     async def tick(self) -> None:
-        """Once a second: renew the date header, and end the connections that are past a deadline."""
+        """Runs once a second: renews the date header, and ends connections that are past a deadline."""
         loop = asyncio.get_running_loop()
         while True:
             self.date = b"date: " + formatdate(usegmt=True).encode() + b"\r\n"
