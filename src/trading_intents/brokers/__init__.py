@@ -1,1 +1,1 @@
-"""Broker integrations. Independent of each other, and of every feature that uses them."""
+"""Broker integrations. They know neither each other nor any feature that uses them."""

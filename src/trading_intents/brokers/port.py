@@ -1,5 +1,5 @@
-"""What a broker integration is: the calls it takes, what it answers, and what it can do. An adapter translates and
-nothing else: it never sends twice, never decides an order's status, and never shows a secret."""
+"""The interface of a broker integration: its calls, its answers, and its capabilities. An adapter only translates: it
+never sends twice, never decides an order's status, and never shows a secret."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from trading_intents.trading import Environment, FrozenStruct, OrderKind, OrderS
 ENTRY_POINT_GROUP = "trading_intents.brokers"
 # The code of a refused CommandResult, or the reason of a REJECTED event, that only says "I have this id already".
 DUPLICATE_ID = "duplicate_id"
-# More digits than any venue sends; a number with more would slow every sum that it is part of.
+# More digits than any venue sends; longer numbers would slow every sum.
 MAX_DIGITS = 40
 
 
 class Outcome(StrEnum):
-    """What is known of a command once its call is over."""
+    """The outcome of a command's call."""
 
     ACKED = "ACKED"  # the broker has it; for a submit: and works it
     REJECTED = "REJECTED"  # a definite refusal, never "duplicate id": that one is UNKNOWN
@@ -39,7 +39,7 @@ class EventKind(StrEnum):
     FILL = "FILL"
     FILL_BUST = "FILL_BUST"
     FILL_CORRECT = "FILL_CORRECT"
-    CANCELLED = "CANCELLED"  # never for a version that another one took the place of
+    CANCELLED = "CANCELLED"  # never for a version that was replaced
     EXPIRED = "EXPIRED"
     REJECTED = "REJECTED"
     REPLACED = "REPLACED"
@@ -145,12 +145,12 @@ class CommandResult(FrozenStruct, frozen=True, kw_only=True):
     retry_after_seconds: int | None = None
     code: str | None = None
     message: str = ""  # scrubbed: it is shown and logged
-    updates: tuple[BrokerEvent, ...] = ()  # what the answer itself told, under the keys that the stream would give
+    updates: tuple[BrokerEvent, ...] = ()  # events in the answer itself, under the keys that the stream would give
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderSnapshot:
-    """An order as the broker holds it, told as the events that lead there: one path for stream, look-up, reconcile."""
+    """An order at the broker, as the events that lead to its state: stream, look-up and reconcile share one path."""
 
     client_order_id: str | None
     broker_order_id: str
@@ -175,12 +175,13 @@ Lookup = OrderSnapshot | Absent | LookupUnknown
 
 @dataclass(frozen=True, slots=True)
 class AccountSnapshot:
-    """Read after the stream is subscribed, so that nothing falls between the two."""
+    """A snapshot, read after the stream is subscribed, so that no event is missed between the two."""
 
     taken_at: datetime
     open_orders: tuple[OrderSnapshot, ...]
     executions: tuple[BrokerEvent, ...]
-    # All of them, as of the executions told: a symbol that is left out is none. None: the broker tells none.
+    # All positions, as of the executions in the snapshot: a symbol that is left out is 0. None: the broker reports
+    # none.
     positions: tuple[BrokerEvent, ...] | None
     balance: BrokerBalance | None = None  # None: the broker tells none
 
@@ -223,9 +224,9 @@ class Capabilities:
     lookup: LookupKind = LookupKind.NONE
     unique_order_ids: bool = False  # refuses a used client order id for ever, that of a finished order too
     event_replay: bool = False  # the stream itself repeats what was missed
-    requests_per_minute: int | None = None  # that a credential may make; None: any
+    requests_per_minute: int | None = None  # of a credential; None: any number
     tells_balances: bool = False  # in snapshots, and by the stream where it can
-    calls_at_once: int = 10  # commands of one session that may be on their way together
+    calls_at_once: int = 10  # commands of one session that may be under way together
 
 
 class BrokerAdapter(Protocol):
@@ -241,7 +242,7 @@ class BrokerAdapter(Protocol):
         ...
 
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
-        """Never raises for what the broker said, nor for a link that broke."""
+        """Never raises for a refusal of the broker, nor for a lost connection."""
         ...
 
     async def replace(self, ticket: OrderTicket, deadline: float) -> CommandResult: ...
@@ -249,23 +250,23 @@ class BrokerAdapter(Protocol):
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult: ...
 
     async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
-        """Absent only when the broker said so; every doubt is LookupUnknown."""
+        """Gives Absent only when the broker said so, else LookupUnknown."""
         ...
 
     def events(self) -> AsyncIterator[BrokerEvent | BrokerBalance | StreamGap]:
-        """Ends when the link does. Never drops an event in silence: a StreamGap says so. A balance is told after what
-        changed it, as often as the venue tells it."""
+        """Ends with the connection. Never drops an event silently: a StreamGap says so. A balance comes after the
+        events that changed it, as often as the venue reports it."""
         ...
 
     async def snapshot(self, since: datetime) -> AccountSnapshot:
-        """Every open order, and every execution from `since` on. BrokerUnavailable rather than a part of it."""
+        """Gives every open order, and every execution from `since` on. BrokerUnavailable rather than a part of it."""
         ...
 
     async def close(self) -> None: ...
 
 
 class AuthFailed(Exception):
-    """The broker refuses the credential: trying again is of no use. The text is scrubbed."""
+    """The broker refuses the credential, so a retry is useless. The text is scrubbed."""
 
 
 class BrokerUnavailable(Exception):
@@ -298,7 +299,8 @@ class IntegrationContext:
 
 @dataclass(frozen=True, slots=True)
 class Integration:
-    """What an entry point of the group `trading_intents.brokers` names. `connect` makes the link and does no I/O."""
+    """An integration, as an entry point of the group `trading_intents.brokers` names it. `connect` makes the adapter
+    without I/O."""
 
     name: str
     capabilities: Capabilities

@@ -1,4 +1,4 @@
-"""Which brokers there are: what installed packages name in the group `trading_intents.brokers`. Connects to none."""
+"""The installed brokers: entry points of the group `trading_intents.brokers`. Connects to none."""
 
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
@@ -30,7 +30,7 @@ class Registry:
 
 
 def installed_brokers(log: Log) -> Registry:
-    """One that cannot be loaded is logged and left out; so is one whose name is taken, and ours are first."""
+    """Loads the brokers. One that cannot be loaded, or whose name is taken, is logged and left out; ours come first."""
     found: dict[str, Integration] = {}
     for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=_place):
         try:
@@ -62,6 +62,6 @@ def _load(point: EntryPoint) -> Integration:
         raise TypeError(f"{point.value} is no Integration")
     if integration.name != point.name:
         raise ValueError(f"its name is {integration.name!r}")
-    # Everybody reads the capabilities later on: a wrong type shows here, where it does no harm.
+    # Capabilities are read in many places later; a wrong type is found here, where it does no harm.
     msgspec.convert(msgspec.to_builtins(integration.capabilities), Capabilities)
     return integration

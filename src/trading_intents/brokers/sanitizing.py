@@ -18,7 +18,7 @@ _IDS = ("dedupe_key", "client_order_id", "broker_order_id", "replaces", "exec_id
 
 
 def sanitize(events: Iterable[BrokerEvent]) -> tuple[list[BrokerEvent], tuple[str, ...]]:
-    """The events in legible form, and the keys of those that mean nothing: positions of what is no symbol."""
+    """Gives sanitized events, and the keys of those that mean nothing: positions of invalid symbols."""
     legible, left_out = [], []
     for event in events:
         clean = _sanitize_event(event)
@@ -36,7 +36,7 @@ def sanitize_balance(balance: BrokerBalance, now: datetime) -> BrokerBalance:
 
 
 def sanitize_id(text: str) -> str:
-    """Different ids stay different, whatever had to be replaced or cut."""
+    """Sanitizes an id; different ids stay different, whatever had to be replaced or cut."""
     clean = sanitize_text(text)
     if clean == text:
         return text
@@ -45,7 +45,7 @@ def sanitize_id(text: str) -> str:
 
 
 def sanitize_text(text: str) -> str:
-    """Control characters, lone surrogates and whatever else cannot be printed become question marks."""
+    """Replaces control characters, lone surrogates and all else that cannot be printed by question marks."""
     clipped = text[:MAX_TEXT_CHARACTERS]
     return clipped if clipped.isprintable() else "".join([each if each.isprintable() else "?" for each in clipped])
 

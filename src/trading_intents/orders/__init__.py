@@ -1,1 +1,1 @@
-"""Orders, trades and positions: what is true at the brokers, from the facts that were seen."""
+"""Orders, trades and positions, derived from the facts that were recorded of them."""

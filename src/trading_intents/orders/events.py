@@ -1,4 +1,4 @@
-"""Orders, trades and positions as stream events, and the state that is retained for who attaches."""
+"""Orders, trades and positions as stream events, and the retained state for new subscribers."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, date, datetime
@@ -26,7 +26,7 @@ RETAINED_PAGE = 500  # orders or positions that are in memory at a time
 
 
 def order_event(row: Row) -> Event:
-    """Of the whole row of an order."""
+    """Makes the event of an order from its whole row."""
     order_id = str(row["order_id"])
     payload = broker_order_payload(
         order_id=order_id,

@@ -12,12 +12,12 @@ from trading_intents.trading import FrozenStruct, amount_text
 
 
 class TradeFlag(StrEnum):
-    GAP = "gap"  # stands in for executions that the broker counted and we have not seen
-    UNPRICED = "unpriced"  # nothing tells a gap's price: it is shown as zero
+    GAP = "gap"  # takes the place of executions that the broker counted and we have not seen
+    UNPRICED = "unpriced"  # the price of a gap is not known, and shown as zero
     CORRECTED = "corrected"
-    # Of trades that are no more: they stay, with quantity zero.
+    # Of trades that no longer count: they stay, with quantity zero.
     BUSTED = "busted"
-    REPLACED = "replaced"  # a gap whose executions were seen
+    REPLACED = "replaced"  # a gap whose executions have been seen
 
 
 class TradeView(FrozenStruct, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class _Execution(FrozenStruct, frozen=True, kw_only=True):
     flags: tuple[TradeFlag, ...] = ()
 
     def counted_in(self, report: Fact) -> Decimal:
-        """The most that a report counts of it: one from before a bust still counts what was busted."""
+        """The most that a report may count of it: one from before a bust still counts what was busted."""
         later = self.amended_at and report.venue_time and report.venue_time > self.amended_at
         return self.quantity if later else self.largest
 
@@ -107,11 +107,11 @@ def _executions(facts: Sequence[Fact]) -> list[_Execution]:
 
 
 def _root(exec_id: str, parents: Mapping[str, str]) -> tuple[str, int]:
-    """A correction may correct a correction: the execution that all of them mean, and how far it is."""
+    """Finds the execution that a chain of corrections means, and how long the chain is."""
     path = [exec_id]
     while path[-1] in parents:
         parent = parents[path[-1]]
-        if parent in path:  # a broker's nonsense must not hang us: a ring has one name
+        if parent in path:  # corrections in a ring, by a broker's error, must not loop for ever
             return min(path[path.index(parent) :]), len(path)
         path.append(parent)
     return path[-1], len(path)
@@ -140,14 +140,15 @@ def _execution(exec_id: str, fill: Fact | None, amendments: Sequence[tuple[int, 
 
 
 def _gaps(facts: Sequence[Fact], executions: Sequence[_Execution]) -> dict[Decimal, Decimal]:
-    """What the broker counts beyond the executions that were seen: size by the cumulative quantity where it ends."""
+    """Finds what the broker counts beyond the executions that were seen: its size, by the cumulative quantity at its
+    end."""
     reports = [fact for fact in facts if fact.cum_quantity]
     amended = [each for each in executions if each.amended]
     with exact():
         missing = _missing(reports, executions, amended)
         if missing <= 0:
             return {}
-        # Once something was amended, an old count says nothing about where an execution stands.
+        # Once an execution was amended, an earlier count no longer tells where one stands.
         placed = sorted((each for each in executions if not amended and each.cum_quantity is not None), key=_place)
         covered = total(each.largest for each in executions if not each.amended) - total(e.largest for e in placed)
         sizes: dict[Decimal, Decimal] = {}
@@ -171,7 +172,7 @@ def _missing(reports: Sequence[Fact], executions: Sequence[_Execution], amended:
 
 
 def _ends(reports: Sequence[Fact]) -> list[tuple[Decimal, Fact]]:
-    """Where something must have ended: at each count, and right before each fill that was counted."""
+    """The quantities at which an execution must have ended: each count, and right before each fill that was counted."""
     ends = [(normalized(fact.cum_quantity), fact) for fact in reports if fact.cum_quantity]
     fills = [(end, fact.quantity, fact) for end, fact in ends if fact.kind is FactKind.FILL and fact.quantity]
     ends += [(normalized(end - quantity), fact) for end, quantity, fact in fills if end > quantity]
@@ -210,7 +211,7 @@ def _synthetic_fills(
 
 
 def _paid_for_gaps(sizes: Mapping[Decimal, Decimal], report: Fact, executions: Sequence[_Execution]) -> Decimal | None:
-    """What the broker's average leaves for the gaps that it counts, apiece; None where that is no price."""
+    """The price that the broker's average leaves for the gaps in it; None where that is no price."""
     assert report.cum_quantity
     assert report.average_price is not None
     until = report.cum_quantity

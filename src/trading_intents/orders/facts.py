@@ -1,4 +1,4 @@
-"""Facts: what was seen of an order, each once, from its broker and from our own side. Pure: no I/O, no clock."""
+"""Facts: what is known of an order, each once, from its broker and from the platform itself. Pure: no I/O, no clock."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
@@ -29,7 +29,7 @@ class FactKind(StrEnum):
     PENDING_CANCEL = "PENDING_CANCEL"
     PENDING_REPLACE = "PENDING_REPLACE"
     STATUS = "STATUS"
-    # Ours.
+    # The platform's own.
     SENT = "SENT"
     UNCERTAIN = "UNCERTAIN"  # sent, and the answer was lost
     NOT_DELIVERED = "NOT_DELIVERED"  # proved absent, or attempts used up and nothing ever sent
@@ -39,11 +39,11 @@ class FactKind(StrEnum):
     HALTED = "HALTED"  # a halt came before it was sent
     REPLACE_DROPPED = "REPLACE_DROPPED"
     CANCEL_DROPPED = "CANCEL_DROPPED"
-    CONFLICT = "CONFLICT"  # something came under a key that was used before, for something else
+    CONFLICT = "CONFLICT"  # an event came under a key that was used before, for something else
 
 
 EXECUTIONS = frozenset({FactKind.FILL, FactKind.FILL_BUST, FactKind.FILL_CORRECT})
-# What ends a CREATE that, as far as we know, never reached the broker.
+# Facts that end a CREATE which, as far as we know, never reached the broker.
 NEVER_SENT = frozenset(
     {FactKind.NOT_DELIVERED, FactKind.STALE, FactKind.REFUSED, FactKind.CANCELLED_BEFORE_SEND, FactKind.HALTED}
 )
@@ -76,9 +76,9 @@ class CommandKind(StrEnum):
 
 
 class Fact(FrozenStruct, frozen=True, kw_only=True):
-    """`arrival` settles one thing only: which of two conflicting executions was seen first."""
+    """`arrival` decides only which of two conflicting executions was seen first."""
 
-    key: str  # unique per account; the same thing seen again has the same one
+    key: str  # unique per account; the same fact always has the same one
     arrival: int
     kind: FactKind
     client_order_id: str | None = None
@@ -95,14 +95,14 @@ class Fact(FrozenStruct, frozen=True, kw_only=True):
 
     @property
     def numbers(self) -> tuple[object, ...]:
-        """What must not differ when the same fact comes again."""
+        """The values that must be the same when the same fact comes again."""
         if self.kind in EXECUTIONS:
             return self.kind, self.exec_id, self.replaces, self.quantity, self.price
         return (self.kind,)
 
     @property
     def moment(self) -> tuple[datetime, str]:
-        """An order among facts that no shuffling changes."""
+        """A sort key that does not depend on the order of arrival."""
         return self.venue_time or LONG_AGO, self.key
 
 
@@ -141,7 +141,7 @@ def own_fact(
 
 
 def result_facts(command: CommandKind, client_order_id: str, result: CommandResult, arrival: int) -> tuple[Fact, ...]:
-    """What an answer says: its updates, and what its outcome means for this kind of command."""
+    """The facts in an answer: its updates, and what its outcome means for this kind of command."""
     updates = tuple(event_fact(event, arrival + 1 + place) for place, event in enumerate(result.updates))
     kind = _outcome_kind(command, result)
     if kind is None:
@@ -157,7 +157,7 @@ def _outcome_kind(command: CommandKind, result: CommandResult) -> FactKind | Non
         case Outcome.UNKNOWN:
             return FactKind.UNCERTAIN
         case Outcome.ACKED:
-            # A REPLACE or CANCEL that was taken has not happened yet.
+            # A REPLACE or CANCEL that was accepted has not been carried out yet.
             return FactKind.ACCEPTED if command is CommandKind.SUBMIT else None
         case Outcome.REJECTED:
             if result.code == DUPLICATE_ID:
@@ -172,7 +172,7 @@ def _outcome_kind(command: CommandKind, result: CommandResult) -> FactKind | Non
 
 
 def admit(known: Mapping[str, Fact], fact: Fact) -> Fact | None:
-    """The fact to keep beside the known ones: itself, nothing, or the CONFLICT that stays when only the first is."""
+    """Gives the fact to record beside the known ones: itself, none, or a CONFLICT if its key has other numbers."""
     kept = known.get(fact.key)
     if kept is None:
         return fact
@@ -183,18 +183,18 @@ def admit(known: Mapping[str, Fact], fact: Fact) -> Fact | None:
 
 
 def conflict_with(fact: Fact) -> Fact:
-    """What is kept in place of a fact whose key was used for something else before."""
+    """The CONFLICT that is recorded instead of a fact whose key was used for something else."""
     return Fact(key=f"own:{FactKind.CONFLICT}:{fact.key}", arrival=fact.arrival, kind=FactKind.CONFLICT)
 
 
 def is_conflict(fact: Fact, known: Iterable[Fact]) -> bool:
-    """Whether it is an execution that came before, under another key and with other numbers: what it tells is lost."""
+    """Whether it is an execution that came before, under another key and with other numbers, so that it is lost."""
     same = (each for each in known if each.kind is FactKind.FILL and each.exec_id == fact.exec_id)
     return fact.kind is FactKind.FILL and any(each.numbers != fact.numbers for each in same)
 
 
 def distinct(facts: Iterable[Fact]) -> tuple[tuple[Fact, ...], bool]:
-    """Each fact once, by moment; and whether one came again with other numbers. Of those the first seen is kept."""
+    """Gives each fact once, by moment, and whether one came again with other numbers. The first seen is kept."""
     by_key, keys_conflict = _first(facts, lambda fact: fact.key)
     once, executions_conflict = _first(by_key, lambda fact: fact.exec_id if fact.kind is FactKind.FILL else None)
     return tuple(sorted(once, key=lambda fact: fact.moment)), keys_conflict or executions_conflict
@@ -220,14 +220,14 @@ def _first(facts: Iterable[Fact], identity: Callable[[Fact], str | None]) -> tup
 
 
 def _completeness(fact: Fact) -> tuple[int, str, str]:
-    # The same execution may come from a stream and from a list, which tell different things beside its numbers.
+    # The same execution may come from a stream and from a list, which differ in fields beside its numbers.
     ids = fact.client_order_id, fact.broker_order_id, fact.reason
     told = fact.fee, fact.cum_quantity, fact.average_price, fact.venue_time, *ids
     return sum(each is not None for each in told), fact.key, repr(told)
 
 
 def owner(event: BrokerEvent, by_client_id: Mapping[str, Owner], by_broker_id: Mapping[str, Owner]) -> Owner | None:
-    """Whose order an event is about; None: an order that we did not send, which is never attached to an intent."""
+    """Finds the order of an event; None: an order that the platform did not send, which never belongs to an intent."""
     ids = [event.client_order_id]
     if event.kind not in (EventKind.FILL_BUST, EventKind.FILL_CORRECT):
         ids.append(event.replaces)

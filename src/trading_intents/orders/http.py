@@ -250,7 +250,7 @@ def _read_statuses(text: str | None) -> frozenset[model.OrderStatus]:
 
 
 def _name_added(wanted: OrderFilter) -> str:
-    """For the list's name: a cursor fits no other statuses and times."""
+    """For the list's name, so that a cursor fits no other statuses and times."""
     statuses = ":" + ",".join(sorted(wanted.statuses)) if wanted.statuses else ""
     return statuses + name_times(wanted.created)
 

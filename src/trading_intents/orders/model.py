@@ -34,16 +34,16 @@ class OrderState(StrEnum):
 
 
 class OrderFlag(StrEnum):
-    """Why a final order may have changed."""
+    """The reasons why a final order may have changed."""
 
     LATE_FILL = "late_fill"
     OVERFILL = "overfill"
     CONFLICTING_EXECUTION = "conflicting_execution"  # came again with other numbers, or was busted or corrected
-    RESURRECTED = "resurrected"  # the broker works it though it was over
+    RESURRECTED = "resurrected"  # the broker works it though it had ended
 
 
 class OrderVersion(FrozenStruct, frozen=True, kw_only=True):
-    """The terms that a CREATE or a REPLACE asks for."""
+    """The terms of a CREATE or a REPLACE."""
 
     seq: int  # of the action
     client_order_id: str
@@ -61,7 +61,7 @@ class OrderTerms(FrozenStruct, frozen=True):
 
 
 class PendingCommands(FrozenStruct, frozen=True):
-    """Client order ids of committed commands. Ones that the facts answer already do no harm."""
+    """Client order ids of committed commands; those that facts already answer do no harm."""
 
     cancels: tuple[str, ...] = ()
     replace: str | None = None
@@ -78,7 +78,7 @@ class OrderView(FrozenStruct, frozen=True, kw_only=True):
     broker_order_id: str | None
     reason: str | None
     flags: tuple[OrderFlag, ...]
-    pending: PendingCommands  # what is not answered yet; empty once the order is final
+    pending: PendingCommands  # commands without an answer; empty once the order is final
     acknowledged: bool  # the broker has shown that it has the order: a CANCEL need not be held
     trades: tuple[TradeView, ...]
 
@@ -91,15 +91,15 @@ _FINAL = {
 }
 FINAL_STATUSES = frozenset(status.value for status in _FINAL)
 _F = FactKind
-# The broker has shown that it has the order.
+# Kinds that show that the broker has the order.
 ALIVE = frozenset({_F.ACCEPTED, _F.TRIGGERED, _F.REPLACED, _F.PENDING_CANCEL, _F.PENDING_REPLACE}) | EXECUTIONS
 _CANCELLED = frozenset({_F.CANCELLED, _F.CANCELLED_BEFORE_SEND, _F.HALTED})
 _EXPIRED = frozenset({_F.EXPIRED, _F.STALE})
 _REJECTED = frozenset({_F.REJECTED, _F.REFUSED, _F.NOT_DELIVERED})
 _ENDED = {OrderStatus.CANCELLED: _CANCELLED, OrderStatus.EXPIRED: _EXPIRED, OrderStatus.REJECTED: _REJECTED}
-# About one command: they say something of the order only when that command made it.
+# Kinds about one command: they concern the order only when that command made it.
 _OF_COMMAND = frozenset({_F.SENT, _F.UNCERTAIN, _F.REJECTED}) | NEVER_SENT
-# What a broker reports under a REPLACE's own id only once that REPLACE has happened.
+# Kinds that a broker reports under a REPLACE's own id only once that REPLACE was carried out.
 _CONFIRMING = frozenset({_F.REPLACED, _F.ACCEPTED, _F.TRIGGERED, _F.FILL, _F.FILL_CORRECT, _F.CANCELLED, _F.EXPIRED})
 _REPLACE_REFUSED = frozenset({_F.REPLACE_REJECTED, _F.REPLACE_DROPPED, _F.REJECTED})
 _CONFLICTING = frozenset({_F.CONFLICT, _F.FILL_BUST, _F.FILL_CORRECT})
@@ -135,7 +135,7 @@ def derive(terms: OrderTerms, facts: Iterable[Fact], pending: PendingCommands) -
 
 
 class ShownOrder(Protocol):
-    """What was last shown of an order: an earlier view, or its row."""
+    """The last shown state of an order: an earlier view, or its row."""
 
     @property
     def status(self) -> OrderStatus: ...
@@ -172,7 +172,7 @@ def is_acknowledged(facts: Iterable[Fact]) -> bool:
 
 
 def _confirmed_versions(terms: OrderTerms, facts: Sequence[Fact]) -> tuple[OrderVersion, ...]:
-    """The CREATE's, then each that the broker put in place of the one before."""
+    """The version of the CREATE, then each that the broker confirmed in place of the one before."""
     ids = {fact.client_order_id for fact in facts if fact.kind in _CONFIRMING}
     create, *others = sorted(terms.versions, key=lambda version: version.seq)
     return create, *(version for version in others if version.client_order_id in ids)
@@ -183,7 +183,7 @@ def _of_order(facts: Sequence[Fact], ids: Collection[str | None]) -> tuple[Fact,
 
 
 def _shown_quantity(versions: Sequence[OrderVersion], facts: Sequence[Fact], filled: Decimal) -> Decimal:
-    """A REPLACE to no more than what is filled ends the order at what is filled. What came after it is an overfill."""
+    """A REPLACE to no more than what is filled ends the order at what is filled. A later fill is an overfill."""
     confirmed = versions[-1]
     told = [
         fact.cum_quantity
@@ -195,7 +195,7 @@ def _shown_quantity(versions: Sequence[OrderVersion], facts: Sequence[Fact], fil
 
 
 def _status(facts: Sequence[Fact], filled: Decimal, quantity: Decimal, acknowledged: bool) -> OrderStatus:
-    """The first that matches."""
+    """The status of the first rule that matches."""
     kinds = {fact.kind for fact in facts}
     if filled >= quantity > 0:
         return OrderStatus.FILLED
@@ -238,7 +238,7 @@ def _reason(status: OrderStatus, facts: Sequence[Fact]) -> str | None:
 def _refused_command(
     status: OrderStatus, terms: OrderTerms, confirmed: OrderVersion, facts: Sequence[Fact], pending: PendingCommands
 ) -> str | None:
-    """Why the order still stands as it does: the CANCEL that was refused, else the REPLACE that was."""
+    """Why a command was not carried out: the CANCEL that was refused, else the REPLACE that was."""
     if status in _FINAL or pending.cancels:
         return None
     versions = {version.client_order_id: version.seq for version in terms.versions}
@@ -269,7 +269,7 @@ def _flags(
 
 
 def _is_late(final: Fact, booked: Sequence[TradeView], filled: Decimal) -> bool:
-    """Whether something was filled that this final report did not know of, by what it says itself."""
+    """Whether something was filled that this final report does not count."""
     if final.kind in _REJECTED | NEVER_SENT or (final.kind in _CANCELLED | _EXPIRED and final.cum_quantity is not None):
         return filled > (final.cum_quantity or ZERO)
     if final.kind not in _CANCELLED | _EXPIRED or final.venue_time is None:
@@ -278,7 +278,7 @@ def _is_late(final: Fact, booked: Sequence[TradeView], filled: Decimal) -> bool:
 
 
 def _broker_order_id(versions: Sequence[OrderVersion], facts: Sequence[Fact]) -> str | None:
-    """The broker's own id for the last version that it gave one."""
+    """The broker's own id of the last version that has one."""
     ids = {fact.client_order_id: fact.broker_order_id for fact in facts if fact.broker_order_id}
     known = (ids.get(version.client_order_id) for version in reversed(versions))
     return next((each for each in known if each), ids.get(None))

@@ -13,7 +13,7 @@ from trading_intents.trading import FrozenStruct, OrderSide
 
 
 class Booking(FrozenStruct, frozen=True):
-    """A trade as a position sees it."""
+    """The part of a trade that changes a position."""
 
     side: OrderSide
     quantity: Decimal
@@ -30,7 +30,7 @@ class NetPosition(FrozenStruct, frozen=True):
     opening_quantity: Decimal = ZERO  # held before our first trade
     opening_price: Decimal | None = None  # None: not known
     opening_cost: Decimal = ZERO  # as far as it is known
-    uncosted_quantity: Decimal = ZERO  # what is left of an opening without a price
+    uncosted_quantity: Decimal = ZERO  # the part that is left of an opening without a price
     quantity: Decimal = ZERO  # negative: short
     open_cost: Decimal = ZERO
     realized_pnl: Decimal = ZERO
@@ -42,7 +42,7 @@ class NetPosition(FrozenStruct, frozen=True):
 
     @property
     def average_cost(self) -> Decimal | None:
-        """Exact fraction rendered to 18 decimals; zero when flat, None while the cost of a part is not known."""
+        """The exact fraction to 18 decimals; zero when flat, None while the cost of a part is not known."""
         if self.uncosted_quantity:
             return None
         return quotient(self.open_cost, self.quantity) if self.quantity else ZERO
@@ -67,7 +67,7 @@ FLAT = NetPosition()
 
 
 def opening(quantity: Decimal, price: Decimal | None) -> NetPosition:
-    """The position before our first trade; the broker's average price is its cost where it tells one."""
+    """The position before the first trade; its cost is the broker's average price where there is one."""
     with exact():
         cost = ZERO if price is None else normalized(quantity * price)
     return NetPosition(
@@ -84,12 +84,12 @@ _COLUMNS = NetPosition.__struct_fields__
 
 
 def position_from_row(row: Mapping[str, Any]) -> NetPosition:
-    """The position in a row that has its fields among others."""
+    """Reads the position from a row that has its fields among others."""
     return NetPosition(*[row[name] for name in _COLUMNS])
 
 
 def position_columns(position: NetPosition) -> dict[str, Any]:
-    """Its fields, for a row."""
+    """The position's fields, for a row."""
     return {name: getattr(position, name) for name in _COLUMNS}
 
 
@@ -98,10 +98,10 @@ def apply_booking(position: NetPosition, booking: Booking) -> NetPosition:
 
 
 def from_trades(bookings: Iterable[Booking], position: NetPosition = FLAT) -> NetPosition:
-    """The whole position again: what a bust or a correction asks for, since averages do not run backwards."""
+    """Computes the position anew, as after a bust or a correction: averages cannot be undone."""
     with exact():
         for booking in bookings:
-            if booking.quantity:  # one that was busted is no trade, and its fee is none
+            if booking.quantity:  # a busted trade does not count, nor does its fee
                 position = _add(position, booking)
     values: list[Any] = [getattr(position, name) for name in _COLUMNS]
     spelled: list[Any] = [normalized(value) if isinstance(value, Decimal) else value for value in values]
@@ -121,7 +121,7 @@ def _add(position: NetPosition, booking: Booking) -> NetPosition:
     realized = sold - bought + open_cost - opening_cost - fees
     day = booking.at.astimezone(UTC).date()
     position_from_row = position.day_pnl if position.day is not None and day <= position.day else ZERO
-    # A trade of an earlier day that comes late is no part of this day's result.
+    # A late trade of an earlier day does not count in this day's result.
     gained = ZERO if position.day is not None and day < position.day else realized - position.realized_pnl
     return replace(
         position,
@@ -139,7 +139,7 @@ def _add(position: NetPosition, booking: Booking) -> NetPosition:
 
 
 def _closed_uncosted(position: NetPosition, signed: Decimal) -> Decimal:
-    """How much a trade closes of what has no cost yet, signed as that is."""
+    """How much a trade closes of the part without a cost, with that part's sign."""
     uncosted = position.uncosted_quantity
     if uncosted == 0 or (uncosted > 0) == (signed > 0):
         return ZERO

@@ -1,4 +1,4 @@
-"""Use cases of orders: read what is true at the brokers."""
+"""Use cases of orders: list and read orders, trades and positions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -34,7 +34,7 @@ class Action(msgspec.Struct, frozen=True):
 
 
 class TradeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A trade as it is kept. `seq` is that of the event that told of it last; 0 until there is one."""
+    """A trade's row. `seq` is that of its last event in the stream; 0 before the first."""
 
     trade_id: UUID
     seq: int = 0
@@ -52,7 +52,7 @@ class TradeRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OrderHistory(FrozenStruct, frozen=True):
-    """All that is kept of one order."""
+    """All rows of one order."""
 
     row: Row
     facts: tuple[Fact, ...]
@@ -112,7 +112,7 @@ _LIST_ORDERS_BY_STATUS = """
 
 
 class OrderConditions(NamedTuple):
-    """What an order must have to be listed; None: anything."""
+    """The conditions of a list of orders; None: any."""
 
     start: datetime | None
     end: datetime | None

@@ -1,1 +1,1 @@
-"""What tests of the platform, and of brokers written for it, may use."""
+"""Fakes and suites for tests of the platform and of broker integrations."""

@@ -1,4 +1,4 @@
-"""The cards: what is done at a venue, and what a broker integration must tell of it. Numbers are never used again."""
+"""The cards: what is done at a venue, and what a broker integration must report. Numbers are never reused."""
 
 from datetime import timedelta
 from decimal import Decimal
@@ -134,7 +134,7 @@ async def keeps_gtc(run: CardRun) -> None:
 
 
 async def refuses(run: CardRun) -> None:
-    """More than any account can pay."""
+    """A quantity that no account can pay."""
     await run.quote("99", "101")
     sent = await run.send(run.ticket(OrderSide.BUY, "100000000000", "100"))
     assert sent.result.outcome in (Outcome.REJECTED, Outcome.ACKED), sent.result
@@ -146,7 +146,8 @@ async def refuses(run: CardRun) -> None:
 
 
 async def never_takes_an_id_twice(run: CardRun) -> None:
-    """Where a venue would, the adapter cannot help it: then this card fails, and the platform's own rule is all."""
+    """If the venue takes an id twice, the adapter cannot prevent it: the card fails, and only the platform's own rule
+    is left."""
     await run.quote("99", "101")
     sent = await run.buy("1", "90")
     again = await run.broker.submit(sent.ticket, deadline())
@@ -156,7 +157,7 @@ async def never_takes_an_id_twice(run: CardRun) -> None:
 
 
 async def refuses_a_used_id_for_ever(run: CardRun) -> None:
-    """Also once its order is over, and over a new link."""
+    """Also for a finished order, and in a new session."""
     await run.quote("99", "100")
     filled = await run.buy("1", "100")
     await run.expect_filled("1", filled)
@@ -182,7 +183,7 @@ async def sends_nothing_stale(run: CardRun) -> None:
 
 
 async def keeps_its_keys(run: CardRun) -> None:
-    """An answer, the stream and a snapshot tell the same thing under the same key."""
+    """An answer, the stream and a snapshot report the same event under the same key."""
     await run.quote("99", "100")
     sent = await run.buy("5")
     streamed = await run.expect([_E.ACCEPTED, _E.FILL], sent)
@@ -214,7 +215,7 @@ async def fills_a_replaced_order(run: CardRun) -> None:
 
 
 async def replaces_to_what_is_filled(run: CardRun) -> None:
-    """FILLED at what is filled, or refused: never more."""
+    """The order is FILLED at what is filled, or the REPLACE refused: never more."""
     await run.quote("99", "100", "4")
     sent = await run.buy("10", "100")
     await run.expect_filled("4", sent)
@@ -251,7 +252,7 @@ async def cancels_what_is_left(run: CardRun) -> None:
 
 
 async def cancels_by_client_id(run: CardRun) -> None:
-    """Its answer may have been lost, and the broker's own id with it."""
+    """The answer to its CREATE may have been lost, and the broker's id with it."""
     await run.quote("99", "101")
     sent = await run.buy("10", "90")
     ended = await run.cancel(sent, with_broker_id=False)

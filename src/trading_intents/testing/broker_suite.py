@@ -30,7 +30,7 @@ from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
 
 CALL_SECONDS = 3.5
 WAIT_SECONDS = 5.0
-# Told by some venues and not by others, about a state that ends by itself.
+# Reported by some venues and not by others, about a state that ends by itself.
 PASSING = frozenset(
     {EventKind.PENDING_CANCEL, EventKind.PENDING_REPLACE, EventKind.STATUS, EventKind.TRIGGERED, EventKind.POSITION}
 )
@@ -39,7 +39,7 @@ PASSING = frozenset(
 class StageFault(StrEnum):
     DROP_ANSWER = "drop_answer"  # the next command is taken, and its answer lost
     LOSE_COMMAND = "lose_command"  # the next command never arrives, and no answer comes
-    BREAK_LINK = "break_link"  # the link breaks after the next command
+    BREAK_LINK = "break_link"  # the connection breaks after the next command
 
 
 class Stage(Protocol):
@@ -57,11 +57,11 @@ class Stage(Protocol):
         ...
 
     async def now(self) -> datetime:
-        """By the venue's clock."""
+        """The venue's clock."""
         ...
 
     async def quote(self, bid: Decimal, ask: Decimal, size: Decimal) -> None:
-        """The market is this from now on, `size` on both sides, and nothing was traded."""
+        """Sets the market from now on, `size` on both sides, without a trade."""
         ...
 
     async def fault(self, fault: StageFault) -> None: ...
@@ -87,7 +87,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A command as it was sent, and what was answered."""
+    """A command that was sent, and its answer."""
 
     ticket: OrderTicket
     result: CommandResult
@@ -95,7 +95,7 @@ class Sent:
 
 @dataclass
 class CardRun:
-    """What a card plays with: an open link, and everything that its stream told."""
+    """The state of a card's run: an open adapter, and all events of its stream."""
 
     stage: Stage
     broker: BrokerAdapter
@@ -173,7 +173,7 @@ class CardRun:
         stop: str | None = None,
         time_in_force: TimeInForce = TimeInForce.DAY,
     ) -> Sent:
-        """Taken, or the card fails."""
+        """Sends a BUY; the card fails unless it is taken."""
         sent = await self.send(self.ticket(OrderSide.BUY, quantity, limit, stop, time_in_force))
         assert sent.result.outcome is Outcome.ACKED, sent.result
         return sent
@@ -197,13 +197,13 @@ class CardRun:
         )
 
     async def found(self, sent: Sent) -> OrderSnapshot:
-        """Looked up, or the card fails."""
+        """Looks the order up; the card fails unless it is found."""
         order = await self.broker.lookup(sent.ticket.client_order_id, sent.result.broker_order_id, deadline())
         assert isinstance(order, OrderSnapshot), order
         return order
 
     def told(self, *sent: Sent) -> list[BrokerEvent]:
-        """What the stream told about these commands' order, each event once, without what passes by itself."""
+        """The stream's events about these commands' order, each once, without the optional ones."""
         clients = {each.ticket.client_order_id for each in sent}
         numbers = {each.result.broker_order_id for each in sent} - {None}
         found = {
@@ -214,7 +214,8 @@ class CardRun:
         return list(found.values())
 
     async def expect(self, kinds: Sequence[EventKind], *sent: Sent) -> list[BrokerEvent]:
-        """Waits until the stream told exactly these about the order, in this order; fills may be several."""
+        """Waits until the stream has reported exactly these about the order, in this order; a fill may come in
+        parts."""
         with suppress(TimeoutError):
             async with asyncio.timeout(WAIT_SECONDS):
                 while _folded(self.told(*sent)) != list(kinds) and not self.has_ended:
@@ -239,7 +240,7 @@ class CardRun:
         return [event for event in self.told(*sent) if event.kind is EventKind.FILL]
 
     async def expect_end(self) -> None:
-        """Waits until the stream has ended or told of a gap."""
+        """Waits until the stream has ended or reported a gap."""
         async with asyncio.timeout(WAIT_SECONDS):
             while not self.has_ended and not self.gaps:
                 self._news.clear()
@@ -259,7 +260,7 @@ def total(fills: Iterable[BrokerEvent]) -> Decimal:
 
 
 def _folded(events: Sequence[BrokerEvent]) -> list[EventKind]:
-    """Kinds, with fills in a row as one."""
+    """The kinds of events, with consecutive fills as one."""
     kinds = [event.kind for event in events]
     return [
         kind for place, kind in enumerate(kinds) if kind is not EventKind.FILL or kinds[:place][-1:] != [EventKind.FILL]

@@ -1,4 +1,4 @@
-"""Stand-ins that a test steers by hand. Nothing here sleeps or reads the machine's clock."""
+"""Fakes that a test controls. Nothing here sleeps or reads the machine's clock."""
 
 import asyncio
 from collections import deque
@@ -36,7 +36,7 @@ START = datetime(2026, 1, 5, 15, 0, tzinfo=UTC)
 
 
 class ManualClock:
-    """Stands still until told to move."""
+    """A clock that moves only when a test moves it."""
 
     def __init__(self, start: datetime = START) -> None:
         self._start = start
@@ -54,15 +54,15 @@ class ManualClock:
 
 
 class Act(StrEnum):
-    """What becomes of one command."""
+    """What the fake venue does with one command."""
 
     ANSWER = "answer"  # taken, and acknowledged
     DROP = "drop"  # taken, and the answer is lost
-    LOSE = "lose"  # never arrives, and nobody knows
+    LOSE = "lose"  # never arrives, without an answer
     FAIL = "fail"  # provably never arrives
     REFUSE = "refuse"
     DUPLICATE = "duplicate"  # taken; the answer is that it is there already
-    HANG = "hang"  # taken, and there is no answer for as long as anybody waits
+    HANG = "hang"  # taken, without an answer for as long as the caller waits
     BREAK = "break"  # taken, and the adapter raises
 
 
@@ -101,9 +101,9 @@ class FakeVenue:
         self.links: list[VenueLink] = []
         self.is_away = False
         self.refuses_login = False
-        self.is_mute = False  # takes commands, tells nothing by its stream
+        self.is_mute = False  # takes commands, and its stream reports nothing
         self.fails_snapshots = False
-        self.hides = False  # look-ups find nothing out
+        self.hides = False  # look-ups have no result
         self.lookups: list[str] = []
         self.answers_lookups = asyncio.Event()  # cleared: they wait
         self.answers_lookups.set()
@@ -158,7 +158,7 @@ class FakeVenue:
             link.received.put_nowait(StreamGap("scripted"))
 
     def take(self, account_id: UUID, command: str, ticket: OrderTicket) -> CommandResult:
-        """What a command that arrives does to the book."""
+        """Applies a command that arrives to the book."""
         if ticket.client_order_id in {used for _, used in self.journal}:
             self.duplicates.append((command, ticket.client_order_id))
             return CommandResult(outcome=Outcome.UNKNOWN, code=DUPLICATE_ID)
@@ -200,7 +200,7 @@ class FakeVenue:
 
 
 class VenueLink:
-    """The broker port over a venue."""
+    """A broker adapter over the fake venue."""
 
     def __init__(self, venue: FakeVenue, account_id: UUID) -> None:
         self._venue, self.account_id = venue, account_id

@@ -1,4 +1,4 @@
-"""The cards about the session itself: that it closes, comes back after a restart, and tells when something was lost."""
+"""The cards about the session itself: it closes, works again after a restart, and reports lost events."""
 
 from datetime import timedelta
 
@@ -39,7 +39,7 @@ async def tells_what_happened_meanwhile(run: CardRun) -> None:
 
 
 async def goes_on_after_a_restart(run: CardRun) -> None:
-    """The venue's keys and ids are not used again, and what was sent before is still known."""
+    """Keys and ids of the venue are not used again, and earlier commands are still known."""
     await run.quote("99", "100")
     first = await run.buy("1", "100")
     before = await run.expect([_E.ACCEPTED, _E.FILL], first)

@@ -1,4 +1,4 @@
-"""The paper broker's session: the port over the venue. Streams what is committed, in order, and runs the market."""
+"""The paper broker's adapter over its venue. Streams committed events in order, and runs the market."""
 
 import asyncio
 import contextlib
@@ -40,18 +40,18 @@ from trading_intents.storage.database import Tx
 from trading_intents.storage.pipeline import StatementRefused
 from trading_intents.trading import Symbol
 
-# A wake-up can be lost: this often a session with working orders looks for posted quotes without one.
+# A wake-up can be lost, so a session with working orders looks for posted quotes this often.
 QUOTES_SECONDS = 1.0
-# This often it looks whether another worker, paused while it held the account, has sent something after all.
+# How often it checks whether another worker, paused while it held the account, has sent a command after all.
 CHECK_SECONDS = 30.0
-LOOK_PAUSE_SECONDS = 0.02  # so that a flood of quotes is worked in bundles
+LOOK_PAUSE_SECONDS = 0.02  # so that many quotes are worked together
 RETRY_SECONDS = 0.5
-MAX_BOOKS_AT_ONCE = 50  # looked at before the others get their turn
+MAX_BOOKS_AT_ONCE = 50  # matched before other sessions get their turn
 DOWN = "the link is down"
 
 
 def shared_venue(context: IntegrationContext) -> PaperVenue:
-    """The one of this process."""
+    """Gives the venue that all sessions of this process share."""
     if "venue" not in context.shared:
         settings = context.settings
         context.shared["venue"] = PaperVenue(
@@ -116,7 +116,7 @@ class PaperBroker:
         return await self._send("CANCEL", ticket, deadline)
 
     async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
-        """By the client order id alone: the journal has every one that ever arrived."""
+        """Looks up by the client order id alone: the journal has every one that ever arrived."""
         try:
             async with (
                 asyncio.timeout(deadline - self._context.clock.monotonic()),
@@ -139,7 +139,7 @@ class PaperBroker:
                 await self._news.wait()
 
     async def snapshot(self, since: datetime) -> AccountSnapshot:
-        """Beside the executions every other event since, so that what ended meanwhile is told too."""
+        """Gives every other event since beside the executions, so that orders that ended meanwhile are included."""
         account_id = self._context.account.id
         try:
             async with self._context.database.transaction(read_only=True, isolation="repeatable read") as tx:
@@ -198,7 +198,7 @@ class PaperBroker:
             request.is_abandoned = True
             if isinstance(error, TimeoutError) and not request.is_taken:
                 return CommandResult(outcome=Outcome.NOT_SENT, message="no time was left")
-            self._check_soon()  # it may rest by now
+            self._check_soon()  # the order may rest now
             reason = error.detail if isinstance(error, OutcomeUnknown) else "no answer in time"
             return CommandResult(outcome=Outcome.UNKNOWN, message=reason)
         except PlatformError as error:
@@ -207,7 +207,7 @@ class PaperBroker:
             return CommandResult(outcome=Outcome.NOT_SENT, message=f"the database refused: {error.code}")
 
     async def _answer(self, reply: VenueReply) -> CommandResult:
-        """As the broker gives it, but for what is scripted to go wrong."""
+        """Gives the venue's answer, changed by scripted faults."""
         if FaultKind.DELAY in reply.faults:
             await asyncio.sleep(reply.faults.delay_millis / 1000)
         if FaultKind.DISCONNECT in reply.faults:
@@ -227,7 +227,7 @@ class PaperBroker:
             (book for symbol, book in self._books.books.items() if symbol in symbols), events[-1].place
         )
         self._news.set()
-        self._wakeup.set()  # what rests may be another now, and with it when to look next
+        self._wakeup.set()  # other orders may rest now, which changes when to match next
 
     def _on_quote(self) -> None:
         if self._books.working():
@@ -244,14 +244,14 @@ class PaperBroker:
         self._news.set()
 
     async def _pause(self, seconds: float) -> None:
-        """Or until the link is down."""
+        """Pauses, or until the session is closed."""
         if seconds > 0:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._down.wait()
 
     async def _take_events(self) -> list[BrokerEvent]:
-        """Those that were committed here, or if others were before them, what the database has."""
+        """Takes events that were committed by this session, or reads them from the database if others came before."""
         await self._pause(self._quiet_until_seconds - self._context.clock.monotonic())
         while self._committed and self._committed[0].place <= self._told:
             self._committed.popleft()
@@ -283,7 +283,7 @@ class PaperBroker:
         return [event for _, event in rows]
 
     async def _run_market(self) -> None:
-        """Until cancelled. A link whose market stands still must not look alive: it ends with it."""
+        """Runs until cancelled. If the market fails, the session ends, so that it does not seem alive."""
         try:
             while not self._down.is_set():
                 await self._wait_for_market()
@@ -308,7 +308,7 @@ class PaperBroker:
         await self._pause(self._looked_seconds + LOOK_PAUSE_SECONDS - clock.monotonic())
 
     async def _look_at_market(self) -> None:
-        """Has the venue work the books that a quote, the walk or the time has come to; the others stay untouched."""
+        """Has the venue match the books that a quote, the walk or the time affects; the others stay untouched."""
         clock = self._context.clock
         now_seconds = clock.monotonic()
         if now_seconds >= self._checked_seconds + CHECK_SECONDS:
@@ -341,7 +341,7 @@ class PaperBroker:
             self._news.set()
 
     async def _find_due(self, now: datetime) -> set[Symbol]:
-        """Symbols in which an order expires or the walk has come to one. Others run meanwhile."""
+        """Finds symbols in which an order expires or the walk has reached one. Other tasks run meanwhile."""
         due, tick = set[Symbol](), tick_number(now)
         for number, book in enumerate(self._books.working()):
             if number % MAX_BOOKS_AT_ONCE == MAX_BOOKS_AT_ONCE - 1:
@@ -361,7 +361,7 @@ class PaperBroker:
         return False
 
     async def _find_quoted(self) -> set[Symbol]:
-        """Symbols for which a quote was posted that could match."""
+        """Finds symbols for which a quote was posted that could match."""
         books = {book.symbol: book for book in self._books.working()}
         seen = {
             symbol: max(book.checked_quote, book.holding.number if book.holding.source is Source.POSTED else 0)

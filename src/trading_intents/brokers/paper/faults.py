@@ -1,4 +1,5 @@
-"""Scripted faults, for accounts of tests: which of them hit a command. The seed decides: a run can be repeated."""
+"""Scripted faults, for test accounts: which of them affect a command. The seed decides, so that a run can be
+repeated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +14,13 @@ from trading_intents.brokers.paper.venue.store import Fault
 
 class FaultKind(StrEnum):
     REJECT = "reject"  # refused without a reason
-    LOSE = "lose"  # never arrives, and the caller is not told
-    DROP_ANSWER = "drop_answer"  # taken, and the caller is not told
+    LOSE = "lose"  # never arrives, without an answer
+    DROP_ANSWER = "drop_answer"  # taken, without an answer
     DUPLICATE = "duplicate"  # its events come twice
     DELAY = "delay"  # its answer and its events come late
     REORDER = "reorder"  # its events come last first
     OVERFILL = "overfill"  # its first fill is twice what it should be
-    DISCONNECT = "disconnect"  # taken, then the link breaks
+    DISCONNECT = "disconnect"  # taken, then the connection breaks
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,8 @@ class ActiveFaults:
 def draw_faults(
     faults: Sequence[Fault], seed: int, account_id: UUID, command: str, arrival: int
 ) -> tuple[ActiveFaults, list[Fault]]:
-    """Those that hit the account's `arrival`th command, each used up by one; and those of them that are to be saved."""
+    """Gives the faults that affect the account's `arrival`th command, each used up by one; and those of them that are
+    to be saved."""
     drawn = [
         fault
         for fault in faults

@@ -18,7 +18,7 @@ from trading_intents.web.routing import Operation, Policy, Route, Tag
 
 
 class NewQuote(msgspec.Struct, forbid_unknown_fields=True):
-    """`last` tells of a trade, which triggers stops; with its size it also fills resting orders it went through."""
+    """`last` is a trade, which triggers stops; with its size it also fills resting orders that it went through."""
 
     bid: Amount
     ask: Amount

@@ -41,7 +41,7 @@ _KILLED = {
 class PaperEvent(FrozenStruct, frozen=True):
     order: int | None
     event: BrokerEvent
-    place: int  # among the account's
+    place: int  # its number in the account
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class OrderBook:
     symbol: Symbol
     account: PaperAccount
     holding: PaperHolding
-    orders: dict[int, PaperOrder]  # those that work, and one that a command names
+    orders: dict[int, PaperOrder]  # working orders, and one that a command names
     quote: Quote | None = None
     overfill: bool = False  # a scripted fault: the next fill is twice what it should be
     events: list[PaperEvent] = field(default_factory=list)
@@ -64,18 +64,18 @@ class OrderBook:
 
     @property
     def levels(self) -> PriceLevels:
-        """Of the orders that work."""
+        """The price levels of working orders."""
         if self._levels is None:
             self._levels = price_levels(o for o in self.orders.values() if o.status is PaperOrderStatus.WORKING)
         return self._levels
 
     def show(self, quote: Quote | None) -> None:
-        """The present quote, for who arrives; who rests has been asked about it already."""
+        """Sets the present quote, for new orders; resting orders have been matched with it already."""
         if quote is not None:
             self._see(quote, trades=False)
 
     def feed(self, quote: Quote) -> None:
-        """An event: every resting order is asked, in order of acceptance."""
+        """Matches every resting order with a market event, in order of acceptance."""
         with exact():
             self._expire(quote.at)
             self._see(quote, trades=True)
@@ -88,7 +88,7 @@ class OrderBook:
             self._expire(now)
 
     def submit(self, client_order_id: str, terms: PaperTerms, at: datetime, refusal: str | None = None) -> PaperOrder:
-        """Given back as accepted or REJECTED; `orders` has what became of it. `refusal` is a scripted one."""
+        """Gives the order as accepted or REJECTED; `orders` has its final state. `refusal` is a scripted one."""
         with exact():
             self._expire(at)
             number = self.account.orders + 1
@@ -153,7 +153,7 @@ class OrderBook:
     def _amended(
         self, order: PaperOrder | None, client_order_id: str, terms: PaperTerms, at: datetime
     ) -> tuple[PaperOrder | None, str | None]:
-        """The next generation, at the end of the queue; or why there is none."""
+        """Gives the replaced order, at the end of the queue; or the reason against it."""
         reason = _unchangeable(order)
         if order is None or reason:
             return None, reason
@@ -219,7 +219,7 @@ class OrderBook:
         terms = order.terms
         limit = terms.limit_price
         if touches(terms, quote):
-            # Who arrives takes what is there; who rests is taken at the price that it asked for.
+            # A new order trades at the price of the market; a resting order at its own limit.
             price = market_price(terms, quote) if arrived or limit is None else limit
             if terms.side is OrderSide.BUY:
                 left = quote.ask_size - self.holding.ask_taken
@@ -233,7 +233,7 @@ class OrderBook:
                 self._trade_left -= size
 
     def _fill(self, order: PaperOrder, size: Decimal, price: Decimal, at: datetime, displayed: bool = True) -> bool:
-        """Whether anything was; what it is not allowed to have ends the order."""
+        """Fills the order; whether anything was filled. An order that the account may not fill ends."""
         whole = order.terms.time_in_force is TimeInForce.FILL_OR_KILL
         allowed, reason = self._allowed(order, size, price)
         if allowed <= 0 or (whole and allowed < order.leaves):
@@ -257,14 +257,14 @@ class OrderBook:
         return True
 
     def _allowed(self, order: PaperOrder, size: Decimal, price: Decimal) -> tuple[Decimal, str | None]:
-        """How much of it the account may trade, and why not more."""
+        """Gives how much of it the account may trade, and why not more."""
         if size <= 0:
             return ZERO, None
         if order.terms.side is OrderSide.SELL:
             held = max(self.holding.position, ZERO)
             return min(size, held), NO_POSITION if order.leaves > held else None
         _, account, holding = self._booked(order, size, price)
-        # Buying a short back lowers risk: it is never refused for want of money.
+        # Buying a short back lowers risk, so it needs no buying power.
         grows = abs(holding.position) > abs(self.holding.position)
         return (ZERO, NO_BUYING_POWER) if grows and account.buying_power < 0 else (size, None)
 
@@ -297,7 +297,7 @@ class OrderBook:
         return booked, account, replace(held, position=after, short_value=short_value)
 
     def _with_reserve(self, order: PaperOrder, at: datetime) -> PaperOrder:
-        """What the account must be able to pay for it: at its limit, else at the price that is there."""
+        """Reserves what the account must be able to pay: at the order's limit, else at the present price."""
         terms, fresh = order.terms, self.quote is not None and self.quote.is_fresh(at)
         stop, limit = terms.stop_price or ZERO, terms.limit_price or ZERO
         seen = market_price(terms, self.quote) if self.quote is not None and fresh else ZERO
@@ -319,7 +319,7 @@ class OrderBook:
         if order.terms.side is OrderSide.SELL:
             promised = sum((other.leaves for other in self._others(order, OrderSide.SELL)), ZERO)
             return NO_POSITION if order.leaves > held - promised else None
-        # What is held is sold as such; a short sale that quietly sold it would be a wrong mark.
+        # Held shares are sold by a SELL; a SELL_SHORT that sold them would be marked wrongly.
         return LONG_POSITION if order.terms.side is OrderSide.SELL_SHORT and held > 0 else None
 
     def _end(

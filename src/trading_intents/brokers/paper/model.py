@@ -1,4 +1,4 @@
-"""The paper broker's values: quotes, orders, and what an account has. Pure: no I/O, no clock, no chance."""
+"""Values of the paper broker: quotes, orders and accounts. Pure: no I/O, no clock, no randomness."""
 
 import hashlib
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from trading_intents.trading import Environment, FrozenStruct, OrderKind, OrderS
 
 QUOTE_LIFE = timedelta(seconds=15)
 GOOD_TILL_CANCEL_DAYS = 90
-# A short sale's proceeds are locked, and as much again is asked for: its value counts twice against the buying power.
+# A short sale's proceeds are locked, and as much again is required: its value counts twice against the buying power.
 SHORT_MARGIN = 2
 _ID_CHARACTERS = 20
 
@@ -40,7 +40,7 @@ PAIR_TICK = Decimal("0.00000001")  # of symbols such as BTC/USD
 
 
 def made_id(*parts: object) -> str:
-    """The same run, the same ids."""
+    """Makes an id that is the same in every repeated run."""
     text = "\x1f".join(map(str, parts))
     return hashlib.blake2b(text.encode(), digest_size=_ID_CHARACTERS // 2).hexdigest()
 
@@ -51,7 +51,7 @@ class Source(StrEnum):
 
 
 class Quote(FrozenStruct, frozen=True, kw_only=True):
-    """One event of a symbol's market; `last` is a trade that it tells of. Numbered by symbol and source."""
+    """One event of a symbol's market; `last` is a trade in it. Numbered by symbol and source."""
 
     source: Source
     number: int
@@ -68,7 +68,7 @@ class Quote(FrozenStruct, frozen=True, kw_only=True):
         return f"{self.source}:{self.number}"
 
     def is_fresh(self, now: datetime) -> bool:
-        """The walk always has a present price; a posted one is believed for a while."""
+        """The walk always has a present price; a posted quote counts for a limited time."""
         return self.source is Source.WALK or now - self.at <= QUOTE_LIFE
 
 
@@ -81,7 +81,7 @@ class PaperOrderStatus(StrEnum):
 
 
 class PaperTerms(FrozenStruct, frozen=True, kw_only=True):
-    """What a submit or a replace asks for."""
+    """The terms of a submit or a replace."""
 
     symbol: Symbol
     side: OrderSide
@@ -148,13 +148,13 @@ class PaperHolding(FrozenStruct, frozen=True, kw_only=True):
 
 
 def day_end(at: datetime) -> datetime:
-    """The market never closes, so a day is UTC's."""
+    """The market never closes, so a day is a UTC day."""
     midnight = at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return midnight + timedelta(days=1)
 
 
 def expiry(time_in_force: TimeInForce, at: datetime) -> datetime:
-    """An IOC or FOK that waits for its trigger does so for the day."""
+    """An IOC or FOK order that waits for its trigger lasts for the day."""
     if time_in_force is TimeInForce.GOOD_TILL_CANCEL:
         return at + timedelta(days=GOOD_TILL_CANCEL_DAYS)
     return day_end(at)

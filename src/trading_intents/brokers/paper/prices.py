@@ -14,7 +14,7 @@ HALF_SPREAD_CENTS = 1
 # Between 50 and 500 USD: the walk strays from it by half a block at most, which is 20.48.
 LOWEST_CENTS, CENTS_RANGE = 5_000, 45_000
 LOT, MAX_LOTS = 100, 10
-# Out and back: a block's second half takes the steps of its first one back, so every block begins where it should.
+# A block's second half reverses the steps of its first, so that every block begins at its base.
 HALF_BLOCK = 2_048
 _ALL = (1 << HALF_BLOCK) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -26,7 +26,7 @@ def tick_number(at: datetime) -> int:
 
 
 def walk_middle_cents(seed: int, symbol: Symbol, tick: int) -> int:
-    """Moves by one cent a tick."""
+    """Gives the walk's middle price, which moves by one cent a tick."""
     return _number(seed, symbol, "base") % CENTS_RANGE + LOWEST_CENTS + _level(seed, symbol, tick)
 
 

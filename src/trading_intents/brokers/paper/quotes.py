@@ -17,12 +17,12 @@ from trading_intents.storage.signals import Signals
 from trading_intents.trading import Symbol
 
 MAX_SYMBOLS_PER_ORGANIZATION = 10_000
-# A link that was away longer than this many quotes of a symbol misses the ones before.
+# A session that was closed for more quotes of a symbol than this misses the earlier ones.
 QUOTES_KEPT = 1_000
 
 
 def channel(organization_id: OrganizationId) -> str:
-    """Whom a posted quote wakes: the links of this organization's accounts."""
+    """The channel of an organization's quotes, which wakes the sessions of its accounts."""
     return f"paper_quotes_{organization_id.hex}"
 
 

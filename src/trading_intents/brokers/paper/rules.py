@@ -1,4 +1,4 @@
-"""The rules that need no book: what is wrong with an order by itself (P11), and what a quote means to it (P3 to P7)."""
+"""Rules that need no book: flaws of an order by itself (P11), and what a quote means to it (P3 to P7)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ BAD_STEP, BAD_TICK = "quantity_off_step", "price_off_tick"
 
 
 def find_flaw(terms: PaperTerms) -> str | None:
-    """The first reason to refuse, or None."""
+    """Gives the first reason to refuse the order, or None."""
     if parse_symbol(terms.symbol) != terms.symbol:
         return BAD_SYMBOL
     if terms.time_in_force not in CAPABILITIES.times_in_force.get(terms.kind, ()):
@@ -45,7 +45,7 @@ def market_price(terms: PaperTerms, quote: Quote) -> Decimal:
 
 
 def touches(terms: PaperTerms, quote: Quote) -> bool:
-    """Whether the quote's other side is at the limit or better; any is, for an order without one."""
+    """Whether the quote's other side is at the limit or better; always, for an order without a limit."""
     limit = terms.limit_price
     if limit is None:
         return True
@@ -53,7 +53,7 @@ def touches(terms: PaperTerms, quote: Quote) -> bool:
 
 
 def is_traded_through(terms: PaperTerms, quote: Quote) -> bool:
-    """A trade beyond the limit. One at the limit went to those who were there before."""
+    """Whether a trade went beyond the limit. A trade at the limit went to earlier orders."""
     if terms.limit_price is None or quote.last is None:
         return False
     return quote.last < terms.limit_price if terms.side is OrderSide.BUY else quote.last > terms.limit_price
@@ -71,7 +71,7 @@ class PriceLevels:
     when the first of them expires."""
 
     expires_at: datetime | None
-    any_price: bool  # one without a limit rests: every quote could
+    any_price: bool  # an order without a limit rests, which every quote could match
     buy_limit: Decimal | None
     sell_limit: Decimal | None
     buy_stop: Decimal | None
@@ -91,7 +91,7 @@ class PriceLevels:
         )
 
     def cents_away(self, middle_cents: int) -> int:
-        """How far the walk, at this middle, must move at least before an order could match; 0: it could now."""
+        """How far the walk must move from this middle before an order could match; 0: it could now."""
         if self.any_price:
             return 0
         bid, ask = (middle_cents - HALF_SPREAD_CENTS) * CENT, (middle_cents + HALF_SPREAD_CENTS) * CENT

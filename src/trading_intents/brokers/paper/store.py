@@ -1,4 +1,4 @@
-"""The paper broker's rows, and what a session reads of them by itself. Never asks another's table."""
+"""Statements of the paper broker's tables that a session runs. Never reads another feature's table."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
@@ -126,7 +126,8 @@ def quote_of(row: Row) -> Quote:
 
 
 def find_targets(targets: Sequence[CommandTarget]) -> Statement:
-    """The orders that are meant, each with all of its events so far. By the client order id, where there is one."""
+    """Finds the orders that commands name, each with all of its events so far; by the client order id, where there is
+    one."""
     return Statement(
         """
         SELECT json_build_object('asked', asked, 'order', o, 'events', (
@@ -153,7 +154,7 @@ def find_targets(targets: Sequence[CommandTarget]) -> Statement:
 
 
 async def find_order(tx: Tx, account_id: UUID, client_order_id: str) -> tuple[PaperOrder, list[BrokerEvent]] | None:
-    """The order that a command with this id made or meant, and all that happened to it."""
+    """Finds the order that a command with this id made or named, and all its events."""
     statement = find_targets([CommandTarget(account_id, client_order_id, None)])
     texts = [text for (text,) in map(tuple, await tx.fetch(statement.sql, *statement.arguments))]
     found = [msgspec.json.decode(text, type=TargetRow) for text in texts]
@@ -177,7 +178,7 @@ async def read_now(tx: Tx) -> datetime:
 
 
 async def list_open(tx: Tx, account_id: UUID) -> list[tuple[PaperOrder, list[BrokerEvent]]]:
-    """Every order that works, with its events."""
+    """Lists working orders with their events."""
     rows = await tx.fetch(
         """
         SELECT json_build_object('order', o, 'events', (
@@ -225,7 +226,7 @@ async def find_first_event(tx: Tx, account_id: UUID, since: datetime) -> int | N
 
 
 async def list_new_quotes(tx: Tx, organization_id: UUID, seen: Mapping[Symbol, int]) -> dict[Symbol, list[Quote]]:
-    """Of these symbols, those that were posted after the `seen` ones."""
+    """Lists quotes of these symbols that were posted after the `seen` ones."""
     rows = await tx.fetch(
         """
         SELECT q.*
@@ -285,7 +286,7 @@ async def list_last_quotes(tx: Tx, organization_id: UUID, page: PageRequest) -> 
 
 
 async def next_quote_number(tx: Tx, organization_id: UUID, symbol: Symbol) -> int:
-    """Counts the symbol's quotes; its row stays locked."""
+    """Gives the symbol's next quote number; its row stays locked."""
     number: int = await tx.fetchval(
         """
         INSERT INTO paper_symbols AS s (organization_id, symbol, number) VALUES ($1, $2, 1)

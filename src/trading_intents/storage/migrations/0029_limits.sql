@@ -1,5 +1,5 @@
 -- Limits of organizations, accounts and symbols, and the state by which orders are judged, of accounts that need it.
--- squawk-ignore-file require-lock-timeout, require-statement-timeout
+-- squawk-ignore-file require-lock-timeout, require-statement-timeout, require-concurrent-index-creation
 -- `owner_id` is the organization or the account, `symbol` empty but for a symbol's limits. `rules` is read as one value.
 CREATE TABLE trading_limits (
     owner_id uuid NOT NULL,

@@ -31,7 +31,7 @@ from trading_intents.clock import Clock, Pacer
 from trading_intents.storage.grouped import GroupCommit, GroupTransactions, PipelinedTransaction
 from trading_intents.storage.pipeline import Reply as DatabaseReply
 
-# How far back a session that was away looks for what the walk did meanwhile: five minutes.
+# How far back a session that was closed follows the walk: five minutes.
 MAX_TICKS_BACK = 1_200
 TOO_OLD, LOST, SCRIPTED = "too_old_to_send", "the link was lost", "scripted_refusal"
 TOO_MANY_ORDERS = "too_many_working_orders"
@@ -40,7 +40,7 @@ LOCKED = "the account is held elsewhere"
 
 @dataclass(slots=True)
 class _VenueBatch:
-    """What was read for the requests of one transaction, and what they made of it."""
+    """The rows that were read for the requests of one transaction, and their changes."""
 
     now: datetime
     faults: dict[UUID, list[Fault]]
@@ -51,11 +51,11 @@ class _VenueBatch:
 
 
 class _TwoSessions(Exception):
-    """Of one account are in a batch: what one does the other does not know."""
+    """A batch has requests of two sessions of one account, which do not know each other's changes."""
 
 
 class PaperVenue:
-    """One for all sessions of a process."""
+    """The venue, shared by all sessions of a process."""
 
     def __init__(
         self, transactions: GroupTransactions, seed: int, cash: Decimal, max_working_orders: int, clock: Clock
@@ -65,14 +65,14 @@ class PaperVenue:
         self._group: GroupCommit[VenueRequest, VenueReply] = GroupCommit(self._work)
 
     async def open(self, books: AccountBooks) -> None:
-        """Reads what the database has, and works what the market brought since."""
+        """Reads the account's state, and applies what happened in the market since."""
         books.clear()
         async with self._transactions.transaction() as tx:
             await tx.commit([store.insert_account(books.account_id, books.organization_id, self._cash)])
         await self._group.put(VenueRequest(books))
 
     async def take(self, request: VenueRequest) -> VenueReply:
-        """With all that wait by its turn. Unavailable: nothing happened. OutcomeUnknown: perhaps."""
+        """Runs the request in a batch with others. Unavailable: nothing happened. OutcomeUnknown: it may have."""
         return await self._group.put(request)
 
     def next_match_tick(self, book: OrderBook, after: int, until: int) -> int | None:
@@ -94,7 +94,7 @@ class PaperVenue:
                 replies, events = await self._run(tx, requests)
         except BaseException:
             for request in requests:
-                request.books.clear()  # what became of it is not known here
+                request.books.clear()  # the outcome is not known here
             raise
         for account_id, books in {request.books.account_id: request.books for request in requests}.items():
             if told := events.get(account_id):
@@ -174,7 +174,7 @@ class PaperVenue:
         totals: dict[UUID, PaperAccount],
         asked: set[BookKey],
     ) -> dict[BookKey, list[Quote]]:
-        """What is in memory of these accounts is not what the database has: everything that works is read again."""
+        """Reads all working orders of accounts whose books in memory are outdated."""
         ids = {each.account_id for each in stale}
         (working,) = await tx.run([store.list_working(ids)])
         orders = store.parse_orders(working)
@@ -219,7 +219,7 @@ class PaperVenue:
         )
 
     def _apply(self, request: VenueRequest, batch: _VenueBatch, quotes: Mapping[BookKey, list[Quote]]) -> VenueReply:
-        """What the market brought to the books concerned, then the command."""
+        """Applies market events to the books concerned, then the command."""
         books = request.books
         books.worked_at = batch.now
         concerned = [books.books[place.symbol] for place in sorted(request.places)] or books.working()
@@ -276,7 +276,7 @@ class PaperVenue:
     def _execute(
         self, request: VenueRequest, ticket: OrderTicket, batch: _VenueBatch, faults: ActiveFaults
     ) -> tuple[CommandResult, int | None]:
-        """What the command does, and the number of the order that it made or meant."""
+        """Executes the command; gives its events and the number of the order that it made or named."""
         books, now = request.books, batch.now
         if ticket.not_after is not None and self._clock.monotonic() > ticket.not_after:
             return CommandResult(outcome=Outcome.NOT_SENT, code=TOO_OLD), None
@@ -300,7 +300,7 @@ class PaperVenue:
                 reason = book.cancel(order, client_id, now, refusal)
         books.totals = book.account
         number = order.number if order else None
-        # All of what the order did: some of it may still be on its way through the stream.
+        # All events of the order: some of them may not have been streamed yet.
         updates = (*before, *(each.event for each in book.events if each.order == number))
         result = CommandResult(
             outcome=Outcome.REJECTED if reason else Outcome.ACKED,
@@ -328,7 +328,7 @@ class PaperVenue:
 
 
 def _seen(book: OrderBook | None) -> int | None:
-    """The number of the posted quote after which the book's orders want all; None: the present one is enough."""
+    """The number of the posted quote after which the book's orders need all quotes; None: the present one is enough."""
     if book is None or not book.orders:
         return None
     return book.holding.number if book.holding.source is Source.POSTED else 0

@@ -1,4 +1,4 @@
-"""What sessions ask of the paper venue, what it answers, and an account's books as they are kept in memory."""
+"""Requests of sessions to the paper venue, its replies, and an account's books as they are kept in memory."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,14 +33,14 @@ class AccountBooks:
     totals: PaperAccount | None = None
     worked_at: datetime | None = None  # by the database's clock
     books: dict[Symbol, OrderBook] = field(default_factory=dict)
-    is_closed: bool = False  # its session has ended: nothing more is taken
+    is_closed: bool = False  # its session has ended, so nothing more is taken
 
     def clear(self) -> None:
         self.totals = None
         self.books.clear()
 
     def trim(self) -> None:
-        """Finished orders leave the books, and books without an order make room for others."""
+        """Removes finished orders from the books, and books without an order when there are too many."""
         idle = []
         for symbol, book in self.books.items():
             book.orders = {n: o for n, o in book.orders.items() if o.status is PaperOrderStatus.WORKING}
@@ -64,7 +64,7 @@ class VenueRequest:
     command: str = ""
     ticket: OrderTicket | None = None
     symbols: frozenset[Symbol] = frozenset()  # to be brought up to now, beside those of the ticket
-    is_abandoned: bool = False  # nobody waits for it any more: it is not taken
+    is_abandoned: bool = False  # its caller was cancelled before it was taken
     is_taken: bool = False
 
     @property

@@ -1,4 +1,4 @@
-"""What the venue reads and writes for a batch: one function a statement. Rows travel as JSON in both directions."""
+"""Statements of the venue's batches, one a function. Rows are passed as JSON in both directions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -34,7 +34,7 @@ class BookKey(NamedTuple):
 
 
 class Fault(msgspec.Struct):
-    """Something that is scripted to go wrong."""
+    """A scripted fault."""
 
     account_id: UUID
     kind: str
@@ -51,7 +51,7 @@ class Arrival(msgspec.Struct):
     seq: int
     command: str
     client_order_id: str
-    number: int | None  # of the order that it made or meant
+    number: int | None  # of the order that it made or named
     duplicate: bool
     ticket: str
     at: datetime
@@ -68,7 +68,7 @@ def insert_account(account_id: UUID, organization_id: UUID, cash: Decimal) -> St
 
 
 def lock_accounts(account_ids: Iterable[UUID]) -> Statement:
-    """By id. An account that another transaction holds is left out."""
+    """Locks accounts by id. An account that another transaction holds is left out."""
     return Statement(
         """
         SELECT to_json(a) FROM (
@@ -99,7 +99,7 @@ def parse_accounts(reply: Reply) -> dict[UUID, PaperAccount]:
 
 
 def read_clock() -> Statement:
-    """In a statement of its own, so that it is read once the accounts are held."""
+    """Reads the clock in a statement of its own, so that it is read after the accounts are locked."""
     return Statement("SELECT clock_timestamp()")
 
 
@@ -132,7 +132,7 @@ def save_faults(faults: Sequence[Fault]) -> Statement:
 
 
 def find_commands(ids: Sequence[tuple[UUID, str]]) -> Statement:
-    """Those of the ids that were used, each with the order that the command made or meant."""
+    """Finds ids that were used before, each with the order that its command made or named."""
     return Statement(
         """
         SELECT j.account_id, j.client_order_id, j.number
@@ -211,7 +211,7 @@ def parse_holdings(reply: Reply) -> dict[BookKey, PaperHolding]:
 
 
 def list_quotes(organization_ids: Mapping[BookKey, UUID], seen: Mapping[BookKey, int | None]) -> Statement:
-    """Of each place's symbol, where its organization posts quotes: the present one, and all after the `seen` ones."""
+    """Lists, of each symbol for which the organization posts quotes, the present one and all after the `seen` ones."""
     return Statement(
         """
         SELECT json_build_object('account_id', asked.account_id, 'quote', q)
@@ -262,7 +262,7 @@ class _QuoteRow(msgspec.Struct):
 
 
 def parse_quotes(reply: Reply) -> dict[BookKey, list[Quote]]:
-    """By number; of a symbol that the organization never posted a quote for, none."""
+    """Gives quotes by number; none for a symbol without posted quotes."""
     found: dict[BookKey, list[Quote]] = {}
     for row in _decoded(reply, _QuoteRow):
         place = BookKey(row.account_id, Symbol(row.quote.symbol))
@@ -359,7 +359,7 @@ def add_events(events: Sequence[tuple[UUID, PaperEvent]]) -> Statement:
 
 @lru_cache
 def _columns(kind: type[msgspec.Struct]) -> str:
-    """Named one by one: a newer version may have added some."""
+    """Columns are named one by one, because a newer version may have added some."""
     return ", ".join(kind.__struct_fields__)
 
 
