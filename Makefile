@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 PIN := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 LOCK := $(PIN) --extra build
 
-.PHONY: help run test check bench chaos proto client lock clean
+.PHONY: help run test check bench chaos proto sdk dist client lock clean
 
 help: ## list these commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,15 @@ chaos: $(VENV)/dev.stamp ## run the long fault tests, CHAOS_SEED=2 for another c
 
 proto: $(VENV)/dev.stamp ## generate the gRPC code from proto/
 	@$(BIN)/python -m grpc_tools.protoc -Itrading_intents/stream=proto --python_out=src --pyi_out=src --grpc_python_out=src trading_intents/stream/trading.proto
+	@$(BIN)/python -m grpc_tools.protoc -Itrading_intents/stream=proto --include_imports --descriptor_set_out=sdk/src/trading_intents_client/stream/trading.desc trading_intents/stream/trading.proto
+
+sdk: $(VENV)/dev.stamp ## generate the blocking client from the asynchronous one
+	@$(BIN)/python sdk/generate_blocking.py
+
+dist: $(VENV)/run.stamp ## build wheels and sdists of the server and the client, in dist/
+	@$(BIN)/python -m flit_core.wheel --outdir dist .
+	@$(BIN)/python -m flit_core.wheel --outdir dist sdk
+	@$(BIN)/python -c 'import os; from flit_core.buildapi import build_sdist as build; print(build("dist")); os.chdir("sdk"); print(build("../dist"))'
 
 client: $(VENV)/client.stamp ## install openapi-python-client, with which a test generates a client
 
@@ -52,8 +61,8 @@ lock: ## pin the dependencies again (needs uv)
 	echo openapi-python-client | $(PIN) - -o requirements-client.lock
 
 clean: ## remove the environment and caches; data stay
-	find src tests bench -name __pycache__ -prune -exec rm -rf {} +
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src sdk tests bench -name __pycache__ -prune -exec rm -rf {} +
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Which interpreter the environment is of. It is looked at every time, and written when the environment is made anew.
 $(VENV)/interpreter: FORCE
@@ -67,10 +76,10 @@ $(VENV)/interpreter: FORCE
 
 FORCE:
 
-$(VENV)/run.stamp: requirements.lock pyproject.toml $(VENV)/interpreter
+$(VENV)/run.stamp: requirements.lock pyproject.toml sdk/pyproject.toml $(VENV)/interpreter
 	@echo "installing (once, and when the lock changes) ..."
 	@$(PIP) install --require-hashes -r requirements.lock
-	@$(PIP) install --no-deps --no-build-isolation -e .
+	@$(PIP) install --no-deps --no-build-isolation -e sdk -e .
 	@touch $@
 
 $(VENV)/dev.stamp: requirements-dev.lock $(VENV)/run.stamp

@@ -1,0 +1,260 @@
+"""An account: its orders, trades, positions, money, events, credentials and controls."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from trading_intents_client.asynchronous.controls import AsyncAccountControls
+from trading_intents_client.asynchronous.orders import AsyncOrder, AsyncPlacedOrder
+from trading_intents_client.asynchronous.pages import AsyncPages
+from trading_intents_client.asynchronous.requests import (
+    Amount,
+    Command,
+    create_command,
+    given_fields,
+    if_match,
+    make_key,
+    query,
+    segment,
+)
+from trading_intents_client.stream.following import AsyncEventStream
+from trading_intents_client.types.accounts import Credential, TradingAccount
+from trading_intents_client.types.enums import OrderSide, OrderState, RouteStrategy, SortOrder, TimeInForce, TimeWindow
+from trading_intents_client.types.trading import Action, Balances, CancelledAll, Position, Stats, Submitted, Trade
+
+if TYPE_CHECKING:
+    from trading_intents_client.asynchronous.client import AsyncTradingClient
+
+
+class AsyncAccount:
+    """One trading account, by its id. Making it asks the platform nothing."""
+
+    def __init__(self, client: "AsyncTradingClient", account_id: str) -> None:
+        self._client, self._transport, self._id = client, client._transport, account_id
+        self._path = f"/v1/accounts/{segment(account_id)}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._id!r})"
+
+    @property
+    def id(self) -> str:
+        """The account's id."""
+        return self._id
+
+    @property
+    def controls(self) -> AsyncAccountControls:
+        """The account's switch, limits and halt, and the controls of its symbols."""
+        return AsyncAccountControls(self._transport, self._id)
+
+    async def get(self) -> TradingAccount:
+        """Reads the account: its name, broker, connection and so on."""
+        return await self._transport.call("GET", self._path, TradingAccount)
+
+    async def update(
+        self,
+        *,
+        name: str | None = None,
+        external_account_id: str | None = None,
+        disabled: bool | None = None,
+        version: int | None = None,
+    ) -> TradingAccount:
+        """Changes the account; what is not given stays. With `version` only if it is still that one."""
+        body = given_fields(name=name, external_account_id=external_account_id, disabled=disabled)
+        return await self._transport.call("PATCH", self._path, TradingAccount, body=body, headers=if_match(version))
+
+    async def close(self, *, version: int | None = None) -> None:
+        """Closes the account for good. It stays readable."""
+        await self._transport.send("DELETE", self._path, headers=if_match(version))
+
+    async def buy(
+        self,
+        symbol: str,
+        quantity: Amount,
+        *,
+        limit: Amount | None = None,
+        stop: Amount | None = None,
+        time_in_force: TimeInForce | str | None = None,
+        route: RouteStrategy | str | None = None,
+        client_reference_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> AsyncPlacedOrder:
+        """Buys: at the market, or with `limit` and `stop` prices. Placed once, however often it is asked for."""
+        command = create_command(
+            symbol, OrderSide.BUY, quantity, limit=limit, stop=stop, time_in_force=time_in_force, route=route
+        )
+        return await self.submit(command, client_reference_id=client_reference_id, idempotency_key=idempotency_key)
+
+    async def sell(
+        self,
+        symbol: str,
+        quantity: Amount,
+        *,
+        limit: Amount | None = None,
+        stop: Amount | None = None,
+        time_in_force: TimeInForce | str | None = None,
+        route: RouteStrategy | str | None = None,
+        client_reference_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> AsyncPlacedOrder:
+        """Sells what the account holds: at the market, or with `limit` and `stop` prices."""
+        command = create_command(
+            symbol, OrderSide.SELL, quantity, limit=limit, stop=stop, time_in_force=time_in_force, route=route
+        )
+        return await self.submit(command, client_reference_id=client_reference_id, idempotency_key=idempotency_key)
+
+    async def short(
+        self,
+        symbol: str,
+        quantity: Amount,
+        *,
+        limit: Amount | None = None,
+        stop: Amount | None = None,
+        time_in_force: TimeInForce | str | None = None,
+        route: RouteStrategy | str | None = None,
+        client_reference_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> AsyncPlacedOrder:
+        """Sells short: at the market, or with `limit` and `stop` prices."""
+        command = create_command(
+            symbol, OrderSide.SELL_SHORT, quantity, limit=limit, stop=stop, time_in_force=time_in_force, route=route
+        )
+        return await self.submit(command, client_reference_id=client_reference_id, idempotency_key=idempotency_key)
+
+    async def submit(
+        self, command: Command, *, client_reference_id: str | None = None, idempotency_key: str | None = None
+    ) -> AsyncPlacedOrder:
+        """Submits a command that `create_command`, `replace_command` or `cancel_command` made.
+
+        Without an `idempotency_key` one is made; it is kept over all retries, and errors carry it.
+        """
+        body = {"command": command} | given_fields(client_reference_id=client_reference_id)
+        return await self._submit("/intents", body, idempotency_key)
+
+    async def close_position(self, symbol: str, *, idempotency_key: str | None = None) -> AsyncPlacedOrder:
+        """Closes the position by a market order for what open orders do not close already."""
+        return await self._submit(f"/positions/{segment(symbol)}/close", {}, idempotency_key)
+
+    async def _submit(self, path: str, body: Mapping[str, object], key: str | None) -> AsyncPlacedOrder:
+        key = key or make_key()
+        told, is_replayed = await self._transport.submit(self._path + path, Submitted, body, key)
+        placed = AsyncPlacedOrder(intent_id=told.intent_id, seq=told.seq, idempotency_key=key, is_replayed=is_replayed)
+        return placed._bound(self)
+
+    async def cancel_all(self, symbol: str | None = None) -> CancelledAll:
+        """Asks for up to 500 open orders to be cancelled, of one symbol or of all. Safe to repeat."""
+        body = given_fields(symbol=symbol)
+        return await self._transport.call("POST", f"{self._path}/intents/cancel-all", CancelledAll, body=body)
+
+    async def order(self, order_id: str) -> AsyncOrder:
+        """Reads an order, by its id or its intent's, which are the same."""
+        found = await self._transport.call("GET", f"{self._path}/orders/{segment(order_id)}", AsyncOrder)
+        return found._bound(self)
+
+    def orders(
+        self,
+        *,
+        status: str | Iterable[str] | None = None,
+        state: OrderState | str | None = None,
+        symbol: str | None = None,
+        intent_id: str | None = None,
+        client_reference_id: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        order: SortOrder | str | None = None,
+    ) -> AsyncPages[AsyncOrder]:
+        """The account's orders, oldest first unless `order` is `desc`."""
+        params = query(
+            status=status,
+            state=state,
+            symbol=symbol,
+            intent_id=intent_id,
+            client_reference_id=client_reference_id,
+            created_after=created_after,
+            created_before=created_before,
+            order=order,
+        )
+        bind = lambda found: found._bound(self)  # noqa: E731  # a name for what each order is given
+        return AsyncPages(self._transport, f"{self._path}/orders", AsyncOrder, params, bind)
+
+    def trades(
+        self,
+        *,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        order: SortOrder | str | None = None,
+    ) -> AsyncPages[Trade]:
+        """The account's executions, in the order in which they were recorded."""
+        params = query(created_after=created_after, created_before=created_before, order=order)
+        return AsyncPages(self._transport, f"{self._path}/trades", Trade, params)
+
+    def positions(self, *, order: SortOrder | str | None = None) -> AsyncPages[Position]:
+        """Everything that the account ever held or traded, by symbol."""
+        return AsyncPages(self._transport, f"{self._path}/positions", Position, query(order=order))
+
+    async def balances(self) -> Balances:
+        """The account's money, as its broker last told it."""
+        return await self._transport.call("GET", f"{self._path}/balances", Balances)
+
+    def intents(
+        self,
+        *,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        order: SortOrder | str | None = None,
+    ) -> AsyncPages[Action]:
+        """The account's log: every command that was ever accepted."""
+        params = query(created_after=created_after, created_before=created_before, order=order)
+        return AsyncPages(self._transport, f"{self._path}/intents", Action, params)
+
+    async def intent(self, intent_id: str) -> Action:
+        """The latest action of an intent."""
+        return await self._transport.call("GET", f"{self._path}/intents/{segment(intent_id)}", Action)
+
+    def actions(self, intent_id: str, *, order: SortOrder | str | None = None) -> AsyncPages[Action]:
+        """All actions of an intent."""
+        path = f"{self._path}/intents/{segment(intent_id)}/actions"
+        return AsyncPages(self._transport, path, Action, query(order=order))
+
+    async def stats(self, time_window: TimeWindow | str = TimeWindow.LAST_DAY) -> Stats:
+        """Counts of what the account did in a window."""
+        params = query(time_window=time_window)
+        return await self._transport.call("GET", f"{self._path}/intents/stats", Stats, params=params)
+
+    def events(
+        self, *, after: str | None = None, kinds: Iterable[str] | None = None, over: str = "http"
+    ) -> AsyncEventStream:
+        """What happens to the account, as it happens; after a break it goes on where it was.
+
+        `after` is the cursor of the last event that was seen; `over="grpc"` needs the extra `grpc`.
+        """
+        return self._client._events(self, after, kinds, over)
+
+    def credentials(self, *, order: SortOrder | str | None = None) -> AsyncPages[Credential]:
+        """The account's stored credential: one or none, without its secrets."""
+        return AsyncPages(self._transport, f"{self._path}/credentials", Credential, query(order=order))
+
+    async def create_credential(self, secrets: Mapping[str, str], *, label: str | None = None) -> Credential:
+        """Stores what the broker's `credential_fields` list."""
+        body = {"secrets": dict(secrets)} | given_fields(label=label)
+        return await self._transport.call("POST", f"{self._path}/credentials", Credential, body=body)
+
+    async def update_credential(
+        self,
+        credential_id: str,
+        *,
+        secrets: Mapping[str, str] | None = None,
+        label: str | None = None,
+        version: int | None = None,
+    ) -> Credential:
+        """Rotates the secrets (all of them) or changes the label."""
+        path = f"{self._path}/credentials/{segment(credential_id)}"
+        body = given_fields(secrets=dict(secrets) if secrets else None, label=label)
+        return await self._transport.call("PATCH", path, Credential, body=body, headers=if_match(version))
+
+    async def delete_credential(self, credential_id: str, *, version: int | None = None) -> None:
+        """Removes the credential, and its secrets from the vault."""
+        path = f"{self._path}/credentials/{segment(credential_id)}"
+        await self._transport.send("DELETE", path, headers=if_match(version))
+
+    async def _wait_for(self, intent_id: str, statuses: frozenset[str], seconds: float) -> AsyncOrder:
+        return await self._client._waits(self).wait(intent_id, statuses, seconds)

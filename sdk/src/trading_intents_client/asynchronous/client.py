@@ -1,0 +1,133 @@
+"""The client for asyncio: where the platform is, who calls, and the way to accounts, market and organization."""
+
+import os
+from collections.abc import Iterable
+from typing import Self
+
+import httpx
+
+from trading_intents_client.asynchronous.account import AsyncAccount
+from trading_intents_client.asynchronous.market import AsyncMarket
+from trading_intents_client.asynchronous.orders import AsyncOrder
+from trading_intents_client.asynchronous.organization import AsyncOrganization
+from trading_intents_client.asynchronous.pages import AsyncPages
+from trading_intents_client.asynchronous.platform import AsyncPlatform
+from trading_intents_client.asynchronous.requests import given_fields, query
+from trading_intents_client.errors import NotFound
+from trading_intents_client.stream.events import GapEvent
+from trading_intents_client.stream.following import AsyncEventStream
+from trading_intents_client.stream.sources import event_source
+from trading_intents_client.stream.waiting import OrderWaits
+from trading_intents_client.transport.credentials import Credentials, find_endpoint
+from trading_intents_client.transport.http import CONNECT_SECONDS, MAX_RETRIES, READ_SECONDS, Options, Transport
+from trading_intents_client.types.accounts import TradingAccount
+from trading_intents_client.types.enums import Environment, OrderState, SortOrder
+
+
+class AsyncTradingClient:
+    """A client of the Trading Intents Platform, for asyncio.
+
+    The URL and the credential are taken from the arguments, else from TRADING_INTENTS_URL and
+    TRADING_INTENTS_API_KEY, else from the demo of a `make run` in the current folder.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        api_key: str | None = None,
+        credentials: Credentials | None = None,
+        organization_id: str | None = None,
+        connect_seconds: float = CONNECT_SECONDS,
+        read_seconds: float = READ_SECONDS,
+        max_retries: int = MAX_RETRIES,
+        grpc_target: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        options = Options(connect_seconds, read_seconds, max_retries, organization_id, transport)
+        self._transport = Transport(find_endpoint(url, api_key, credentials, os.environ), options)
+        self._grpc_target = grpc_target
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._transport.url!r})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        await self._transport.aclose()
+
+    @property
+    def url(self) -> str:
+        """Where the platform is."""
+        return self._transport.url
+
+    @property
+    def organization(self) -> AsyncOrganization:
+        """The organization's switch, limits, halt and API keys."""
+        return AsyncOrganization(self._transport)
+
+    @property
+    def market(self) -> AsyncMarket:
+        """Quotes and reference prices."""
+        return AsyncMarket(self._transport)
+
+    @property
+    def platform(self) -> AsyncPlatform:
+        """Health, metrics, brokers and descriptions."""
+        return AsyncPlatform(self._transport)
+
+    def account(self, account_id: str) -> AsyncAccount:
+        """An account by its id. This asks the platform nothing."""
+        return AsyncAccount(self, account_id)
+
+    async def find_account(self, name: str | None = None) -> AsyncAccount:
+        """The open account with this name or id; without one the only account that there is."""
+        found = [a async for a in self.accounts() if a.closed_at is None and name in (None, a.name, a.id)]
+        if len(found) == 1:
+            return self.account(found[0].id)
+        if not found:
+            raise NotFound(f"there is no open account {name}" if name else "there is no open account")
+        names = ", ".join(f"{account.name} ({account.id})" for account in found)
+        raise NotFound(f"{len(found)} accounts fit, name one: {names}")
+
+    def accounts(self, *, order: SortOrder | str | None = None) -> AsyncPages[TradingAccount]:
+        """The organization's accounts, closed ones too. An API key sees those of its environment."""
+        return AsyncPages(self._transport, "/v1/accounts", TradingAccount, query(order=order))
+
+    async def create_account(
+        self, name: str, broker: str, environment: Environment | str, *, external_account_id: str | None = None
+    ) -> TradingAccount:
+        """Makes an account at a broker that `platform.brokers()` lists."""
+        body = {"name": name, "broker": broker, "environment": str(environment)}
+        body |= given_fields(external_account_id=external_account_id)
+        return await self._transport.call("POST", "/v1/accounts", TradingAccount, body=body)
+
+    def events(self, *, after: str | None = None, kinds: Iterable[str] | None = None) -> AsyncEventStream:
+        """What happens in all accounts of the organization, over gRPC: it needs the extra `grpc`."""
+        return self._events(None, after, kinds, "grpc")
+
+    def _events(
+        self, account: AsyncAccount | None, after: str | None, kinds: Iterable[str] | None, over: str
+    ) -> AsyncEventStream:
+        account_id = account.id if account is not None else None
+        source = event_source(self._transport, account_id, kinds, over, self._grpc_target)
+
+        async def snapshot(cursor: str | None) -> GapEvent:
+            ids = [account_id] if account_id else [found.id async for found in self.accounts()]
+            accounts = [self.account(found) for found in ids]
+            orders = [order for a in accounts async for order in a.orders(state=OrderState.OPEN)]
+            positions = [position for a in accounts async for position in a.positions()]
+            return GapEvent(orders=tuple(orders), positions=tuple(positions), cursor=cursor)
+
+        return AsyncEventStream(source, snapshot, after, self._transport.options.max_retries)
+
+    def _waits(self, account: AsyncAccount) -> OrderWaits[AsyncOrder]:
+        waits: dict[str, OrderWaits[AsyncOrder]] = self._transport.order_waits()
+        if account.id not in waits:
+            waits[account.id] = OrderWaits(account.events, account.order)
+        return waits[account.id]

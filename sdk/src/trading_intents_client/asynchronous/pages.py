@@ -1,0 +1,51 @@
+"""Lists: iterated over, the pages behind them are read as they are needed."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from trading_intents_client.transport.http import Transport
+
+MAX_PAGE = 100
+
+T = TypeVar("T")
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """One page of a list. `next_cursor` is None on the last one."""
+
+    data: tuple[T, ...]
+    next_cursor: str | None
+
+
+class AsyncPages(Generic[T]):
+    """`async for item in pages` reads all of them; `await pages.page()` reads one page."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        path: str,
+        kind: type[T],
+        params: Mapping[str, str],
+        bind: Callable[[T], T] = lambda item: item,
+    ) -> None:
+        self._transport, self._path, self._params = transport, path, dict(params)
+        self._kind: Any = Page[kind]  # type: ignore[valid-type]  # a type that is known at run time only
+        self._bind = bind
+
+    async def page(self, *, limit: int = MAX_PAGE, cursor: str | None = None) -> Page[T]:
+        """One page of at most `limit` items; the first, or the one that an earlier page's `next_cursor` names."""
+        params = self._params | {"limit": str(limit)} | ({"next_cursor": cursor} if cursor else {})
+        page: Page[T] = await self._transport.call("GET", self._path, self._kind, params=params)
+        return Page(data=tuple(map(self._bind, page.data)), next_cursor=page.next_cursor)
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        cursor: str | None = None
+        while True:
+            page = await self.page(cursor=cursor)
+            for item in page.data:
+                yield item
+            if page.next_cursor is None:
+                return
+            cursor = page.next_cursor

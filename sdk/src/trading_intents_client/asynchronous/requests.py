@@ -1,0 +1,99 @@
+"""What requests are made of: amounts, times, paths, query parameters and commands."""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+Amount = Decimal | int | str
+Command = Mapping[str, Any]
+
+
+def text_of(amount: Amount) -> str:
+    """A plain decimal. A float is refused: 0.1 is none of the numbers that it can hold."""
+    if isinstance(amount, bool) or not isinstance(amount, Decimal | int | str):
+        raise TypeError(f"{amount!r} is a {type(amount).__name__}: give an amount as Decimal, int or str")
+    return amount if isinstance(amount, str) else format(Decimal(amount), "f")
+
+
+def time_text(moment: datetime) -> str:
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment!r} has no time zone: use datetime.now(UTC) or the like")
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def segment(value: str) -> str:
+    """A path's segment: a `/` in a symbol stays within it."""
+    return quote(value, safe="")
+
+
+def query(**given: str | datetime | Iterable[str] | None) -> dict[str, str]:
+    """The parameters that are given. Several values are joined by commas."""
+    return {name: _query_text(value) for name, value in given.items() if value is not None}
+
+
+def _query_text(value: str | datetime | Iterable[str]) -> str:
+    if isinstance(value, str):
+        return str(value)
+    return time_text(value) if isinstance(value, datetime) else ",".join(map(str, value))
+
+
+def given_fields(**fields: Any) -> dict[str, Any]:
+    """A body without what was not given."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def if_match(version: int | None) -> dict[str, str]:
+    return {} if version is None else {"if-match": f'"{version}"'}
+
+
+def make_key() -> str:
+    """An Idempotency-Key that nobody else makes."""
+    return str(uuid4())
+
+
+def order_spec(
+    quantity: Amount, limit: Amount | None, stop: Amount | None, time_in_force: str | None
+) -> dict[str, dict[str, str]]:
+    """The kind of the order follows from its prices."""
+    kind = {(False, False): "Market", (True, False): "Limit", (False, True): "Stop", (True, True): "StopLimit"}
+    fields = {"quantity": text_of(quantity)}
+    fields |= {} if stop is None else {"stop_price": text_of(stop)}
+    fields |= {} if limit is None else {"limit_price": text_of(limit)}
+    fields |= {} if time_in_force is None else {"time_in_force": str(time_in_force)}
+    return {kind[limit is not None, stop is not None]: fields}
+
+
+def create_command(
+    symbol: str,
+    side: str,
+    quantity: Amount,
+    *,
+    limit: Amount | None = None,
+    stop: Amount | None = None,
+    time_in_force: str | None = None,
+    route: str | None = None,
+) -> Command:
+    """A CREATE, for `submit` and `evaluate`. Without prices it is a market order."""
+    payload: dict[str, Any] = {"symbol": symbol, "order_side": str(side)}
+    payload["spec"] = order_spec(quantity, limit, stop, time_in_force)
+    return {"type": "CREATE", "payload": payload | given_fields(route_strategy=route)}
+
+
+def replace_command(
+    intent_id: str,
+    quantity: Amount,
+    *,
+    limit: Amount | None = None,
+    stop: Amount | None = None,
+    time_in_force: str | None = None,
+) -> Command:
+    """A REPLACE: of the same kind as the order; `quantity` is the new total."""
+    spec = order_spec(quantity, limit, stop, time_in_force)
+    return {"type": "REPLACE", "payload": {"ref_intent_id": intent_id, "spec": spec}}
+
+
+def cancel_command(intent_id: str) -> Command:
+    return {"type": "CANCEL", "payload": {"ref_intent_id": intent_id}}

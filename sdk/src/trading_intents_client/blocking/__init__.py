@@ -1,0 +1,1 @@
+"""The client without asyncio: the asynchronous one, run by an event loop in a thread of its own."""

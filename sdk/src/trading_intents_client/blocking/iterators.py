@@ -1,0 +1,78 @@
+"""Lists and event streams of the blocking client."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, Self, TypeVar
+
+from trading_intents_client.asynchronous.pages import MAX_PAGE, AsyncPages, Page
+from trading_intents_client.blocking.loop import LoopThread
+from trading_intents_client.errors import TradingError
+from trading_intents_client.stream.events import Event
+from trading_intents_client.stream.following import AsyncEventStream
+
+T = TypeVar("T")
+
+
+class Pages(Generic[T]):
+    """`for item in pages` reads all of them; `pages.page()` reads one page."""
+
+    def __init__(self, loop: LoopThread, wrapped: AsyncPages[Any], wrap: Callable[[Any], T]) -> None:
+        self._loop, self._wrapped, self._wrap = loop, wrapped, wrap
+
+    def page(self, *, limit: int = MAX_PAGE, cursor: str | None = None) -> Page[T]:
+        """One page of at most `limit` items; the first, or the one that an earlier page's `next_cursor` names."""
+        page = self._loop.run(self._wrapped.page(limit=limit, cursor=cursor))
+        return Page(data=tuple(map(self._wrap, page.data)), next_cursor=page.next_cursor)
+
+    def __iter__(self) -> Iterator[T]:
+        cursor: str | None = None
+        while True:
+            page = self.page(cursor=cursor)
+            yield from page.data
+            if page.next_cursor is None:
+                return
+            cursor = page.next_cursor
+
+
+class EventStream:
+    """`for event in stream`. Breaks are mended; an error that will not go away is raised."""
+
+    def __init__(self, loop: LoopThread, wrapped: AsyncEventStream) -> None:
+        self._loop, self._wrapped = loop, wrapped
+
+    @property
+    def cursor(self) -> str | None:
+        """The cursor of the last event."""
+        return self._wrapped.cursor
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the server serves this stream now."""
+        return self._wrapped.is_connected
+
+    @property
+    def last_error(self) -> TradingError | None:
+        """Why the last connection ended; None while there is one."""
+        return self._wrapped.last_error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        event = self._loop.run(self._next())
+        if event is None:
+            raise StopIteration
+        return event
+
+    def close(self) -> None:
+        """Ends the stream."""
+        self._loop.run(self._wrapped.aclose())
+
+    async def _next(self) -> Event | None:
+        # StopAsyncIteration cannot leave a coroutine.
+        return await anext(self._wrapped, None)

@@ -1,0 +1,117 @@
+"""The event loop of a blocking client: a thread of its own, made anew after a fork. An interrupt cancels what runs."""
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from trading_intents_client.errors import Interrupted
+
+STOP_SECONDS = 5.0
+# How long a cancelled call may take to say under which key it was sent.
+CANCEL_SECONDS = 2.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Running:
+    loop: asyncio.AbstractEventLoop
+    thread: threading.Thread
+
+
+class LoopThread:
+    """Runs coroutines for threads that have no event loop, or one that must not be blocked by this client."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: _Running | None = None
+        self._inherited: list[_Running] = []  # a parent process's: closing it would disturb the parent
+        this = weakref.ref(self)
+        os.register_at_fork(after_in_child=lambda: _forget_parent(this()))
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        done: Future[T] = Future()
+        tasks: list[asyncio.Task[T]] = []
+
+        def start() -> None:
+            task = loop.create_task(coroutine)
+            tasks.append(task)
+            task.add_done_callback(lambda ended: _settle(done, ended))
+
+        loop = self._loop()
+        loop.call_soon_threadsafe(start)
+        try:
+            return done.result()
+        except KeyboardInterrupt as interrupt:
+            loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+            raise Interrupted(_key_of(done)) from interrupt
+
+    def close(self) -> None:
+        with self._lock:
+            running, self._running = self._running, None
+        if running is not None:
+            _end_loop(running.loop)
+            running.thread.join(STOP_SECONDS)
+
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._running is None:
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(target=_run_loop, args=(loop,), name="trading-intents-client", daemon=True)
+                self._running = _Running(loop, thread)
+                thread.start()
+                weakref.finalize(self, _end_loop, loop).atexit = False
+            return self._running.loop
+
+    def forget_parent(self) -> None:
+        """In a child process: threads do not survive a fork, and a lock may have been held."""
+        self._lock = threading.Lock()
+        if self._running is not None:
+            self._inherited.append(self._running)
+        self._running = None
+
+
+def _forget_parent(thread: LoopThread | None) -> None:
+    if thread is not None:
+        thread.forget_parent()
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()
+
+
+def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(loop.stop)
+
+
+def _settle(done: "Future[T]", ended: "asyncio.Task[T]") -> None:
+    """Not by `asyncio.wrap_future`, which makes another CancelledError of one that has an Idempotency-Key."""
+    try:
+        done.set_result(ended.result())
+    except BaseException as error:
+        done.set_exception(error)
+
+
+def _key_of(done: "Future[Any]") -> str | None:
+    """The Idempotency-Key of what was cancelled, or of what was done just before."""
+    try:
+        holder: Any = done.exception(CANCEL_SECONDS) or done.result()
+    except TimeoutError:
+        return None
+    key: str | None = getattr(holder, "idempotency_key", None)
+    return key

@@ -1,0 +1,82 @@
+"""Orders of the blocking client, with what can be done about them."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import asdict, force_setattr
+
+from trading_intents_client.asynchronous.orders import WAIT_SECONDS, AsyncOrder, AsyncOrderActions, AsyncPlacedOrder
+from trading_intents_client.asynchronous.requests import Amount
+from trading_intents_client.blocking.loop import LoopThread
+from trading_intents_client.types.enums import FINAL_STATUSES, TimeInForce
+from trading_intents_client.types.trading import OrderRecord
+
+
+class OrderActions:
+    """The commands of an order, by its intent's id."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+        intent_id: str
+        _loop: LoopThread
+        _wrapped: AsyncOrderActions
+
+    def cancel(self, *, idempotency_key: str | None = None) -> "PlacedOrder":
+        """Asks for the order to be cancelled. Safe to repeat while the order is open."""
+        return wrap_placed(self._loop, self._loop.run(self._wrapped.cancel(idempotency_key=idempotency_key)))
+
+    def replace(
+        self,
+        *,
+        quantity: Amount | None = None,
+        limit: Amount | None = None,
+        stop: Amount | None = None,
+        time_in_force: TimeInForce | str | None = None,
+        idempotency_key: str | None = None,
+    ) -> "PlacedOrder":
+        """Changes the order; what is not given stays as the broker last confirmed it. `quantity` is the new total."""
+        replacing = self._wrapped.replace(
+            quantity=quantity, limit=limit, stop=stop, time_in_force=time_in_force, idempotency_key=idempotency_key
+        )
+        return wrap_placed(self._loop, self._loop.run(replacing))
+
+    def refresh(self) -> "Order":
+        """The order as it is now."""
+        return wrap_order(self._loop, self._loop.run(self._wrapped.refresh()))
+
+    def wait(self, until: str | Iterable[str] = FINAL_STATUSES, timeout: float | timedelta = WAIT_SECONDS) -> "Order":
+        """Waits, by the stream, for a status or for one of several; without `until` for the order's end.
+
+        Raises WaitTimeout, or OrderEnded when the order ends in another status.
+        """
+        return wrap_order(self._loop, self._loop.run(self._wrapped.wait(until, timeout)))
+
+
+class Order(OrderActions, OrderRecord, frozen=True, kw_only=True, dict=True):
+    """An order, and what can be done about it."""
+
+
+class PlacedOrder(OrderActions, Struct, frozen=True, kw_only=True, dict=True):
+    """An accepted command, durable at the platform. `wait()` tells what became of the order."""
+
+    intent_id: str
+    seq: int
+    idempotency_key: str | None = None
+    # The command was accepted earlier under the same Idempotency-Key.
+    is_replayed: bool = False
+
+
+def wrap_order(loop: LoopThread, wrapped: AsyncOrder) -> Order:
+    order = Order(**asdict(wrapped))
+    force_setattr(order, "_loop", loop)
+    force_setattr(order, "_wrapped", wrapped)
+    return order
+
+
+def wrap_placed(loop: LoopThread, wrapped: AsyncPlacedOrder) -> PlacedOrder:
+    placed = PlacedOrder(**asdict(wrapped))
+    force_setattr(placed, "_loop", loop)
+    force_setattr(placed, "_wrapped", wrapped)
+    return placed

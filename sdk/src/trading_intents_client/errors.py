@@ -1,0 +1,334 @@
+"""Every failure of the client: one class for each `code` of the API, and those that happen before an answer is there.
+
+TradingError
+├── InvalidRequest 400 ── InvalidJson, InvalidCursor, InvalidScope, UnsupportedGrantType
+├── Unauthorized 401 ── InvalidApiKey, InvalidClient
+├── Forbidden 403 ── EntitlementRequired
+├── NotFound 404, MethodNotAllowed 405, RequestTimeout 408
+├── Conflict 409 ── AccountClosed, AccountDisabled, CancelPending, ControlRejected, CredentialMissing,
+│   IdempotencyConflict, IntentClosed, LimitReached, NoPosition, NotHalted, OpenOrders, ReplacePending
+├── CursorExpired 410, VersionConflict 412, PayloadTooLarge 413, UnsupportedMediaType 415
+├── ValidationFailed 422, RateLimited 429
+├── InternalError 500 ── SecretUnreadable
+├── Unavailable 503, OutcomeUnknown 503
+└── ClientError                                   the API did not answer this
+    ├── UnexpectedAnswer                          an answer that is not the API's, or of an unknown code
+    ├── Unreachable                               no connection: nothing was sent
+    ├── AnswerLost                                sent, and no answer came
+    ├── WaitTimeout, OrderEnded                   `order.wait()` did not see what it waited for
+    └── NotConfigured                             no URL or credential was found
+"""
+
+import asyncio
+from collections.abc import Iterator
+from typing import ClassVar
+
+from msgspec import Struct
+
+from trading_intents_client.types.controls import Triggered
+from trading_intents_client.types.trading import OrderRecord
+
+
+class FieldError(Struct, frozen=True, kw_only=True):
+    """A field that breaks a rule: a JSON pointer into the body, or `?name` of a query parameter."""
+
+    pointer: str
+    detail: str
+    did_you_mean: str = ""
+
+
+class Problem(Struct, frozen=True, kw_only=True):
+    """The body of an error (RFC 9457)."""
+
+    title: str = ""
+    detail: str = ""
+    code: str = ""
+    request_id: str | None = None
+    errors: tuple[FieldError, ...] = ()
+    triggered: tuple[Triggered, ...] = ()
+    limit: str = ""
+
+
+class TradingError(Exception):
+    """The root. `status` is None where there was no answer; `code` is stable and made for programs."""
+
+    default_code: ClassVar[str] = "unexpected_answer"
+
+    def __init__(self, detail: str = "", *, status: int | None = None, problem: Problem | None = None) -> None:
+        told = problem or Problem()
+        self.detail = detail or told.detail or told.title or type(self).__name__
+        self.status = status
+        self.code = told.code or self.default_code
+        self.request_id = told.request_id
+        self.problem = told
+        # Of a submit or close: with it the same command can be asked for again and is never made twice.
+        self.idempotency_key: str | None = None
+        # An earlier try of this call had no answer, so that the command may have been recorded.
+        self.may_be_recorded = False
+        super().__init__(self.detail)
+
+    def __str__(self) -> str:
+        marks = [f"{self.status} {self.code}" if self.status else self.code]
+        marks += [f"request {self.request_id}"] if self.request_id else []
+        marks += [f"Idempotency-Key {self.idempotency_key}"] if self.may_be_recorded and self.idempotency_key else []
+        return f"{self.detail} ({', '.join(marks)})"
+
+
+class InvalidRequest(TradingError):
+    default_code = "invalid_request"
+
+
+class InvalidJson(InvalidRequest):
+    default_code = "invalid_json"
+
+
+class InvalidCursor(InvalidRequest):
+    default_code = "invalid_cursor"
+
+
+class InvalidScope(InvalidRequest):
+    default_code = "invalid_scope"
+
+
+class UnsupportedGrantType(InvalidRequest):
+    default_code = "unsupported_grant_type"
+
+
+class Unauthorized(TradingError):
+    default_code = "unauthorized"
+
+
+class InvalidApiKey(Unauthorized):
+    default_code = "invalid_api_key"
+
+
+class InvalidClient(Unauthorized):
+    default_code = "invalid_client"
+
+
+class Forbidden(TradingError):
+    default_code = "forbidden"
+
+
+class EntitlementRequired(Forbidden):
+    default_code = "entitlement_required"
+
+
+class NotFound(TradingError):
+    default_code = "not_found"
+
+
+class MethodNotAllowed(TradingError):
+    default_code = "method_not_allowed"
+
+
+class RequestTimeout(TradingError):
+    default_code = "request_timeout"
+
+
+class Conflict(TradingError):
+    """The request clashes with the present state."""
+
+    default_code = "conflict"
+
+
+class AccountClosed(Conflict):
+    default_code = "account_closed"
+
+
+class AccountDisabled(Conflict):
+    default_code = "account_disabled"
+
+
+class CancelPending(Conflict):
+    default_code = "cancel_pending"
+
+
+class ControlRejected(Conflict):
+    """A control or limit refuses the order. `triggered` names every one that does."""
+
+    default_code = "control_rejected"
+
+    @property
+    def triggered(self) -> tuple[Triggered, ...]:
+        return self.problem.triggered
+
+
+class CredentialMissing(Conflict):
+    default_code = "credential_missing"
+
+
+class IdempotencyConflict(Conflict):
+    """The Idempotency-Key was used with another body."""
+
+    default_code = "idempotency_conflict"
+
+
+class IntentClosed(Conflict):
+    default_code = "intent_closed"
+
+
+class LimitReached(Conflict):
+    default_code = "limit_reached"
+
+
+class NoPosition(Conflict):
+    default_code = "no_position"
+
+
+class NotHalted(Conflict):
+    default_code = "not_halted"
+
+
+class OpenOrders(Conflict):
+    default_code = "open_orders"
+
+
+class ReplacePending(Conflict):
+    default_code = "replace_pending"
+
+
+class CursorExpired(TradingError):
+    default_code = "cursor_expired"
+
+
+class VersionConflict(TradingError):
+    default_code = "version_conflict"
+
+
+class PayloadTooLarge(TradingError):
+    default_code = "payload_too_large"
+
+
+class UnsupportedMediaType(TradingError):
+    default_code = "unsupported_media_type"
+
+
+class ValidationFailed(TradingError):
+    """`errors` says which fields, and why."""
+
+    default_code = "validation_failed"
+
+    @property
+    def errors(self) -> tuple[FieldError, ...]:
+        return self.problem.errors
+
+
+class RateLimited(TradingError):
+    """`limit` says whose limit it was: principal, organization or address."""
+
+    default_code = "rate_limited"
+    retry_after: int | None = None
+
+    @property
+    def limit(self) -> str:
+        return self.problem.limit
+
+
+class InternalError(TradingError):
+    default_code = "internal_error"
+
+
+class SecretUnreadable(InternalError):
+    default_code = "secret_unreadable"
+
+
+class Unavailable(TradingError):
+    """Nothing was recorded: try again after `retry_after` seconds."""
+
+    default_code = "unavailable"
+    retry_after: int | None = None
+
+
+class OutcomeUnknown(TradingError):
+    """The command may have been recorded. Ask again under the same Idempotency-Key, or read."""
+
+    default_code = "outcome_unknown"
+    retry_after: int | None = None
+
+
+class ClientError(TradingError):
+    """A failure that is no error answer of the API."""
+
+
+class UnexpectedAnswer(ClientError):
+    """An answer that is not the API's: another server's, or of a code that this version does not know."""
+
+
+class Unreachable(ClientError):
+    """No connection could be made: nothing was sent."""
+
+    default_code = "unreachable"
+
+
+class AnswerLost(ClientError):
+    """The request was sent and no answer came: it may have been carried out."""
+
+    default_code = "answer_lost"
+
+
+class NotConfigured(ClientError):
+    """Neither arguments nor the environment nor a local demo say where the platform is and who calls."""
+
+    default_code = "not_configured"
+
+
+class WaitTimeout(ClientError, TimeoutError):
+    """The order did not reach the status in time. `order` is the order as it was last seen, if it was."""
+
+    default_code = "wait_timeout"
+
+    def __init__(self, detail: str, order: OrderRecord | None = None) -> None:
+        super().__init__(detail)
+        self.order = order
+
+
+class OrderEnded(ClientError):
+    """The order ended in another status than the one that was waited for. `order` is the order."""
+
+    default_code = "order_ended"
+
+    def __init__(self, detail: str, order: OrderRecord) -> None:
+        super().__init__(detail)
+        self.order = order
+
+
+class Cancelled(asyncio.CancelledError):
+    """A submit that was cancelled on its way. It may have been recorded: the key finds out."""
+
+    def __init__(self, idempotency_key: str) -> None:
+        super().__init__(f"cancelled; Idempotency-Key {idempotency_key}")
+        self.idempotency_key = idempotency_key
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a call of the blocking client. Of a submit it has the Idempotency-Key."""
+
+    def __init__(self, idempotency_key: str | None) -> None:
+        super().__init__(f"interrupted; Idempotency-Key {idempotency_key}" if idempotency_key else "interrupted")
+        self.idempotency_key = idempotency_key
+
+
+def _below(kind: type[TradingError]) -> Iterator[type[TradingError]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _below(child)
+
+
+CLASS_OF_CODE = {kind.default_code: kind for kind in _below(TradingError) if not issubclass(kind, ClientError)}
+CODE_OF_STATUS = {
+    400: "invalid_request",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "request_timeout",
+    409: "conflict",
+    410: "cursor_expired",
+    412: "version_conflict",
+    413: "payload_too_large",
+    415: "unsupported_media_type",
+    422: "validation_failed",
+    429: "rate_limited",
+    500: "internal_error",
+}

@@ -1,0 +1,119 @@
+"""A stream without end: connects again after every break and goes on after the last cursor."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Self
+
+from trading_intents_client.errors import CursorExpired, LimitReached, TradingError, UnexpectedAnswer
+from trading_intents_client.stream.events import Event, GapEvent, PrimedEvent, StatusMessage
+from trading_intents_client.transport.retries import Repeat, may_repeat, pause_seconds
+
+Connect = Callable[[str | None], AsyncIterator[Event | StatusMessage]]
+Snapshot = Callable[[str | None], Awaitable[GapEvent]]
+
+
+class AsyncEventStream:
+    """`async for event in stream`. Breaks are mended; an error that will not go away is raised."""
+
+    def __init__(self, connect: Connect, snapshot: Snapshot, after: str | None, max_first_retries: int) -> None:
+        self._connect, self._snapshot, self._cursor = connect, snapshot, after
+        self._max_first_retries = max_first_retries
+        self._events: AsyncIterator[Event | StatusMessage] | None = None
+        self._was_connected = self._is_connected = self._has_gap = self._is_closed = False
+        self._failures = 0
+        self._last_error: TradingError | None = None
+
+    @property
+    def cursor(self) -> str | None:
+        """The cursor of the last event."""
+        return self._cursor
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the server serves this stream now."""
+        return self._is_connected
+
+    @property
+    def last_error(self) -> TradingError | None:
+        """Why the last connection ended; None while there is one."""
+        return self._last_error
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def aclose(self) -> None:
+        """Ends the stream. Iterating over it ends too."""
+        self._is_closed = True
+        await self._disconnect()
+
+    async def __anext__(self) -> Event:
+        while not self._is_closed:
+            try:
+                event = await self._next()
+            except TradingError as error:
+                await self._on_failure(error)
+                continue
+            except BaseException:  # cancelled in the middle of an event: the next one is read from the cursor on
+                await self._disconnect()
+                raise
+            if event is not None:
+                return event
+        raise StopAsyncIteration
+
+    async def _next(self) -> Event | None:
+        if self._events is None:
+            self._events = self._connect(self._cursor)
+        try:
+            event = await anext(self._events)
+        except StopAsyncIteration:
+            raise UnexpectedAnswer("the server ended the stream", status=503) from None
+        except ValueError as error:
+            raise UnexpectedAnswer(f"the stream told something else: {error}", status=503) from None
+        self._is_connected = self._was_connected = True
+        if isinstance(event, StatusMessage):
+            if event.is_error:
+                raise UnexpectedAnswer(event.message or "the server ended the stream", status=503)
+            return None
+        self._failures, self._last_error = 0, None
+        if self._has_gap:
+            return await self._end_gap(event)
+        self._cursor = event.cursor or self._cursor
+        return event
+
+    async def _end_gap(self, event: Event) -> Event | None:
+        """The state is read after the server has said from which cursor on it tells everything."""
+        if not isinstance(event, PrimedEvent):
+            return None  # what is retained is in the state too
+        gap = await self._snapshot(event.cursor)
+        self._has_gap, self._cursor = False, event.cursor
+        return gap
+
+    async def _on_failure(self, error: TradingError) -> None:
+        await self._disconnect()
+        self._last_error = error
+        if isinstance(error, CursorExpired):
+            self._cursor, self._has_gap = None, True
+            return
+        self._failures += 1
+        # A server that restarts may count this caller's old connection for a moment.
+        is_passing = may_repeat(error, Repeat.READ) or (error.status or 0) >= 500
+        is_passing |= isinstance(error, LimitReached) and self._was_connected
+        if not is_passing or (not self._was_connected and self._failures > self._max_first_retries):
+            raise error
+        pause = pause_seconds(error, self._failures, random.random)
+        if pause is None:
+            raise error
+        await asyncio.sleep(pause)
+
+    async def _disconnect(self) -> None:
+        events, self._events, self._is_connected = self._events, None, False
+        close = getattr(events, "aclose", None)
+        if close is not None:
+            await close()

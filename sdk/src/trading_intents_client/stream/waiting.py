@@ -1,0 +1,127 @@
+"""Waiting for orders of an account: one stream tells all who wait."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from trading_intents_client.errors import OrderEnded, WaitTimeout
+from trading_intents_client.stream.events import GapEvent, OrderEvent, PrimedEvent, StreamedOrder
+from trading_intents_client.stream.following import AsyncEventStream
+from trading_intents_client.types.enums import FINAL_STATUSES
+from trading_intents_client.types.trading import OrderRecord
+
+LINGER_SECONDS = 5.0
+MAX_BACKLOG = 1000  # of one order's changes
+
+Order = TypeVar("Order", bound=OrderRecord)
+T = TypeVar("T")
+Change = StreamedOrder | None  # None: look again
+
+
+class OrderWaits(Generic[Order]):
+    """Opens the stream with the first waiter, and closes it some seconds after the last one."""
+
+    def __init__(self, open_stream: Callable[[], AsyncEventStream], read: Callable[[str], Awaitable[Order]]) -> None:
+        self._open_stream, self._read = open_stream, read
+        self._waiters: dict[str, set[asyncio.Queue[Change]]] = {}
+        self._reader: asyncio.Task[None] | None = None
+        self._is_primed = asyncio.Event()
+        self._closing: asyncio.TimerHandle | None = None
+
+    async def wait(self, intent_id: str, statuses: frozenset[str], seconds: float) -> Order:
+        changes: asyncio.Queue[Change] = asyncio.Queue(MAX_BACKLOG)
+        self._waiters.setdefault(intent_id, set()).add(changes)
+        order: Order | None = None
+        try:
+            async with asyncio.timeout(seconds):
+                await self._follow()
+                # Read after the stream has begun, so that no change falls between the two.
+                order = await self._read(intent_id)
+                while not _is_over(order, statuses):
+                    change = await self._next_change(changes)
+                    if change is None or change.order_status in statuses or change.order_status in FINAL_STATUSES:
+                        order = await self._read(intent_id)
+                        if change is not None and change.order_status in statuses:
+                            return order
+                return order
+        except TimeoutError:
+            told = f"{order.order_status} after {seconds:g} s" if order else f"not read within {seconds:g} s"
+            raise WaitTimeout(f"order {intent_id} is {told}", order) from None
+        finally:
+            self._leave(intent_id, changes)
+
+    async def aclose(self) -> None:
+        reader = self._reader
+        self._stop()
+        if reader is not None:
+            await asyncio.wait({reader})
+
+    def _stop(self) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+        if self._reader is not None:
+            self._reader.cancel()
+        self._reader = self._closing = None
+
+    async def _follow(self) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+        if self._reader is None or self._reader.done():
+            self._is_primed.clear()
+            self._reader = asyncio.create_task(self._read_stream())
+            # An error that nobody waits for any more is of no use.
+            self._reader.add_done_callback(lambda reader: reader.cancelled() or reader.exception())
+        await self._or_failure(self._is_primed.wait())
+
+    async def _next_change(self, changes: asyncio.Queue[Change]) -> Change:
+        found: Change = await self._or_failure(changes.get())
+        return found
+
+    async def _or_failure(self, wanted: Awaitable[T]) -> T:
+        """What is wanted, or the error that ended the stream."""
+        reader, task = self._reader, asyncio.ensure_future(wanted)
+        assert reader is not None
+        try:
+            await asyncio.wait({task, reader}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                reader.result()
+            return await task
+        finally:
+            task.cancel()
+
+    async def _read_stream(self) -> None:
+        async with self._open_stream() as stream:
+            async for event in stream:
+                if isinstance(event, PrimedEvent):
+                    self._is_primed.set()
+                elif isinstance(event, OrderEvent):
+                    self._tell(event.order.intent_id, event.order)
+                elif isinstance(event, GapEvent):
+                    for intent_id in self._waiters:
+                        self._tell(intent_id, None)
+
+    def _tell(self, intent_id: str, change: Change) -> None:
+        for changes in self._waiters.get(intent_id, ()):
+            if changes.full():  # what was told is not needed to look again
+                while not changes.empty():
+                    changes.get_nowait()
+                change = None
+            changes.put_nowait(change)
+
+    def _leave(self, intent_id: str, changes: asyncio.Queue[Change]) -> None:
+        waiting = self._waiters[intent_id]
+        waiting.discard(changes)
+        if not waiting:
+            del self._waiters[intent_id]
+        if not self._waiters and self._reader is not None:
+            self._closing = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._stop)
+
+
+def _is_over(order: OrderRecord, statuses: frozenset[str]) -> bool:
+    if order.order_status in statuses:
+        return True
+    if order.order_status in FINAL_STATUSES:
+        why = f": {order.reason}" if order.reason else ""
+        raise OrderEnded(f"order {order.order_id} ended {order.order_status}{why}", order)
+    return False

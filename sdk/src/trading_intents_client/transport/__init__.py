@@ -1,0 +1,1 @@
+"""Requests: credentials, retries, and answers that become structs or errors."""

@@ -1,0 +1,113 @@
+"""Who calls: an API key, a bearer token, or client credentials whose tokens are renewed. Never shows a secret."""
+
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from trading_intents_client.errors import NotConfigured
+from trading_intents_client.types.operations import IssuedToken
+
+DEMO_URL = "http://127.0.0.1:8080"
+DATA_DIR = ".data"
+DEMO_FILE = "demo.json"
+URL_VARIABLE = "TRADING_INTENTS_URL"
+KEY_VARIABLE = "TRADING_INTENTS_API_KEY"
+DATA_DIR_VARIABLE = "TRADING_INTENTS_DATA_DIR"
+RENEW_BEFORE_SECONDS = 60
+MIN_USE_SHARE = 0.5  # of a token that lives less than twice that long
+
+
+class Credentials(httpx.Auth):
+    """Adds the caller's credential to a request, and nothing else holds it."""
+
+    async def metadata(self) -> list[tuple[str, str]]:
+        """The credential as gRPC metadata."""
+        request = httpx.Request("GET", "http://metadata")
+        flow = self.async_auth_flow(request)
+        await anext(flow)
+        await flow.aclose()
+        return [(name, request.headers[name]) for name in ("x-api-key", "authorization") if name in request.headers]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(...)"
+
+
+class ApiKeyCredentials(Credentials):
+    def __init__(self, api_key: str) -> None:
+        self._api_key = api_key
+
+    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
+        request.headers["x-api-key"] = self._api_key
+        yield request
+
+
+class BearerCredentials(Credentials):
+    """A token, or a function that gives one whenever a request needs it."""
+
+    def __init__(self, token: str | Callable[[], str]) -> None:
+        self._token = token
+
+    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
+        token = self._token if isinstance(self._token, str) else self._token()
+        request.headers["authorization"] = f"Bearer {token}"
+        yield request
+
+
+class ClientCredentials(Credentials):
+    """A service account: its tokens are fetched when one is needed and renewed before they end."""
+
+    def __init__(self, client_id: str, client_secret: str, scope: str | None = None) -> None:
+        self._client_id, self._client_secret, self._scope = client_id, client_secret, scope
+        self._token, self._renew_at = "", 0.0
+
+    def bind(self, fetch: "TokenFetch", monotonic: Callable[[], float]) -> None:
+        """The client that uses these credentials says how a token is fetched, and what time it is."""
+        self._fetch, self._monotonic = fetch, monotonic
+
+    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
+        if self._monotonic() >= self._renew_at:
+            asked_at = self._monotonic()
+            issued = await self._fetch(self._client_id, self._client_secret, self._scope)
+            seconds = max(issued.expires_in - RENEW_BEFORE_SECONDS, issued.expires_in * MIN_USE_SHARE)
+            self._token, self._renew_at = issued.access_token, asked_at + seconds
+        request.headers["authorization"] = f"Bearer {self._token}"
+        response = yield request
+        if response.status_code == httpx.codes.UNAUTHORIZED:
+            self._renew_at = 0.0  # the issuer may have changed its keys: the next request fetches another token
+
+
+TokenFetch = Callable[[str, str, str | None], Awaitable[IssuedToken]]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where the platform is, and who calls."""
+
+    url: str
+    credentials: Credentials
+
+
+def find_endpoint(
+    url: str | None, api_key: str | None, credentials: Credentials | None, environ: Mapping[str, str]
+) -> Endpoint:
+    """From arguments, else the environment, else the demo of a `make run` in this folder."""
+    if api_key is not None and credentials is not None:
+        raise NotConfigured("give an api_key or credentials, not both")
+    found_url = url or environ.get(URL_VARIABLE) or DEMO_URL
+    if credentials is not None:
+        return Endpoint(found_url, credentials)
+    key = api_key or environ.get(KEY_VARIABLE) or _demo_key(environ)
+    return Endpoint(found_url, ApiKeyCredentials(key))
+
+
+def _demo_key(environ: Mapping[str, str]) -> str:
+    file = Path(environ.get(DATA_DIR_VARIABLE, DATA_DIR), DEMO_FILE)
+    try:
+        return str(json.loads(file.read_text())["api_key"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise NotConfigured(
+            f"no API key: pass api_key, set {KEY_VARIABLE}, or work in the folder in which `make run` made {file}"
+        ) from None

@@ -1,0 +1,223 @@
+"""Sends requests: one connection pool for each process and event loop, retries, and typed answers."""
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import httpx
+import msgspec
+
+from trading_intents_client.errors import AnswerLost, Cancelled, TradingError, UnexpectedAnswer, Unreachable
+from trading_intents_client.transport.credentials import ClientCredentials, Endpoint
+from trading_intents_client.transport.problems import error_of
+from trading_intents_client.transport.retries import Repeat, may_repeat, pause_seconds
+from trading_intents_client.types.operations import IssuedToken
+
+CONNECT_SECONDS = 2.0
+READ_SECONDS = 10.0
+MAX_CONNECTIONS = 100
+MAX_RETRIES = 2
+# The stream has a heartbeat after 10 quiet seconds.
+STREAM_READ_SECONDS = 25.0
+NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How requests are sent."""
+
+    connect_seconds: float = CONNECT_SECONDS
+    read_seconds: float = READ_SECONDS
+    max_retries: int = MAX_RETRIES
+    organization_id: str | None = None
+    transport: httpx.AsyncBaseTransport | None = None
+
+
+@dataclass(frozen=True)
+class _Session:
+    """Connections of one process and event loop: others cannot use them."""
+
+    pid: int
+    loop: asyncio.AbstractEventLoop
+    http: httpx.AsyncClient
+    order_waits: dict[str, Any] = field(default_factory=dict)
+
+
+class Transport:
+    def __init__(self, endpoint: Endpoint, options: Options) -> None:
+        self._endpoint, self.options = endpoint, options
+        self._session: _Session | None = None
+        # Sessions of a parent process. They stay: closing one would take its sockets from the parent's event loop.
+        self._inherited: list[_Session] = []
+        if isinstance(endpoint.credentials, ClientCredentials):
+            endpoint.credentials.bind(self.fetch_token, time.monotonic)
+
+    @property
+    def url(self) -> str:
+        return self._endpoint.url
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self._endpoint
+
+    async def aclose(self) -> None:
+        session, self._session = self._session, None
+        if session is not None and session.pid == os.getpid():
+            for waits in session.order_waits.values():
+                await waits.aclose()
+            await session.http.aclose()
+
+    def order_waits(self) -> dict[str, Any]:
+        """Who waits for orders, by account: they belong to an event loop, as the connections do."""
+        return self._here().order_waits
+
+    def _http(self) -> httpx.AsyncClient:
+        return self._here().http
+
+    def _here(self) -> _Session:
+        session, loop = self._session, asyncio.get_running_loop()
+        if session is not None and session.pid == os.getpid() and session.loop is loop:
+            return session
+        if session is not None and session.pid != os.getpid():
+            self._inherited.append(session)
+        self._session = _Session(os.getpid(), loop, self._open())
+        return self._session
+
+    def _open(self) -> httpx.AsyncClient:
+        options, headers = self.options, {"user-agent": "trading-intents-client"}
+        if options.organization_id:
+            headers["x-organization-id"] = options.organization_id
+        return httpx.AsyncClient(
+            base_url=self._endpoint.url,
+            headers=headers,
+            timeout=httpx.Timeout(options.read_seconds, connect=options.connect_seconds),
+            limits=httpx.Limits(max_connections=MAX_CONNECTIONS),
+            # Certificates are not read for plain HTTP: that takes longer than many requests.
+            verify=httpx.URL(self._endpoint.url).scheme == "https",
+            transport=options.transport,
+        )
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        *,
+        body: Any = None,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeat: Repeat = Repeat.WRITE,
+    ) -> T:
+        """One request, repeated where that is safe; its answer as `kind`."""
+        response = await self.send(method, path, body=body, params=params, headers=headers, repeat=repeat)
+        return read_answer(response, kind)
+
+    async def submit(self, path: str, kind: type[T], body: Any, idempotency_key: str) -> tuple[T, bool]:
+        """A command under its key, also when it is asked again; and whether the answer is that of an earlier one."""
+        headers = {"idempotency-key": idempotency_key}
+        try:
+            response = await self.send("POST", path, body=body, headers=headers, repeat=Repeat.KEYED)
+            return read_answer(response, kind), response.headers.get("idempotent-replayed") == "true"
+        except TradingError as error:
+            error.idempotency_key = idempotency_key
+            raise
+        except asyncio.CancelledError as error:
+            raise Cancelled(idempotency_key) from error
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeat: Repeat = Repeat.WRITE,
+    ) -> httpx.Response:
+        if method == "GET":
+            repeat = Repeat.READ
+        content = None if body is None else msgspec.json.encode(body)
+        given = dict(headers or {}) | ({} if body is None else {"content-type": "application/json"})
+        tries, is_lost = 0, False
+        while True:
+            tries += 1
+            failure = await self._try(method, path, content, params, given)
+            if isinstance(failure, httpx.Response):
+                return failure
+            is_lost |= may_repeat(failure, Repeat.KEYED) and not may_repeat(failure, Repeat.WRITE)
+            failure.may_be_recorded = is_lost and repeat is not Repeat.READ
+            pause = pause_seconds(failure, tries, random.random)
+            if tries > self.options.max_retries or pause is None or not may_repeat(failure, repeat):
+                raise failure
+            await asyncio.sleep(pause)
+
+    async def _try(
+        self,
+        method: str,
+        path: str,
+        content: bytes | None,
+        params: Mapping[str, str] | None,
+        headers: Mapping[str, str],
+    ) -> httpx.Response | TradingError:
+        try:
+            response = await self._http().request(
+                method, path, content=content, params=params, headers=headers, auth=self._endpoint.credentials
+            )
+        except httpx.HTTPError as error:
+            return failure_of(error, self.url)
+        except TradingError as error:  # of the request for a token
+            return error
+        return response if response.is_success else error_of(response)
+
+    async def fetch_token(self, client_id: str, client_secret: str, scope: str | None = None) -> IssuedToken:
+        """Client credentials (RFC 6749, section 4.4)."""
+        form = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
+        try:
+            response = await self._http().post(
+                "/oauth/token", data=form, auth=httpx.BasicAuth(client_id, client_secret)
+            )
+        except httpx.HTTPError as error:
+            raise failure_of(error, self.url) from None
+        if not response.is_success:
+            raise error_of(response)
+        return read_answer(response, IssuedToken)
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, params: Mapping[str, str], headers: Mapping[str, str]
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The bytes of an answer without end. Errors of the network are TradingErrors."""
+        timeout = httpx.Timeout(STREAM_READ_SECONDS, connect=self.options.connect_seconds)
+        try:
+            async with self._http().stream(
+                "GET", path, params=params, headers=headers, timeout=timeout, auth=self._endpoint.credentials
+            ) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise error_of(response)
+                yield response.aiter_bytes()
+        except httpx.HTTPError as error:
+            raise failure_of(error, self.url) from None
+
+
+def failure_of(error: httpx.HTTPError, url: str) -> TradingError:
+    told = str(error) or type(error).__name__
+    if isinstance(error, NOT_SENT):
+        return Unreachable(f"no connection to {url}: {told}")
+    return AnswerLost(f"no answer from {url}: {told}")
+
+
+def read_answer(response: httpx.Response, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(response.content, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        failure = UnexpectedAnswer(f"{response.url.path} answered something else: {error}", status=response.status_code)
+        failure.request_id = response.headers.get("x-request-id")
+        raise failure from None

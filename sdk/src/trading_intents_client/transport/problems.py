@@ -1,0 +1,54 @@
+"""An error answer becomes the exception of its code."""
+
+import httpx
+import msgspec
+
+from trading_intents_client.errors import (
+    CLASS_OF_CODE,
+    CODE_OF_STATUS,
+    OutcomeUnknown,
+    Problem,
+    RateLimited,
+    TradingError,
+    Unavailable,
+    UnexpectedAnswer,
+)
+
+MAX_DETAIL_CHARACTERS = 500
+
+
+class TokenProblem(msgspec.Struct, frozen=True):
+    """The error of a token endpoint (RFC 6749)."""
+
+    error: str
+    error_description: str = ""
+
+
+def error_of(response: httpx.Response) -> TradingError:
+    problem = _problem(response)
+    kind = CLASS_OF_CODE.get(problem.code, UnexpectedAnswer)
+    error = kind("", status=response.status_code, problem=problem)
+    if isinstance(error, RateLimited | Unavailable | OutcomeUnknown):
+        error.retry_after = _retry_after(response)
+    return error
+
+
+def _problem(response: httpx.Response) -> Problem:
+    request_id = response.headers.get("x-request-id")
+    for kind in (Problem, TokenProblem):
+        try:
+            read = msgspec.json.decode(response.content, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        if isinstance(read, TokenProblem):
+            return Problem(detail=read.error_description or read.error, code=read.error, request_id=request_id)
+        if isinstance(read, Problem) and read.code:
+            return read
+    # Two endpoints answer errors as plain text, and a proxy may answer anything.
+    text = response.text.strip()[:MAX_DETAIL_CHARACTERS] or response.reason_phrase
+    return Problem(detail=text, code=CODE_OF_STATUS.get(response.status_code, ""), request_id=request_id)
+
+
+def _retry_after(response: httpx.Response) -> int | None:
+    text = response.headers.get("retry-after", "")
+    return int(text) if text.isascii() and text.isdigit() else None

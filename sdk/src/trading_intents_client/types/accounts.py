@@ -1,0 +1,103 @@
+"""Accounts, broker credentials, brokers, API keys and organizations."""
+
+from datetime import datetime
+
+from msgspec import Struct
+
+from trading_intents_client.types.enums import (
+    ConnectionState,
+    Environment,
+    OrderKind,
+    Permission,
+    RouteStrategy,
+    TimeInForce,
+)
+
+
+class TradingAccount(Struct, frozen=True, kw_only=True):
+    """An account at a broker, in which orders are placed."""
+
+    id: str
+    organization_id: str
+    name: str
+    broker: str
+    environment: Environment
+    external_account_id: str | None
+    disabled: bool
+    connection: ConnectionState
+    created_at: datetime
+    updated_at: datetime
+    closed_at: datetime | None
+    version: int
+
+
+class Credential(Struct, frozen=True, kw_only=True):
+    """What the platform stores to act at the broker. `fields` are names only: secrets are never answered."""
+
+    id: str
+    account_id: str
+    organization_id: str
+    broker: str
+    label: str | None
+    fields: tuple[str, ...]
+    fingerprint: str
+    created_at: datetime
+    updated_at: datetime
+    version: int
+
+
+class Broker(Struct, frozen=True, kw_only=True):
+    """What a broker can do, and which secrets its accounts need."""
+
+    name: str
+    environments: tuple[Environment, ...]
+    order_kinds: tuple[OrderKind, ...]
+    times_in_force: tuple[TimeInForce, ...]
+    times_in_force_by_kind: dict[OrderKind, tuple[TimeInForce, ...]]
+    routes: tuple[RouteStrategy, ...]
+    native_replace: bool
+    credential_fields: tuple[str, ...]
+
+
+class ApiKey(Struct, frozen=True, kw_only=True):
+    """An API key without the key itself; `hint` is its last four characters."""
+
+    id: str
+    organization_id: str
+    name: str
+    environment: Environment
+    permissions: tuple[Permission, ...]
+    disabled: bool
+    hint: str
+    last_used_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    version: int
+
+
+class CreatedApiKey(ApiKey, frozen=True, kw_only=True):
+    """A new API key. `api_key` is shown this once, and is left out of the repr."""
+
+    api_key: str
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(id={self.id!r}, name={self.name!r}, hint={self.hint!r})"
+
+
+class KeyValidation(Struct, frozen=True, kw_only=True):
+    """Whose a key is."""
+
+    id: str
+    organization_id: str
+    environment: Environment
+    disabled: bool
+    created_at: datetime
+
+
+class OrganizationRecord(Struct, frozen=True, kw_only=True):
+    id: str
+    external_id: str
+    name: str
+    provider: str
+    disabled: bool
+    created_at: datetime

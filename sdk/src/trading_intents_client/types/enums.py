@@ -1,0 +1,171 @@
+"""The names that the API uses. A name that only a newer server knows becomes a member that equals its text."""
+
+from enum import StrEnum
+from typing import Self
+
+
+class OpenEnum(StrEnum):
+    """An enum that accepts unknown names, so that a newer server does not break an older client."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        if not isinstance(value, str):
+            return None
+        member = str.__new__(cls, value)
+        member._name_ = member._value_ = value
+        return member
+
+    @property
+    def is_known(self) -> bool:
+        """False for a name that this version of the client does not have."""
+        return self._name_ in type(self).__members__
+
+
+class Environment(OpenEnum):
+    PAPER = "paper"
+    LIVE = "live"
+
+
+class ConnectionState(OpenEnum):
+    CONNECTED = "connected"
+    CONNECTING = "connecting"
+    DISCONNECTED = "disconnected"
+    CREDENTIAL_MISSING = "credential_missing"
+    CREDENTIAL_REJECTED = "credential_rejected"
+
+
+class Permission(OpenEnum):
+    INTENT_READ = "intent:read"
+    INTENT_EDIT = "intent:edit"
+    CONTROL_READ = "control:read"
+    CONTROL_EDIT = "control:edit"
+    ACCOUNT_READ = "account:read"
+    ACCOUNT_EDIT = "account:edit"
+    CREDENTIAL_EDIT = "credential:edit"
+    STREAM_READ = "stream:read"
+
+
+class OrderSide(OpenEnum):
+    BUY = "BUY"
+    SELL = "SELL"
+    SELL_SHORT = "SELL_SHORT"
+
+
+class OrderKind(OpenEnum):
+    """The key of an order's `spec`, as brokers list it."""
+
+    MARKET = "Market"
+    LIMIT = "Limit"
+    STOP = "Stop"
+    STOP_LIMIT = "StopLimit"
+
+
+class OrderType(OpenEnum):
+    MARKET = "MARKET"
+    LIMIT = "LIMIT"
+    STOP = "STOP"
+    STOP_LIMIT = "STOP_LIMIT"
+
+
+class TimeInForce(OpenEnum):
+    DAY = "DAY"
+    GOOD_TILL_CANCEL = "GOOD_TILL_CANCEL"
+    IMMEDIATE_OR_CANCEL = "IMMEDIATE_OR_CANCEL"
+    FILL_OR_KILL = "FILL_OR_KILL"
+    AT_OPEN = "AT_OPEN"
+    AT_CLOSE = "AT_CLOSE"
+    EXT = "EXT"
+
+
+class RouteStrategy(OpenEnum):
+    SMART = "SMART"
+    AMEX = "AMEX"
+    ARCA = "ARCA"
+    BATS = "BATS"
+    BATY = "BATY"
+    EDGA = "EDGA"
+    EDGX = "EDGX"
+    NSDQ = "NSDQ"
+    NYSE = "NYSE"
+    IEX = "IEX"
+    MEMX = "MEMX"
+
+
+class OrderState(OpenEnum):
+    OPEN = "OPEN"
+    CLOSED = "CLOSED"
+    REJECTED = "REJECTED"
+
+
+class OrderStatus(OpenEnum):
+    PENDING_NEW = "PENDING_NEW"
+    NEW = "NEW"
+    PARTIALLY_FILLED = "PARTIALLY_FILLED"
+    FILLED = "FILLED"
+    PENDING_CANCEL = "PENDING_CANCEL"
+    CANCELLED = "CANCELLED"
+    PENDING_REPLACE = "PENDING_REPLACE"
+    REJECTED = "REJECTED"
+    EXPIRED = "EXPIRED"
+    UNKNOWN = "UNKNOWN"
+
+
+FINAL_STATUSES = frozenset({OrderStatus.FILLED, OrderStatus.CANCELLED, OrderStatus.REJECTED, OrderStatus.EXPIRED})
+
+
+class OrderFlag(OpenEnum):
+    LATE_FILL = "late_fill"
+    OVERFILL = "overfill"
+    CONFLICTING_EXECUTION = "conflicting_execution"
+    RESURRECTED = "resurrected"
+
+
+class TradeFlag(OpenEnum):
+    CORRECTED = "corrected"
+    BUSTED = "busted"
+    GAP = "gap"
+    UNPRICED = "unpriced"
+    REPLACED = "replaced"
+
+
+class ActionType(OpenEnum):
+    CREATE = "CREATE"
+    REPLACE = "REPLACE"
+    CANCEL = "CANCEL"
+
+
+class PrincipalType(OpenEnum):
+    API_KEY = "API_KEY"
+    USER = "USER"
+    SERVICE = "SERVICE"
+    SYSTEM = "SYSTEM"
+
+
+class TimeWindow(OpenEnum):
+    LAST_HOUR = "last_hour"
+    LAST_DAY = "last_day"
+    LAST_WEEK = "last_week"
+    LAST_MONTH = "last_month"
+
+
+class HaltState(OpenEnum):
+    CANCELLING = "cancelling"
+    CLOSING = "closing"
+    DONE = "done"
+    RESUMED = "resumed"
+
+
+class QuoteSource(OpenEnum):
+    WALK = "walk"
+    POSTED = "posted"
+
+
+class PriceSource(OpenEnum):
+    POSTED = "posted"
+    TRADE = "trade"
+    QUOTE = "quote"
+
+
+class SortOrder(OpenEnum):
+    ASC = "asc"
+    DESC = "desc"

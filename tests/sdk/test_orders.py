@@ -1,0 +1,89 @@
+"""Orders: placed, replaced, cancelled and waited for, by the stream."""
+
+import asyncio
+import re
+from decimal import Decimal
+
+import pytest
+
+from tests.tenants import Tenants
+from trading_intents_client import FILLED, Account, AsyncAccount, OrderStatus, TimeInForce, TradingClient, errors
+
+
+def test_a_market_order_is_waited_for_until_it_is_filled(account: Account) -> None:
+    order = account.buy("AAPL", 10, client_reference_id="mine").wait(until=FILLED, timeout=5)
+    assert order.filled_quantity == 10
+    assert order.client_reference_id == "mine"
+    assert account.sell("AAPL", 4).wait().is_final
+    assert account.short("MSFT", 2).wait().is_final
+    assert {p.symbol: p.quantity for p in account.positions()} == {"AAPL": Decimal(6), "MSFT": Decimal(-2)}
+
+
+def test_an_order_is_replaced_in_what_is_given_and_cancelled(account: Account) -> None:
+    placed = account.buy("ACME", 10, limit=1, time_in_force=TimeInForce.GOOD_TILL_CANCEL)
+    order = placed.wait(until=OrderStatus.NEW)
+    assert order.replace(limit="1.5").intent_id == placed.intent_id
+    changed = order.wait(until="NEW")
+    assert (changed.quantity, changed.limit_price) == (Decimal(10), Decimal("1.5"))
+    order.replace(quantity=8)
+    changed = order.wait(until="NEW")
+    assert (changed.quantity, changed.limit_price, changed.time_in_force) == (
+        Decimal(8),
+        Decimal("1.5"),
+        TimeInForce.GOOD_TILL_CANCEL,
+    )
+    changed.cancel()
+    assert changed.wait().order_status == "CANCELLED"
+    assert [action.action_type for action in account.actions(placed.intent_id)] == [
+        "CREATE",
+        "REPLACE",
+        "REPLACE",
+        "CANCEL",
+    ]
+
+
+def test_a_wait_that_is_in_vain_says_so(account: Account) -> None:
+    order = account.buy("ACME", 10, limit=1)
+    with pytest.raises(errors.WaitTimeout) as late:
+        order.wait(until=FILLED, timeout=0.5)
+    assert isinstance(late.value, TimeoutError)
+    assert late.value.order is not None
+    assert late.value.order.intent_id == order.intent_id
+    order.cancel()
+    with pytest.raises(errors.OrderEnded) as ended:
+        order.wait(until=FILLED)
+    assert ended.value.order.order_status == "CANCELLED"
+
+
+def test_a_wait_for_no_order_of_the_account_fails(account: Account, client: TradingClient) -> None:
+    order = account.buy("ACME", 1, limit=1)
+    other = client.account(client.create_account("other", "paper", "paper").id)
+    with pytest.raises(errors.NotFound):
+        other.order(order.intent_id)
+
+
+async def test_many_who_wait_share_one_stream(async_account: AsyncAccount, tenants: Tenants) -> None:
+    before = streams_of(tenants)
+    placed = await asyncio.gather(*(async_account.buy("QUOTED", 1, limit=20) for _ in range(120)))
+    waiting = [asyncio.ensure_future(order.wait(until=FILLED)) for order in placed]
+    await placed[0].wait(until="NEW")
+    assert streams_of(tenants) == before + 1
+    market = async_account._client.market
+    for _ in range(3):
+        await market.post_quote("QUOTED", bid="19", ask="20", bid_size=500, ask_size=500)
+    assert {order.order_status for order in await asyncio.gather(*waiting)} == {FILLED}
+
+
+def streams_of(tenants: Tenants) -> int:
+    found = re.search(r'^ti_stream_subscribers{door="sse"} (\d+)', tenants.client.get("/metrics").text, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+async def test_a_wait_sees_a_status_that_passes_quickly(async_account: AsyncAccount) -> None:
+    """By polling PENDING_CANCEL would be missed; the stream tells it."""
+    order = await async_account.buy("ACME", 1, limit=1)
+    await order.wait(until="NEW")
+    passing = asyncio.ensure_future(order.wait(until=OrderStatus.PENDING_CANCEL))
+    await asyncio.sleep(0)
+    await order.cancel()
+    assert (await passing).order_status in (OrderStatus.PENDING_CANCEL, OrderStatus.CANCELLED)
