@@ -1,4 +1,4 @@
-"""A TCP link to PostgreSQL's socket that can fail: refuse, reset, stall, end at any byte or message. Has a thread."""
+"""A TCP link to a socket or port that can fail: refuse, reset, stall, end at any byte or message. Has a thread."""
 
 import asyncio
 import contextlib
@@ -28,10 +28,17 @@ class Verdict(Enum):
     CUT_UNANSWERED = "the link ends when its answer comes"
 
 
-class FaultProxy:
-    """Works until told otherwise; each fault replaces the one before it. `watch` sees all that clients send."""
+# Bytes are answered in the target's place, and the link ends.
+Watch = Callable[[bytes], Verdict | bytes]
 
-    def __init__(self, target: Path, watch: Callable[[bytes], Verdict] = lambda _: Verdict.PASS) -> None:
+
+class FaultProxy:
+    """Works until told otherwise; each fault replaces the one before it. `watch` sees all that clients send.
+
+    The target is PostgreSQL's socket, or a port of this machine.
+    """
+
+    def __init__(self, target: Path | int, watch: Watch = lambda _: Verdict.PASS) -> None:
         self._target, self._watch = target, watch
         self.held = threading.Event()
         self._loop = asyncio.new_event_loop()
@@ -117,10 +124,10 @@ class FaultProxy:
                 return
             asks, writer = await asyncio.open_connection(sock=client)
             ends.append(writer)
-            answers, upstream = await asyncio.open_unix_connection(self._target)
+            answers, upstream = await self._connect()
             ends.append(upstream)
             mute = asyncio.Event()
-            both = (self._ask(asks, upstream, mute), self._answer(answers, writer, mute))
+            both = (self._ask(asks, upstream, writer, mute), self._answer(answers, writer, mute))
             ways = {asyncio.create_task(way) for way in both}
             try:
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -135,9 +142,25 @@ class FaultProxy:
                 end.transport.abort()
             await asyncio.sleep(0)  # an aborted transport closes its socket in the loop's next turn
 
-    async def _ask(self, client: asyncio.StreamReader, server: asyncio.StreamWriter, mute: asyncio.Event) -> None:
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if isinstance(self._target, int):
+            return await asyncio.open_connection("127.0.0.1", self._target)
+        return await asyncio.open_unix_connection(self._target)
+
+    async def _ask(
+        self,
+        client: asyncio.StreamReader,
+        server: asyncio.StreamWriter,
+        back: asyncio.StreamWriter,
+        mute: asyncio.Event,
+    ) -> None:
         while data := await client.read(CHUNK_BYTES):
             verdict = self._watch(data)
+            if isinstance(verdict, bytes):
+                back.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, END_ON_CLOSE)
+                back.write(verdict)
+                await back.drain()
+                return
             if verdict is Verdict.HOLD:
                 self._open.clear()
                 self.held.set()
@@ -185,9 +208,7 @@ class FaultProxy:
 
 
 @contextlib.contextmanager
-def proxied(
-    url: Secret, watch: Callable[[bytes], Verdict] = lambda _: Verdict.PASS
-) -> Iterator[tuple[FaultProxy, Secret]]:
+def proxied(url: Secret, watch: Watch = lambda _: Verdict.PASS) -> Iterator[tuple[FaultProxy, Secret]]:
     """A proxy before an embedded server's URL, and the URL that goes through it."""
     direct = urlsplit(url.reveal())
     (folder,) = parse_qs(direct.query)["host"]
