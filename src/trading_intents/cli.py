@@ -35,11 +35,11 @@ from trading_intents.storage.migrate import migrate as run_migrations
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.stream.service import renew_epoch as renew_log_epoch
 from trading_intents.telemetry import Log, Metrics, library_messages, make_log
+from trading_intents.trader.orders import add_order_commands
+from trading_intents.trader.views import add_view_commands
 
 cli = typer.Typer(
-    help="The Trading Intents Platform. Settings are TRADING_INTENTS_* variables.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 admin = typer.Typer(help="Provision organizations, users, keys and service accounts.", no_args_is_help=True)
@@ -61,6 +61,21 @@ FIRST_ORDER = Path("examples/place_order.py")  # in a checkout, where `make run`
 
 def main() -> None:
     cli()
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"trading-intents {__version__}")
+        raise typer.Exit
+
+
+@cli.callback()
+def choose_command(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """The Trading Intents Platform. Settings are TRADING_INTENTS_* variables."""
 
 
 def _run(
@@ -360,3 +375,5 @@ def _operator() -> str:
 
 
 add_commands(cli, partial(_run, quiet=True), _operator)
+add_order_commands(cli)
+add_view_commands(cli)

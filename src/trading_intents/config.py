@@ -13,6 +13,7 @@ from trading_intents.errors import StartupRefused
 from trading_intents.secret import Secret
 
 PREFIX = "TRADING_INTENTS_"
+CLIENT_VARIABLES = ("URL", "API_KEY", "ACCOUNT")  # the client's and the trader's commands': no settings of the server
 ROLES = ("api", "stream", "worker")
 LOCAL_PROVIDER = "local"
 # No part starts with a dot: `..` would lead out of the prefix.
@@ -161,8 +162,9 @@ def load(environ: Mapping[str, str]) -> Settings:
 def unknown(environ: Mapping[str, str]) -> dict[str, str]:
     """Finds variables with our prefix that are no settings, each with the most similar setting (or an empty text)."""
     # Compared without the prefix, which would make any two look alike.
-    known = [variable.removeprefix(PREFIX) for variable in names()]
-    strangers = sorted(v.removeprefix(PREFIX) for v in environ if v.startswith(PREFIX) and v not in names())
+    known = [*CLIENT_VARIABLES, *(variable.removeprefix(PREFIX) for variable in names())]
+    strangers = sorted(v.removeprefix(PREFIX) for v in environ if v.startswith(PREFIX))
+    strangers = [stranger for stranger in strangers if stranger not in known]
     near = {stranger: next(iter(difflib.get_close_matches(stranger, known, 1)), "") for stranger in strangers}
     return {PREFIX + stranger: match and PREFIX + match for stranger, match in near.items()}
 

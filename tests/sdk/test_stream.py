@@ -15,6 +15,7 @@ from tests.tenants import Tenants
 from trading_intents_client import (
     Account,
     ActionEvent,
+    ActionType,
     AsyncAccount,
     AsyncTradingClient,
     Event,
@@ -51,7 +52,8 @@ def test_events_are_typed_and_tell_the_story_of_an_order(account: Account) -> No
         told = [next(stream) for _ in range(5)]
     action, pending, filled, trade, position = told
     assert isinstance(action, ActionEvent)
-    assert (action.action.seq, action.action.action_type, action.action.quantity) == (1, "CREATE", 2)
+    assert (action.action.seq, action.action.action_type) == (1, ActionType.CREATE)
+    assert action.action.quantity == 2
     assert isinstance(pending, OrderEvent)
     assert (pending.order.intent_id, pending.order.order_status) == (placed.intent_id, "PENDING_NEW")
     assert isinstance(filled, OrderEvent)

@@ -1,0 +1,185 @@
+"""The state of a live blotter: orders, positions, money and last events. Threads may change it while another draws."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from decimal import Decimal
+
+from msgspec import Struct
+
+from trading_intents.trader.lines import event_line
+from trading_intents_client import (
+    FINAL_STATUSES,
+    Balances,
+    Event,
+    GapEvent,
+    OrderEvent,
+    OrderRecord,
+    Position,
+    PositionEvent,
+    PrimedEvent,
+    TradingAccount,
+    TradingError,
+)
+
+MAX_ORDERS = 1000
+MAX_EVENTS = 200
+
+
+class OrderRow(Struct, frozen=True, kw_only=True):
+    order_id: str
+    version: int
+    at: datetime | None
+    symbol: str
+    side: str
+    order_type: str
+    quantity: Decimal
+    filled: Decimal
+    limit_price: Decimal | None
+    average_price: Decimal | None
+    status: str
+    reason: str | None
+
+    @property
+    def is_open(self) -> bool:
+        return self.status not in FINAL_STATUSES
+
+
+class PositionRow(Struct, frozen=True, kw_only=True):
+    symbol: str
+    quantity: Decimal
+    average_cost: Decimal | None
+    market_price: Decimal | None
+    unrealized_pnl: Decimal | None
+    daily_pnl: Decimal | None
+
+
+class Blotter:
+    def __init__(self, account: TradingAccount, url: str) -> None:
+        self.account, self.url = account, url
+        self.failure: TradingError | None = None
+        self.trouble: str | None = None
+        self.balances: Balances | None = None
+        self.told_at = time.monotonic()
+        self._lock = threading.Lock()
+        self._orders: dict[str, OrderRow] = {}
+        self._positions: dict[str, PositionRow] = {}
+        self._events: deque[tuple[datetime, str]] = deque(maxlen=MAX_EVENTS)
+
+    def apply(self, event: Event) -> None:
+        with self._lock:
+            self.told_at = time.monotonic()
+            if isinstance(event, OrderEvent):
+                order = event.order
+                before = self._orders.get(order.order_id)
+                self._put(
+                    OrderRow(
+                        order_id=order.order_id,
+                        version=order.version,
+                        at=before.at if before else order.received_at,
+                        symbol=order.symbol,
+                        side=str(order.order_side),
+                        order_type=str(order.order_type),
+                        quantity=order.quantity,
+                        filled=order.filled_quantity,
+                        limit_price=order.limit_price,
+                        average_price=order.average_price,
+                        status=str(order.order_status),
+                        reason=order.reason,
+                    )
+                )
+            elif isinstance(event, PositionEvent):
+                self._apply_position(event)
+            elif isinstance(event, GapEvent):
+                self._orders = {key: row for key, row in self._orders.items() if not row.is_open}
+                for record in event.orders:
+                    self._put(_order_row(record))
+                self._positions = {position.symbol: _position_row(position) for position in event.positions}
+            if event.cursor is not None and not isinstance(event, PrimedEvent):
+                self._events.append((datetime.now(UTC), event_line(event)))
+
+    def set_orders(self, orders: Iterable[OrderRecord]) -> None:
+        found = [_order_row(order) for order in orders]  # read before the lock is taken
+        with self._lock:
+            for row in found:
+                self._put(row)
+
+    def set_positions(self, positions: Iterable[Position]) -> None:
+        found = {position.symbol: _position_row(position) for position in positions}
+        with self._lock:
+            self._positions, self.trouble = found, None
+
+    def set_balances(self, balances: Balances) -> None:
+        self.balances = balances
+
+    def set_trouble(self, error: TradingError) -> None:
+        self.trouble = str(error)
+
+    def orders(self) -> list[OrderRow]:
+        """Open ones first, and the newest of each first."""
+        with self._lock:
+            rows = sorted(self._orders.values(), key=lambda row: row.order_id, reverse=True)
+        return sorted(rows, key=lambda row: not row.is_open)
+
+    def positions(self) -> list[PositionRow]:
+        with self._lock:
+            return sorted((row for row in self._positions.values() if row.quantity), key=lambda row: row.symbol)
+
+    def events(self) -> list[tuple[datetime, str]]:
+        """The newest last."""
+        with self._lock:
+            return list(self._events)
+
+    def _put(self, row: OrderRow) -> None:
+        known = self._orders.get(row.order_id)
+        if known is not None and known.version > row.version:
+            return
+        self._orders[row.order_id] = row
+        if len(self._orders) > MAX_ORDERS:
+            finished = [key for key, found in self._orders.items() if not found.is_open]
+            del self._orders[min(finished or self._orders)]
+
+    def _apply_position(self, event: PositionEvent) -> None:
+        told, known = event.position, self._positions.get(event.position.symbol)
+        price = known.market_price if known else None
+        unrealized = None
+        if price is not None and told.average_cost is not None:
+            unrealized = (price - told.average_cost) * told.quantity
+        self._positions[told.symbol] = PositionRow(
+            symbol=told.symbol,
+            quantity=told.quantity,
+            average_cost=told.average_cost,
+            market_price=price,
+            unrealized_pnl=unrealized,
+            daily_pnl=told.daily_pnl,
+        )
+
+
+def _order_row(order: OrderRecord) -> OrderRow:
+    return OrderRow(
+        order_id=order.order_id,
+        version=order.version,
+        at=order.created_at,
+        symbol=order.symbol,
+        side=str(order.order_side),
+        order_type=str(order.order_type),
+        quantity=order.quantity,
+        filled=order.filled_quantity,
+        limit_price=order.limit_price,
+        average_price=order.average_price,
+        status=str(order.order_status),
+        reason=order.reason,
+    )
+
+
+def _position_row(position: Position) -> PositionRow:
+    return PositionRow(
+        symbol=position.symbol,
+        quantity=position.quantity,
+        average_cost=position.average_cost,
+        market_price=position.market_price,
+        unrealized_pnl=position.unrealized_pnl,
+        daily_pnl=position.daily_pnl,
+    )

@@ -1,0 +1,42 @@
+"""An event as one line of text."""
+
+from trading_intents.trader.output import amount
+from trading_intents_client import (
+    ActionEvent,
+    BalanceEvent,
+    Event,
+    GapEvent,
+    HaltEvent,
+    OrderEvent,
+    PositionEvent,
+    PrimedEvent,
+    TradeEvent,
+    UnknownEvent,
+)
+
+
+def event_line(event: Event) -> str:
+    match event:
+        case ActionEvent(action=action):
+            prices = f" limit {amount(action.limit_price)}" if action.limit_price is not None else ""
+            prices += f" stop {amount(action.stop_price)}" if action.stop_price is not None else ""
+            return f"{action.action_type} {action.order_side} {amount(action.quantity)} {action.symbol}{prices}"
+        case OrderEvent(order=order):
+            filled = f" {amount(order.filled_quantity)} of {amount(order.quantity)}"
+            return f"order {order.symbol}{filled} {order.order_status}" + (f": {order.reason}" if order.reason else "")
+        case TradeEvent(trade=trade):
+            return f"trade {trade.side} {amount(trade.quantity)} {trade.symbol} at {amount(trade.price)}"
+        case PositionEvent(position=position):
+            return f"position {position.symbol} {amount(position.quantity)} at {amount(position.average_cost)}"
+        case BalanceEvent(balance=balance):
+            return f"balance {balance.currency or ''} cash {amount(balance.cash)} equity {amount(balance.equity)}"
+        case HaltEvent(halt=halt):
+            return f"halt {halt.state}, {halt.orders_done} of {halt.orders} orders: {halt.reason}"
+        case GapEvent(orders=orders):
+            return f"gap: events were missed; {len(orders)} orders are open"
+        case PrimedEvent(kind=kind):
+            return f"primed {kind}"
+        case UnknownEvent(kind=kind):
+            return f"{kind} (unknown to this version)"
+        case _:
+            return type(event).__name__

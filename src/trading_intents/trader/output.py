@@ -1,0 +1,96 @@
+"""What a command prints: tables for people, JSON lines for programs, and an exit code for scripts."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from trading_intents_client import Interrupted, TradingError
+from trading_intents_client.errors import AnswerLost, ControlRejected, NotConfigured, Unreachable
+
+REFUSED, USAGE, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
+SERVER_FAULT = 500
+COLOURS = {"FILLED": "green", "REJECTED": "red", "CANCELLED": "yellow", "EXPIRED": "yellow", "UNKNOWN": "magenta"}
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """An expected failure is one line on standard error, and the exit code says of which kind it is."""
+    try:
+        yield
+    except TradingError as error:
+        out = Console(stderr=True, highlight=False)
+        out.print(f"[bold red]{escape(_title(error))}:[/] {escape(str(error))}", soft_wrap=True)
+        if isinstance(error, ControlRejected):
+            for control in error.triggered:
+                out.print(f"  {escape(control.reason)}: {escape(control.detail)}", soft_wrap=True)
+        raise typer.Exit(_code(error)) from None
+    except KeyboardInterrupt as error:
+        if isinstance(error, Interrupted) and error.idempotency_key:
+            typer.echo(
+                f"interrupted; the order may have been placed. Idempotency-Key {error.idempotency_key}", err=True
+            )
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _title(error: TradingError) -> str:
+    if isinstance(error, NotConfigured):
+        return "Not configured"
+    return "Unreachable" if _code(error) == UNREACHABLE else "Refused"
+
+
+def _code(error: TradingError) -> int:
+    if isinstance(error, NotConfigured):
+        return USAGE
+    is_away = isinstance(error, Unreachable | AnswerLost) or (error.status or 0) >= SERVER_FAULT
+    return UNREACHABLE if is_away else REFUSED
+
+
+def print_json(answer: Any) -> None:
+    """One line, which is one JSON value."""
+    typer.echo(msgspec.json.encode(answer).decode())
+
+
+def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]], empty: str) -> None:
+    """Numbers to the right. Without rows it says what there is none of."""
+    told = [[cell(value) for value in row] for row in rows]
+    out = Console(highlight=False)
+    if not told:
+        out.print(empty)
+        return
+    out.print(make_table(columns, told))
+
+
+def make_table(columns: Iterable[str], rows: Iterable[list[Text]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
+    shown = list(rows)
+    for place, name in enumerate(columns):
+        justify = shown[0][place].justify if shown else "left"
+        table.add_column(name, justify=justify or "left", no_wrap=True)
+    for row in shown:
+        table.add_row(*row)
+    return table
+
+
+def cell(value: object) -> Text:
+    match value:
+        case None:
+            return Text("-", style="dim")
+        case Decimal() | int():
+            return Text(amount(value), justify="right")
+        case datetime():
+            return Text(value.astimezone().strftime("%m-%d %H:%M:%S"))
+        case _:
+            return Text(str(value), style=COLOURS.get(str(value), ""))
+
+
+def amount(value: Decimal | int | None) -> str:
+    return "-" if value is None else format(value, "f" if isinstance(value, Decimal) else "d")

@@ -1,0 +1,130 @@
+"""The blotter as a screen of a given size: it fits 80 by 24, and uses what is more."""
+
+import time
+from decimal import Decimal
+
+from rich.console import RenderableType
+from rich.layout import Layout
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from trading_intents.trader.blotter import Blotter, OrderRow, PositionRow
+from trading_intents.trader.output import COLOURS, amount, cell
+
+WIDE = 130
+FRAME_LINES = 3  # of a panel: its two borders, and the head of its table
+LIVE = "live"
+
+
+def draw(blotter: Blotter, is_connected: bool, width: int, height: int) -> Layout:
+    body = height - 2
+    layout = Layout()
+    layout.split_column(
+        Layout(_head(blotter, is_connected), size=1), Layout(name="body"), Layout(_foot(blotter), size=1)
+    )
+    if width >= WIDE:
+        rows = body - FRAME_LINES
+        lower = max(body // 2, 5)
+        right = Layout(ratio=2)
+        right.split_column(
+            Layout(_positions(blotter, body - lower - FRAME_LINES, is_wide=True)),
+            Layout(_events(blotter, lower - 2), size=lower),
+        )
+        layout["body"].split_row(Layout(_orders(blotter, rows, is_wide=True), ratio=3), right)
+        return layout
+    events, positions = max(body // 4, 4), max(body // 4, 4)
+    layout["body"].split_column(
+        Layout(_orders(blotter, body - events - positions - FRAME_LINES, is_wide=False)),
+        Layout(_positions(blotter, positions - FRAME_LINES, is_wide=False), size=positions),
+        Layout(_events(blotter, events - 2), size=events),
+    )
+    return layout
+
+
+def _head(blotter: Blotter, is_connected: bool) -> Text:
+    account = blotter.account
+    is_live = account.environment == LIVE
+    head = Text(no_wrap=True, overflow="ellipsis")
+    head.append(f" {account.environment.upper()} ", style="bold white on red" if is_live else "bold black on green")
+    head.append(f" {account.name}", style="bold")
+    if is_connected:
+        head.append("  connected", style="green")
+    else:
+        seconds = int(time.monotonic() - blotter.told_at)
+        head.append(f"  DISCONNECTED for {seconds} s: figures are old", style="bold white on red")
+    money = blotter.balances
+    if money is not None:
+        head.append(f"  cash {amount(money.cash)}  equity {amount(money.equity)} {money.currency or ''}")
+    head.append(f"  {blotter.url}", style="dim")
+    return head
+
+
+def _foot(blotter: Blotter) -> Text:
+    foot = Text(" q ends", style="dim", no_wrap=True, overflow="ellipsis")
+    if blotter.trouble:
+        foot.append(f"  {blotter.trouble}", style="yellow")
+    return foot
+
+
+def _orders(blotter: Blotter, rows: int, is_wide: bool) -> Panel:
+    found = blotter.orders()
+    columns = ["time", "symbol", "side", "quantity", "filled", "limit", "average", "status"]
+    table = _table([*columns, "type", "reason"] if is_wide else columns)
+    for row in found[: max(rows, 0)]:
+        table.add_row(*_order_cells(row, is_wide))
+    count = sum(row.is_open for row in found)
+    return _panel(table, f"orders: {count} open")
+
+
+def _order_cells(row: OrderRow, is_wide: bool) -> list[Text]:
+    at = Text(row.at.astimezone().strftime("%H:%M:%S") if row.at else "-")
+    side = Text(row.side, style="cyan" if row.side == "BUY" else "magenta")
+    cells = [at, Text(row.symbol, style="bold"), side]
+    cells += [cell(value) for value in (row.quantity, row.filled, row.limit_price)]
+    cells += [price(row.average_price), Text(row.status, style=COLOURS.get(row.status, ""))]
+    return [*cells, Text(row.order_type), Text(row.reason or "")] if is_wide else cells
+
+
+def _positions(blotter: Blotter, rows: int, is_wide: bool) -> Panel:
+    found = blotter.positions()
+    table = _table(["symbol", "quantity", "cost", "price", "unrealized", "today"])
+    for row in found[: max(rows, 0)]:
+        table.add_row(*_position_cells(row))
+    return _panel(table, f"positions: {len(found)}")
+
+
+def _position_cells(row: PositionRow) -> list[Text]:
+    cells = [Text(row.symbol, style="bold"), cell(row.quantity), price(row.average_cost), price(row.market_price)]
+    return [*cells, _result(row.unrealized_pnl), _result(row.daily_pnl)]
+
+
+def price(value: Decimal | None) -> Text:
+    """Four places: averages have many more."""
+    rounded = None if value is None else value.quantize(Decimal("0.0001")).normalize()
+    return cell(rounded)
+
+
+def _result(value: Decimal | None) -> Text:
+    told = price(value)
+    if value:
+        told.stylize("green" if value > 0 else "red")
+    return told
+
+
+def _events(blotter: Blotter, rows: int) -> Panel:
+    lines = [f"{at.astimezone():%H:%M:%S} {line}" for at, line in blotter.events()[-rows:]] if rows > 0 else []
+    return _panel(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), "events")
+
+
+def _table(columns: list[str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
+    texts = {"time", "symbol", "side", "status", "type", "reason"}
+    for name in columns:
+        justify = "left" if name in texts else "right"
+        table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]  # literals
+    return table
+
+
+def _panel(content: RenderableType, title: str) -> Panel:
+    return Panel(content, title=title, title_align="left", padding=(0, 1), border_style="dim")

@@ -1,0 +1,154 @@
+"""Commands that show: orders, trades, positions, balances, a quote, events; and login, logout."""
+
+import os
+import sys
+from typing import Annotated
+
+import msgspec
+import typer
+
+from trading_intents.trader.lines import event_line
+from trading_intents.trader.login import Login, login_file, open_client, write_login
+from trading_intents.trader.orders import AccountName, AsJson, Symbol, find_account
+from trading_intents.trader.output import exit_codes, print_json, print_table
+from trading_intents.trader.watch import watch_account
+from trading_intents_client import Event, SortOrder, TradingClient
+from trading_intents_client.transport.credentials import DEMO_URL
+
+ORDER_COLUMNS = ("time", "symbol", "side", "type", "quantity", "filled", "limit", "stop", "average", "status", "id")
+ORDER_FIELDS = (
+    "created_at", "symbol", "order_side", "order_type", "quantity", "filled_quantity", "limit_price", "stop_price",
+    "average_price", "order_status", "order_id",
+)  # fmt: skip
+POSITION_COLUMNS = ("symbol", "quantity", "cost", "price", "value", "unrealized", "realized", "today", "broker has")
+POSITION_FIELDS = (
+    "symbol", "quantity", "average_cost", "market_price", "market_value", "unrealized_pnl", "realized_pnl", "daily_pnl",
+    "broker_quantity",
+)  # fmt: skip
+Newest = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=100, help="How many, the newest.")]
+
+
+def add_view_commands(cli: typer.Typer) -> None:
+    for command in (orders, trades, positions, balances, quote, events, watch, login, logout):
+        cli.command()(command)
+
+
+def orders(
+    every: Annotated[bool, typer.Option("--all", help="Finished ones too, the newest.")] = False,
+    status: Annotated[str | None, typer.Option(help="Only these statuses, comma separated.")] = None,
+    symbol: Annotated[str | None, typer.Option(help="Only this symbol.")] = None,
+    limit: Newest = 50,
+    account: AccountName = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show open orders, or with --all the newest ones."""
+    with exit_codes(), open_client(os.environ) as client:
+        state = None if every or status else "OPEN"
+        wanted = status.upper() if status else None
+        found = find_account(client, account).orders(state=state, status=wanted, symbol=symbol, order=SortOrder.DESC)
+        shown = found.page(limit=limit).data[::-1]
+        if as_json:
+            for order in shown:
+                print_json(order)
+            return
+        rows = [[getattr(order, name) for name in ORDER_FIELDS] for order in shown]
+        print_table(ORDER_COLUMNS, rows, "no orders" if every or status else "no open orders")
+
+
+def trades(limit: Newest = 50, account: AccountName = "", as_json: AsJson = False) -> None:
+    """Show the newest executions."""
+    with exit_codes(), open_client(os.environ) as client:
+        shown = find_account(client, account).trades(order=SortOrder.DESC).page(limit=limit).data[::-1]
+        if as_json:
+            for trade in shown:
+                print_json(trade)
+            return
+        rows = ((t.received_at, t.symbol, t.side, t.quantity, t.price, t.fee, t.order_id) for t in shown)
+        print_table(("time", "symbol", "side", "quantity", "price", "fee", "order"), rows, "no trades")
+
+
+def positions(
+    every: Annotated[bool, typer.Option("--all", help="Also those that are closed.")] = False,
+    account: AccountName = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show what the account holds."""
+    with exit_codes(), open_client(os.environ) as client:
+        shown = [p for p in find_account(client, account).positions() if every or p.quantity]
+        if as_json:
+            for position in shown:
+                print_json(position)
+            return
+        rows = [[getattr(position, name) for name in POSITION_FIELDS] for position in shown]
+        print_table(POSITION_COLUMNS, rows, "no positions")
+
+
+def balances(account: AccountName = "", as_json: AsJson = False) -> None:
+    """Show the account's money."""
+    with exit_codes(), open_client(os.environ) as client:
+        told = find_account(client, account).balances()
+        if as_json:
+            print_json(told)
+            return
+        row = (told.currency, told.cash, told.buying_power, told.equity, told.as_of)
+        print_table(("currency", "cash", "buying power", "equity", "as of"), [row], "")
+
+
+def quote(symbol: Symbol, as_json: AsJson = False) -> None:
+    """Show the paper broker's price of a symbol."""
+    with exit_codes(), open_client(os.environ) as client:
+        told = client.market.quote(symbol)
+        if as_json:
+            print_json(told)
+            return
+        row = (told.symbol, told.bid_size, told.bid, told.ask, told.ask_size, told.last, told.source, told.as_of)
+        columns = ("symbol", "bid size", "bid", "ask", "ask size", "last", "source", "as of")
+        print_table(columns, [row], "")
+
+
+def events(
+    after: Annotated[str | None, typer.Option(metavar="CURSOR", help="Go on after this cursor.")] = None,
+    account: AccountName = "",
+    as_json: AsJson = False,
+) -> None:
+    """Follow what happens, until Ctrl-C."""
+    with exit_codes(), open_client(os.environ) as client:
+        for event in find_account(client, account).events(after=after):
+            if as_json:
+                print_json(_event_json(event))
+            else:
+                typer.echo(event_line(event))
+
+
+def _event_json(event: Event) -> dict[str, object]:
+    fields: dict[str, object] = msgspec.to_builtins(event)
+    return {"event": type(event).__name__.removesuffix("Event").lower()} | fields
+
+
+def watch(account: AccountName = "") -> None:
+    """Show orders, positions and events as they change, until q or Ctrl-C."""
+    with exit_codes(), open_client(os.environ) as client:
+        watch_account(find_account(client, account), client.url)
+
+
+def login(
+    url: Annotated[str, typer.Option(prompt="URL of the platform", help="Where the platform is.")] = DEMO_URL,
+    account: Annotated[str, typer.Option(help="The account that commands mean without --account.")] = "",
+) -> None:
+    """Store the platform's URL and an API key, which is asked for, in your configuration folder."""
+    with exit_codes():
+        key = typer.prompt("API key", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline().strip()
+        with TradingClient(url, api_key=key) as client:
+            environment = client.organization.validate_api_key(key).environment
+            if account:
+                client.find_account(account)
+        file = write_login(os.environ, Login(url=url, api_key=key, account=account))
+        typer.echo(f"stored in {file}: a key of environment {environment} at {url}")
+
+
+def logout() -> None:
+    """Remove what `login` stored."""
+    file = login_file(os.environ)
+    is_there = file.exists()
+    file.unlink(missing_ok=True)
+    typer.echo(f"removed {file}" if is_there else "nothing was stored")

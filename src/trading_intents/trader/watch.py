@@ -1,0 +1,99 @@
+"""`watch`: a live blotter in the terminal. Events change its state; it is drawn by the clock alone."""
+
+import select
+import sys
+import termios
+import threading
+import time
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.live import Live
+
+from trading_intents.trader.blotter import Blotter
+from trading_intents.trader.screen import draw
+from trading_intents_client import Account, EventStream, TradingError
+from trading_intents_client.types.enums import SortOrder
+
+FRAME_SECONDS = 0.25
+# Prices make no events: positions and money are read again this often.
+READ_SECONDS = 5.0
+RECENT_ORDERS = 50
+
+
+def watch_account(account: Account, url: str) -> None:
+    console = Console()
+    blotter = Blotter(account.get(), url)
+    stop = threading.Event()
+    with account.events() as stream, _keys(stop), Live(console=console, screen=True, auto_refresh=False) as live:
+        threads = [
+            threading.Thread(target=follow, args=(stream, blotter, stop), daemon=True),
+            threading.Thread(target=read_again, args=(account, blotter, stop), daemon=True),
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            run_frames(lambda: live.update(draw(blotter, stream.is_connected, *console.size), refresh=True), stop)
+        except KeyboardInterrupt:
+            stop.set()
+    if blotter.failure is not None:
+        raise blotter.failure
+
+
+def run_frames(show: Callable[[], None], stop: threading.Event) -> None:
+    """A frame at each tick, however many events came in between."""
+    while not stop.is_set():
+        began = time.monotonic()
+        show()
+        stop.wait(max(0.0, FRAME_SECONDS - (time.monotonic() - began)))
+
+
+def follow(stream: EventStream, blotter: Blotter, stop: threading.Event) -> None:
+    try:
+        for event in stream:
+            blotter.apply(event)
+            if stop.is_set():
+                return
+    except TradingError as error:  # one that will not go away: the screen is left, and says it
+        blotter.failure = error
+        stop.set()
+
+
+def read_again(account: Account, blotter: Blotter, stop: threading.Event) -> None:
+    is_first = True
+    while not stop.is_set():
+        try:
+            if is_first:
+                blotter.set_orders(account.orders(state="OPEN"))
+                blotter.set_orders(account.orders(order=SortOrder.DESC).page(limit=RECENT_ORDERS).data)
+                is_first = False
+            blotter.set_positions(account.positions())
+            blotter.set_balances(account.balances())
+        except TradingError as error:
+            blotter.set_trouble(error)
+        stop.wait(READ_SECONDS)
+
+
+@contextmanager
+def _keys(stop: threading.Event) -> Iterator[None]:
+    """`q` ends it. Keys are read one by one, and the terminal is as it was afterwards."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    threading.Thread(target=_read_keys, args=(stop,), daemon=True).start()
+    try:
+        yield
+    finally:
+        stop.set()
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def _read_keys(stop: threading.Event) -> None:
+    while not stop.is_set():
+        ready, _, _ = select.select([sys.stdin], [], [], FRAME_SECONDS)
+        if ready and sys.stdin.read(1) in ("q", "Q"):
+            stop.set()
