@@ -25,7 +25,6 @@ from trading_intents.brokers.paper.quotes import Quotes
 from trading_intents.brokers.registry import Registry, installed_brokers
 from trading_intents.clock import Clock, SystemClock
 from trading_intents.config import LOCAL_PROVIDER, Settings, broker_settings
-from trading_intents.controls.halts.http import halt_routes
 from trading_intents.controls.halts.service import Halts
 from trading_intents.controls.limits.upkeep import LossJudge
 from trading_intents.controls.routes import control_routes
@@ -215,8 +214,7 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     price_rules = PriceRules(settings.paper_seed, settings.reference_price_max_age_seconds)
     tools = BatchDependencies(infra.link, brokers, id_text_maker(), infra.clock, price_rules)
     writer = Writer(tools, pool, signals, infra.metrics, infra.log, settings.writer_optimistic)
-    read_accounts, reference_prices = gates["read_accounts"], ReferencePrices(pool, price_rules)
-    quotes = Quotes(pool, signals, settings.paper_seed)
+    read_accounts, quotes = gates["read_accounts"], Quotes(pool, signals, settings.paper_seed)
     routes = (
         *key_routes(gates, ApiKeys(pool, make_id, callers)),
         *organization_routes(gates["organization_by_provider"], Organizations(pool, name)),
@@ -226,13 +224,12 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
         *credential_routes(read_accounts, gates["write_credentials"], accounts, credentials),
         *broker_routes(gates["brokers"], brokers),
         *outbox_routes(gates["outbox_health"], pool),
-        *control_routes(gates, pool),
-        *halt_routes(gates, Halts(pool, make_id, signals, infra.log)),
+        *control_routes(gates, pool, Halts(pool, make_id, signals, infra.log)),
         *quote_routes(gates["read_paper_quotes"], gates["paper_quotes"], organization_of, quotes),
         *balance_routes(read_accounts, accounts, Balances(pool)),
-        *price_routes(read_accounts, gates["write_reference_prices"], reference_prices),
+        *price_routes(read_accounts, gates["write_reference_prices"], ReferencePrices(pool, price_rules)),
         submit_route(gates["submit_intent"], callers, accounts, writer, limits),
-        *intent_routes(gates["read_intents"], accounts, Intents(pool)),
+        *intent_routes(gates["read_intents"], gates["read_controls"], accounts, Intents(pool, price_rules)),
         *order_routes(gates["read_intents"], accounts, Orders(pool, price_rules)),
     )
     hub = Hub(stream, settings.max_streams, infra.clock, infra.metrics, infra.log)
@@ -243,8 +240,7 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     grpc = GrpcListener(servicer, settings.max_streams, settings.grpc_host, settings.grpc_port, *files)
 
     def handlers() -> Mapping[Queue, Mapping[str, Handler]]:
-        accounts = account_handlers(infra.database.worker, brokers, vault)
-        return {Queue.ACCOUNTS: accounts, Queue.USERS: user_handlers()}
+        return {Queue.ACCOUNTS: account_handlers(infra.database.worker, brokers, vault), Queue.USERS: user_handlers()}
 
     return Features(
         callers,

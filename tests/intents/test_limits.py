@@ -263,6 +263,46 @@ def test_every_limit_that_says_no_is_told_and_counted_once(
     assert kept["reasons"] == ["max_order_quantity", "allowed_symbols", "max_position_quantity"]
 
 
+def test_evaluating_a_command_tells_what_its_submit_would(
+    tenants: Tenants, trading_client: TradingClient, put_limits: Put
+) -> None:
+    admin = tenants.callers["admin"]
+
+    def evaluated(body: Body, **more: str) -> Any:
+        question = {"account_id": trading_client.account["id"], "command": body["command"]} | more
+        before = trading_client.tables.counts()
+        answer = tenants.client.post("/v1/controls/evaluate", json=question, headers=admin)
+        assert trading_client.tables.counts() == before, "nothing is written"
+        return answer
+
+    intent = trading_client.accepted(create(limit("6")))["intent_id"]
+    put_limits("organization", max_order_quantity="20")
+    put_limits("account", max_open_orders=2, max_orders_per_minute=3, duplicate_window_millis=60_000)
+    put_limits("symbol", max_position_quantity="10", price_collar_bps=10_000)
+    bodies = [
+        create(limit("21", "999999")),
+        create(limit("6")),
+        create(limit("4")),
+        create(limit("1"), symbol="MSFT"),
+        replace(intent, limit("11")),
+        replace(intent, limit("1")),
+    ]
+    # Before the account is counted, while it is, and where limits are reached.
+    for body in (*bodies, *bodies[:4]):
+        told = evaluated(body).json()
+        answer = trading_client.submit(body)
+        assert told["allowed"] == (answer.status_code == 202), answer.text
+        assert [(each["reason"], each["limit"]) for each in told["triggered"]] == [
+            (each["reason"], each["limit"]) for each in answer.json().get("triggered", ())
+        ]
+    assert evaluated(cancel(intent)).json() == {"allowed": True, "triggered": []}
+    for body in (cancel(trading_client.account["id"]), replace(trading_client.account["id"], limit())):
+        assert evaluated(body).json()["code"] == "not_found"
+    assert evaluated(create(), symbol="IBM").json()["errors"][0]["pointer"] == "/symbol"
+    assert evaluated(create(market("0"))).json()["errors"][0]["pointer"] == "/command/payload/spec/Market/quantity"
+    assert evaluated(create(market(5))).json()["code"] == "validation_failed"
+
+
 def test_orders_from_before_the_limit_count(trading_client: TradingClient, put_limits: Put) -> None:
     first = trading_client.accepted(create(limit("30")))["intent_id"]
     second = trading_client.accepted(create(limit("20"), symbol="MSFT"))["intent_id"]

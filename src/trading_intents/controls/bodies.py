@@ -19,7 +19,6 @@ from trading_intents.controls.model import (
     Triggered,
 )
 from trading_intents.errors import ValidationFailed, either
-from trading_intents.ids import ID_PATTERN
 from trading_intents.trading import Symbol
 from trading_intents.web.body import INVISIBLE
 
@@ -55,13 +54,6 @@ class ChangedTime(msgspec.Struct, forbid_unknown_fields=True):
     stale_order_millis: Millis | None = None
     timezone: str | None = None
     clear: Names | None = None
-
-
-class ControlQuestion(msgspec.Struct, forbid_unknown_fields=True):
-    """Without a symbol only the organization and the account are evaluated."""
-
-    account_id: Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
-    symbol: str | None = None
 
 
 class OrganizationControl(msgspec.Struct, kw_only=True):

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from trading_intents.controls.bodies import (
     AccountControl,
     ChangedTime,
-    ControlQuestion,
-    Evaluation,
     ListedSymbol,
     ManualSwitch,
     OrganizationControl,
@@ -27,7 +25,7 @@ from trading_intents.controls.model import Switch, SymbolControl, TimeChange
 from trading_intents.controls.service import ControlsService, ControlTarget
 from trading_intents.errors import AccountClosed, LimitReached, NotFound, ValidationFailed
 from trading_intents.identity.access import Gate, caller_of
-from trading_intents.ids import ID_RULE, parse_id
+from trading_intents.ids import parse_id
 from trading_intents.trading import SYMBOL_RULE, Symbol, parse_symbol
 from trading_intents.web.limits import Bucket
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, Page, read_page
@@ -64,18 +62,6 @@ class SwitchHandlers:
 
         control = await self.controls.put_account(target_of(request, self.write), read_body, request.if_match())
         return answer_json(show_account(owner_of(request), control), version=control.version)
-
-    async def evaluate(self, request: Request) -> Answer:
-        self.read.permit_object(request)
-        body = request.body(ControlQuestion)
-        target = target_of(request, self.read, body.account_id)
-        if target.account_id is None:
-            raise ValidationFailed.at("/account_id", ID_RULE)
-        symbol = None if body.symbol is None else parse_symbol(body.symbol)
-        if body.symbol is not None and symbol is None:
-            raise ValidationFailed.at("/symbol", SYMBOL_RULE)
-        triggered = await self.controls.evaluate(target, symbol)
-        return answer_json(Evaluation(not triggered, list(triggered)))
 
 
 def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: ControlsService) -> tuple[Route, ...]:
@@ -128,18 +114,6 @@ def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: C
             bucket=writes,
             parameters=(IF_MATCH,),
             errors=(AccountClosed,),
-        ),
-        Route(
-            "POST",
-            "/v1/controls/evaluate",
-            read,
-            handlers.evaluate,
-            "Ask whether the controls let an account, or a symbol on it, trade now, and which do not.",
-            operation=Operation("evaluate_controls", Tag.CONTROLS),
-            body=ControlQuestion,
-            answer=Evaluation,
-            bucket=reads,
-            errors=(NotFound,),
         ),
     )
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from trading_intents.controls.halts.http import halt_routes
+from trading_intents.controls.halts.service import Halts
 from trading_intents.controls.http import switch_routes, symbol_routes
 from trading_intents.controls.limits.http import limit_routes
 from trading_intents.controls.limits.service import LimitsService
@@ -12,7 +14,7 @@ from trading_intents.storage.database import Pool
 from trading_intents.web.routing import Route
 
 
-def control_routes(gates: Mapping[str, Gate], pool: Pool) -> tuple[Route, ...]:
+def control_routes(gates: Mapping[str, Gate], pool: Pool, halts: Halts) -> tuple[Route, ...]:
     controls, zones = ControlsService(pool), read_zones()
     read, write, write_organization = (
         gates[name] for name in ("read_controls", "write_controls", "write_organization_control")
@@ -20,5 +22,6 @@ def control_routes(gates: Mapping[str, Gate], pool: Pool) -> tuple[Route, ...]:
     return (
         *switch_routes(read, write, write_organization, controls),
         *symbol_routes(read, write, controls, zones),
+        *halt_routes(gates, halts),
         *limit_routes(read, write, write_organization, LimitsService(pool), zones),
     )

@@ -15,9 +15,7 @@ from trading_intents.controls.model import (
     TimeChange,
     TimeControl,
     TimeRule,
-    Triggered,
     changed,
-    evaluate,
 )
 from trading_intents.errors import LimitReached, NotFound, VersionConflict
 from trading_intents.identity.store import lock_organization
@@ -125,13 +123,6 @@ class ControlsService:
             check_open(account)
             check_version(control.version, expected)
             await store.delete_symbol_control(tx, account.id, control.symbol)
-
-    async def evaluate(self, target: ControlTarget, symbol: Symbol | None) -> tuple[Triggered, ...]:
-        """Evaluates by the database's clock, as for an intent."""
-        async with self._pool.transaction([target.organization_id], read_only=True) as tx:
-            account = await find_target(tx, target)
-            controls, now = await store.read_one(tx, account.id, symbol), await store.read_clock(tx)
-        return evaluate(controls, symbol, now)
 
 
 def _there(control: ManualControl | None) -> ManualControl:

@@ -19,6 +19,7 @@ from trading_intents.trading import (
     OrderKind,
     OrderSide,
     RouteStrategy,
+    Symbol,
     TimeInForce,
     parse_symbol,
 )
@@ -110,6 +111,14 @@ class Submit(msgspec.Struct, forbid_unknown_fields=True):
     client_reference_id: str | None = None
 
 
+class ControlQuestion(msgspec.Struct, forbid_unknown_fields=True):
+    """Without a symbol only the organization and the account are looked at; limits only with a command."""
+
+    account_id: Id
+    symbol: str | None = None
+    command: CreateCommand | ReplaceCommand | CancelCommand | None = None
+
+
 def check_key(key: str) -> None:
     """Checks the Idempotency-Key header."""
     if not (1 <= len(key) <= MAX_KEY_CHARACTERS and key.isascii() and key.isprintable()):
@@ -128,6 +137,18 @@ def read_command(tree: Any) -> tuple[Command, str | None]:
     except ValidationFailed as error:
         raise _say_why(error) from None
     return make_command(body)
+
+
+def read_question(tree: Any) -> tuple[str, Symbol | None, Command | None]:
+    """The account, the symbol and the command of a question to the controls, or ValidationFailed."""
+    try:
+        body = convert(tree, ControlQuestion)
+    except ValidationFailed as error:
+        raise _say_why(error) from None
+    symbol = None if body.symbol is None else parse_symbol(body.symbol)
+    if body.symbol is not None and symbol is None:
+        raise ValidationFailed.at("/symbol", SYMBOL_RULE)
+    return body.account_id, symbol, None if body.command is None else _command(body.command)
 
 
 def make_command(body: Submit) -> tuple[Command, str | None]:

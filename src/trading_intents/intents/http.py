@@ -10,6 +10,8 @@ from trading_intents.accounts.http import find_account
 from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import Accounts
 from trading_intents.clock import TimeRange
+from trading_intents.controls.bodies import Evaluation
+from trading_intents.controls.http import target_of
 from trading_intents.errors import (
     AccountClosed,
     AccountDisabled,
@@ -19,6 +21,7 @@ from trading_intents.errors import (
     EntitlementRequired,
     IdempotencyConflict,
     IntentClosed,
+    NotFound,
     OutcomeUnknown,
     RateLimited,
     ReplacePending,
@@ -28,8 +31,16 @@ from trading_intents.errors import (
 from trading_intents.identity.access import Gate, caller_of, require_entitlement
 from trading_intents.identity.model import Entitlement
 from trading_intents.identity.service import Callers
-from trading_intents.ids import parse_id
-from trading_intents.intents.body import MAX_KEY_CHARACTERS, Submit, check_key, digest_of, read_command
+from trading_intents.ids import ID_RULE, parse_id
+from trading_intents.intents.body import (
+    MAX_KEY_CHARACTERS,
+    ControlQuestion,
+    Submit,
+    check_key,
+    digest_of,
+    read_command,
+    read_question,
+)
 from trading_intents.intents.fast_path import accepted, bucket_of, fast_submit, submitter_of
 from trading_intents.intents.service import Intents
 from trading_intents.intents.writing.record import Record, with_hash
@@ -163,11 +174,12 @@ class IntentHandlers:
         return _answer_page(page, await self.intents.history(account, intent_id, times, page))
 
 
-def intent_routes(gate: Gate, accounts: Accounts, intents: Intents) -> tuple[Route, ...]:
+def intent_routes(gate: Gate, read_controls: Gate, accounts: Accounts, intents: Intents) -> tuple[Route, ...]:
     handlers = IntentHandlers(gate, accounts, intents)
     many, reads = "/v1/accounts/{account_id}/intents", Bucket.READS
     one = many + "/{intent_id}"
     return (
+        _evaluate_route(read_controls, intents),
         Route(
             "GET",
             many,
@@ -212,6 +224,30 @@ def intent_routes(gate: Gate, accounts: Accounts, intents: Intents) -> tuple[Rou
             bucket=reads,
             parameters=PARAMETERS,
         ),
+    )
+
+
+def _evaluate_route(gate: Gate, intents: Intents) -> Route:
+    async def evaluate(request: Request) -> Answer:
+        gate.permit_object(request)
+        account_id, symbol, command = read_question(request.json)
+        target = target_of(request, gate, account_id)
+        if target.account_id is None:
+            raise ValidationFailed.at("/account_id", ID_RULE)
+        triggered = await intents.evaluate(target, symbol, command)
+        return answer_json(Evaluation(not triggered, list(triggered)))
+
+    return Route(
+        "POST",
+        "/v1/controls/evaluate",
+        gate,
+        evaluate,
+        "Ask whether the controls let an account, a symbol on it or a command trade now, and which do not.",
+        operation=Operation("evaluate_controls", Tag.CONTROLS),
+        body=ControlQuestion,
+        answer=Evaluation,
+        bucket=Bucket.READS,
+        errors=(NotFound,),
     )
 
 

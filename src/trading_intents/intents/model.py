@@ -162,7 +162,7 @@ def decide(submission: Submission, state: SubmissionState, now: datetime) -> Dec
     try:
         account = _check_caller(submission, state)
         _check_broker(submission.command, state)
-        accepted = _compose(submission, state)
+        accepted = compose(submission, state.order)
         if state.earlier:
             if state.earlier.body_digest != submission.body_digest:
                 raise IdempotencyConflict(
@@ -256,8 +256,9 @@ def _check_broker(command: Command, state: SubmissionState) -> None:
         )
 
 
-def _compose(submission: Submission, state: SubmissionState) -> Accepted:
-    command, order = submission.command, state.order
+def compose(submission: Submission, order: KnownOrder | None) -> Accepted:
+    """The action that the command asks for; `order` is the one that it names."""
+    command = submission.command
     if isinstance(command, Create):
         spec = command.spec
         if spec.time_in_force is None:

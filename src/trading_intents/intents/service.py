@@ -1,21 +1,39 @@
-"""Use cases of intents: read the log, and count what is in it."""
+"""Use cases of intents: read the log, count what is in it, and ask what a command would meet."""
 
 from collections.abc import Sequence
 from uuid import UUID
 
 from trading_intents.accounts.model import Account
 from trading_intents.clock import TimeRange
-from trading_intents.errors import NotFound
+from trading_intents.controls.limits.model import LimitOwner, judge
+from trading_intents.controls.limits.service import find_limit_state
+from trading_intents.controls.limits.store import read_applied
+from trading_intents.controls.model import Triggered, evaluate
+from trading_intents.controls.service import ControlTarget, find_target
+from trading_intents.controls.store import read_clock, read_one
+from trading_intents.errors import NotFound, ValidationFailed
 from trading_intents.intents import store
+from trading_intents.intents.model import (
+    Cancel,
+    Command,
+    Create,
+    KnownOrder,
+    Spec,
+    Submission,
+    asked_order,
+    compose,
+)
+from trading_intents.prices.model import PriceRules
 from trading_intents.stats import store as stats_store
 from trading_intents.stats.model import Stats, Window
-from trading_intents.storage.database import Pool, Row
+from trading_intents.storage.database import Pool, Row, Tx
 from trading_intents.storage.pages import PageRequest
+from trading_intents.trading import ORDER_KINDS, OrderSide, RouteStrategy, Symbol, TimeInForce, amount_text
 
 
 class Intents:
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, pool: Pool, prices: PriceRules) -> None:
+        self._pool, self._prices = pool, prices
 
     async def list(self, account: Account, times: TimeRange, page: PageRequest) -> Sequence[Row]:
         async with self._pool.transaction([account.organization_id], read_only=True, plans="in_order") as tx:
@@ -43,3 +61,59 @@ class Intents:
         if not known:
             raise NotFound("no such intent")
         return rows
+
+    async def evaluate(
+        self, target: ControlTarget, symbol: Symbol | None, command: Command | None
+    ) -> tuple[Triggered, ...]:
+        """What controls and limits say to the command, or without one controls alone. Nothing is sent."""
+        async with self._pool.transaction(
+            [target.organization_id], read_only=True, isolation="repeatable read", plans="by_key"
+        ) as tx:
+            account = await find_target(tx, target)
+            if command is None:
+                controls, now = await read_one(tx, account.id, symbol), await read_clock(tx)
+                return evaluate(controls, symbol, now)
+            owner = LimitOwner(str(account.organization_id), str(account.id))
+            submission = Submission(owner.account_id, owner.organization_id, None, command, None, None, None)
+            order = None if isinstance(command, Create) else await _find_order(tx, account, command.ref_intent_id)
+            accepted = compose(submission, order)
+            if symbol not in (None, accepted.symbol):
+                raise ValidationFailed.at("/symbol", f"must be {accepted.symbol}, as the command's is")
+            if isinstance(command, Cancel):
+                return ()  # it is never refused
+            asked, now = asked_order(accepted, order), await read_clock(tx)
+            limits, is_tracked = await read_applied(tx, account.id, accepted.symbol)
+            met = await find_limit_state(tx, account, limits, is_tracked, asked, self._prices)
+            triggered = evaluate(await read_one(tx, account.id, accepted.symbol), accepted.symbol, now)
+            return triggered + judge(limits, owner, asked, met, now)
+
+
+async def _find_order(tx: Tx, account: Account, order_id: str) -> KnownOrder | None:
+    row = await store.find_order(tx, account.id, UUID(order_id))
+    if row is None:
+        return None
+    limit_price, stop_price = (None if row[name] is None else amount_text(row[name]) for name in _PRICES)
+    return KnownOrder(
+        account_id=str(account.id),
+        symbol=Symbol(row["symbol"]),
+        side=OrderSide(row["order_side"]),
+        route=RouteStrategy(row["route_strategy"]),
+        spec=Spec(
+            ORDER_KINDS[row["order_type"]],
+            amount_text(row["quantity"]),
+            limit_price,
+            stop_price,
+            TimeInForce(row["time_in_force"]),
+        ),
+        client_reference_id=row["client_reference_id"],
+        status=row["order_status"],
+        cancel_requested=row["cancel_requested"],
+        replace_pending=row["pending_replace_seq"] is not None,
+        version=row["version"],
+        command_seq=row["command_seq"],
+        filled_quantity=row["filled_quantity"],
+        counted=row["counted"],
+    )
+
+
+_PRICES = ("limit_price", "stop_price")

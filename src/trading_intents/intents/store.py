@@ -60,6 +60,10 @@ async def list_actions(
     return await tx.fetch(query.format(direction=direction_of(page)), account_id, *seqs, page.limit + 1, *times, *ids)
 
 
+async def find_order(tx: Tx, account_id: UUID, order_id: UUID) -> Row | None:
+    return await tx.fetchrow("SELECT * FROM orders WHERE order_id = $1 AND account_id = $2", order_id, account_id)
+
+
 async def latest_action(tx: Tx, account_id: UUID, intent_id: UUID) -> Row | None:
     return await tx.fetchrow(
         """

@@ -5,7 +5,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import pq
@@ -51,6 +51,10 @@ Rows = list[Row]
 class Reply(NamedTuple):
     tag: str  # such as COMMIT
     rows: Rows
+
+    def texts(self) -> list[list[Any]]:
+        """The rows, decoded; each value is a text or None."""
+        return [[None if value is None else value.decode() for value in row] for row in self.rows]
 
 
 class StatementRefused(Exception):

@@ -47,6 +47,23 @@ def applied_limits(organization: str | None, account: str | None, symbol: str | 
     return AppliedLimits(*(None if text is None else parse_limits(text) for text in (organization, account, symbol)))
 
 
+async def read_applied(tx: Tx, account_id: UUID, symbol: str) -> tuple[AppliedLimits, bool]:
+    """What applies to a symbol on an account that the transaction can see, and whether the account is tracked."""
+    row = await tx.fetchrow(
+        f"""
+        SELECT {COLUMNS}, a.tracked
+        FROM (SELECT $1::uuid AS account_id, $2::text AS symbol) AS asked
+        JOIN account_heads a ON a.account_id = asked.account_id
+        {JOINS}
+        """,  # noqa: S608 - our own constants
+        account_id,
+        symbol,
+    )
+    assert row is not None
+    *rules, tracked = row.values()
+    return applied_limits(*rules), tracked
+
+
 async def find_limits(tx: Tx, owner_id: UUID, symbol: str) -> StoredLimits | None:
     row = await tx.fetchrow("SELECT * FROM trading_limits WHERE owner_id = $1 AND symbol = $2", owner_id, symbol)
     return _stored(row) if row else None

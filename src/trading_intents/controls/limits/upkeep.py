@@ -103,8 +103,7 @@ class LossJudge:
                 return
             runner = PoolTransaction(tx)
             (reply,) = await runner.run([read_results([str(each.account_id) for each in limits])])
-            rows = [[None if value is None else value.decode() for value in row] for row in reply.rows]
-            results, now = AccountResults(rows, self._prices), await read_clock(tx)
+            results, now = AccountResults(reply.texts(), self._prices), await read_clock(tx)
             reached: list[tuple[LossLimit, Decimal]] = []
             begun: dict[tuple[str, str], DailyBaseline] = {}
             for limit in limits:

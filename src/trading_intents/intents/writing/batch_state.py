@@ -210,12 +210,12 @@ async def _read_limit_state(
         replies = await link.run([*first, read_limit_state(sorted(reads))])
     except ConnectionLost:
         raise Unavailable("the connection to the database was lost; nothing was recorded") from None
-    state.tracking.read(map(_texts, replies[-1].rows))
+    state.tracking.read(replies[-1].texts())
     known = parse_reply(replies[0]) if priced else {}
     for (account_id, symbol), key in priced.items():
         if price := prices.pick(known[key], has_walk=state.accounts[account_id].broker == PAPER.name):
             state.tracking.prices[account_id, symbol] = price.price
-    results = AccountResults(map(_texts, replies[bool(priced)].rows) if zones else (), prices)
+    results = AccountResults(replies[bool(priced)].texts() if zones else (), prices)
     for account_id, zone in zones.items():
         today = results.today(account_id, zone, state.now)
         state.tracking.begin_day(account_id, state.accounts[account_id].organization_id, today)
