@@ -9,8 +9,9 @@ import pytest
 from tests.intents.http_client import Tables, TradingClient, create, limit, pointers
 from tests.stream.client import ACTION, BALANCE, HALT, POSITION, Client, kind_of
 from tests.stream.conftest import Opener
-from tests.stream.test_sse import following
+from tests.stream.test_sse import LIMIT_SECONDS, following
 from tests.tenants import Tenants
+from tests.waiting import eventually
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Database
 from trading_intents.stream.hub import make_entries
@@ -65,10 +66,18 @@ def append_balance(tables: Tables, account: dict[str, Any]) -> None:
     append_event(tables, account, EventType.BALANCE, balance_payload(**ids, broker="paper", cash="5", as_of=NOW))
 
 
+def await_first_balance(tables: Tables, *accounts: dict[str, Any]) -> None:
+    """The paper broker tells what its accounts start with; nothing else comes by itself after that."""
+    query = "SELECT count(*) FROM balances WHERE account_id = ANY ($1::text[]::uuid[])"
+    ids = [account["id"] for account in accounts]
+    eventually(lambda: bool(tables.value(query, ids) == len(ids)), LIMIT_SECONDS)
+
+
 def test_sse_sends_the_first_four_kinds_unless_others_are_named(
     tenants: Tenants, tables: Tables, trading_client: TradingClient
 ) -> None:
     account = trading_client.account
+    await_first_balance(tables, account)
     with (
         following(tenants, trading_client.headers, account["id"]) as silent,
         following(tenants, trading_client.headers, account["id"], kinds="balance,intent_action") as named,
@@ -122,6 +131,7 @@ def test_an_accounts_halt_and_balance_stay_in_its_scope(
     tenants: Tenants, tables: Tables, client: Client, opener: Opener
 ) -> None:
     one, other = opener().account, opener().account
+    await_first_balance(tables, one, other)
     narrow = client.follow(tenants.callers["key_all"], one["id"], (HALT, BALANCE)).subscribed()
     live = client.follow(tenants.callers["key_live"], "", (HALT, BALANCE)).subscribed()
     for account in (other, one):
@@ -132,7 +142,8 @@ def test_an_accounts_halt_and_balance_stay_in_its_scope(
     assert not live.take(1)[0].halt.HasField("account_id")
 
 
-def test_balances_and_halts_are_not_primed(tenants: Tenants, client: Client, trading_client: TradingClient) -> None:
+def test_balances_and_halts_are_not_primed(tables: Tables, client: Client, trading_client: TradingClient) -> None:
+    await_first_balance(tables, trading_client.account)
     follower = client.follow(trading_client.headers, trading_client.account["id"], (POSITION, BALANCE, HALT, ACTION))
     status, primed = follower.take(2)
     assert (kind_of(status), primed.primed.event_type) == ("status", POSITION)
