@@ -155,6 +155,7 @@ async def prepare(bench: Bench, accounts: list[Account]) -> list[tuple[str, floa
     total = sum(account.actions for account in accounts)
     for account in accounts:
         await fill(owner, account)
+    await owner.execute(f"GRANT {WORKER_ROLE} TO {WORKER_LOGIN}")  # a process without a worker leaves that out
     async with open_pool(bench.cluster.url(WORKER_LOGIN, DATABASE), WORKER_ROLE, 2, Metrics()) as pool:
         rolled_seconds = await timed_roll_up(pool)
         await count_finished(owner)

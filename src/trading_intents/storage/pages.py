@@ -1,6 +1,6 @@
 """Reads pages of lists in both orders: by any unique key, or by the seq of a log. Never decides what is shown."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
@@ -68,26 +68,33 @@ async def find_range(tx: Tx, log: SeqLog, account_id: UUID, times: TimeRange, pa
     """The seqs beyond the cursor that may be within these times; the times themselves are for the statement to check.
     For a transaction that plans in order."""
     first, end = FIRST_SEQ, NO_END
-    if times.start is not None:
-        first = await _find_seq(tx, log, account_id, times.start, -TIME_MARGIN)
-    if times.end is not None:
-        end = await _find_seq(tx, log, account_id, times.end, TIME_MARGIN)
+    if times != TimeRange():
+        rows = await tx.fetch(_FIND_SEQS.format(**log._asdict()), account_id, *times, TIME_MARGIN)
+        found = {row["name"]: row["low"] for row in rows}
+        first, end = max(found.get("start", FIRST_SEQ), FIRST_SEQ), found.get("end", end)
     if page.after is None:
         return SeqRange(first, end)
     return SeqRange(first, min(end, page.after)) if page.is_descending else SeqRange(max(first, page.after + 1), end)
 
 
-# By bisection: an index of times would cost every row that is appended.
-_FIND_SEQ = """
-    WITH RECURSIVE search (low, high) AS (
-        SELECT min({seq}), max({seq}) + 1 FROM (
-            (SELECT {seq} FROM {table} WHERE account_id = $1 ORDER BY {seq} LIMIT 1)
-            UNION ALL
-            (SELECT {seq} FROM {table} WHERE account_id = $1 ORDER BY {seq} DESC LIMIT 1)
+# By bisection: an index of times would cost every row that is appended. The server adds the margin, as its years go
+# further than ours.
+_FIND_SEQS = """
+    WITH RECURSIVE search (name, time, low, high) AS (
+        SELECT bounds.*, ends.* FROM (
+            VALUES ('start', $2::timestamptz - $4::interval), ('end', $3::timestamptz + $4::interval)
+        ) AS bounds (name, time) CROSS JOIN (
+            SELECT min({seq}), max({seq}) + 1 FROM (
+                (SELECT {seq} FROM {table} WHERE account_id = $1 ORDER BY {seq} LIMIT 1)
+                UNION ALL
+                (SELECT {seq} FROM {table} WHERE account_id = $1 ORDER BY {seq} DESC LIMIT 1)
+            ) AS rows
         ) AS ends
+        WHERE bounds.time IS NOT NULL
         UNION ALL
-        SELECT CASE WHEN found.time < $2::timestamptz + $3::interval THEN found.seq + 1 ELSE low END,
-               CASE WHEN found.time < $2::timestamptz + $3::interval THEN high ELSE middle END
+        SELECT search.name, search.time,
+               CASE WHEN found.time < search.time THEN found.seq + 1 ELSE low END,
+               CASE WHEN found.time < search.time THEN high ELSE middle END
         FROM search CROSS JOIN LATERAL (SELECT (low + high) / 2 AS middle) AS halved
         LEFT JOIN LATERAL (
             SELECT {seq} AS seq, {time} AS time FROM {table}
@@ -96,11 +103,5 @@ _FIND_SEQ = """
         ) AS found ON true
         WHERE low < high
     )
-    SELECT low FROM search WHERE low >= high
+    SELECT name, low FROM search WHERE low >= high
 """
-
-
-async def _find_seq(tx: Tx, log: SeqLog, account_id: UUID, time: datetime, margin: timedelta) -> int:
-    """The seq from which on no row is before this time. The server adds the margin: its years go further than ours."""
-    seq: int | None = await tx.fetchval(_FIND_SEQ.format(**log._asdict()), account_id, time, margin)
-    return max(seq or 0, FIRST_SEQ)
