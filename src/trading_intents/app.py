@@ -1,5 +1,4 @@
-"""The composition root: builds database, features and the route table from the settings, and serves until it is
-stopped."""
+"""The composition root: builds database, features and the route table, and serves until it is stopped."""
 
 import asyncio
 import contextlib
@@ -139,10 +138,8 @@ async def database_urls(
 async def open_infrastructure(
     settings: Settings, log: Log, needs_worker: bool = True, may_create: bool = False
 ) -> AsyncIterator[Infrastructure]:
-    """Opens a migrated database and the rest, for `serve` and for every command.
-
-    Without `needs_worker` the login of the worker's role is not used, and need not exist.
-    """
+    """Opens a migrated database and the rest, for `serve` and for every command. Without `needs_worker` the login of
+    the worker's role is not used, and need not exist."""
     metrics, clock, brokers = Metrics(), SystemClock(), installed_brokers(log)
     async with contextlib.AsyncExitStack() as stack:
         urls = await stack.enter_async_context(database_urls(settings, log, metrics, may_create))
@@ -390,7 +387,7 @@ async def working(infra: Infrastructure, features: Features) -> AsyncIterator[li
 
 
 def _tune_gc() -> None:
-    """Excludes all present objects from garbage collection, and collects rarely: requests leave no cycles."""
+    """Excludes present objects from garbage collection, and collects rarely: requests leave no cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD_OBJECTS)

@@ -114,17 +114,17 @@ def serve(roles: Annotated[str, typer.Option(help="api, stream, worker; comma se
 
 
 def _stop_signal() -> asyncio.Event:
-    stop, told = asyncio.Event(), asyncio.Event()
+    stop, signalled = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
         # Does not count as one of the two signals that stop at once: a closing terminal sends it more than once.
         loop.add_signal_handler(signal.SIGHUP, stop.set)
 
     def on_signal() -> None:
-        if told.is_set():
+        if signalled.is_set():
             # The kernel ends the embedded PostgreSQL together with this process.
             os._exit(STOPPED_AT_ONCE)
-        told.set()
+        signalled.set()
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):

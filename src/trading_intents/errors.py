@@ -236,10 +236,10 @@ class OutcomeUnknown(PlatformError):
     status, code, title = 503, "outcome_unknown", "The outcome is unknown"
 
     def __init__(self, detail: str = "") -> None:
-        told = (
+        default = (
             "the connection to the database was lost during the commit; repeat with the same Idempotency-Key, or read"
         )
-        super().__init__(detail or told, headers={"retry-after": "1"})
+        super().__init__(detail or default, headers={"retry-after": "1"})
 
 
 class StartupRefused(PlatformError):

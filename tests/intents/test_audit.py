@@ -190,7 +190,7 @@ def test_a_chain_that_was_rewritten_as_a_whole_is_found_by_a_head_kept_elsewhere
     full_client.accepted(create())
     assert told(tenants, full_client, *only(full_client, "--against", kept)) == (0, ""), "appended since: no damage"
     rewrite(full_client, forger)
-    assert (verified(full_client).bad_seq, verified(full_client).wrong) == (2, "its event told another quantity")
+    assert (verified(full_client).bad_seq, verified(full_client).wrong) == (2, "its event has another quantity")
     change(forger, full_client, "DELETE FROM stream_events WHERE account_id = $account")
     assert verified(full_client).bad_seq is None, "nothing in the database tells once the events are gone"
     code, said = told(tenants, full_client, *only(full_client, "--against", kept))

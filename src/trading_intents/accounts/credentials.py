@@ -51,7 +51,7 @@ class Credentials:
             made = await store.insert_credential(tx, ref.credential_id, current, label or None, fields, fingerprint)
             await store.insert_sealed(tx, self._make_id(), made, sealed)
             await store.mark_credential(tx, current.id, has_credential=True)
-            await _tell(tx, OutboxEventType.CREDENTIAL_CREATED, made)
+            await _put_event(tx, OutboxEventType.CREDENTIAL_CREATED, made)
             return made
 
         return await self._seal_and(ref, given, write)
@@ -85,7 +85,7 @@ class Credentials:
             if sealed is not None:
                 await store.discard_sealed(tx, made.id)
                 await store.insert_sealed(tx, self._make_id(), made, sealed)
-            await _tell(tx, OutboxEventType.CREDENTIAL_UPDATED, made)
+            await _put_event(tx, OutboxEventType.CREDENTIAL_UPDATED, made)
             return made
 
         if given is not None:
@@ -102,7 +102,7 @@ class Credentials:
             await store.discard_sealed(tx, old.id)
             await store.delete_credential(tx, old.id)
             await store.mark_credential(tx, old.account_id, has_credential=False)
-            await _tell(tx, OutboxEventType.CREDENTIAL_DELETED, old)
+            await _put_event(tx, OutboxEventType.CREDENTIAL_DELETED, old)
         self._signals.notify(channel(Queue.ACCOUNTS))
 
     async def _seal_and(
@@ -164,7 +164,7 @@ async def _fingerprint(tx: Tx, organization_id: OrganizationId, given: Secrets) 
     return hmac.new(key.bytes, text, hashlib.sha256).hexdigest()[:FINGERPRINT_CHARACTERS]
 
 
-async def _tell(tx: Tx, event: OutboxEventType, credential: CredentialRecord) -> None:
+async def _put_event(tx: Tx, event: OutboxEventType, credential: CredentialRecord) -> None:
     payload = {
         "account_id": str(credential.account_id),
         "credential_id": str(credential.id),

@@ -98,7 +98,7 @@ class EmbeddedProvider:
             "scopes_supported": list(Scope),
         }
 
-    def _issue(self, told: dict[str, str | None]) -> Secret:
+    def _issue(self, own_claims: dict[str, str | None]) -> Secret:
         # With its fraction, so that tokens from before and after a user's deletion within a second can be told apart.
         now = self._clock.now().timestamp()
         claims = {
@@ -107,7 +107,7 @@ class EmbeddedProvider:
             "iat": now,
             "exp": now + TOKEN_SECONDS,
             "jti": str(self._make_id()),
-            **{name: value for name, value in told.items() if value is not None},
+            **{name: value for name, value in own_claims.items() if value is not None},
         }
         header = {"typ": "at+jwt", "kid": self._jwk["kid"]}
         return Secret(jwt.encode(claims, self._key, algorithm="EdDSA", headers=header))

@@ -109,8 +109,8 @@ class Callers:
             raise
 
     async def _user(self, claims: Claims) -> Caller:
-        asked = (claims.subject, claims.organization)
-        record = await self._users.get(asked, lambda: self._read_user(*asked))
+        key = (claims.subject, claims.organization)
+        record = await self._users.get(key, lambda: self._read_user(*key))
         if record is None or record.deleted or (self._local and not record.known):
             raise Unauthorized("the user is not known")
         if record.tokens_after is not None and claims.issued_at <= record.tokens_after:
@@ -295,10 +295,10 @@ def _plausible(client_id: str) -> bool:
     return 0 < len(client_id) <= MAX_CLIENT_ID and "\x00" not in client_id
 
 
-def _narrow(granted: frozenset[Scope], asked: str | None) -> frozenset[Scope]:
-    if not asked:
+def _narrow(granted: frozenset[Scope], requested: str | None) -> frozenset[Scope]:
+    if not requested:
         return granted
-    wanted = set(asked.split())
+    wanted = set(requested.split())
     if not wanted <= granted:
         raise InvalidScope(
             f"the client does not have every scope that it asks for; it has {' '.join(sorted(granted)) or 'none'}"

@@ -238,7 +238,7 @@ class JwksSource:
         self._clock = clock
         self._log = log
         self._keys: dict[str, PyJWK] | None = None
-        self._fetched_at = self._tried_at = self._asked_at = -math.inf
+        self._fetched_at = self._tried_at = self._unknown_kid_at = -math.inf
         self._loading: asyncio.Task[None] | None = None
 
     async def find(self, kid: str) -> PyJWK | None:
@@ -248,8 +248,8 @@ class JwksSource:
             await self._load()
         if self._keys is None:
             raise Unavailable("the identity provider cannot be reached: its keys are not known")
-        if kid not in self._keys and (self._loading or now >= self._asked_at + UNKNOWN_KID_SECONDS):
-            self._asked_at = now
+        if kid not in self._keys and (self._loading or now >= self._unknown_kid_at + UNKNOWN_KID_SECONDS):
+            self._unknown_kid_at = now
             await self._load()
         return self._keys.get(kid)
 

@@ -47,7 +47,7 @@ class RemoteDirectory:
 
     async def delete(self, subject: str) -> None:
         if not self._url:
-            raise Unavailable("the identity provider cannot be told: TRADING_INTENTS_IDENTITY_USERS_URL is not set")
+            raise Unavailable("the identity provider cannot be notified: TRADING_INTENTS_IDENTITY_USERS_URL is not set")
         try:
             async with asyncio.timeout(PROVIDER_SECONDS):
                 answer = await self._client.delete(f"{self._url}/{quote(subject, safe='')}", follow_redirects=False)
@@ -81,10 +81,10 @@ async def finish(
     """Finishes a recorded deletion: at the provider, then with one event."""
     await directory.delete(subject)
     async with pool.transaction([organization_id]) as tx:
-        told = await store.mark_deleted(tx, user_id)
-        if told is None:
+        marked = await store.mark_deleted(tx, user_id)
+        if marked is None:
             return  # another process was faster
-        deleted_at, organization_ids = told
+        deleted_at, organization_ids = marked
         payload = {
             "subject": subject,
             "organization_ids": [str(found) for found in organization_ids],

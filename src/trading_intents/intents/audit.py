@@ -65,7 +65,7 @@ class KeptHeads:
         return self.hashes.get(account_id, {})
 
 
-class _Told(msgspec.Struct):
+class _RecordFields(msgspec.Struct):
     """What a record says of its own columns. Ids are texts, because they are compared a million times."""
 
     account_id: str
@@ -163,9 +163,9 @@ async def _compare_events(pool: Pool, account_id: UUID | None) -> Contradicted:
         while True:
             async with pool.transaction(read_only=True, plans="by_key") as tx:
                 rows = await store.list_action_events(tx, organization_id, last_seq, account_id, PAGE_EVENTS)
-                told = [_told_by(row["payload"]) for row in rows if row["payload"] is not None]
-                records = await store.read_records(tx, [(action.account_id, action.seq) for action in told])
-            for action in told:
+                actions = [_parse_action(row["payload"]) for row in rows if row["payload"] is not None]
+                records = await store.read_records(tx, [(action.account_id, action.seq) for action in actions])
+            for action in actions:
                 if wrong := _compare(action, records.get((action.account_id, action.seq))):
                     known = contradicted.get(UUID(action.account_id), (action.seq, wrong))
                     contradicted[UUID(action.account_id)] = min(known, (action.seq, wrong))
@@ -180,7 +180,7 @@ async def _next_organization(pool: Pool, after: UUID, account_id: UUID | None) -
         return await store.next_organization(tx, after, account_id)
 
 
-def _told_by(payload: bytes) -> trading_pb2.IntentAction:
+def _parse_action(payload: bytes) -> trading_pb2.IntentAction:
     return trading_pb2.TradingEvent.FromString(payload).intent_action
 
 
@@ -189,10 +189,10 @@ def _compare(action: trading_pb2.IntentAction, record: str | None) -> str:
     if record is None:
         return "it is missing: its event is still kept"
     try:
-        said = msgspec.json.decode(record, type=Record)
+        parsed = msgspec.json.decode(record, type=Record)
     except msgspec.MsgspecError:
         return "its record cannot be read"
-    told = {
+    event_values = {
         "intent_id": action.intent_id,
         "action_type": trading_pb2.IntentActionType.Name(action.action_type).removeprefix("INTENT_ACTION_TYPE_"),
         "symbol": action.symbol,
@@ -201,8 +201,8 @@ def _compare(action: trading_pb2.IntentAction, record: str | None) -> str:
         "limit_price": action.limit_price if action.HasField("limit_price") else None,
         "stop_price": action.stop_price if action.HasField("stop_price") else None,
     }
-    names = [name for name, value in told.items() if getattr(said, name) != value]
-    return f"its event told another {', '.join(names)}" if names else ""
+    names = [name for name, value in event_values.items() if getattr(parsed, name) != value]
+    return f"its event has another {', '.join(names)}" if names else ""
 
 
 async def _verify_account(
@@ -234,28 +234,35 @@ class _Log:
         self.wrong = ""
 
     def follow(self, rows: list[Row], orders: Mapping[int, Row]) -> None:
-        decode = msgspec.json.Decoder(_Told).decode
+        decode = msgspec.json.Decoder(_RecordFields).decode
         for row in rows:
             *columns, record, digest = row.values()
             seq = columns[1]
             if seq != self.seq + 1:
                 return self._fail(self.seq + 1, f"it is missing: the next one is {seq}")
             try:
-                told = decode(record)
+                fields = decode(record)
             except msgspec.MsgspecError:
                 return self._fail(seq, "its record cannot be read")
-            if told.hash_version != HASH_VERSION:
-                return self._fail(seq, f"its hash_version {told.hash_version} is not known here")
+            if fields.hash_version != HASH_VERSION:
+                return self._fail(seq, f"its hash_version {fields.hash_version} is not known here")
             if chain(self.hash, record.encode()) != digest:
-                return self._fail(seq, _explain(seq, told))
-            said = [told.account_id, told.seq, told.intent_id, told.organization_id, told.action_type, told.created_at]
-            if columns != said:
-                names = [name for name, a, b in zip(COLUMNS, columns, said, strict=True) if a != b]
+                return self._fail(seq, _explain(seq, fields))
+            recorded = [
+                fields.account_id,
+                fields.seq,
+                fields.intent_id,
+                fields.organization_id,
+                fields.action_type,
+                fields.created_at,
+            ]
+            if columns != recorded:
+                names = [name for name, a, b in zip(COLUMNS, columns, recorded, strict=True) if a != b]
                 return self._fail(seq, f"its record says another {', '.join(names)}")
             if self._kept and self._kept.get(seq, digest) != digest:
                 return self._fail(seq, "its hash is not the one that was kept: it or one before it was rewritten")
             order = orders.get(seq)
-            if (wrong := _compare_order(order, told)) is not None:
+            if (wrong := _compare_order(order, fields)) is not None:
                 return self._fail(seq, wrong)
             self._latest = max(self._latest, order["latest"] if order else 0)
             self.seq, self.hash = seq, digest
@@ -287,19 +294,19 @@ class _Log:
         self.bad_seq, self.wrong = seq, wrong
 
 
-def _compare_order(order: Row | None, told: _Told) -> str | None:
-    if (order is None) != (told.action_type != ActionType.CREATE):
+def _compare_order(order: Row | None, fields: _RecordFields) -> str | None:
+    if (order is None) != (fields.action_type != ActionType.CREATE):
         return "its order is missing" if order is None else "an order says that this was its CREATE"
     if order and (order["order_id"], order["symbol"], order["order_side"]) != (
-        told.intent_id,
-        told.symbol,
-        told.order_side,
+        fields.intent_id,
+        fields.symbol,
+        fields.order_side,
     ):
         return "its order says another intent_id, symbol or order_side"
     return None
 
 
-def _explain(seq: int, told: _Told) -> str:
-    if told.seq != seq:
-        return f"it holds the record of {told.seq}: they were reordered"
+def _explain(seq: int, fields: _RecordFields) -> str:
+    if fields.seq != seq:
+        return f"it holds the record of {fields.seq}: they were reordered"
     return "its record or its hash was changed"

@@ -123,15 +123,15 @@ def _execution(exec_id: str, fill: Fact | None, amendments: Sequence[tuple[int, 
     last = max(corrections, key=lambda each: (each[0], each[1].moment))[1] if corrections else fill
     times = [fact.venue_time for _, fact in amendments if fact.venue_time]
     sizes = [fact.quantity for fact in (fill, *(fact for _, fact in corrections)) if fact and fact.quantity]
-    told = [fact for fact in (last, fill) if fact]
+    sources = [fact for fact in (last, fill) if fact]
     return _Execution(
         exec_id=exec_id,
-        client_order_id=next((fact.client_order_id for fact in told if fact.client_order_id), None),
+        client_order_id=next((fact.client_order_id for fact in sources if fact.client_order_id), None),
         quantity=ZERO if busted or last is None else last.quantity or ZERO,
         price=ZERO if last is None else last.price or ZERO,
-        fee=next((fact.fee for fact in told if fact.fee is not None), None),
-        venue_time=next((fact.venue_time for fact in reversed(told) if fact.venue_time), None),
-        cum_quantity=next((fact.cum_quantity for fact in reversed(told) if fact.cum_quantity is not None), None),
+        fee=next((fact.fee for fact in sources if fact.fee is not None), None),
+        venue_time=next((fact.venue_time for fact in reversed(sources) if fact.venue_time), None),
+        cum_quantity=next((fact.cum_quantity for fact in reversed(sources) if fact.cum_quantity is not None), None),
         largest=max(sizes, default=ZERO),
         amended=bool(amendments),
         amended_at=max(times) if times and len(times) == len(amendments) else None,

@@ -222,8 +222,8 @@ def _first(facts: Iterable[Fact], identity: Callable[[Fact], str | None]) -> tup
 def _completeness(fact: Fact) -> tuple[int, str, str]:
     # The same execution may come from a stream and from a list, which differ in fields beside its numbers.
     ids = fact.client_order_id, fact.broker_order_id, fact.reason
-    told = fact.fee, fact.cum_quantity, fact.average_price, fact.venue_time, *ids
-    return sum(each is not None for each in told), fact.key, repr(told)
+    known = fact.fee, fact.cum_quantity, fact.average_price, fact.venue_time, *ids
+    return sum(each is not None for each in known), fact.key, repr(known)
 
 
 def owner(event: BrokerEvent, by_client_id: Mapping[str, Owner], by_broker_id: Mapping[str, Owner]) -> Owner | None:

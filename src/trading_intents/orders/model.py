@@ -185,12 +185,12 @@ def _of_order(facts: Sequence[Fact], ids: Collection[str | None]) -> tuple[Fact,
 def _shown_quantity(versions: Sequence[OrderVersion], facts: Sequence[Fact], filled: Decimal) -> Decimal:
     """A REPLACE to no more than what is filled ends the order at what is filled. A later fill is an overfill."""
     confirmed = versions[-1]
-    told = [
+    reported = [
         fact.cum_quantity
         for fact in facts
         if fact.kind is FactKind.REPLACED and fact.client_order_id == confirmed.client_order_id and fact.cum_quantity
     ]
-    most = max(told) if told else max(version.quantity for version in versions)
+    most = max(reported) if reported else max(version.quantity for version in versions)
     return max(confirmed.quantity, min(filled, most))
 
 

@@ -66,8 +66,8 @@ def event_routes(gate: Gate, streams: Streams, log: Log) -> tuple[Route, ...]:
         try:
             cursor = _cursor(request.header(b"last-event-id") or "")
             account_id, kinds = request.params["account_id"], _kinds(request.query.get("kinds"))
-            asked = SubscribeRequest(account_id, kinds, resume_after=cursor)
-            await streams.subscribe(feed.stream, asked)
+            requested = SubscribeRequest(account_id, kinds, resume_after=cursor)
+            await streams.subscribe(feed.stream, requested)
         except BaseException:
             feed.close()
             raise

@@ -202,7 +202,7 @@ class CardRun:
         assert isinstance(order, OrderSnapshot), order
         return order
 
-    def told(self, *sent: Sent) -> list[BrokerEvent]:
+    def reported(self, *sent: Sent) -> list[BrokerEvent]:
         """The stream's events about these commands' order, each once, without the optional ones."""
         clients = {each.ticket.client_order_id for each in sent}
         numbers = {each.result.broker_order_id for each in sent} - {None}
@@ -218,11 +218,11 @@ class CardRun:
         parts."""
         with suppress(TimeoutError):
             async with asyncio.timeout(WAIT_SECONDS):
-                while _folded(self.told(*sent)) != list(kinds) and not self.has_ended:
+                while _folded(self.reported(*sent)) != list(kinds) and not self.has_ended:
                     self._news.clear()
                     await self._news.wait()
-        events = self.told(*sent)
-        assert _folded(events) == list(kinds), f"expected {list(kinds)}, told {_folded(events)}"
+        events = self.reported(*sent)
+        assert _folded(events) == list(kinds), f"expected {list(kinds)}, reported {_folded(events)}"
         return events
 
     async def expect_filled(self, quantity: str, *sent: Sent) -> list[BrokerEvent]:
@@ -237,7 +237,7 @@ class CardRun:
         return fills
 
     def fills(self, *sent: Sent) -> list[BrokerEvent]:
-        return [event for event in self.told(*sent) if event.kind is EventKind.FILL]
+        return [event for event in self.reported(*sent) if event.kind is EventKind.FILL]
 
     async def expect_end(self) -> None:
         """Waits until the stream has ended or reported a gap."""

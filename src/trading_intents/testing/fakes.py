@@ -129,7 +129,7 @@ class FakeVenue:
         order = self.orders[client_order_id]
         order.filled += quantity
         order.over = order.filled >= order.ticket.quantity
-        self._tell(
+        self._emit(
             order,
             EventKind.FILL,
             exec_id=f"e{self._count}",
@@ -141,7 +141,7 @@ class FakeVenue:
     def end(self, client_order_id: str, kind: EventKind) -> None:
         order = self.orders[client_order_id]
         order.over = True
-        self._tell(order, kind)
+        self._emit(order, kind)
 
     def disconnect(self) -> None:
         for link in self.links:
@@ -172,19 +172,19 @@ class FakeVenue:
             before = order.ticket.client_order_id
             order.ticket = ticket
             self.orders[ticket.client_order_id] = order
-            self._tell(order, EventKind.REPLACED, replaces=before)
+            self._emit(order, EventKind.REPLACED, replaces=before)
         else:
             order.over = True
-            self._tell(order, EventKind.CANCELLED)
+            self._emit(order, EventKind.CANCELLED)
         return CommandResult(outcome=Outcome.ACKED, broker_order_id=order.number)
 
     def _submit(self, account_id: UUID, ticket: OrderTicket) -> CommandResult:
         order = VenueOrder(account_id, ticket, f"v{len(self.journal)}")
         self.orders[ticket.client_order_id] = order
-        self._tell(order, EventKind.ACCEPTED)
+        self._emit(order, EventKind.ACCEPTED)
         return CommandResult(outcome=Outcome.ACKED, broker_order_id=order.number)
 
-    def _tell(self, order: VenueOrder, kind: EventKind, **more: object) -> None:
+    def _emit(self, order: VenueOrder, kind: EventKind, **more: object) -> None:
         self._count += 1
         event = BrokerEvent(
             kind=kind,

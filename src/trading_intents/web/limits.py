@@ -162,11 +162,11 @@ class TokenBuckets:
     def refuse(self, limit: str, left: float, headers: Headers) -> NoReturn:
         self._limited.inc()
         wait = self.wait_seconds(left)
-        told = {name.decode(): value.decode() for name, value in headers}
+        shown = {name.decode(): value.decode() for name, value in headers}
         raise RateLimited(
             limit,
             f"the rate limit of the {limit} is used up; try again in {wait} s",
-            {"retry-after": str(wait), **told},
+            {"retry-after": str(wait), **shown},
         )
 
     def _forget(self, now: float) -> None:

@@ -256,16 +256,16 @@ class App:
         if error.status == InternalError.status:
             self._log.error("request failed", request_id=request_id, route=route, exc_info=cause or error)
         elif self._failures_logged.has_room(now):
-            told = {"request_id": request_id, "route": route, "code": error.code, "reason": error.detail}
-            self._log.warning("request not served", **told, cause=None if cause is None else repr(cause))
+            fields = {"request_id": request_id, "route": route, "code": error.code, "reason": error.detail}
+            self._log.warning("request not served", **fields, cause=None if cause is None else repr(cause))
 
     def _log_refusal(self, request: Request, error: PlatformError) -> None:
         """Logs a limited number a second, so that a flood does not fill the disk. The metrics count all."""
         if error.__cause__ is not None:
             self._note_failure("none", request.id, error)
         elif self._refusals_logged.has_room(self._clock.monotonic()):
-            told = {"request_id": request.id, "address": request.address, "status": error.status}
-            self._log.warning("request refused", **told, detail=error.detail)
+            fields = {"request_id": request.id, "address": request.address, "status": error.status}
+            self._log.warning("request refused", **fields, detail=error.detail)
 
     async def _serve(self, route: Route, request: Request) -> Answer:
         if not request.incoming.taken and not route.always:

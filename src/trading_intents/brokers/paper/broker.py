@@ -75,7 +75,7 @@ class PaperBroker:
         self._books = AccountBooks(context.account.id, context.account.organization_id, self._on_events)
         self._down = asyncio.Event()
         self._down.set()
-        self._told = 0  # the last event handed out
+        self._last_streamed = 0  # the last event handed out
         self._committed: deque[PaperEvent] = deque()
         self._news, self._wakeup = asyncio.Event(), asyncio.Event()
         self._is_quoted = False  # a quote was posted
@@ -92,7 +92,7 @@ class PaperBroker:
         except PlatformError as error:
             raise BrokerUnavailable(error.detail) from None
         assert self._books.totals is not None
-        self._told = self._books.totals.events
+        self._last_streamed = self._books.totals.events
         self._committed.clear()
         self._checked_seconds = self._context.clock.monotonic()
         self._down.clear()
@@ -253,14 +253,14 @@ class PaperBroker:
     async def _take_events(self) -> list[BrokerEvent]:
         """Takes events that were committed by this session, or reads them from the database if others came before."""
         await self._pause(self._quiet_until_seconds - self._context.clock.monotonic())
-        while self._committed and self._committed[0].place <= self._told:
+        while self._committed and self._committed[0].place <= self._last_streamed:
             self._committed.popleft()
-        last = self._books.totals.events if self._books.totals else self._told
-        if self._committed and self._committed[0].place == self._told + 1:
+        last = self._books.totals.events if self._books.totals else self._last_streamed
+        if self._committed and self._committed[0].place == self._last_streamed + 1:
             events = [each.event for each in self._committed]
-            self._told = self._committed[-1].place
+            self._last_streamed = self._committed[-1].place
             self._committed.clear()
-        elif self._committed or last > self._told:
+        elif self._committed or last > self._last_streamed:
             events = await self._read_events()
         else:
             return []
@@ -274,12 +274,12 @@ class PaperBroker:
     async def _read_events(self) -> list[BrokerEvent]:
         try:
             async with self._context.database.transaction(read_only=True) as tx:
-                rows = await store.list_events(tx, self._context.account.id, self._told)
+                rows = await store.list_events(tx, self._context.account.id, self._last_streamed)
         except PlatformError:
             await self._pause(RETRY_SECONDS)
             self._news.set()
             return []
-        self._told = rows[-1][0] if rows else self._told
+        self._last_streamed = rows[-1][0] if rows else self._last_streamed
         return [event for _, event in rows]
 
     async def _run_market(self) -> None:
@@ -337,7 +337,7 @@ class PaperBroker:
                 self._news.set()
         if self._books.totals is None or self._books.totals.events != number:
             await self._venue.take(VenueRequest(self._books))
-        if self._books.totals and self._books.totals.events > self._told:
+        if self._books.totals and self._books.totals.events > self._last_streamed:
             self._news.set()
 
     async def _find_due(self, now: datetime) -> set[Symbol]:

@@ -108,7 +108,7 @@ class OrderBook:
             if reason:
                 order = replace(order, status=PaperOrderStatus.REJECTED, reserve_price=ZERO)
             self._put(order)
-            self._tell(order, EventKind.REJECTED if reason else EventKind.ACCEPTED, at, reason=reason)
+            self._emit(order, EventKind.REJECTED if reason else EventKind.ACCEPTED, at, reason=reason)
             if not reason:
                 self._work(number, at, arrived=True)
             return order
@@ -128,10 +128,10 @@ class OrderBook:
             changed, reason = self._amended(order, client_order_id, terms, at)
             reason = refusal or reason
             if order is None or changed is None or reason:
-                self._tell(order, EventKind.REPLACE_REJECTED, at, client_order_id=client_order_id, reason=reason)
+                self._emit(order, EventKind.REPLACE_REJECTED, at, client_order_id=client_order_id, reason=reason)
                 return reason
             self._put(changed)
-            self._tell(changed, EventKind.REPLACED, at, replaces=order.client_order_id)
+            self._emit(changed, EventKind.REPLACED, at, replaces=order.client_order_id)
             if changed.status is PaperOrderStatus.WORKING:
                 self._work(order.number, at, arrived=True)
             return None
@@ -145,7 +145,7 @@ class OrderBook:
             order = order and self.orders[order.number]
             reason = refusal or _unchangeable(order)
             if order is None or reason:
-                self._tell(order, EventKind.CANCEL_REJECTED, at, client_order_id=client_order_id, reason=reason)
+                self._emit(order, EventKind.CANCEL_REJECTED, at, client_order_id=client_order_id, reason=reason)
                 return reason
             self._end(order, PaperOrderStatus.CANCELLED, at, None, client_order_id)
             return None
@@ -207,7 +207,7 @@ class OrderBook:
                 return
             order = replace(order, triggered=True)
             self._put(order)
-            self._tell(order, EventKind.TRIGGERED, at)
+            self._emit(order, EventKind.TRIGGERED, at)
             arrived = True
         if quote is not None and fresh:
             self._trade(order, quote, at, arrived)
@@ -251,7 +251,7 @@ class OrderBook:
         self.changed.add(order.number)
         self._levels = None
         exec_id = made_id(self.seed, self.account_id, "fill", self.account.events + 1)
-        self._tell(filled, EventKind.FILL, at, exec_id=exec_id, quantity=quantity, price=price)
+        self._emit(filled, EventKind.FILL, at, exec_id=exec_id, quantity=quantity, price=price)
         if reason and filled.status is PaperOrderStatus.WORKING:
             self._end(filled, PaperOrderStatus.CANCELLED, at, reason)
         return True
@@ -332,7 +332,7 @@ class OrderBook:
     ) -> None:
         ended = replace(order, status=status)
         self._put(ended)
-        self._tell(ended, EventKind(status.value), at, client_order_id=client_order_id, reason=reason)
+        self._emit(ended, EventKind(status.value), at, client_order_id=client_order_id, reason=reason)
 
     def _put(self, order: PaperOrder) -> None:
         before = self.orders.get(order.number)
@@ -342,7 +342,7 @@ class OrderBook:
         self.changed.add(order.number)
         self._levels = None
 
-    def _tell(
+    def _emit(
         self,
         order: PaperOrder | None,
         kind: EventKind,

@@ -142,8 +142,8 @@ class EventReader:
                 self._balances = BalancePacer(await balances_store.find_balance(tx, self._account_ref.account_id))
         async with asyncio.timeout(SNAPSHOT_SECONDS):
             snapshot = await self._broker.snapshot(seen_at - SEEN_MARGIN)
-        told = [event for order in snapshot.open_orders for event in order.events]
-        await self._write_all([*told, *snapshot.executions])
+        order_events = [event for order in snapshot.open_orders for event in order.events]
+        await self._write_all([*order_events, *snapshot.executions])
         # After the executions, which the positions include.
         await self._write_all(await self._open_positions(snapshot))
         balance = self._due_balance([snapshot.balance] if snapshot.balance else ())

@@ -27,7 +27,7 @@ RETRY_SECONDS = 0.2
 GUARD_SECONDS = 0.5  # a lease that expires sooner is not used for claims
 MIN_PAUSE_SECONDS = 0.05
 SEEN_SECONDS = 10.0
-TELL_PAUSE_SECONDS = 0.02  # so that changes of many sessions become one statement
+WRITE_PAUSE_SECONDS = 0.02  # so that changes of many sessions become one statement
 MAX_TAKEN = 500  # at a time
 MAX_GIVEN = 100  # at a time, to workers that have fewer
 BROKERLESS_ROWS = 100  # of an account
@@ -65,7 +65,7 @@ class Leases:
 
     def start(self) -> None:
         balance = repeat(self._balance, RETRY_SECONDS, self._log_unbalanced, self._wakeup)
-        self._tasks = [asyncio.create_task(work) for work in (self._renew(), balance, self._tell())]
+        self._tasks = [asyncio.create_task(work) for work in (self._renew(), balance, self._write_states())]
 
     def wake(self) -> None:
         """Accounts or leases may have changed."""
@@ -213,13 +213,13 @@ class Leases:
                 break
         self._dependencies.signals.notify(CHANNEL)
 
-    async def _tell(self) -> None:
+    async def _write_states(self) -> None:
         """Writes the accounts' `connection` whenever a session's state changes."""
         while True:
             await self._dependencies.states_changed.wait()
             self._dependencies.states_changed.clear()
             self._claim_wakeup.wake()
-            await asyncio.sleep(TELL_PAUSE_SECONDS)
+            await asyncio.sleep(WRITE_PAUSE_SECONDS)
             states = {account_id: link.state for account_id, link in self.links.items()}
             self._measure(states)
             changed = {

@@ -33,7 +33,7 @@ async def complete_reports(tx: Tx, account_ref: AccountRef, snapshot: AccountSna
     reports = list(snapshot.positions or ())
     if snapshot.positions is None:
         return reports
-    told = {event.symbol for event in sanitize(reports)[0]}
+    reported = {event.symbol for event in sanitize(reports)[0]}
     return reports + [
         BrokerEvent(
             kind=EventKind.POSITION,
@@ -42,7 +42,7 @@ async def complete_reports(tx: Tx, account_ref: AccountRef, snapshot: AccountSna
             quantity=ZERO,
         )
         for symbol in await store.held_symbols(tx, account_ref.account_id)
-        if symbol not in told
+        if symbol not in reported
     ]
 
 
@@ -50,12 +50,12 @@ async def open_positions(tx: Tx, account_ref: AccountRef, reports: Sequence[Brok
     """The openings that are not 0, written and published; none once the account had them. Executions come first."""
     if not await store.claim_openings(tx, account_ref.account_id, account_ref.organization_id):
         return []
-    told = {event.symbol: event for event in sanitize(reports)[0]}
+    by_symbol = {event.symbol: event for event in sanitize(reports)[0]}
     rows: list[Row] = []
     for row in await orders_store.lock_positions(
-        tx, account_ref.account_id, account_ref.organization_id, *_symbols(told.values())
+        tx, account_ref.account_id, account_ref.organization_id, *_symbols(by_symbol.values())
     ):
-        report = told[row["symbol"]]
+        report = by_symbol[row["symbol"]]
         assert report.quantity is not None
         with exact():
             quantity = normalized(report.quantity - row["quantity"])

@@ -301,20 +301,20 @@ def _key(row: Row) -> tuple[str, KeyState]:
 
 @lru_cache(maxsize=10_000)
 def _switch(row: Row) -> tuple[tuple[str, str], Switch]:
-    _, whose, symbol, reason, *_ = _texts(row)
-    return (whose, symbol), Switch(True, reason)
+    _, owner_id, symbol, reason, *_ = _texts(row)
+    return (owner_id, symbol), Switch(True, reason)
 
 
 @lru_cache(maxsize=10_000)
 def _window(row: Row) -> tuple[tuple[str, str], TimeRule]:
-    _, whose, symbol, start, end, stale, zone, _ = _texts(row)
-    return (whose, symbol), TimeRule(_time(start), _time(end), stale and int(stale), zone)
+    _, owner_id, symbol, start, end, stale, zone, _ = _texts(row)
+    return (owner_id, symbol), TimeRule(_time(start), _time(end), stale and int(stale), zone)
 
 
 @lru_cache(maxsize=10_000)
 def _halt(row: Row) -> tuple[str, StandingHalt]:
-    _, whose, halt_id, reason, *_ = _texts(row)
-    return whose, StandingHalt(halt_id, reason)
+    _, owner_id, halt_id, reason, *_ = _texts(row)
+    return owner_id, StandingHalt(halt_id, reason)
 
 
 def _limits(row: Row) -> tuple[tuple[str, str], TradingLimits]:

@@ -51,7 +51,7 @@ class AccountRecording(FrozenStruct, frozen=True):
     account_ref: AccountRef
     events: Sequence[BrokerEvent] = ()
     own: Sequence[PlatformFact] = ()
-    also_locked: frozenset[UUID] = frozenset()  # orders of which nothing is told
+    also_locked: frozenset[UUID] = frozenset()  # orders without a new fact
     balance: BrokerBalance | None = None
 
 
@@ -78,7 +78,7 @@ class PreparedRecording(FrozenStruct, frozen=True):
     account_ref: AccountRef
     events: Sequence[BrokerEvent]
     left_out: tuple[str, ...]
-    told: Mapping[int, Fact]  # by the event's place
+    event_facts: Mapping[int, Fact]  # by the event's place
     own: Sequence[tuple[Fact, UUID]]
     also_locked: frozenset[UUID]
     balance: BrokerBalance | None
@@ -99,13 +99,13 @@ def prepare(recording: AccountRecording) -> PreparedRecording:
         )
         for each in recording.own
     ]
-    told = {
+    event_facts = {
         place: event_fact(event, NEW_ARRIVAL + 1 + place)
         for place, event in enumerate(events)
         if event.kind is not EventKind.POSITION
     }
     return PreparedRecording(
-        recording.account_ref, events, left_out, told, own, recording.also_locked, recording.balance
+        recording.account_ref, events, left_out, event_facts, own, recording.also_locked, recording.balance
     )
 
 
@@ -121,11 +121,11 @@ def concerned_names(prepared: Sequence[PreparedRecording]) -> ConcernedNames:
     for each in prepared:
         account_id = each.account_ref.account_id
         order_ids |= {*(order_id for _, order_id in each.own), *each.also_locked}
-        for fact in (*each.told.values(), *(fact for fact, _ in each.own)):
+        for fact in (*each.event_facts.values(), *(fact for fact, _ in each.own)):
             clients |= {AccountName(account_id, name) for name in (fact.client_order_id, fact.replaces) if name}
             if fact.broker_order_id:
                 brokers.add(AccountName(account_id, fact.broker_order_id))
-        keys |= {AccountName(account_id, fact.key) for fact in each.told.values()}
+        keys |= {AccountName(account_id, fact.key) for fact in each.event_facts.values()}
     return ConcernedNames(order_ids, clients, brokers, keys)
 
 
@@ -169,7 +169,7 @@ def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
     account_id = prepared.account_ref.account_id
     known: dict[str, Fact] = {}
     owners: dict[str, UUID | None] = {}
-    for fact in prepared.told.values():
+    for fact in prepared.event_facts.values():
         found = index.facts.get(AccountName(account_id, fact.key))
         if found and found.fact:
             known[fact.key], owners[fact.key] = found.fact, found.order_id
@@ -177,12 +177,13 @@ def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
     new_facts = NewFacts(
         {fact.key: (fact, order_id) for fact, order_id in prepared.own if not index.has(order_id, fact.key)}
     )
-    for place, told in prepared.told.items():
-        fact, order_id = told, owners.get(told.key) or _owner(prepared.events[place], own_clients, account_id, index)
-        sent = index.clients.get(AccountName(account_id, told.client_order_id or ""))
+    for place, reported in prepared.event_facts.items():
+        fact = reported
+        order_id = owners.get(fact.key) or _owner(prepared.events[place], own_clients, account_id, index)
+        sent = index.clients.get(AccountName(account_id, reported.client_order_id or ""))
         if order_id and sent and sent.order_id not in (None, order_id):
             # The key was used for another order before: that order keeps its fact, and this fact is lost.
-            fact, order_id = conflict_with(told), sent.order_id
+            fact, order_id = conflict_with(reported), sent.order_id
             owners[fact.key] = order_id
         if order_id and order_id not in index.histories:
             raise LedgerMoved
@@ -191,8 +192,8 @@ def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
         # A repeated fact is dropped, unless its order is known only now.
         is_unowned = fact.key in known and owners.get(fact.key) is None
         admitted = admit(known, fact) or (fact if order_id and is_unowned else None)
-        if admitted and admitted is not told:
-            new_facts.conflicts.append((told, order_id))
+        if admitted and admitted is not reported:
+            new_facts.conflicts.append((reported, order_id))
         if admitted and (admitted is fact or order_id):
             recorded = known.get(fact.key) if admitted is fact else None
             known[admitted.key], owners[admitted.key] = admitted, order_id

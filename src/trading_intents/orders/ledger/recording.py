@@ -335,15 +335,15 @@ async def _book_positions(
                 continue
             row = ledger.new_position(place, account_ref.organization_id, index.now)
         trades = [change for change in changes if change.order["symbol"] == symbol]
-        told = [(number, event) for number, event in reports if event.symbol == symbol]
+        symbol_reports = [(number, event) for number, event in reports if event.symbol == symbol]
         before = after = read_holding(row)
-        steps: list[tuple[int, TradeChange | BrokerEvent]] = [*((each.place, each) for each in trades), *told]
+        steps: list[tuple[int, TradeChange | BrokerEvent]] = [*((each.place, each) for each in trades), *symbol_reports]
         for _, step in sorted(steps, key=lambda each: each[0]):
             after = book_report(after, step) if isinstance(step, BrokerEvent) else book_trade(after, step)
         if any(change.is_rebooked for change in trades):
             start = opening(before.position.opening_quantity, before.position.opening_price)
             after = with_position(after, await sum_trades(tx, place, start, trades))
-        if after.differs and told and await _is_outdated(tx, place, row["now"], after, trades):
+        if after.differs and symbol_reports and await _is_outdated(tx, place, row["now"], after, trades):
             after = replace(after, differs=False)
         if after != before or is_new:
             held.append(_changed(account_ref, row, before, after, is_new))

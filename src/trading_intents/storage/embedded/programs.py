@@ -13,7 +13,7 @@ from trading_intents.errors import StartupRefused
 from trading_intents.storage.embedded.cluster import OWNER, PORT, Cluster, program_environment
 
 PROGRESS = re.compile(rb"(\d+)/(\d+) kB")
-MAX_SAID_LINES = 5
+MAX_OUTPUT_LINES = 5
 COMBINE = "pg_combinebackup"  # from version 17 on
 
 OnProgress = Callable[[int, int], None]  # kilobytes done, of how many
@@ -66,17 +66,17 @@ async def _run(
         env=program_environment() | secret,
     )
     assert process.stdout is not None
-    said = deque[str](maxlen=MAX_SAID_LINES)
+    output = deque[str](maxlen=MAX_OUTPUT_LINES)
     try:
         async for line in process.stdout:
             if found := PROGRESS.search(line):
                 on_progress(int(found[1]), int(found[2]))
             else:
-                said.append(line.decode(errors="replace").strip())
+                output.append(line.decode(errors="replace").strip())
         status = await process.wait()
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if status != 0:
-        raise StartupRefused(f"{program} failed: {' '.join(said)}")
+        raise StartupRefused(f"{program} failed: {' '.join(output)}")

@@ -69,10 +69,10 @@ class StreamServicer:
 
     async def _subscribe_events(self, _: AsyncIterator[bytes], context: Context) -> None:
         async def ask(stream: Stream) -> bool:
-            asked = _asked(parse(trading_pb2.Subscribe, await read_first(context)))
-            asked.check()
+            requested = _read_subscribe(parse(trading_pb2.Subscribe, await read_first(context)))
+            requested.check()
             self._gate.permit(stream.request)
-            await self._streams.subscribe(stream, asked)
+            await self._streams.subscribe(stream, requested)
             return True
 
         await self._serve(context, ask)
@@ -85,7 +85,7 @@ class StreamServicer:
                 request = parse(trading_pb2.StreamEventsRequest, data)
                 match request.WhichOneof("request"):
                     case "subscribe":
-                        await self._streams.subscribe(stream, _asked(request.subscribe))
+                        await self._streams.subscribe(stream, _read_subscribe(request.subscribe))
                     case "unsubscribe":
                         await self._streams.unsubscribe(stream, request.unsubscribe.trading_account_id or None)
                     case _:
@@ -182,7 +182,7 @@ async def _pump(subscriber: Subscriber, waiting: asyncio.Event, context: Context
             subscriber.sent(1, len(message.data))
 
 
-def _asked(message: trading_pb2.Subscribe) -> SubscribeRequest:
+def _read_subscribe(message: trading_pb2.Subscribe) -> SubscribeRequest:
     known = set(map(int, EventType))
     if message.order_delivery not in trading_pb2.OrderDelivery.values():
         raise InvalidRequest("order_delivery is unknown; use LIVE or PRIMED")

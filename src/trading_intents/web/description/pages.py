@@ -163,8 +163,8 @@ def _type(schema: Schema, examples: Examples) -> str:
         return f"array of {_type(resolved['items'], examples)}"
     bounds = {"minimum": "at least", "maximum": "at most", "minLength": "characters at least"}
     bounds |= {"maxLength": "characters at most", "format": "format", "pattern": "matching"}
-    told = [f"{words} {escape(str(resolved[name]))}" for name, words in bounds.items() if name in resolved]
-    return ", ".join([kind, *told])
+    limits = [f"{words} {escape(str(resolved[name]))}" for name, words in bounds.items() if name in resolved]
+    return ", ".join([kind, *limits])
 
 
 def _table(titles: tuple[str, ...], rows: Iterable[list[str]], anchors: Iterable[str] = ()) -> str:

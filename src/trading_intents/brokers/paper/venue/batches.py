@@ -76,8 +76,8 @@ class PaperVenue:
         return await self._group.put(request)
 
     def next_match_tick(self, book: OrderBook, after: int, until: int) -> int | None:
-        """The first tick of the walk at which one of the book's orders could match; the walk is asked only as often as
-        it can have come near."""
+        """The first tick of the walk at which one of the book's orders could match; the walk is computed only as often
+        as it can have come near."""
         tick = after + 1
         while tick <= until:
             away = book.levels.cents_away(walk_middle_cents(self._seed, book.symbol, tick))
@@ -97,8 +97,9 @@ class PaperVenue:
                 request.books.clear()  # the outcome is not known here
             raise
         for account_id, books in {request.books.account_id: request.books for request in requests}.items():
-            if told := events.get(account_id):
-                books.on_events(told, [r.faults for q, r in zip(requests, replies, strict=True) if q.books is books])
+            if account_events := events.get(account_id):
+                faults = [r.faults for q, r in zip(requests, replies, strict=True) if q.books is books]
+                books.on_events(account_events, faults)
             books.trim()
         return replies
 
@@ -116,8 +117,8 @@ class PaperVenue:
         events: dict[UUID, list[PaperEvent]] = {}
         for account_id, book in changed:
             events.setdefault(account_id, []).extend(book.events)
-        for told in events.values():
-            told.sort(key=lambda each: each.place)
+        for account_events in events.values():
+            account_events.sort(key=lambda each: each.place)
         moved = {key: each.totals for key, each in taken.items() if each.totals and each.totals != totals[key]}
         orders = [(key, book.orders[number]) for key, book in changed for number in sorted(book.changed)]
         await tx.commit(
@@ -172,14 +173,14 @@ class PaperVenue:
         tx: PipelinedTransaction,
         stale: Sequence[AccountBooks],
         totals: dict[UUID, PaperAccount],
-        asked: set[BookKey],
+        requested: set[BookKey],
     ) -> dict[BookKey, list[Quote]]:
         """Reads all working orders of accounts whose books in memory are outdated."""
         ids = {each.account_id for each in stale}
         (working,) = await tx.run([store.list_working(ids)])
         orders = store.parse_orders(working)
         places = {BookKey(account_id, order.terms.symbol) for account_id, order in orders}
-        places |= {place for place in asked if place.account_id in ids}
+        places |= {place for place in requested if place.account_id in ids}
         (held,) = await tx.run([store.read_holdings(places)])
         holdings = store.parse_holdings(held)
         for each in stale:
