@@ -32,8 +32,9 @@ CLIENT = '''
 
     def close(self) -> None:
         """Closes the connections and ends the client's thread."""
-        self._loop.run(self._wrapped.aclose())
-        self._loop.close()
+        if not self._loop.is_closed:
+            self._loop.run(self._wrapped.aclose())
+            self._loop.close()
 '''
 OBJECT = """
     def __init__(self, loop: LoopThread, wrapped: {wrapped}) -> None:

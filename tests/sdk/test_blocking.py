@@ -15,7 +15,7 @@ import pytest
 
 from tests.tenants import Tenants
 from tests.waiting import eventually
-from trading_intents_client import Account, TradingClient, asynchronous, blocking
+from trading_intents_client import Account, TradingClient, asynchronous, blocking, errors
 from trading_intents_client.asynchronous.orders import AsyncOrderActions
 from trading_intents_client.asynchronous.pages import AsyncPages
 from trading_intents_client.blocking.iterators import EventStream, Pages
@@ -128,3 +128,23 @@ def test_pages_are_read_as_they_are_needed(account: Account) -> None:
     for order in orders:
         order.cancel()
     assert {order.wait().order_status for order in orders} == {"CANCELLED"}
+
+
+def test_closing_ends_what_other_threads_wait_for(tenants: Tenants, api_key: str, account: Account) -> None:
+    client = TradingClient(tenants.platform.url, api_key=api_key)
+    other = client.account(account.id)
+    resting = other.buy("ACME", 1, limit=1)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        stream, idle = other.events(), other.events()
+        next(stream)
+        reading, unread = pool.submit(list, stream), pool.submit(list, idle)
+        waiting = pool.submit(resting.wait, "FILLED")
+        stream.close()
+        assert reading.result(LIMIT_SECONDS) == []
+        client.close()
+        for ended in (waiting, unread):
+            with pytest.raises(errors.ClientClosed):
+                ended.result(LIMIT_SECONDS)
+    client.close()
+    with pytest.raises(errors.ClientClosed):
+        other.get()

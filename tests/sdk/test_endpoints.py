@@ -104,20 +104,12 @@ NOT_SERVED = {
     "GET /v1/accounts/{account_id}/balances",
     "GET /v1/paper/quotes",
     "GET /v1/paper/quotes/{symbol}",
-    "GET /v1/reference-prices",
-    "GET /v1/reference-prices/{symbol}",
-    "PUT /v1/reference-prices/{symbol}",
     "POST /v1/accounts/{account_id}/intents/cancel-all",
     "POST /v1/accounts/{account_id}/positions/{symbol}/close",
     *(
         f"{method} /v1/controls/{level}/limits"
         for method in ("GET", "PUT", "DELETE")
         for level in ("organization", "accounts/{account_id}", "accounts/{account_id}/symbols/{symbol}")
-    ),
-    *(
-        f"{method} /v1/controls/{level}/{what}"
-        for method, what in (("POST", "halt"), ("GET", "halt"), ("POST", "resume"))
-        for level in ("organization", "accounts/{account_id}")
     ),
 }
 
@@ -201,6 +193,8 @@ async def test_every_parameter_of_the_description_can_be_given(described: dict[s
     known = {"limit", "next_cursor", "if-match", "idempotency-key", "last-event-id"}
     for name in CALLS:
         endpoint, _, _ = await ask(name, described)
+        if name == "AsyncTradingClient.find_account":
+            continue  # looks through all accounts
         parameters = {p["name"] for p in described.get(endpoint, {}).get("parameters", ()) if p["in"] == "query"}
         assert parameters - known <= set(inspect.signature(method_of(name)).parameters), name
 

@@ -15,6 +15,7 @@ TradingError
     ├── UnexpectedAnswer                          an answer that is not the API's, or of an unknown code
     ├── Unreachable                               no connection: nothing was sent
     ├── AnswerLost                                sent, and no answer came
+    ├── ClientClosed                              the client was closed
     ├── WaitTimeout, OrderEnded                   `order.wait()` did not see what it waited for
     └── NotConfigured                             no URL or credential was found
 """
@@ -265,6 +266,12 @@ class AnswerLost(ClientError):
     """The request was sent and no answer came: it may have been carried out."""
 
     default_code = "answer_lost"
+
+
+class ClientClosed(ClientError):
+    """The client was closed, before the call or during it."""
+
+    default_code = "client_closed"
 
 
 class NotConfigured(ClientError):

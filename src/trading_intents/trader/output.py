@@ -10,6 +10,7 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +19,8 @@ from trading_intents_client.errors import AnswerLost, ControlRejected, NotConfig
 
 REFUSED, USAGE, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
 SERVER_FAULT = 500
+MAX_WIDTH = 500
+NONE = "-"
 COLOURS = {"FILLED": "green", "REJECTED": "red", "CANCELLED": "yellow", "EXPIRED": "yellow", "UNKNOWN": "magenta"}
 
 
@@ -60,30 +63,34 @@ def print_json(answer: Any) -> None:
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]], empty: str) -> None:
-    """Numbers to the right. Without rows it says what there is none of."""
+    """Without rows it says what there is none of. It is never cut: a terminal wraps what is too long for it."""
     told = [[cell(value) for value in row] for row in rows]
     out = Console(highlight=False)
     if not told:
         out.print(empty)
         return
-    out.print(make_table(columns, told))
+    table = make_table(list(columns), told)
+    options = out.options.update(width=MAX_WIDTH, max_width=MAX_WIDTH)
+    width = max(out.width, Measurement.get(out, options, table).maximum)
+    Console(highlight=False, width=width).print(table)
 
 
-def make_table(columns: Iterable[str], rows: Iterable[list[Text]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
-    shown = list(rows)
-    for place, name in enumerate(columns):
-        justify = shown[0][place].justify if shown else "left"
-        table.add_column(name, justify=justify or "left", no_wrap=True)
-    for row in shown:
-        table.add_row(*row)
+def make_table(columns: list[str], rows: list[list[Text]]) -> Table:
+    """Numbers to the right; a column without any value is left out."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    places = [place for place in range(len(columns)) if any(row[place].plain != NONE for row in rows)]
+    for place in places:
+        is_number = any(row[place].justify == "right" for row in rows)
+        table.add_column(columns[place], justify="right" if is_number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[place] for place in places))
     return table
 
 
 def cell(value: object) -> Text:
     match value:
         case None:
-            return Text("-", style="dim")
+            return Text(NONE, style="dim")
         case Decimal() | int():
             return Text(amount(value), justify="right")
         case datetime():
@@ -93,4 +100,4 @@ def cell(value: object) -> Text:
 
 
 def amount(value: Decimal | int | None) -> str:
-    return "-" if value is None else format(value, "f" if isinstance(value, Decimal) else "d")
+    return NONE if value is None else format(value, "f" if isinstance(value, Decimal) else "d")

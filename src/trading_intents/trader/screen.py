@@ -47,12 +47,13 @@ def _head(blotter: Blotter, is_connected: bool) -> Text:
     is_live = account.environment == LIVE
     head = Text(no_wrap=True, overflow="ellipsis")
     head.append(f" {account.environment.upper()} ", style="bold white on red" if is_live else "bold black on green")
-    head.append(f" {account.name}", style="bold")
+    # Before anything that may be too long for the line.
     if is_connected:
-        head.append("  connected", style="green")
+        head.append(" connected ", style="green")
     else:
         seconds = int(time.monotonic() - blotter.told_at)
-        head.append(f"  DISCONNECTED for {seconds} s: figures are old", style="bold white on red")
+        head.append(f" DISCONNECTED for {seconds} s: figures are old ", style="bold white on red")
+    head.append(f" {account.name}", style="bold")
     money = blotter.balances
     if money is not None:
         head.append(f"  cash {amount(money.cash)}  equity {amount(money.equity)} {money.currency or ''}")

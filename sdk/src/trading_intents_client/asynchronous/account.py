@@ -210,10 +210,18 @@ class AsyncAccount:
         """The latest action of an intent."""
         return await self._transport.call("GET", f"{self._path}/intents/{segment(intent_id)}", Action)
 
-    def actions(self, intent_id: str, *, order: SortOrder | str | None = None) -> AsyncPages[Action]:
+    def actions(
+        self,
+        intent_id: str,
+        *,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        order: SortOrder | str | None = None,
+    ) -> AsyncPages[Action]:
         """All actions of an intent."""
         path = f"{self._path}/intents/{segment(intent_id)}/actions"
-        return AsyncPages(self._transport, path, Action, query(order=order))
+        params = query(created_after=created_after, created_before=created_before, order=order)
+        return AsyncPages(self._transport, path, Action, params)
 
     async def stats(self, time_window: TimeWindow | str = TimeWindow.LAST_DAY) -> Stats:
         """Counts of what the account did in a window."""

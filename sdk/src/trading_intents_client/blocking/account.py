@@ -238,9 +238,20 @@ class Account:
         """The latest action of an intent."""
         return self._loop.run(self._wrapped.intent(intent_id))
 
-    def actions(self, intent_id: str, *, order: SortOrder | str | None = None) -> Pages[Action]:
+    def actions(
+        self,
+        intent_id: str,
+        *,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        order: SortOrder | str | None = None,
+    ) -> Pages[Action]:
         """All actions of an intent."""
-        return Pages(self._loop, self._wrapped.actions(intent_id, order=order), lambda item: item)
+        return Pages(
+            self._loop,
+            self._wrapped.actions(intent_id, created_after=created_after, created_before=created_before, order=order),
+            lambda item: item,
+        )
 
     def stats(self, time_window: TimeWindow | str = TimeWindow.LAST_DAY) -> Stats:
         """Counts of what the account did in a window."""

@@ -63,8 +63,9 @@ class TradingClient:
 
     def close(self) -> None:
         """Closes the connections and ends the client's thread."""
-        self._loop.run(self._wrapped.aclose())
-        self._loop.close()
+        if not self._loop.is_closed:
+            self._loop.run(self._wrapped.aclose())
+            self._loop.close()
 
     @property
     def url(self) -> str:

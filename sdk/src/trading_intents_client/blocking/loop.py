@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from trading_intents_client.errors import Interrupted
+from trading_intents_client.errors import ClientClosed, Interrupted
 
 STOP_SECONDS = 5.0
 # How long a cancelled call may take to say under which key it was sent.
@@ -30,6 +30,7 @@ class LoopThread:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: _Running | None = None
+        self._is_closed = False
         self._inherited: list[_Running] = []  # a parent process's: closing it would disturb the parent
         this = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: _forget_parent(this()))
@@ -43,23 +44,35 @@ class LoopThread:
             tasks.append(task)
             task.add_done_callback(lambda ended: _settle(done, ended))
 
-        loop = self._loop()
+        loop = self._loop(coroutine)
         loop.call_soon_threadsafe(start)
         try:
             return done.result()
+        except asyncio.CancelledError as error:  # another thread has closed the client
+            closed = ClientClosed("the client was closed before the answer came")
+            closed.idempotency_key = getattr(error, "idempotency_key", None)
+            closed.may_be_recorded = closed.idempotency_key is not None
+            raise closed from None
         except KeyboardInterrupt as interrupt:
             loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
             raise Interrupted(_key_of(done)) from interrupt
 
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
     def close(self) -> None:
         with self._lock:
-            running, self._running = self._running, None
+            running, self._running, self._is_closed = self._running, None, True
         if running is not None:
             _end_loop(running.loop)
             running.thread.join(STOP_SECONDS)
 
-    def _loop(self) -> asyncio.AbstractEventLoop:
+    def _loop(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
         with self._lock:
+            if self._is_closed:
+                coroutine.close()
+                raise ClientClosed("the client is closed")
             if self._running is None:
                 loop = asyncio.new_event_loop()
                 thread = threading.Thread(target=_run_loop, args=(loop,), name="trading-intents-client", daemon=True)

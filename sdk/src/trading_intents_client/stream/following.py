@@ -22,6 +22,7 @@ class AsyncEventStream:
         self._events: AsyncIterator[Event | StatusMessage] | None = None
         self._was_connected = self._is_connected = self._has_gap = self._is_closed = False
         self._failures = 0
+        self._reading: asyncio.Task[Event | None] | None = None
         self._last_error: TradingError | None = None
 
     @property
@@ -49,11 +50,29 @@ class AsyncEventStream:
         return self
 
     async def aclose(self) -> None:
-        """Ends the stream. Iterating over it ends too."""
+        """Ends the stream. Whoever iterates over it, in another task too, comes to its end."""
         self._is_closed = True
+        if self._reading is not None and not self._reading.done():
+            self._reading.cancel()
+            await asyncio.wait({self._reading})
         await self._disconnect()
 
     async def __anext__(self) -> Event:
+        # A task of its own, so that `aclose` can end it without cancelling the caller.
+        self._reading = asyncio.create_task(self._read())
+        try:
+            event = await self._reading
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if not self._is_closed or (caller is not None and caller.cancelling()):
+                raise
+            event = None
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    async def _read(self) -> Event | None:
+        """The next event; None when the stream is closed."""
         while not self._is_closed:
             try:
                 event = await self._next()
@@ -65,7 +84,7 @@ class AsyncEventStream:
                 raise
             if event is not None:
                 return event
-        raise StopAsyncIteration
+        return None
 
     async def _next(self) -> Event | None:
         if self._events is None:

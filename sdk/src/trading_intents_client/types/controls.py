@@ -109,7 +109,10 @@ class Halt(Struct, frozen=True, kw_only=True):
     positions: int
     positions_done: int
     waiting: tuple[HaltWaiting, ...]
+    cancel_orders: bool | None = None
+    close_positions: bool | None = None
     principal_type: PrincipalType
     principal_id: str
     created_at: datetime
     updated_at: datetime
+    resumed_at: datetime | None = None

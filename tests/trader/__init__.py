@@ -1,0 +1,1 @@
+"""The trader's commands, as a trader types them."""

@@ -1,0 +1,156 @@
+"""Orders by command: what is printed, what happens, and the exit code that a script gets."""
+
+import re
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.platform import run_command
+from tests.tenants import Tenants
+from tests.trader.conftest import Command, lines
+from trading_intents_client import Account, TradingClient
+
+REFUSED, USAGE, UNREACHABLE = 1, 2, 3
+
+
+def test_a_market_order_is_bought_and_waited_for(run: Command, account: Account) -> None:
+    done = run("buy", "aapl", "10", "--wait")
+    assert done.exit_code == 0, done.output
+    assert re.fullmatch(r"BUY 10 AAPL: FILLED 10 at [\d.]+, order \S+\n", done.stdout)
+    assert run("sell", "AAPL", "4", "--wait").exit_code == 0
+    assert run("short", "MSFT", "2", "--wait").exit_code == 0
+    shown = run("positions").stdout.splitlines()
+    assert [line.split()[:2] for line in shown[1:]] == [["AAPL", "6"], ["MSFT", "-2"]]
+    assert [trade["symbol"] for trade in lines(run("trades", "--json"))] == ["AAPL", "AAPL", "MSFT"]
+    assert "AAPL" in run("trades").stdout
+
+
+def test_a_limit_order_is_shown_replaced_and_cancelled(run: Command, account: Account) -> None:
+    placed = lines(run("buy", "ACME", "5", "--limit", "1.5", "--tif", "gtc", "--json"))[0]
+    account.order(placed["intent_id"]).wait(until="NEW")
+    (order,) = lines(run("orders", "--json"))
+    assert (order["limit_price"], order["time_in_force"]) == ("1.5", "GOOD_TILL_CANCEL")
+    shown = run("orders").stdout
+    assert placed["intent_id"] in shown, "an id can be copied whole on a narrow terminal"
+    assert run("replace", placed["intent_id"], "--quantity", "7").exit_code == 0
+    assert account.order(placed["intent_id"]).wait(until="NEW").quantity == 7
+    done = run("cancel", placed["intent_id"])
+    assert (done.exit_code, done.stdout) == (0, f"accepted: cancel {placed['intent_id']}\n")
+    account.order(placed["intent_id"]).wait()
+    assert run("orders").stdout == "no open orders\n"
+    assert [o["order_status"] for o in lines(run("orders", "--all", "--json"))] == ["CANCELLED"]
+    assert [o["order_status"] for o in lines(run("orders", "--status", "cancelled,new", "--json"))] == ["CANCELLED"]
+
+
+def test_a_halt_stops_and_a_resume_lets_trade_again(run: Command) -> None:
+    assert run("halt", "strange news").stdout.startswith("halted: ")
+    refused = run("buy", "AAPL", "1")
+    assert refused.exit_code == REFUSED
+    assert "account_halted" in refused.stderr
+    assert run("resume").exit_code == 0
+    assert run("resume").exit_code == REFUSED
+    assert run("buy", "AAPL", "1").exit_code == 0
+    assert run("halt", "x", "--all", "--account", "y").exit_code == USAGE
+
+
+def test_a_refused_order_says_which_control_it_was(run: Command, account: Account) -> None:
+    account.controls.set_symbol("AAPL", disabled=True, reason="earnings tonight")
+    refused = run("buy", "AAPL", "1")
+    assert refused.exit_code == REFUSED
+    assert "earnings tonight" in refused.stderr
+    assert refused.stdout == ""
+
+
+def test_an_order_that_is_not_filled_fails_a_wait(run: Command) -> None:
+    rejected = run("sell", "NOTHING", "3", "--wait")
+    assert rejected.exit_code == REFUSED
+    assert "REJECTED" in rejected.stdout
+    late = run("buy", "ACME", "1", "--limit", "1", "--wait", "--timeout", "0.3")
+    assert late.exit_code == REFUSED
+    assert "after 0.3 s" in late.stderr
+
+
+def test_the_same_key_places_one_order(run: Command, account: Account) -> None:
+    first, second = (lines(run("buy", "AAPL", "1", "--key", "k1", "--json"))[0] for _ in range(2))
+    assert second["is_replayed"]
+    assert first["intent_id"] == second["intent_id"]
+    assert len(list(account.orders())) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("buy", "AAPL"),
+        ("buy", "AAPL", "many"),
+        ("buy", "AAPL", "-1"),
+        ("buy", "AAPL", "1", "--tif", "moon"),
+        ("buy", "AAPL", "1", "--limit", "x"),
+        ("cancel",),
+        ("cancel", "id", "--all"),
+        ("replace", "id"),
+        ("orders", "--limit", "0"),
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_meant_is_a_usage_error(run: Command, arguments: tuple[str, ...]) -> None:
+    assert run(*arguments).exit_code == USAGE
+
+
+def test_a_platform_that_is_away_is_told_apart(run: Command) -> None:
+    away = run("positions", TRADING_INTENTS_URL="http://127.0.0.1:9")
+    assert away.exit_code == UNREACHABLE
+    assert "http://127.0.0.1:9" in away.stderr
+    assert "Traceback" not in away.output
+
+
+def test_without_any_credential_it_says_where_they_come_from(run: Command, tmp_path: Path) -> None:
+    nobody = run("positions", TRADING_INTENTS_API_KEY=None, TRADING_INTENTS_DATA_DIR=str(tmp_path))
+    assert nobody.exit_code == USAGE
+    assert "TRADING_INTENTS_API_KEY" in nobody.stderr
+    wrong = run("positions", TRADING_INTENTS_API_KEY="tip_paper_none")
+    assert wrong.exit_code == REFUSED
+    assert "401 unauthorized" in wrong.stderr
+
+
+def test_an_account_is_named_where_there_are_several(run: Command, client: TradingClient, account: Account) -> None:
+    client.create_account("second", "paper", "paper")
+    unclear = run("positions", TRADING_INTENTS_ACCOUNT=None)
+    assert unclear.exit_code == REFUSED
+    assert "name one" in unclear.stderr
+    assert run("positions", "--account", account.id, TRADING_INTENTS_ACCOUNT=None).stdout == "no positions\n"
+    assert run("positions", "--account", "nobody").exit_code == REFUSED
+
+
+def test_login_keeps_url_and_key_for_the_user_alone(
+    run: Command, tenants: Tenants, account: Account, tmp_path: Path
+) -> None:
+    key = tenants.api_key("org_acme", "all")["api_key"]
+    nothing: dict[str, str | None] = {f"TRADING_INTENTS_{name}": None for name in ("URL", "API_KEY", "ACCOUNT")}
+    wrong = run("login", "--url", tenants.platform.url, stdin="tip_paper_none\n", **nothing)
+    assert wrong.exit_code == REFUSED
+    file = tmp_path / "config" / "trading-intents" / "login.json"
+    assert not file.exists()
+    done = run("login", "--url", tenants.platform.url, "--account", account.id, stdin=f"{key}\n", **nothing)
+    assert done.exit_code == 0, done.output
+    assert key not in done.output
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert run("positions", **nothing).stdout == "no positions\n"
+    other = {**nothing, "TRADING_INTENTS_URL": "http://127.0.0.1:9", "TRADING_INTENTS_DATA_DIR": str(tmp_path)}
+    assert run("positions", **other).exit_code == USAGE, "a stored key never goes to another platform"
+    assert run("logout", **nothing).stdout == f"removed {file}\n"
+    assert run("logout", **nothing).stdout == "nothing was stored\n"
+
+
+def test_it_says_its_version_and_completes_itself(run: Command) -> None:
+    assert re.fullmatch(r"trading-intents \d+\.\d+\.\d+\n", run("--version").stdout)
+    for shell in ("bash", "zsh", "fish"):
+        script = run("--show-completion", shell)
+        assert "complete_" in script.stdout.lower() or "completion" in script.stdout.lower(), shell
+
+
+def test_the_clients_variables_are_no_unknown_settings_of_the_server(tenants: Tenants) -> None:
+    environ = tenants.platform.environ | {"TRADING_INTENTS_URL": "x", "TRADING_INTENTS_API_KEY": "y"}
+    told = run_command(environ, "token", "--user", "acme-admin", "--organization", "org_acme")
+    assert "unknown setting" not in told.stderr

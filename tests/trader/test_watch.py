@@ -1,0 +1,184 @@
+"""The live blotter: it fits the terminal, tells what happens, and is drawn by the clock alone."""
+
+import fcntl
+import io
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import msgspec
+import pytest
+from rich.console import Console
+from rich.live import Live
+
+from tests.waiting import eventually
+from trading_intents.trader.blotter import MAX_ORDERS, Blotter
+from trading_intents.trader.screen import draw
+from trading_intents.trader.watch import FRAME_SECONDS, run_frames
+from trading_intents_client import Account, GapEvent, OrderEvent, PositionEvent, TradingAccount
+from trading_intents_client.stream.events import StreamedOrder, StreamedPosition
+from trading_intents_client.types.enums import ConnectionState, Environment, OrderState, OrderStatus
+
+SIZES = [(80, 24), (200, 50), (60, 16), (130, 24)]
+EVENTS_PER_SECOND = 500
+MEASURED_SECONDS = 3
+LIMIT_SECONDS = 60
+AT = datetime(2026, 1, 5, 15, tzinfo=UTC)
+
+
+def blotter(environment: Environment = Environment.PAPER) -> Blotter:
+    account = TradingAccount(
+        id="a", organization_id="o", name="sim", broker="paper", environment=environment, external_account_id=None,
+        disabled=False, connection=ConnectionState.CONNECTED, created_at=AT, updated_at=AT, closed_at=None, version=1,
+    )  # fmt: skip
+    return Blotter(account, "http://127.0.0.1:8080")
+
+
+def order_event(number: int, version: int, status: OrderStatus = OrderStatus.NEW) -> OrderEvent:
+    order = StreamedOrder(
+        order_id=f"o{number:06}", intent_id=f"o{number:06}", account_id="a", organization_id="o",
+        symbol=f"S{number}", order_state=OrderState.OPEN, order_status=status, quantity=Decimal(10), version=version,
+    )  # fmt: skip
+    return OrderEvent(order=order, cursor=f"c{number}-{version}")
+
+
+def shown(state: Blotter, width: int, height: int, is_connected: bool = True) -> list[str]:
+    out = Console(width=width, height=height, file=io.StringIO(), force_terminal=True, color_system=None, record=True)
+    out.print(draw(state, is_connected, width, height))
+    return out.export_text().splitlines()
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_the_screen_is_as_large_as_the_terminal(width: int, height: int) -> None:
+    state = blotter()
+    for number in range(100):
+        state.apply(order_event(number, 1))
+        position = StreamedPosition(
+            account_id="a", organization_id="o", symbol=f"S{number}", quantity=Decimal("1.123456789")
+        )
+        state.apply(PositionEvent(position=position, cursor="c"))
+    lines = shown(state, width, height)
+    assert len(lines) == height
+    assert max(map(len, lines)) <= width
+    assert "sim" in lines[0]
+    assert "100 open" in "".join(lines)
+    assert "S99" in "".join(lines)
+
+
+def test_a_lost_connection_and_a_live_account_cannot_be_overlooked() -> None:
+    assert "DISCONNECTED" in shown(blotter(), 80, 24, is_connected=False)[0]
+    assert "DISCONNECTED" not in shown(blotter(), 80, 24)[0]
+    assert "LIVE" in shown(blotter(Environment.LIVE), 80, 24)[0]
+    named = blotter(Environment.LIVE)
+    named.account = msgspec.structs.replace(named.account, name="n" * 128)
+    assert shown(named, 80, 24, is_connected=False)[0].startswith(" LIVE  DISCONNECTED for 0 s")
+
+
+def test_an_older_version_of_an_order_never_replaces_a_newer_one() -> None:
+    state = blotter()
+    state.apply(order_event(1, 3, OrderStatus.FILLED))
+    state.apply(order_event(1, 2, OrderStatus.NEW))
+    assert [row.status for row in state.orders()] == ["FILLED"]
+
+
+def test_after_a_gap_only_the_orders_of_the_snapshot_are_open() -> None:
+    state = blotter()
+    state.apply(order_event(1, 1))
+    state.apply(order_event(2, 2, OrderStatus.FILLED))
+    state.apply(GapEvent(orders=(), positions=(), cursor="c"))
+    assert [row.status for row in state.orders()] == ["FILLED"]
+
+
+def test_its_memory_is_bounded_and_keeps_open_orders() -> None:
+    state = blotter()
+    state.apply(order_event(0, 1))
+    for number in range(1, MAX_ORDERS + 100):
+        state.apply(order_event(number, 1, OrderStatus.FILLED))
+    assert len(state.orders()) == MAX_ORDERS
+    assert state.orders()[0].order_id == "o000000"
+
+
+@pytest.mark.exclusive
+def test_five_hundred_events_a_second_do_not_move_the_frame_rate() -> None:
+    state, stop, screen = blotter(), threading.Event(), io.StringIO()
+    console = Console(width=80, height=24, file=screen, force_terminal=True)
+    frames = [0]
+
+    def feed() -> None:
+        began = time.monotonic()
+        for number in range(EVENTS_PER_SECOND * MEASURED_SECONDS):
+            state.apply(order_event(number % 50, number))
+            stop.wait(max(0.0, began + number / EVENTS_PER_SECOND - time.monotonic()))
+        stop.set()
+
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+
+        def show() -> None:
+            frames[0] += 1
+            live.update(draw(state, True, 80, 24), refresh=True)
+
+        feeding = threading.Thread(target=feed)
+        feeding.start()
+        run_frames(show, stop)
+        feeding.join()
+    expected = MEASURED_SECONDS / FRAME_SECONDS
+    assert expected * 0.7 <= frames[0] <= expected + 1
+    assert screen.getvalue().count("\x1b[2J") <= 1, "frames are written over each other: clearing would flicker"
+
+
+@contextmanager
+def terminal(
+    width: int, height: int, environ: dict[str, str | None], *arguments: str
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A command on a terminal of that size: its process and the terminal's other end."""
+    end, own = pty.openpty()
+    fcntl.ioctl(own, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+    settings = {name: value for name, value in (dict(os.environ) | environ).items() if value is not None}
+    settings |= {"TERM": "xterm-256color"}
+    del settings["COLUMNS"]
+    command = [sys.executable, "-m", "trading_intents", *arguments]
+    process = subprocess.Popen(command, stdin=own, stdout=own, stderr=own, env=settings, start_new_session=True)
+    os.close(own)
+    try:
+        yield process, end
+    finally:
+        process.kill()
+        process.wait()
+        os.close(end)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50)])
+def test_it_shows_an_order_on_a_terminal_and_leaves_it_as_it_was(
+    account: Account, environ: dict[str, str | None], width: int, height: int
+) -> None:
+    told = bytearray()
+    with terminal(width, height, environ, "watch") as (process, end):
+        threading.Thread(target=drain, args=(end, told), daemon=True).start()
+        eventually(lambda: b"connected" in told, LIMIT_SECONDS)
+        account.buy("ZEBRA", 3).wait()
+        eventually(lambda: b"ZEBRA" in told and b"FILLED" in told, LIMIT_SECONDS)
+        os.write(end, b"q")
+        assert process.wait(LIMIT_SECONDS) == 0, told
+    text = told.decode(errors="replace")
+    assert "Traceback" not in text
+    assert "\x1b[?1049h" in text, "the alternate screen"
+    assert re.search(r"\x1b\[\?1049l", text), "and back"
+    assert "\x1b[?25h" in text, "the cursor is shown again"
+
+
+def drain(end: int, told: bytearray) -> None:
+    try:
+        while chunk := os.read(end, 65536):
+            told += chunk
+    except OSError:
+        return
