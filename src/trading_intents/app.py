@@ -24,6 +24,7 @@ from trading_intents.brokers.paper.quotes import Quotes
 from trading_intents.brokers.registry import Registry, installed_brokers
 from trading_intents.clock import Clock, SystemClock
 from trading_intents.config import LOCAL_PROVIDER, Settings, broker_settings
+from trading_intents.console.http import console_routes
 from trading_intents.controls.halts.service import Halts
 from trading_intents.controls.limits.upkeep import LossJudge
 from trading_intents.controls.routes import control_routes
@@ -217,6 +218,7 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
         *organization_routes(gates["organization_by_provider"], Organizations(pool, name)),
         *user_routes(gates["delete_current_user"], Users(pool, name, directory, make_id, signals, callers)),
         *(provider_routes(gates["public"], provider, TokenIssuer(pool, provider)) if provider else ()),
+        *console_routes(gates, settings, TokenIssuer(pool, provider) if provider else None),
         *account_routes(read_accounts, gates["write_accounts"], accounts),
         *credential_routes(read_accounts, gates["write_credentials"], accounts, credentials),
         *broker_routes(gates["brokers"], brokers),
@@ -306,7 +308,7 @@ async def serve(
             connections = connection_limits(settings.http_connections_per_address)
             async with serving(app, listener, connections), working(infra, features) as workers:
                 address = features.grpc.address if "stream" in settings.roles else None
-                greet(infra, Addresses(_url(settings.http_host, settings.http_port), address), demo)
+                greet(infra, Addresses(http_url(settings), address), demo)
                 await stop.wait()
                 log.info("draining")
                 features.hub.drain()
@@ -340,7 +342,7 @@ def build_app(infra: Infrastructure, features: Features) -> App:
         routes += features.routes
     if {"api", "stream"} & set(settings.roles):
         routes += features.event_routes
-    routes += description_routes(public, routes, __version__, _url(settings.http_host, settings.http_port))
+    routes += description_routes(public, routes, __version__, http_url(settings))
     make_request_series(infra.metrics.requests, routes)
     addresses = ClientAddress(settings.trusted_proxies)
     app = App(routes, features.limits, addresses, infra.clock, infra.metrics, infra.log)
@@ -393,5 +395,6 @@ def _tune_gc() -> None:
     gc.set_threshold(GC_THRESHOLD_OBJECTS)
 
 
-def _url(host: str, port: int) -> str:
+def http_url(settings: Settings) -> str:
+    host, port = settings.http_host, settings.http_port
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

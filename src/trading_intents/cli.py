@@ -151,6 +151,8 @@ def _greet(parts: app.Infrastructure, addresses: app.Addresses, demo: provision.
         folder = f"{variable}={settings.data_dir} " if variable in os.environ else ""
         out.print("Place a first order, in another terminal:\n")
         out.print(f"  {escape(folder)}.venv/bin/python {FIRST_ORDER} {url}\n", soft_wrap=True)
+        out.print("Or trade in the browser; this prints a link that signs you in:\n")
+        out.print(f"  {escape(folder)}.venv/bin/trading-intents console\n", soft_wrap=True)
     out.print("README.md goes on from there. Ctrl-C ends all of it.\n")
 
 
@@ -215,6 +217,18 @@ def token(
         async with app.open_infrastructure(settings, log, needs_worker=False) as parts:
             issued = await provision.user_token(parts, user, organization or None)
         typer.echo(issued.reveal())
+
+    _run(work, quiet=True)
+
+
+@cli.command(name="console")
+def open_console(
+    url: Annotated[str, typer.Option(help="Where the platform serves; without it, as the settings say.")] = "",
+) -> None:
+    """Print a link that signs in to the demo's console: once, within a minute, on this machine."""
+
+    async def work(settings: Settings, log: Log) -> None:
+        typer.echo(provision.make_console_link(settings, url).reveal())
 
     _run(work, quiet=True)
 

@@ -106,6 +106,13 @@ class Settings:
     identity_claim_scopes: str = _setting("scope", "Its claim for scopes, likewise: a text with spaces, or an array.")
     identity_claim_kind: str = _setting("kind", "Its claim that tells service accounts from users, likewise.")
     identity_kind_service: str = _setting("service", "The value of that claim that means a service account.")
+    console_oidc_client_id: str = _setting(
+        "", "Public client at the external provider as which users sign in to the console. Empty: they paste a token."
+    )
+    console_oidc_scope: str = _setting("openid", "Scopes that the console asks the provider for, with spaces between.")
+    console_oidc_origins: tuple[str, ...] = _setting(
+        (), "Origins of the provider beside its issuer's, such as its token endpoint's: https://host, comma separated."
+    )
     vault_key_file: str = _setting(
         "", "The embedded vault's master keys, made at first start. Empty: vault-keys.json in DATA_DIR."
     )
@@ -234,6 +241,13 @@ def _check_identity(settings: Settings) -> None:
             raise StartupRefused(f"{PREFIX}{name.upper()}: only with an external {PREFIX}IDENTITY_PROVIDER_NAME")
         if url and not _is_safe_url(url):
             raise StartupRefused(f"{PREFIX}{name.upper()}: an https URL, or http on a loopback address")
+    if settings.console_oidc_client_id and local:
+        raise StartupRefused(f"{PREFIX}CONSOLE_OIDC_CLIENT_ID: only with an external {PREFIX}IDENTITY_PROVIDER_NAME")
+    for origin in settings.console_oidc_origins:
+        if not _is_safe_url(origin) or set(origin.partition("://")[2]) & set("/?#@;,' "):
+            raise StartupRefused(f"{PREFIX}CONSOLE_OIDC_ORIGINS: https origins without a path, or http on loopback")
+    if settings.console_oidc_client_id and not _is_safe_url(settings.identity_issuer):
+        raise StartupRefused(f"{PREFIX}IDENTITY_ISSUER: an https URL, or http on loopback, for users to sign in at")
     for name in ("identity_issuer", "identity_jwks_url"):
         if not local and not getattr(settings, name):
             raise StartupRefused(f"{PREFIX}{name.upper()}: needed with an external identity provider")

@@ -10,13 +10,15 @@ import msgspec
 from trading_intents.accounts.model import AccountChange, AccountId
 from trading_intents.accounts.service import apply_change, check_broker, insert
 from trading_intents.accounts.store import find_account_by_name
-from trading_intents.app import Infrastructure, embedded_provider
+from trading_intents.app import Infrastructure, embedded_provider, http_url
 from trading_intents.brokers.registry import Registry
-from trading_intents.config import LOCAL_PROVIDER
-from trading_intents.errors import NotFound, StartupRefused, ValidationFailed
+from trading_intents.config import LOCAL_PROVIDER, PREFIX, Settings
+from trading_intents.console.demo import DEMO, DEMO_FILE, is_loopback, make_code, read_demo_key
+from trading_intents.errors import DatabaseMissing, StartupRefused, ValidationFailed
 from trading_intents.identity import store
 from trading_intents.identity.keys import digest, make_client_secret, make_key, parse_key
 from trading_intents.identity.model import Entitlement, OrganizationRecord, Permission, Role, Scope
+from trading_intents.identity.service import TokenIssuer
 from trading_intents.outbox.model import Queue, channel
 from trading_intents.secret import Secret
 from trading_intents.storage.administration import lock_advisory
@@ -24,8 +26,6 @@ from trading_intents.storage.database import Tx, show_organizations
 from trading_intents.trading import Environment
 from trading_intents.web.body import Name, convert, read_json
 
-DEMO = "demo"
-DEMO_FILE = "demo.json"
 DEMO_ACCOUNT = ("sim", "paper", Environment.PAPER)  # name, broker, environment
 ADVISORY_LOCK = 7_469_002  # one provisioning at a time, so that two cannot both make the same key
 
@@ -238,13 +238,22 @@ async def _service_account(tx: Tx, item: WantedServiceAccount) -> ProvisionedSer
 async def user_token(parts: Infrastructure, user: str, organization: str | None) -> Secret:
     if parts.settings.identity_provider_name != LOCAL_PROVIDER:
         raise StartupRefused("tokens come from the configured identity provider, not from here")
-    async with parts.database.service.transaction(read_only=True) as tx:
-        record = await store.find_user(tx, LOCAL_PROVIDER, user, organization)
-    if not record.known or record.deleted:
-        raise NotFound(f"no user {user}: `trading-intents admin apply` makes one")
-    if organization is not None and record.role is None:
-        raise NotFound(f"{user} is no member of an organization {organization}")
-    return embedded_provider(parts, may_create=False).issue_user_token(user, organization, record.role)
+    issuer = TokenIssuer(parts.database.service, embedded_provider(parts, may_create=False))
+    return await issuer.issue_for_user(user, organization)
+
+
+def make_console_link(settings: Settings, url: str) -> Secret:
+    """A link into the demo's console: it holds once, for a minute, on this machine."""
+    if settings.identity_provider_name != LOCAL_PROVIDER or settings.database_url:
+        raise StartupRefused("links are for the demo of an embedded database; sign in at /console")
+    if not (settings.data_dir / DEMO_FILE).exists():
+        raise DatabaseMissing(
+            f"no demo in {settings.data_dir.absolute()}: set {PREFIX}DATA_DIR to the data folder of the process that "
+            "serves, or sign in at /console with an API key or a token"
+        )
+    if not url and (settings.http_port == 0 or not is_loopback(settings.http_host)):
+        raise StartupRefused("links are for a platform that serves this machine alone; say where with --url")
+    return Secret(f"{url or http_url(settings)}/console#code={make_code(settings.data_dir).reveal()}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +268,7 @@ async def prepare_demo(parts: Infrastructure) -> Demo | None:
         return None
     async with parts.database.service.transaction(read_only=True) as tx:
         empty = await store.no_organization_exists(tx)
-    key = _demo_key(parts.settings.data_dir / DEMO_FILE, make=empty)
+    key = _demo_key(parts.settings.data_dir, make=empty)
     if key is None:
         return None
     if empty:
@@ -278,16 +287,15 @@ async def _demo_account(parts: Infrastructure) -> AccountId | None:
     return account.id if account else None
 
 
-def _demo_key(path: Path, make: bool) -> Secret | None:
+def _demo_key(data_dir: Path, make: bool) -> Secret | None:
     """Reads or makes the demo's key. It is in a file, because the database has only its digest; written before it is
     used."""
-    if not path.exists():
-        if not make:
-            return None
+    path = data_dir / DEMO_FILE
+    if make and not path.exists():
         text = json.dumps({"api_key": make_key(Environment.PAPER).reveal()})
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(text)
-    return Secret(json.loads(path.read_bytes())["api_key"])
+    return read_demo_key(data_dir)
 
 
 def _demo_document() -> Document:

@@ -32,6 +32,7 @@ EXPECTED = {
     "read_paper_quotes":          "401 400  ok 403 403 401 401  ok  ok  ok 401 401  ok  ok 403 400",
     "write_reference_prices":     "401 400  ok  ok 403 401 401  ok 403 403 401 401  ok 403 403 403",
     "brokers":                    "401 400  ok  ok  ok 401 401  ok  ok  ok  ok 401  ok  ok  ok  ok",
+    "read_caller":                "401 400  ok  ok  ok 401 401  ok  ok  ok  ok 401  ok  ok  ok  ok",
     "stream":                     "401 400  ok  ok 403 401 401  ok  ok  ok 401 401  ok  ok 403 400",
 }
 # fmt: on

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from trading_intents.errors import EntitlementRequired, Forbidden, InvalidRequest, NotFound, Unauthorized
+from trading_intents.errors import (
+    EntitlementRequired,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    PlatformError,
+    Unauthorized,
+)
 from trading_intents.identity.model import (
     ApiKeyPrincipal,
     Caller,
@@ -169,6 +176,15 @@ RULES = {
             user_needs_organization=False,
         ),
         Rule(
+            "read_caller",
+            "any caller with a credential",
+            key=Grant.ANY,
+            user=Grant.ANY,
+            service=Grant.ANY,
+            names_organization=False,
+            user_needs_organization=False,
+        ),
+        Rule(
             "stream",
             "an API key with stream:read; a user; a service account with stream:read",
             key=_P.STREAM_READ,
@@ -217,6 +233,15 @@ class Gate:
         itself."""
         check_kind(self._rule, caller)
         check_grant(self._rule, caller, self._internal)
+
+    def allows(self, caller: Caller) -> bool:
+        """Whether it would be let through to objects of its own organization and environment."""
+        try:
+            self.check(caller)
+            check_object(self._rule, caller, None)
+        except PlatformError:
+            return False
+        return True
 
     def permit(self, request: Request) -> None:
         """403 if this caller may not. 404 if the organization that a service account names does not exist."""

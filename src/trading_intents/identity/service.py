@@ -7,6 +7,7 @@ from typing import Protocol
 from uuid import UUID
 
 from trading_intents.clock import Clock, repeat
+from trading_intents.config import LOCAL_PROVIDER
 from trading_intents.errors import (
     InvalidApiKey,
     InvalidRequest,
@@ -276,7 +277,7 @@ class Organizations:
 
 
 class TokenIssuer:
-    """Client credentials of the embedded provider (RFC 6749 §4.4)."""
+    """The embedded provider's tokens: of clients (RFC 6749 §4.4), and of users whom an operator vouches for."""
 
     def __init__(self, pool: Pool, provider: EmbeddedProvider) -> None:
         self._pool, self._provider = pool, provider
@@ -289,6 +290,15 @@ class TokenIssuer:
             raise Unauthorized("the client id or the client secret is wrong", challenge="Basic")
         scopes = _narrow(found[0].scopes, scope)
         return self._provider.issue_service_token(client_id, scopes), scopes
+
+    async def issue_for_user(self, user: str, organization: str | None) -> Secret:
+        async with self._pool.transaction(read_only=True) as tx:
+            record = await store.find_user(tx, LOCAL_PROVIDER, user, organization)
+        if not record.known or record.deleted:
+            raise NotFound(f"no user {user}: `trading-intents admin apply` makes one")
+        if organization is not None and record.role is None:
+            raise NotFound(f"{user} is no member of an organization {organization}")
+        return self._provider.issue_user_token(user, organization, record.role)
 
 
 def _plausible(client_id: str) -> bool:

@@ -16,10 +16,10 @@ from trading_intents.accounts.vault import KEY_FILE as VAULT_KEY_FILE
 from trading_intents.app import database_urls
 from trading_intents.clock import Clock
 from trading_intents.config import PREFIX, Settings
+from trading_intents.console.demo import DEMO_FILE
 from trading_intents.errors import StartupRefused
 from trading_intents.identity.provider import ISSUER_FILE
 from trading_intents.identity.provider import KEY_FILE as SIGNING_KEY_FILE
-from trading_intents.provision import DEMO_FILE
 from trading_intents.storage import administration
 from trading_intents.storage.embedded.cluster import DATA, LOGIN, OWNER, WORKER_LOGIN, Cluster, open_cluster
 from trading_intents.storage.embedded.programs import make_base_backup, verify_base_backup

@@ -11,7 +11,8 @@ from trading_intents.clock import Clock
 from trading_intents.errors import Unavailable, wire_errors
 from trading_intents.telemetry import Requests
 from trading_intents.web.description.openapi import build_openapi, errors_of
-from trading_intents.web.description.pages import HTML, Pages
+from trading_intents.web.description.pages import STYLE_PATH, Pages
+from trading_intents.web.description.static import HTML, MEDIA
 from trading_intents.web.limits import Bucket
 from trading_intents.web.request import JSON, Answer, Request, answer_json
 from trading_intents.web.routing import Operation, Policy, Route, Tag
@@ -115,10 +116,13 @@ def description_routes(policy: Policy, described: Sequence[Route], version: str,
         return Answer(encoded, 200, JSON)
 
     async def docs(request: Request) -> Answer:
-        return pages.reference()
+        return pages.reference.answer(request)
 
     async def home(request: Request) -> Answer:
-        return pages.home()
+        return pages.home.answer(request)
+
+    async def style(request: Request) -> Answer:
+        return pages.style.answer(request)
 
     routes = (
         Route(
@@ -151,6 +155,17 @@ def description_routes(policy: Policy, described: Sequence[Route], version: str,
             operation=Operation("get_home", Tag.OPERATIONS),
             bucket=Bucket.READS,
             answer_media=HTML,
+            any_query=True,
+        ),
+        Route(
+            "GET",
+            STYLE_PATH,
+            policy,
+            style,
+            "Read the style of these pages.",
+            operation=Operation("get_page_style", Tag.OPERATIONS),
+            bucket=Bucket.READS,
+            answer_media=MEDIA[".css"],
             any_query=True,
         ),
     )

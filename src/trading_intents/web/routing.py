@@ -57,6 +57,7 @@ class Tag(StrEnum):
     ORGANIZATIONS = "Organizations"
     USERS = "Users"
     TOKENS = "Tokens"
+    CONSOLE = "Console"
     OPERATIONS = "Operations"
 
 

@@ -1,7 +1,5 @@
 """The pages at / and /docs, as HTML made once from the OpenAPI document: no script, nothing loaded from elsewhere."""
 
-import base64
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
@@ -10,9 +8,9 @@ from typing import Any
 
 from trading_intents.errors import PlatformError
 from trading_intents.web.description.examples import Examples, Schema
-from trading_intents.web.request import Answer, Headers
+from trading_intents.web.description.static import HTML, MEDIA, StaticFile, browser_headers
 
-HTML = b"text/html; charset=utf-8"
+STYLE_PATH = "/page.css"
 MAX_FIELD_DEPTH = 8
 WHAT_IT_IS = (
     "Applications submit intents: to create, replace or cancel an order. The platform checks them against controls, "
@@ -27,40 +25,34 @@ curl -s {url}/v1/accounts/$ACCOUNT/orders -H "x-api-key: $KEY\""""
 
 
 class Pages:
-    """Each page's answer. The policy lets the browser use nothing but the style that stands in the page."""
+    """The pages and the one style that they share."""
 
     def __init__(self, document: Mapping[str, Any], errors: Iterable[type[PlatformError]], url: str) -> None:
-        style = resources.files(__package__).joinpath("page.css").read_text()
-        digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-        policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'; "
-        self._headers: Headers = [
-            (b"content-security-policy", f"{policy}frame-ancestors 'none'".encode()),
-            (b"x-content-type-options", b"nosniff"),
-            (b"referrer-policy", b"no-referrer"),
-        ]
+        headers = browser_headers()
         title = f"{document['info']['title']} {document['info']['version']}"
-        self._home = _page(title, style, _home(title, url))
-        self._reference = _page(f"API of the {title}", style, _reference(document, errors))
-
-    def home(self) -> Answer:
-        return Answer(self._home, 200, HTML, list(self._headers))
-
-    def reference(self) -> Answer:
-        return Answer(self._reference, 200, HTML, list(self._headers))
+        reference = _page(f"API of the {title}", _reference(document, errors))
+        has_console = "/console" in document["paths"]
+        self.home = StaticFile(_page(title, _home(title, url, has_console)), HTML, headers)
+        self.reference = StaticFile(reference, HTML, headers)
+        style = resources.files(__package__).joinpath("page.css").read_bytes()
+        self.style = StaticFile(style, MEDIA[".css"], headers)
 
 
-def _page(title: str, style: str, content: str) -> bytes:
+def _page(title: str, content: str) -> bytes:
     head = "<meta charset=utf-8><meta name=viewport content='width=device-width, initial-scale=1'>"
+    style = f"<link rel=stylesheet href={STYLE_PATH}>"
     return (
-        f"<!doctype html><html lang=en><head>{head}<title>{escape(title)}</title><style>{style}</style></head>"
+        f"<!doctype html><html lang=en><head>{head}<title>{escape(title)}</title>{style}</head>"
         f"<body>{content}</body></html>\n"
     ).encode()
 
 
-def _home(title: str, url: str) -> str:
+def _home(title: str, url: str, has_console: bool) -> str:
+    console = "<li><a href=/console>The console</a>: orders, positions and controls in the browser"
     return (
         f"<h1>{escape(title)}</h1><p>{WHAT_IT_IS}</p>"
-        "<ul><li><a href=/docs>The API</a>: every operation with its fields, examples and errors"
+        f"<ul>{console if has_console else ''}"
+        "<li><a href=/docs>The API</a>: every operation with its fields, examples and errors"
         "<li><a href=/openapi.json>openapi.json</a>: the same for programs (OpenAPI 3.1)"
         "<li><a href=/healthz>Liveness</a> and <a href=/readyz>readiness</a> of this process"
         "<li><a href=/metrics>Metrics</a> for Prometheus</ul>"

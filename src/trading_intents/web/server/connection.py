@@ -28,6 +28,7 @@ LAST_EVENT_SECONDS = 5  # for the end of a stream to be sent
 BACK_OFF_SECONDS = 1.0  # the shortest Retry-After
 
 _REASONS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+BODILESS = (204, 304)  # statuses whose answer ends with its head
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NOTHING = memoryview(b"")
 _UNUSUAL = frozenset({b"connection", b"expect", b"transfer-encoding"})  # headers that change how a request is read
@@ -293,12 +294,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         parts = [_REASONS[answer.status], self._table.date]
         for name, value in answer.headers:
             parts += (name, b": ", value, b"\r\n")
-        if answer.status != 204:
+        if answer.status not in BODILESS:
             parts += (b"content-type: ", answer.content_type, b"\r\n")
             if not answer.feed:
                 parts.append(b"content-length: %d\r\n" % len(answer.body))
         parts.append(b"connection: close\r\n\r\n" if close else b"\r\n")
-        if method != "HEAD" and answer.status != 204:
+        if method != "HEAD" and answer.status not in BODILESS:
             parts.append(answer.body)
         self._transport.write(b"".join(parts))
 

@@ -1,0 +1,59 @@
+"""One-time links into the demo's console. What is stored of one is its digest, for as long as it holds."""
+
+import hashlib
+import ipaddress
+import json
+import secrets
+import time
+from pathlib import Path
+
+from trading_intents.secret import Secret
+
+DEMO = "demo"  # the external id of the organization and of its user
+DEMO_FILE = "demo.json"
+LINKS_FOLDER = "console-links"
+LINK_SECONDS = 60
+CODE_BYTES = 16
+
+
+def read_demo_key(data_dir: Path) -> Secret | None:
+    path = data_dir / DEMO_FILE
+    return Secret(json.loads(path.read_bytes())["api_key"]) if path.exists() else None
+
+
+def make_code(data_dir: Path) -> Secret:
+    """A code that `redeem_code` takes once; those that nobody used in time are removed."""
+    folder = data_dir / LINKS_FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for stored in folder.iterdir():
+        if _age_seconds(stored) > LINK_SECONDS:
+            stored.unlink(missing_ok=True)
+    code = Secret(secrets.token_urlsafe(CODE_BYTES))
+    (folder / _digest(code.reveal())).touch(mode=0o600, exist_ok=False)
+    return code
+
+
+def redeem_code(data_dir: Path, code: str) -> bool:
+    """Whether it was a code, young enough and never used. Of several who try at once, one is told so."""
+    stored = data_dir / LINKS_FOLDER / _digest(code)
+    try:
+        age_seconds = _age_seconds(stored)
+        stored.unlink()
+    except FileNotFoundError:
+        return False
+    return age_seconds <= LINK_SECONDS
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _digest(code: str) -> str:
+    return hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _age_seconds(stored: Path) -> float:
+    return time.time() - stored.stat().st_mtime  # as the file system has it: another process made it

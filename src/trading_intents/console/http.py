@@ -1,0 +1,161 @@
+"""The console over HTTP: its files, its settings, and the exchange of a demo link for credentials."""
+
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from trading_intents.config import LOCAL_PROVIDER, Settings
+from trading_intents.console.caller import caller_route
+from trading_intents.console.demo import DEMO, is_loopback, read_demo_key, redeem_code
+from trading_intents.errors import Forbidden, NotFound, Unauthorized
+from trading_intents.identity.access import Gate
+from trading_intents.identity.provider import TOKEN_SECONDS
+from trading_intents.identity.service import TokenIssuer
+from trading_intents.web.description.static import HTML, MEDIA, StaticFile, browser_headers
+from trading_intents.web.limits import Bucket
+from trading_intents.web.request import Answer, Request, answer_json
+from trading_intents.web.routing import Operation, Route, Tag
+
+PAGE = "index.html"
+MAX_CODE_BYTES = 1024
+# What a proxy adds: a request that came through one is not from this machine, whatever its other headers say.
+FORWARDING_HEADERS = (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip")
+
+
+class ConsoleSettings(msgspec.Struct):
+    """Where users sign in; `client_id` is null where nobody does so by OpenID Connect."""
+
+    issuer: str
+    client_id: str | None
+    scope: str
+    audience: str
+    has_demo_links: bool
+
+
+class DemoCode(msgspec.Struct, forbid_unknown_fields=True):
+    code: str
+
+
+class DemoSession(msgspec.Struct):
+    access_token: str
+    token_type: str
+    expires_in: int
+    api_key: str
+
+
+def console_routes(gates: Mapping[str, Gate], settings: Settings, issuer: TokenIssuer | None) -> tuple[Route, ...]:
+    """`issuer` is the embedded provider's; links into the demo exist with it and the embedded database, on loopback."""
+    gate, files = gates["public"], _load_files(settings)
+    has_demo_links = issuer is not None and is_loopback(settings.http_host) and not settings.database_url
+    shown = ConsoleSettings(
+        settings.identity_issuer,
+        settings.console_oidc_client_id or None,
+        settings.console_oidc_scope,
+        settings.identity_audience,
+        has_demo_links,
+    )
+
+    async def page(request: Request) -> Answer:
+        return files[PAGE].answer(request)
+
+    async def file(request: Request) -> Answer:
+        found = files.get(request.params["file"])
+        if found is None:
+            raise NotFound("the console has no such file")
+        return found.answer(request)
+
+    async def configuration(request: Request) -> Answer:
+        return answer_json(shown)
+
+    read = Bucket.READS
+    routes = (
+        caller_route(gates),
+        Route(
+            "GET",
+            "/console",
+            gate,
+            page,
+            "Open the console.",
+            operation=Operation("get_console", Tag.CONSOLE),
+            bucket=read,
+            answer_media=HTML,
+            any_query=True,  # an issuer brings the user back with some
+        ),
+        Route(
+            "GET",
+            "/console/{file}",
+            gate,
+            file,
+            "Read a script or style of the console.",
+            operation=Operation("get_console_file", Tag.CONSOLE),
+            bucket=read,
+            answer_media=MEDIA[".js"],
+            any_query=True,
+        ),
+        Route(
+            "GET",
+            "/console/config.json",
+            gate,
+            configuration,
+            "Read how users sign in to the console.",
+            operation=Operation("get_console_config", Tag.CONSOLE),
+            answer=ConsoleSettings,
+            bucket=read,
+        ),
+    )
+    return (*routes, _session_route(gate, settings.data_dir, issuer)) if issuer and has_demo_links else routes
+
+
+def _session_route(gate: Gate, data_dir: Path, issuer: TokenIssuer) -> Route:
+    async def exchange(request: Request) -> Answer:
+        _check_is_local(request)
+        key = read_demo_key(data_dir)
+        if not redeem_code(data_dir, request.body(DemoCode).code) or key is None:
+            raise Unauthorized("the link is used or older than 60 s; `trading-intents console` prints a new one")
+        token = await issuer.issue_for_user(DEMO, DEMO)
+        answer = answer_json(DemoSession(token.reveal(), "Bearer", TOKEN_SECONDS, key.reveal()))
+        answer.headers.append((b"cache-control", b"no-store"))
+        return answer
+
+    return Route(
+        "POST",
+        "/console/session",
+        gate,
+        exchange,
+        "Exchange the code of a demo link for the demo's credentials.",
+        operation=Operation("create_console_session", Tag.CONSOLE),
+        body=DemoCode,
+        answer=DemoSession,
+        bucket=Bucket.WRITES,
+        max_body_bytes=MAX_CODE_BYTES,
+        errors=(Unauthorized, Forbidden, NotFound),
+    )
+
+
+def _load_files(settings: Settings) -> Mapping[str, StaticFile]:
+    headers = browser_headers(_issuer_origins(settings) if settings.console_oidc_client_id else ())
+    folder = resources.files(__package__).joinpath("static")
+    return {
+        file.name: StaticFile(file.read_bytes(), MEDIA[Path(file.name).suffix], headers) for file in folder.iterdir()
+    }
+
+
+def _issuer_origins(settings: Settings) -> list[str]:
+    """Where the browser asks for the issuer's metadata and tokens."""
+    assert settings.identity_provider_name != LOCAL_PROVIDER
+    issuer = urlsplit(settings.identity_issuer)
+    return list(dict.fromkeys((f"{issuer.scheme}://{issuer.netloc}", *settings.console_oidc_origins)))
+
+
+def _check_is_local(request: Request) -> None:
+    """Whoever reads this machine's terminal uses this machine's browser. Another site's page cannot send this: its
+    Origin is not our Host."""
+    host, origin = request.header(b"host") or "", request.header(b"origin") or ""
+    name = urlsplit(f"//{host}").hostname or ""
+    if any(request.header(header) is not None for header in FORWARDING_HEADERS):
+        raise Forbidden("a demo link cannot be used through a proxy")
+    if not is_loopback(name) or origin != f"http://{host}":
+        raise Forbidden("a demo link is for a browser on this machine; open it as it was printed")

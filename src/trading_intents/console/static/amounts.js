@@ -1,0 +1,79 @@
+// Exact decimal texts, added and shown without floating point; times and ages as people read them.
+
+const PLACES = 18;
+const ONE = 10n ** BigInt(PLACES);
+
+/** @param {string} text */
+function scaled(text) {
+  const [whole = "0", rest = ""] = text.replace("-", "").split(".");
+  const value = BigInt(whole) * ONE + BigInt(rest.padEnd(PLACES, "0").slice(0, PLACES));
+  return text.startsWith("-") ? -value : value;
+}
+
+/** @param {bigint} value */
+function unscaled(value) {
+  const digits = (value < 0n ? -value : value).toString().padStart(PLACES + 1, "0");
+  const rest = digits.slice(-PLACES).replace(/0+$/, "");
+  return (value < 0n ? "-" : "") + digits.slice(0, -PLACES) + (rest && `.${rest}`);
+}
+
+/** @param {string[]} amounts */
+export function sum(amounts) {
+  return unscaled(amounts.reduce((total, amount) => total + scaled(amount), 0n));
+}
+
+/**
+ * @param {string | null | undefined} one
+ * @param {string | null | undefined} other
+ */
+export function compareAmounts(one, other) {
+  const difference = scaled(one ?? "0") - scaled(other ?? "0");
+  return difference < 0n ? -1 : difference > 0n ? 1 : 0;
+}
+
+/** @param {string | null | undefined} amount */
+export function isNegative(amount) {
+  return Boolean(amount?.startsWith("-"));
+}
+
+/** @param {string | null | undefined} amount */
+export function showAmount(amount) {
+  if (amount === null || amount === undefined || amount === "") return "–";
+  const [whole = "", rest] = amount.split(".");
+  const grouped = whole.replace(/\B(?=(\d{3})+$)/g, ",");
+  return (rest ? `${grouped}.${rest}` : grouped).replace("-", "−");
+}
+
+/**
+ * With two places at least and, where there are more, cut to `places`: for sums of money.
+ * @param {string | null | undefined} amount
+ */
+export function showMoney(amount, places = 2) {
+  if (amount === null || amount === undefined) return "–";
+  const [whole = "", rest = ""] = amount.split(".");
+  return showAmount(`${whole}.${rest.slice(0, Math.max(places, 2)).padEnd(2, "0")}`);
+}
+
+/** @param {string | null | undefined} time */
+export function showTime(time) {
+  if (!time) return "–";
+  const then = new Date(time);
+  const isToday = then.toDateString() === new Date().toDateString();
+  return isToday ? then.toLocaleTimeString([], { hour12: false }) : then.toLocaleString([], { hour12: false });
+}
+
+/** @param {string | number | Date | null | undefined} time */
+export function showAge(time) {
+  if (!time) return "–";
+  const seconds = Math.max(0, Math.floor((Date.now() - new Date(time).getTime()) / 1000));
+  if (seconds < 100) return `${seconds} s`;
+  if (seconds < 6000) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 172_800) return `${Math.floor(seconds / 3600)} h`;
+  return `${Math.floor(seconds / 86_400)} d`;
+}
+
+/** @param {string} text */
+export function words(text) {
+  const spaced = text.replaceAll("_", " ").toLowerCase();
+  return spaced.charAt(0).toUpperCase() + spaced.slice(1);
+}
