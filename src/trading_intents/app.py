@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
-from uuid import UUID
 
 import httpx
 
@@ -43,13 +42,14 @@ from trading_intents.identity.users import (
     keep_resuming,
     user_handlers,
 )
-from trading_intents.ids import IdMaker, OrganizationId, id_maker, id_text_maker
+from trading_intents.ids import IdMaker, id_maker, id_text_maker
 from trading_intents.intents.http import intent_routes, submit_route
+from trading_intents.intents.reductions import reduction_routes
 from trading_intents.intents.service import Intents
 from trading_intents.intents.upkeep import keep_up
 from trading_intents.intents.writing.batch import BatchDependencies
 from trading_intents.intents.writing.statements import LOCK_LIMIT_SECONDS
-from trading_intents.intents.writing.system import PlatformCancels
+from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.orders.events import retained_orders, retained_positions
 from trading_intents.orders.http import order_routes
@@ -212,7 +212,8 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     price_rules = PriceRules(settings.paper_seed, settings.reference_price_max_age_seconds)
     tools = BatchDependencies(infra.link, brokers, id_text_maker(), infra.clock, price_rules)
     writer = Writer(tools, pool, signals, infra.metrics, infra.log, settings.writer_optimistic)
-    read_accounts, quotes = gates["read_accounts"], Quotes(pool, signals, settings.paper_seed)
+    read_accounts, intents = gates["read_accounts"], Intents(pool, price_rules)
+    quotes = Quotes(pool, signals, settings.paper_seed)
     routes = (
         *key_routes(gates, ApiKeys(pool, make_id, callers)),
         *organization_routes(gates["organization_by_provider"], Organizations(pool, name)),
@@ -228,7 +229,8 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
         *balance_routes(read_accounts, accounts, Balances(pool)),
         *price_routes(read_accounts, gates["write_reference_prices"], ReferencePrices(pool, price_rules)),
         submit_route(gates["submit_intent"], callers, accounts, writer, limits),
-        *intent_routes(gates["read_intents"], gates["read_controls"], accounts, Intents(pool, price_rules)),
+        *intent_routes(gates["read_intents"], gates["read_controls"], accounts, intents),
+        *reduction_routes(gates["submit_intent"], accounts, intents, writer),
         *order_routes(gates["read_intents"], accounts, Orders(pool, price_rules)),
     )
     hub = Hub(stream, settings.max_streams, infra.clock, infra.metrics, infra.log)
@@ -261,11 +263,6 @@ def build_execution(
     infra: Infrastructure, vault: Vault, tools: BatchDependencies, losses: LossJudge, worker_context: WorkerContext
 ) -> Execution:
     settings, signals = infra.settings, infra.signals
-    cancels = PlatformCancels(replace(tools, link=infra.worker_link), signals)
-
-    async def append_cancel(organization_id: OrganizationId, account_id: UUID, order_id: UUID) -> bool:
-        return await cancels.append(str(organization_id), str(account_id), str(order_id))
-
     return Execution(
         worker_context,
         infra.brokers,
@@ -274,7 +271,7 @@ def build_execution(
         signals,
         infra.make_id,
         settings.execution_max_age_millis,
-        append_cancel,
+        PlatformActions(replace(tools, link=infra.worker_link), signals),
         infra.open_transactions,
         settings.execution_reconcile_seconds,
         losses.on_trades,

@@ -15,7 +15,7 @@ from tests.conftest import Urls
 from tests.execution.recorded_orders import Books
 from tests.platform import serving
 from tests.tenants import EVERY_PERMISSION, PLENTY, key
-from trading_intents.intents.model import Cancel, Command, Create
+from trading_intents.intents.model import Cancel, Close, Command, Create
 from trading_intents.storage.database import open_database
 from trading_intents.telemetry import Metrics, make_log
 
@@ -83,6 +83,7 @@ class ApiOnlyPlatform:
 
 
 def _payload(command: Command) -> dict[str, Any]:
+    assert not isinstance(command, Close)
     if isinstance(command, Cancel):
         return {"ref_intent_id": str(command.ref_intent_id)}
     kind = command.spec.kind

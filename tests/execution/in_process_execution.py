@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from tests.conftest import Urls
-from tests.intents.in_process_writer import InProcessWriter, open_in_process_writer
+from tests.intents.in_process_writer import PRICES, InProcessWriter, open_in_process_writer
 from tests.waiting import eventually_async
 from trading_intents.accounts.vault import SecretRef
 from trading_intents.brokers.port import Integration
@@ -18,16 +18,17 @@ from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Clock, SystemClock
 from trading_intents.config import Settings, broker_settings
 from trading_intents.execution.service import Execution
-from trading_intents.ids import OrganizationId, id_maker
+from trading_intents.ids import id_maker, id_text_maker
 from trading_intents.intents.model import Cancel, Create, Replace, Spec, Submission
-from trading_intents.intents.writing.batch import Receipt
+from trading_intents.intents.writing.batch import BatchDependencies, Receipt
+from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.orders.facts import client_order_id
 from trading_intents.outbox.worker import WorkerContext
 from trading_intents.secret import Secret
 from trading_intents.storage.database import WORKER_ROLE, open_database
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.pipeline import Pipeline
-from trading_intents.storage.signals import open_signals
+from trading_intents.storage.signals import Signals, open_signals
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.testing.fakes import FakeVenue
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
@@ -141,6 +142,19 @@ class InProcessExecution:
         self.venue.fill(coid, Decimal(quantity), Decimal(price))
 
 
+class RecordingActions(PlatformActions):
+    """The platform's own commands; its CANCELs of stale orders are only noted."""
+
+    def __init__(self, tools: BatchDependencies, signals: Signals, cancels: list[UUID]) -> None:
+        super().__init__(tools, signals)
+        self._cancels = cancels
+
+    async def cancel(self, organization_id: UUID | str, account_id: UUID | str, order_id: UUID | str) -> bool:
+        assert isinstance(order_id, UUID)
+        self._cancels.append(order_id)
+        return True
+
+
 @contextlib.asynccontextmanager
 async def open_in_process(
     urls: Urls, accounts: int = 1, venue: FakeVenue | None = None
@@ -164,10 +178,6 @@ async def executing(
     """One worker, with connections of its own. `integration` takes the place of the venue's."""
     log, clock, counted = make_log(level), clock or SystemClock(), metrics or Metrics()
 
-    async def append_cancel(organization_id: OrganizationId, account_id: UUID, order_id: UUID) -> bool:
-        in_process.system_cancels.append(order_id)
-        return True
-
     login = in_process.urls.login
     async with (
         contextlib.AsyncExitStack() as stack,
@@ -176,6 +186,8 @@ async def executing(
     ):
         worker_context = WorkerContext(database.worker, attempt_limit, clock, counted, log)
         brokers = Registry([integration or in_process.venue.integration])
+        link = stack.enter_context(contextlib.closing(Pipeline(login, WORKER_ROLE)))
+        tools = BatchDependencies(link, brokers, id_text_maker(), clock, PRICES)
         execution = Execution(
             worker_context,
             brokers,
@@ -184,7 +196,7 @@ async def executing(
             signals,
             id_maker(clock),
             max_age_millis,
-            append_cancel,
+            RecordingActions(tools, signals, in_process.system_cancels),
             lambda: stack.enter_context(contextlib.closing(GroupTransactions(Pipeline(login, WORKER_ROLE)))),
             reconcile_seconds,
         )

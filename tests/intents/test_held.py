@@ -20,7 +20,7 @@ from trading_intents.intents.model import Submission
 from trading_intents.intents.writing import lock_waits
 from trading_intents.intents.writing.batch import BatchDependencies
 from trading_intents.intents.writing.statements import LOCK_LIMIT_SECONDS
-from trading_intents.intents.writing.system import PlatformCancels
+from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.storage.database import WORKER_ROLE
 from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import open_signals
@@ -141,19 +141,19 @@ async def test_a_cancel_of_the_platforms_own_waits_for_no_lock_for_long(
     theirs = await in_process_writer.writer.submit(other)
     log, link = make_log("critical"), Pipeline(urls.login, WORKER_ROLE, LOCK_LIMIT_SECONDS)
     async with open_signals(urls.login, log) as signals:
-        cancels = PlatformCancels(
+        cancels = PlatformActions(
             BatchDependencies(link, installed_brokers(log), id_text_maker(), SystemClock(), PRICES), signals
         )
         async with holder.transaction():
             await holder.execute(LOCKS["the stream"], in_process_writer.organization)
-            held = cancels.append(
+            held = cancels.cancel(
                 str(in_process_writer.organization), str(in_process_writer.accounts[0]), mine.intent_id
             )
-            free = cancels.append(other.organization_id, other.account_id, theirs.intent_id)
+            free = cancels.cancel(other.organization_id, other.account_id, theirs.intent_id)
             outcomes = await asyncio.gather(held, free, return_exceptions=True)
             assert isinstance(outcomes[0], Unavailable)
             assert outcomes[1] is True
-        assert await cancels.append(
+        assert await cancels.cancel(
             str(in_process_writer.organization), str(in_process_writer.accounts[0]), mine.intent_id
         )
         cancels.close()

@@ -19,7 +19,7 @@ from trading_intents.intents.writing import batch as batch_module
 from trading_intents.intents.writing import optimistic
 from trading_intents.intents.writing.batch import BatchDependencies
 from trading_intents.intents.writing.batch_state import read_state
-from trading_intents.intents.writing.system import PlatformCancels
+from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.storage.database import WORKER_ROLE
 from trading_intents.storage.pipeline import Pipeline, Statement
 from trading_intents.storage.signals import open_signals
@@ -90,11 +90,11 @@ async def test_a_batch_stays_on_the_connection_that_holds_its_locks(
 
     monkeypatch.setattr(batch_module, "read_state", read_and_lose)
     async with open_signals(urls.login, log) as signals:
-        cancels = PlatformCancels(
+        cancels = PlatformActions(
             BatchDependencies(link, installed_brokers(log), id_text_maker(), SystemClock(), PRICES), signals
         )
         with pytest.raises(Unavailable):
-            await cancels.append(str(in_process_writer.organization), str(account), made.intent_id)
+            await cancels.cancel(str(in_process_writer.organization), str(account), made.intent_id)
     assert await in_process_writer.owner.fetchval("SELECT order_status FROM orders") == "FILLED"
     assert await in_process_writer.count("actions") == 1
 

@@ -9,9 +9,12 @@ from trading_intents.accounts.vault import Vault
 from trading_intents.brokers.port import Outcome
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Wakeup
+from trading_intents.controls.halts.service import CHANNEL as HALTS
 from trading_intents.execution.dispatcher import Dispatcher, SendLimits
+from trading_intents.execution.halting.parts import SystemActions
+from trading_intents.execution.halting.worker import HaltWorker
 from trading_intents.execution.model import COMMANDS
-from trading_intents.execution.reconciler import FOUND, AppendCancel, Reconciler
+from trading_intents.execution.reconciler import FOUND, Reconciler
 from trading_intents.execution.recorder import Recorder
 from trading_intents.execution.sessions.event_reader import SessionDependencies
 from trading_intents.execution.sessions.leases import CHANNEL, Leases
@@ -36,7 +39,7 @@ class Execution:
         signals: Signals,
         make_id: IdMaker,
         max_age_millis: int,
-        append_cancel: AppendCancel,
+        actions: SystemActions,
         open_transactions: Callable[[], GroupTransactions],
         reconcile_seconds: float,
         on_trades: Callable[[UUID], None] = lambda _: None,
@@ -67,8 +70,9 @@ class Execution:
             open_transactions(), self.leases, self._recorder, self._claim_wakeup, limits, make_id, clock, metrics, log
         )
         self._reconciler = Reconciler(
-            pool, self.leases, self._recorder, lookup_wakeup, limits, append_cancel, make_id, clock, metrics, log
+            pool, self.leases, self._recorder, lookup_wakeup, limits, actions.cancel, make_id, clock, metrics, log
         )
+        self._halts = HaltWorker(pool, self.leases, actions, signals, clock, log)
         self._context, self._signals = context, signals
         make_outbox_series(Queue.INTENTS, COMMANDS, metrics)
         commands = [command.lower() for command in CommandKind]
@@ -82,14 +86,17 @@ class Execution:
         self._signals.subscribe(channel(Queue.INTENTS), self._claim_wakeup.wake)
         self._signals.subscribe(channel(Queue.ACCOUNTS), self.leases.wake)
         self._signals.subscribe(CHANNEL, self.leases.wake)
+        self._signals.subscribe(HALTS, self._halts.wake)
         self.leases.start()
         self._reconciler.start()
         self._dispatcher.start()
+        self._halts.start()
         context = self._context
         self._upkeep = asyncio.create_task(keep_up(Queue.INTENTS, context.pool, context.metrics, context.log))
 
     async def stop(self, limit_seconds: float) -> None:
         """Stops claiming first, then closes sessions and gives leases back. May be called again."""
+        await self._halts.close()
         await self._dispatcher.stop(limit_seconds)
         if self._upkeep:
             self._upkeep.cancel()

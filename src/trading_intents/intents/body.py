@@ -9,7 +9,7 @@ import msgspec
 
 from trading_intents.errors import InvalidRequest, PlatformError, ValidationFailed
 from trading_intents.ids import ID_PATTERN, ID_RULE, parse_id
-from trading_intents.intents.model import Cancel, Command, Create, Replace, Spec
+from trading_intents.intents.model import Cancel, ClientCommand, Create, Replace, Spec
 from trading_intents.trading import (
     AMOUNT,
     AMOUNT_PATTERN,
@@ -130,7 +130,7 @@ def digest_of(tree: Any) -> str:
     return hashlib.sha256(msgspec.json.encode(tree, order="sorted")).hexdigest()
 
 
-def read_command(tree: Any) -> tuple[Command, str | None]:
+def read_command(tree: Any) -> tuple[ClientCommand, str | None]:
     """Gives the command and its client reference, or raises ValidationFailed."""
     try:
         body = convert(tree, Submit)
@@ -139,7 +139,7 @@ def read_command(tree: Any) -> tuple[Command, str | None]:
     return make_command(body)
 
 
-def read_question(tree: Any) -> tuple[str, Symbol | None, Command | None]:
+def read_question(tree: Any) -> tuple[str, Symbol | None, ClientCommand | None]:
     """The account, the symbol and the command of a question to the controls, or ValidationFailed."""
     try:
         body = convert(tree, ControlQuestion)
@@ -151,7 +151,7 @@ def read_question(tree: Any) -> tuple[str, Symbol | None, Command | None]:
     return body.account_id, symbol, None if body.command is None else _command(body.command)
 
 
-def make_command(body: Submit) -> tuple[Command, str | None]:
+def make_command(body: Submit) -> tuple[ClientCommand, str | None]:
     return _command(body.command), _reference(body.client_reference_id)
 
 
@@ -175,7 +175,7 @@ def count_keys(body: Submit) -> int:
     return 0
 
 
-def _command(command: CreateCommand | ReplaceCommand | CancelCommand) -> Command:
+def _command(command: CreateCommand | ReplaceCommand | CancelCommand) -> ClientCommand:
     payload = command.payload
     if isinstance(payload, CreatePayload):
         symbol = parse_symbol(payload.symbol)

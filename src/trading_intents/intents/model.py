@@ -18,7 +18,10 @@ from trading_intents.errors import (
     Forbidden,
     IdempotencyConflict,
     IntentClosed,
+    NoPosition,
     NotFound,
+    NotHalted,
+    OpenOrders,
     PlatformError,
     ReplacePending,
     Unauthorized,
@@ -27,6 +30,7 @@ from trading_intents.errors import (
     either,
 )
 from trading_intents.identity.model import Entitlement, Permission
+from trading_intents.intents.closing import Holding
 from trading_intents.orders.ledger.exposures import open_quantity
 from trading_intents.orders.model import FINAL_STATUSES
 from trading_intents.trading import (
@@ -38,6 +42,7 @@ from trading_intents.trading import (
     RouteStrategy,
     Symbol,
     TimeInForce,
+    amount_text,
 )
 
 
@@ -67,7 +72,19 @@ class Cancel(FrozenStruct, frozen=True):
     ref_intent_id: str
 
 
-Command = Create | Replace | Cancel
+class Close(FrozenStruct, frozen=True):
+    """Makes a market order of the other side of a position. A caller's is for what is left to close of ours. A halt's
+    is for `quantity`, which the broker told when `seen_seq` was the account's last action, if no order of the symbol
+    is open or came since."""
+
+    symbol: Symbol
+    quantity: Decimal | None = None  # negative: short
+    seen_seq: int | None = None
+
+
+ClientCommand = Create | Replace | Cancel  # as a client's POST names it
+Command = ClientCommand | Close
+NewOrder = (Create, Close)  # commands that start an intent
 
 
 class Submission(FrozenStruct, frozen=True):
@@ -80,6 +97,7 @@ class Submission(FrozenStruct, frozen=True):
     client_reference_id: str | None
     idempotency_key: str | None
     body_digest: str | None  # hex
+    halt_id: str | None = None  # the platform itself, for this halt
 
 
 class KeyState(FrozenStruct, frozen=True):
@@ -136,6 +154,7 @@ class SubmissionState(FrozenStruct, frozen=True):
     controls: Controls
     limits: AppliedLimits = NO_LIMITS
     limit_state: LimitState | None = None  # None: nothing of it is needed
+    holding: Holding | None = None  # of the symbol that a Close names
 
 
 class Accepted(FrozenStruct, frozen=True):
@@ -147,6 +166,7 @@ class Accepted(FrozenStruct, frozen=True):
     route: RouteStrategy
     spec: Spec
     client_reference_id: str | None
+    closes: bool = False  # made to close a position
 
 
 class Replayed(FrozenStruct, frozen=True):
@@ -162,18 +182,22 @@ def decide(submission: Submission, state: SubmissionState, now: datetime) -> Dec
     try:
         account = _check_caller(submission, state)
         _check_broker(submission.command, state)
-        accepted = compose(submission, state.order)
+        composed = (
+            None if isinstance(submission.command, Close) else compose(submission, submission.command, state.order)
+        )
         if state.earlier:
             if state.earlier.body_digest != submission.body_digest:
                 raise IdempotencyConflict(
                     "the Idempotency-Key was used with a different body; use a new key for a new command"
                 )
             return Replayed(state.earlier.intent_id, state.earlier.seq)
-        _check_account(submission.command, account, state.manifest)
+        _check_account(submission, account, state.manifest)
         _check_order(submission, state.order)
+        accepted = composed or _compose_close(submission, state)
         if not isinstance(submission.command, Cancel):
-            triggered = evaluate(state.controls, accepted.symbol, now)
-            if state.limits is not NO_LIMITS:
+            triggered = evaluate(_judged_controls(submission, state.controls), accepted.symbol, now)
+            # The platform's own orders close positions for a halt: limits do not hold them up.
+            if state.limits is not NO_LIMITS and submission.key_id is not None:
                 owner = LimitOwner(submission.organization_id, submission.account_id)
                 asked = asked_order(accepted, state.order)
                 triggered += judge(state.limits, owner, asked, state.limit_state or LimitState(), now)
@@ -210,6 +234,9 @@ def _check_caller(submission: Submission, state: SubmissionState) -> AccountStat
     key, account, command = state.key, state.account, submission.command
     if submission.key_id is None:
         assert account is not None
+        halts = (state.controls.organization_halt, state.controls.account_halt)
+        if submission.halt_id and submission.halt_id not in {halt.id for halt in halts if halt}:
+            raise NotHalted("the halt is over")
         return account
     if key is None or key.disabled:
         raise Unauthorized("the API key does not verify")
@@ -242,6 +269,10 @@ def _check_broker(command: Command, state: SubmissionState) -> None:
             "/command/payload/route_strategy",
             f"the broker {manifest.name} cannot route there; use {either(manifest.routes)}",
         )
+    if isinstance(command, Close):
+        if not manifest.times_in_force.get(OrderKind.MARKET):
+            raise ValidationFailed.at("", f"the broker {manifest.name} has no market orders; close it with another")
+        return
     kind, time_in_force = command.spec.kind, command.spec.time_in_force
     offered = manifest.times_in_force.get(kind)
     if offered is None:
@@ -256,9 +287,8 @@ def _check_broker(command: Command, state: SubmissionState) -> None:
         )
 
 
-def compose(submission: Submission, order: KnownOrder | None) -> Accepted:
+def compose(submission: Submission, command: ClientCommand, order: KnownOrder | None) -> Accepted:
     """The action that the command asks for; `order` is the one that it names."""
-    command = submission.command
     if isinstance(command, Create):
         spec = command.spec
         if spec.time_in_force is None:
@@ -280,16 +310,48 @@ def compose(submission: Submission, order: KnownOrder | None) -> Accepted:
     return Accepted(ActionType.REPLACE, order.symbol, order.side, order.route, spec, reference)
 
 
+def _compose_close(submission: Submission, state: SubmissionState) -> Accepted:
+    command, holding, manifest = submission.command, state.holding, state.manifest
+    assert isinstance(command, Close)
+    assert holding is not None
+    assert manifest is not None
+    quantity = holding.left_to_close
+    if command.quantity is not None:
+        if holding.open_orders or holding.is_newer:
+            raise OpenOrders("an order of the symbol is open, or came since the position was read")
+        quantity = command.quantity
+    if not quantity:
+        raise NoPosition(f"no position in {command.symbol} is left to close: it is flat, or open orders close it")
+    offered = manifest.times_in_force[OrderKind.MARKET]
+    time_in_force = TimeInForce.DAY if TimeInForce.DAY in offered else offered[0]
+    return Accepted(
+        ActionType.CREATE,
+        command.symbol,
+        OrderSide.SELL if quantity > 0 else OrderSide.BUY,
+        RouteStrategy.SMART if RouteStrategy.SMART in manifest.routes else manifest.routes[0],
+        Spec(OrderKind.MARKET, amount_text(abs(quantity)), None, None, time_in_force),
+        submission.client_reference_id,
+        closes=True,
+    )
+
+
+def _judged_controls(submission: Submission, controls: Controls) -> Controls:
+    """A halt's own orders pass all but the trading window, a caller's that closes a position passes halts."""
+    if submission.halt_id:
+        return controls.window_only()
+    return controls.without_halts() if isinstance(submission.command, Close) else controls
+
+
 def _with_time(spec: Spec, time_in_force: TimeInForce) -> Spec:
     return Spec(spec.kind, spec.quantity, spec.limit_price, spec.stop_price, time_in_force)
 
 
-def _check_account(command: Command, account: AccountState, manifest: Manifest | None) -> None:
+def _check_account(submission: Submission, account: AccountState, manifest: Manifest | None) -> None:
     if account.closed:
         raise AccountClosed("the account is closed for good: it can be read, not changed")
-    if isinstance(command, Cancel):
+    if isinstance(submission.command, Cancel):
         return
-    if account.disabled:
+    if account.disabled and not submission.halt_id:
         raise AccountDisabled("the account is disabled; it takes CANCEL only")
     if manifest and manifest.credential_fields and not account.has_credential:
         raise CredentialMissing("the account's broker needs a credential; store one first")
@@ -298,7 +360,7 @@ def _check_account(command: Command, account: AccountState, manifest: Manifest |
 def _check_order(submission: Submission, order: KnownOrder | None) -> None:
     command = submission.command
     match command:
-        case Create():
+        case Create() | Close():
             return
         case Replace() | Cancel():
             assert order is not None

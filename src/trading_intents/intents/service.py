@@ -1,4 +1,5 @@
-"""Use cases of intents: read the log, count what is in it, and ask what a command would meet."""
+"""Use cases of intents: read the log, count what is in it, find what can be cancelled, and ask what a command would
+meet."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -15,7 +16,7 @@ from trading_intents.errors import NotFound, ValidationFailed
 from trading_intents.intents import store
 from trading_intents.intents.model import (
     Cancel,
-    Command,
+    ClientCommand,
     Create,
     KnownOrder,
     Spec,
@@ -38,6 +39,11 @@ class Intents:
     async def list(self, account: Account, times: TimeRange, page: PageRequest) -> Sequence[Row]:
         async with self._pool.transaction([account.organization_id], read_only=True, plans="in_order") as tx:
             return await store.list_actions(tx, account.id, times, page)
+
+    async def cancellable(self, account: Account, symbol: Symbol | None, limit: int) -> Sequence[str]:
+        """Open orders without a pending CANCEL."""
+        async with self._pool.transaction([account.organization_id], read_only=True) as tx:
+            return await store.cancellable_orders(tx, account.id, symbol, limit)
 
     async def stats(self, account: Account, window: Window) -> Stats:
         async with self._pool.transaction(
@@ -63,7 +69,7 @@ class Intents:
         return rows
 
     async def evaluate(
-        self, target: ControlTarget, symbol: Symbol | None, command: Command | None
+        self, target: ControlTarget, symbol: Symbol | None, command: ClientCommand | None
     ) -> tuple[Triggered, ...]:
         """What controls and limits say to the command, or without one controls alone. Nothing is sent."""
         async with self._pool.transaction(
@@ -76,7 +82,7 @@ class Intents:
             owner = LimitOwner(str(account.organization_id), str(account.id))
             submission = Submission(owner.account_id, owner.organization_id, None, command, None, None, None)
             order = None if isinstance(command, Create) else await _find_order(tx, account, command.ref_intent_id)
-            accepted = compose(submission, order)
+            accepted = compose(submission, command, order)
             if symbol not in (None, accepted.symbol):
                 raise ValidationFailed.at("/symbol", f"must be {accepted.symbol}, as the command's is")
             if isinstance(command, Cancel):

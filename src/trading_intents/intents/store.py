@@ -1,13 +1,15 @@
 """Statements of the intents' tables: how a commit ended, pages of the log, and what an audit compares. Never
 decides."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
 from trading_intents.clock import TimeRange
-from trading_intents.storage.database import Row, Tx
+from trading_intents.controls.store import HALT_LOCK
+from trading_intents.storage.database import Row, Tx, pack_array
 from trading_intents.storage.pages import PageRequest, SeqLog, direction_of, find_range
+from trading_intents.storage.pipeline import Statement
 from trading_intents.stream.model import EventType
 
 PRUNE_ROWS = 5_000
@@ -201,3 +203,57 @@ async def read_orders(tx: Tx, account_id: UUID, after: int, until: int, limit: i
         limit,
     )
     return {row["create_seq"]: row for row in rows}
+
+
+def share_halt_locks(organization_ids: Iterable[str]) -> Statement:
+    """Until the end of the transaction no halt of these organizations begins or ends."""
+    return Statement(
+        "SELECT pg_advisory_xact_lock_shared($1::int, hashtext(id)) FROM unnest($2::text[]) AS id ORDER BY id",
+        (str(HALT_LOCK), f"{{{','.join(organization_ids)}}}"),
+    )
+
+
+def read_holdings(asked: Mapping[tuple[str, str], int | None]) -> Statement:
+    """Positions and the unfilled quantities of open orders, by account and symbol; with the seq that the asker knew as
+    the account's last, whether an order of the symbol came after it."""
+    places = zip(*asked, strict=True)
+    seqs = [None if seq is None else str(seq) for seq in asked.values()]
+    return Statement(_READ_HOLDINGS, (*map(pack_array, places), pack_array(seqs)))
+
+
+_READ_HOLDINGS = """
+    SELECT asked.account_id, asked.symbol, coalesce(p.quantity, 0), o.selling, o.buying, o.count, EXISTS (
+        SELECT FROM orders n
+        WHERE n.account_id = asked.account_id AND n.create_seq > asked.seen_seq AND n.symbol = asked.symbol
+    )
+    FROM unnest(from_column($1)::uuid[], from_column($2), from_column($3)::bigint[])
+         AS asked (account_id, symbol, seen_seq)
+    LEFT JOIN positions p ON p.account_id = asked.account_id AND p.symbol = asked.symbol
+    CROSS JOIN LATERAL (
+        SELECT coalesce(sum(leaves) FILTER (WHERE order_side = 'SELL'), 0) AS selling,
+            coalesce(sum(leaves) FILTER (WHERE order_side = 'BUY'), 0) AS buying, count(*) AS count
+        FROM (
+            SELECT each.order_side, greatest(each.quantity, (
+                SELECT (a.record::json ->> 'quantity')::numeric FROM actions a
+                WHERE a.account_id = each.account_id AND a.seq = each.pending_replace_seq
+            )) - each.filled_quantity AS leaves
+            FROM orders each
+            WHERE each.account_id = asked.account_id AND each.symbol = asked.symbol AND each.finished_at IS NULL
+        ) AS open
+    ) AS o
+"""
+
+
+async def cancellable_orders(tx: Tx, account_id: UUID, symbol: str | None, limit: int) -> list[str]:
+    """The account's open orders without a pending CANCEL, the oldest first, so many at most."""
+    rows = await tx.fetch(
+        """
+        SELECT order_id FROM orders
+        WHERE account_id = $1 AND finished_at IS NULL AND NOT cancel_requested AND ($2::text IS NULL OR symbol = $2)
+        ORDER BY create_seq LIMIT $3
+        """,
+        account_id,
+        symbol,
+        limit,
+    )
+    return [str(row["order_id"]) for row in rows]

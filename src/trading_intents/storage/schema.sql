@@ -1356,7 +1356,7 @@ CREATE TABLE halts (
 CREATE UNIQUE INDEX halts_standing ON halts (scope_id) WHERE resumed_at IS NULL;
 CREATE INDEX halts_resumed ON halts (scope_id, resumed_at) WHERE resumed_at IS NOT NULL;
 CREATE INDEX halts_by_scope ON halts (scope_id, created_at);
-CREATE INDEX halts_unfinished ON halts (organization_id, id) WHERE resumed_at IS NULL AND state <> 'done';
+CREATE INDEX halts_unfinished ON halts (id) WHERE resumed_at IS NULL AND state <> 'done';
 ALTER TABLE halts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE halts FORCE ROW LEVEL SECURITY;
 CREATE POLICY service ON halts TO ti_service
@@ -1392,7 +1392,7 @@ ALTER TABLE halt_parts FORCE ROW LEVEL SECURITY;
 CREATE POLICY service ON halt_parts TO ti_service
     USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
 CREATE POLICY worker ON halt_parts TO ti_worker USING (true);
-GRANT SELECT, UPDATE ON halt_parts TO ti_service;
+GRANT SELECT, UPDATE, DELETE ON halt_parts TO ti_service;
 GRANT SELECT, INSERT, UPDATE, DELETE ON halt_parts TO ti_worker;
 
 -- What an account's broker last told of its money; an account without a row was told nothing of.

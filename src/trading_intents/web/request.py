@@ -172,9 +172,11 @@ class Request:
             raise PayloadTooLarge(f"the body has more than {max_bytes} bytes, which is the limit")
         return body
 
-    def read_json(self, max_bytes: int = MAX_BODY_BYTES) -> None:
-        """Reads the body as JSON. Its rules are checked later by `body`, after the 403s and 404s."""
-        self.json = read_json(self.read_body(JSON, max_bytes))
+    def read_json(self, max_bytes: int = MAX_BODY_BYTES, is_optional: bool = False) -> None:
+        """Reads the body as JSON. Its rules are checked later by `body`, after the 403s and 404s. An optional body that
+        is left out is an empty object."""
+        is_left_out = is_optional and self.incoming.body == b""
+        self.json = {} if is_left_out else read_json(self.read_body(JSON, max_bytes))
 
     def body(self, kind: type[T]) -> T:
         return convert(self.json, kind)

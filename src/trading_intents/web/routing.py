@@ -125,6 +125,7 @@ class Route:
     summary: str
     operation: Operation = field(kw_only=True)
     body: Any = None  # the msgspec type of the request body
+    is_body_optional: bool = False  # no body is read as an empty object
     answer: Any = None  # the msgspec type of the success body
     status: int = 200
     bucket: Bucket | None = None
@@ -275,7 +276,7 @@ class App:
         if route.bucket:
             request.headers_out += self._take(route.bucket, request)
         if route.body is not None and route.body_media is JSON:
-            request.read_json(route.max_body_bytes)
+            request.read_json(route.max_body_bytes, route.is_body_optional)
         unknown = None if route.any_query else _unknown_parameter(route, request)
         for parameter in route.parameters:
             if parameter.check and (given := request.parameter(parameter.where, parameter.name)) is not None:

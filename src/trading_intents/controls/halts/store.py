@@ -18,7 +18,7 @@ from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Row, Tx
 from trading_intents.trading import Environment
 
-_COLUMNS = "h.*, (SELECT environment FROM accounts a WHERE a.id = h.account_id) AS environment"
+HALT_COLUMNS = "h.*, (SELECT environment FROM accounts a WHERE a.id = h.account_id) AS environment"
 
 
 async def lock_halts(tx: Tx, organization_id: OrganizationId) -> None:
@@ -29,7 +29,7 @@ async def lock_halts(tx: Tx, organization_id: OrganizationId) -> None:
 async def find_standing(tx: Tx, scope: HaltScope) -> Halt | None:
     row = await tx.fetchrow(
         f"""
-        SELECT {_COLUMNS} FROM halts h WHERE organization_id = $1 AND scope_id = $2 AND resumed_at IS NULL
+        SELECT {HALT_COLUMNS} FROM halts h WHERE organization_id = $1 AND scope_id = $2 AND resumed_at IS NULL
         """,  # noqa: S608 - our own constants
         scope.organization_id,
         scope.account_id or scope.organization_id,
@@ -41,7 +41,7 @@ async def find_last(tx: Tx, scope: HaltScope) -> Halt | None:
     """The one that stands, else the one that began last."""
     row = await tx.fetchrow(
         f"""
-        SELECT {_COLUMNS} FROM halts h
+        SELECT {HALT_COLUMNS} FROM halts h
         WHERE organization_id = $1 AND scope_id = $2
         ORDER BY resumed_at IS NULL DESC, created_at DESC LIMIT 1
         """,  # noqa: S608 - our own constants
@@ -59,7 +59,7 @@ async def insert_halt(
         INSERT INTO halts AS h (
             id, organization_id, account_id, reason, cancel_orders, close_positions, state, principal_type, principal_id
         )
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING {_COLUMNS}
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING {HALT_COLUMNS}
         """,  # noqa: S608 - our own constants
         halt_id,
         scope.organization_id,
@@ -76,12 +76,11 @@ async def insert_halt(
 
 
 async def extend_halt(tx: Tx, halt: Halt) -> Halt:
-    """Its work begins anew in every account."""
-    await tx.execute("UPDATE halt_parts SET state = 'cancelling' WHERE halt_id = $1", halt.id)
+    """Its work begins anew in every account. Its row is locked first: a worker that writes a part locks it too."""
     row = await tx.fetchrow(
         f"""
         UPDATE halts h SET cancel_orders = $2, close_positions = $3, state = $4, updated_at = clock_timestamp()
-        WHERE id = $1 RETURNING {_COLUMNS}
+        WHERE id = $1 RETURNING {HALT_COLUMNS}
         """,  # noqa: S608 - our own constants
         halt.id,
         halt.terms.cancel_orders,
@@ -89,6 +88,7 @@ async def extend_halt(tx: Tx, halt: Halt) -> Halt:
         halt.state,
     )
     assert row is not None
+    await tx.execute("UPDATE halt_parts SET state = 'cancelling' WHERE halt_id = $1", halt.id)
     return halt_of(row)
 
 
@@ -97,13 +97,14 @@ async def resume_halt(tx: Tx, halt_id: UUID, principal: HaltPrincipal) -> Halt:
         f"""
         UPDATE halts h SET state = 'resumed', waiting = '[]', resumed_at = clock_timestamp(),
             updated_at = clock_timestamp(), resumed_principal_type = $2, resumed_principal_id = $3
-        WHERE id = $1 RETURNING {_COLUMNS}
+        WHERE id = $1 RETURNING {HALT_COLUMNS}
         """,  # noqa: S608 - our own constants
         halt_id,
         principal.type,
         principal.id,
     )
     assert row is not None
+    await tx.execute("DELETE FROM halt_parts WHERE halt_id = $1", halt_id)
     return halt_of(row)
 
 

@@ -133,7 +133,7 @@ class EventReader:
         if has_open_orders:
             await self.reconcile(is_back=False)
 
-    async def reconcile(self, is_back: bool = True) -> None:
+    async def reconcile(self, is_back: bool = True) -> AccountSnapshot:
         """Records a snapshot like streamed events, and looks up open orders that the snapshot should have and lacks.
         A broker that gives a complete snapshot is healthy. `is_back`: it may have been unreachable until now."""
         async with self._dependencies.pool.transaction(read_only=True) as tx:
@@ -154,6 +154,7 @@ class EventReader:
         async with self._dependencies.pool.transaction() as tx:
             await store.look_up_missing(tx, self._account_ref.account_id, clients, numbers, is_back)
         self._on_healthy()
+        return snapshot
 
     async def _open_positions(self, snapshot: AccountSnapshot) -> list[BrokerEvent]:
         """The snapshot's positions. Those of the account's first snapshot set its opening positions."""

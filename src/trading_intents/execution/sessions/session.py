@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +25,7 @@ from trading_intents.brokers.port import (
     OrderTicket,
     Outcome,
 )
+from trading_intents.brokers.sanitizing import sanitize
 from trading_intents.errors import PlatformError
 from trading_intents.execution.model import Breaker, Budget, first_reconcile_seconds
 from trading_intents.execution.sessions import store
@@ -65,6 +67,7 @@ class BrokerSession:
         self.budget = Budget(self.integration.capabilities.requests_per_minute if self.integration else None)
         self.in_flight = 0  # commands that are marked, and not recorded yet
         self._broker: BrokerAdapter | None = None
+        self._reader: EventReader | None = None
         self._calls = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -151,6 +154,20 @@ class BrokerSession:
         finally:
             self._leave()
 
+    async def read_positions(self) -> dict[str, Decimal] | None:
+        """The positions of a snapshot that is requested now and recorded; None: the broker tells none."""
+        if self._reader is None:
+            raise BrokerUnavailable("the link is down")
+        self._enter()
+        try:
+            snapshot = await self._reader.reconcile(is_back=False)
+        finally:
+            self._leave()
+        if snapshot.positions is None:
+            return None
+        reports = sanitize(snapshot.positions)[0]
+        return {str(each.symbol): each.quantity for each in reports if each.symbol and each.quantity is not None}
+
     def _enter(self) -> None:
         self._calls += 1
         self._idle.clear()
@@ -221,7 +238,7 @@ class BrokerSession:
         try:
             await self._listen(broker, setup)
         finally:
-            self._broker = None
+            self._broker = self._reader = None
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await broker.close()
@@ -264,7 +281,7 @@ class BrokerSession:
                     await broker.open()
                 reader.start()
                 await reader.reconcile()
-            self._broker, self._logged = broker, None
+            self._broker, self._reader, self._logged = broker, reader, None
             self._show(ConnectionState.CONNECTED)
             await _first_of(reader.listen(), self._supervise(reader, setup))
         finally:

@@ -10,14 +10,18 @@ from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Clock, rfc3339
 from trading_intents.errors import ControlRejected, PlatformError
 from trading_intents.ids import IdTextMaker
+from trading_intents.intents.closing import note_order
 from trading_intents.intents.model import (
     Accepted,
     AccountState,
     Cancel,
+    Close,
     Create,
     EarlierAction,
+    NewOrder,
     Replayed,
     Submission,
+    asked_order,
     decide,
 )
 from trading_intents.intents.store import ActionPlace
@@ -162,7 +166,7 @@ class BatchBuilder:
             return self._append(submission, decision)
         if isinstance(decision, Replayed):
             return Receipt(decision.intent_id, decision.seq, replayed=True)
-        if isinstance(decision, ControlRejected):
+        if isinstance(decision, ControlRejected) and submission.key_id:
             self._refuse(submission, decision)
         return decision
 
@@ -188,7 +192,8 @@ class BatchBuilder:
         state, batch, command = self._state, self.batch, submission.command
         account_id = submission.account_id
         account = state.accounts[account_id]
-        intent_id = self._make_id(state.now) if isinstance(command, Create) else command.ref_intent_id
+        is_new = isinstance(command, Create | Close)
+        intent_id = self._make_id(state.now) if isinstance(command, Create | Close) else command.ref_intent_id
         seq, previous = state.heads[account_id]
         seq += 1
         record = self._record(submission, accepted, account, intent_id, seq)
@@ -218,13 +223,15 @@ class BatchBuilder:
                 record.stop_price,
                 record.client_reference_id,
                 str(account_id in state.tracked),
+                str(accepted.closes),
             )
         )
+        if state.holdings and accepted.action_type is not ActionType.CANCEL:
+            note_order(state.holdings, account_id, accepted.symbol, accepted.side, accepted.spec.quantity)
         if submission.idempotency_key and submission.body_digest is not None:
             key = (account_id, submission.idempotency_key)
             state.earlier[key] = EarlierAction(submission.body_digest, intent_id, seq)
-        is_new = accepted.action_type is ActionType.CREATE
-        if account_id in state.tracked:
+        if account_id in state.tracked and accepted.action_type is not ActionType.CANCEL:
             self._count(submission, accepted, intent_id)
         self._pending_events.append(
             (record, account, None if is_new else self._mark(accepted.action_type, intent_id, seq))
@@ -234,14 +241,12 @@ class BatchBuilder:
     def _count(self, submission: Submission, accepted: Accepted, intent_id: str) -> None:
         """In the exposure of its account. An order that was over and is open again may not be counted yet."""
         state, order = self._state, self._state.orders.get(intent_id)
-        asked = state.asked(submission, order)
-        is_new = order is None or not order.counted
-        if asked is not None:
-            state.tracking.accept(
-                submission.account_id, state.accounts[submission.account_id].organization_id, asked, is_new, state.now
-            )
-            if order is not None:
-                state.orders[intent_id] = structs.replace(order, counted=True)
+        asked, is_new = asked_order(accepted, order), order is None or not order.counted
+        state.tracking.accept(
+            submission.account_id, state.accounts[submission.account_id].organization_id, asked, is_new, state.now
+        )
+        if order is not None:
+            state.orders[intent_id] = structs.replace(order, counted=True)
 
     def _record(
         self, submission: Submission, accepted: Accepted, account: AccountState, intent_id: str, seq: int
@@ -260,7 +265,7 @@ class BatchBuilder:
             accepted.side,
             ORDER_TYPES[spec.kind],
             account.organization_id,
-            submission.key_id or PLATFORM,
+            submission.key_id or submission.halt_id or PLATFORM,
             PRINCIPAL_TYPE if submission.key_id else SYSTEM,
             spec.quantity,
             accepted.route,
@@ -307,10 +312,9 @@ class BatchBuilder:
 
     def _refuse(self, submission: Submission, rejected: ControlRejected) -> None:
         symbol = symbol_of(submission, self._state.order_rows)
-        action_type = ActionType.CREATE if isinstance(submission.command, Create) else ActionType.REPLACE
+        action_type = ActionType.CREATE if isinstance(submission.command, NewOrder) else ActionType.REPLACE
         account_id, organization_id = submission.account_id, submission.organization_id
-        principal_id = submission.key_id or PLATFORM
-        reasons = ",".join(rejected.reasons)
+        reasons, principal_id = ",".join(rejected.reasons), submission.key_id or PLATFORM
         self._refusals.append(
             (self._make_id(self._state.now), organization_id, account_id, action_type, symbol, reasons, principal_id)
         )

@@ -20,10 +20,13 @@ from trading_intents.controls.limits.tracking import TrackedState, terms_of
 from trading_intents.controls.model import Controls, StandingHalt, Switch, TimeRule
 from trading_intents.errors import Unavailable
 from trading_intents.identity.model import Entitlement, Permission
+from trading_intents.intents import store
+from trading_intents.intents.closing import Holding, closing_order, parse_holdings
 from trading_intents.intents.model import (
     Accepted,
     AccountState,
     Cancel,
+    Close,
     Create,
     EarlierAction,
     KeyState,
@@ -63,12 +66,13 @@ class BatchState:
     tracked: set[str] = field(default_factory=set)  # accounts whose orders are counted
     untracked: set[str] = field(default_factory=set)  # those that must be before their orders can be judged
     tracking: TrackedState = field(default_factory=TrackedState)
+    holdings: dict[tuple[str, str], Holding] = field(default_factory=dict)  # by account and symbol, that a Close names
 
     def state(self, submission: Submission) -> SubmissionState:
         account_id, command, key = submission.account_id, submission.command, submission.idempotency_key
         account = self.accounts.get(account_id)
-        order = None if isinstance(command, Create) else self.orders.get(command.ref_intent_id)
-        symbol = command.symbol if isinstance(command, Create) else order.symbol if order else ""
+        order = None if isinstance(command, Create | Close) else self.orders.get(command.ref_intent_id)
+        symbol = command.symbol if isinstance(command, Create | Close) else order.symbol if order else ""
         organization_id, place = submission.organization_id, (account_id, symbol)
         return SubmissionState(
             self.keys.get(submission.key_id) if submission.key_id else None,
@@ -86,7 +90,8 @@ class BatchState:
                 self.halts.get(organization_id),
                 self.halts.get(account_id),
             ),
-            *(self._limits_met(submission, order) if self.limits else ()),
+            *(self._limits_met(submission, order) if self.limits else (NO_LIMITS, None)),
+            self.holdings.get(place),
         )
 
     def limits_of(self, submission: Submission, symbol: str) -> AppliedLimits:
@@ -96,18 +101,23 @@ class BatchState:
         return AppliedLimits(*found) if any(found) else NO_LIMITS
 
     def asked(self, submission: Submission, order: KnownOrder | None) -> AskedOrder | None:
-        """The order that is asked for; None: none that limits judge."""
+        """The order that is asked for; None: none that limits judge. The platform's own pass."""
         command = submission.command
+        if isinstance(command, Cancel) or submission.key_id is None:
+            return None
+        if isinstance(command, Close):
+            left = self.holdings[submission.account_id, command.symbol].left_to_close
+            return closing_order(command.symbol, left) if left else None
         if isinstance(command, Create):
             created = ActionType.CREATE, command.symbol, command.side, command.route, command.spec
             return asked_order(Accepted(*created, None), None)
-        if isinstance(command, Cancel) or order is None:
+        if order is None:
             return None
         replaced = ActionType.REPLACE, order.symbol, order.side, order.route, command.spec
         return asked_order(Accepted(*replaced, None), order)
 
     def _limits_met(self, submission: Submission, order: KnownOrder | None) -> tuple[AppliedLimits, LimitState | None]:
-        asked = self.asked(submission, order) if submission.key_id else None  # the platform's own pass
+        asked = self.asked(submission, order)
         limits = self.limits_of(submission, asked.symbol) if asked else NO_LIMITS
         if asked is None or not limits.needs_state:
             return limits, None
@@ -122,13 +132,19 @@ class BatchReads:
         self.organization_ids = {s.organization_id for s in submissions}
         self.account_ids = sorted({s.account_id for s in submissions})
         self.key_ids = {s.key_id for s in submissions if s.key_id}
-        self.references = {s.command.ref_intent_id for s in submissions if not isinstance(s.command, Create)}
-        self.symbols = {s.command.symbol for s in submissions if isinstance(s.command, Create)}
+        self.references = {s.command.ref_intent_id for s in submissions if not isinstance(s.command, Create | Close)}
+        self.symbols = {s.command.symbol for s in submissions if isinstance(s.command, Create | Close)}
+        closes = [(s.account_id, s.command) for s in submissions if isinstance(s.command, Close)]
+        self.holdings: dict[tuple[str, str], int | None] = {
+            (account_id, each.symbol): each.seen_seq for account_id, each in closes
+        }
+        self.has_halts = any(s.halt_id for s in submissions)
         self.keyed = [(s.account_id, s.idempotency_key) for s in submissions if s.idempotency_key]
 
     def locks(self, locking: statements.Locking) -> list[Statement]:
         return [
             *statements.begin(self.organization_ids),
+            *([store.share_halt_locks(self.organization_ids)] if self.has_halts else ()),
             *statements.lock_heads(self.account_ids, locking),
             *([statements.lock_orders(sorted(self.references))] if self.references else ()),
         ]
@@ -137,6 +153,7 @@ class BatchReads:
         symbols = self.symbols or [""]
         return [
             *self._earlier(),
+            *([store.read_holdings(self.holdings)] if self.holdings else ()),
             statements.read_state(self.organization_ids, self.account_ids, self.key_ids, symbols),
         ]
 
@@ -184,7 +201,7 @@ async def _read_limit_state(
     priced: dict[tuple[str, str], PriceKey] = {}  # by account and symbol
     zones: dict[str, str | None] = {}  # of accounts with a daily loss
     for each in submissions:
-        order = None if isinstance(each.command, Create) else state.orders.get(each.command.ref_intent_id)
+        order = None if isinstance(each.command, Create | Close) else state.orders.get(each.command.ref_intent_id)
         asked, account = state.asked(each, order), state.accounts.get(each.account_id)
         if asked is None or account is None or each.account_id not in state.heads:
             continue
@@ -226,7 +243,7 @@ _SYMBOL = statements.OrderTexts._fields.index("symbol")
 
 def symbol_of(submission: Submission, orders: dict[str, statements.OrderTexts]) -> str:
     command = submission.command
-    if isinstance(command, Create):
+    if isinstance(command, Create | Close):
         return command.symbol
     row = orders.get(command.ref_intent_id)
     return row.symbol if row else ""
@@ -239,6 +256,7 @@ def _texts(row: Row) -> list[Any]:
 def parse_replies(brokers: Registry, reads: BatchReads, replies: Sequence[Reply]) -> BatchState:
     """Makes the state from the replies to all locks and reads, or to all locks and checks."""
     *before, read = replies
+    held = before.pop() if reads.holdings else None
     earlier = map(_texts, before.pop().rows) if reads.keyed else ()
     orders = [statements.OrderTexts(*_texts(row)) for row in before.pop().rows] if reads.references else []
     of: dict[bytes | None, list[Row]] = defaultdict(list)
@@ -266,6 +284,7 @@ def parse_replies(brokers: Registry, reads: BatchReads, replies: Sequence[Reply]
         halts=dict(map(_halt, of[_HALT])),
         limits=dict(map(_limits, of[_LIMIT])),
         tracked={account_id for account_id, _, _, tracked in heads if tracked == "t"},
+        holdings=parse_holdings(map(_texts, held.rows)) if held else {},
     )
 
 

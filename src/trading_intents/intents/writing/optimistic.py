@@ -84,7 +84,9 @@ class StateCache:
     def covers(self, submissions: Sequence[Submission]) -> bool:
         """Whether the cache holds everything that is needed to decide these commands."""
         for each in submissions:
-            place = each.organization_id, each.account_id, each.key_id or "", getattr(each.command, "symbol", "")
+            if not isinstance(each.command, Create):
+                return False
+            place = each.organization_id, each.account_id, each.key_id or "", each.command.symbol
             if place not in self._known or each.account_id not in self._heads:
                 return False
         return True

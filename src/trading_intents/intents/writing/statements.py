@@ -229,6 +229,7 @@ class NewAction(NamedTuple):
     stop_price: str | None
     client_reference_id: str | None
     counted: str
+    closes: str
 
 
 class OrderChange(NamedTuple):
@@ -277,6 +278,7 @@ _COLUMNS = {
     "stop_price": "numeric",
     "client_reference_id": "text",
     "counted": "boolean",
+    "closes": "boolean",
 }
 # In one statement, so that each value is sent and parsed once. A head moves to its account's last row.
 _APPEND = """
@@ -292,10 +294,10 @@ _APPEND = """
     ordered AS (
         INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq, command_seq,
                             symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
-                            stop_price, client_reference_id, received_at, created_at, updated_at, counted)
+                            stop_price, client_reference_id, received_at, created_at, updated_at, counted, closes)
         SELECT intent_id, account_id, organization_id, environment, broker, seq, seq,
                symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
-               stop_price, client_reference_id, $1::timestamptz, $1::timestamptz, $1::timestamptz, counted
+               stop_price, client_reference_id, $1::timestamptz, $1::timestamptz, $1::timestamptz, counted, closes
         FROM new WHERE action_type = 'CREATE'
     ),
     moved AS (

@@ -1,8 +1,10 @@
-"""Commands of the platform itself: the CANCEL of an order that must not go on working."""
+"""Commands that the platform itself records: the CANCEL of an order that must not go on working, and what halts do."""
 
 import asyncio
+from collections.abc import Sequence
+from uuid import UUID
 
-from trading_intents.errors import Unavailable
+from trading_intents.errors import PlatformError, Unavailable
 from trading_intents.intents.model import Cancel, Submission
 from trading_intents.intents.writing.batch import BatchDependencies, CommitLost, Receipt, run_batch
 from trading_intents.intents.writing.statements import WAIT
@@ -12,20 +14,26 @@ from trading_intents.storage.signals import Signals
 from trading_intents.stream.model import CHANNEL as STREAM
 
 
-class PlatformCancels:
+class PlatformActions:
     def __init__(self, dependencies: BatchDependencies, signals: Signals) -> None:
         self._dependencies, self._signals = dependencies, signals
-        self._turn = asyncio.Lock()  # a pipeline takes one batch at a time
+        self._turn = asyncio.Lock()  # a link is for one caller at a time
 
-    async def append(self, organization_id: str, account_id: str, order_id: str) -> bool:
-        """Records a CANCEL by the SYSTEM. False: the order is finished, or already being cancelled.
+    async def cancel(self, organization_id: UUID | str, account_id: UUID | str, order_id: UUID | str) -> bool:
+        """As any CANCEL, by the SYSTEM. False: the order is finished, or is being cancelled already.
 
-        Unavailable: it may have been recorded. Calling again is safe: a second CANCEL is not recorded.
+        Unavailable: perhaps it was recorded. Ask again: a second one is not.
         """
-        cancel = Submission(account_id, organization_id, None, Cancel(order_id), None, None, None)
+        command = Cancel(str(order_id))
+        cancel = Submission(str(account_id), str(organization_id), None, command, None, None, None)
+        (outcome,) = await self.append([cancel])
+        return isinstance(outcome, Receipt)
+
+    async def append(self, submissions: Sequence[Submission]) -> list[Receipt | PlatformError]:
+        """Records commands of one account by the SYSTEM in one transaction. Unavailable: perhaps they were recorded."""
         async with self._turn:
             try:
-                result = await run_batch(self._dependencies, [cancel], WAIT)
+                result = await run_batch(self._dependencies, submissions, WAIT)
             except CommitLost:
                 raise Unavailable("the connection to the database was lost; nothing was recorded") from None
             except StatementRefused as refused:
@@ -34,7 +42,7 @@ class PlatformCancels:
                 raise
         self._signals.notify(channel(Queue.INTENTS))
         self._signals.notify(STREAM)
-        return isinstance(result.outcomes[0], Receipt)
+        return [outcome for outcome in result.outcomes if outcome is not None]
 
     def close(self) -> None:
         self._dependencies.link.close()

@@ -211,7 +211,8 @@ def curl(method: str, path: str, operation: Schema, url: str) -> str:
     elif operation["security"]:
         parts.append('-H "authorization: Bearer $TOKEN"')
     for media, content in operation.get("requestBody", {}).get("content", {}).items():
-        example = content.get("example") or next(iter(content["examples"].values()))["value"]
+        is_only = "example" in content
+        example = content["example"] if is_only else next(iter(content["examples"].values()))["value"]
         text = json.dumps(example) if media.endswith("json") else urlencode(example)
         parts += [f"-H 'content-type: {media}'", f"-d '{text}'"]
     return " \\\n  ".join(parts)

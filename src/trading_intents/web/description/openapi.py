@@ -57,7 +57,10 @@ def _operation(route: Route, shapes: dict[Any, Any], examples: Examples) -> dict
     }
     if route.body is not None:
         content = {"schema": shapes[route.body]} | _request_examples(examples.requests(shapes[route.body]))
-        operation["requestBody"] = {"required": True, "content": {route.body_media.decode(): content}}
+        operation["requestBody"] = {
+            "required": not route.is_body_optional,
+            "content": {route.body_media.decode(): content},
+        }
     return operation
 
 

@@ -1,0 +1,184 @@
+"""One account's part of a halt: a bounded step of cancelling or closing, whose result is written down. All that it goes
+by is in the database or at the broker, so a step may be cut off anywhere and taken again by another process."""
+
+from collections.abc import Awaitable, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from trading_intents.brokers.port import BrokerUnavailable
+from trading_intents.clock import Clock
+from trading_intents.controls import store as controls_store
+from trading_intents.controls.halts.model import HaltState
+from trading_intents.errors import PlatformError
+from trading_intents.execution.halting import store
+from trading_intents.execution.halting.model import (
+    NO_ATTEMPTS,
+    OpenOrder,
+    Progress,
+    Report,
+    Waiting,
+    WaitReason,
+    cancel_wait,
+    close_wait,
+    differing,
+    with_orders,
+    with_symbols,
+)
+from trading_intents.execution.sessions.session import BrokerSession
+from trading_intents.intents.model import Cancel, Close, Command, Submission
+from trading_intents.intents.writing.batch import Receipt
+from trading_intents.storage.database import Pool, Row, Tx
+from trading_intents.trading import Symbol
+
+MAX_APPENDED = 100  # commands in a step
+SOON_SECONDS = 0.1  # until the next step, while this one had more to do
+PAUSES_SECONDS = (0.2, 0.5, 1.0, 2.0)  # while nothing changes
+
+
+class SystemActions(Protocol):
+    """Records the platform's own commands. Unavailable: perhaps they were recorded; a second time they are refused."""
+
+    def cancel(self, organization_id: UUID, account_id: UUID, order_id: UUID) -> Awaitable[bool]: ...
+
+    def append(self, submissions: Sequence[Submission]) -> Awaitable[list[Receipt | PlatformError]]: ...
+
+
+class PartKey(NamedTuple):
+    halt_id: UUID
+    account_id: UUID
+
+
+class HaltPart:
+    """What it remembers between its steps only saves time: when the broker's positions were first found to differ from
+    ours, and how long nothing has changed."""
+
+    def __init__(
+        self,
+        key: PartKey,
+        organization_id: UUID,
+        closes: bool,
+        halt_at: datetime,
+        pool: Pool,
+        actions: SystemActions,
+        clock: Clock,
+    ) -> None:
+        self.key, self.organization_id, self.closes, self._halt_at = key, organization_id, closes, halt_at
+        self._pool, self._actions, self._clock = pool, actions, clock
+        self._differing: dict[str, Report] = {}
+        self._last: Progress | None = None
+        self._idle_steps = 0
+
+    async def step(self, link: BrokerSession) -> float:
+        """Does what can be done now. Gives the seconds until it is worth another look."""
+        progress, counts, orders = await self._look()
+        is_busy = False
+        try:
+            if counts["open"] or (counts["left"] and not self.closes):
+                progress, is_busy = await self._cancel(progress, orders, link.is_up)
+            elif self.closes:
+                progress = await self._close(replace(progress, state=HaltState.CLOSING), link)
+            else:
+                progress = replace(progress, state=HaltState.DONE)
+        except PlatformError as error:
+            await self._write(replace(progress, waiting=(Waiting(error.code),)))
+            raise
+        await self._write(progress)
+        self._idle_steps = self._idle_steps + 1 if progress == self._last else 0
+        self._last = progress
+        return SOON_SECONDS if is_busy else PAUSES_SECONDS[min(self._idle_steps, len(PAUSES_SECONDS) - 1)]
+
+    async def _write(self, progress: Progress) -> None:
+        async with self._pool.transaction() as tx:
+            await store.write_progress(tx, *self.key, self.organization_id, self.closes, progress)
+
+    async def _look(self) -> tuple[Progress, Row, list[OpenOrder]]:
+        account_id = self.key.account_id
+        async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+            before = await store.read_progress(tx, *self.key)
+            counts = await store.count_open(tx, account_id, self._halt_at, before.seen_seq if before else 0)
+            orders = await store.open_orders(tx, account_id, self._halt_at, 2 * MAX_APPENDED)
+        if before is None:
+            before = Progress(HaltState.CANCELLING, counts["seq"], 0, 0, 0, (), 0, ())
+        found = before.orders + counts["new"]
+        progress = replace(
+            before,
+            state=HaltState.CANCELLING,
+            seen_seq=counts["seq"],
+            orders=found,
+            orders_done=found - counts["open"],
+        )
+        return progress, counts, orders
+
+    async def _cancel(
+        self, progress: Progress, orders: Sequence[OpenOrder], is_connected: bool
+    ) -> tuple[Progress, bool]:
+        """Appends the CANCELs that are due, and says whether there may be more."""
+        waits: dict[UUID, str | None] = {order.order_id: cancel_wait(order, is_connected) for order in orders}
+        due = [order_id for order_id, reason in waits.items() if reason is None][:MAX_APPENDED]
+        await self._append([Cancel(str(order_id)) for order_id in due])
+        pending = WaitReason.CANCEL_PENDING if is_connected else WaitReason.BROKER_DISCONNECTED
+        return with_orders(progress, waits | dict.fromkeys(due, pending)), bool(due)
+
+    async def _close(self, progress: Progress, link: BrokerSession) -> Progress:
+        """Asks the broker what it holds when something may be closed now, or when nothing seems to be held."""
+        account_id = self.key.account_id
+        async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+            working = await store.open_symbols(tx, account_id)
+            held = {*await store.held_quantities(tx, account_id), *working}
+            waits = await self._waits(tx, held, working, progress.base_seq)
+        now_seconds = self._clock.monotonic()
+        for symbol, report in self._differing.items():
+            if not report.is_confirmed(now_seconds) and waits.get(symbol, "") is None:
+                waits[symbol] = WaitReason.POSITION_UNCONFIRMED
+        if held and None not in waits.values():
+            return with_symbols(progress, held, waits)
+        try:
+            told = await link.read_positions()
+        except (BrokerUnavailable, TimeoutError):
+            waiting = with_symbols(progress, held, dict.fromkeys(held, WaitReason.BROKER_DISCONNECTED))
+            return waiting if held else replace(waiting, waiting=(Waiting(WaitReason.BROKER_DISCONNECTED),))
+        return await self._close_told(progress, working, told, now_seconds)
+
+    async def _close_told(
+        self, progress: Progress, working: set[str], told: Mapping[str, Decimal] | None, asked_seconds: float
+    ) -> Progress:
+        """`told` was asked for when no order was open but of the `working` symbols; None: the broker tells none."""
+        async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+            ours = await store.held_quantities(tx, self.key.account_id)
+            waits = await self._waits(tx, {*(told or ()), *ours, *working}, working, progress.base_seq)
+        self._differing = {} if told is None else differing(told, ours, self._differing, asked_seconds)
+        quantities = ours if told is None else told
+        left = {*working, *(symbol for symbol, quantity in quantities.items() if quantity)}
+        for symbol, report in self._differing.items():
+            if not report.is_confirmed(asked_seconds):
+                waits[symbol] = waits[symbol] or WaitReason.POSITION_UNCONFIRMED
+                left.add(symbol)
+        due = [symbol for symbol in sorted(left) if waits[symbol] is None][:MAX_APPENDED]
+        outcomes = await self._append([Close(Symbol(each), quantities[each], progress.seen_seq) for each in due])
+        for symbol, outcome in zip(due, outcomes, strict=True):
+            self._differing.pop(symbol, None)  # the next order is for a quantity that is confirmed anew
+            waits[symbol] = WaitReason.CLOSING if isinstance(outcome, Receipt) else outcome.code
+        return with_symbols(replace(progress, state=HaltState.CLOSING if left else HaltState.DONE), left, waits)
+
+    async def _waits(self, tx: Tx, symbols: set[str], working: set[str], base_seq: int) -> dict[str, str | None]:
+        """Why each symbol gets no closing order now; None where it may get one."""
+        account_id, names = self.key.account_id, sorted(symbols)
+        attempts = await store.closing_attempts(tx, account_id, base_seq)
+        controls = await controls_store.read_many(tx, [account_id] * len(names), names)
+        now = await controls_store.read_clock(tx)
+        return {
+            name: close_wait(name, working, attempts.get(name, NO_ATTEMPTS), each.time, now)
+            for name, each in zip(names, controls, strict=True)
+        }
+
+    async def _append(self, commands: Sequence[Command]) -> list[Receipt | PlatformError]:
+        if not commands:
+            return []
+        halt_id, account_id, organization_id = map(str, (*self.key, self.organization_id))
+        return await self._actions.append(
+            [Submission(account_id, organization_id, None, each, None, None, None, halt_id) for each in commands]
+        )

@@ -1,0 +1,234 @@
+"""Halts at work in the database, one function per statement. Never decides. Times are the database's."""
+
+from collections.abc import Sequence
+from decimal import Decimal
+from uuid import UUID
+
+import msgspec
+
+from trading_intents.controls.halts.model import Halt, HaltState
+from trading_intents.controls.halts.store import HALT_COLUMNS, halt_of
+from trading_intents.execution.halting.model import ClosingAttempts, OpenOrder, Progress
+from trading_intents.storage.database import Row, Tx
+
+MAX_WAITING = 500  # entries of a halt
+
+
+async def unfinished_parts(tx: Tx, account_ids: Sequence[UUID]) -> list[Row]:
+    """The halts that have work to do, with each of these accounts in which they have."""
+    return await tx.fetch(
+        """
+        SELECT h.id AS halt_id, h.organization_id, h.account_id, h.close_positions, h.created_at
+        FROM (
+            SELECT id, organization_id, account_id, close_positions, created_at FROM halts
+            WHERE resumed_at IS NULL AND state <> 'done' AND account_id = ANY ($1::uuid[])
+            UNION ALL
+            SELECT h.id, h.organization_id, a.id, h.close_positions, h.created_at
+            FROM halts h JOIN accounts a ON a.organization_id = h.organization_id
+            WHERE h.resumed_at IS NULL AND h.state <> 'done' AND h.account_id IS NULL AND a.id = ANY ($1::uuid[])
+        ) AS h
+        LEFT JOIN halt_parts p ON p.halt_id = h.id AND p.account_id = h.account_id
+        WHERE p.state IS NULL OR p.state <> 'done'
+        """,
+        account_ids,
+    )
+
+
+async def unfinished_halts(tx: Tx, after: UUID, limit: int) -> list[UUID]:
+    rows = await tx.fetch(
+        """
+        SELECT id FROM halts WHERE resumed_at IS NULL AND state <> 'done' AND id > $1 ORDER BY id LIMIT $2
+        """,
+        after,
+        limit,
+    )
+    return [row["id"] for row in rows]
+
+
+async def read_progress(tx: Tx, halt_id: UUID, account_id: UUID) -> Progress | None:
+    row = await tx.fetchrow("SELECT * FROM halt_parts WHERE halt_id = $1 AND account_id = $2", halt_id, account_id)
+    if row is None:
+        return None
+    return Progress(
+        HaltState(row["state"]),
+        row["base_seq"],
+        row["seen_seq"],
+        row["orders"],
+        row["orders_done"],
+        tuple(row["symbols"]),
+        row["positions_done"],
+        (),
+    )
+
+
+async def count_open(tx: Tx, account_id: UUID, halt_at: object, seen_seq: int) -> Row:
+    """The account's last seq, and its open orders: those that the halt cancels, those of them that are new to it, and
+    those that it leaves alone."""
+    row = await tx.fetchrow(
+        """
+        SELECT coalesce((SELECT seq FROM account_heads WHERE account_id = $1), 0) AS seq,
+            count(*) FILTER (WHERE NOT closes OR created_at <= $2) AS open,
+            count(*) FILTER (WHERE (NOT closes OR created_at <= $2) AND create_seq > $3) AS new,
+            count(*) FILTER (WHERE closes AND created_at > $2) AS left
+        FROM orders WHERE account_id = $1 AND finished_at IS NULL
+        """,
+        account_id,
+        halt_at,
+        seen_seq,
+    )
+    assert row is not None
+    return row
+
+
+async def open_orders(tx: Tx, account_id: UUID, halt_at: object, limit: int) -> list[OpenOrder]:
+    """Those without an unanswered CANCEL first, so many at most."""
+    rows = await tx.fetch(
+        """
+        SELECT o.order_id, o.symbol, o.cancel_requested, o.closes AND o.created_at > $2 AS is_left,
+            cancels.count, coalesce(cancels.seconds, 0)::float8 AS seconds
+        FROM orders o CROSS JOIN LATERAL (
+            SELECT count(*) AS count, extract(epoch FROM clock_timestamp() - max(a.created_at)) AS seconds
+            FROM actions a
+            WHERE a.intent_id = o.order_id AND a.action_type = 'CANCEL' AND a.created_at >= $2
+              AND NOT o.cancel_requested
+        ) AS cancels
+        WHERE o.account_id = $1 AND o.finished_at IS NULL
+        ORDER BY o.cancel_requested, o.create_seq LIMIT $3
+        """,
+        account_id,
+        halt_at,
+        limit,
+    )
+    return [OpenOrder(*row.values()) for row in rows]
+
+
+async def open_symbols(tx: Tx, account_id: UUID) -> set[str]:
+    rows = await tx.fetch("SELECT symbol FROM orders WHERE account_id = $1 AND finished_at IS NULL", account_id)
+    return {row["symbol"] for row in rows}
+
+
+async def closing_attempts(tx: Tx, account_id: UUID, base_seq: int) -> dict[str, ClosingAttempts]:
+    """By symbol: orders after this seq that were to close a position and ended with something unfilled. While a halt
+    stands no other orders are made, so these are few."""
+    rows = await tx.fetch(
+        """
+        SELECT symbol, count(*) AS count,
+            extract(epoch FROM clock_timestamp() - max(finished_at))::float8 AS seconds
+        FROM orders
+        WHERE account_id = $1 AND create_seq > $2 AND closes AND finished_at IS NOT NULL AND order_status <> 'FILLED'
+        GROUP BY symbol
+        """,
+        account_id,
+        base_seq,
+    )
+    return {row["symbol"]: ClosingAttempts(row["count"], row["seconds"]) for row in rows}
+
+
+async def held_quantities(tx: Tx, account_id: UUID) -> dict[str, Decimal]:
+    """Ours, of the symbols of which we hold something or the broker last said that it does."""
+    rows = await tx.fetch(
+        """
+        SELECT symbol, quantity FROM positions
+        WHERE account_id = $1 AND (quantity <> 0 OR coalesce(broker_quantity, 0) <> 0)
+        """,
+        account_id,
+    )
+    return {row["symbol"]: row["quantity"] for row in rows}
+
+
+async def write_progress(
+    tx: Tx, halt_id: UUID, account_id: UUID, organization_id: UUID, closes: bool, progress: Progress
+) -> bool:
+    """Unless the halt is over, or has got more to do since `closes` was read. The lock on its row keeps a second call
+    from adding to it in between."""
+    tag = await tx.execute(
+        """
+        INSERT INTO halt_parts AS p (
+            halt_id, account_id, organization_id, state, base_seq, seen_seq, orders, orders_done, symbols,
+            positions_done, waiting
+        )
+        SELECT h.id, $2, $3, $5, $6, $7, $8, $9, $10, $11, $12::jsonb
+        FROM (
+            SELECT id FROM halts WHERE id = $1 AND resumed_at IS NULL AND close_positions = $4 FOR SHARE
+        ) AS h
+        ON CONFLICT (halt_id, account_id) DO UPDATE
+        SET state = excluded.state, seen_seq = excluded.seen_seq, orders = excluded.orders,
+            orders_done = excluded.orders_done, symbols = excluded.symbols,
+            positions_done = excluded.positions_done, waiting = excluded.waiting
+        """,
+        halt_id,
+        account_id,
+        organization_id,
+        closes,
+        progress.state,
+        progress.base_seq,
+        progress.seen_seq,
+        progress.orders,
+        progress.orders_done,
+        list(progress.symbols),
+        progress.positions_done,
+        msgspec.json.encode([each.entry(account_id) for each in progress.waiting]).decode(),
+    )
+    return bool(tag == "INSERT 0 1")
+
+
+async def lock_halt(tx: Tx, halt_id: UUID) -> Halt | None:
+    """None: it has nothing to do any more, or another process adds it up now."""
+    row = await tx.fetchrow(
+        f"""
+        SELECT {HALT_COLUMNS} FROM halts h
+        WHERE id = $1 AND resumed_at IS NULL AND state <> 'done' FOR UPDATE SKIP LOCKED
+        """,  # noqa: S608 - our own constants
+        halt_id,
+    )
+    return halt_of(row) if row else None
+
+
+async def add_up(tx: Tx, halt: Halt) -> Row:
+    """Totals of the halt's parts. A closed account, which nobody can trade on, needs no part."""
+    row = await tx.fetchrow(
+        """
+        SELECT count(*) FILTER (WHERE a.closed_at IS NULL AND coalesce(p.state, 'cancelling') = 'cancelling')
+                AS cancelling,
+            count(*) FILTER (WHERE a.closed_at IS NULL AND p.state = 'closing') AS closing,
+            coalesce(sum(p.orders), 0)::bigint AS orders, coalesce(sum(p.orders_done), 0)::bigint AS orders_done,
+            coalesce(sum(cardinality(p.symbols)), 0)::bigint AS positions,
+            coalesce(sum(p.positions_done), 0)::bigint AS positions_done,
+            coalesce((
+                SELECT jsonb_agg(entry) FROM (
+                    SELECT jsonb_array_elements(waiting) AS entry FROM halt_parts
+                    WHERE halt_id = $1 AND state <> 'done' ORDER BY account_id LIMIT $4
+                ) AS shown
+            ), '[]') AS waiting
+        FROM accounts a LEFT JOIN halt_parts p ON p.halt_id = $1 AND p.account_id = a.id
+        WHERE a.organization_id = $2 AND ($3::uuid IS NULL OR a.id = $3)
+        """,
+        halt.id,
+        halt.scope.organization_id,
+        halt.scope.account_id,
+        MAX_WAITING,
+    )
+    assert row is not None
+    return row
+
+
+async def update_halt(tx: Tx, halt_id: UUID, state: HaltState, totals: Row) -> Halt | None:
+    """None: nothing changed."""
+    row = await tx.fetchrow(
+        f"""
+        UPDATE halts h SET state = $2, orders = $3, orders_done = $4, positions = $5, positions_done = $6,
+            waiting = $7::jsonb, updated_at = clock_timestamp()
+        WHERE id = $1
+          AND (state, orders, orders_done, positions, positions_done, waiting)
+              IS DISTINCT FROM ($2::text, $3::bigint, $4::bigint, $5::bigint, $6::bigint, $7::jsonb)
+        RETURNING {HALT_COLUMNS}
+        """,  # noqa: S608 - our own constants
+        halt_id,
+        state,
+        totals["orders"],
+        totals["orders_done"],
+        totals["positions"],
+        totals["positions_done"],
+        totals["waiting"],
+    )
+    return halt_of(row) if row else None

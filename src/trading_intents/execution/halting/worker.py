@@ -1,0 +1,196 @@
+"""Works the halts of the accounts whose leases this process holds, organizations in turn, and adds up their parts. An
+account that cannot go on delays neither the others of its halt nor another organization's."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from uuid import UUID
+
+from trading_intents.clock import Clock, repeat
+from trading_intents.controls.halts.model import Halt, HaltState, halt_event
+from trading_intents.execution.halting import store
+from trading_intents.execution.halting.parts import HaltPart, PartKey, SystemActions
+from trading_intents.execution.sessions.leases import Leases
+from trading_intents.outbox.settling import reason_of
+from trading_intents.storage.database import Pool, Row
+from trading_intents.storage.signals import Signals
+from trading_intents.stream import log as stream_log
+from trading_intents.stream.model import CHANNEL as STREAM
+from trading_intents.telemetry import Log
+
+POLL_SECONDS = 1.0
+MIN_ROUND_SECONDS = 0.1  # between two looks at what is due
+PART_SECONDS = 0.0002  # longer for each part, which a look reads
+MAX_SUMS = 8  # halts that are added up at a time
+MAX_STEPS = 24  # at a time
+MAX_STEPS_EACH = 8  # of an organization
+FAILED_PAUSES_SECONDS = (1.0, 2.0, 5.0)
+ADD_UP_SECONDS = 0.3  # between two sums of a halt
+SWEEP_SECONDS = 2.0  # between looks at halts of which this process works no part
+MAX_SWEPT = 100
+FIRST = UUID(int=0)
+
+
+class HaltWorker:
+    def __init__(
+        self, pool: Pool, leases: Leases, actions: SystemActions, signals: Signals, clock: Clock, log: Log
+    ) -> None:
+        self._pool, self._leases, self._actions, self._signals = pool, leases, actions, signals
+        self._clock, self._log = clock, log
+        self._wakeup = asyncio.Event()
+        self._parts: dict[PartKey, HaltPart] = {}
+        self._due: dict[PartKey, float] = {}
+        self._failures: Counter[PartKey] = Counter()
+        self._running: dict[PartKey, asyncio.Task[None]] = {}
+        self._sums: dict[UUID, asyncio.Task[None]] = {}
+        self._added: dict[UUID, float] = {}  # when each halt was last added up
+        self._swept, self._swept_at = FIRST, -SWEEP_SECONDS
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(repeat(self._round, POLL_SECONDS, self._log_failed, self._wakeup))
+
+    def wake(self) -> None:
+        """A halt began, or has more to do."""
+        self._due.clear()
+        self._wakeup.set()
+
+    async def close(self) -> None:
+        tasks = [*self._running.values(), *self._sums.values(), *([self._task] if self._task else ())]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _log_failed(self, work: str, error: Exception) -> None:
+        self._log.warning("halts not worked", work=work, reason=reason_of(error))
+
+    async def _round(self) -> float:
+        """Starts the steps that are due, and adds up. Gives the seconds until there may be something to do again."""
+        accounts, now = list(self._leases.links), self._clock.monotonic()
+        async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+            rows = await store.unfinished_parts(tx, accounts) if accounts else []
+        self._keep(rows)
+        for part in self._turns():
+            self._begin(part)
+        halt_ids = {key.halt_id for key in self._parts}
+        if now - self._swept_at >= SWEEP_SECONDS:
+            self._swept_at = now
+            halt_ids |= await self._sweep()
+        for halt_id in halt_ids - self._sums.keys():
+            if len(self._sums) < MAX_SUMS and now - self._added.get(halt_id, -ADD_UP_SECONDS) >= ADD_UP_SECONDS:
+                self._added[halt_id] = now
+                self._begin_sum(halt_id)
+        self._added = {halt_id: at for halt_id, at in self._added.items() if now - at < POLL_SECONDS}
+        if not self._parts:
+            return POLL_SECONDS
+        soonest = min((self._due.get(key, now) for key in self._parts if key not in self._running), default=now + 1)
+        pause_seconds = min(soonest - self._clock.monotonic(), ADD_UP_SECONDS)
+        return max(MIN_ROUND_SECONDS, len(self._parts) * PART_SECONDS, pause_seconds)
+
+    def _keep(self, rows: Iterable[Row]) -> None:
+        """The parts that are to be worked, with what those from before remember."""
+        found: dict[PartKey, HaltPart] = {}
+        for row in rows:
+            key = PartKey(row["halt_id"], row["account_id"])
+            part = self._parts.get(key)
+            if part is None or part.closes != row["close_positions"]:
+                place = (row["organization_id"], row["close_positions"], row["created_at"])
+                part = HaltPart(key, *place, self._pool, self._actions, self._clock)
+            found[key] = part
+        self._parts = found
+        self._due = {key: due for key, due in self._due.items() if key in found}
+        self._failures = Counter({key: count for key, count in self._failures.items() if key in found})
+
+    def _turns(self) -> list[HaltPart]:
+        """The parts that are due: the longest due first, of each organization and of all only so many at a time."""
+        now, each = self._clock.monotonic(), Counter(self._parts[key].organization_id for key in self._running_known())
+        due = [part for key, part in self._parts.items() if key not in self._running and self._due.get(key, 0.0) <= now]
+        due.sort(key=lambda part: self._due.get(part.key, 0.0))
+        queues: dict[UUID, list[HaltPart]] = {}
+        for part in due:
+            queues.setdefault(part.organization_id, []).append(part)
+        taken: list[HaltPart] = []
+        while queues and len(self._running) + len(taken) < MAX_STEPS:
+            for organization_id, queue in list(queues.items()):
+                if not queue or each[organization_id] >= MAX_STEPS_EACH:
+                    del queues[organization_id]
+                elif len(self._running) + len(taken) < MAX_STEPS:
+                    taken.append(queue.pop(0))
+                    each[organization_id] += 1
+        return taken
+
+    def _running_known(self) -> Sequence[PartKey]:
+        return [key for key in self._running if key in self._parts]
+
+    def _begin(self, part: HaltPart) -> None:
+        task = self._running[part.key] = asyncio.create_task(self._step(part))
+        task.add_done_callback(lambda _: self._running.pop(part.key, None))
+
+    async def _step(self, part: HaltPart) -> None:
+        link = self._leases.links.get(part.key.account_id)
+        if link is None:
+            return
+        try:
+            pause_seconds = await part.step(link)
+            self._failures.pop(part.key, None)
+        except Exception as error:
+            failures = self._failures[part.key]
+            self._failures[part.key] += 1
+            pause_seconds = FAILED_PAUSES_SECONDS[min(failures, len(FAILED_PAUSES_SECONDS) - 1)]
+            self._log.warning(
+                "halt not worked",
+                halt=str(part.key.halt_id),
+                account=str(part.key.account_id),
+                reason=reason_of(error),
+            )
+        self._due[part.key] = self._clock.monotonic() + pause_seconds
+
+    async def _sweep(self) -> set[UUID]:
+        """Halts in turn, so that each is added up wherever its parts are worked, also one without any account."""
+        async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+            found = await store.unfinished_halts(tx, self._swept, MAX_SWEPT)
+        self._swept = found[-1] if len(found) == MAX_SWEPT else FIRST
+        return set(found)
+
+    def _begin_sum(self, halt_id: UUID) -> None:
+        task = self._sums[halt_id] = asyncio.create_task(self._add_up(halt_id))
+
+        def on_end(task: asyncio.Task[None]) -> None:
+            del self._sums[halt_id]
+            error = None if task.cancelled() else task.exception()
+            if isinstance(error, Exception):
+                self._log.warning("halt not added up", halt=str(halt_id), reason=reason_of(error))
+
+        task.add_done_callback(on_end)
+
+    async def _add_up(self, halt_id: UUID) -> None:
+        async with self._pool.transaction(plans="by_key") as tx:
+            halt = await store.lock_halt(tx, halt_id)
+            if halt is None:
+                return
+            totals = await store.add_up(tx, halt)
+            changed = await store.update_halt(tx, halt_id, _state(totals), totals)
+            if changed is None:
+                return
+            await stream_log.append(tx, [halt_event(changed)])
+        self._signals.notify(STREAM)
+        if changed.state is not halt.state:
+            self._log_state(changed)
+
+    def _log_state(self, halt: Halt) -> None:
+        account_id = halt.scope.account_id
+        self._log.info(
+            "halt moved on",
+            halt=str(halt.id),
+            organization=str(halt.scope.organization_id),
+            account=str(account_id) if account_id else None,
+            state=halt.state,
+            orders=halt.orders,
+            positions=halt.positions,
+        )
+
+
+def _state(totals: Row) -> HaltState:
+    if totals["cancelling"]:
+        return HaltState.CANCELLING
+    return HaltState.CLOSING if totals["closing"] else HaltState.DONE

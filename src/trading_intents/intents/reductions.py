@@ -1,0 +1,160 @@
+"""Calls over HTTP that only lower risk: cancel all open orders, close a position. Each becomes ordinary commands."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from trading_intents.accounts.http import find_account
+from trading_intents.accounts.service import Accounts
+from trading_intents.errors import (
+    AccountClosed,
+    AccountDisabled,
+    ControlRejected,
+    CredentialMissing,
+    EntitlementRequired,
+    IdempotencyConflict,
+    IntentClosed,
+    NoPosition,
+    NotFound,
+    OutcomeUnknown,
+    PlatformError,
+    ValidationFailed,
+)
+from trading_intents.identity.access import Gate, caller_of, require_entitlement
+from trading_intents.identity.model import Entitlement
+from trading_intents.intents.body import digest_of
+from trading_intents.intents.fast_path import accepted, submitter_of
+from trading_intents.intents.http import IDEMPOTENCY_KEY, Submitted
+from trading_intents.intents.model import Cancel, Close
+from trading_intents.intents.service import Intents
+from trading_intents.intents.writing.batch import Receipt
+from trading_intents.intents.writing.writer import Writer
+from trading_intents.trading import SYMBOL_RULE, Environment, Symbol, parse_symbol
+from trading_intents.web.limits import Bucket
+from trading_intents.web.request import Answer, Request, answer_json
+from trading_intents.web.routing import Operation, Route, Tag
+
+MAX_CANCELS = 500
+
+
+class CancelAll(msgspec.Struct, forbid_unknown_fields=True):
+    """Without a symbol, the orders of all."""
+
+    symbol: str | None = None
+
+
+class ClosePosition(msgspec.Struct, forbid_unknown_fields=True):
+    """Nothing is to be said: the platform knows the quantity."""
+
+
+class CancelledAll(msgspec.Struct):
+    """`more`: repeat the call, there are further open orders."""
+
+    intents: list[Submitted]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReductionHandlers:
+    gate: Gate
+    accounts: Accounts
+    intents: Intents
+    writer: Writer
+
+    async def cancel_all(self, request: Request) -> Answer:
+        account = await find_account(request, self.gate, self.accounts)
+        text = request.body(CancelAll).symbol
+        symbol = None if text is None else _symbol(text, "/symbol")
+        found = await self.intents.cancellable(account, symbol, MAX_CANCELS + 1)
+        submitter = submitter_of(caller_of(request))
+        submitted = (
+            self.writer.submit(submitter.submission(str(account.id), Cancel(order_id), None, None, None))
+            for order_id in found[:MAX_CANCELS]
+        )
+        receipts, failed = _sort_outcomes(await asyncio.gather(*submitted, return_exceptions=True))
+        if failed and not receipts:
+            raise failed[0]
+        made = [Submitted(receipt.intent_id, receipt.seq) for receipt in receipts]
+        return answer_json(CancelledAll(made, len(found) > MAX_CANCELS or bool(failed)), status=202)
+
+    async def close(self, request: Request) -> Answer:
+        caller = caller_of(request)
+        account = await find_account(request, self.gate, self.accounts)
+        if account.environment is Environment.LIVE:
+            require_entitlement(caller, Entitlement.TRADING_LIVE)
+        symbol = _symbol(request.params["symbol"], "")
+        request.body(ClosePosition)
+        key = request.header(b"idempotency-key")
+        digest = digest_of(["POST", f"/v1/accounts/{account.id}/positions/{symbol}/close"]) if key else None
+        submission = submitter_of(caller).submission(str(account.id), Close(symbol), None, key, digest)
+        return accepted(await self.writer.submit(submission))
+
+
+def reduction_routes(gate: Gate, accounts: Accounts, intents: Intents, writer: Writer) -> tuple[Route, ...]:
+    handlers = ReductionHandlers(gate, accounts, intents, writer)
+    return (
+        Route(
+            "POST",
+            "/v1/accounts/{account_id}/intents/cancel-all",
+            gate,
+            handlers.cancel_all,
+            f"Cancel up to {MAX_CANCELS} open orders of the account, or of one of its symbols.",
+            operation=Operation("cancel_all_intents", Tag.INTENTS),
+            body=CancelAll,
+            is_body_optional=True,
+            answer=CancelledAll,
+            status=202,
+            bucket=Bucket.CANCELS,
+            errors=(AccountClosed, NotFound, OutcomeUnknown),
+        ),
+        Route(
+            "POST",
+            "/v1/accounts/{account_id}/positions/{symbol}/close",
+            gate,
+            handlers.close,
+            "Close a position: a market order for what open orders do not close already. It passes a halt.",
+            operation=Operation("close_position", Tag.INTENTS),
+            body=ClosePosition,
+            is_body_optional=True,
+            answer=Submitted,
+            status=202,
+            bucket=Bucket.SUBMITS,
+            parameters=(IDEMPOTENCY_KEY,),
+            errors=(
+                AccountClosed,
+                AccountDisabled,
+                ControlRejected,
+                CredentialMissing,
+                EntitlementRequired,
+                IdempotencyConflict,
+                NoPosition,
+                NotFound,
+                OutcomeUnknown,
+            ),
+        ),
+    )
+
+
+def _symbol(text: str, pointer: str) -> Symbol:
+    symbol = parse_symbol(text)
+    if symbol is None:
+        raise ValidationFailed.at(pointer, SYMBOL_RULE)
+    return symbol
+
+
+def _sort_outcomes(outcomes: Sequence[Receipt | BaseException]) -> tuple[list[Receipt], list[PlatformError]]:
+    """An order that finished meanwhile needs no CANCEL."""
+    receipts, failed = list[Receipt](), list[PlatformError]()
+    for outcome in outcomes:
+        match outcome:
+            case Receipt():
+                receipts.append(outcome)
+            case IntentClosed():
+                pass
+            case PlatformError():
+                failed.append(outcome)
+            case _:
+                raise outcome
+    return receipts, failed
