@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from trading_intents.amounts import ZERO
+from trading_intents.amounts import ZERO, exact
 from trading_intents.controls.limits.model import (
     AppliedLimits,
     AskedOrder,
@@ -274,7 +274,8 @@ def test_a_reducing_order_passes_what_bounds_the_position(
     level: TradingLimits, asked: AskedOrder, met: LimitState
 ) -> None:
     side = SELL if met.position > 0 else BUY
-    room = abs(met.position)
+    with exact():
+        room = abs(met.position)
     reducing = structs.replace(asked, side=side, open_before=ZERO, open_after=room)
     free = structs.replace(met, open_buy=ZERO, open_sell=ZERO)
     found = judge(AppliedLimits(account=level), OWNER, reducing, free, NOW)

@@ -10,7 +10,7 @@ from tests.execution.recorded_orders import Books, D, fill, told
 from trading_intents.brokers.port import BrokerEvent
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.orders.ledger import recording
-from trading_intents.orders.ledger.recording import log_recorded
+from trading_intents.orders.ledger.reporting import log_recorded
 from trading_intents.telemetry import Metrics, make_log
 
 

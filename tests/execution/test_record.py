@@ -10,7 +10,8 @@ from trading_intents.brokers.port import BrokerEvent, CommandResult, Outcome
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.orders.facts import CommandKind
 from trading_intents.orders.facts import FactKind as F
-from trading_intents.orders.ledger.recording import answer_facts, log_recorded
+from trading_intents.orders.ledger.recording import answer_facts
+from trading_intents.orders.ledger.reporting import log_recorded
 from trading_intents.telemetry import Metrics, make_log
 
 

@@ -15,11 +15,11 @@ from trading_intents.orders.ledger.matching import AccountRecording, AccountRef,
 from trading_intents.orders.ledger.recording import (
     BookedOrder,
     RecordedAccount,
-    log_recorded,
     publish_statements,
     record,
     write_statements,
 )
+from trading_intents.orders.ledger.reporting import log_recorded
 from trading_intents.outbox import intents_queue as outbox
 from trading_intents.outbox.model import ClaimedRow, Status
 from trading_intents.outbox.queue import FailedAttempt

@@ -63,8 +63,7 @@ from trading_intents.storage.grouped import StatementRunner
 from trading_intents.storage.pipeline import Reply, Statement
 from trading_intents.stream import log as stream_log
 from trading_intents.stream.model import Event
-from trading_intents.telemetry import Log, Metrics
-from trading_intents.trading import FrozenStruct, amount_text
+from trading_intents.trading import FrozenStruct
 
 REBOOK_PAGE = 1_000
 # A snapshot takes up to 10 s, and commands and the stream go on meanwhile.
@@ -261,44 +260,6 @@ async def _collect_events(
                 events.append(trade_event(change.order, change.after))
     events += [position_event(each.row, day_of(each.row["now"])) for each in positions if each.visible]
     return events, places
-
-
-def log_recorded(recorded: RecordedAccount, log: Log, metrics: Metrics) -> None:
-    """Logs trades and what an operator must know; runs after the commit."""
-    published = [change for change in recorded.trades if change.is_published]
-    if published:  # one line, which shows the last of them: a line for each would cost a tenth of an order's CPU
-        last = published[-1]
-        log.info(
-            "trade recorded",
-            account=str(recorded.account_ref.account_id),
-            trades=len(published),
-            order=str(last.order["order_id"]),
-            side=last.order["order_side"],
-            symbol=last.order["symbol"],
-            quantity=amount_text(last.after.quantity),
-            price=amount_text(last.after.price),
-        )
-    for key in recorded.left_out:
-        metrics.alert("event_left_out")
-        log.error("broker event left out", account=str(recorded.account_ref.account_id), key=key)
-    for fact, order_id in recorded.conflicts:
-        metrics.alert("conflicting_execution")
-        log.error(
-            "conflicting execution reported",
-            account=str(recorded.account_ref.account_id),
-            order=None if order_id is None else str(order_id),
-            key=fact.key,
-            told=fact.kind.value,
-        )
-    for each in recorded.differences:
-        metrics.position_differences.inc()
-        log.warning(
-            "position differs",
-            account_id=str(recorded.account_ref.account_id),
-            symbol=each.symbol,
-            ours=amount_text(each.ours),
-            brokers=amount_text(each.brokers),
-        )
 
 
 async def _settle(new_facts: NewFacts, index: LedgerIndex, pacer: Pacer) -> list[SettledOrder]:
