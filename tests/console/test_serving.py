@@ -196,7 +196,7 @@ def test_a_demo_link_holds_for_a_minute(platform: Platform) -> None:
         {"via": "1.1 proxy"},
         {"x_forwarded_host": "console.example"},
     ],
-    ids=lambda headers: "-".join(headers) + str(list(headers.values())[0]).replace("/", ""),
+    ids=lambda headers: "-".join(headers) + str(next(iter(headers.values()))).replace("/", ""),
 )
 def test_a_demo_link_is_for_a_browser_on_this_machine(platform: Platform, headers: dict[str, str]) -> None:
     code = code_of(platform)

@@ -52,7 +52,8 @@ async def rows(books: Books, orders: list[Sent], account: int) -> dict[str, Any]
         found[f"order {place}"] = plain(await books.order(sent), MOMENTS | IDS)
         live = {name: row for name, row in (await books.trades(sent)).items() if row["quantity"]}
         found[f"trades {place}"] = {
-            name: plain(row, MOMENTS | IDS | {"seq", "booking"}) | {"flags": row["flags"]} for name, row in live.items()
+            name: plain(row, MOMENTS | IDS | {"seq", "booking", "is_retold"}) | {"flags": row["flags"]}
+            for name, row in live.items()
         }
     for symbol in ("AAPL", "MSFT"):
         found[symbol] = plain(await books.position(symbol, account), MOMENTS | IDS)
