@@ -54,7 +54,12 @@ FILTERS = (
     Parameter(
         "status",
         "Only orders of this status, or of one of several, separated by commas.",
-        {"type": "array", "items": {"type": "string", "enum": list(model.OrderStatus)}},
+        {
+            "type": "array",
+            "items": {"type": "string", "enum": list(model.OrderStatus)},
+            "minItems": 1,
+            "uniqueItems": True,
+        },
     ),
     *time_parameters("created_at"),
 )
