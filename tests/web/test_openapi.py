@@ -62,7 +62,7 @@ def test_every_operation_has_an_id_a_tag_a_summary_and_an_example(document: dict
         assert operation["summary"].endswith("."), name
         assert operation["x-codeSamples"][0]["source"].startswith("curl "), name
         for content in operation.get("requestBody", {}).get("content", {}).values():
-            assert content.get("example") or content.get("examples"), name
+            assert content.get("example") is not None or content.get("examples"), name
     assert len(ids) == len(set(ids))
     assert {"submit_intent", "list_orders", "create_account", "evaluate_controls"} <= set(ids)
     submit = document["paths"]["/v1/accounts/{account_id}/intents"]["post"]

@@ -77,25 +77,20 @@ class Policy(Protocol):
     @property
     def meaning(self) -> str:
         """One line for the documentation."""
-        ...
 
     @property
     def public(self) -> bool:
         """True: no credential is read."""
-        ...
 
     @property
     def credentials(self) -> tuple[str, ...]:
         """The kinds that are taken: api_key, bearer."""
-        ...
 
     async def identify(self, request: Request) -> None:
         """Set request.caller, or raise Unauthorized or InvalidRequest."""
-        ...
 
     def permit(self, request: Request) -> None:
         """Raise Forbidden if this caller may not."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +123,7 @@ class Route:
     is_body_optional: bool = False  # no body is read as an empty object
     answer: Any = None  # the msgspec type of the success body
     status: int = 200
+    repeated_status: int | None = None  # of the same answer where the call found its work done before
     bucket: Bucket | None = None
     parameters: tuple[Parameter, ...] = ()
     errors: tuple[type[PlatformError], ...] = ()  # beyond those that every route of its shape has

@@ -128,6 +128,7 @@ def _level(
             body=StartHalt,
             answer=HaltRecord,
             status=202,
+            repeated_status=200,
             bucket=Bucket.CANCELS,
             errors=errors,
         ),

@@ -94,7 +94,7 @@ def _responses(route: Route, shapes: dict[Any, Any], examples: Examples) -> dict
         success["content"] = {_media(route.answer_media): {"schema": shape} | ({"example": example} if example else {})}
     elif route.status != 204:
         success["content"] = {_media(route.answer_media): {"schema": {}}}
-    responses = {str(route.status): success}
+    responses = {str(status): success for status in (route.repeated_status, route.status) if status}
     for status, codes in sorted(codes_by_status(route).items()):
         content = {_media(route.error_shape.media): {"schema": shapes[route.error_shape.kind]}}
         responses[str(status)] = {"description": ", ".join(codes), "content": content}
