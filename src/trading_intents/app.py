@@ -85,7 +85,6 @@ Demo = TypeVar("Demo")
 
 USERS_POLL_SECONDS = 5.0  # removing a person's data is not urgent
 DRAIN_SECONDS = 10
-
 GC_THRESHOLD_OBJECTS = 50_000
 
 
@@ -274,6 +273,7 @@ def build_execution(
         PlatformActions(replace(tools, link=infra.worker_link), signals),
         infra.open_transactions,
         settings.execution_reconcile_seconds,
+        tools.prices,
         losses.on_trades,
     )
 

@@ -24,6 +24,7 @@ from trading_intents.intents.writing.batch import BatchDependencies, Receipt
 from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.orders.facts import client_order_id
 from trading_intents.outbox.worker import WorkerContext
+from trading_intents.prices.model import PriceRules
 from trading_intents.secret import Secret
 from trading_intents.storage.database import WORKER_ROLE, open_database
 from trading_intents.storage.grouped import GroupTransactions
@@ -199,6 +200,7 @@ async def executing(
             RecordingActions(tools, signals, in_process.system_cancels),
             lambda: stack.enter_context(contextlib.closing(GroupTransactions(Pipeline(login, WORKER_ROLE)))),
             reconcile_seconds,
+            PriceRules(seed=1, max_age_seconds=900),
         )
         execution.start()
         try:

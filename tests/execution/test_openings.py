@@ -240,3 +240,45 @@ async def test_a_resting_order_without_a_trade_is_no_position_after_a_restart(ur
         async with executing(in_process) as execution:
             await in_process.until_true(lambda: up(in_process, execution))
             assert await in_process.in_process_writer.count("positions") == 0
+
+
+async def put_price(in_process: InProcessExecution, symbol: str, price: str) -> None:
+    await in_process.in_process_writer.owner.execute(
+        """
+        INSERT INTO reference_prices (organization_id, environment, symbol, price, source, as_of)
+        SELECT organization_id, environment, $2, $3, 'posted', clock_timestamp() FROM accounts WHERE id = $1
+        """,
+        in_process.account,
+        symbol,
+        D(price),
+    )
+
+
+async def test_an_opening_without_the_brokers_price_costs_the_reference_price(urls: Urls, database: Database) -> None:
+    async with open_in_process(urls) as in_process:
+        await put_price(in_process, "AAPL", "80")
+        await put_price(in_process, "IBM", "70")
+        in_process.venue.positions = (report("AAPL", "5", "p1"), report("IBM", "2", "p2", "60"))
+        async with executing(in_process):
+            await until_position(in_process, "AAPL", opening_quantity=D(5), open_cost=D(400), uncosted_quantity=D(0))
+            await until_position(in_process, "IBM", open_cost=D(120), broker_quantity=D(2))
+        await assert_true_books(database)
+
+
+async def test_an_opening_gets_its_cost_once_a_reference_price_is_known(urls: Urls, database: Database) -> None:
+    async with open_in_process(urls) as in_process:
+        in_process.venue.positions = (report("AAPL", "5", "p1"), report("MSFT", "-3", "p2"), report("IBM", "4", "p3"))
+        async with executing(in_process):
+            await until_position(in_process, "AAPL", uncosted_quantity=D(5))
+            await until_position(in_process, "MSFT", uncosted_quantity=D(-3))
+            await fill_order(in_process)  # 10 at 100: the first price that is known of AAPL
+        await put_price(in_process, "MSFT", "20")
+        async with executing(in_process, reconcile_seconds=0.5):
+            await until_position(in_process, "MSFT", open_cost=D(-60), uncosted_quantity=D(0), realized_pnl=D(0))
+            await until_position(in_process, "AAPL", quantity=D(15), open_cost=D(1500), opening_price=D(100))
+        assert (await position(in_process, "IBM"))["uncosted_quantity"] == 4, "no price of it is known"
+        rows = await in_process.in_process_writer.owner.fetch(
+            "SELECT symbol FROM stream_events WHERE kind = 2 ORDER BY seq DESC LIMIT 2"
+        )
+        assert {row["symbol"] for row in rows} == {"AAPL", "MSFT"}
+        await assert_true_books(database)

@@ -24,6 +24,7 @@ from trading_intents.outbox.model import HANDLER_SECONDS, Queue, channel
 from trading_intents.outbox.settling import make_outbox_series
 from trading_intents.outbox.upkeep import keep_up
 from trading_intents.outbox.worker import WorkerContext
+from trading_intents.prices.model import PriceRules
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.signals import Signals
 from trading_intents.telemetry import make_series
@@ -42,6 +43,7 @@ class Execution:
         actions: SystemActions,
         open_transactions: Callable[[], GroupTransactions],
         reconcile_seconds: float,
+        prices: PriceRules,
         on_trades: Callable[[UUID], None] = lambda _: None,
     ) -> None:
         """`settings` gives a broker's settings by its name."""
@@ -64,6 +66,7 @@ class Execution:
             log=log,
             open_transactions=open_transactions,
             reconcile_seconds=reconcile_seconds,
+            prices=prices,
         )
         self.leases = Leases(dependencies, make_id, max_age_millis, self._claim_wakeup)
         self._dispatcher = Dispatcher(

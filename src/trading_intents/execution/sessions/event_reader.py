@@ -18,9 +18,10 @@ from trading_intents.clock import Clock
 from trading_intents.errors import PlatformError
 from trading_intents.execution.recorder import Recorder, RecorderEntry
 from trading_intents.execution.sessions import store
-from trading_intents.execution.sessions.opening import complete_reports, open_positions
+from trading_intents.execution.sessions.opening import complete_reports, cost_openings, open_positions
 from trading_intents.orders.ledger.matching import AccountRef
 from trading_intents.outbox.settling import reason_of
+from trading_intents.prices.model import PriceRules
 from trading_intents.storage.database import Pool
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.signals import Signals
@@ -53,6 +54,7 @@ class SessionDependencies:
     log: Log
     open_transactions: Callable[[], GroupTransactions]
     reconcile_seconds: float
+    prices: PriceRules
     shared: defaultdict[str, dict[str, object]] = field(default_factory=lambda: defaultdict(dict))  # by broker
     states_changed: asyncio.Event = field(default_factory=asyncio.Event)
     opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_OPENING))
@@ -130,6 +132,12 @@ class EventReader:
         """Reconciles an account with open orders: it finds events that the broker dropped without telling."""
         async with self._dependencies.pool.transaction(read_only=True) as tx:
             has_open_orders = await store.has_open_orders(tx, self._account_ref.account_id)
+            has_uncosted = bool(await store.list_uncosted(tx, self._account_ref.account_id))
+        if has_uncosted:
+            async with self._dependencies.pool.transaction(plans="by_key") as tx:
+                changed = await cost_openings(tx, self._account_ref, self._dependencies.prices)
+            if changed:
+                self._dependencies.signals.notify(STREAM)
         if has_open_orders:
             await self.reconcile(is_back=False)
 
@@ -162,7 +170,7 @@ class EventReader:
             return []
         async with self._dependencies.pool.transaction(plans="by_key") as tx:
             reports = await complete_reports(tx, self._account_ref, snapshot)
-            openings = await open_positions(tx, self._account_ref, reports)
+            openings = await open_positions(tx, self._account_ref, reports, self._dependencies.prices)
         if openings:
             self._dependencies.signals.notify(STREAM)
         for each in openings:

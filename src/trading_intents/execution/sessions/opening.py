@@ -15,7 +15,9 @@ from trading_intents.orders.ledger.matching import AccountRef
 from trading_intents.orders.ledger.recording import sum_trades
 from trading_intents.orders.ledger.store import PositionKey
 from trading_intents.orders.ledger.writes import write_positions
-from trading_intents.orders.positions import opening, position_columns
+from trading_intents.orders.positions import NetPosition, opening, position_columns
+from trading_intents.prices import store as prices_store
+from trading_intents.prices.model import PriceKey, PriceRules
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.stream import log as stream_log
@@ -46,11 +48,17 @@ async def complete_reports(tx: Tx, account_ref: AccountRef, snapshot: AccountSna
     ]
 
 
-async def open_positions(tx: Tx, account_ref: AccountRef, reports: Sequence[BrokerEvent]) -> list[Opening]:
-    """The openings that are not 0, written and published; none once the account had them. Executions come first."""
+async def open_positions(
+    tx: Tx, account_ref: AccountRef, reports: Sequence[BrokerEvent], rules: PriceRules
+) -> list[Opening]:
+    """The openings that are not 0, written and published; none once the account had them. Executions come first.
+
+    An opening costs the broker's average price, else the symbol's reference price."""
     if not await store.claim_openings(tx, account_ref.account_id, account_ref.organization_id):
         return []
     by_symbol = {event.symbol: event for event in sanitize(reports)[0]}
+    uncosted = [event.symbol for event in by_symbol.values() if event.symbol and event.average_price is None]
+    prices = await _reference_prices(tx, account_ref, uncosted, rules)
     rows: list[Row] = []
     for row in await orders_store.lock_positions(
         tx, account_ref.account_id, account_ref.organization_id, *_symbols(by_symbol.values())
@@ -60,14 +68,49 @@ async def open_positions(tx: Tx, account_ref: AccountRef, reports: Sequence[Brok
         with exact():
             quantity = normalized(report.quantity - row["quantity"])
         if quantity:
-            place = PositionKey(account_ref.account_id, row["symbol"])
-            position = await sum_trades(PoolTransaction(tx), place, opening(quantity, report.average_price))
-            account = {"environment": account_ref.environment, "broker": account_ref.broker}
-            rows.append({**row, **position_columns(position), **account, "received_at": row["now"]})
+            price = report.average_price if report.average_price is not None else prices.get(row["symbol"])
+            rows.append(await _reopened(tx, account_ref, row, opening(quantity, price)))
+    await _write(tx, rows)
+    return [Opening(row["symbol"], row["opening_quantity"]) for row in rows]
+
+
+async def cost_openings(tx: Tx, account_ref: AccountRef, rules: PriceRules) -> bool:
+    """Gives openings that were set without a cost the symbol's reference price, once one is known. One of which a part
+    was closed meanwhile stays as it is: closing it realized nothing. Says whether a position changed."""
+    symbols = [Symbol(symbol) for symbol in await store.list_uncosted(tx, account_ref.account_id)]
+    prices = await _reference_prices(tx, account_ref, symbols, rules)
+    ids = account_ref.account_id, account_ref.organization_id
+    rows = [
+        await _reopened(tx, account_ref, row, opening(row["opening_quantity"], prices[row["symbol"]]))
+        for row in (await orders_store.lock_positions(tx, *ids, sorted(prices)) if prices else ())
+        if row["uncosted_quantity"] and row["uncosted_quantity"] == row["opening_quantity"]
+    ]
+    await _write(tx, rows)
+    return bool(rows)
+
+
+async def _reference_prices(
+    tx: Tx, account_ref: AccountRef, symbols: Sequence[Symbol], rules: PriceRules
+) -> dict[str, Decimal]:
+    """Without the walk: at the paper broker every position is ours, and no opening."""
+    keys = [PriceKey(account_ref.organization_id, account_ref.environment, symbol) for symbol in symbols]
+    known = await prices_store.find_prices(tx, keys)
+    picked = {key.symbol: rules.pick(known[key], has_walk=False) for key in keys}
+    return {symbol: price.price for symbol, price in picked.items() if price}
+
+
+async def _reopened(tx: Tx, account_ref: AccountRef, row: Row, start: NetPosition) -> Row:
+    """The position's row, summed up again from that opening."""
+    place = PositionKey(account_ref.account_id, row["symbol"])
+    position = await sum_trades(PoolTransaction(tx), place, start)
+    account = {"environment": account_ref.environment, "broker": account_ref.broker}
+    return {**row, **position_columns(position), **account, "received_at": row["now"]}
+
+
+async def _write(tx: Tx, rows: Sequence[Row]) -> None:
     if rows:
         await PoolTransaction(tx).run([write_positions(rows)])
         await stream_log.append(tx, [position_event(row, day_of(row["now"])) for row in rows])
-    return [Opening(row["symbol"], row["opening_quantity"]) for row in rows]
 
 
 def _symbols(reports: Iterable[BrokerEvent]) -> tuple[list[str], list[str]]:

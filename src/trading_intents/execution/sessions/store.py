@@ -216,6 +216,18 @@ async def held_symbols(tx: Tx, account_id: UUID) -> list[str]:
     return [row["symbol"] for row in rows]
 
 
+async def list_uncosted(tx: Tx, account_id: UUID) -> list[str]:
+    """Symbols whose opening has no cost, and of which nothing was closed."""
+    rows = await tx.fetch(
+        """
+        SELECT symbol FROM positions
+        WHERE account_id = $1 AND uncosted_quantity <> 0 AND uncosted_quantity = opening_quantity ORDER BY symbol
+        """,
+        account_id,
+    )
+    return [row["symbol"] for row in rows]
+
+
 async def claim_openings(tx: Tx, account_id: UUID, organization_id: UUID) -> bool:
     """True once for each account: its opening positions are to be set now."""
     claimed = await tx.fetchval(
