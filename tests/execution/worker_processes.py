@@ -150,21 +150,21 @@ class WorkerProcesses:
 @contextlib.contextmanager
 def open_worker_processes(urls: Urls, folder: Path, accounts: int = 2, **settings: str) -> Iterator[WorkerProcesses]:
     chosen = PLENTY | {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()} | settings
-    tables = Tables(urls.owner)
-    try:
-        with serving(folder, **chosen | {"ROLES": "api"}) as api:
-            document = {
-                "external_id": "o",
-                "entitlements": ["controls_premium"],
-                "accounts": [{"name": f"a{n}", "broker": "paper", "environment": "paper"} for n in range(accounts)],
-                "api_keys": [key("k", "paper", EVERY_PERMISSION)],
-            }
-            made = api.apply({"organizations": [document]})["organizations"][0]
-            headers = {"x-api-key": made["api_keys"][0]["api_key"]}
-            ids = [account["id"] for account in made["accounts"]]
-            yield WorkerProcesses(urls, folder, api, headers, ids, tables, chosen)
-    finally:
-        tables.close()
+    with serving(folder, **chosen | {"ROLES": "api"}) as api:
+        document = {
+            "external_id": "o",
+            "entitlements": ["controls_premium"],
+            "accounts": [{"name": f"a{n}", "broker": "paper", "environment": "paper"} for n in range(accounts)],
+            "api_keys": [key("k", "paper", EVERY_PERMISSION)],
+        }
+        made = api.apply({"organizations": [document]})["organizations"][0]
+        headers = {"x-api-key": made["api_keys"][0]["api_key"]}
+        ids = [account["id"] for account in made["accounts"]]
+        opened = WorkerProcesses(urls, folder, api, headers, ids, Tables(urls.owner), chosen)
+        try:
+            yield opened
+        finally:
+            opened.tables.close()
 
 
 class Mortals:
