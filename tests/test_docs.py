@@ -20,7 +20,7 @@ from trading_intents.telemetry import AlertKind, Metrics
 pytest_plugins = ("tests.started_dirs",)
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "sdk").glob("*.md")])
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 MAX_DECISION_LINES = 40
 
@@ -71,7 +71,8 @@ def test_every_kind_of_alert_is_documented() -> None:
 
 
 def test_every_command_is_documented() -> None:
-    found = rows(section("docs/operating.md", "Commands"), r"`trading-intents .*`")
+    documents = ("docs/operating.md", "docs/trading.md")
+    found = [row for document in documents for row in rows(section(document, "Commands"), r"`trading-intents .*`")]
     assert {row[0].strip("`") for row in found} == set(commands_of(typer.main.get_command(cli), "trading-intents"))
 
 

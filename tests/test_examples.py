@@ -1,22 +1,29 @@
 """The examples end with a clear line and an exit code, never with a traceback."""
 
+import itertools
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.platform import Platform
 from trading_intents.config import PREFIX
+from trading_intents_client import TradingClient
 
 pytest_plugins = ("tests.started_dirs",)
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LIMIT_SECONDS = 30
 INTERRUPTED = 130
+QUOTE_SECONDS = 0.02
+MAX_STRATEGY_LINES = 60
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +51,11 @@ def closed_port() -> str:
         return f"127.0.0.1:{taken.getsockname()[1]}"
 
 
-@pytest.mark.parametrize(("name", "missing"), [("place_order.py", "url"), ("follow_stream.py", "address")])
-def test_a_missing_argument_is_named(name: str, missing: str, folder: Path) -> None:
-    code, told = run(name, folder)
-    assert code == 2
-    assert told.splitlines()[-1].endswith(f"the following arguments are required: {missing}")
+def test_the_demo_is_found_without_an_argument(folder: Path) -> None:
+    process = start("place_order.py", folder)
+    shown, told = process.communicate(timeout=LIMIT_SECONDS)
+    assert (process.returncode, told) == (0, "")
+    assert shown.startswith("BUY 5 MSFT: FILLED 5 at ")
 
 
 @pytest.mark.parametrize(("name", "scheme"), [("place_order.py", "http://"), ("follow_stream.py", "")])
@@ -76,10 +83,57 @@ def test_a_folder_without_the_demo_is_told_of(name: str, address: str, tmp_path:
 def test_ctrl_c_ends_the_follower_with_a_line(folder: Path, platform: Platform) -> None:
     process = start("follow_stream.py", folder, platform.grpc)
     assert process.stdout is not None
-    assert "subscribed" in process.stdout.readline()
+    assert "Event(" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=LIMIT_SECONDS)
     assert (process.returncode, told) == (INTERRUPTED, "interrupted\n")
+
+
+@pytest.fixture
+def swinging_price(folder: Path, platform: Platform) -> Iterator[TradingClient]:
+    """The price of CROSS rises and falls without end."""
+    key = json.loads((folder / ".data" / "demo.json").read_text())["api_key"]
+    ended = threading.Event()
+
+    def quote() -> None:
+        for tick in itertools.count():
+            price = 100 + abs(tick % 40 - 20)
+            client.market.post_quote("CROSS", bid=price, ask=price, bid_size=10_000, ask_size=10_000)
+            if ended.wait(QUOTE_SECONDS):
+                return
+
+    with TradingClient(platform.url, api_key=key) as client:
+        quoting = threading.Thread(target=quote)
+        quoting.start()
+        try:
+            yield client
+        finally:
+            ended.set()
+            quoting.join()
+
+
+def test_a_strategy_that_is_killed_goes_on_and_places_no_order_twice(
+    folder: Path, swinging_price: TradingClient, tmp_path: Path
+) -> None:
+    state = tmp_path / "state.json"
+    asked = ("CROSS", "--ticks", "150", "--pause", "0.01", "--state", str(state))
+    for orders_before_kill in (1, 2, 1, None):
+        process = start("moving_average.py", folder, *asked)
+        assert process.stdout is not None
+        if orders_before_kill is not None:
+            assert len(list(itertools.islice(process.stdout, orders_before_kill))) == orders_before_kill
+            process.kill()
+        _, told = process.communicate(timeout=LIMIT_SECONDS)
+        assert told == ""
+    assert process.returncode == 0
+    account = swinging_price.find_account("sim")
+    sides = [order.order_side for order in account.orders(symbol="CROSS")]
+    assert len(sides) >= 5
+    assert sides == [("BUY", "SELL")[place % 2] for place in range(len(sides))]
+    (held,) = [position.quantity for position in account.positions() if position.symbol == "CROSS"]
+    assert held == (10 if json.loads(state.read_text())["holds"] else 0)
+    lines = (EXAMPLES / "moving_average.py").read_text().splitlines()
+    assert len(lines) < MAX_STRATEGY_LINES
 
 
 def test_ctrl_c_ends_the_order_with_a_line(folder: Path) -> None:

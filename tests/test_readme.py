@@ -19,6 +19,7 @@ DOCUMENTED, DOCUMENTED_GRPC = "127.0.0.1:8080", "127.0.0.1:5051"
 FOLLOWER = ".venv/bin/python examples/follow_stream.py"
 DEMO = ". examples/demo.sh"
 RUN_SECONDS = 60
+TRADE = "'broker_trade|TradeEvent'"  # as curl shows it, and the Python client
 # What goes on until Ctrl-C has a terminal of its own, and has begun before the next command is typed.
 ENDLESS = """
 terminals=()
@@ -27,11 +28,11 @@ endless() {
     local file=terminal.${#terminals[@]}
     "$@" > $file 2>&1 &
     terminals+=($!)
-    until grep -q subscribed $file; do kill -0 $!; sleep 0.1; done
+    until grep -qE 'subscribed|PrimedEvent' $file; do kill -0 $!; sleep 0.1; done
 }
 """
 SEEN = """
-for file in terminal.*; do until grep -q %s $file; do sleep 0.1; done; done
+for file in terminal.*; do until grep -qE %s $file; do sleep 0.1; done; done
 """
 
 
@@ -54,7 +55,7 @@ def folder(platform: Platform) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("document", "seen"), [("README.md", "broker_trade"), ("docs/api.md", "subscribed")])
+@pytest.mark.parametrize(("document", "seen"), [("README.md", TRADE), ("docs/api.md", "subscribed")])
 def test_what_a_document_tells_to_paste_works(document: str, seen: str, folder: Path, platform: Platform) -> None:
     script = "".join(blocks_of(document, platform))
     assert "curl -sS " in script
@@ -70,7 +71,7 @@ def test_each_block_of_the_readme_works_in_a_new_terminal(folder: Path, platform
         lines = block.replace("curl -N ", "exec curl -sSfN ").replace(FOLLOWER, f"exec {FOLLOWER}")
         (folder / f"block.{place}").write_text(lines)
         script += f'{"endless " if is_endless else ""}env -i PATH="$PATH" bash -euo pipefail -x block.{place}\n'
-    run(script + SEEN % "broker_trade", folder)
+    run(script + SEEN % TRADE, folder)
 
 
 def run(script: str, folder: Path) -> None:

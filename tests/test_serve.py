@@ -200,7 +200,6 @@ def test_a_worker_tells_of_itself_but_serves_no_api(warm: Path) -> None:
 def test_a_person_at_a_terminal_is_shown_where_it_is_and_what_to_try(tmp_path: Path) -> None:
     """From the first start on, in a checkout and in a terminal of 80 columns and 24 lines."""
     (tmp_path / ".venv").symlink_to(sys.prefix)
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
     environ = environment(tmp_path / ".data", {})
     del environ[f"{PREFIX}DATA_DIR"]  # as `make run` has it
     ours, theirs = pty.openpty()
@@ -224,8 +223,8 @@ def test_a_person_at_a_terminal_is_shown_where_it_is_and_what_to_try(tmp_path: P
         assert url, shown
         assert address, shown
         assert httpx.get(url[1] + "/readyz").status_code == 200
-        [place_order] = re.findall(r"^  (\S+python .*)$", shown, re.MULTILINE)
-        assert paste(place_order, tmp_path).startswith("BUY 5 MSFT: FILLED 5 at ")
+        [place_order] = re.findall(r"^  (\S+trading-intents .*)$", shown, re.MULTILINE)
+        assert paste(place_order, tmp_path).startswith("BUY 10 AAPL: FILLED 10 at ")
         read_until(terminal.fileno(), "trade recorded")
         terminal.write(b"\x03")
         assert process.wait(STOP_LIMIT_SECONDS) == 0

@@ -56,7 +56,8 @@ cli.add_typer(audits, name="audit")
 
 STOPPED_AT_ONCE = 130
 NOTHING_HERE = 2  # the exit code of a command that found no database
-FIRST_ORDER = Path("examples/place_order.py")  # in a checkout, where `make run` is typed
+FIRST_ORDER = "buy AAPL 10 --wait"
+PROGRAM = Path(".venv/bin/trading-intents")  # in a checkout, where `make run` is typed
 
 
 def main() -> None:
@@ -134,6 +135,8 @@ def _stop_signal() -> asyncio.Event:
 
 def _greet(parts: app.Infrastructure, addresses: app.Addresses, demo: provision.Demo | None) -> None:
     settings, url = parts.settings, addresses.http
+    if demo:
+        provision.keep_demo_url(settings.data_dir, url)
     if not sys.stderr.isatty():
         where = {"http": url} | ({"grpc": addresses.grpc} if addresses.grpc else {})
         parts.log.info("serving", version=__version__, **where, roles=list(settings.roles), pid=os.getpid())
@@ -146,13 +149,14 @@ def _greet(parts: app.Infrastructure, addresses: app.Addresses, demo: provision.
         out.print(f"  gRPC    [bold]{addresses.grpc}[/]")
     out.print(f"  roles   {', '.join(settings.roles)}")
     out.print(f"  data    {escape(place)}\n", soft_wrap=True)
-    if demo and demo.account_id and FIRST_ORDER.exists():
+    if demo and demo.account_id:
         variable = config.PREFIX + "DATA_DIR"
         folder = f"{variable}={settings.data_dir} " if variable in os.environ else ""
         out.print("Place a first order, in another terminal:\n")
-        out.print(f"  {escape(folder)}.venv/bin/python {FIRST_ORDER} {url}\n", soft_wrap=True)
+        program = PROGRAM if PROGRAM.exists() else PROGRAM.name
+        out.print(f"  {escape(folder)}{program} {FIRST_ORDER}\n", soft_wrap=True)
         out.print("Or trade in the browser; this prints a link that signs you in:\n")
-        out.print(f"  {escape(folder)}.venv/bin/trading-intents console\n", soft_wrap=True)
+        out.print(f"  {escape(folder)}{program} console\n", soft_wrap=True)
     out.print("README.md goes on from there. Ctrl-C ends all of it.\n")
 
 

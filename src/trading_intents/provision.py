@@ -26,6 +26,7 @@ from trading_intents.storage.database import Tx, show_organizations
 from trading_intents.trading import Environment
 from trading_intents.web.body import Name, convert, read_json
 
+DEMO_URL_FILE = "demo-url"  # beside the demo's key: where the platform listens, for the Python client
 DEMO_ACCOUNT = ("sim", "paper", Environment.PAPER)  # name, broker, environment
 ADVISORY_LOCK = 7_469_002  # one provisioning at a time, so that two cannot both make the same key
 
@@ -274,6 +275,12 @@ async def prepare_demo(parts: Infrastructure) -> Demo | None:
     if empty:
         await apply(parts, _demo_document(), {DEMO: key})
     return Demo(key, await _demo_account(parts))
+
+
+def keep_demo_url(data_dir: Path, url: str) -> None:
+    path = data_dir / DEMO_URL_FILE
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(url)
 
 
 async def _demo_account(parts: Infrastructure) -> AccountId | None:

@@ -34,6 +34,8 @@ async def test_arguments_come_before_the_environment_and_that_before_the_demo(el
     (elsewhere / ".data" / "demo.json").write_text('{"api_key": "demo"}')
     demo = find_endpoint(None, None, None, {})
     assert (demo.url, await key_of(demo.credentials)) == ("http://127.0.0.1:8080", "demo")
+    (elsewhere / ".data" / "demo-url").write_text("http://127.0.0.1:9090")
+    assert find_endpoint(None, None, None, {}).url == "http://127.0.0.1:9090"
     environ = {"TRADING_INTENTS_URL": "http://there", "TRADING_INTENTS_API_KEY": "its"}
     told = find_endpoint(None, None, None, environ)
     assert (told.url, await key_of(told.credentials)) == ("http://there", "its")

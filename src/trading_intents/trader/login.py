@@ -13,6 +13,7 @@ from trading_intents_client.transport.credentials import KEY_VARIABLE, URL_VARIA
 
 FOLDER, FILE = "trading-intents", "login.json"
 ACCOUNT_VARIABLE = "TRADING_INTENTS_ACCOUNT"
+DEMO_ACCOUNT = "sim"
 
 
 class Login(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -59,9 +60,9 @@ def open_client(environ: Mapping[str, str]) -> TradingClient:
 
 
 def account_name(chosen: str, environ: Mapping[str, str]) -> str | None:
-    """The account that is named, else the one of the environment or the login."""
+    """The account that is named, else the one of the environment, the login or the demo."""
     named = chosen or environ.get(ACCOUNT_VARIABLE, "")
-    if named or environ.get(KEY_VARIABLE) or environ.get(URL_VARIABLE):
+    if named or environ.get(KEY_VARIABLE):
         return named or None
-    login = read_login(environ)
-    return (login.account or None) if login else None
+    login = None if environ.get(URL_VARIABLE) else read_login(environ)
+    return (login.account or None) if login else DEMO_ACCOUNT

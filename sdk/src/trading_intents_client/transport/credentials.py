@@ -13,6 +13,7 @@ from trading_intents_client.types.operations import IssuedToken
 DEMO_URL = "http://127.0.0.1:8080"
 DATA_DIR = ".data"
 DEMO_FILE = "demo.json"
+DEMO_URL_FILE = "demo-url"  # where the platform of this folder was last started
 URL_VARIABLE = "TRADING_INTENTS_URL"
 KEY_VARIABLE = "TRADING_INTENTS_API_KEY"
 DATA_DIR_VARIABLE = "TRADING_INTENTS_DATA_DIR"
@@ -96,11 +97,18 @@ def find_endpoint(
     """From arguments, else the environment, else the demo of a `make run` in this folder."""
     if api_key is not None and credentials is not None:
         raise NotConfigured("give an api_key or credentials, not both")
-    found_url = url or environ.get(URL_VARIABLE) or DEMO_URL
+    found_url = url or environ.get(URL_VARIABLE) or _demo_url(environ)
     if credentials is not None:
         return Endpoint(found_url, credentials)
     key = api_key or environ.get(KEY_VARIABLE) or _demo_key(environ)
     return Endpoint(found_url, ApiKeyCredentials(key))
+
+
+def _demo_url(environ: Mapping[str, str]) -> str:
+    try:
+        return Path(environ.get(DATA_DIR_VARIABLE, DATA_DIR), DEMO_URL_FILE).read_text().strip() or DEMO_URL
+    except (OSError, ValueError):
+        return DEMO_URL
 
 
 def _demo_key(environ: Mapping[str, str]) -> str:

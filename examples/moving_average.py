@@ -1,0 +1,59 @@
+"""Trades a moving-average cross on paper prices. Kill it at any moment and start it again: no order is placed twice.
+
+python examples/moving_average.py AAPL --ticks 60
+"""
+
+import argparse
+import json
+import time
+import uuid
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from trading_intents_client import FILLED, Account, TradingClient
+
+FAST, SLOW, QUANTITY = 3, 9, 10
+
+
+def main(symbol: str, ticks: int, pause_seconds: float, file: Path) -> None:
+    state: dict[str, Any] = {"tick": 0, "cents": [], "holds": False, "order": None}
+    state |= json.loads(file.read_text()) if file.exists() else {}
+    with TradingClient(max_retries=10) as client:
+        account = client.find_account("sim")
+        finish_order(account, symbol, state, file)  # one that was decided before a restart
+        while state["tick"] < ticks:
+            price = client.market.reference_price(symbol).price
+            state |= {"tick": state["tick"] + 1, "cents": [*state["cents"], int(price * 100)][-SLOW:]}
+            is_rising = mean(state["cents"][-FAST:]) > mean(state["cents"])
+            if len(state["cents"]) == SLOW and is_rising != state["holds"]:
+                # Written before it is sent: whoever starts again sends the same order under the same key.
+                state["order"] = {"side": "buy" if is_rising else "sell", "key": str(uuid.uuid4())}
+            save(state, file)
+            finish_order(account, symbol, state, file)
+            time.sleep(pause_seconds)
+
+
+def finish_order(account: Account, symbol: str, state: dict[str, Any], file: Path) -> None:
+    if state["order"]:
+        submit = account.buy if state["order"]["side"] == "buy" else account.sell
+        filled = submit(symbol, QUANTITY, idempotency_key=state["order"]["key"]).wait(until=FILLED)
+        print(f"{state['tick']}: {filled.order_side} {filled.quantity} {symbol} at {filled.average_price}", flush=True)
+        state |= {"holds": filled.order_side == "BUY", "order": None}
+        save(state, file)
+
+
+def save(state: dict[str, Any], file: Path) -> None:
+    draft = file.with_suffix(".draft")
+    draft.write_text(json.dumps(state))
+    draft.replace(file)  # a kill leaves the old state or the new one
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Trade a moving-average cross.")
+    parser.add_argument("symbol")
+    parser.add_argument("--ticks", type=int, default=60)
+    parser.add_argument("--pause", type=float, default=1.0, help="seconds between two looks at the price")
+    parser.add_argument("--state", type=Path, default=Path("moving_average.json"))
+    arguments = parser.parse_args()
+    main(arguments.symbol, arguments.ticks, arguments.pause, arguments.state)
