@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 PIN := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 LOCK := $(PIN) --extra build
 
-.PHONY: help run test check bench chaos proto sdk dist client lock clean
+.PHONY: help run test check bench chaos proto sdk dist client browser screenshots lock clean
 
 help: ## list these commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -55,10 +55,16 @@ dist: $(VENV)/run.stamp ## build wheels and sdists of the server and the client,
 
 client: $(VENV)/client.stamp ## install openapi-python-client, with which a test generates a client
 
+browser: $(VENV)/browser.stamp ## install what the console's tests need: playwright and, by npm, its checkers
+
+screenshots: $(VENV)/browser.stamp ## take the pictures of the console in docs/images
+	@$(BIN)/python -m tests.console.screenshots docs/images
+
 lock: ## pin the dependencies again (needs uv)
 	$(LOCK) pyproject.toml -o requirements.lock
 	$(LOCK) --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
 	echo openapi-python-client | $(PIN) - -o requirements-client.lock
+	echo playwright | $(PIN) -c requirements-dev.lock - -o requirements-browser.lock
 
 clean: ## remove the environment and caches; data stay
 	find src sdk tests bench -name __pycache__ -prune -exec rm -rf {} +
@@ -92,4 +98,12 @@ $(VENV)/client.stamp: requirements-client.lock $(VENV)/run.stamp
 	@echo "installing the client generator ..."
 	@test -x $(VENV)/client/bin/python || $(PYTHON) -m venv $(VENV)/client
 	@$(VENV)/client/bin/python -m pip --disable-pip-version-check -q install --require-hashes -r requirements-client.lock
+	@touch $@
+
+# The browser itself comes from the system: `apt-get install chromium`. Nothing here needs a build.
+NPM_PACKAGES := axe-core@4.14.0 eslint@10.14.0 oidc-provider@8.8.1 typescript@7.0.2
+$(VENV)/browser.stamp: requirements-browser.lock $(VENV)/dev.stamp
+	@echo "installing the console's test tools ..."
+	@$(PIP) install --require-hashes -r requirements-browser.lock
+	@npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/npm $(NPM_PACKAGES)
 	@touch $@

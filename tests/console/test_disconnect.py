@@ -1,0 +1,61 @@
+"""The platform goes away and comes back: the page says so, resumes by cursor, and shows nothing twice."""
+
+import signal
+import socket
+import uuid
+from pathlib import Path
+
+from tests.console.conftest import Screens
+from tests.platform import serving
+
+pytest_plugins = ("tests.started_dirs",)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_a_killed_platform_is_told_of_and_resumed_after_without_a_gap(screens: Screens, warm: Path) -> None:
+    first, second, third = (f"D{uuid.uuid4().hex[:7].upper()}" for _ in range(3))
+    port = str(free_port())
+    asked: list[str] = []
+    with serving(warm, HTTP_PORT=port) as platform, screens(platform) as screen:
+        screen.page.on("request", lambda request: asked.append(request.headers.get("last-event-id", "-")))
+        screen.sign_in_to_demo()
+        screen.order(first)
+        screen.row(first).get_by_text("Filled").wait_for()
+        before = screen.page.locator(".connection").inner_text()
+        assert "Live" in before
+        platform.process.send_signal(signal.SIGKILL)
+        platform.process.wait(20)
+        screen.page.locator(".connection.lost").wait_for()
+        assert "Disconnected since" in screen.page.locator(".connection").inner_text()
+        stripes = "getComputedStyle(document.querySelector('.figures')).backgroundImage"
+        assert "gradient" in screen.page.evaluate(stripes), "figures from before are marked"
+        asked.clear()
+        with serving(warm, HTTP_PORT=port) as again:
+            screen.wait_live()
+            assert "none" in screen.page.evaluate(stripes)
+            assert any(cursor not in ("-", "") for cursor in asked), "it resumes after the last event"
+            key = again.client.post(
+                "/console/session", json={"code": code(again)}, headers={"origin": again.url}
+            ).json()
+            headers = {"x-api-key": key["api_key"]}
+            account = again.client.get("/v1/accounts", headers=headers).json()["data"][0]["id"]
+            spec = {"Market": {"quantity": "1"}}
+            body = {"command": {"type": "CREATE", "payload": {"symbol": second, "order_side": "BUY", "spec": spec}}}
+            assert again.client.post(f"/v1/accounts/{account}/intents", headers=headers, json=body).status_code == 202
+            screen.row(second).get_by_text("Filled").wait_for()
+            screen.order(third)
+            screen.row(third).get_by_text("Filled").wait_for()
+            assert [screen.row(name).count() for name in (first, second, third)] == [1, 1, 1]
+
+
+def code(platform: object) -> str:
+    from tests.platform import Platform
+
+    assert isinstance(platform, Platform)
+    return platform.run("console", "--url", platform.url).stdout.strip().partition("#code=")[2]

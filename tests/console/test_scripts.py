@@ -1,0 +1,81 @@
+"""The console's scripts: types by TypeScript's checker, habits by ESLint, and what can be tested without a browser."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+STATIC = ROOT / "src" / "trading_intents" / "console" / "static"
+PROGRAMS = ROOT / ".venv" / "npm" / "node_modules" / ".bin"
+
+
+def program(name: str) -> str:
+    found = shutil.which(name, path=str(PROGRAMS))
+    if found is None or shutil.which("node") is None:
+        pytest.skip(f"{name} is missing; `make browser` installs it by npm (apt-get install nodejs npm)")
+    return found
+
+
+def test_the_types_hold() -> None:
+    done = subprocess.run([program("tsc"), "-p", str(HERE / "tsconfig.json")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_eslint_finds_nothing() -> None:
+    command = [program("eslint"), "--max-warnings", "0", "--config", str(HERE / "eslint.config.mjs"), str(STATIC)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def evaluate(module: str, expression: str) -> Any:
+    """What the expression over a module `m` is, as JSON, computed by Node.js."""
+    if shutil.which("node") is None:
+        pytest.skip("needs Node.js: apt-get install nodejs")
+    text = f"import * as m from {json.dumps(str(STATIC / module))}; console.log(JSON.stringify({expression}))"
+    command = ["node", "--no-warnings", "--experimental-default-type=module", "--input-type=module", "-e", text]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_amounts_are_added_exactly() -> None:
+    assert evaluate("amounts.js", 'm.sum(["0.1", "0.2", "-0.000000000000000001"])') == "0.299999999999999999"
+    assert evaluate("amounts.js", 'm.sum(["123456789012345678.1", "-0.1"])') == "123456789012345678"
+    assert evaluate("amounts.js", 'm.sum(["-5", "4.5"])') == "-0.5"
+    assert evaluate("amounts.js", '[["9","10"],["-1","1"],["1.0","1"]].map(([a, b]) => m.compareAmounts(a, b))') == [
+        -1,
+        -1,
+        0,
+    ]
+
+
+def test_amounts_are_shown_with_their_digits() -> None:
+    shown = evaluate("amounts.js", '["1234567.891","-1000","0.5",null].map((a) => [m.showAmount(a), m.showMoney(a)])')
+    assert shown == [["1,234,567.891", "1,234,567.89"], ["−1,000", "−1,000.00"], ["0.5", "0.50"], ["–", "–"]]  # noqa: RUF001 - the signs that are shown
+
+
+def test_events_are_read_wherever_the_text_is_cut() -> None:
+    text = ': heartbeat\\n\\nevent: a\\nid: 1\\ndata: {"x":1}\\n\\nevent: status\\ndata: {}\\n\\n'
+    expected = [{"kind": "a", "id": "1", "data": {"x": 1}}, {"kind": "status", "id": "", "data": {}}]
+    for size in (1, 2, 7, 100):
+        pieces = f"('{text}'.match(/[^]{{1,{size}}}/g))"
+        read = f"(() => {{ const p = new m.EventParser(); return {pieces}.flatMap((piece) => p.push(piece)); }})()"
+        assert evaluate("stream.js", read) == expected
+
+
+def test_metrics_are_read_and_quantiles_are_of_what_happened_between() -> None:
+    text = 'a_total{x="1",y="q\\\\"}"} 3\\n# HELP b c\\nb 1e-3\\n'
+    expected = [
+        {"name": "a_total", "labels": {"x": "1", "y": 'q\\"}'}, "value": 3},
+        {"name": "b", "labels": {}, "value": 0.001},
+    ]
+    assert evaluate("operator.js", f"m.parseMetrics('{text}')") == expected
+    reading = "(counts) => ['0.1', '0.5', '+Inf'].map((le, i) => ({name: 'h_bucket', labels: {le}, value: counts[i]}))"
+    counts = f"({reading})([5, 5, 5]), ({reading})([7, 9, 9])"
+    between = f"[0.5, 0.99].map((q) => m.quantileBetween({counts}, 'h', q))"
+    assert evaluate("operator.js", between) == [100, 500]
