@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 PIN := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 LOCK := $(PIN) --extra build
 
-.PHONY: help run test check bench chaos proto sdk dist client browser screenshots lock clean
+.PHONY: help run test check bench chaos proto sdk dist client browser screenshots witnesses lock clean
 
 help: ## list these commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -60,11 +60,15 @@ browser: $(VENV)/browser.stamp ## install what the console's tests need: playwri
 screenshots: $(VENV)/browser.stamp ## take the pictures of the console in docs/images
 	@$(BIN)/python -m tests.console.screenshots docs/images
 
+witnesses: $(VENV)/witnesses.stamp ## install Alpaca's own clients, which tests ask about our simulator of it
+
 lock: ## pin the dependencies again (needs uv)
 	$(LOCK) pyproject.toml -o requirements.lock
 	$(LOCK) --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
 	echo openapi-python-client | $(PIN) - -o requirements-client.lock
 	echo playwright | $(PIN) -c requirements-dev.lock - -o requirements-browser.lock
+	printf 'alpaca-py\njsonschema\n' | $(PIN) - -o requirements-witnesses.lock
+	echo alpaca-mcp-server | $(PIN) --no-deps - >> requirements-witnesses.lock
 
 clean: ## remove the environment and caches; data stay
 	find src sdk tests bench -name __pycache__ -prune -exec rm -rf {} +
@@ -106,4 +110,15 @@ $(VENV)/browser.stamp: requirements-browser.lock $(VENV)/dev.stamp
 	@echo "installing the console's test tools ..."
 	@$(PIP) install --require-hashes -r requirements-browser.lock
 	@npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/npm $(NPM_PACKAGES)
+	@touch $@
+
+# Apart from the rest too. Of alpaca-mcp-server only a document is read: what it needs to run is left out.
+WITNESSES := tests/brokers/alpaca/witnesses
+$(VENV)/witnesses.stamp: requirements-witnesses.lock $(WITNESSES)/package-lock.json $(VENV)/run.stamp
+	@echo "installing Alpaca's own clients ..."
+	@test -x $(VENV)/witnesses/bin/python || $(PYTHON) -m venv $(VENV)/witnesses
+	@$(VENV)/witnesses/bin/python -m pip --disable-pip-version-check -q install --no-deps --require-hashes \
+		-r requirements-witnesses.lock
+	@cp $(WITNESSES)/package.json $(WITNESSES)/package-lock.json $(VENV)/witnesses/
+	@npm ci --silent --no-audit --no-fund --prefix $(VENV)/witnesses || echo "no npm here: its test will say so"
 	@touch $@

@@ -72,6 +72,11 @@ class Book:
     bid_size: Decimal = Decimal(0)
     ask_size: Decimal = Decimal(0)
 
+    def position(self, symbol: str) -> Decimal:
+        orders = (order for order in self.orders.values() if order.ticket.symbol == symbol)
+        signed = (order.filled if order.ticket.side is OrderSide.BUY else -order.filled for order in orders)
+        return sum(signed, Decimal(0))
+
 
 class Venue:
     """Stands for the other end of the wire. Its book is a file, since a venue does not forget when you restart: what it
@@ -93,14 +98,20 @@ class Venue:
         book = self.book
         order = Order(ticket, f"my-{len(book.orders) + 1}")
         book.orders[ticket.client_order_id] = order
-        if ticket.quantity * (ticket.limit_price or book.ask) > book.cash:
+        if refusal := self._refusal(ticket):
             order.over = True
-            self._tell(order, EventKind.REJECTED, reason="no money")
+            self._tell(order, EventKind.REJECTED, reason=refusal)
         else:
             self._tell(order, EventKind.ACCEPTED)
             self._match(order)
         self._save()
         return order
+
+    def _refusal(self, ticket: OrderTicket) -> str | None:
+        book = self.book
+        if ticket.side is OrderSide.SELL and ticket.quantity > book.position(ticket.symbol):
+            return "nothing to sell"
+        return "no money" if ticket.quantity * (ticket.limit_price or book.ask) > book.cash else None
 
     def cancel(self, order: Order) -> None:
         order.over = True

@@ -130,6 +130,10 @@ class Settings:
         "", "PEM file of the authorities that may have signed its certificate. Empty: the usual ones."
     )
     reference_price_max_age_seconds: int = _setting(900, "How old a symbol's reference price may be.")
+    alpaca_paper_url: str = _setting(
+        "https://paper-api.alpaca.markets", "Where Alpaca's paper accounts trade: https, or http on loopback."
+    )
+    alpaca_live_url: str = _setting("https://api.alpaca.markets", "Where its live accounts do, likewise.")
     paper_cash: int = _setting(1_000_000, "USD that an account of the paper broker starts with.")
     paper_max_open_orders: int = _setting(
         1_000, "Working orders that an account may have at the paper broker; one more is refused."
@@ -227,6 +231,9 @@ def _check(settings: Settings) -> None:
         raise StartupRefused(f"{PREFIX}EXECUTION_RECONCILE_SECONDS: 1 to 86400")
     if not 1 <= settings.outbox_attempt_limit <= 100:
         raise StartupRefused(f"{PREFIX}OUTBOX_ATTEMPT_LIMIT: 1 to 100")
+    for name in ("alpaca_paper_url", "alpaca_live_url"):
+        if not _is_safe_url(getattr(settings, name)) or set(getattr(settings, name)) & set("?#@"):
+            raise StartupRefused(f"{PREFIX}{name.upper()}: a plain https URL, or http on a loopback address")
     _check_identity(settings)
     _check_vault(settings)
     if settings.log_level not in ("debug", "info", "warning", "error"):
@@ -275,7 +282,7 @@ def _check_vault(settings: Settings) -> None:
 
 
 def _is_safe_url(text: str) -> bool:
-    """Keys that are fetched over an open network could be replaced by others, who could then make tokens."""
+    """Others can read and change what goes over an open network: keys, tokens, orders."""
     try:
         url = urlsplit(text)
         port = url.port

@@ -11,6 +11,8 @@ from tests.platform import serving
 from trading_intents.brokers.registry import Registry, installed_brokers
 from trading_intents.errors import StartupRefused
 from trading_intents.telemetry import make_log
+from trading_intents.testing.broker_cards import CARDS
+from trading_intents.testing.broker_suite import support_matrix
 
 GOOD = """
 from dataclasses import replace
@@ -63,9 +65,9 @@ def discover() -> tuple[Registry, dict[str, str]]:
 
 
 def test_our_own_brokers_are_installed_ones() -> None:
-    """What cannot trade is not listed: nothing is but the paper broker, unless a package adds it."""
+    """What cannot trade is not listed: nothing is but these, unless a package adds it."""
     registry, left_out = discover()
-    assert [manifest.name for manifest in registry.all()] == ["paper"]
+    assert [manifest.name for manifest in registry.all()] == ["alpaca", "paper"]
     assert left_out == {}
     assert registry.find("nonsense") is None
     assert registry.integration("nonsense") is None
@@ -77,7 +79,7 @@ def test_a_broken_integration_is_logged_and_left_out(folder: Path, monkeypatch: 
     registry, left_out = discover()
     assert left_out.keys() == BROKEN.keys()
     assert "on purpose" in left_out["crashing"]
-    assert [manifest.name for manifest in registry.all()] == ["acme", "paper"]
+    assert [manifest.name for manifest in registry.all()] == ["acme", "alpaca", "paper"]
     assert registry.find("paper") == ours, "another's broker took the place of ours"
     integration = registry.integration("acme")
     assert integration
@@ -104,8 +106,13 @@ async def test_an_installed_package_adds_a_broker(
         (organization,) = platform.apply(document)["organizations"]
         headers = {"x-api-key": organization["api_keys"][0]["api_key"]}
         brokers = platform.client.get("/v1/brokers", headers=headers).json()["data"]
-        assert [broker["name"] for broker in brokers] == ["acme", "paper", "remote"]
+        assert [broker["name"] for broker in brokers] == ["acme", "alpaca", "paper", "remote"]
         for broker, status in (("acme", 201), ("misnamed", 422)):
             body = {"name": "a", "broker": broker, "environment": "paper"}
             assert platform.client.post("/v1/accounts", json=body, headers=headers).status_code == status
     assert sum("broker left out" in line for line in platform.logs) == len(BROKEN)
+
+
+def test_the_documents_show_what_each_broker_plays() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "brokers.md").read_text()
+    assert support_matrix(CARDS, installed_brokers(make_log("error")).all()) in text

@@ -171,6 +171,17 @@ async def refuses_a_used_id_for_ever(run: CardRun) -> None:
     assert total(event for event in snapshot.executions if event.kind is _E.FILL) == 1
 
 
+async def sells_nothing_that_is_not_held(run: CardRun) -> None:
+    """A SELL never opens a short: that is what SELL_SHORT is for."""
+    await run.quote("99", "100")
+    sent = await run.send(run.ticket(OrderSide.SELL, "1"))
+    if sent.result.outcome is Outcome.ACKED:
+        await run.expect([_E.REJECTED], sent)
+    else:
+        assert sent.result.outcome is Outcome.REJECTED, sent.result
+    assert not run.fills(sent)
+
+
 async def sends_nothing_stale(run: CardRun) -> None:
     await run.quote("99", "101")
     stale = replace(run.ticket(OrderSide.BUY, "1"), not_after=deadline(-1))
@@ -341,6 +352,7 @@ CARDS = (
     Card(24, "a command that is too old, or out of time, is not sent", sends_nothing_stale, offers(_K.MARKET)),
     Card(25, "an event has one key, wherever it is told", keeps_its_keys, offers(_K.MARKET)),
     Card(26, "an id that was used is refused for ever", refuses_a_used_id_for_ever, refuses_used_ids),
+    Card(27, "what is not held is not sold", sells_nothing_that_is_not_held, offers(_K.MARKET)),
     Card(30, "an order is replaced", replaces_quantity, replaces),
     Card(31, "a replaced order goes on from what was filled", fills_a_replaced_order, replaces),
     Card(32, "a replace to no more than what is filled buys nothing more", replaces_to_what_is_filled, replaces),

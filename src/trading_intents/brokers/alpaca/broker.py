@@ -1,0 +1,279 @@
+"""One account's session with Alpaca. Never repeats a command that may have arrived; what it cannot prove is UNKNOWN."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from datetime import datetime, timedelta
+from decimal import Decimal
+from functools import wraps
+from typing import Any, TypeVar
+
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus, WebSocketException
+
+from trading_intents.brokers import port
+from trading_intents.brokers.alpaca import wire
+from trading_intents.brokers.alpaca.rest import AlpacaRest, AnswerUnclear, NotSent
+from trading_intents.brokers.alpaca.wire import AlpacaOrder
+from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, CommandResult, OrderTicket, Outcome
+from trading_intents.clock import rfc3339
+
+SNAPSHOT_SECONDS = 9.0
+STREAM_OPTIONS: dict[str, Any] = {"ping_interval": 10.0, "ping_timeout": 10.0, "close_timeout": 1.0, "proxy": None}
+MUTE_SECONDS = 10.0  # what REST has and the stream has not told by then, it will never tell
+WATCH_SECONDS = 30.0  # between comparisons of the two
+MAX_REMEMBERED = 5_000
+MAX_VERSIONS = 20  # of an order that are followed
+
+T = TypeVar("T")
+_Send = Callable[["AlpacaBroker", OrderTicket, float], Coroutine[Any, Any, CommandResult]]
+
+
+def _answered(send: _Send) -> _Send:
+    @wraps(send)
+    async def answer(self: "AlpacaBroker", ticket: OrderTicket, deadline: float) -> CommandResult:
+        try:
+            if self._ended:
+                raise NotSent(str(self._ended))
+            return await send(self, ticket, deadline)
+        except NotSent as error:
+            wait = error.retry_after_seconds
+            return CommandResult(outcome=Outcome.NOT_SENT, message=str(error), retry_after_seconds=wait)
+        except AuthFailed as error:
+            self._break(error)
+            return CommandResult(outcome=Outcome.NOT_SENT, message=str(error))
+        except AnswerUnclear as error:
+            return CommandResult(outcome=Outcome.UNKNOWN, message=str(error))
+
+    return answer
+
+
+class AlpacaBroker:
+    name = wire.CAPABILITIES.name
+    capabilities = wire.CAPABILITIES
+
+    def __init__(
+        self, context: port.IntegrationContext, mute_seconds: float = MUTE_SECONDS, watch_seconds: float = WATCH_SECONDS
+    ) -> None:
+        self._account, self._rest = context.account, AlpacaRest(context)
+        self._mute_seconds, self._watch_seconds = mute_seconds, watch_seconds
+        self._stream: ClientConnection | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._ended: Exception | None = None  # why the link is down
+        self._told: dict[str, str] = {}  # Alpaca's ids of orders and executions that the stream told of
+        self._commands: dict[str, str] = {}  # client order ids of commands, by the order and the update that refuses it
+
+    async def open(self) -> None:
+        reply = await self._rest.ask("GET", "/v2/account", self._rest.deadline())
+        if reply.status == 403:
+            raise AuthFailed("Alpaca forbids the credential: it may be of the other environment")
+        account, named = reply.read(wire.AlpacaAccount), self._account.external_account_id
+        if named and named not in (account.id, account.account_number):
+            raise AuthFailed("the credential is of another account than external_account_id")
+        try:
+            tls = self._rest.tls if self._rest.url.startswith("https:") else None
+            url = f"ws{self._rest.url.removeprefix('http')}/stream"
+            self._stream = await connect(url, additional_headers=self._rest.headers, ssl=tls, **STREAM_OPTIONS)
+            keys = {"action": "auth", "key": self._rest.key, "secret": self._rest.secret}
+            if (await self._say(self._stream, keys)).status != "authorized":
+                raise AuthFailed("the update stream refuses the credential")
+            listen = {"action": "listen", "data": {"streams": ["trade_updates"]}}
+            if "trade_updates" not in (await self._say(self._stream, listen)).streams:
+                raise BrokerUnavailable("the update stream does not offer trade_updates")
+        except InvalidStatus as error:
+            raise BrokerUnavailable(f"the update stream answers {error.response.status_code}") from None
+        except (WebSocketException, OSError, msgspec.MsgspecError) as error:
+            raise BrokerUnavailable(f"no update stream: {type(error).__name__}") from None
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _say(self, stream: ClientConnection, message: Mapping[str, object]) -> wire.StreamState:
+        await stream.send(msgspec.json.encode(message))
+        frame = msgspec.json.decode(await stream.recv(), type=wire.StreamFrame)
+        return msgspec.json.decode(frame.data, type=wire.StreamState)
+
+    async def close(self) -> None:
+        self._ended = self._ended or BrokerUnavailable("the link is closed")
+        if self._watching:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        if self._stream:
+            await self._stream.close()
+        await self._rest.close()
+
+    def _break(self, reason: Exception) -> None:
+        """Ends the link, and with it the stream, which says why."""
+        self._ended = self._ended or reason
+        if self._stream:
+            self._stream.transport.abort()
+
+    @_answered
+    async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
+        return await self._place("POST", "/v2/orders", wire.order_body(ticket), ticket, deadline)
+
+    @_answered
+    async def replace(self, ticket: OrderTicket, deadline: float) -> CommandResult:
+        """Reads the order's versions first: what they filled must not be asked for again."""
+        try:
+            order = await self._target(ticket, deadline)
+            if order is None:
+                return _rejected("unknown_order")
+            chain = [order]
+            while chain[-1].replaces and len(chain) < MAX_VERSIONS:
+                chain.append(await self._rest.get(chain[-1].replaces, deadline))
+        except AnswerUnclear as error:
+            raise NotSent(str(error)) from None  # only the reading failed
+        left = ticket.quantity - sum((version.filled_qty for version in chain), Decimal(0))
+        if left <= 0 or len(chain) == MAX_VERSIONS:
+            return _rejected("replace_below_filled" if left <= 0 else "too_many_versions")
+        _remember(self._commands, f"order_replace_rejected {order.id}", ticket.client_order_id)
+        body = wire.replace_body(ticket, order, left)
+        return await self._place("PATCH", f"/v2/orders/{order.id}", body, ticket, deadline)
+
+    async def _place(
+        self, method: str, path: str, body: Mapping[str, object], ticket: OrderTicket, deadline: float
+    ) -> CommandResult:
+        if ticket.not_after is not None and self._rest.deadline(0) > ticket.not_after:
+            raise NotSent("it is too old")
+        reply = await self._rest.ask(method, path, deadline, json=body)
+        refusal = reply.refusal
+        if reply.status not in (400, 403, 404, 422):
+            return _acked(reply.read(AlpacaOrder))
+        if wire.DUPLICATE in refusal.message:
+            return CommandResult(outcome=Outcome.UNKNOWN, code=port.DUPLICATE_ID, message=refusal.message)
+        if reply.status != 400 and refusal.code != wire.VALIDATION:
+            # Orders are known to work that were refused: it is a refusal only if the order is not there.
+            try:
+                order = await self._rest.find(ticket.client_order_id, deadline)
+            except BrokerUnavailable as error:
+                raise AnswerUnclear(f"refused: {refusal.message}; not looked up: {error}") from None
+            if order is not None:
+                return _acked(order)
+        return _rejected(str(refusal.code or reply.status), refusal.message)
+
+    @_answered
+    async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
+        """Cancels the version that is at the market, should the one that is named have been replaced."""
+        order_id = ticket.broker_order_id
+        if order_id is None:
+            order = await self._target(ticket, deadline)
+            if order is None:
+                return _rejected("unknown_order")
+            order_id = order.id
+        for _ in range(MAX_VERSIONS):
+            _remember(self._commands, f"order_cancel_rejected {order_id}", ticket.client_order_id)
+            reply = await self._rest.ask("DELETE", f"/v2/orders/{order_id}", deadline, is_cancel=True)
+            if reply.status == 204:
+                return CommandResult(outcome=Outcome.ACKED, broker_order_id=order_id)
+            if reply.refusal.code == wire.NOT_FOUND:
+                return _rejected("unknown_order")
+            if reply.status != 422:
+                raise AnswerUnclear(f"Alpaca answers {reply.status}")
+            order = await self._rest.get(order_id, deadline, is_cancel=True)
+            if order.status in wire.FINAL:
+                return _rejected("too_late", updates=tuple(wire.order_events(order)))
+            if order.status == "pending_cancel":
+                return CommandResult(outcome=Outcome.ACKED, broker_order_id=order_id)
+            if order.replaced_by is None:
+                raise NotSent(f"an order that is {order.status} cannot be cancelled yet", 1)
+            order_id = order.replaced_by
+        raise AnswerUnclear("the order has too many versions")
+
+    async def _target(self, ticket: OrderTicket, deadline: float) -> AlpacaOrder | None:
+        if ticket.broker_order_id:
+            return await self._rest.get(ticket.broker_order_id, deadline)
+        return await self._rest.find(ticket.orig_client_order_id or "", deadline)
+
+    async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> port.Lookup:
+        try:
+            order = await self._rest.find(client_order_id, deadline)
+            if order is None:
+                return port.Absent()
+            chain = [order]
+            while chain[-1].replaced_by and len(chain) < MAX_VERSIONS:
+                chain.append(await self._rest.get(chain[-1].replaced_by, deadline))
+            filled, fills = {each.id for each in chain if each.filled_qty}, list[BrokerEvent]()
+            if filled:
+                fills = await self._rest.list_executions(order.submitted_at, self._rest.now(), deadline)
+            return wire.chain_snapshot(chain, [each for each in fills if each.broker_order_id in filled])
+        except (BrokerUnavailable, AuthFailed) as error:
+            return port.LookupUnknown(str(error))
+
+    async def events(self) -> AsyncIterator[BrokerEvent | port.StreamGap]:
+        assert self._stream, "it is open"
+        try:
+            async for text in self._stream:
+                for event in await self._parse(text):
+                    yield event
+        except WebSocketException as error:
+            self._break(BrokerUnavailable(f"the update stream ended: {type(error).__name__}"))
+        self._break(BrokerUnavailable("Alpaca closed the update stream"))
+        if self._watching and not self._watching.cancelled():  # nobody closed it here
+            assert self._ended
+            raise self._ended
+
+    async def _parse(self, text: str | bytes) -> "list[BrokerEvent | port.StreamGap]":
+        try:
+            frame = msgspec.json.decode(text, type=wire.StreamFrame)
+            if frame.stream != "trade_updates":
+                return []
+            update = msgspec.json.decode(frame.data, type=wire.TradeUpdate)
+            for told in (update.order.id, update.execution_id or ""):
+                _remember(self._told, told, update.event)
+            if update.event in wire.COMMAND_REFUSALS:
+                command = self._commands.get(f"{update.event} {update.order.id}")
+                return [wire.refusal_event(update, command)] if command else []
+            if update.event == "replaced" and update.order.replaced_by:
+                return [*wire.order_events(await self._rest.get(update.order.replaced_by, self._rest.deadline()))]
+            return [*wire.update_events(update)]
+        except (msgspec.MsgspecError, ValueError, BrokerUnavailable, AuthFailed) as error:
+            return [port.StreamGap(f"an update is not understood: {type(error).__name__}")]
+
+    async def snapshot(self, since: datetime) -> port.AccountSnapshot:
+        """Beside the executions, what became of the orders that were sent since. Positions that change meanwhile are
+        not told."""
+        rest, deadline, taken_at = self._rest, self._rest.deadline(SNAPSHOT_SECONDS), self._rest.now()
+        closed = await rest.list_orders(deadline, status="closed", after=rfc3339(since))
+        opened = await rest.list_orders(deadline, status="open")
+        before = await rest.list_positions(taken_at, deadline)
+        executions = await rest.list_executions(since, rest.now(), deadline)
+        positions = await rest.list_positions(taken_at, deadline)
+        return port.AccountSnapshot(
+            taken_at,
+            tuple(wire.chain_snapshot([order], ()) for order in opened),
+            (*executions, *(event for order in closed for event in wire.order_events(order))),
+            positions if positions == before else None,
+        )
+
+    async def _watch(self) -> None:
+        """Ends a link whose stream is alive and mute: it has not told what REST has had for a while."""
+        since = self._rest.now()
+        while True:
+            await asyncio.sleep(self._watch_seconds)
+            until = self._rest.now() - timedelta(seconds=self._mute_seconds)
+            with contextlib.suppress(BrokerUnavailable, AuthFailed):
+                executions = await self._rest.list_executions(since, until, self._rest.deadline())
+                orders = await self._rest.list_orders(self._rest.deadline(), status="open")
+                known = [each.exec_id or "" for each in executions]
+                known += [each.id for each in orders if since < each.submitted_at < until and each.status == "new"]
+                if any(each not in self._told for each in known):
+                    self._break(BrokerUnavailable("the update stream is mute"))
+                since = max(since, until)
+
+
+def _acked(order: AlpacaOrder) -> CommandResult:
+    return CommandResult(outcome=Outcome.ACKED, broker_order_id=order.id, updates=tuple(wire.order_events(order)))
+
+
+def _rejected(code: str, message: str = "", updates: tuple[BrokerEvent, ...] = ()) -> CommandResult:
+    return CommandResult(outcome=Outcome.REJECTED, code=code, message=message or code, updates=updates)
+
+
+def _remember(kept: dict[str, T], key: str, value: T) -> None:
+    kept.pop(key, None)
+    kept[key] = value
+    if len(kept) > MAX_REMEMBERED:
+        del kept[next(iter(kept))]
+
+
+INTEGRATION = port.Integration(wire.CAPABILITIES.name, wire.CAPABILITIES, AlpacaBroker)

@@ -1,0 +1,272 @@
+"""Alpaca's JSON: what it can do, requests as it takes them, and what it tells as broker events. Pure: no I/O, no
+clock."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from decimal import Decimal
+
+import msgspec
+from msgspec.structs import replace
+
+from trading_intents.brokers.port import BrokerEvent, Capabilities, EventKind, LookupKind, OrderSnapshot, OrderTicket
+from trading_intents.trading import Environment, FrozenStruct, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
+from trading_intents.trading import amount_text as text
+
+_T, _K, _E = TimeInForce, OrderKind, EventKind
+_TIMES = dict(zip(_T, ("day", "gtc", "ioc", "fok", "opg", "cls", "day"), strict=True))
+_KINDS = {_K.MARKET: "market", _K.LIMIT: "limit", _K.STOP: "stop", _K.STOP_LIMIT: "stop_limit"}
+_STOP_TIMES = (_T.DAY, _T.GOOD_TILL_CANCEL)
+_MARKET_TIMES = (*_STOP_TIMES, _T.IMMEDIATE_OR_CANCEL, _T.FILL_OR_KILL, _T.AT_OPEN, _T.AT_CLOSE)
+CAPABILITIES = Capabilities(
+    name="alpaca",
+    environments=(Environment.PAPER, Environment.LIVE),
+    times_in_force=dict.fromkeys((_K.STOP, _K.STOP_LIMIT), _STOP_TIMES)
+    | {_K.MARKET: _MARKET_TIMES, _K.LIMIT: (*_MARKET_TIMES, _T.EXT)},
+    routes=(RouteStrategy.SMART,),
+    native_replace=True,
+    credential_fields=("api_key_id", "api_secret"),
+    quantity_step=Decimal("0.000000001"),
+    lookup=LookupKind.DURABLE,
+    unique_order_ids=True,
+    requests_per_minute=200,
+)
+
+NOT_FOUND, VALIDATION = 40410000, 40010001
+DUPLICATE = "client_order_id must be unique"
+FINAL = frozenset({"filled", "canceled", "expired", "rejected"})
+# Not at the market yet: a version in one of these has not taken the place of the one before.
+WAITING = frozenset({"accepted", "pending_new", "held", "accepted_for_bidding"})
+_PENDING = {"pending_cancel": _E.PENDING_CANCEL, "pending_replace": _E.PENDING_REPLACE}
+_ENDS = {"canceled": _E.CANCELLED, "expired": _E.EXPIRED}
+_EXECUTIONS = {"fill": _E.FILL, "partial_fill": _E.FILL, "trade_bust": _E.FILL_BUST, "trade_correct": _E.FILL_CORRECT}
+COMMAND_REFUSALS = {"order_cancel_rejected": _E.CANCEL_REJECTED, "order_replace_rejected": _E.REPLACE_REJECTED}
+_CRYPTO_QUOTES = ("USDT", "USDC", "USD", "BTC")
+
+
+class AlpacaOrder(FrozenStruct, frozen=True, kw_only=True):
+    id: str
+    client_order_id: str
+    symbol: str
+    side: str
+    status: str
+    time_in_force: str
+    submitted_at: datetime
+    qty: Decimal | None = None  # None: it was ordered by its value, and not by us
+    filled_qty: Decimal = Decimal(0)
+    filled_avg_price: Decimal | None = None
+    updated_at: datetime | None = None
+    replaced_by: str | None = None
+    replaces: str | None = None
+    position_intent: str | None = None
+
+    @property
+    def order_side(self) -> OrderSide:
+        if self.side == "buy":
+            return OrderSide.BUY
+        return OrderSide.SELL_SHORT if self.position_intent == "sell_to_open" else OrderSide.SELL
+
+
+class TradeUpdate(FrozenStruct, frozen=True, kw_only=True):
+    event: str
+    order: AlpacaOrder
+    execution_id: str | None = None
+    previous_execution_id: str | None = None
+    price: Decimal | None = None
+    qty: Decimal | None = None
+    timestamp: datetime | None = None
+
+
+class StreamState(FrozenStruct, frozen=True, kw_only=True):
+    status: str = ""
+    streams: tuple[str, ...] = ()
+
+
+class StreamFrame(FrozenStruct, frozen=True, kw_only=True):
+    stream: str = ""
+    data: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class TradeDetails(FrozenStruct, frozen=True, kw_only=True):
+    order_id: str = ""
+    client_order_id: str | None = None
+    symbol: str = ""
+    execution_type: str = ""  # empty: no trade, such as a dividend
+    commission: Decimal | None = None
+
+
+class Activity(FrozenStruct, frozen=True, kw_only=True):
+    ref_id: str
+    executed_at: datetime
+    details: TradeDetails
+    previous_id: str | None = None
+    qty: Decimal | None = None
+    price: Decimal | None = None
+
+
+class AlpacaPosition(FrozenStruct, frozen=True, kw_only=True):
+    symbol: str
+    qty: Decimal
+    side: str
+    avg_entry_price: Decimal
+    asset_class: str = ""
+
+
+class AlpacaAccount(FrozenStruct, frozen=True, kw_only=True):
+    id: str
+    status: str
+    account_number: str | None = None
+    account_blocked: bool = False
+    trading_blocked: bool = False
+    trade_suspended_by_user: bool = False
+    shorting_enabled: bool = True
+
+
+class Refusal(FrozenStruct, frozen=True, kw_only=True):
+    code: int = 0
+    message: str = ""
+
+
+def order_body(ticket: OrderTicket) -> dict[str, object]:
+    body: dict[str, object] = {
+        "symbol": ticket.symbol,
+        "qty": text(ticket.quantity),
+        "side": "buy" if ticket.side is OrderSide.BUY else "sell",
+        "type": _KINDS[ticket.kind],
+        "time_in_force": _TIMES[ticket.time_in_force],
+        "client_order_id": ticket.client_order_id,
+        **_prices(ticket),
+    }
+    if ticket.extended_hours:
+        body["extended_hours"] = True
+    # A plain sell of what is not held would open a short. Crypto has no shorts, and no intent.
+    if ticket.side is not OrderSide.BUY and "/" not in ticket.symbol:
+        body["position_intent"] = "sell_to_close" if ticket.side is OrderSide.SELL else "sell_to_open"
+    return body
+
+
+def replace_body(ticket: OrderTicket, order: AlpacaOrder, left: Decimal) -> dict[str, object]:
+    """`left` of the new total is not filled yet. It is named only if it differs: Alpaca changes whole shares only."""
+    body: dict[str, object] = {"client_order_id": ticket.client_order_id, **_prices(ticket)}
+    if left != order.qty:
+        body["qty"] = text(left)
+    if _TIMES[ticket.time_in_force] != order.time_in_force:
+        body["time_in_force"] = _TIMES[ticket.time_in_force]
+    return body
+
+
+def _prices(ticket: OrderTicket) -> dict[str, str]:
+    prices = {"limit_price": ticket.limit_price, "stop_price": ticket.stop_price}
+    return {name: text(price) for name, price in prices.items() if price is not None}
+
+
+def order_events(order: AlpacaOrder) -> Iterator[BrokerEvent]:
+    """What an order's state says, under the keys that every source gives."""
+    if order.status == "rejected":
+        yield _event(order, _E.REPLACE_REJECTED if order.replaces else _E.REJECTED, "rejected")
+        return
+    if not order.replaces:
+        yield replace(_event(order, _E.ACCEPTED, "accepted"), cum_quantity=None, average_price=None)
+    elif order.status not in WAITING:
+        yield _event(order, _E.REPLACED, "replaced")
+    if order.filled_qty and not order.replaces:
+        yield _event(order, _E.STATUS, f"filled:{text(order.filled_qty)}")  # stands in for executions not yet told
+    if kind := _PENDING.get(order.status):
+        yield _event(order, kind, order.status)
+    is_done = order.status == "done_for_day" and order.time_in_force == "day"
+    if kind := _E.EXPIRED if is_done else _ENDS.get(order.status):
+        yield _event(order, kind, kind.lower())
+
+
+def refusal_event(update: TradeUpdate, client_order_id: str) -> BrokerEvent:
+    """Of a command that Alpaca had taken."""
+    kind = COMMAND_REFUSALS[update.event]
+    return replace(_event(update.order, kind, f"{kind.lower()}:{client_order_id}"), client_order_id=client_order_id)
+
+
+def _event(order: AlpacaOrder, kind: EventKind, name: str) -> BrokerEvent:
+    """A version counts its own fills alone: only the first one's count is the whole order's."""
+    return BrokerEvent(
+        kind=kind,
+        dedupe_key=f"alpaca:{order.id}:{name}",
+        client_order_id=order.client_order_id,
+        broker_order_id=order.id,
+        symbol=Symbol(order.symbol),
+        side=order.order_side,
+        cum_quantity=None if order.replaces else order.filled_qty,
+        average_price=None if order.replaces else order.filled_avg_price,
+        broker_status=order.status,
+        venue_time=order.updated_at,
+        reason=name if kind in (_E.REJECTED, _E.REPLACE_REJECTED, _E.CANCEL_REJECTED) else None,
+    )
+
+
+def update_events(update: TradeUpdate) -> tuple[BrokerEvent, ...]:
+    """ValueError: the update lacks what makes it one execution and no other."""
+    kind, order = _EXECUTIONS.get(update.event), update.order
+    if kind is None:
+        return tuple(order_events(order))
+    event = _execution(kind, update.execution_id, update.previous_execution_id, update.qty, update.price)
+    told = {"client_order_id": order.client_order_id, "broker_order_id": order.id, "symbol": Symbol(order.symbol)}
+    counted = order.filled_qty if kind is _E.FILL and not order.replaces else None
+    return (replace(event, **told, side=order.order_side, cum_quantity=counted, venue_time=update.timestamp),)
+
+
+def activity_events(body: bytes) -> list[BrokerEvent]:
+    """The trades of a stream of server-sent events. ValueError: it is incomplete."""
+    events = []
+    for line in body.splitlines():
+        if line.startswith(b":") and (b"error" in line or b"dropped" in line):
+            raise ValueError("Alpaca left some out")
+        if line.startswith(b"data:"):
+            activity = msgspec.json.decode(line[5:], type=Activity)
+            details = activity.details
+            if kind := _EXECUTIONS.get(details.execution_type):
+                event = _execution(kind, activity.ref_id, activity.previous_id, activity.qty, activity.price)
+                told = {"client_order_id": details.client_order_id, "broker_order_id": details.order_id}
+                symbol, fee = Symbol(details.symbol), details.commission
+                events.append(replace(event, **told, symbol=symbol, fee=fee, venue_time=activity.executed_at))
+    return events
+
+
+def _execution(
+    kind: EventKind, exec_id: str | None, previous_id: str | None, quantity: Decimal | None, price: Decimal | None
+) -> BrokerEvent:
+    is_fill, is_bust = kind is _E.FILL, kind is _E.FILL_BUST
+    if not exec_id or not (is_fill or previous_id) or not (is_bust or (quantity and price is not None)):
+        raise ValueError(f"an execution without its id or its numbers: {kind}")
+    return BrokerEvent(
+        kind=kind,
+        dedupe_key=f"alpaca:{exec_id}",
+        exec_id=exec_id,
+        replaces=None if is_fill else previous_id,
+        quantity=None if is_bust or quantity is None else abs(quantity),
+        price=None if is_bust else price,
+    )
+
+
+def chain_snapshot(chain: Sequence[AlpacaOrder], fills: Sequence[BrokerEvent]) -> OrderSnapshot:
+    """The last version, with the events of all. Its quantity is what those before it filled, and what it asks for."""
+    last, before = chain[-1], sum((order.filled_qty for order in chain[:-1]), Decimal(0))
+    return OrderSnapshot(
+        client_order_id=last.client_order_id,
+        broker_order_id=last.id,
+        symbol=Symbol(last.symbol),
+        side=last.order_side,
+        quantity=before + (last.qty or last.filled_qty),
+        events=(*(event for order in chain for event in order_events(order)), *fills),
+    )
+
+
+def position_event(position: AlpacaPosition, taken_at: datetime) -> BrokerEvent:
+    symbol = position.symbol
+    quote = next((each for each in _CRYPTO_QUOTES if symbol.endswith(each)), "")
+    if position.asset_class == "crypto" and quote and "/" not in symbol:
+        symbol = f"{symbol.removesuffix(quote)}/{quote}"
+    return BrokerEvent(
+        kind=_E.POSITION,
+        dedupe_key=f"alpaca:position:{symbol}:{taken_at.isoformat()}",
+        symbol=Symbol(symbol),
+        quantity=-abs(position.qty) if position.side == "short" else abs(position.qty),
+        average_price=position.avg_entry_price,
+        venue_time=taken_at,
+    )

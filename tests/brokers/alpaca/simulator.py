@@ -1,0 +1,352 @@
+"""Alpaca's REST, activity and update streams over a test's books, on loopback and on a socket for the fault proxy."""
+
+import asyncio
+import contextlib
+import json
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlsplit
+
+import websockets
+from websockets.frames import Frame, Opcode
+from websockets.server import ServerProtocol
+
+from tests.brokers.alpaca.book import Account, Refused, plain, stamp
+
+T = TypeVar("T")
+PAGE, MAX_PAGE = 50, 500
+LIMIT_PER_MINUTE = 200
+UNAUTHORIZED = 401, {"message": "unauthorized."}
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One request with its answer, as the OpenAPI document is asked about it."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    body: Any
+    status: int
+    answer: Any
+
+
+@dataclass
+class Fault:
+    """Happens to the next request of one of these methods. `takes`: the request is carried out all the same."""
+
+    kind: str  # close, half, refuse, status, too_many, break
+    takes: bool
+    methods: tuple[str, ...] = ("POST", "PATCH", "DELETE")
+    status: int = 500
+    reset_seconds: float | None = None
+
+
+@dataclass
+class Simulator:
+    accounts: dict[str, Account] = field(default_factory=dict)
+    faults: deque[Fault] = field(default_factory=deque)
+    exchanges: list[Exchange] = field(default_factory=list)
+    is_mute: bool = False  # streams stay alive and tell nothing
+    has_activities: bool = True
+    limit_per_minute: int = LIMIT_PER_MINUTE
+    refused_streams: int = 0
+    clock_skew_seconds: float = 0.0
+    port: int = 0
+    _used: dict[str, list[float]] = field(default_factory=dict)
+    _links: set[asyncio.StreamWriter] = field(default_factory=set)
+    _servers: list[asyncio.Server] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def add(self, key: str = "KEY", secret: str = "SECRET") -> Account:
+        self.accounts[key] = Account(key, secret)
+        return self.accounts[key]
+
+    async def start(self, socket: Path | None = None) -> None:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = server.sockets[0].getsockname()[1]
+        self._servers = [server]
+        if socket:
+            self._servers.append(await asyncio.start_unix_server(self._serve, socket))
+
+    async def stop(self) -> None:
+        """Whoever is connected is cut off. The books stay."""
+        for server in self._servers:
+            server.close()
+        self.break_links()
+        await asyncio.sleep(0)
+
+    def break_links(self) -> None:
+        for link in list(self._links):
+            link.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._links.add(writer)
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                method, target, headers = _parse_head(head)
+                body = await reader.readexactly(int(headers.get("content-length", "0")))
+                if headers.get("upgrade", "").lower() == "websocket":
+                    return await self._stream(reader, writer, head, headers)
+                if not await self._answer(writer, method, target, headers, body):
+                    return None
+        except (asyncio.IncompleteReadError, OSError):
+            pass
+        finally:
+            self._links.discard(writer)
+            writer.close()
+
+    async def _answer(
+        self, writer: asyncio.StreamWriter, method: str, target: str, headers: dict[str, str], body: bytes
+    ) -> bool:
+        """Whether the connection goes on."""
+        place = next((n for n, fault in enumerate(self.faults) if method in fault.methods), None)
+        fault = self.faults[place] if place is not None else None
+        if place is not None:
+            del self.faults[place]
+        status, answer, extra = 500, None, dict[str, str]()
+        if fault is None or fault.takes:
+            status, answer, extra = self._carry_out(method, target, headers, body)
+        match fault and fault.kind:
+            case "close":
+                return False
+            case "break":
+                self.break_links()
+                return False
+            case "refuse":
+                status, answer = 403, {"code": 40310000, "message": "insufficient buying power"}
+            case "status":
+                assert fault
+                status, answer = fault.status, {"message": "internal server error occurred"}
+            case "too_many":
+                assert fault
+                status, answer = 429, {"message": "too many requests."}
+                reset = fault.reset_seconds
+                extra = {} if reset is None else {"X-RateLimit-Reset": str(math.ceil(time.time() + reset))}
+        content = answer if isinstance(answer, bytes) else b"" if answer is None else json.dumps(answer).encode()
+        kind = "text/event-stream" if isinstance(answer, bytes) else "application/json"
+        date = formatdate(time.time() + self.clock_skew_seconds, usegmt=True)
+        extra = {"Date": date, "Content-Type": kind, "Content-Length": str(len(content))} | extra
+        lines = [f"HTTP/1.1 {status} x", *(f"{name}: {value}" for name, value in extra.items()), "", ""]
+        whole = "\r\n".join(lines).encode() + content
+        writer.write(whole[: len(whole) - len(content) // 2] if fault and fault.kind == "half" else whole)
+        await writer.drain()
+        return not (fault and fault.kind == "half")
+
+    def _carry_out(
+        self, method: str, target: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, Any, dict[str, str]]:
+        account = self.accounts.get(headers.get("apca-api-key-id", ""))
+        if account is None or headers.get("apca-api-secret-key") != account.secret:
+            return *UNAUTHORIZED, {}
+        window = self._used.setdefault(account.key, [])
+        window[:] = [at for at in window if at > time.time() - 60]
+        left, reset = self.limit_per_minute - len(window), math.ceil((window or [time.time()])[0] + 60)
+        limits = {"X-RateLimit-Limit": str(self.limit_per_minute), "X-RateLimit-Reset": str(reset)}
+        if left <= 0:
+            return 429, {"message": "too many requests."}, limits
+        window.append(time.time())
+        parts, asked = urlsplit(target), json.loads(body) if body else None
+        query = dict(parse_qsl(parts.query))
+        try:
+            status, answer = self._route(account, method, parts.path, query, asked)
+        except Refused as refused:
+            status, answer = refused.status, refused.body
+        self.exchanges.append(Exchange(method, parts.path, query, asked, status, answer))
+        return status, answer, limits | {"X-RateLimit-Remaining": str(left - 1)}
+
+    def _route(self, account: Account, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
+        match method, path.strip("/").split("/"):
+            case "GET", ["v2", "account"]:
+                return 200, _account_json(account)
+            case "GET", ["v2", "clock"]:
+                now = stamp()
+                return 200, {"timestamp": now, "is_open": True, "next_open": now, "next_close": now}
+            case "GET", ["v2", "positions"]:
+                return 200, [_position_json(account, symbol) for symbol, held in account.positions.items() if held[0]]
+            case "POST", ["v2", "orders"]:
+                return 200, {**account.submit(body).json, "status": "pending_new"}
+            case "GET", ["v2", "orders"]:
+                return 200, _list_orders(account, query)
+            case "GET", ["v2", "orders:by_client_order_id"]:
+                return 200, {**account.find_by_client_id(query["client_order_id"]).json}
+            case "GET", ["v2", "orders", order_id]:
+                return 200, {**account.find(order_id).json}
+            case "PATCH", ["v2", "orders", order_id]:
+                return 200, {**account.replace(order_id, body).json}
+            case "DELETE", ["v2", "orders", order_id]:
+                account.cancel(order_id)
+                return 204, None
+            case "GET", ["v2beta1", "events", "activities"] if self.has_activities:
+                found = [a for a in account.activities if query["since"] <= a["executed_at"] < query["until"]]
+                return 200, b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in found)
+        return 404, {"message": "endpoint not found."}
+
+    async def _stream(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes, headers: dict[str, str]
+    ) -> None:
+        protocol = ServerProtocol()
+        protocol.receive_data(head)
+        (request,) = protocol.events_received()
+        named = self.accounts.get(headers.get("apca-api-key-id", ""))
+        is_second = named is not None and bool(named.streams)
+        assert isinstance(request, websockets.Request)
+        response = protocol.reject(429, "too many connections") if is_second else protocol.accept(request)
+        self.refused_streams += is_second
+        protocol.send_response(response)
+        account: Account | None = None
+
+        def send(message: dict[str, Any]) -> None:
+            if not self.is_mute or message["stream"] != "trade_updates":
+                protocol.send_binary(json.dumps(message).encode())
+                writer.write(b"".join(protocol.data_to_send()))
+
+        try:
+            while not is_second:
+                writer.write(b"".join(protocol.data_to_send()))
+                data = await reader.read(65536)
+                protocol.receive_data(data) if data else protocol.receive_eof()
+                for frame in protocol.events_received():
+                    assert isinstance(frame, Frame)
+                    if frame.opcode in (Opcode.TEXT, Opcode.BINARY):
+                        account = self._hear(json.loads(bytes(frame.data)), account, send)
+                if not data or protocol.close_expected():
+                    break
+        finally:
+            if account and send in account.streams:
+                account.streams.remove(send)
+            with contextlib.suppress(OSError):
+                writer.write(b"".join(protocol.data_to_send()))
+                await writer.drain()
+
+    def _hear(
+        self, message: dict[str, Any], account: Account | None, send: Callable[[dict[str, Any]], None]
+    ) -> Account | None:
+        match message:
+            case {"action": "auth", "key": key, "secret": secret}:
+                return self._authorize(key, secret, "auth", send)
+            case {"action": "authenticate", "data": {"key_id": key, "secret_key": secret}}:
+                return self._authorize(key, secret, "authenticate", send)
+            case {"action": "listen", "data": {"streams": streams}} if account:
+                if "trade_updates" in streams and send not in account.streams:
+                    account.streams.append(send)
+                known = [each for each in streams if each == "trade_updates"]
+                send({"stream": "listening", "data": {"streams": known}})
+        return account
+
+    def _authorize(self, key: str, secret: str, action: str, send: Callable[[dict[str, Any]], None]) -> Account | None:
+        account = self.accounts.get(key)
+        is_known = account is not None and account.secret == secret
+        status = "authorized" if is_known else "unauthorized"
+        send({"stream": "authorization", "data": {"action": action, "status": status}})
+        return account if is_known else None
+
+
+def _parse_head(head: bytes) -> tuple[str, str, dict[str, str]]:
+    first, *lines = head.decode("latin-1").strip().split("\r\n")
+    method, target, _ = first.split(" ")
+    pairs = (line.split(":", 1) for line in lines)
+    return method, target, {name.strip().lower(): value.strip() for name, value in pairs}
+
+
+def _list_orders(account: Account, query: dict[str, str]) -> list[dict[str, Any]]:
+    found = list(account.orders.values())
+    if query.get("status", "open") != "all":
+        found = [order for order in found if order.is_open == (query.get("status", "open") == "open")]
+    if "after" in query:
+        found = [order for order in found if order.json["submitted_at"] > query["after"]]
+    if "after_order_id" in query:
+        ids = list(account.orders)
+        found = [order for order in found if ids.index(order.json["id"]) > ids.index(query["after_order_id"])]
+    if query.get("direction", "desc") == "desc":
+        found.reverse()
+    return [{**order.json} for order in found[: min(MAX_PAGE, int(query.get("limit", PAGE)))]]
+
+
+def _account_json(account: Account) -> dict[str, Any]:
+    money = dict.fromkeys(("cash", "buying_power", "equity", "portfolio_value", "last_equity"), plain(account.cash))
+    blocks = dict.fromkeys(
+        ("account_blocked", "trading_blocked", "transfers_blocked", "trade_suspended_by_user"), False
+    )
+    return {
+        "id": account.id,
+        "account_number": account.number,
+        "status": "ACTIVE",
+        "currency": "USD",
+        "created_at": stamp(),
+        "multiplier": "1",
+        "shorting_enabled": True,
+        **money,
+        **blocks,
+        **account.blocks,
+    }
+
+
+def _position_json(account: Account, symbol: str) -> dict[str, Any]:
+    quantity, average = account.positions[symbol]
+    zeros = ("unrealized_pl", "unrealized_plpc", "unrealized_intraday_pl", "unrealized_intraday_plpc", "change_today")
+    prices = dict.fromkeys(("avg_entry_price", "current_price", "lastday_price"), plain(average))
+    values = dict.fromkeys(("market_value", "cost_basis"), plain(quantity * average))
+    return {
+        "asset_id": account.id,
+        "symbol": symbol.replace("/", ""),
+        "exchange": "CRYPTO" if "/" in symbol else "NASDAQ",
+        "asset_class": "crypto" if "/" in symbol else "us_equity",
+        "asset_marginable": True,
+        "qty": plain(quantity),
+        "qty_available": plain(quantity),
+        "side": "long" if quantity > 0 else "short",
+        **prices,
+        **values,
+        **dict.fromkeys(zeros, "0"),
+    }
+
+
+@contextlib.asynccontextmanager
+async def simulating(socket: Path | None = None) -> AsyncIterator[Simulator]:
+    """In this event loop."""
+    simulator = Simulator()
+    await simulator.start(socket)
+    try:
+        yield simulator
+    finally:
+        await simulator.stop()
+
+
+class ThreadedSimulator:
+    """For tests without an event loop: the simulator runs in a thread, and `do` runs there what touches it."""
+
+    def __init__(self, simulator: Simulator, loop: asyncio.AbstractEventLoop) -> None:
+        self.simulator, self._loop = simulator, loop
+
+    def do(self, step: Callable[[], T]) -> T:
+        async def run() -> T:
+            return step()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(5)
+
+
+@contextlib.contextmanager
+def simulating_in_thread(socket: Path | None = None) -> Iterator[ThreadedSimulator]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    simulator = Simulator()
+    asyncio.run_coroutine_threadsafe(simulator.start(socket), loop).result(5)
+    try:
+        yield ThreadedSimulator(simulator, loop)
+    finally:
+        asyncio.run_coroutine_threadsafe(simulator.stop(), loop).result(5)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(5)
+        loop.close()

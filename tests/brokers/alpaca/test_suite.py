@@ -1,0 +1,26 @@
+"""Alpaca's integration plays every card that is meant for it, against the simulator."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.brokers.alpaca.simulator import Simulator, simulating
+from tests.brokers.alpaca.stage import AlpacaStage
+from trading_intents.brokers.alpaca.wire import CAPABILITIES
+from trading_intents.testing.broker_cards import CARDS
+from trading_intents.testing.broker_suite import Card, is_meant_for, play
+
+
+@pytest.fixture
+async def simulator() -> AsyncIterator[Simulator]:
+    async with simulating() as running:
+        yield running
+
+
+def test_every_card_is_meant_for_alpaca() -> None:
+    assert [card.name for card in CARDS if not is_meant_for(card, CAPABILITIES)] == []
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
+async def test_alpaca_plays_the_card(simulator: Simulator, card: Card) -> None:
+    await play(card, AlpacaStage(simulator, simulator.add()))

@@ -1,0 +1,84 @@
+"""Trades by alpaca-py at the address given, and prints what it understood as JSON. Runs in its own environment."""
+
+import json
+import queue
+import sys
+import threading
+from typing import Any
+
+from alpaca.common.exceptions import APIError
+from alpaca.trading.client import TradingClient
+from alpaca.trading.enums import OrderSide, QueryOrderStatus, TimeInForce
+from alpaca.trading.requests import GetOrdersRequest, LimitOrderRequest, MarketOrderRequest, ReplaceOrderRequest
+from alpaca.trading.stream import TradingStream
+
+WAIT_SECONDS = 10
+
+
+def main(url: str, key: str, secret: str) -> None:
+    client = TradingClient(key, secret, paper=True, url_override=url)
+    stream = TradingStream(key, secret, paper=True, url_override=url.replace("http", "ws") + "/stream")
+    updates: queue.Queue[Any] = queue.Queue()
+
+    async def take(update: Any) -> None:
+        updates.put(update)
+
+    stream.subscribe_trade_updates(take)
+    threading.Thread(target=stream.run, daemon=True).start()
+    print("listening", flush=True)
+    sys.stdin.readline()  # the test has seen the stream
+
+    def heard(last: str) -> list[Any]:
+        found: list[Any] = []
+        while not found or found[-1].event != last:
+            found.append(updates.get(timeout=WAIT_SECONDS))
+        return found
+
+    bought = client.submit_order(
+        MarketOrderRequest(
+            symbol="ACME", qty=10, side=OrderSide.BUY, time_in_force=TimeInForce.DAY, client_order_id="w1"
+        )
+    )
+    filled = heard("fill")
+    resting = client.submit_order(
+        LimitOrderRequest(
+            symbol="ACME",
+            qty=5,
+            limit_price=50,
+            side=OrderSide.BUY,
+            time_in_force=TimeInForce.GTC,
+            client_order_id="w2",
+        )
+    )
+    changed = client.replace_order_by_id(resting.id, ReplaceOrderRequest(qty=6, client_order_id="w3"))
+    heard("replaced")
+    client.cancel_order_by_id(changed.id)
+    ended = heard("canceled")
+    try:
+        client.submit_order(
+            MarketOrderRequest(
+                symbol="ACME", qty=1, side=OrderSide.BUY, time_in_force=TimeInForce.DAY, client_order_id="w1"
+            )
+        )
+        refused = None
+    except APIError as error:
+        refused = [error.status_code, error.code, error.message]
+    (position,) = client.get_all_positions()
+    account = client.get_account()
+    told = {
+        "bought": [bought.status, bought.client_order_id, str(bought.qty)],
+        "filled": [[each.event, str(each.qty), str(each.price), str(each.position_qty)] for each in filled[-1:]],
+        "events": [each.event for each in filled],
+        "found": [client.get_order_by_client_id("w1").status, client.get_order_by_id(bought.id).filled_avg_price],
+        "changed": [str(changed.replaces) == str(resting.id), changed.client_order_id, changed.qty],
+        "ended": [ended[-1].order.client_order_id, ended[-1].order.status],
+        "closed": len(client.get_orders(GetOrdersRequest(status=QueryOrderStatus.CLOSED))),
+        "refused": refused,
+        "position": [position.symbol, position.qty, position.side],
+        "account": [account.status, account.trading_blocked],
+        "clock": client.get_clock().is_open,
+    }
+    print(json.dumps(told, default=str), flush=True)
+
+
+main(*sys.argv[1:])
