@@ -125,15 +125,18 @@ class CardRun:
         await self.open()
 
     async def _follow(self) -> None:
-        async for event in self.broker.events():
-            if isinstance(event, StreamGap):
-                self.gaps.append(event)
-            elif isinstance(event, BrokerBalance):
-                self.balances.append(event)
-            else:
-                self.received.append(event)
-            self._news.set()
-        self._news.set()
+        try:
+            async for event in self.broker.events():
+                if isinstance(event, StreamGap):
+                    self.gaps.append(event)
+                elif isinstance(event, BrokerBalance):
+                    self.balances.append(event)
+                else:
+                    self.received.append(event)
+                self._news.set()
+        finally:
+            # Waited for by `expect_end`: the task is done one turn after this.
+            asyncio.get_running_loop().call_soon(self._news.set)
 
     async def quote(self, bid: str, ask: str, size: str = "1000") -> None:
         await self.stage.quote(Decimal(bid), Decimal(ask), Decimal(size))

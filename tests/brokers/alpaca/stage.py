@@ -9,13 +9,14 @@ from uuid import uuid4
 
 from tests.brokers.alpaca.book import Account
 from tests.brokers.alpaca.simulator import Fault, Simulator
-from trading_intents.brokers.alpaca.broker import INTEGRATION
+from tests.proxy import Verdict
+from trading_intents.brokers.alpaca.broker import INTEGRATION, AlpacaBroker
 from trading_intents.brokers.alpaca.wire import CAPABILITIES
 from trading_intents.brokers.port import BrokerAccount, BrokerAdapter, Capabilities, IntegrationContext
 from trading_intents.clock import SystemClock
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
-from trading_intents.testing.broker_suite import StageFault
+from trading_intents.testing.broker_suite import CardRun, StageFault
 from trading_intents.trading import Environment, Symbol
 
 FAULTS = {
@@ -32,13 +33,23 @@ class AlpacaStage:
     symbol: Symbol = Symbol("ACME")
     capabilities: Capabilities = CAPABILITIES
     faults: frozenset[StageFault] = frozenset(FAULTS)
+    url: str | None = None  # the fault proxy's, where there is one
+    shared: dict[str, object] = field(default_factory=dict)
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def client_order_id(self) -> str:
         return f"c{next(self._numbers)}"
 
     async def connect(self) -> BrokerAdapter:
-        return INTEGRATION.connect(context(self.simulator, self.account))
+        return INTEGRATION.connect(self.context())
+
+    def context(self, external_account_id: str | None = None) -> IntegrationContext:
+        url = self.url or self.simulator.url
+        settings = {"ALPACA_PAPER_URL": url, "ALPACA_LIVE_URL": url}
+        secrets = {"api_key_id": Secret(self.account.key), "api_secret": Secret(self.account.secret)}
+        owner = BrokerAccount(uuid4(), OrganizationId(uuid4()), Environment.PAPER, external_account_id)
+        nothing: Any = None
+        return IntegrationContext(owner, secrets, SystemClock(), settings, nothing, nothing, nothing, self.shared)
 
     async def now(self) -> datetime:
         return datetime.now(UTC)
@@ -49,11 +60,26 @@ class AlpacaStage:
     async def fault(self, fault: StageFault) -> None:
         self.simulator.faults.append(FAULTS[fault])
 
+    async def link(self, **options: float) -> CardRun:
+        """An open link of its own, and all that its stream tells. `options` are the watchdog's times."""
+        run = CardRun(self, AlpacaBroker(self.context(), **options))
+        try:
+            await run.open()
+        except BaseException:
+            await run.broker.close()
+            raise
+        return run
 
-def context(simulator: Simulator, account: Account, **more: Any) -> IntegrationContext:
-    settings = {"ALPACA_PAPER_URL": simulator.url, "ALPACA_LIVE_URL": simulator.url}
-    secrets = {"api_key_id": Secret(account.key), "api_secret": Secret(account.secret)}
-    owner = BrokerAccount(uuid4(), OrganizationId(uuid4()), Environment.PAPER, more.pop("external_account_id", None))
-    nothing: Any = None
-    shared: dict[str, object] = more.pop("shared", {})
-    return IntegrationContext(owner, secrets, SystemClock(), settings, nothing, nothing, nothing, shared)
+
+@dataclass
+class CutRequests:
+    """What the fault proxy does to the next request that holds a text, such as b"POST /v2/orders"."""
+
+    text: bytes = b""
+    verdict: Verdict = Verdict.PASS
+
+    def __call__(self, data: bytes) -> Verdict:
+        if not self.text or self.text not in data:
+            return Verdict.PASS
+        self.text = b""
+        return self.verdict

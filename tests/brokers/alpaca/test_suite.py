@@ -1,20 +1,12 @@
 """Alpaca's integration plays every card that is meant for it, against the simulator."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 
-from tests.brokers.alpaca.simulator import Simulator, simulating
+from tests.brokers.alpaca.simulator import Simulator
 from tests.brokers.alpaca.stage import AlpacaStage
 from trading_intents.brokers.alpaca.wire import CAPABILITIES
 from trading_intents.testing.broker_cards import CARDS
 from trading_intents.testing.broker_suite import Card, is_meant_for, play
-
-
-@pytest.fixture
-async def simulator() -> AsyncIterator[Simulator]:
-    async with simulating() as running:
-        yield running
 
 
 def test_every_card_is_meant_for_alpaca() -> None:
