@@ -173,12 +173,19 @@ def migrate() -> None:
 
 
 @cli.command(name="doctor")
-def examine() -> None:
-    """Check the installation and say what to do."""
+def examine(
+    account: Annotated[
+        UUID | None, typer.Option(help="Look at this account, and ask its broker; sends no order.")
+    ] = None,
+) -> None:
+    """Check the installation, or one account, and say what to do."""
 
     async def work(settings: Settings, log: Log) -> int:
         out = Console(highlight=False)
-        findings = await doctor.examine(settings, config.unknown(os.environ), log)
+        if account:
+            findings = await doctor.examine_account(settings, account, log)
+        else:
+            findings = await doctor.examine(settings, config.unknown(os.environ), log)
         for finding in findings:
             colour = {"ok": "green", "warning": "yellow", "wrong": "red"}[finding.state]
             out.print(

@@ -1,5 +1,6 @@
 """Checks a machine and its settings, and says what is wrong and what to do. Changes nothing."""
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -7,27 +8,43 @@ import stat
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
+from uuid import UUID
 
 import asyncpg
 
-from trading_intents.accounts.store import newest_sealed
-from trading_intents.accounts.vault import EmbeddedVault, SecretRef, embedded_vault
+from trading_intents.accounts.store import inspect_account, newest_sealed
+from trading_intents.accounts.vault import EmbeddedVault, SecretRef, embedded_vault, open_vault
 from trading_intents.app import database_urls
+from trading_intents.brokers.port import (
+    AuthFailed,
+    BrokerAccount,
+    BrokerUnavailable,
+    Integration,
+    IntegrationContext,
+)
+from trading_intents.brokers.registry import installed_brokers
 from trading_intents.clock import SystemClock
-from trading_intents.config import Settings
+from trading_intents.config import Settings, broker_settings
 from trading_intents.errors import PlatformError, SecretUnreadable, StartupRefused
+from trading_intents.identity.model import Entitlement
 from trading_intents.secret import Secret
 from trading_intents.storage import administration
 from trading_intents.storage.database import WORKER_ROLE, Row, open_pool, read_login
 from trading_intents.storage.embedded.cluster import has_cluster
+from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.migrate import pending
+from trading_intents.storage.pipeline import Pipeline
+from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import Log, Metrics
+from trading_intents.trading import Environment
 from trading_intents.web.server.listener import bind
 
 CONNECT_LIMIT_SECONDS = 5
 CLOCK_LIMIT_SECONDS = 2.0
+BROKER_LIMIT_SECONDS = 10
 FREE_DISK_BYTES = 1 << 30
 MAX_OPENED_SECRETS = 100
 
@@ -48,6 +65,91 @@ async def examine(settings: Settings, strangers: Mapping[str, str], log: Log) ->
         *([_port(settings.grpc_host, settings.grpc_port, "GRPC")] if "stream" in settings.roles else ()),
         *await _database(settings, log),
     ]
+
+
+async def examine_account(settings: Settings, account_id: UUID, log: Log) -> list[CheckResult]:
+    """What keeps an account from trading. It asks the account's broker, and sends it no order."""
+    try:
+        if not settings.database_url and not has_cluster(settings.data_dir):
+            return [CheckResult("wrong", "database", f"none in {settings.data_dir.absolute()}")]
+        async with contextlib.AsyncExitStack() as stack:
+            urls = await stack.enter_async_context(database_urls(settings, log, Metrics()))
+            if missing := await pending(urls.login):
+                return [_schema(missing)]
+            pool = await stack.enter_async_context(open_pool(urls.worker, WORKER_ROLE, 1, Metrics()))
+            async with pool.transaction(read_only=True) as tx:
+                row = await inspect_account(tx, account_id)
+            if row is None:
+                return [CheckResult("wrong", "account", f"there is no account {account_id}")]
+            signals = await stack.enter_async_context(open_signals(settings.database_listen_url or urls.login, log))
+
+            def transactions() -> GroupTransactions:
+                return stack.enter_context(contextlib.closing(GroupTransactions(Pipeline(urls.worker, WORKER_ROLE))))
+
+            checks = _account(row)
+            integration = installed_brokers(log).integration(row["broker"])
+            if integration is None:
+                return [*checks, CheckResult("wrong", "broker", f"{row['broker']} is not installed here")]
+            if not integration.capabilities.credential_fields:
+                return [*checks, CheckResult("ok", "credential", f"the broker {row['broker']} needs none")]
+            secrets = await _secrets(settings, row, log)
+            if isinstance(secrets, CheckResult):
+                return [*checks, secrets]
+            account = BrokerAccount(
+                row["id"], row["organization_id"], Environment(row["environment"]), row["external_account_id"]
+            )
+            own = broker_settings(settings, row["broker"])
+            context = IntegrationContext(account, secrets, SystemClock(), own, pool, signals, transactions, {})
+            return [*checks, *await _broker(integration, context)]
+    except PlatformError as error:
+        return [CheckResult("wrong", "database", error.detail)]
+
+
+def _account(row: Row) -> list[CheckResult]:
+    text = f"{row['name']}, {row['environment']} at {row['broker']}; its connection is {row['connection']}"
+    checks = [CheckResult("ok", "account", text)]
+    if row["closed_at"]:
+        checks.append(CheckResult("wrong", "account", "it is closed for good"))
+    if row["organization_disabled"]:
+        checks.append(CheckResult("wrong", "account", "its organization is disabled: `admin apply` enables it"))
+    if row["disabled"]:
+        checks.append(CheckResult("warning", "account", "it is disabled: only CANCELs are taken"))
+    if row["environment"] == Environment.LIVE and Entitlement.TRADING_LIVE not in row["entitlements"]:
+        text = f"the organization lacks {Entitlement.TRADING_LIVE}: CREATE and REPLACE are refused"
+        checks.append(CheckResult("wrong", "permission", f"{text}; `admin apply` with its entitlements adds it"))
+    return checks
+
+
+async def _secrets(settings: Settings, row: Row, log: Log) -> Mapping[str, Secret] | CheckResult:
+    if row["sealed"] is None:
+        url = f"POST /v1/accounts/{row['id']}/credentials"
+        return CheckResult("wrong", "credential", f"none is stored: {url} with the broker's secrets")
+    try:
+        async with open_vault(settings, SystemClock(), log) as vault:
+            return await vault.open(SecretRef(row["organization_id"], row["id"], row["credential_id"]), row["sealed"])
+    except PlatformError as error:
+        return CheckResult("wrong", "credential", f"it cannot be opened: {error.detail}")
+
+
+async def _broker(integration: Integration, context: IntegrationContext) -> list[CheckResult]:
+    broker = integration.connect(context)
+    try:
+        async with asyncio.timeout(BROKER_LIMIT_SECONDS):
+            snapshot = await broker.snapshot(context.clock.now() - timedelta(minutes=1))
+    except AuthFailed as error:
+        return [CheckResult("wrong", "credential", f"{error}: store the secrets of this account and environment")]
+    except TimeoutError:
+        return [CheckResult("wrong", "broker", f"no answer within {BROKER_LIMIT_SECONDS} s")]
+    except BrokerUnavailable as error:
+        return [CheckResult("wrong", "broker", str(error))]
+    finally:
+        await broker.close()
+    held = "" if snapshot.positions is None else f" and {len(snapshot.positions)} positions"
+    checks = [CheckResult("ok", "credential", "the broker takes it")]
+    checks += [CheckResult("wrong", "trading", notice) for notice in snapshot.notices]
+    if not snapshot.notices:
+        checks.append(CheckResult("ok", "trading", f"the broker has {len(snapshot.open_orders)} open orders{held}"))
+    return checks
 
 
 def _settings(strangers: Mapping[str, str]) -> list[CheckResult]:

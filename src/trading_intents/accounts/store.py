@@ -260,6 +260,21 @@ async def newest_sealed(tx: Tx, limit: int) -> list[Row]:
     return await tx.fetch("SELECT * FROM sealed_secrets WHERE NOT discarded ORDER BY id DESC LIMIT $1", limit)
 
 
+async def inspect_account(tx: Tx, account_id: UUID) -> Row | None:
+    """An account of whatever organization, with what the organization has bought and the secret in use, if any."""
+    return await tx.fetchrow(
+        """
+        SELECT a.*, o.entitlements, o.disabled AS organization_disabled, s.credential_id, s.sealed
+        FROM accounts a
+        JOIN organizations o ON o.id = a.organization_id
+        LEFT JOIN credentials c ON c.account_id = a.id
+        LEFT JOIN sealed_secrets s ON s.credential_id = c.id AND NOT s.discarded
+        WHERE a.id = $1
+        """,
+        account_id,
+    )
+
+
 async def rewrap_sealed(tx: Tx, sealed_id: UUID, sealed: bytes) -> None:
     await tx.execute("UPDATE sealed_secrets SET sealed = $2 WHERE id = $1", sealed_id, sealed)
 

@@ -184,6 +184,7 @@ class AccountSnapshot:
     # none.
     positions: tuple[BrokerEvent, ...] | None
     balance: BrokerBalance | None = None  # None: the broker tells none
+    notices: tuple[str, ...] = ()  # what the broker says that keeps the account from trading, such as a block
 
 
 class LookupKind(StrEnum):
@@ -259,7 +260,9 @@ class BrokerAdapter(Protocol):
         ...
 
     async def snapshot(self, since: datetime) -> AccountSnapshot:
-        """Gives every open order, and every execution from `since` on. BrokerUnavailable rather than a part of it."""
+        """Gives every open order, and every execution from `since` on. BrokerUnavailable rather than a part of it,
+        AuthFailed if the credential is refused. `doctor` asks for one without `open`: where that is not possible,
+        BrokerUnavailable."""
         ...
 
     async def close(self) -> None: ...

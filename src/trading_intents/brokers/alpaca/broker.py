@@ -56,7 +56,7 @@ class AlpacaBroker:
     def __init__(
         self, context: port.IntegrationContext, mute_seconds: float = MUTE_SECONDS, watch_seconds: float = WATCH_SECONDS
     ) -> None:
-        self._account, self._rest = context.account, AlpacaRest(context)
+        self._rest = AlpacaRest(context)
         self._mute_seconds, self._watch_seconds = mute_seconds, watch_seconds
         self._stream: ClientConnection | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -65,12 +65,7 @@ class AlpacaBroker:
         self._commands: dict[str, str] = {}  # client order ids of commands, by the order and the update that refuses it
 
     async def open(self) -> None:
-        reply = await self._rest.ask("GET", "/v2/account", self._rest.deadline())
-        if reply.status == 403:
-            raise AuthFailed("Alpaca forbids the credential: it may be of the other environment")
-        account, named = reply.read(wire.AlpacaAccount), self._account.external_account_id
-        if named and named not in (account.id, account.account_number):
-            raise AuthFailed("the credential is of another account than external_account_id")
+        await self._rest.read_account(self._rest.deadline())
         try:
             tls = self._rest.tls if self._rest.url.startswith("https:") else None
             url = f"ws{self._rest.url.removeprefix('http')}/stream"
@@ -233,6 +228,7 @@ class AlpacaBroker:
         """Beside the executions, what became of the orders that were sent since. Positions that change meanwhile are
         not told."""
         rest, deadline, taken_at = self._rest, self._rest.deadline(SNAPSHOT_SECONDS), self._rest.now()
+        account = await rest.read_account(deadline)
         closed = await rest.list_orders(deadline, status="closed", after=rfc3339(since))
         opened = await rest.list_orders(deadline, status="open")
         before = await rest.list_positions(taken_at, deadline)
@@ -243,6 +239,7 @@ class AlpacaBroker:
             tuple(wire.chain_snapshot([order], ()) for order in opened),
             (*executions, *(event for order in closed for event in wire.order_events(order))),
             positions if positions == before else None,
+            notices=account.notices() + rest.clock_notice(),
         )
 
     async def _watch(self) -> None:

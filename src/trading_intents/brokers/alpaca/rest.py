@@ -69,7 +69,7 @@ class AlpacaRest:
         self.skew = timedelta()  # how far Alpaca's clock is ahead of ours
         credential = blake2b(f"{self.url} {self.key}".encode(), digest_size=16).hexdigest()
         self._budget = _shared(context, credential, lambda: RequestBudget(wire.CAPABILITIES.requests_per_minute or 0))
-        self._clock = context.clock
+        self._clock, self._external_id = context.clock, context.account.external_account_id
         self._client = httpx.AsyncClient(headers=self.headers, timeout=TIMEOUT, verify=self.tls, trust_env=False)
 
     async def close(self) -> None:
@@ -115,6 +115,18 @@ class AlpacaRest:
         if status >= 500:
             raise AnswerUnclear(f"Alpaca answers {status}")
         return RestAnswer(status, body)
+
+    def clock_notice(self) -> tuple[str, ...]:
+        return (f"our clock and Alpaca's differ by {abs(self.skew).seconds} s: set up NTP",) if self.skew else ()
+
+    async def read_account(self, deadline: float) -> wire.AlpacaAccount:
+        reply = await self.ask("GET", "/v2/account", deadline)
+        if reply.status == 403:
+            raise AuthFailed("Alpaca forbids the credential: it may be of the other environment")
+        account = reply.read(wire.AlpacaAccount)
+        if self._external_id and self._external_id not in (account.id, account.account_number):
+            raise AuthFailed("the credential is of another account than external_account_id")
+        return account
 
     async def find(self, client_order_id: str, deadline: float) -> AlpacaOrder | None:
         query = {"client_order_id": client_order_id}

@@ -118,7 +118,16 @@ class AlpacaAccount(FrozenStruct, frozen=True, kw_only=True):
     account_blocked: bool = False
     trading_blocked: bool = False
     trade_suspended_by_user: bool = False
-    shorting_enabled: bool = True
+
+    def notices(self) -> tuple[str, ...]:
+        """What keeps it from trading."""
+        blocks = {
+            f"the account is {self.status}": self.status != "ACTIVE",
+            "the account is blocked": self.account_blocked,
+            "trading is blocked": self.trading_blocked,
+            "its user has suspended trading": self.trade_suspended_by_user,
+        }
+        return tuple(text for text, holds in blocks.items() if holds)
 
 
 class Refusal(FrozenStruct, frozen=True, kw_only=True):

@@ -1,0 +1,175 @@
+"""Real accounts from outside: the calls and events of the paper broker, and what `doctor` says of them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.accounts.test_operators import settings_of
+from tests.brokers.alpaca.simulator import ThreadedSimulator, simulating_in_thread
+from tests.conftest import Urls
+from tests.intents.http_client import cancel, create, limit, market
+from tests.platform import Platform, serving
+from tests.stream.test_sse import Reader
+from tests.test_cli import lines_of
+from tests.waiting import eventually
+
+LIMIT_SECONDS = 20.0
+PERMISSIONS = ["account:read", "account:edit", "credential:edit", "intent:edit", "intent:read", "stream:read"]
+PLACES = {"alpaca paper": ("alpaca", "paper"), "alpaca live": ("alpaca", "live"), "paper": ("paper", "paper")}
+
+
+def document(*entitlements: str) -> dict[str, Any]:
+    accounts = [{"name": name, "broker": broker, "environment": at} for name, (broker, at) in PLACES.items()]
+    keys = [{"name": at, "environment": at, "permissions": PERMISSIONS} for at in ("paper", "live")]
+    organization = {"external_id": "o", "entitlements": entitlements, "accounts": accounts, "api_keys": keys}
+    return {"organizations": [organization]}
+
+
+@dataclass
+class Trader:
+    platform: Platform
+    alpaca: ThreadedSimulator
+    accounts: dict[str, str]
+    keys: dict[str, str]
+
+    def headers(self, name: str) -> dict[str, str]:
+        return {"x-api-key": self.keys[PLACES[name][1]]}
+
+    def submit(self, name: str, body: dict[str, Any]) -> Any:
+        url = f"/v1/accounts/{self.accounts[name]}/intents"
+        return self.platform.client.post(url, json=body, headers=self.headers(name))
+
+    def get(self, name: str, path: str) -> Any:
+        answer = self.platform.client.get(f"/v1/accounts/{self.accounts[name]}{path}", headers=self.headers(name))
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def store(self, name: str, key: str, secret: str = "SECRET") -> None:
+        url = f"/v1/accounts/{self.accounts[name]}/credentials"
+        body = {"secrets": {"api_key_id": key, "api_secret": secret}}
+        answer = self.platform.client.post(url, json=body, headers=self.headers(name))
+        assert answer.status_code == 201, answer.text
+
+    def until_connection(self, name: str, wanted: str) -> None:
+        eventually(lambda: self.get(name, "")["connection"] == wanted, LIMIT_SECONDS)
+
+    def until_order(self, name: str, intent_id: str, status: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+
+        def reached() -> bool:
+            orders = self.get(name, "/orders")["data"]
+            found.update(next((each for each in orders if each["intent_id"] == intent_id), {}))
+            return bool(found.get("order_status") == status)
+
+        eventually(reached, LIMIT_SECONDS)
+        return found
+
+    def doctor(self, name: str) -> tuple[int, dict[str, str]]:
+        done = self.platform.run("doctor", "--account", self.accounts[name])
+        return done.returncode, lines_of(done.stdout)
+
+
+@pytest.fixture
+def trader(urls: Urls, tmp_path: Path) -> Iterator[Trader]:
+    with simulating_in_thread() as alpaca:
+        for key in ("PAPER", "LIVE"):
+            alpaca.simulator.add(key).quote("AAPL", Decimal(99), Decimal(100), Decimal(1000))
+        url = alpaca.simulator.url
+        with serving(tmp_path / "data", ALPACA_PAPER_URL=url, ALPACA_LIVE_URL=url, **settings_of(urls)) as platform:
+            (made,) = platform.apply(document("trading_live"))["organizations"]
+            accounts = {each["name"]: each["id"] for each in made["accounts"]}
+            keys = {each["environment"]: each["api_key"] for each in made["api_keys"]}
+            yield Trader(platform, alpaca, accounts, keys)
+
+
+def connected(trader: Trader) -> None:
+    for name in ("alpaca paper", "alpaca live"):
+        trader.until_connection(name, "credential_missing")
+        trader.store(name, PLACES[name][1].upper())
+    prices = {"bid": "99", "ask": "100", "bid_size": "1000", "ask_size": "1000"}
+    answer = trader.platform.client.put("/v1/paper/quotes/AAPL", json=prices, headers=trader.headers("paper"))
+    assert answer.status_code < 300, answer.text
+    for name in PLACES:
+        trader.until_connection(name, "connected")
+
+
+def told_of_a_trade(trader: Trader, name: str) -> dict[str, set[str]]:
+    """The fields of each kind of event that a filled order makes."""
+    url = f"/v1/accounts/{trader.accounts[name]}/events"
+    with trader.platform.client.stream("GET", url, headers=trader.headers(name), timeout=LIMIT_SECONDS) as answer:
+        reader = Reader(answer)
+        intent = trader.submit(name, create(market("3"))).json()["intent_id"]
+        fields: dict[str, set[str]] = {}
+        statuses: list[str] = []
+        while "FILLED" not in statuses or not {"broker_trade", "broker_position"} <= fields.keys():
+            (told,) = reader.take(1)
+            body = told.data.get(told.kind, {})
+            fields.setdefault(told.kind, set()).update(body)
+            statuses.append(body.get("order_status", "").removeprefix("ORDER_STATUS_"))
+    order = trader.until_order(name, intent, "FILLED")
+    assert (order["average_price"], order["filled_quantity"], order["flags"]) == ("100", "3", [])
+    return fields
+
+
+@pytest.mark.exclusive(seconds=20)
+def test_real_accounts_trade_like_the_paper_broker(trader: Trader) -> None:
+    connected(trader)
+    told = {name: told_of_a_trade(trader, name) for name in PLACES}
+    optional = {"broker_sent_at", "external_order_id", "fee", "reason"}  # what a broker may not tell
+    for kind in ("broker_order", "broker_trade", "broker_position"):
+        assert len({frozenset(fields[kind] - optional) for fields in told.values()}) == 1, told
+    shapes = set()
+    for name in PLACES:
+        resting = trader.submit(name, create(limit("2", "50"))).json()["intent_id"]
+        shapes.add(frozenset(trader.until_order(name, resting, "NEW")))
+        assert trader.submit(name, cancel(resting)).status_code == 202
+        trader.until_order(name, resting, "CANCELLED")
+    assert len(shapes) == 1
+    books = trader.alpaca.simulator.accounts
+    assert [len(books[key].arrived) for key in ("PAPER", "LIVE")] == [2, 2], "each at its own environment"
+
+    trader.platform.apply({"organizations": [{"external_id": "o", "entitlements": []}]})
+    eventually(lambda: trader.submit("alpaca live", create(market("1"))).status_code == 403, LIMIT_SECONDS)
+    assert trader.submit("alpaca paper", create(market("1"))).status_code == 202
+    code, lines = trader.doctor("alpaca live")
+    assert code == 1
+    assert lines["permission"].startswith("wrong: the organization lacks trading_live")
+
+
+@pytest.mark.exclusive(seconds=20)
+def test_doctor_says_what_a_real_account_lacks(trader: Trader) -> None:
+    name, books = "alpaca paper", trader.alpaca.simulator.accounts
+    trader.until_connection(name, "credential_missing")
+    code, lines = trader.doctor(name)
+    assert (code, "none is stored" in lines["credential"]) == (1, True)
+    trader.store(name, "PAPER", "WRONG")
+    trader.until_connection(name, "credential_rejected")
+    code, lines = trader.doctor(name)
+    assert (code, lines["credential"].startswith("wrong: Alpaca refuses the credential")) == (1, True)
+    assert "credential_rejected" in lines["account"]
+    trader.alpaca.do(lambda: setattr(books["PAPER"], "secret", "WRONG"))
+    assert trader.doctor(name) == (
+        0,
+        lines
+        | {
+            "credential": "ok: the broker takes it\n",
+            "trading": "ok: the broker has 0 open orders and 0 positions\n",
+        },
+    )
+    trader.alpaca.do(lambda: books["PAPER"].blocks.update(trading_blocked=True, status="ACCOUNT_UPDATED"))
+    trader.alpaca.do(lambda: setattr(trader.alpaca.simulator, "clock_skew_seconds", 60))
+    code, lines = trader.doctor(name)
+    assert code == 1
+    for text in ("the account is ACCOUNT_UPDATED", "trading is blocked", "our clock and Alpaca's differ by 59"):
+        assert text in lines["trading"].replace("by 60", "by 59")
+    trader.alpaca.do(lambda: setattr(trader.alpaca.simulator, "has_activities", False))
+    code, lines = trader.doctor(name)
+    assert (code, "/v2beta1/events/activities answers 404" in lines["broker"]) == (1, True)
+    assert books["PAPER"].arrived == [], "no order is placed"
+    nobody = trader.platform.run("doctor", "--account", "01a1dd3b-0e5c-7d53-8a94-4b7a3c1f0b62")
+    assert (nobody.returncode, "there is no account" in nobody.stdout) == (1, True)
+    assert trader.doctor("paper")[0] == 0
