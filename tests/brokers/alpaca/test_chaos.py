@@ -1,0 +1,265 @@
+"""Orders at Alpaca through the fault proxy, while either side restarts: none twice, none lost, every fill once."""
+
+import asyncio
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tests.brokers.alpaca.book import Account, Order
+from tests.brokers.alpaca.in_process import AlpacaExecution, integration, open_alpaca
+from tests.brokers.alpaca.simulator import Fault, Simulator, simulating
+from tests.brokers.alpaca.stage import CutRequests
+from tests.conftest import Urls
+from tests.execution.in_process_execution import executing
+from tests.execution.ledger_invariants import assert_true_books
+from tests.proxy import FaultProxy, Verdict
+from tests.seeds import seeded
+from tests.waiting import eventually_async
+from trading_intents.intents.model import Cancel, Replace, Spec
+from trading_intents.storage.database import open_database
+from trading_intents.telemetry import Metrics, make_log
+from trading_intents.trading import OrderKind
+
+D = Decimal
+CUTS = (Verdict.CUT_UNSENT, Verdict.CUT_SENT, Verdict.CUT_UNANSWERED)
+REQUESTS = (b"POST /v2/orders", b"PATCH /v2/orders", b"DELETE /v2/orders", b"GET /v2/orders:by")
+NEVER_SENT = {("EXPIRED", "stale"), ("REJECTED", "not_delivered"), ("CANCELLED", "before_send")}
+ENDED = {"filled": "FILLED", "canceled": "CANCELLED", "rejected": "REJECTED", "expired": "EXPIRED"}
+MUTE_SECONDS, WATCH_SECONDS, RECONCILE_SECONDS = 1.0, 2.0, 15.0
+AWAY_SECONDS, MUTED_SECONDS, TRADE_SECONDS = 1.0, 4.0, 0.05
+SETTLE_SECONDS = 90.0
+FILL_CHANCE = 0.02  # of each working order, each time
+
+
+@dataclass
+class Run:
+    alpaca: AlpacaExecution
+    proxy: FaultProxy
+    cuts: CutRequests
+    chance: random.Random
+    orders: int
+    faults: int
+    intents: dict[UUID, UUID] = field(default_factory=dict)  # with their accounts
+    done: Counter[str] = field(default_factory=Counter)
+    is_settling: bool = False
+    is_over: bool = False
+    restart: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def simulator(self) -> Simulator:
+        return self.alpaca.simulator
+
+    async def work(self) -> None:
+        """A worker that is ended and started again whenever it is told to."""
+        made = integration(
+            self.simulator,
+            f"http://127.0.0.1:{self.proxy.port}",
+            per_minute=None,
+            mute_seconds=MUTE_SECONDS,
+            watch_seconds=WATCH_SECONDS,
+        )
+        while not self.is_over:
+            self.restart.clear()
+            async with executing(self.alpaca.in_process, integration=made, reconcile_seconds=RECONCILE_SECONDS):
+                await self.restart.wait()
+
+    async def send(self, seconds: float) -> None:
+        """All orders, evenly in this time; some are replaced and some cancelled a moment later."""
+        in_process = self.alpaca.in_process
+        accounts = in_process.in_process_writer.accounts
+
+        async def one(number: int) -> None:
+            await asyncio.sleep(number * seconds / self.orders)
+            account = accounts[number % len(accounts)]
+            intent = await in_process.create(account=account)
+            self.intents[intent] = account
+            for _ in range(self.chance.choice((0, 0, 1, 2))):
+                await asyncio.sleep(self.chance.random() * AWAY_SECONDS)
+                await self.change(account, intent)
+
+        await asyncio.gather(*(one(number) for number in range(self.orders)))
+
+    async def change(self, account: UUID, intent: UUID) -> None:
+        spec = Spec(OrderKind.LIMIT, str(self.chance.choice((8, 12, 15))), "100", None, None)
+        command = self.chance.choice((Cancel(str(intent)), Replace(str(intent), spec)))
+        writer = self.alpaca.in_process.in_process_writer
+        answer = await writer.submit(writer.command(account, command))  # one that is refused comes too late
+        self.done[type(command).__name__ if hasattr(answer, "seq") else "too late"] += 1
+
+    async def trade(self) -> None:
+        """The market: fills parts of orders, also while nobody listens, and now and then takes one back."""
+        while not self.is_over:
+            await asyncio.sleep(TRADE_SECONDS)
+            for account in self.simulator.accounts.values():
+                for order in _working(account):
+                    if self.chance.random() > FILL_CHANCE and not self.is_settling:
+                        continue
+                    execution = account.fill(order, min(order.leaves, D(self.chance.choice((3, 5, 10)))), D(99))
+                    fate = self.chance.random()
+                    if fate < 0.02 and order.is_open:
+                        account.bust(execution)
+                        self.done["bust"] += 1
+                    elif fate < 0.04:
+                        quantity = D(next(a["qty"] for a in account.activities if a["ref_id"] == execution))
+                        account.correct(execution, quantity, D(98))
+                        self.done["correction"] += 1
+
+    async def harm(self, until: float) -> None:
+        """So many faults, evenly until then."""
+        kinds: list[Callable[[], Awaitable[None]]] = [
+            self._cut, self._cut, self._cut, self._answer, self._answer, self._answer, self._away, self._half,
+            self._reset, self._stall, self._mute, self._restart_alpaca, self._restart_worker,
+        ]  # fmt: skip
+        for number in range(self.faults):
+            kind = kinds[number] if number < len(kinds) else self.chance.choice(kinds)
+            await kind()
+            self.done[kind.__name__] += 1
+            left = until - time.monotonic()
+            await asyncio.sleep(max(TRADE_SECONDS, left / (self.faults - number)))
+
+    async def _cut(self) -> None:
+        self.cuts.verdict, self.cuts.text = self.chance.choice(CUTS), self.chance.choice(REQUESTS)
+
+    async def _answer(self) -> None:
+        kind = self.chance.choice(("close", "half", "refuse", "status", "too_many"))
+        reset = self.chance.choice((None, 2.0))
+        takes = kind != "too_many" and self.chance.random() < 0.5
+        self.simulator.faults.append(Fault(kind, takes, status=self.chance.choice((500, 504)), reset_seconds=reset))
+
+    async def _half(self) -> None:
+        await self._while(lambda: self.proxy.cut_after(self.chance.randrange(50, 3000)))
+
+    async def _away(self) -> None:
+        await self._while(self.proxy.refuse)
+
+    async def _reset(self) -> None:
+        await self._while(self.proxy.reset)
+
+    async def _stall(self) -> None:
+        await self._while(self.proxy.stall)
+
+    async def _while(self, fault: Callable[[], None]) -> None:
+        fault()
+        await asyncio.sleep(self.chance.random() * AWAY_SECONDS)
+        self.proxy.work()
+
+    async def _mute(self) -> None:
+        self.simulator.is_mute = True
+        await asyncio.sleep(MUTED_SECONDS)
+        self.simulator.is_mute = False
+
+    async def _restart_alpaca(self) -> None:
+        await self.simulator.stop()
+        await asyncio.sleep(self.chance.random() * AWAY_SECONDS)
+        await self.simulator.start(self.proxy._target)
+
+    async def _restart_worker(self) -> None:
+        self.restart.set()
+
+    async def settle(self) -> None:
+        """Nothing goes wrong any more, and every order is filled that is not cancelled."""
+        owner = self.alpaca.in_process.in_process_writer.owner
+        self.is_settling = True
+        self.simulator.faults.clear()
+        self.cuts.text = b""
+
+        async def is_settled() -> bool:
+            await owner.execute("UPDATE orders SET lookup_due_at = now() WHERE lookup_due_at > now() + interval '12 s'")
+            return bool(await owner.fetchval("SELECT count(*) = 0 FROM orders WHERE finished_at IS NULL"))
+
+        try:
+            await eventually_async(is_settled, SETTLE_SECONDS)
+        except AssertionError:
+            rows = await owner.fetch("SELECT * FROM orders WHERE finished_at IS NULL")
+            raise AssertionError([dict(row) for row in rows[:5]]) from None
+
+    async def check(self) -> None:
+        """What the platform shows is what Alpaca has."""
+        in_process, rows = self.alpaca.in_process, dict[UUID, Any]()
+        owner = in_process.in_process_writer.owner
+        for row in await owner.fetch("SELECT * FROM orders"):
+            rows[row["order_id"]] = row
+        assert rows.keys() == self.intents.keys()
+        for intent, account_id in self.intents.items():
+            row, account = rows[intent], self.simulator.accounts[str(account_id)]
+            first = account.by_client.get(await in_process.coid(intent))
+            if first is None:
+                assert (row["order_status"], row["reason"]) in NEVER_SENT, dict(row)
+                continue
+            chain = _chain(account, first)
+            found = await owner.fetch("SELECT * FROM trades WHERE order_id = $1 AND quantity > 0", intent)
+            told = {trade["exec_id"]: (trade["quantity"], trade["price"]) for trade in found}
+            assert told == _executions(account, chain), dict(row)
+            assert row["filled_quantity"] == sum((order.filled for order in chain), D(0)), dict(row)
+            assert row["order_status"] == ENDED[chain[-1].json["status"]], (dict(row), chain[-1].json)
+        arrived = [each for account in self.simulator.accounts.values() for each in account.arrived]
+        assert len(arrived) == len(set(arrived))
+        for row in await owner.fetch("SELECT account_id, symbol, quantity FROM positions"):
+            held = self.simulator.accounts[str(row["account_id"])].positions[row["symbol"]][0]
+            assert row["quantity"] == held
+
+
+def _working(account: Account) -> list[Order]:
+    return [order for order in account.orders.values() if order.json["status"] in ("new", "partially_filled")]
+
+
+def _chain(account: Account, order: Order) -> list[Order]:
+    chain = [order]
+    while chain[-1].json["replaced_by"]:
+        chain.append(account.orders[chain[-1].json["replaced_by"]])
+    return chain
+
+
+def _executions(account: Account, chain: list[Order]) -> dict[str, tuple[Decimal, Decimal]]:
+    """What is left of the executions of an order, busts and corrections considered, by the id of the first of each."""
+    ids, found = {order.json["id"] for order in chain}, dict[str, tuple[Decimal, Decimal]]()
+    for each in account.activities:
+        if each["details"]["order_id"] not in ids:
+            continue
+        match each["details"]["execution_type"]:
+            case "fill":
+                found[each["ref_id"]] = D(each["qty"]), D(each["price"])
+            case "trade_correct":
+                found[each["previous_id"]] = D(each["qty"]), D(each["price"])
+            case "trade_bust":
+                del found[each["previous_id"]]
+    return found
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("orders", "accounts", "faults", "seconds"),
+    [(60, 3, 13, 12.0), pytest.param(1_000, 10, 50, 75.0, marks=pytest.mark.chaos)],
+    ids=["short", "long"],
+)
+async def test_every_order_is_sent_once_and_every_fill_booked_once(
+    urls: Urls, orders: int, accounts: int, faults: int, seconds: float
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        socket, cuts = Path(folder, "s"), CutRequests()
+        proxy = FaultProxy(socket, cuts)
+        async with simulating(socket) as simulator, open_alpaca(urls, simulator, accounts) as alpaca:
+            simulator.limit_per_minute = 1_000_000
+            run = Run(alpaca, proxy, cuts, seeded("alpaca"), orders, faults)
+            with proxy.running():
+                began = time.monotonic()
+                working, trading = (asyncio.create_task(each) for each in (run.work(), run.trade()))
+                await asyncio.gather(run.send(seconds), run.harm(began + seconds))
+                sent = time.monotonic() - began
+                await run.settle()
+                run.is_over = True
+                run.restart.set()
+                await asyncio.gather(working, trading)
+                print(f"\nsent in {sent:.0f} s, settled in {time.monotonic() - began - sent:.0f} s: {dict(run.done)}")
+            await run.check()
+    async with open_database(urls.login, 2, make_log("critical"), Metrics()) as database:
+        assert await assert_true_books(database) == orders
