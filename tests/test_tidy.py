@@ -24,6 +24,8 @@ EVERYTHING = [*SOURCES, *TESTS, *BENCHES]
 MAX_LINES = 400
 MAX_FUNCTION_LINES = 70
 MAX_MODULES = 9
+MAX_INTEGRATION_MODULES = 3
+MAX_INTEGRATION_LINES = 700
 # The package's own folder holds the ground, a file for each job, and the composition root: no name would fit a folder.
 MAX_TOP_MODULES = 12
 MAX_DOCSTRING_LINES = 2
@@ -106,6 +108,13 @@ def test_folders_hold_few_modules() -> None:
     counts = Counter(path.parent for path in SOURCES if path.name not in ("__init__.py", "__main__.py"))
     assert counts.pop(PACKAGE) <= MAX_TOP_MODULES
     assert {str(folder): count for folder, count in counts.items() if count > MAX_MODULES} == {}
+
+
+def test_an_integration_stays_small() -> None:
+    """Alpaca's is one that others are written after: three files, its package's own line aside."""
+    modules = [path for path in SOURCES if path.parent == PACKAGE / "brokers" / "alpaca" and path.stem != "__init__"]
+    assert len(modules) <= MAX_INTEGRATION_MODULES
+    assert sum(len(path.read_text().splitlines()) for path in modules) < MAX_INTEGRATION_LINES
 
 
 def test_a_module_says_its_job_in_a_line_or_two() -> None:

@@ -180,7 +180,11 @@ class Run:
             await eventually_async(is_settled, SETTLE_SECONDS)
         except AssertionError:
             rows = await owner.fetch("SELECT * FROM orders WHERE finished_at IS NULL")
-            raise AssertionError([dict(row) for row in rows[:5]]) from None
+            links = await owner.fetch("SELECT connection, count(*) FROM accounts GROUP BY 1")
+            streams = [len(account.streams) for account in self.simulator.accounts.values()]
+            raise AssertionError(
+                (len(rows), links, streams, dict(self.done), [dict(row) for row in rows[:3]])
+            ) from None
 
     async def check(self) -> None:
         """What the platform shows is what Alpaca has."""

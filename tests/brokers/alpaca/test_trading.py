@@ -149,7 +149,7 @@ def test_doctor_says_what_a_real_account_lacks(trader: Trader) -> None:
     trader.store(name, "PAPER", "WRONG")
     trader.until_connection(name, "credential_rejected")
     code, lines = trader.doctor(name)
-    assert (code, lines["credential"].startswith("wrong: Alpaca refuses the credential")) == (1, True)
+    assert (code, lines["credential"].startswith("wrong: the broker refuses the credential")) == (1, True)
     assert "credential_rejected" in lines["account"]
     trader.alpaca.do(lambda: setattr(books["PAPER"], "secret", "WRONG"))
     assert trader.doctor(name) == (

@@ -1,12 +1,11 @@
 """One account's session with Alpaca. Never repeats a command that may have arrived; what it cannot prove is UNKNOWN."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
@@ -14,19 +13,19 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 
 from trading_intents.brokers import port
 from trading_intents.brokers.alpaca import wire
-from trading_intents.brokers.alpaca.rest import AlpacaRest, AnswerUnclear, NotSent
+from trading_intents.brokers.alpaca.rest import AlpacaRest
 from trading_intents.brokers.alpaca.wire import AlpacaOrder
 from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, CommandResult, OrderTicket, Outcome
+from trading_intents.brokers.rest_client import AnswerUnclear, NotSent
 from trading_intents.clock import rfc3339
 
 SNAPSHOT_SECONDS = 9.0
 STREAM_OPTIONS: dict[str, Any] = {"ping_interval": 10.0, "ping_timeout": 10.0, "close_timeout": 1.0, "proxy": None}
 MUTE_SECONDS = 10.0  # what REST has and the stream has not told by then, it will never tell
 WATCH_SECONDS = 30.0  # between comparisons of the two
-MAX_REMEMBERED = 5_000
+MAX_REMEMBERED = 20_000
 MAX_VERSIONS = 20  # of an order that are followed
 
-T = TypeVar("T")
 _Send = Callable[["AlpacaBroker", OrderTicket, float], Coroutine[Any, Any, CommandResult]]
 
 
@@ -130,13 +129,13 @@ class AlpacaBroker:
     ) -> CommandResult:
         if ticket.not_after is not None and self._rest.deadline(0) > ticket.not_after:
             raise NotSent("it is too old")
-        reply = await self._rest.ask(method, path, deadline, json=body)
-        refusal = reply.refusal
-        if reply.status not in (400, 403, 404, 422):
-            return _acked(reply.read(AlpacaOrder))
+        answer = await self._rest.ask(method, path, deadline, json=body)
+        refusal = wire.refusal_of(answer.body)
+        if answer.status not in (400, 403, 404, 422):
+            return _acked(answer.read(AlpacaOrder))
         if wire.DUPLICATE in refusal.message:
             return CommandResult(outcome=Outcome.UNKNOWN, code=port.DUPLICATE_ID, message=refusal.message)
-        if reply.status != 400 and refusal.code != wire.VALIDATION:
+        if answer.status != 400 and refusal.code != wire.VALIDATION:
             # Orders are known to work that were refused: it is a refusal only if the order is not there.
             try:
                 order = await self._rest.find(ticket.client_order_id, deadline)
@@ -144,7 +143,7 @@ class AlpacaBroker:
                 raise AnswerUnclear(f"refused: {refusal.message}; not looked up: {error}") from None
             if order is not None:
                 return _acked(order)
-        return _rejected(str(refusal.code or reply.status), refusal.message)
+        return _rejected(str(refusal.code or answer.status), refusal.message)
 
     @_answered
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
@@ -157,13 +156,13 @@ class AlpacaBroker:
             order_id = order.id
         for _ in range(MAX_VERSIONS):
             _remember(self._commands, f"order_cancel_rejected {order_id}", ticket.client_order_id)
-            reply = await self._rest.ask("DELETE", f"/v2/orders/{order_id}", deadline, is_cancel=True)
-            if reply.status == 204:
+            answer = await self._rest.ask("DELETE", f"/v2/orders/{order_id}", deadline, is_cancel=True)
+            if answer.status == 204:
                 return CommandResult(outcome=Outcome.ACKED, broker_order_id=order_id)
-            if reply.refusal.code == wire.NOT_FOUND:
+            if wire.refusal_of(answer.body).code == wire.NOT_FOUND:
                 return _rejected("unknown_order")
-            if reply.status != 422:
-                raise AnswerUnclear(f"Alpaca answers {reply.status}")
+            if answer.status != 422:
+                raise AnswerUnclear(f"Alpaca answers {answer.status}")
             order = await self._rest.get(order_id, deadline, is_cancel=True)
             if order.status in wire.FINAL:
                 return _rejected("too_late", updates=tuple(wire.order_events(order)))
@@ -188,8 +187,13 @@ class AlpacaBroker:
             while chain[-1].replaced_by and len(chain) < MAX_VERSIONS:
                 chain.append(await self._rest.get(chain[-1].replaced_by, deadline))
             filled, fills = {each.id for each in chain if each.filled_qty}, list[BrokerEvent]()
-            if filled:
-                fills = await self._rest.list_executions(order.submitted_at, self._rest.now(), deadline)
+            try:
+                if filled:
+                    fills = await self._rest.list_executions(order.submitted_at, self._rest.now(), deadline)
+            except AnswerUnclear:
+                if len(chain) > 1 or order.replaces:
+                    raise
+                # There may be too many since an old order: until they come, its own count stands in for them.
             return wire.chain_snapshot(chain, [each for each in fills if each.broker_order_id in filled])
         except (BrokerUnavailable, AuthFailed) as error:
             return port.LookupUnknown(str(error))
@@ -213,6 +217,8 @@ class AlpacaBroker:
             if frame.stream != "trade_updates":
                 return []
             update = msgspec.json.decode(frame.data, type=wire.TradeUpdate)
+            if update.order.symbol is None:
+                return []
             for told in (update.order.id, update.execution_id or ""):
                 _remember(self._told, told, update.event)
             if update.event in wire.COMMAND_REFUSALS:
@@ -239,19 +245,23 @@ class AlpacaBroker:
             tuple(wire.chain_snapshot([order], ()) for order in opened),
             (*executions, *(event for order in closed for event in wire.order_events(order))),
             positions if positions == before else None,
-            notices=account.notices() + rest.clock_notice(),
+            notices=account.notices(rest.skew),
         )
 
     async def _watch(self) -> None:
         """Ends a link whose stream is alive and mute: it has not told what REST has had for a while."""
-        since = self._rest.now()
+        since, rest = self._rest.now(), self._rest
         while True:
             await asyncio.sleep(self._watch_seconds)
-            until = self._rest.now() - timedelta(seconds=self._mute_seconds)
-            with contextlib.suppress(BrokerUnavailable, AuthFailed):
-                executions = await self._rest.list_executions(since, until, self._rest.deadline())
-                orders = await self._rest.list_orders(self._rest.deadline(), status="open")
-                known = [each.exec_id or "" for each in executions]
+            until = rest.now() - timedelta(seconds=self._mute_seconds)
+            try:
+                known = [each.exec_id or "" for each in await rest.list_executions(since, until, rest.deadline())]
+                orders = await rest.list_orders(rest.deadline(), status="open")
+            except AuthFailed as error:
+                self._break(error)
+            except BrokerUnavailable:
+                continue
+            else:
                 known += [each.id for each in orders if since < each.submitted_at < until and each.status == "new"]
                 if any(each not in self._told for each in known):
                     self._break(BrokerUnavailable("the update stream is mute"))
@@ -266,7 +276,7 @@ def _rejected(code: str, message: str = "", updates: tuple[BrokerEvent, ...] = (
     return CommandResult(outcome=Outcome.REJECTED, code=code, message=message or code, updates=updates)
 
 
-def _remember(kept: dict[str, T], key: str, value: T) -> None:
+def _remember(kept: dict[str, str], key: str, value: str) -> None:
     kept.pop(key, None)
     kept[key] = value
     if len(kept) > MAX_REMEMBERED:

@@ -1,8 +1,9 @@
 """Alpaca's JSON: what it can do, requests as it takes them, and what it tells as broker events. Pure: no I/O, no
 clock."""
 
+import contextlib
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 
 import msgspec
@@ -46,8 +47,8 @@ _CRYPTO_QUOTES = ("USDT", "USDC", "USD", "BTC")
 class AlpacaOrder(FrozenStruct, frozen=True, kw_only=True):
     id: str
     client_order_id: str
-    symbol: str
-    side: str
+    symbol: str | None  # None: an order of several legs
+    side: str | None
     status: str
     time_in_force: str
     submitted_at: datetime
@@ -119,13 +120,14 @@ class AlpacaAccount(FrozenStruct, frozen=True, kw_only=True):
     trading_blocked: bool = False
     trade_suspended_by_user: bool = False
 
-    def notices(self) -> tuple[str, ...]:
-        """What keeps it from trading."""
+    def notices(self, skew: timedelta) -> tuple[str, ...]:
+        """What keeps it from trading. `skew`: between its clock and ours."""
         blocks = {
             f"the account is {self.status}": self.status != "ACTIVE",
             "the account is blocked": self.account_blocked,
             "trading is blocked": self.trading_blocked,
             "its user has suspended trading": self.trade_suspended_by_user,
+            f"our clock and Alpaca's differ by {abs(skew).seconds} s: set up NTP": bool(skew),
         }
         return tuple(text for text, holds in blocks.items() if holds)
 
@@ -133,6 +135,13 @@ class AlpacaAccount(FrozenStruct, frozen=True, kw_only=True):
 class Refusal(FrozenStruct, frozen=True, kw_only=True):
     code: int = 0
     message: str = ""
+
+
+def refusal_of(body: bytes) -> Refusal:
+    """What an answer refuses with; an empty one if it is no refusal."""
+    with contextlib.suppress(msgspec.MsgspecError):
+        return msgspec.json.decode(body, type=Refusal)
+    return Refusal()
 
 
 def order_body(ticket: OrderTicket) -> dict[str, object]:
@@ -199,7 +208,7 @@ def _event(order: AlpacaOrder, kind: EventKind, name: str) -> BrokerEvent:
         dedupe_key=f"alpaca:{order.id}:{name}",
         client_order_id=order.client_order_id,
         broker_order_id=order.id,
-        symbol=Symbol(order.symbol),
+        symbol=Symbol(order.symbol or ""),
         side=order.order_side,
         cum_quantity=None if order.replaces else order.filled_qty,
         average_price=None if order.replaces else order.filled_avg_price,
@@ -215,7 +224,7 @@ def update_events(update: TradeUpdate) -> tuple[BrokerEvent, ...]:
     if kind is None:
         return tuple(order_events(order))
     event = _execution(kind, update.execution_id, update.previous_execution_id, update.qty, update.price)
-    told = {"client_order_id": order.client_order_id, "broker_order_id": order.id, "symbol": Symbol(order.symbol)}
+    told = {"client_order_id": order.client_order_id, "broker_order_id": order.id, "symbol": Symbol(order.symbol or "")}
     counted = order.filled_qty if kind is _E.FILL and not order.replaces else None
     return (replace(event, **told, side=order.order_side, cum_quantity=counted, venue_time=update.timestamp),)
 
@@ -259,7 +268,7 @@ def chain_snapshot(chain: Sequence[AlpacaOrder], fills: Sequence[BrokerEvent]) -
     return OrderSnapshot(
         client_order_id=last.client_order_id,
         broker_order_id=last.id,
-        symbol=Symbol(last.symbol),
+        symbol=Symbol(last.symbol or ""),
         side=last.order_side,
         quantity=before + (last.qty or last.filled_qty),
         events=(*(event for order in chain for event in order_events(order)), *fills),

@@ -1,0 +1,145 @@
+"""REST requests to a broker, each made once and within its credential's rate limit. Says what is certain of each: that
+nothing was sent, what was answered, or neither."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
+from hashlib import blake2b
+from math import ceil
+from typing import Any, NamedTuple, TypeVar, cast
+
+import httpx
+import msgspec
+
+from trading_intents.brokers.port import AuthFailed, BrokerUnavailable, IntegrationContext
+
+TIMEOUT = httpx.Timeout(3.0, connect=1.0, pool=0.5)
+NEVER_REACHED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)  # all else may have arrived
+CALL_SECONDS = 3.5
+MAX_ANSWER_BYTES = 16 << 20
+MIN_SKEW = timedelta(seconds=2)  # less cannot be told from the time that an answer takes
+
+T = TypeVar("T")
+
+
+class NotSent(BrokerUnavailable):
+    """Provably nothing reached the broker, or it said that it did nothing and may be asked again."""
+
+    def __init__(self, message: str, retry_after_seconds: int | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class AnswerUnclear(BrokerUnavailable):
+    """The request may have arrived, and what became of it is not known."""
+
+
+class RestAnswer(NamedTuple):
+    """An answer that was read whole, and is neither 401, 429 nor a server's error."""
+
+    status: int
+    body: bytes
+
+    def read(self, type_: type[T]) -> T:
+        """The body of a 200."""
+        if self.status != 200:
+            raise AnswerUnclear(f"the broker answers {self.status}")
+        return self.decode(type_)
+
+    def decode(self, type_: type[T]) -> T:
+        try:
+            return msgspec.json.decode(self.body, type=type_)
+        except msgspec.MsgspecError:
+            raise AnswerUnclear("the answer cannot be read") from None
+
+
+class RequestBudget:
+    """The requests that a credential may still make in this minute, of all its accounts in this process together: by
+    the broker's count where its answers tell one (`X-RateLimit-Remaining`, `-Reset`). A tenth is kept for CANCELs."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._per_minute, self._left, self._resets_seconds = per_minute, per_minute, 0.0
+
+    def take(self, is_cancel: bool, now_seconds: float) -> int:
+        """Takes a request, or gives the seconds until one may be free."""
+        if now_seconds >= self._resets_seconds:
+            self._left, self._resets_seconds = self._per_minute, now_seconds + 60
+        if self._left <= (0 if is_cancel else self._per_minute // 10):
+            return max(1, ceil(self._resets_seconds - now_seconds))
+        self._left -= 1
+        return 0
+
+    def learn(self, status: int, headers: Mapping[str, str], now_seconds: float, unix_seconds: float) -> None:
+        """A 429 that does not say until when is over after a second."""
+        reset, left = (headers.get(f"x-ratelimit-{name}", "") for name in ("reset", "remaining"))
+        if status == 429 or (reset.isdecimal() and left.isdecimal()):
+            seconds = int(reset) - unix_seconds if reset.isdecimal() else 1.0
+            self._resets_seconds = now_seconds + min(60.0, max(1.0, seconds))
+            self._left = 0 if status == 429 else int(left)
+
+
+class RestClient:
+    def __init__(
+        self, context: IntegrationContext, url: str, headers: Mapping[str, str], requests_per_minute: int
+    ) -> None:
+        """Sessions of the same URL and headers share a budget."""
+        self.url, self.headers = url.rstrip("/"), dict(headers)
+        self.tls = _shared(context, "tls", httpx.create_ssl_context)  # making one takes long
+        self.skew = timedelta()  # how far the broker's clock is ahead of ours
+        credential = blake2b(repr((self.url, sorted(headers.items()))).encode(), digest_size=16).hexdigest()
+        self._budget = _shared(context, credential, lambda: RequestBudget(requests_per_minute))
+        self._clock = context.clock
+        self._client = httpx.AsyncClient(headers=self.headers, timeout=TIMEOUT, verify=self.tls, trust_env=False)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    def now(self) -> datetime:
+        """By the broker's clock."""
+        return self._clock.now() + self.skew
+
+    def deadline(self, seconds: float = CALL_SECONDS) -> float:
+        return self._clock.monotonic() + seconds
+
+    async def ask(self, method: str, path: str, deadline: float, is_cancel: bool = False, **content: Any) -> RestAnswer:
+        """NotSent, AnswerUnclear or AuthFailed, where there is no answer that means something."""
+        now = self._clock.monotonic()
+        if self._client.is_closed or deadline <= now:
+            raise NotSent("the link is closed, or no time is left")
+        if wait := self._budget.take(is_cancel, now):
+            raise NotSent("the credential's requests of this minute are used up", wait)
+        body = bytearray()
+        try:
+            request = self._client.stream(method, f"{self.url}{path}", **content)
+            async with asyncio.timeout(deadline - now), request as response:
+                async for chunk in response.aiter_bytes():
+                    body += chunk
+                    if len(body) > MAX_ANSWER_BYTES:
+                        raise AnswerUnclear("the answer is too long")
+        except NEVER_REACHED as error:
+            raise NotSent(f"the broker cannot be reached: {type(error).__name__}") from None
+        except (httpx.HTTPError, TimeoutError) as error:
+            raise AnswerUnclear(f"no answer: {type(error).__name__}") from None
+        return self._check(response, bytes(body))
+
+    def _check(self, response: httpx.Response, body: bytes) -> RestAnswer:
+        status, now, now_seconds = response.status_code, self._clock.now(), self._clock.monotonic()
+        with contextlib.suppress(ValueError):
+            skew = parsedate_to_datetime(response.headers.get("date", "")) - now
+            self.skew = skew if abs(skew) > MIN_SKEW else timedelta()
+        self._budget.learn(status, response.headers, now_seconds, now.timestamp())
+        if status == 401:
+            raise AuthFailed("the broker refuses the credential")
+        if status == 429:
+            raise NotSent("the broker's rate limit is reached", self._budget.take(True, now_seconds))
+        if status >= 500:
+            raise AnswerUnclear(f"the broker answers {status}")
+        return RestAnswer(status, body)
+
+
+def _shared(context: IntegrationContext, name: str, make: Callable[[], T]) -> T:
+    if name not in context.shared:
+        context.shared[name] = make()
+    return cast(T, context.shared[name])
