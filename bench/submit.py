@@ -1,6 +1,7 @@
 """Measures accepted intents a second over HTTP against pgbench doing the specification's minimal transaction.
 
-Run it alone on the machine: `python bench/submit.py`. Exit code 1 when a bar is missed.
+Run it alone on the machine: `python bench/submit.py`. Exit code 1 when a bar is missed. With `--limits` it compares
+accounts that have every limit with accounts that have none, both on the ordinary write path.
 """
 
 import json
@@ -152,7 +153,7 @@ def _stat(pid: int, with_dead: bool = False) -> tuple[float, int]:
 
 
 @contextmanager
-def serving(folder: Path, roles: str = "api", beside: Bench | None = None) -> Iterator[Bench]:
+def serving(folder: Path, roles: str = "api", beside: Bench | None = None, **settings: str) -> Iterator[Bench]:
     """A process with these roles; `beside` another one, on its database."""
     environ = (
         os.environ
@@ -163,6 +164,7 @@ def serving(folder: Path, roles: str = "api", beside: Bench | None = None) -> It
             "TRADING_INTENTS_GRPC_PORT": "0",
             "TRADING_INTENTS_ROLES": roles,
         }
+        | {f"TRADING_INTENTS_{name}": value for name, value in settings.items()}
     )
     command = [sys.executable, "-m", "trading_intents", "serve"]
     process = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
@@ -192,7 +194,49 @@ def provision(bench: Bench) -> tuple[dict[str, str], list[str]]:
     return headers, made
 
 
+# All of them, and nothing reaches any.
+EVERY_LIMIT = {
+    "max_order_quantity": "1000000",
+    "max_order_notional": "100000000000",
+    "price_collar_bps": 10_000,
+    "max_open_orders": 100_000,
+    "max_position_quantity": "100000000000",
+    "max_orders_per_minute": 100_000,
+    "allow_short": False,
+    "allowed_symbols": ["AAPL"],
+    "duplicate_window_millis": 1,
+    "max_daily_loss": "100000000000",
+}
+MIN_SHARE_WITH_LIMITS = 0.85
+
+
+def compare_limits() -> int:
+    """Accepted intents a second with every limit set, of those without any; in turn, as both meet the same load."""
+    with tempfile.TemporaryDirectory(prefix="ti-bench-") as name, serving(Path(name), WRITER_OPTIMISTIC="off") as bench:
+        headers, free = provision(bench)
+        _, limited = provision(bench)
+        with httpx.Client(base_url=bench.url, headers=headers) as client:
+            client.put("/v1/reference-prices/AAPL", json={"price": "150"}).raise_for_status()
+            for account in limited:
+                client.put(f"/v1/controls/accounts/{account}/limits", json=EVERY_LIMIT).raise_for_status()
+        rounds: dict[str, list[dict[str, Any]]] = {"none": [], "every limit": []}
+        for _ in range(ROUNDS):
+            bench.psql("CHECKPOINT")
+            for what, accounts in (("none", free), ("every limit", limited)):
+                rounds[what].append(bench.post(headers, accounts, 64))
+    table = Table("limits", "per second", "p50 ms", "p99 ms", "service µs", "postgres µs")
+    for what, found in rounds.items():
+        top = best(found)
+        numbers = (f"{top[key]:.2f}" for key in ("per_second", "p50_ms", "p99_ms", "service_us", "postgres_us"))
+        table.add_row(what, *numbers)
+    share = best(rounds["every limit"])["per_second"] / best(rounds["none"])["per_second"]
+    Console().print(table, f"share: {share:.2f}, at least {MIN_SHARE_WITH_LIMITS}")
+    return int(share < MIN_SHARE_WITH_LIMITS)
+
+
 def main() -> int:
+    if "--limits" in sys.argv[1:]:
+        return compare_limits()
     with tempfile.TemporaryDirectory(prefix="ti-bench-") as name, serving(Path(name)) as bench:
         bench.psql(TABLES)
         headers, accounts = provision(bench)

@@ -34,7 +34,9 @@ ALL, OWN, ACCOUNT = ("organization", "account", "symbol"), ("account", "symbol")
 
 
 def order(side: OrderSide = BUY, quantity: str = "10", **changes: Any) -> AskedOrder:
-    prices = {name: Decimal(changes.pop(name)) for name in ("limit_price", "stop_price") if name in changes}
+    prices: dict[str, Any] = {
+        name: Decimal(changes.pop(name)) for name in ("limit_price", "stop_price") if name in changes
+    }
     made = AskedOrder(
         is_create=True,
         symbol=Symbol("AAPL"),

@@ -51,7 +51,7 @@ async def test_callers_at_once_never_pass_one_too_many(
     reasons = {told["reason"] for answer in answers if answer.status_code == 409 for told in answer.json()["triggered"]}
     assert reasons == {name.partition(" ")[0]}
     counted = await asyncio.to_thread(exposures, trading_client)
-    assert counted[""][0] == allowed
+    assert counted["AAPL"][0] == allowed
 
 
 def test_a_killed_process_leaves_the_count_right(
@@ -90,7 +90,7 @@ def test_a_killed_process_leaves_the_count_right(
             over.set()
             for thread in threads:
                 thread.join()
-        assert exposures(trading_client)[""][0] == orders()
+        assert exposures(trading_client)["AAPL"][0] == orders()
     while (answer := trading_client.submit(create(limit("1")))).status_code == 202:
         pass
     refused: dict[str, Any] = answer.json()["triggered"][0]

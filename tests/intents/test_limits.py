@@ -311,7 +311,7 @@ def test_orders_from_before_the_limit_count(trading_client: TradingClient, put_l
     put_limits("account", max_open_orders=2)
     assert exposures(trading_client) == {}
     trading_client.accepted(create(limit("5"), order_side="SELL"))
-    assert exposures(trading_client) == {"": (2, "0", "0"), "AAPL": (2, "50", "5")}
+    assert exposures(trading_client) == {"AAPL": (2, "50", "5")}
     assert triggered(trading_client, create(symbol="MSFT")) == [("max_open_orders", 2, 3, "Account")]
 
 

@@ -34,6 +34,7 @@ from trading_intents.intents.closing import Holding
 from trading_intents.orders.ledger.exposures import open_quantity
 from trading_intents.orders.model import FINAL_STATUSES
 from trading_intents.trading import (
+    ORDER_TYPES,
     ActionType,
     Environment,
     FrozenStruct,
@@ -227,6 +228,10 @@ def asked_order(accepted: Accepted, order: KnownOrder | None) -> AskedOrder:
         stop_price=None if spec.stop_price is None else Decimal(spec.stop_price),
         open_before=open_before,
         open_after=open_after,
+        terms=f"{accepted.symbol}|{accepted.side}|{ORDER_TYPES[spec.kind]}|{spec.quantity}|{spec.limit_price or ''}"
+        f"|{spec.stop_price or ''}"
+        if is_create
+        else "",
     )
 
 

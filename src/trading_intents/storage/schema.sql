@@ -807,7 +807,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON daily_baselines TO ti_service;
 GRANT SELECT, INSERT, UPDATE ON daily_baselines TO ti_worker;
 
 -- What is open of a tracked account's symbol: orders, and their unfilled quantities by side. Of two versions of an order
--- the larger counts. The row without a symbol has the account's number of open orders.
+-- the larger counts.
 CREATE TABLE exposures (
     account_id uuid NOT NULL,
     symbol text COLLATE "C" NOT NULL,
@@ -833,7 +833,6 @@ CREATE TABLE order_rates (
     orders bigint NOT NULL,
     PRIMARY KEY (account_id, second)
 ) WITH (fillfactor = 50);
-CREATE INDEX order_rates_by_age ON order_rates (second);
 ALTER TABLE order_rates ENABLE ROW LEVEL SECURITY;
 ALTER TABLE order_rates FORCE ROW LEVEL SECURITY;
 CREATE POLICY service ON order_rates TO ti_service
@@ -850,7 +849,6 @@ CREATE TABLE recent_creates (
     accepted_at timestamptz NOT NULL,
     PRIMARY KEY (account_id, terms)
 ) WITH (fillfactor = 50);
-CREATE INDEX recent_creates_by_age ON recent_creates (accepted_at);
 ALTER TABLE recent_creates ENABLE ROW LEVEL SECURITY;
 ALTER TABLE recent_creates FORCE ROW LEVEL SECURITY;
 CREATE POLICY service ON recent_creates TO ti_service

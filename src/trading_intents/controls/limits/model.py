@@ -37,24 +37,18 @@ class TradingLimits(FrozenStruct, frozen=True, kw_only=True, omit_defaults=True)
     @property
     def needs_tracking(self) -> bool:
         """Whether they are judged by what the account did before: open orders, positions, recent orders."""
-        return self.allow_short is False or any(
-            each is not None
-            for each in (
-                self.max_open_orders,
-                self.max_position_quantity,
-                self.max_orders_per_minute,
-                self.duplicate_window_millis,
-                self.max_daily_loss,
-            )
+        return (
+            self.allow_short is False
+            or self.max_open_orders is not None
+            or self.max_position_quantity is not None
+            or self.max_orders_per_minute is not None
+            or self.duplicate_window_millis is not None
+            or self.max_daily_loss is not None
         )
 
     @property
     def needs_price(self) -> bool:
         return self.max_order_notional is not None or self.price_collar_bps is not None
-
-    @property
-    def needs_state(self) -> bool:
-        return self.needs_tracking or self.needs_price
 
 
 class StoredLimits(FrozenStruct, frozen=True):
@@ -83,20 +77,26 @@ class AppliedLimits(FrozenStruct, frozen=True):
     symbol: TradingLimits | None = None
 
     @property
-    def levels(self) -> tuple[TradingLimits, ...]:
-        return tuple(each for each in (self.organization, self.account, self.symbol) if each)
-
-    @property
     def needs_tracking(self) -> bool:
-        return any(each.needs_tracking for each in self.levels)
+        organization, account, symbol = self.organization, self.account, self.symbol
+        return (
+            (organization is not None and organization.needs_tracking)
+            or (account is not None and account.needs_tracking)
+            or (symbol is not None and symbol.needs_tracking)
+        )
 
     @property
     def needs_price(self) -> bool:
-        return any(each.needs_price for each in self.levels)
+        organization, account, symbol = self.organization, self.account, self.symbol
+        return (
+            (organization is not None and organization.needs_price)
+            or (account is not None and account.needs_price)
+            or (symbol is not None and symbol.needs_price)
+        )
 
     @property
     def needs_state(self) -> bool:
-        return any(each.needs_state for each in self.levels)
+        return self.needs_tracking or self.needs_price
 
 
 NO_LIMITS = AppliedLimits()
@@ -114,6 +114,7 @@ class AskedOrder(FrozenStruct, frozen=True, kw_only=True):
     stop_price: Decimal | None = None
     open_before: Decimal = ZERO  # what the order counts as open now
     open_after: Decimal = ZERO  # what it will count: the larger of its two versions, unfilled
+    terms: str = ""  # of a CREATE: what makes another one its duplicate
 
 
 class LimitState(FrozenStruct, frozen=True, kw_only=True):
@@ -141,11 +142,14 @@ def judge(
     """Every limit that says no, widest level first."""
     found: list[Triggered] = []
     with exact():
+        reached = _reached(asked, state)
         for level, scope in _scoped(limits, owner, asked.symbol):
             found += _judge_stateless(level, scope, asked)
-            found += _judge_price(level, scope, asked, state.reference_price)
-            found += _judge_exposure(level, scope, asked, state)
-            found += _judge_history(level, scope, asked, state, now)
+            if level.needs_price:
+                found += _judge_price(level, scope, asked, state.reference_price)
+            if level.needs_tracking:
+                found += _judge_exposure(level, scope, asked, state, reached)
+                found += _judge_history(level, scope, asked, state, now)
     return tuple(found)
 
 
@@ -212,13 +216,15 @@ def _no_price(field: Reason, scope: Scope, asked: AskedOrder, limit: LimitValue)
     return Triggered(Reason.NO_REFERENCE_PRICE, scope, detail, limit, asked.symbol)
 
 
-def _judge_exposure(level: TradingLimits, scope: Scope, asked: AskedOrder, state: LimitState) -> Iterator[Triggered]:
+def _judge_exposure(
+    level: TradingLimits, scope: Scope, asked: AskedOrder, state: LimitState, reached: Decimal
+) -> Iterator[Triggered]:
     orders = (state.account_open_orders if "Account" in scope else state.open_orders) + 1
     if asked.is_create and level.max_open_orders is not None and orders > level.max_open_orders:
         detail = f"there were {orders} open orders with it; at most {level.max_open_orders} are allowed"
         yield Triggered(Reason.MAX_OPEN_ORDERS, scope, detail, level.max_open_orders, orders)
-    reached, most = _reached(asked, state), level.max_position_quantity
-    if most is not None and abs(reached) > most and not _only_reduces(asked, state):
+    most = level.max_position_quantity
+    if most is not None and abs(reached) > most and not _only_reduces(asked, state, reached):
         detail = (
             f"with the open orders of its side the position would be {amount_text(reached)}; "
             f"at most {amount_text(most)} is allowed, long or short"
@@ -232,7 +238,7 @@ def _judge_exposure(level: TradingLimits, scope: Scope, asked: AskedOrder, state
         )
         yield Triggered(Reason.ALLOW_SHORT, scope, detail, False, amount_text(asked.open_after))
     loss = level.max_daily_loss
-    if loss is not None and -state.daily_result >= loss and not _only_reduces(asked, state):
+    if loss is not None and -state.daily_result >= loss and not _only_reduces(asked, state, reached):
         lost = amount_text(-state.daily_result)
         detail = f"today's result is a loss of {lost}; from {amount_text(loss)} on only orders that reduce pass"
         yield Triggered(Reason.MAX_DAILY_LOSS, scope, detail, amount_text(loss), lost)
@@ -245,8 +251,7 @@ def _reached(asked: AskedOrder, state: LimitState) -> Decimal:
     return state.position - state.open_sell + asked.open_before - asked.open_after
 
 
-def _only_reduces(asked: AskedOrder, state: LimitState) -> bool:
-    reached = _reached(asked, state)
+def _only_reduces(asked: AskedOrder, state: LimitState, reached: Decimal) -> bool:
     return state.position < 0 and reached <= 0 if asked.side is OrderSide.BUY else state.position > 0 and reached >= 0
 
 

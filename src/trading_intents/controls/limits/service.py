@@ -15,7 +15,7 @@ from trading_intents.controls.limits.statements import (
     read_results,
     read_untracked_state,
 )
-from trading_intents.controls.limits.tracking import TrackedState, terms_of
+from trading_intents.controls.limits.tracking import TrackedState
 from trading_intents.controls.model import DEFAULT_TIMEZONE
 from trading_intents.controls.service import MAX_SYMBOLS_PER_ACCOUNT, ControlTarget, find_target, lock_target
 from trading_intents.errors import LimitReached, NotFound, VersionConflict
@@ -32,7 +32,7 @@ async def find_limit_state(
 ) -> LimitState:
     """What an order would meet that is judged by these limits now."""
     account_id, tracking, runner = str(account.id), TrackedState(), PoolTransaction(tx)
-    reads = [read_limit_state([LimitReads(account_id, asked.symbol, terms_of(asked))])]
+    reads = [read_limit_state([LimitReads(account_id, asked.symbol, asked.terms)])]
     reads += [] if is_tracked else [read_untracked_state(account_id)]
     for reply in await runner.run(reads):
         tracking.read(reply.texts())

@@ -30,9 +30,14 @@ _READ = f"""
     ), symbols AS MATERIALIZED (SELECT DISTINCT account_id, symbol FROM asked),
     accounts_asked AS MATERIALIZED (SELECT DISTINCT account_id FROM asked)
     SELECT 'exposure', s.account_id::text, s.symbol, e.open_orders::text, e.open_buy::text, e.open_sell::text
-    FROM (SELECT * FROM symbols UNION ALL SELECT account_id, '' FROM accounts_asked) s
-    CROSS JOIN LATERAL (
+    FROM symbols s CROSS JOIN LATERAL (
         SELECT * FROM exposures WHERE account_id = s.account_id AND symbol = s.symbol LIMIT 1
+    ) e
+    UNION ALL
+    SELECT 'open_orders', a.account_id::text, '', e.orders::text, NULL, NULL
+    FROM accounts_asked a CROSS JOIN LATERAL (
+        SELECT coalesce(sum(open_orders), 0) AS orders FROM exposures
+        WHERE account_id = a.account_id AND symbol <> ''  -- which an earlier version kept
     ) e
     UNION ALL
     SELECT 'position', s.account_id::text, s.symbol, p.quantity::text, NULL, NULL
@@ -63,9 +68,9 @@ def read_limit_state(asked: Sequence[LimitReads]) -> Statement:
 
 # What an account's log and orders say of it, in the columns of the tables that count it.
 _EXPOSURES = """
-    SELECT account_id, coalesce(symbol, '') AS symbol, organization_id, count(*) AS open_orders,
-           CASE WHEN symbol IS NULL THEN 0 ELSE coalesce(sum(unfilled) FILTER (WHERE is_buy), 0) END AS open_buy,
-           CASE WHEN symbol IS NULL THEN 0 ELSE coalesce(sum(unfilled) FILTER (WHERE NOT is_buy), 0) END AS open_sell
+    SELECT account_id, symbol, organization_id, count(*) AS open_orders,
+           coalesce(sum(unfilled) FILTER (WHERE is_buy), 0) AS open_buy,
+           coalesce(sum(unfilled) FILTER (WHERE NOT is_buy), 0) AS open_sell
     FROM (
         SELECT o.account_id, o.symbol, o.organization_id, o.order_side = 'BUY' AS is_buy, greatest(
             o.quantity - o.filled_quantity,
@@ -75,7 +80,7 @@ _EXPOSURES = """
         ) AS unfilled
         FROM orders o WHERE o.account_id = ANY (from_column($1)::uuid[]) AND o.finished_at IS NULL
     ) AS open
-    GROUP BY GROUPING SETS ((account_id, organization_id, symbol), (account_id, organization_id))
+    GROUP BY 1, 2, 3
 """
 _RECENT_ACTIONS = f"""
     unnest(from_column($1)::uuid[]) AS asked (id) CROSS JOIN LATERAL (
@@ -133,6 +138,9 @@ def read_untracked_state(account_id: str) -> Statement:
         f"""
         SELECT 'exposure', account_id::text, symbol, open_orders::text, open_buy::text, open_sell::text
         FROM ({_EXPOSURES}) AS e
+        UNION ALL
+        SELECT 'open_orders', account_id::text, '', sum(open_orders)::text, NULL, NULL
+        FROM ({_EXPOSURES}) AS e GROUP BY account_id
         UNION ALL
         SELECT 'rate', account_id::text, '', sum(orders)::text, NULL, NULL FROM ({_RATES}) AS r
         WHERE second > date_trunc('second', clock_timestamp()) - interval '{RATE_SECONDS} seconds' GROUP BY account_id

@@ -219,7 +219,15 @@ async def prune_recent(tx: Tx, limit: int) -> bool:
         MAX_WINDOW_MILLIS,
         limit,
     )
-    return f"DELETE {limit}" in (rates, creates)
+    nothing = await tx.execute(
+        """
+        DELETE FROM exposures WHERE (account_id, symbol) IN (
+            SELECT account_id, symbol FROM exposures WHERE open_orders = 0 AND open_buy = 0 AND open_sell = 0 LIMIT $1
+        ) AND open_orders = 0 AND open_buy = 0 AND open_sell = 0
+        """,
+        limit,
+    )
+    return f"DELETE {limit}" in (rates, creates, nothing)
 
 
 def _stored(row: Row) -> StoredLimits:

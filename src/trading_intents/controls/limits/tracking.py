@@ -7,24 +7,16 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from trading_intents.amounts import ZERO, exact
+from trading_intents.amounts import EXACT, ZERO
 from trading_intents.controls.limits.losses import DailyBaseline, baseline_rows
 from trading_intents.controls.limits.model import AskedOrder, LimitState
 from trading_intents.controls.limits.statements import count_orders, record_baselines, remember_creates
-from trading_intents.orders.ledger.exposures import WHOLE_ACCOUNT, ExposureChange, sum_changes
+from trading_intents.orders.ledger.exposures import ExposureChange, sum_changes
 from trading_intents.orders.ledger.writes import change_exposures
 from trading_intents.storage.pipeline import Statement
-from trading_intents.trading import ORDER_TYPES, OrderSide, amount_text
+from trading_intents.trading import OrderSide
 
 Place = tuple[str, str]  # an account, and a symbol or terms
-
-
-def terms_of(asked: AskedOrder) -> str:
-    """What makes two CREATEs duplicates; empty for a REPLACE, which is none."""
-    if not asked.is_create:
-        return ""
-    prices = ("" if price is None else amount_text(price) for price in (asked.limit_price, asked.stop_price))
-    return "|".join((asked.symbol, asked.side, ORDER_TYPES[asked.kind], amount_text(asked.quantity), *prices))
 
 
 @dataclass(slots=True)
@@ -32,6 +24,7 @@ class TrackedState:
     """By account and symbol: what is open. By account and terms: when a CREATE was last accepted."""
 
     exposures: dict[Place, tuple[int, Decimal, Decimal]] = field(default_factory=dict)  # orders, of BUY, of SELL
+    open_orders: Counter[str] = field(default_factory=Counter)  # by account
     positions: dict[Place, Decimal] = field(default_factory=dict)
     rates: Counter[str] = field(default_factory=Counter)  # by account
     recent: dict[Place, datetime] = field(default_factory=dict)
@@ -49,6 +42,8 @@ class TrackedState:
             match kind:
                 case "exposure":
                     self.exposures[place] = int(first), Decimal(second), Decimal(third)
+                case "open_orders":
+                    self.open_orders[account_id] = int(first)
                 case "position":
                     self.positions[place] = Decimal(first)
                 case "rate":
@@ -69,27 +64,32 @@ class TrackedState:
             open_buy=buy,
             open_sell=sell,
             open_orders=orders,
-            account_open_orders=self.exposures.get((account_id, WHOLE_ACCOUNT), _NOTHING_OPEN)[0],
+            account_open_orders=self.open_orders[account_id],
             orders_last_minute=self.rates[account_id],
-            duplicate_at=self.recent.get((account_id, terms_of(asked))),
+            duplicate_at=self.recent.get((account_id, asked.terms)),
             daily_result=self.daily_results.get(account_id, ZERO),
             reference_price=self.prices.get((account_id, asked.symbol)),
         )
 
     def accept(self, account_id: str, organization_id: str, asked: AskedOrder, is_new: bool, now: datetime) -> None:
         """`is_new`: the order was not counted before."""
-        with exact():
-            moved = asked.open_after - (ZERO if is_new else asked.open_before)
-            buy, sell = (moved, ZERO) if asked.side is OrderSide.BUY else (ZERO, moved)
-            for place, more in (((account_id, asked.symbol), (buy, sell)), ((account_id, WHOLE_ACCOUNT), (ZERO, ZERO))):
-                before = self.exposures.get(place, _NOTHING_OPEN)
-                self.exposures[place] = before[0] + is_new, before[1] + more[0], before[2] + more[1]
+        place, moved = (account_id, asked.symbol), asked.open_after
+        if not is_new:
+            moved = EXACT.subtract(moved, asked.open_before)
+        orders, open_buy, open_sell = self.exposures.get(place, _NOTHING_OPEN)
+        if asked.side is OrderSide.BUY:
+            buy, sell = moved, ZERO
+            self.exposures[place] = orders + is_new, EXACT.add(open_buy, moved), open_sell
+        else:
+            buy, sell = ZERO, moved
+            self.exposures[place] = orders + is_new, open_buy, EXACT.add(open_sell, moved)
+        self.open_orders[account_id] += is_new
         self._changes.append(ExposureChange(account_id, asked.symbol, organization_id, int(is_new), buy, sell))
         self.rates[account_id] += 1
         self._orders[account_id, organization_id] += 1
         if asked.is_create:
-            self.recent[account_id, terms_of(asked)] = now
-            self._creates.append((account_id, organization_id, terms_of(asked)))
+            self.recent[account_id, asked.terms] = now
+            self._creates.append((account_id, organization_id, asked.terms))
 
     def writes(self, now: datetime) -> list[Statement]:
         """Before the stream's heads: what the accepted orders change."""

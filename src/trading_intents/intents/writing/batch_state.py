@@ -16,7 +16,7 @@ from trading_intents.controls.limits.losses import AccountResults
 from trading_intents.controls.limits.model import NO_LIMITS, AppliedLimits, AskedOrder, LimitState, TradingLimits
 from trading_intents.controls.limits.statements import LimitReads, read_limit_state, read_results, start_tracking
 from trading_intents.controls.limits.store import parse_limits
-from trading_intents.controls.limits.tracking import TrackedState, terms_of
+from trading_intents.controls.limits.tracking import TrackedState
 from trading_intents.controls.model import Controls, StandingHalt, Switch, TimeRule
 from trading_intents.errors import Unavailable
 from trading_intents.identity.model import Entitlement, Permission
@@ -207,7 +207,7 @@ async def _read_limit_state(
             continue
         limits = state.limits_of(each, asked.symbol)
         if limits.needs_state:
-            reads.add(LimitReads(each.account_id, asked.symbol, terms_of(asked)))
+            reads.add(LimitReads(each.account_id, asked.symbol, asked.terms))
         if limits.needs_price:
             organization_id = UUID(account.organization_id)
             priced[each.account_id, asked.symbol] = PriceKey(organization_id, account.environment, asked.symbol)

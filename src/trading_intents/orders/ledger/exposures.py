@@ -4,10 +4,8 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from trading_intents.amounts import ZERO, exact, normalized
+from trading_intents.amounts import EXACT, ZERO, exact
 from trading_intents.trading import FrozenStruct, OrderSide
-
-WHOLE_ACCOUNT = ""  # in place of a symbol: the row with the account's number of open orders
 
 
 class ExposureChange(FrozenStruct, frozen=True):
@@ -49,17 +47,14 @@ def exposure_change(row: Mapping[str, Any], before: Decimal | None, after: Decim
 
 
 def sum_changes(changes: Iterable[ExposureChange]) -> list[ExposureChange]:
-    """One for each symbol and account that changes, in the order in which their rows are locked."""
-    sums: dict[tuple[str, str, str], list[Any]] = {}
-    with exact():
-        for each in changes:
-            for symbol, buy, sell in ((each.symbol, each.open_buy, each.open_sell), (WHOLE_ACCOUNT, ZERO, ZERO)):
-                summed = sums.setdefault((each.account_id, symbol, each.organization_id), [0, ZERO, ZERO])
-                summed[0] += each.open_orders
-                summed[1] += buy
-                summed[2] += sell
+    """One for each symbol that changes, in the order in which their rows are locked."""
+    sums: dict[tuple[str, str, str], tuple[int, Decimal, Decimal]] = {}
+    for each in changes:
+        place = each.account_id, each.symbol, each.organization_id
+        orders, buy, sell = sums.get(place, (0, ZERO, ZERO))
+        sums[place] = orders + each.open_orders, EXACT.add(buy, each.open_buy), EXACT.add(sell, each.open_sell)
     return [
-        ExposureChange(*place, orders, normalized(buy), normalized(sell))
+        ExposureChange(*place, orders, buy, sell)
         for place, (orders, buy, sell) in sorted(sums.items())
         if orders or buy or sell
     ]
