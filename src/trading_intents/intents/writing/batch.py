@@ -241,7 +241,9 @@ class BatchBuilder:
     def _count(self, submission: Submission, accepted: Accepted, intent_id: str) -> None:
         """In the exposure of its account. An order that was over and is open again may not be counted yet."""
         state, order = self._state, self._state.orders.get(intent_id)
-        asked, is_new = asked_order(accepted, order), order is None or not order.counted
+        is_new = order is None or not order.counted
+        asked = state.asked(submission, order) if isinstance(submission.command, Create) else None
+        asked = asked or asked_order(accepted, order)
         state.tracking.accept(
             submission.account_id, state.accounts[submission.account_id].organization_id, asked, is_new, state.now
         )

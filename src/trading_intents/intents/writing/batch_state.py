@@ -38,7 +38,7 @@ from trading_intents.intents.model import (
 )
 from trading_intents.intents.writing import statements
 from trading_intents.intents.writing.record import trimmed
-from trading_intents.prices.model import PriceKey, PriceRules
+from trading_intents.prices.model import PriceKey, PriceRules, ReferencePrice
 from trading_intents.prices.store import parse_reply, read_prices
 from trading_intents.storage.pipeline import ConnectionLost, PipelineConnection, Reply, Row, Statement
 from trading_intents.trading import ORDER_KINDS, ActionType, Environment, OrderSide, RouteStrategy, Symbol, TimeInForce
@@ -66,6 +66,7 @@ class BatchState:
     tracked: set[str] = field(default_factory=set)  # accounts whose orders are counted
     untracked: set[str] = field(default_factory=set)  # those that must be before their orders can be judged
     tracking: TrackedState = field(default_factory=TrackedState)
+    _created: dict[int, AskedOrder] = field(default_factory=dict)  # by the identity of the submission
     holdings: dict[tuple[str, str], Holding] = field(default_factory=dict)  # by account and symbol, that a Close names
 
     def state(self, submission: Submission) -> SubmissionState:
@@ -109,8 +110,10 @@ class BatchState:
             left = self.holdings[submission.account_id, command.symbol].left_to_close
             return closing_order(command.symbol, left) if left else None
         if isinstance(command, Create):
-            created = ActionType.CREATE, command.symbol, command.side, command.route, command.spec
-            return asked_order(Accepted(*created, None), None)
+            if id(submission) not in self._created:
+                created = ActionType.CREATE, command.symbol, command.side, command.route, command.spec
+                self._created[id(submission)] = asked_order(Accepted(*created, None), None)
+            return self._created[id(submission)]
         if order is None:
             return None
         replaced = ActionType.REPLACE, order.symbol, order.side, order.route, command.spec
@@ -229,8 +232,12 @@ async def _read_limit_state(
         raise Unavailable("the connection to the database was lost; nothing was recorded") from None
     state.tracking.read(replies[-1].texts())
     known = parse_reply(replies[0]) if priced else {}
+    picked: dict[tuple[PriceKey, bool], ReferencePrice | None] = {}  # most accounts share their prices
     for (account_id, symbol), key in priced.items():
-        if price := prices.pick(known[key], has_walk=state.accounts[account_id].broker == PAPER.name):
+        has_walk = state.accounts[account_id].broker == PAPER.name
+        if (key, has_walk) not in picked:
+            picked[key, has_walk] = prices.pick(known[key], has_walk=has_walk)
+        if price := picked[key, has_walk]:
             state.tracking.prices[account_id, symbol] = price.price
     results = AccountResults(replies[bool(priced)].texts() if zones else (), prices)
     for account_id, zone in zones.items():
