@@ -1,17 +1,14 @@
 """A halt and the sends: nothing that it refuses is sent from its answer on, and what was not sent says why."""
 
 import asyncio
-from typing import Any
-from uuid import uuid4
 
 import asyncpg
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
+from tests.execution.halt_calls import halt, resume
+from tests.execution.in_process_execution import executing, open_in_process
 from tests.waiting import eventually_async
-from trading_intents.controls.halts import service
-from trading_intents.controls.halts.model import Halt, HaltPrincipal, HaltPrincipalType, HaltScope, HaltTerms
 from trading_intents.controls.halts.store import lock_halts
 from trading_intents.controls.store import HALT_LOCK
 from trading_intents.ids import OrganizationId
@@ -19,22 +16,7 @@ from trading_intents.testing.fakes import Act
 
 pytestmark = pytest.mark.idle
 
-ADMIN = HaltPrincipal(HaltPrincipalType.USER, "admin")
 WAIT_SECONDS = 15.0
-
-
-async def halt(in_process: InProcessExecution, whole: bool = False, **terms: Any) -> Halt:
-    writer = in_process.in_process_writer
-    organization_id = OrganizationId(writer.organization)
-    scope = HaltScope(organization_id, None if whole else in_process.account)
-    async with writer.pool.transaction([organization_id]) as tx:
-        found, _ = await service.start_halt(tx, uuid4(), scope, HaltTerms("stop", **terms), ADMIN)
-    return found
-
-
-async def resume(in_process: InProcessExecution, found: Halt) -> None:
-    async with in_process.in_process_writer.pool.transaction([found.scope.organization_id]) as tx:
-        await service.end_halt(tx, found.scope, ADMIN)
 
 
 @pytest.mark.parametrize("whole", [False, True])

@@ -30,9 +30,9 @@ from trading_intents.errors import (
     either,
 )
 from trading_intents.identity.model import Entitlement, Permission
-from trading_intents.intents.closing import Holding
 from trading_intents.orders.ledger.exposures import open_quantity
 from trading_intents.orders.model import FINAL_STATUSES
+from trading_intents.orders.positions import Holding
 from trading_intents.trading import (
     ORDER_TYPES,
     ActionType,
@@ -233,6 +233,12 @@ def asked_order(accepted: Accepted, order: KnownOrder | None) -> AskedOrder:
         if is_create
         else "",
     )
+
+
+def closing_order(symbol: Symbol, quantity: Decimal) -> AskedOrder:
+    """The order that closes so much of a position, as limits judge it."""
+    side, size = (OrderSide.SELL if quantity > 0 else OrderSide.BUY), abs(quantity)
+    return AskedOrder(is_create=True, symbol=symbol, side=side, kind=OrderKind.MARKET, quantity=size, open_after=size)
 
 
 def _check_caller(submission: Submission, state: SubmissionState) -> AccountState:

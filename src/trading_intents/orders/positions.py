@@ -1,7 +1,7 @@
 """Positions at average cost: an opening, then trades in the order they were booked. Pure: no clock. No rounding loses
 money: realized_pnl = value_sold - value_bought + open_cost - opening_cost - fees, to the last digit."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -155,3 +155,48 @@ def _open_cost(held: Decimal, cost: Decimal, signed: Decimal, price: Decimal) ->
     if (after > 0) == (held > 0):
         return quotient(cost * after, held)
     return after * price  # crossed zero: the old position is closed whole, the rest is new
+
+
+class Holding(FrozenStruct, frozen=True):
+    """A symbol in an account. Of an order with a pending REPLACE the larger of its two versions counts."""
+
+    quantity: Decimal  # ours; negative: short
+    selling: Decimal  # unfilled, of open SELLs
+    buying: Decimal
+    open_orders: int
+    is_newer: bool  # an order of the symbol came after the one that the asker knew as the last
+
+    @property
+    def left_to_close(self) -> Decimal:
+        """The position less what open orders close already; it never changes its sign."""
+        with exact():
+            if self.quantity > 0:
+                return max(self.quantity - self.selling, ZERO)
+            return min(self.quantity + self.buying, ZERO)
+
+    def with_order(self, side: OrderSide, quantity: Decimal) -> "Holding":
+        """The holding once such an order, or such a version of one, is open as well."""
+        with exact():
+            return Holding(
+                self.quantity,
+                self.selling + (quantity if side is OrderSide.SELL else ZERO),
+                self.buying + (quantity if side is OrderSide.BUY else ZERO),
+                self.open_orders + 1,
+                True,
+            )
+
+
+def parse_holdings(rows: Iterable[Sequence[str]]) -> dict[tuple[str, str], Holding]:
+    """Of the texts that `read_holdings` gives, by account and symbol."""
+    return {
+        (account_id, symbol): Holding(Decimal(held), Decimal(selling), Decimal(buying), int(count), newer == "t")
+        for account_id, symbol, held, selling, buying, count, newer in rows
+    }
+
+
+def note_order(
+    holdings: dict[tuple[str, str], Holding], account_id: str, symbol: str, side: OrderSide, quantity: str
+) -> None:
+    """What was accepted before a Close of the same batch closes a position too."""
+    if held := holdings.get((account_id, symbol)):
+        holdings[account_id, symbol] = held.with_order(side, Decimal(quantity))

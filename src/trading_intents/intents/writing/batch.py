@@ -10,7 +10,6 @@ from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Clock, rfc3339
 from trading_intents.errors import ControlRejected, PlatformError
 from trading_intents.ids import IdTextMaker
-from trading_intents.intents.closing import note_order
 from trading_intents.intents.model import (
     Accepted,
     AccountState,
@@ -36,6 +35,7 @@ from trading_intents.intents.writing.record import (
     marked_order_payload,
     new_payloads,
 )
+from trading_intents.orders.positions import note_order
 from trading_intents.prices.model import PriceRules
 from trading_intents.stats import store as stats_store
 from trading_intents.stats.model import EVERY_REASON, Measure, StatsEntry

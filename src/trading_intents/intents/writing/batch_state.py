@@ -21,7 +21,6 @@ from trading_intents.controls.model import Controls, StandingHalt, Switch, TimeR
 from trading_intents.errors import Unavailable
 from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.intents import store
-from trading_intents.intents.closing import Holding, closing_order, parse_holdings
 from trading_intents.intents.model import (
     Accepted,
     AccountState,
@@ -35,9 +34,11 @@ from trading_intents.intents.model import (
     Submission,
     SubmissionState,
     asked_order,
+    closing_order,
 )
 from trading_intents.intents.writing import statements
 from trading_intents.intents.writing.record import trimmed
+from trading_intents.orders.positions import Holding, parse_holdings
 from trading_intents.prices.model import PriceKey, PriceRules, ReferencePrice
 from trading_intents.prices.store import parse_reply, read_prices
 from trading_intents.storage.pipeline import ConnectionLost, PipelineConnection, Reply, Row, Statement

@@ -1,0 +1,95 @@
+"""Halts in the tests' own process: started, ended, and what they made and wait for."""
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import msgspec
+
+from tests.execution.in_process_execution import InProcessExecution
+from trading_intents.controls.halts import service
+from trading_intents.controls.halts.model import Halt, HaltPrincipal, HaltPrincipalType, HaltScope, HaltTerms
+from trading_intents.ids import OrganizationId
+
+ADMIN = HaltPrincipal(HaltPrincipalType.USER, "admin")
+
+
+async def halt(in_process: InProcessExecution, whole: bool = False, **terms: Any) -> Halt:
+    writer = in_process.in_process_writer
+    organization_id = OrganizationId(writer.organization)
+    scope = HaltScope(organization_id, None if whole else in_process.account)
+    async with writer.pool.transaction([organization_id]) as tx:
+        found, _ = await service.start_halt(tx, uuid4(), scope, HaltTerms("stop", **terms), ADMIN)
+    return found
+
+
+async def resume(in_process: InProcessExecution, found: Halt) -> None:
+    async with in_process.in_process_writer.pool.transaction([found.scope.organization_id]) as tx:
+        await service.end_halt(tx, found.scope, ADMIN)
+
+
+async def shown(in_process: InProcessExecution, found: Halt) -> Any:
+    row = await in_process.in_process_writer.owner.fetchrow("SELECT * FROM halts WHERE id = $1", found.id)
+    return dict(row) | {"waiting": msgspec.json.decode(row["waiting"])}
+
+
+async def until(in_process: InProcessExecution, found: Halt, limit_seconds: float = 15.0, **wanted: Any) -> Any:
+    last: Any = None
+
+    async def reached() -> bool:
+        nonlocal last
+        last = await shown(in_process, found)
+        return all(last[name] == value for name, value in wanted.items())
+
+    try:
+        await in_process.until(reached, limit_seconds)
+    except AssertionError:
+        raise AssertionError(f"{wanted} not within {limit_seconds} s: {last}") from None
+    return last
+
+
+async def until_waiting(in_process: InProcessExecution, found: Halt, reason: str) -> list[dict[str, str]]:
+    async def waits() -> bool:
+        return reason in {each["reason"] for each in (await shown(in_process, found))["waiting"]}
+
+    await in_process.until(waits)
+    waiting: list[dict[str, str]] = (await shown(in_process, found))["waiting"]
+    return waiting
+
+
+async def actions(in_process: InProcessExecution, found: Halt, action_type: str) -> list[Any]:
+    """The records that the halt appended."""
+    rows = await in_process.in_process_writer.owner.fetch(
+        "SELECT intent_id, created_at, record::jsonb ->> 'quantity' AS quantity,"
+        " record::jsonb ->> 'order_side' AS side, record::jsonb ->> 'symbol' AS symbol FROM actions"
+        " WHERE action_type = $1 AND record::jsonb ->> 'principal_type' = 'SYSTEM'"
+        " AND record::jsonb ->> 'principal_id' = $2 ORDER BY seq",
+        action_type,
+        str(found.id),
+    )
+    return list(rows)
+
+
+async def working(in_process: InProcessExecution, count: int = 1, **order: Any) -> list[UUID]:
+    intents = [await in_process.create(**order) for _ in range(count)]
+    for intent in intents:
+        await in_process.until_status(intent, "NEW")
+    return intents
+
+
+async def hold(in_process: InProcessExecution, symbol: str = "AAPL", quantity: str = "10") -> None:
+    """A position, bought."""
+    (intent,) = await working(in_process, quantity=quantity, symbol=symbol)
+    in_process.fill(await in_process.coid(intent), quantity)
+    await in_process.until_status(intent, "FILLED")
+
+
+async def closing_orders(in_process: InProcessExecution, found: Halt, count: int = 1) -> list[UUID]:
+    """The intents of the halt's closing orders, once there are so many and the last is at the venue."""
+
+    async def made() -> bool:
+        return len(await actions(in_process, found, "CREATE")) == count
+
+    await in_process.until(made)
+    intents = [row["intent_id"] for row in await actions(in_process, found, "CREATE")]
+    await in_process.until_status(intents[-1], "NEW")
+    return intents
