@@ -19,10 +19,13 @@ from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavaila
 from trading_intents.brokers.rest_client import AnswerUnclear, NotSent
 from trading_intents.clock import rfc3339
 
+_E = port.EventKind
 SNAPSHOT_SECONDS = 9.0
 STREAM_OPTIONS: dict[str, Any] = {"ping_interval": 10.0, "ping_timeout": 10.0, "close_timeout": 1.0, "proxy": None}
 MUTE_SECONDS = 10.0  # what REST has and the stream has not told by then, it will never tell
 WATCH_SECONDS = 30.0  # between comparisons of the two
+# What a snapshot tells of orders that are over, beside their executions.
+ENDS = frozenset({_E.CANCELLED, _E.EXPIRED, _E.REJECTED, _E.REPLACED, _E.REPLACE_REJECTED})
 MAX_REMEMBERED = 20_000
 MAX_VERSIONS = 20  # of an order that are followed
 
@@ -59,6 +62,7 @@ class AlpacaBroker:
         self._mute_seconds, self._watch_seconds = mute_seconds, watch_seconds
         self._stream: ClientConnection | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._ended: Exception | None = None  # why the link is down
         self._told: dict[str, str] = {}  # Alpaca's ids of orders and executions that the stream told of
         self._commands: dict[str, str] = {}  # client order ids of commands, by the order and the update that refuses it
@@ -87,13 +91,15 @@ class AlpacaBroker:
         return msgspec.json.decode(frame.data, type=wire.StreamState)
 
     async def close(self) -> None:
-        self._ended = self._ended or BrokerUnavailable("the link is closed")
+        self._is_closed, self._ended = True, self._ended or BrokerUnavailable("the link is closed")
         if self._watching:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
-        if self._stream:
-            await self._stream.close()
-        await self._rest.close()
+        try:
+            if self._stream:
+                await self._stream.close()
+        finally:
+            await self._rest.close()
 
     def _break(self, reason: Exception) -> None:
         """Ends the link, and with it the stream, which says why."""
@@ -207,7 +213,7 @@ class AlpacaBroker:
         except WebSocketException as error:
             self._break(BrokerUnavailable(f"the update stream ended: {type(error).__name__}"))
         self._break(BrokerUnavailable("Alpaca closed the update stream"))
-        if self._watching and not self._watching.cancelled():  # nobody closed it here
+        if not self._is_closed:
             assert self._ended
             raise self._ended
 
@@ -243,7 +249,7 @@ class AlpacaBroker:
         return port.AccountSnapshot(
             taken_at,
             tuple(wire.chain_snapshot([order], ()) for order in opened),
-            (*executions, *(event for order in closed for event in wire.order_events(order))),
+            (*executions, *(event for order in closed for event in wire.order_events(order) if event.kind in ENDS)),
             positions if positions == before else None,
             notices=account.notices(rest.skew),
         )
