@@ -23,6 +23,7 @@ from tests.brokers.alpaca.book import Account, Refused, plain, stamp
 T = TypeVar("T")
 PAGE, MAX_PAGE = 50, 500
 LIMIT_PER_MINUTE = 200
+EQUITIES = ("equity", "portfolio_value", "last_equity")
 UNAUTHORIZED = 401, {"message": "unauthorized."}
 
 
@@ -274,7 +275,10 @@ def _list_orders(account: Account, query: dict[str, str]) -> list[dict[str, Any]
 
 
 def _account_json(account: Account) -> dict[str, Any]:
-    money = dict.fromkeys(("cash", "buying_power", "equity", "portfolio_value", "last_equity"), plain(account.cash))
+    prices = {symbol: (quote.bid + quote.ask) / 2 for symbol, quote in account.quotes.items()}
+    held = (quantity * prices.get(symbol, average) for symbol, (quantity, average) in account.positions.items())
+    equity = plain(account.cash + sum(held))
+    money = dict.fromkeys(("cash", "buying_power"), plain(account.cash)) | dict.fromkeys(EQUITIES, equity)
     blocks = dict.fromkeys(
         ("account_blocked", "trading_blocked", "transfers_blocked", "trade_suspended_by_user"), False
     )

@@ -44,6 +44,7 @@ FILL_CHANCE = 0.02  # of each working order, each time
 class Run:
     alpaca: AlpacaExecution
     proxy: FaultProxy
+    socket: Path
     cuts: CutRequests
     chance: random.Random
     orders: int
@@ -160,7 +161,7 @@ class Run:
     async def _restart_alpaca(self) -> None:
         await self.simulator.stop()
         await asyncio.sleep(self.chance.random() * AWAY_SECONDS)
-        await self.simulator.start(self.proxy._target)
+        await self.simulator.start(self.socket)
 
     async def _restart_worker(self) -> None:
         self.restart.set()
@@ -253,7 +254,7 @@ async def test_every_order_is_sent_once_and_every_fill_booked_once(
         proxy = FaultProxy(socket, cuts)
         async with simulating(socket) as simulator, open_alpaca(urls, simulator, accounts) as alpaca:
             simulator.limit_per_minute = 1_000_000
-            run = Run(alpaca, proxy, cuts, seeded("alpaca"), orders, faults)
+            run = Run(alpaca, proxy, socket, cuts, seeded("alpaca"), orders, faults)
             with proxy.running():
                 began = time.monotonic()
                 working, trading = (asyncio.create_task(each) for each in (run.work(), run.trade()))

@@ -1,6 +1,9 @@
 """What a command's answer means: each is written once, and only what is certain is called so."""
 
+import asyncio
 from dataclasses import replace as changed
+from datetime import timedelta
+from decimal import Decimal
 
 import pytest
 from msgspec.structs import replace as with_fields
@@ -13,6 +16,7 @@ from trading_intents.brokers.port import (
     DUPLICATE_ID,
     Absent,
     AuthFailed,
+    BrokerBalance,
     BrokerUnavailable,
     EventKind,
     LookupUnknown,
@@ -282,6 +286,31 @@ async def test_a_sale_says_whether_it_closes_or_opens(stage: AlpacaStage) -> Non
     bodies = [each.body for each in stage.simulator.exchanges if each.method == "POST"][1:]
     assert [body.get("position_intent") for body in bodies] == ["sell_to_close", "sell_to_open", None]
     await run.close()
+
+
+async def test_orders_of_several_legs_beside_ours_do_no_harm(stage: AlpacaStage) -> None:
+    run = await stage.link()
+    legs = stage.account.submit({"symbol": "X", "qty": "1", "side": "buy", "type": "market", "time_in_force": "day"})
+    legs.json |= {"symbol": None, "side": None}
+    stage.account.cancel(legs.json["id"])
+    sent = await run.buy("1", "50")
+    await run.expect([E.ACCEPTED], sent)
+    snapshot = await run.broker.snapshot(await stage.now() - timedelta(days=1))
+    assert [order.broker_order_id for order in snapshot.open_orders] == [sent.result.broker_order_id]
+    assert run.gaps == []
+    await run.close()
+
+
+async def test_a_balance_is_told_without_a_trade(stage: AlpacaStage) -> None:
+    broker = AlpacaBroker(stage.context(), watch_seconds=0.1)
+    await broker.open()
+    stage.account.cash = Decimal("123.45")
+    async with asyncio.timeout(10):
+        async for event in broker.events():
+            assert isinstance(event, BrokerBalance)
+            assert (event.cash, event.equity, event.currency) == (Decimal("123.45"), Decimal("123.45"), "USD")
+            break
+    await broker.close()
 
 
 async def test_a_second_connection_is_told_so_and_breaks_nothing(stage: AlpacaStage) -> None:

@@ -129,6 +129,8 @@ def test_real_accounts_trade_like_the_paper_broker(trader: Trader) -> None:
         assert trader.submit(name, cancel(resting)).status_code == 202
         trader.until_order(name, resting, "CANCELLED")
     assert len(shapes) == 1
+    for name in PLACES:
+        assert trader.get(name, "/balances")["currency"] == "USD"
     books = trader.alpaca.simulator.accounts
     assert [len(books[key].arrived) for key in ("PAPER", "LIVE")] == [2, 2], "each at its own environment"
 

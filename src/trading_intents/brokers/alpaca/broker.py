@@ -1,6 +1,7 @@
 """One account's session with Alpaca. Never repeats a command that may have arrived; what it cannot prove is UNKNOWN."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -64,6 +65,7 @@ class AlpacaBroker:
         self._watching: asyncio.Task[None] | None = None
         self._is_closed = False
         self._ended: Exception | None = None  # why the link is down
+        self._balance: port.BrokerBalance | None = None  # not told yet
         self._told: dict[str, str] = {}  # Alpaca's ids of orders and executions that the stream told of
         self._commands: dict[str, str] = {}  # client order ids of commands, by the order and the update that refuses it
 
@@ -204,15 +206,20 @@ class AlpacaBroker:
         except (BrokerUnavailable, AuthFailed) as error:
             return port.LookupUnknown(str(error))
 
-    async def events(self) -> AsyncIterator[BrokerEvent | port.StreamGap]:
+    async def events(self) -> AsyncIterator[BrokerEvent | port.BrokerBalance | port.StreamGap]:
         assert self._stream, "it is open"
         try:
-            async for text in self._stream:
-                for event in await self._parse(text):
-                    yield event
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._watch_seconds):
+                        text = await self._stream.recv()
+                    for event in await self._parse(text):
+                        yield event
+                if balance := self._balance:
+                    self._balance = None
+                    yield balance
         except WebSocketException as error:
             self._break(BrokerUnavailable(f"the update stream ended: {type(error).__name__}"))
-        self._break(BrokerUnavailable("Alpaca closed the update stream"))
         if not self._is_closed:
             assert self._ended
             raise self._ended
@@ -251,11 +258,13 @@ class AlpacaBroker:
             tuple(wire.chain_snapshot([order], ()) for order in opened),
             (*executions, *(event for order in closed for event in wire.order_events(order) if event.kind in ENDS)),
             positions if positions == before else None,
-            notices=account.notices(rest.skew),
+            account.balance(taken_at),
+            account.notices(rest.skew),
         )
 
     async def _watch(self) -> None:
-        """Ends a link whose stream is alive and mute: it has not told what REST has had for a while."""
+        """Ends a link whose stream is alive and mute: it has not told what REST has had for a while. Reads the balance,
+        which no stream tells."""
         since, rest = self._rest.now(), self._rest
         while True:
             await asyncio.sleep(self._watch_seconds)
@@ -263,6 +272,7 @@ class AlpacaBroker:
             try:
                 known = [each.exec_id or "" for each in await rest.list_executions(since, until, rest.deadline())]
                 orders = await rest.list_orders(rest.deadline(), status="open")
+                self._balance = (await rest.read_account(rest.deadline())).balance(rest.now())
             except AuthFailed as error:
                 self._break(error)
             except BrokerUnavailable:

@@ -9,7 +9,15 @@ from decimal import Decimal
 import msgspec
 from msgspec.structs import replace
 
-from trading_intents.brokers.port import BrokerEvent, Capabilities, EventKind, LookupKind, OrderSnapshot, OrderTicket
+from trading_intents.brokers.port import (
+    BrokerBalance,
+    BrokerEvent,
+    Capabilities,
+    EventKind,
+    LookupKind,
+    OrderSnapshot,
+    OrderTicket,
+)
 from trading_intents.trading import Environment, FrozenStruct, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 from trading_intents.trading import amount_text as text
 
@@ -30,6 +38,7 @@ CAPABILITIES = Capabilities(
     lookup=LookupKind.DURABLE,
     unique_order_ids=True,
     requests_per_minute=200,
+    tells_balances=True,
 )
 
 NOT_FOUND, VALIDATION = 40410000, 40010001
@@ -119,6 +128,14 @@ class AlpacaAccount(FrozenStruct, frozen=True, kw_only=True):
     account_blocked: bool = False
     trading_blocked: bool = False
     trade_suspended_by_user: bool = False
+    currency: str | None = None
+    cash: Decimal | None = None
+    buying_power: Decimal | None = None
+    equity: Decimal | None = None
+
+    def balance(self, as_of: datetime) -> BrokerBalance:
+        money = {"cash": self.cash, "buying_power": self.buying_power, "equity": self.equity}
+        return BrokerBalance(currency=self.currency, **money, as_of=as_of)
 
     def notices(self, skew: timedelta) -> tuple[str, ...]:
         """What keeps it from trading. `skew`: between its clock and ours."""
