@@ -219,7 +219,7 @@ class Simulator:
                 protocol.receive_data(data) if data else protocol.receive_eof()
                 for frame in protocol.events_received():
                     assert isinstance(frame, Frame)
-                    if frame.opcode in (Opcode.TEXT, Opcode.BINARY):
+                    if frame.opcode is Opcode.TEXT:  # binary ones are MessagePack
                         account = self._hear(json.loads(bytes(frame.data)), account, send)
                 if not data or protocol.close_expected():
                     break

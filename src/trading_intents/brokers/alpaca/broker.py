@@ -88,7 +88,7 @@ class AlpacaBroker:
         self._watching = asyncio.create_task(self._watch())
 
     async def _say(self, stream: ClientConnection, message: Mapping[str, object]) -> wire.StreamState:
-        await stream.send(msgspec.json.encode(message))
+        await stream.send(msgspec.json.encode(message).decode())  # a binary message would be taken for MessagePack
         frame = msgspec.json.decode(await stream.recv(), type=wire.StreamFrame)
         return msgspec.json.decode(frame.data, type=wire.StreamState)
 
