@@ -33,6 +33,7 @@ from trading_intents_client.transport.credentials import (
 from trading_intents_client.types.accounts import (
     ApiKey,
     Broker,
+    Caller,
     CreatedApiKey,
     Credential,
     KeyValidation,
@@ -107,6 +108,7 @@ __all__ = [
     "Balances",
     "BearerCredentials",
     "Broker",
+    "Caller",
     "CancelledAll",
     "ClientCredentials",
     "ConnectionState",

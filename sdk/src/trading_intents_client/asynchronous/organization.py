@@ -6,7 +6,7 @@ from trading_intents_client.asynchronous.controls import halt_body, limits_body,
 from trading_intents_client.asynchronous.pages import AsyncPages
 from trading_intents_client.asynchronous.requests import given_fields, if_match, query, segment
 from trading_intents_client.transport.http import Transport
-from trading_intents_client.types.accounts import ApiKey, CreatedApiKey, KeyValidation, OrganizationRecord
+from trading_intents_client.types.accounts import ApiKey, Caller, CreatedApiKey, KeyValidation, OrganizationRecord
 from trading_intents_client.types.controls import Control, Halt, Limits, LimitsRecord
 from trading_intents_client.types.enums import Environment, SortOrder
 
@@ -18,6 +18,10 @@ class AsyncOrganization:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+
+    async def caller(self) -> Caller:
+        """Whose the client's credential is, and what it may call."""
+        return await self._transport.call("GET", "/v1/caller", Caller)
 
     async def find(self, provider: str, provider_id: str) -> OrganizationRecord:
         """The organization that has this id at the identity provider."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from trading_intents_client.asynchronous.organization import AsyncOrganization
 from trading_intents_client.blocking.iterators import Pages
 from trading_intents_client.blocking.loop import LoopThread
-from trading_intents_client.types.accounts import ApiKey, CreatedApiKey, KeyValidation, OrganizationRecord
+from trading_intents_client.types.accounts import ApiKey, Caller, CreatedApiKey, KeyValidation, OrganizationRecord
 from trading_intents_client.types.controls import Control, Halt, Limits, LimitsRecord
 from trading_intents_client.types.enums import Environment, SortOrder
 
@@ -19,6 +19,10 @@ class Organization:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}{repr(self._wrapped).removeprefix(type(self._wrapped).__name__)}"
+
+    def caller(self) -> Caller:
+        """Whose the client's credential is, and what it may call."""
+        return self._loop.run(self._wrapped.caller())
 
     def find(self, provider: str, provider_id: str) -> OrganizationRecord:
         """The organization that has this id at the identity provider."""

@@ -9,6 +9,7 @@ from trading_intents_client.types.enums import (
     Environment,
     OrderKind,
     Permission,
+    PrincipalType,
     RouteStrategy,
     TimeInForce,
 )
@@ -101,3 +102,16 @@ class OrganizationRecord(Struct, frozen=True, kw_only=True):
     provider: str
     disabled: bool
     created_at: datetime
+
+
+class Caller(Struct, frozen=True, kw_only=True):
+    """Whose the credential is. `policies` names what it may call."""
+
+    principal_type: PrincipalType
+    principal_id: str
+    organization_id: str | None
+    organization_name: str | None
+    environment: Environment | None
+    role: str | None
+    expires_at: datetime | None
+    policies: tuple[str, ...]

@@ -1,0 +1,71 @@
+"""A platform that is killed and started again on the same port, while clients go on."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.platform import Platform, serving
+from tests.tenants import PLENTY
+
+RESTART_LIMIT_SECONDS = 120
+# A loaded machine may take longer to start again than a command may usually wait to be sent.
+PATIENT = {"EXECUTION_MAX_AGE_MILLIS": "600000"}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+        return port
+
+
+class RestartedPlatform:
+    """Serves in a thread. Each of `kills` says of one end whether it is a kill or an orderly stop."""
+
+    def __init__(self, folder: Path, kills: Sequence[bool], **settings: str) -> None:
+        self.port, self._folder, self._kills = free_port(), folder, kills
+        self._settings = PLENTY | PATIENT | {"HTTP_PORT": str(self.port)} | settings
+        self._is_due = [threading.Event() for _ in kills]
+        self._finished = threading.Event()
+        self.ended = 0
+        self.serves = threading.Event()
+
+    def restart(self) -> None:
+        """Ends the present process, if there is another end to come."""
+        due = next((event for event in self._is_due if not event.is_set()), None)
+        if due is not None:
+            due.set()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator["RestartedPlatform"]:
+        thread = threading.Thread(target=self._serve)
+        thread.start()
+        try:
+            assert self.serves.wait(RESTART_LIMIT_SECONDS)
+            yield self
+        finally:
+            self._finished.set()
+            for event in self._is_due:
+                event.set()
+            thread.join()
+
+    def _serve(self) -> None:
+        for due, is_kill in zip(self._is_due, self._kills, strict=True):
+            with serving(self._folder, **self._settings) as platform:
+                self.serves.set()
+                due.wait()
+                self._end(platform, is_kill)
+            if self._finished.is_set():
+                return
+        with serving(self._folder, **self._settings):
+            self.serves.set()
+            self._finished.wait()
+
+    def _end(self, platform: Platform, is_kill: bool) -> None:
+        self.ended += 1
+        if is_kill:
+            platform.process.kill()
+            platform.process.wait()
+        else:
+            assert platform.stop() == 0
