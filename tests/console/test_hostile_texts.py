@@ -1,6 +1,7 @@
 """200 hostile texts through every field that people or brokers write: none runs, none breaks the page."""
 
 import itertools
+import json
 import uuid
 from typing import Any
 
@@ -16,12 +17,18 @@ TAGS += (
     "<math><mtext></table><img src=x onerror={0}>",
     "<style>*{{display:none}}</style>",
 )
-TAGS += ("<base href=//evil.example>", "<meta http-equiv=refresh content='0;//evil.example'>", "</main></body><b>{0}")
+TAGS += (
+    "<style>*{{color:red}}</style>{0}",
+    "<base href=//evil.example>",
+    "<meta http-equiv=refresh content='0;//evil.example'>{0}",
+    "</main></body><b>{0}",
+)
 CALLS = ("alert(1)", "window.hit=1", "document.title='hit'", "fetch('//evil.example')")
 WRAPS = ("{0}", "'{0}", '"{0}', "`${{{0}}}`", "--><!--{0}", "]]>{0}")
 PLAIN = ("__proto__", "constructor", "toString", "javascript:alert(1)", "{{7*7}}", "${7*7}", "\u202egnp.exe", "A" * 60)
-TEXTS = [w.format(t.format(c)) for t, c, w in itertools.product(TAGS, CALLS, WRAPS)][:192] + list(PLAIN)
-FIELD = 60
+MADE = dict.fromkeys(w.format(t.format(c)) for w, t, c in itertools.product(WRAPS, TAGS, CALLS))
+TEXTS = [*list(MADE)[:192], *PLAIN]
+TWO_FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
 def fits(text: str, size: int) -> str:
@@ -72,9 +79,7 @@ def test_no_text_runs_or_breaks_the_page(screens: Screens, tenants: Tenants, acc
         for _ in range(15):
             seen |= set(page.locator(".grid.blotter .body .c-reference").all_text_contents())
             page.keyboard.press("PageDown")
-            page.wait_for_function(
-                "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-            )
+            page.wait_for_function(TWO_FRAMES)
         recorded = tenants.client.get(f"/v1/accounts/{account}/orders?limit=100", headers=tenants.callers["key_all"])
         kept = {order["client_reference_id"] for order in recorded.json()["data"]}
         assert len(kept) > 50
@@ -100,7 +105,6 @@ def test_a_brokers_texts_are_shown_as_texts(screens: Screens, tenants: Tenants) 
     account = make_account(tenants, "told by a broker")
     order = {"order_id": str(uuid.uuid4()), "account_id": account, "order_state": "ORDER_STATE_REJECTED"}
     order |= {"order_status": "ORDER_STATUS_REJECTED", "order_side": "ORDER_SIDE_BUY", "order_type": "ORDER_TYPE_LIMIT"}
-    import json
 
     def story(route: Any) -> None:
         lines = ["event: status\ndata: {}\n\n"]

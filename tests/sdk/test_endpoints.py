@@ -93,6 +93,7 @@ CALLS: dict[str, Call] = {
     "AsyncPlatform.openapi": lambda c: c.platform.openapi(),
     "AsyncPlatform.docs_page": lambda c: c.platform.docs_page(),
     "AsyncPlatform.home_page": lambda c: c.platform.home_page(),
+    "AsyncPlatform.caller": lambda c: c.platform.caller(),
     "AsyncPlatform.outbox_health": lambda c: c.platform.outbox_health(),
     "AsyncPlatform.brokers": lambda c: c.platform.brokers().page(),
     "AsyncPlatform.issue_token": lambda c: c.platform.issue_token("i", "s"),
@@ -106,6 +107,7 @@ BROWSERS_ONLY = re.compile(r"(GET|POST) /(console.*|page\.css)")
 
 @pytest.fixture(scope="module")
 def described(tenants: Tenants) -> dict[str, Any]:
+    """Without what is for browsers alone: the console, and the style of pages."""
     document: dict[str, Any] = tenants.client.get("/openapi.json").json()
     return {
         f"{method.upper()} {path}": operation

@@ -93,9 +93,11 @@ function boundForm(context, level, options, show, read, write) {
     },
   });
   form.setDisabled(!context.session.pick(level.write, environmentOf(context, level)));
+  form.setReading(true);
   void read()
     .then((told) => {
       found = told;
+      form.setReading(false);
       form.set(show(told));
     })
     .catch((error) => form.fail(error));

@@ -1,6 +1,6 @@
 // A form bound to an endpoint's fields: reads their values, and shows a problem's errors at the fields that they name.
 
-import { NotAllowed, Problem, Unreachable } from "./api.js";
+import { Problem } from "./api.js";
 import { el, fill } from "./dom.js";
 
 /**
@@ -40,6 +40,8 @@ export class Form {
     /** @type {Map<string, HTMLElement>} */
     this._rows = new Map();
     this._isBusy = false;
+    this._isDisabled = false;
+    this._isReading = false;
     this._said = el("div", { class: "said", role: "status" });
     this._failed = el("div", { class: "failed", role: "alert" });
     this._button = el("button", { type: "submit", class: options.isDangerous ? "danger" : "primary" }, options.submit);
@@ -58,7 +60,6 @@ export class Form {
       this._failed,
       this._said,
     );
-    this._hadInput = false;
   }
 
   /** @returns {Values} */
@@ -134,9 +135,21 @@ export class Form {
     this._note.textContent = text;
   }
 
-  /** @param {boolean} isDisabled */
+  /** @param {boolean} isDisabled whether no credential of the session may send it */
   setDisabled(isDisabled) {
-    this._button.disabled = isDisabled || this._isBusy;
+    this._isDisabled = isDisabled;
+    this._updateButton();
+  }
+
+  /** @param {boolean} isReading whether the present values are still being read: nobody shall type over what is not shown */
+  setReading(isReading) {
+    this._isReading = isReading;
+    for (const inputs of this._inputs.values()) for (const input of inputs) input.disabled = isReading;
+    this._updateButton();
+  }
+
+  _updateButton() {
+    this._button.disabled = this._isBusy || this._isDisabled || this._isReading;
   }
 
   /** @param {string} text */
@@ -158,9 +171,7 @@ export class Form {
       if (error.triggered.length) rest.push(...error.triggered.map((trigger) => `${trigger.reason}: ${trigger.detail}`));
       else if (!error.errors.length) rest.push(error.message);
     } else rest.push(error instanceof Error ? error.message : String(error));
-    const known = error instanceof Problem || error instanceof Unreachable || error instanceof NotAllowed;
-    fill(this._failed, ...rest.map((text) => el("p", {}, known ? text : text)));
-    this.element.querySelector("[aria-invalid]")?.dispatchEvent(new Event("invalid"));
+    fill(this._failed, ...rest.map((text) => el("p", {}, text)));
     const invalid = this.element.querySelector("[aria-invalid]");
     if (invalid instanceof HTMLElement) invalid.focus();
   }
@@ -200,7 +211,8 @@ export class Form {
       this.focus(missing.name);
       return;
     }
-    this._isBusy = this._button.disabled = true;
+    this._isBusy = true;
+    this._updateButton();
     this.say("Sending …");
     try {
       const said = (await this._options.onSubmit(this.values)) ?? "";
@@ -209,7 +221,8 @@ export class Form {
       this.say("");
       this.fail(error);
     } finally {
-      this._isBusy = this._button.disabled = false;
+      this._isBusy = false;
+      this._updateButton();
     }
   }
 

@@ -257,7 +257,10 @@ export class KeyedList {
       ["End", Infinity],
     ]);
     const step = steps.get(event.key);
-    if (event.key === "Enter" && this._active) this._open();
+    if (event.key === "Enter" && this._active) {
+      event.preventDefault(); // else the same key presses the button that gets the focus
+      this._open();
+    }
     if (step === undefined || !this._rows.length) return;
     event.preventDefault();
     const at = this._rows.findIndex((row) => this._options.key(row) === this._active);

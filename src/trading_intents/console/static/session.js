@@ -21,6 +21,7 @@
  */
 
 const RENEW_BEFORE_SECONDS = 60;
+const MAX_ATTEMPTS = 5;
 const KEY = /^tip_(paper|live)_/;
 
 /**
@@ -29,6 +30,18 @@ const KEY = /^tip_(paper|live)_/;
  */
 export function credentialHeaders(secret) {
   return KEY.test(secret) ? { "x-api-key": secret } : { authorization: `Bearer ${secret}` };
+}
+
+/**
+ * Who a credential is. A platform that is busy or starting is asked again.
+ * @param {string} secret
+ */
+async function askCaller(secret) {
+  for (let attempt = 1; ; attempt += 1) {
+    const answer = await fetch("/v1/caller", { headers: credentialHeaders(secret), cache: "no-store" });
+    if ((answer.status !== 503 && answer.status !== 429) || attempt === MAX_ATTEMPTS) return answer;
+    await new Promise((resolve) => setTimeout(resolve, attempt * 500));
+  }
 }
 
 export class Session extends EventTarget {
@@ -47,7 +60,7 @@ export class Session extends EventTarget {
     const secret = text.trim();
     if (!secret) throw new Error("Paste an API key or a token.");
     if (!/^[\x21-\x7e]+$/.test(secret)) throw new Error("This is neither an API key nor a token.");
-    const answer = await fetch("/v1/caller", { headers: credentialHeaders(secret), cache: "no-store" });
+    const answer = await askCaller(secret);
     if (!answer.ok)
       throw new Error(
         answer.status === 401
