@@ -24,6 +24,12 @@ LIMIT_MILLIS = 15_000
 @pytest.fixture
 def browser() -> "Iterator[Browser]":
     """For each test anew: playwright's event loop runs as long as it does, and other tests have their own."""
+    with open_browser() as browser:
+        yield browser
+
+
+@contextmanager
+def open_browser() -> "Iterator[Browser]":
     playwright = pytest.importorskip("playwright.sync_api", reason=f"playwright is missing; {HOW}")
     program = shutil.which("chromium")
     if program is None:

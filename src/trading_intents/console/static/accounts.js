@@ -149,21 +149,19 @@ function keysPanel(context) {
         "",
       ]),
     );
-    rows
-      .querySelectorAll("tbody tr")
-      .forEach((row, index) =>
-        row.lastElementChild?.append(
-          el(
-            "button",
-            {
-              type: "button",
-              "aria-label": `${keys[index].disabled ? "Enable" : "Disable"} ${keys[index].name}`,
-              onclick: () => toggle(keys[index]).catch((error) => fill(shown, error.message)),
-            },
-            keys[index].disabled ? "Enable" : "Disable",
-          ),
+    rows.querySelectorAll("tbody tr").forEach((row, index) =>
+      row.lastElementChild?.append(
+        el(
+          "button",
+          {
+            type: "button",
+            "aria-label": `${keys[index].disabled ? "Enable" : "Disable"} ${keys[index].name}`,
+            onclick: () => toggle(keys[index]).catch((error) => fill(shown, error.message)),
+          },
+          keys[index].disabled ? "Enable" : "Disable",
         ),
-      );
+      ),
+    );
     fill(place, rows);
   }
   const form = new Form({

@@ -4,7 +4,7 @@ import { compareAmounts, showAge, showAmount, words } from "./amounts.js";
 import { el } from "./dom.js";
 import { KeyedList } from "./list.js";
 import { openStory } from "./story.js";
-import { describePrice, makeTicket } from "./ticket.js";
+import { describePrice, describeSide, makeTicket } from "./ticket.js";
 
 /** @typedef {import("./main.js").Context} Context */
 /** @typedef {import("./feed.js").Order} Order */
@@ -22,7 +22,7 @@ const COLUMNS = [
   {
     id: "side",
     title: "Side",
-    cell: (order) => ({ text: words(String(order.order_side)), class: order.order_side === "BUY" ? "buy" : "sell" }),
+    cell: (order) => ({ text: describeSide(order.order_side), class: order.order_side === "BUY" ? "buy" : "sell" }),
     compare: byText("order_side"),
   },
   {

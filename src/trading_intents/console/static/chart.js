@@ -76,7 +76,7 @@ export class LineChart {
     const start = Math.min(...times);
     const end = Math.max(...times, start + 1000);
     const low = Math.min(0, ...values);
-    const high = Math.max(...values, low + 1e-9);
+    const high = Math.max(0, ...values, low + 1e-9);
     const x = (/** @type {number} */ time) => LEFT + ((time - start) / (end - start)) * (width - LEFT - RIGHT);
     const y = (/** @type {number} */ value) => TOP + ((high - value) / (high - low)) * (HEIGHT - TOP - BOTTOM);
     const lines = series.map((line, place) =>

@@ -161,9 +161,7 @@ function windowForm(context, level) {
       ],
     },
     (found) =>
-      Object.fromEntries(
-        names.map((name) => [name, found?.[name] === null || found?.[name] === undefined ? "" : String(found[name])]),
-      ),
+      Object.fromEntries(names.map((name) => [name, found?.[name] === null || found?.[name] === undefined ? "" : String(found[name])])),
     async () => (await api.find("read_controls", level.base, { environment }))?.time,
     (values, found) => {
       /** @type {Record<string, any>} */
@@ -280,20 +278,13 @@ function haltPanel(context, level) {
     /** @type {Record<string, any>[]} */
     const waiting = halt.waiting ?? [];
     const bar = (/** @type {string} */ name, /** @type {number} */ done, /** @type {number} */ all) =>
-      el(
-        "label",
-        { class: "progress" },
-        `${name}: ${done} of ${all} done `,
-        el("progress", { value: done, max: Math.max(1, all) }),
-      );
+      el("label", { class: "progress" }, `${name}: ${done} of ${all} done `, el("progress", { value: done, max: Math.max(1, all) }));
     return fill(
       standing,
       el(
         "p",
         {},
-        stands
-          ? el("strong", {}, `HALTED: ${words(halt.state)}`)
-          : `Not halted. The last halt was resumed ${showTime(halt.updated_at)}.`,
+        stands ? el("strong", {}, `HALTED: ${words(halt.state)}`) : `Not halted. The last halt was resumed ${showTime(halt.updated_at)}.`,
       ),
       terms([
         ["Reason", halt.reason],
@@ -302,9 +293,7 @@ function haltPanel(context, level) {
       ]),
       stands && bar("Orders", halt.orders_done, halt.orders),
       stands && halt.positions > 0 && bar("Positions", halt.positions_done, halt.positions),
-      ...(stands
-        ? waiting.map((wait) => el("p", { class: "hint" }, `Waits for ${wait.symbol ?? wait.order_id}: ${wait.reason}`))
-        : []),
+      ...(stands ? waiting.map((wait) => el("p", { class: "hint" }, `Waits for ${wait.symbol ?? wait.order_id}: ${wait.reason}`)) : []),
     );
   }
 
@@ -389,8 +378,7 @@ function symbolsPanel(context) {
       {
         id: "switch",
         title: "Switch",
-        cell: (row) =>
-          row.manual?.manually_disabled ? { text: `stopped: ${row.manual.manual_reason ?? ""}`, class: "loss" } : "trades",
+        cell: (row) => (row.manual?.manually_disabled ? { text: `stopped: ${row.manual.manual_reason ?? ""}`, class: "loss" } : "trades"),
       },
       {
         id: "window",

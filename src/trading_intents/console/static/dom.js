@@ -46,11 +46,7 @@ export function setText(element, text) {
  * @param {string} [className]
  */
 export function terms(pairs, className = "terms") {
-  return el(
-    "dl",
-    { class: className },
-    ...pairs.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value || "–"))),
-  );
+  return el("dl", { class: className }, ...pairs.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value || "–"))));
 }
 
 /**

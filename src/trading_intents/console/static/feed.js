@@ -21,8 +21,7 @@ const ENUM_PREFIX = /^(ORDER_(STATUS|STATE|TYPE|SIDE|VENUE)|TIME_IN_FORCE|INTENT
 function plain(message) {
   /** @type {Record<string, any>} */
   const shown = {};
-  for (const [name, value] of Object.entries(message))
-    shown[name] = typeof value === "string" ? value.replace(ENUM_PREFIX, "") : value;
+  for (const [name, value] of Object.entries(message)) shown[name] = typeof value === "string" ? value.replace(ENUM_PREFIX, "") : value;
   return shown;
 }
 

@@ -268,9 +268,7 @@ export class Form {
       });
     this._inputs.set(field.name, [input]);
     const label = el("label", { for: id }, field.label);
-    return field.kind === "checkbox"
-      ? el("div", { class: "field check" }, input, label)
-      : el("div", { class: "field" }, label, input);
+    return field.kind === "checkbox" ? el("div", { class: "field check" }, input, label) : el("div", { class: "field" }, label, input);
   }
 
   /**

@@ -169,10 +169,7 @@ export class KeyedList {
   _render(now) {
     if (this._isUnsorted) this._order(now);
     const first = Math.max(0, Math.floor(this._grid.scrollTop / ROW_PIXELS) - OVERSCAN_ROWS);
-    const last = Math.min(
-      this._rows.length,
-      Math.ceil((this._grid.scrollTop + this._grid.clientHeight) / ROW_PIXELS) + OVERSCAN_ROWS,
-    );
+    const last = Math.min(this._rows.length, Math.ceil((this._grid.scrollTop + this._grid.clientHeight) / ROW_PIXELS) + OVERSCAN_ROWS);
     const visible = new Set(this._rows.slice(first, last).map(this._options.key));
     for (const [key, row] of this._shown) {
       if (visible.has(key)) continue;

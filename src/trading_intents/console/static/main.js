@@ -39,7 +39,7 @@ const MAX_ACCOUNTS = 1_000;
 const STATUS = {
   connecting: "Connecting",
   loading: "Reading",
-  live: "Live",
+  live: "Up to date",
   lost: "Disconnected",
   refused: "Not allowed to follow",
 };
@@ -107,11 +107,7 @@ class Page {
   /** @param {string} text */
   _say(text) {
     this._banner.hidden = !text;
-    fill(
-      this._banner,
-      el("span", {}, text),
-      el("button", { type: "button", class: "quiet", onclick: () => this._say("") }, "Dismiss"),
-    );
+    fill(this._banner, el("span", {}, text), el("button", { type: "button", class: "quiet", onclick: () => this._say("") }, "Dismiss"));
   }
 
   _showSignIn() {
@@ -146,9 +142,7 @@ class Page {
     if (before && this._accounts.has(before) && this._feed?.status.state !== "refused") this._route();
     else if (first) this._choose(first.id);
     else {
-      this._say(
-        "These credentials may read no trading account. Add another credential, or make an account by POST /v1/accounts.",
-      );
+      this._say("These credentials may read no trading account. Add another credential, or make an account by POST /v1/accounts.");
       this._route();
     }
   }
@@ -236,7 +230,7 @@ class Page {
     const isFresh = status.state === "live";
     document.body.classList.toggle("not-fresh", !isFresh);
     const text = isFresh
-      ? "Live"
+      ? STATUS.live
       : `${STATUS[status.state]} since ${status.since.toLocaleTimeString([], { hour12: false })} (${showAge(status.since)})`;
     if (this._state.textContent !== text) this._state.textContent = text;
     this._state.className = `connection ${status.state}`;
@@ -297,10 +291,6 @@ readSettings()
   .then((settings) => new Page(settings).start())
   .catch(() =>
     document.body.replaceChildren(
-      el(
-        "main",
-        {},
-        el("p", { class: "failed", role: "alert" }, "The platform cannot be reached. Reload the page to try again."),
-      ),
+      el("main", {}, el("p", { class: "failed", role: "alert" }, "The platform cannot be reached. Reload the page to try again.")),
     ),
   );

@@ -53,9 +53,7 @@ function total(samples, name, labels = {}) {
 export function quantileBetween(before, now, name, quantile, labels = {}) {
   const edges = [...new Set(now.filter((sample) => sample.name === `${name}_bucket`).map((sample) => String(sample.labels.le)))];
   edges.sort((one, other) => Number(one.replace("+Inf", "Infinity")) - Number(other.replace("+Inf", "Infinity")));
-  const counts = edges.map(
-    (le) => total(now, `${name}_bucket`, { ...labels, le }) - total(before, `${name}_bucket`, { ...labels, le }),
-  );
+  const counts = edges.map((le) => total(now, `${name}_bucket`, { ...labels, le }) - total(before, `${name}_bucket`, { ...labels, le }));
   const all = counts.at(-1) ?? 0;
   if (all <= 0) return NaN;
   const place = counts.findIndex((count) => count >= all * quantile);

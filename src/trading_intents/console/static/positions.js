@@ -15,7 +15,7 @@ const STALE_SECONDS = 10;
 const MAX_POSITIONS = 2_000;
 
 /** @param {string | null | undefined} amount */
-const result = (amount) => ({ text: showMoney(amount), class: isNegative(amount) ? "loss" : "gain" });
+const result = (amount) => ({ text: showMoney(amount), class: ["loss", "", "gain"][compareAmounts(amount, "0") + 1] ?? "" });
 
 /** @type {import("./list.js").Column<Position>[]} */
 const COLUMNS = [
@@ -60,8 +60,7 @@ const COLUMNS = [
   {
     id: "broker",
     title: "At the broker",
-    cell: (position) =>
-      position.differs ? { text: `differs: ${showAmount(position.broker_quantity)}`, class: "warn" } : "agrees",
+    cell: (position) => (position.differs ? { text: `differs: ${showAmount(position.broker_quantity)}`, class: "warn" } : "agrees"),
   },
 ];
 
@@ -81,12 +80,10 @@ function openClosing(context, position) {
     note: credential ? `Uses the ${credential.label}.` : "Needs an API key with intent:edit.",
     fields: [],
     onSubmit: async () => {
-      const answer = await api.json(
-        "submit_intent",
-        "POST",
-        path`/v1/accounts/${account.id}/positions/${position.symbol}/close`,
-        { environment, body: {} },
-      );
+      const answer = await api.json("submit_intent", "POST", path`/v1/accounts/${account.id}/positions/${position.symbol}/close`, {
+        environment,
+        body: {},
+      });
       return `Accepted: a market order closes it, action ${answer.seq} of the account.`;
     },
   });
@@ -117,9 +114,7 @@ export function openPositions(context) {
   const money = el("div", { class: "figures" });
   const flat = el("input", { type: "checkbox", id: "positions-flat", onchange: () => list.resort(true) });
   const age = el("span", { class: "hint", role: "status" });
-  const chart = new LineChart("Result since this page was opened", (value) =>
-    value.toLocaleString([], { maximumFractionDigits: 2 }),
-  );
+  const chart = new LineChart("Result since this page was opened", (value) => value.toLocaleString([], { maximumFractionDigits: 2 }));
   const today = new Samples("Realized today");
   const unrealized = new Samples("Unrealized");
   let readAt = 0;
@@ -134,9 +129,7 @@ export function openPositions(context) {
     sortBy: "symbol",
     onOpen: (position) => openClosing(context, position),
   });
-  list.setSource(() =>
-    [...feed.positions.values()].filter((position) => flat.checked || compareAmounts(position.quantity, "0") !== 0),
-  );
+  list.setSource(() => [...feed.positions.values()].filter((position) => flat.checked || compareAmounts(position.quantity, "0") !== 0));
   const panel = el(
     "section",
     { class: "panel figures", "aria-label": "Positions" },

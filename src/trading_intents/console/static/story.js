@@ -4,7 +4,7 @@ import { showAmount, showTime, words } from "./amounts.js";
 import { path } from "./api.js";
 import { el, fill, openDialog, table, terms } from "./dom.js";
 import { Form } from "./form.js";
-import { describePrice, hasLimit, hasStop, specOf, submit } from "./ticket.js";
+import { describePrice, describeSide, hasLimit, hasStop, specOf, submit } from "./ticket.js";
 
 /** @typedef {import("./main.js").Context} Context */
 /** @typedef {import("./feed.js").Order} Order */
@@ -72,7 +72,7 @@ export function openStory(context, orderId) {
       facts,
       terms([
         ["Status", `${words(now.order_status)}${now.reason ? `: ${now.reason}` : ""}`],
-        ["Order", `${words(String(now.order_side))} ${showAmount(now.quantity)} ${now.symbol}`],
+        ["Order", `${describeSide(String(now.order_side))} ${showAmount(now.quantity)} ${now.symbol}`],
         ["Type", `${words(String(now.order_type))}, ${words(String(now.time_in_force ?? ""))}`],
         ["Price", describePrice(now)],
         ["Filled", `${showAmount(now.filled_quantity)} at ${showAmount(now.average_price)}`],
@@ -148,18 +148,11 @@ export function openStory(context, orderId) {
     timer = window.setTimeout(() => void readHistory(), 300);
   };
   feed.addEventListener("change", onChange);
-  doing.append(
-    el("section", {}, el("h3", {}, "Replace"), replace.element),
-    el("section", {}, el("h3", {}, "Cancel"), cancel.element),
-  );
+  doing.append(el("section", {}, el("h3", {}, "Replace"), replace.element), el("section", {}, el("h3", {}, "Cancel"), cancel.element));
   showFacts();
   void readHistory();
-  openDialog(
-    `${words(String(first.order_side))} ${first.symbol}`,
-    [el("div", { class: "figures" }, facts), doing, history],
-    () => {
-      window.clearTimeout(timer);
-      feed.removeEventListener("change", onChange);
-    },
-  );
+  openDialog(`${describeSide(String(first.order_side))} ${first.symbol}`, [el("div", { class: "figures" }, facts), doing, history], () => {
+    window.clearTimeout(timer);
+    feed.removeEventListener("change", onChange);
+  });
 }

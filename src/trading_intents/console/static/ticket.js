@@ -31,6 +31,9 @@ export const hasLimit = (kind) => kind === "Limit" || kind === "StopLimit";
 /** @param {string} kind */
 export const hasStop = (kind) => kind === "Stop" || kind === "StopLimit";
 
+/** @param {string} side */
+export const describeSide = (side) => (side === "SELL_SHORT" ? "Short" : words(side));
+
 /** @param {import("./feed.js").Order} order */
 export function describePrice(order) {
   const parts = [];
@@ -66,8 +69,7 @@ export async function submit(context, command) {
         headers: { "idempotency-key": key },
       });
     } catch (error) {
-      const isUnknown =
-        error instanceof Unreachable || (error instanceof Problem && (error.status === 503 || error.status === 429));
+      const isUnknown = error instanceof Unreachable || (error instanceof Problem && (error.status === 503 || error.status === 429));
       if (!isUnknown) throw error;
       if (attempt >= RETRIES) throw new Error(`no answer came (${error.message}); look at the blotter before you send it again`);
       await new Promise((resolve) => setTimeout(resolve, RETRY_MILLIS * 2 ** attempt));
@@ -138,9 +140,7 @@ export function makeTicket(context) {
     form.setSubmit(`${isLive ? "Send LIVE order: " : ""}${words(String(side))} ${String(symbol)}`.trim());
     const credential = session.pick("submit_intent", environment);
     form.setNote(
-      credential
-        ? `Uses the ${credential.label}.`
-        : "Orders need an API key with intent:edit of this environment. Add one above.",
+      credential ? `Uses the ${credential.label}.` : "Orders need an API key with intent:edit of this environment. Add one above.",
     );
     form.setDisabled(!credential);
   }
@@ -157,9 +157,7 @@ export function makeTicket(context) {
     const mine = ++asked;
     if (!values.symbol || !session.pick("read_controls", environment)) return fill(verdict);
     const isWhole =
-      values.quantity &&
-      (!hasLimit(String(values.kind)) || values.limit_price) &&
-      (!hasStop(String(values.kind)) || values.stop_price);
+      values.quantity && (!hasLimit(String(values.kind)) || values.limit_price) && (!hasStop(String(values.kind)) || values.stop_price);
     const body = { account_id: account.id, symbol: values.symbol, ...(isWhole ? { command: commandOf(values) } : {}) };
     let shown;
     try {
@@ -170,8 +168,7 @@ export function makeTicket(context) {
         ? [el("p", { class: "passes" }, isWhole ? "Controls and limits let this pass." : "Controls let this symbol trade.")]
         : triggered.map((trigger) => el("p", { class: "refuses" }, `Refused: ${trigger.detail}`));
     } catch (error) {
-      const detail =
-        error instanceof Problem && error.errors[0] ? error.errors[0].detail : error instanceof Error ? error.message : "";
+      const detail = error instanceof Problem && error.errors[0] ? error.errors[0].detail : error instanceof Error ? error.message : "";
       shown = [el("p", { class: "unknown" }, `Cannot be judged yet: ${detail}`)];
     }
     if (mine === asked) fill(verdict, ...shown);
