@@ -38,10 +38,7 @@ from trading_intents.telemetry import Log, Metrics, library_messages, make_log
 from trading_intents.trader.orders import add_order_commands
 from trading_intents.trader.views import add_view_commands
 
-cli = typer.Typer(
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+cli = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 admin = typer.Typer(help="Provision organizations, users, keys and service accounts.", no_args_is_help=True)
 cli.add_typer(admin, name="admin")
 vault = typer.Typer(help="The embedded vault's master keys.", no_args_is_help=True)
@@ -52,7 +49,6 @@ streams = typer.Typer(help="The event log.", no_args_is_help=True)
 cli.add_typer(streams, name="stream")
 audits = typer.Typer(help="Prove that history was not rewritten.", no_args_is_help=True)
 cli.add_typer(audits, name="audit")
-
 
 STOPPED_AT_ONCE = 130
 NOTHING_HERE = 2  # the exit code of a command that found no database

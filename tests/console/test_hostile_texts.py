@@ -11,13 +11,14 @@ from tests.console.conftest import Screens
 from tests.console.test_views import make_account
 from tests.tenants import Tenants
 
-TAGS = ("<script>{0}</script>", "<img src=x onerror={0}>", "<svg onload={0}>", "<iframe srcdoc='<script>{0}</script>'>")
-TAGS += (
+TAGS = (
+    "<script>{0}</script>",
+    "<img src=x onerror={0}>",
+    "<svg onload={0}>",
+    "<iframe srcdoc='<script>{0}</script>'>",
     "<a href=javascript:{0}>x</a>",
     "<math><mtext></table><img src=x onerror={0}>",
     "<style>*{{display:none}}</style>",
-)
-TAGS += (
     "<style>*{{color:red}}</style>{0}",
     "<base href=//evil.example>",
     "<meta http-equiv=refresh content='0;//evil.example'>{0}",
@@ -109,7 +110,7 @@ def test_a_brokers_texts_are_shown_as_texts(screens: Screens, tenants: Tenants) 
     def story(route: Any) -> None:
         lines = ["event: status\ndata: {}\n\n"]
         for place, text in enumerate(TEXTS):
-            told = order | {
+            told: dict[str, Any] = order | {
                 "order_id": str(uuid.UUID(int=place)),
                 "version": "1",
                 "received_at": "2026-01-01T00:00:00Z",

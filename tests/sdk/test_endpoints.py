@@ -93,7 +93,6 @@ CALLS: dict[str, Call] = {
     "AsyncPlatform.openapi": lambda c: c.platform.openapi(),
     "AsyncPlatform.docs_page": lambda c: c.platform.docs_page(),
     "AsyncPlatform.home_page": lambda c: c.platform.home_page(),
-    "AsyncPlatform.caller": lambda c: c.platform.caller(),
     "AsyncPlatform.outbox_health": lambda c: c.platform.outbox_health(),
     "AsyncPlatform.brokers": lambda c: c.platform.brokers().page(),
     "AsyncPlatform.issue_token": lambda c: c.platform.issue_token("i", "s"),

@@ -73,7 +73,7 @@ from trading_intents_client.types.enums import (
     TradeFlag,
 )
 from trading_intents_client.types.market import PostedQuote, Quote, ReferencePrice
-from trading_intents_client.types.operations import Caller, Health, IssuedToken, OutboxHealth
+from trading_intents_client.types.operations import Health, IssuedToken, OutboxHealth
 from trading_intents_client.types.trading import (
     Action,
     Balances,
@@ -90,7 +90,6 @@ FILLED = OrderStatus.FILLED
 __version__ = "0.1.0"
 
 __all__ = [
-    "Caller",
     "FILLED",
     "FINAL_STATUSES",
     "Account",

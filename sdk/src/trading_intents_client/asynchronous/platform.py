@@ -7,7 +7,7 @@ from trading_intents_client.asynchronous.requests import query
 from trading_intents_client.transport.http import Transport
 from trading_intents_client.types.accounts import Broker
 from trading_intents_client.types.enums import SortOrder
-from trading_intents_client.types.operations import Caller, Health, IssuedToken, OutboxHealth
+from trading_intents_client.types.operations import Health, IssuedToken, OutboxHealth
 
 
 class AsyncPlatform:
@@ -39,10 +39,6 @@ class AsyncPlatform:
     async def home_page(self) -> str:
         """The first page, as HTML."""
         return (await self._transport.send("GET", "/")).text
-
-    async def caller(self) -> Caller:
-        """Whose this client's credential is, and what it may call."""
-        return await self._transport.call("GET", "/v1/caller", Caller)
 
     async def outbox_health(self) -> OutboxHealth:
         """How far the accounts queue is behind, for service accounts and internal admins."""

@@ -8,7 +8,7 @@ from trading_intents_client.blocking.iterators import Pages
 from trading_intents_client.blocking.loop import LoopThread
 from trading_intents_client.types.accounts import Broker
 from trading_intents_client.types.enums import SortOrder
-from trading_intents_client.types.operations import Caller, Health, IssuedToken, OutboxHealth
+from trading_intents_client.types.operations import Health, IssuedToken, OutboxHealth
 
 
 class Platform:
@@ -43,10 +43,6 @@ class Platform:
     def home_page(self) -> str:
         """The first page, as HTML."""
         return self._loop.run(self._wrapped.home_page())
-
-    def caller(self) -> Caller:
-        """Whose this client's credential is, and what it may call."""
-        return self._loop.run(self._wrapped.caller())
 
     def outbox_health(self) -> OutboxHealth:
         """How far the accounts queue is behind, for service accounts and internal admins."""

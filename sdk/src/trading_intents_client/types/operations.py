@@ -31,19 +31,6 @@ class OutboxHealth(Struct, frozen=True, kw_only=True):
     oldest_pending_at: datetime | None = None
 
 
-class Caller(Struct, frozen=True, kw_only=True):
-    """Whose a credential is; `policies` are the names of the kinds of endpoints that it may call."""
-
-    principal_type: str
-    principal_id: str
-    policies: tuple[str, ...]
-    organization_id: str | None = None
-    organization_name: str | None = None
-    environment: str | None = None
-    role: str | None = None
-    expires_at: datetime | None = None
-
-
 class IssuedToken(Struct, frozen=True, kw_only=True):
     """A bearer token; the token is left out of the repr."""
 
