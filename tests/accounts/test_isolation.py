@@ -111,6 +111,9 @@ INTENT_ROWS = {
     "position_openings": "(account_id, organization_id, opened_at) VALUES ($2, $1, now())",
     "positions": "(account_id, symbol, organization_id, received_at) VALUES ($2, 'A', $1, now())",
     "leases": "(account_id, organization_id) VALUES ($2, $1)",
+    "balances": "(account_id, organization_id, as_of) VALUES ($2, $1, now())",
+    "reference_prices": "(organization_id, environment, symbol, price, source, as_of)"
+    " VALUES ($1, 'live', upper(left($2::uuid::text, 8)), 1, 'trade', now())",
     "paper_symbols": "(organization_id, symbol, number) VALUES ($1, upper(left($2::uuid::text, 8)), 1)",
     "paper_quotes": "(organization_id, symbol, number, bid, ask, bid_size, ask_size)"
     " VALUES ($1, upper(left($2::uuid::text, 8)), 1, 1, 1, 1, 1)",

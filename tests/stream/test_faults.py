@@ -151,13 +151,14 @@ def without_cursor(event: Any) -> bytes:
 
 
 def count_events(tables: Tables, organization_id: str) -> int:
-    query = "SELECT count(*) FROM stream_events WHERE organization_id = $1::text::uuid"
+    """Of the kinds that the client follows."""
+    query = "SELECT count(*) FROM stream_events WHERE organization_id = $1::text::uuid AND kind <= 4"
     found: int = tables.value(query, organization_id)
     return found
 
 
 def payloads(tables: Tables, organization_id: str) -> list[bytes]:
-    query = "SELECT payload FROM stream_events WHERE organization_id = $1::text::uuid ORDER BY seq"
+    query = "SELECT payload FROM stream_events WHERE organization_id = $1::text::uuid AND kind <= 4 ORDER BY seq"
     return [row["payload"] for row in tables.fetch(query, organization_id)]
 
 

@@ -157,7 +157,7 @@ class Recorder:
             try:
                 await tx.commit([*write_statements(recorded), *ends, *publish_statements(recorded)])
             except StatementRefused as error:
-                if error.code == LOCK_NOT_AVAILABLE:  # all other locks are held by now
+                if error.code == LOCK_NOT_AVAILABLE:  # the locks of orders and accounts are held by now
                     raise _StreamHeadHeld(error.code, "a stream head is held") from None
                 raise
         for each in recorded:
