@@ -6,15 +6,26 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 from trading_intents.amounts import EXACT, ZERO
-from trading_intents.controls.limits.losses import DailyBaseline, baseline_rows
-from trading_intents.controls.limits.model import AskedOrder, LimitState
-from trading_intents.controls.limits.statements import count_orders, record_baselines, remember_creates
+from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
+from trading_intents.controls.limits.losses import AccountResults, DailyBaseline, baseline_rows
+from trading_intents.controls.limits.model import AppliedLimits, AskedOrder, LimitState
+from trading_intents.controls.limits.statements import (
+    LimitReads,
+    count_orders,
+    read_limit_state,
+    read_results,
+    record_baselines,
+    remember_creates,
+)
 from trading_intents.orders.ledger.exposures import ExposureChange, sum_changes
 from trading_intents.orders.ledger.writes import change_exposures
-from trading_intents.storage.pipeline import Statement
-from trading_intents.trading import OrderSide
+from trading_intents.prices.model import PriceKey, PriceRules, ReferencePrice
+from trading_intents.prices.store import parse_reply, read_prices
+from trading_intents.storage.pipeline import Reply, Statement
+from trading_intents.trading import Environment, FrozenStruct, OrderSide
 
 Place = tuple[str, str]  # an account, and a symbol or terms
 
@@ -105,3 +116,76 @@ class TrackedState:
 
 
 _NOTHING_OPEN = (0, ZERO, ZERO)
+
+
+class LimitedPlace(FrozenStruct, frozen=True):
+    """A symbol of an account that has limits, and whose it is."""
+
+    account_id: str
+    organization_id: str
+    environment: Environment
+    broker: str
+    limits: AppliedLimits
+
+
+class LimitStateReads:
+    """What limits need beside themselves, read in one round trip: `statements`, then `put` with their replies."""
+
+    def __init__(self) -> None:
+        self._reads: set[LimitReads] = set()
+        self._prices: dict[Place, tuple[PriceKey, bool]] = {}  # and whether the paper broker's walk counts
+        self._days: dict[str, LimitedPlace] = {}  # accounts with a daily loss
+
+    def add(self, place: LimitedPlace, asked: AskedOrder) -> None:
+        limits, account_id = place.limits, place.account_id
+        if limits.needs_state:
+            self._reads.add(LimitReads(account_id, asked.symbol, asked.terms))
+        if limits.needs_price:
+            key = PriceKey(UUID(place.organization_id), place.environment, asked.symbol)
+            self._prices[account_id, asked.symbol] = key, place.broker == PAPER.name
+        if limits.account and limits.account.max_daily_loss is not None:
+            self._days[account_id] = place
+
+    def __bool__(self) -> bool:
+        return bool(self._reads)
+
+    def covers(self, needed: "LimitStateReads") -> bool:
+        return (
+            self._reads >= needed._reads
+            and self._prices.items() >= needed._prices.items()
+            and self._days.keys() >= needed._days.keys()
+        )
+
+    def statements(self) -> list[Statement]:
+        return [
+            read_limit_state(sorted(self._reads)),
+            *([read_prices({key for key, _ in self._prices.values()})] if self._prices else ()),
+            *([read_results(list(self._days))] if self._days else ()),
+        ]
+
+    def put(self, replies: Sequence[Reply], needed: "LimitStateReads", prices: PriceRules, state: TrackedState) -> None:
+        """Puts what is `needed` of these replies into the state, but for today's results."""
+        state.read(replies[0].texts())
+        known = parse_reply(replies[1]) if self._prices else {}
+        picked: dict[tuple[PriceKey, bool], ReferencePrice | None] = {}  # most accounts share their prices
+        for place, asked in needed._prices.items():
+            if asked not in picked:
+                picked[asked] = prices.pick(known[asked[0]], has_walk=asked[1])
+            if price := picked[asked]:
+                state.prices[place] = price.price
+
+    def begin_days(
+        self,
+        replies: Sequence[Reply],
+        needed: "LimitStateReads",
+        prices: PriceRules,
+        state: TrackedState,
+        now: datetime,
+    ) -> None:
+        """Puts today's results into the state."""
+        if not needed._days:
+            return
+        results = AccountResults(replies[1 + bool(self._prices)].texts(), prices)
+        for account_id, place in needed._days.items():
+            zone = place.limits.account.timezone if place.limits.account else None
+            state.begin_day(account_id, place.organization_id, results.today(account_id, zone, now))

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec import structs
 
@@ -25,7 +25,7 @@ from trading_intents.intents.model import (
 )
 from trading_intents.intents.store import ActionPlace
 from trading_intents.intents.writing import statements
-from trading_intents.intents.writing.batch_state import BatchState, read_state, symbol_of
+from trading_intents.intents.writing.batch_state import BatchState, LimitedPlaces, read_state, symbol_of
 from trading_intents.intents.writing.record import (
     HASH_VERSION,
     Record,
@@ -87,6 +87,7 @@ class BatchDependencies:
     make_id: IdTextMaker
     clock: Clock
     prices: PriceRules
+    limited: LimitedPlaces = field(default_factory=dict)  # as the last batches met them
 
 
 OnCommitted = Callable[[PipelineConnection, Sequence[Submission], BatchState], None]
@@ -107,7 +108,9 @@ async def run_batch(
     """
     link = await dependencies.link.connect()  # one for the whole batch, which holds the locks
     try:
-        state = await read_state(link, submissions, dependencies.brokers, dependencies.prices, locking)
+        state = await read_state(
+            link, submissions, dependencies.brokers, dependencies.prices, dependencies.limited, locking
+        )
         work, outcomes = decide_all(dependencies, submissions, state)
         result = BatchResult(outcomes, work.batch.last(), state.transaction_id, dependencies.clock.monotonic())
         on_sent()

@@ -8,15 +8,12 @@ from datetime import datetime, time
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
-from uuid import UUID
 
-from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
 from trading_intents.brokers.registry import Registry
-from trading_intents.controls.limits.losses import AccountResults
 from trading_intents.controls.limits.model import NO_LIMITS, AppliedLimits, AskedOrder, LimitState, TradingLimits
-from trading_intents.controls.limits.statements import LimitReads, read_limit_state, read_results, start_tracking
+from trading_intents.controls.limits.statements import start_tracking
 from trading_intents.controls.limits.store import parse_limits
-from trading_intents.controls.limits.tracking import TrackedState
+from trading_intents.controls.limits.tracking import LimitedPlace, LimitStateReads, TrackedState
 from trading_intents.controls.model import Controls, StandingHalt, Switch, TimeRule
 from trading_intents.errors import Unavailable
 from trading_intents.identity.model import Entitlement, Permission
@@ -39,8 +36,7 @@ from trading_intents.intents.model import (
 from trading_intents.intents.writing import statements
 from trading_intents.intents.writing.record import trimmed
 from trading_intents.orders.positions import Holding, parse_holdings
-from trading_intents.prices.model import PriceKey, PriceRules, ReferencePrice
-from trading_intents.prices.store import parse_reply, read_prices
+from trading_intents.prices.model import PriceRules
 from trading_intents.storage.pipeline import ConnectionLost, PipelineConnection, Reply, Row, Statement
 from trading_intents.trading import ORDER_KINDS, ActionType, Environment, OrderSide, RouteStrategy, Symbol, TimeInForce
 
@@ -169,83 +165,84 @@ class BatchReads:
         return [statements.read_earlier(self.keyed)] if self.keyed else []
 
 
+LimitedPlaces = dict[tuple[str, str], LimitedPlace]  # by account and symbol
+
+
 async def read_state(
     link: PipelineConnection,
     submissions: Sequence[Submission],
     brokers: Registry,
     prices: PriceRules,
+    limited: LimitedPlaces,
     locking: statements.Locking,
 ) -> BatchState:
-    reads = BatchReads(submissions)
+    """`limited` are the places that needed more than their limits in earlier batches: it is read with the rest, which
+    saves a round trip, and used if that is what they need now."""
+    reads, expected = BatchReads(submissions), LimitStateReads()
     locks = reads.locks(locking)
     try:
         if reads.references:  # only the orders know the symbols
             locked = await link.run(locks)
             reads.symbols |= {Symbol(_texts(row)[_SYMBOL]) for row in locked[-1].rows}
             replies = [*locked, *await link.run(reads.reads())]
+            early: list[Reply] = []
         else:
-            replies = await link.run([*locks, *reads.reads()])
+            expected = _expected_reads(submissions, limited)
+            ahead = expected.statements() if expected else []
+            replies = await link.run([*locks, *reads.reads(), *ahead])
+            early = replies[len(replies) - len(ahead) :]
+            replies = replies[: len(replies) - len(ahead)]
+        state = parse_replies(brokers, reads, replies)
+        needed = _needed_reads(submissions, state, limited) if state.limits else None
+        if not needed:
+            return state
+        starts: list[Statement] = []
+        if state.untracked and locking.may_track:
+            starts = start_tracking(sorted(state.untracked))
+            state.tracked |= state.untracked
+            state.untracked.clear()
+        if starts or not expected.covers(needed):
+            expected = needed
+            early = (await link.run([*starts, *needed.statements()]))[len(starts) :]
     except ConnectionLost:
         raise Unavailable("the connection to the database was lost; nothing was recorded") from None
-    state = parse_replies(brokers, reads, replies)
-    if state.limits:
-        await _read_limit_state(link, submissions, state, prices, locking)
+    expected.put(early, needed, prices, state.tracking)
+    expected.begin_days(early, needed, prices, state.tracking, state.now)
     return state
 
 
-async def _read_limit_state(
-    link: PipelineConnection,
-    submissions: Sequence[Submission],
-    state: BatchState,
-    prices: PriceRules,
-    locking: statements.Locking,
-) -> None:
-    """What limits need beside themselves, of accounts that have such limits."""
-    reads: set[LimitReads] = set()
-    priced: dict[tuple[str, str], PriceKey] = {}  # by account and symbol
-    zones: dict[str, str | None] = {}  # of accounts with a daily loss
+def _expected_reads(submissions: Sequence[Submission], limited: LimitedPlaces) -> LimitStateReads:
+    expected = LimitStateReads()
+    for each in submissions if limited else ():
+        if isinstance(each.command, Create) and (place := limited.get((each.account_id, each.command.symbol))):
+            created = ActionType.CREATE, each.command.symbol, each.command.side, each.command.route, each.command.spec
+            expected.add(place, asked_order(Accepted(*created, None), None))
+    return expected
+
+
+def _needed_reads(submissions: Sequence[Submission], state: BatchState, limited: LimitedPlaces) -> LimitStateReads:
+    """Notes the places for later batches, and accounts that must be tracked first."""
+    needed = LimitStateReads()
+    if len(limited) > MAX_LIMITED:
+        limited.clear()
     for each in submissions:
         order = None if isinstance(each.command, Create | Close) else state.orders.get(each.command.ref_intent_id)
         asked, account = state.asked(each, order), state.accounts.get(each.account_id)
         if asked is None or account is None or each.account_id not in state.heads:
             continue
         limits = state.limits_of(each, asked.symbol)
+        place = LimitedPlace(each.account_id, account.organization_id, account.environment, account.broker, limits)
         if limits.needs_state:
-            reads.add(LimitReads(each.account_id, asked.symbol, asked.terms))
-        if limits.needs_price:
-            organization_id = UUID(account.organization_id)
-            priced[each.account_id, asked.symbol] = PriceKey(organization_id, account.environment, asked.symbol)
-        if limits.account and limits.account.max_daily_loss is not None:
-            zones[each.account_id] = limits.account.timezone
+            limited[each.account_id, asked.symbol] = place
+            needed.add(place, asked)
+        else:
+            limited.pop((each.account_id, asked.symbol), None)
         if limits.needs_tracking and each.account_id not in state.tracked:
             state.untracked.add(each.account_id)
-    if not reads:
-        return
-    first: list[Statement] = [read_prices(set(priced.values()))] if priced else []
-    first += [read_results(list(zones))] if zones else []
-    if state.untracked and locking.may_track:
-        first += start_tracking(sorted(state.untracked))
-        state.tracked |= state.untracked
-        state.untracked.clear()
-    try:
-        replies = await link.run([*first, read_limit_state(sorted(reads))])
-    except ConnectionLost:
-        raise Unavailable("the connection to the database was lost; nothing was recorded") from None
-    state.tracking.read(replies[-1].texts())
-    known = parse_reply(replies[0]) if priced else {}
-    picked: dict[tuple[PriceKey, bool], ReferencePrice | None] = {}  # most accounts share their prices
-    for (account_id, symbol), key in priced.items():
-        has_walk = state.accounts[account_id].broker == PAPER.name
-        if (key, has_walk) not in picked:
-            picked[key, has_walk] = prices.pick(known[key], has_walk=has_walk)
-        if price := picked[key, has_walk]:
-            state.tracking.prices[account_id, symbol] = price.price
-    results = AccountResults(replies[bool(priced)].texts() if zones else (), prices)
-    for account_id, zone in zones.items():
-        today = results.today(account_id, zone, state.now)
-        state.tracking.begin_day(account_id, state.accounts[account_id].organization_id, today)
+    return needed
 
 
+MAX_LIMITED = 50_000
 _SYMBOL = statements.OrderTexts._fields.index("symbol")
 
 
