@@ -1,14 +1,18 @@
 """Halts over HTTP: who may stop and resume what, what is refused meanwhile, and what is told of it."""
 
 import asyncio
+import json
 import uuid
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 
 from tests.access.test_api_keys import STAMP
+from tests.conftest import Urls
 from tests.controls.calls import URL, TradingClient, code, pointers
+from tests.stream.test_sse import following
 from tests.tenants import EVERY_PERMISSION, Tenants
 from tests.waiting import eventually
 
@@ -243,3 +247,44 @@ def test_a_closed_account_is_not_halted(firm: Tenants) -> None:
     client = TradingClient(firm)
     assert firm.client.delete(f"/v1/accounts/{client.account}", headers=client.headers).status_code == 204
     assert code(halt(client)) == (409, "account_closed")
+
+
+def test_every_change_of_a_halt_is_on_the_stream(firm: Tenants) -> None:
+    client = TradingClient(firm)
+    with following(firm, client.headers, client.account, kinds="halt") as reader:
+        reader.until("status")
+        made = halt(client, "key").json()
+        told = [reader.take(1)[0].data["halt"]]
+        while told[-1]["state"] != "done":
+            told.append(reader.take(1)[0].data["halt"])
+        client.call("POST", "/resume")
+        told.append(reader.take(1)[0].data["halt"])
+    assert [each["state"] for each in told] == ["cancelling", "done", "resumed"]
+    assert {each["id"] for each in told} == {made["id"]}
+    assert told[0]["account_id"] == client.account
+    assert (told[0]["principal_id"], told[0]["reason"]) == (made["principal_id"], "model review")
+
+
+async def test_a_key_sees_what_accounts_of_its_environment_wait_for(firm: Tenants, tenants_database: Urls) -> None:
+    paper = TradingClient(firm).account
+    live = TradingClient(firm, broker="alpaca", environment="live").account
+    found = halt_organization(firm).json()
+    waiting = [
+        {"account_id": each, "reason": "cancel_pending", "order_id": str(uuid.uuid4())} for each in (paper, live)
+    ]
+    connection = await asyncpg.connect(tenants_database.owner.reveal())
+    try:
+        await connection.execute("SET session_replication_role = replica")
+        await connection.execute(
+            "UPDATE halts SET state = 'done', waiting = $2::jsonb WHERE id = $1::text::uuid",
+            found["id"],
+            json.dumps(waiting),
+        )
+        shown = {
+            caller: [each["account_id"] for each in halt_organization(firm, "GET", caller=caller).json()["waiting"]]
+            for caller in ("admin", "key_reads", "key_live")
+        }
+        assert shown == {"admin": [paper, live], "key_reads": [paper], "key_live": [live]}
+    finally:
+        await connection.close()
+        assert halt_organization(firm, path="resume").status_code == 200

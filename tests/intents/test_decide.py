@@ -1,6 +1,7 @@
 """decide(): a pure rule. By table in the order of its checks, and for any state that can be made up."""
 
 from datetime import UTC, datetime, time
+from decimal import Decimal
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -12,13 +13,14 @@ from msgspec import structs
 from tests.installed.remote_broker import CAPABILITIES as REMOTE
 from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
 from trading_intents.brokers.registry import Manifest
-from trading_intents.controls.model import Controls, Switch, TimeRule, evaluate
+from trading_intents.controls.model import Controls, StandingHalt, Switch, TimeRule, evaluate
 from trading_intents.errors import PlatformError
 from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.intents.model import (
     Accepted,
     AccountState,
     Cancel,
+    Close,
     Create,
     EarlierAction,
     KeyState,
@@ -31,6 +33,7 @@ from trading_intents.intents.model import (
     decide,
 )
 from trading_intents.orders.model import FINAL_STATUSES
+from trading_intents.orders.positions import Holding
 from trading_intents.trading import ActionType, Environment, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 
 NOW = datetime(2026, 1, 5, 15, 0, tzinfo=UTC)
@@ -284,3 +287,23 @@ def test_a_window_is_judged_at_the_moment_that_is_given() -> None:
     refused = decide(submission(CREATE), state(controls=window), NOW)
     assert isinstance(refused, PlatformError)
     assert refused.code == "control_rejected"
+
+
+def test_a_close_on_a_live_account_takes_the_plan_as_a_create_does() -> None:
+    live = {"key": key(environment=Environment.LIVE), "account": account(environment=Environment.LIVE)}
+    held = Holding(Decimal(3), Decimal(0), Decimal(0), 0, False)
+    state = structs.replace(SubmissionState(None, None, PAPER, None, None, NONE_SET), holding=held, **live)
+    close = submission(Close(AAPL))
+    assert getattr(decide(close, state, NOW), "code", None) == "entitlement_required"
+    planned = structs.replace(live["key"], entitlements=frozenset({Entitlement.TRADING_LIVE}))
+    made = decide(close, structs.replace(state, key=planned), NOW)
+    assert isinstance(made, Accepted)
+    assert (made.side, made.spec.quantity, made.closes) == (OrderSide.SELL, "3", True)
+
+
+def test_a_halt_that_is_over_appends_nothing() -> None:
+    state = SubmissionState(None, account(), PAPER, None, None, NONE_SET, holding=Holding(*[Decimal(1)] * 3, 0, False))
+    close = submission(Close(AAPL, Decimal(1), 1), key_id=None, halt_id="h")
+    assert getattr(decide(close, state, NOW), "code", None) == "not_halted"
+    halted = structs.replace(NONE_SET, account_halt=StandingHalt("h", "x"), account=Switch(True))
+    assert isinstance(decide(close, structs.replace(state, controls=halted), NOW), Accepted)
