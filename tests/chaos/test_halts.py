@@ -23,7 +23,7 @@ from tests.waiting import eventually
 from trading_intents.secret import Secret
 
 REASON = {"reason": "everything at once", "close_positions": True}
-RETURN_SECONDS = 20.0
+RETURN_SECONDS = 60.0
 NOT_STARTED = "the platform did not start"
 DONE_SECONDS = 90.0
 DATABASE_PAUSES_SECONDS = (2.0, 5.0)
@@ -94,7 +94,10 @@ def until_answered(processes: WorkerProcesses, method: str, path: str, body: Bod
         answer = processes.api.client.request(method, path, json=body, headers=processes.headers, timeout=20)
         return bool(answer.status_code != 503)
 
-    eventually(is_answered, RETURN_SECONDS)
+    try:
+        eventually(is_answered, RETURN_SECONDS)
+    except AssertionError:
+        raise AssertionError(f"{method} {path} not within {RETURN_SECONDS} s: {answer.text}") from None
     assert answer.status_code in (200, 202), answer.text
     return answer.json()
 

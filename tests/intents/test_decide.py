@@ -302,7 +302,9 @@ def test_a_close_on_a_live_account_takes_the_plan_as_a_create_does() -> None:
 
 
 def test_a_halt_that_is_over_appends_nothing() -> None:
-    state = SubmissionState(None, account(), PAPER, None, None, NONE_SET, holding=Holding(*[Decimal(1)] * 3, 0, False))
+    state = SubmissionState(
+        None, account(), PAPER, None, None, NONE_SET, holding=Holding(Decimal(1), Decimal(0), Decimal(0), 0, False)
+    )
     close = submission(Close(AAPL, Decimal(1), 1), key_id=None, halt_id="h")
     assert getattr(decide(close, state, NOW), "code", None) == "not_halted"
     halted = structs.replace(NONE_SET, account_halt=StandingHalt("h", "x"), account=Switch(True))
