@@ -91,10 +91,14 @@ class RestClient:
         credential = blake2b(repr((self.url, sorted(headers.items()))).encode(), digest_size=16).hexdigest()
         self._budget = _shared(context, credential, lambda: RequestBudget(requests_per_minute))
         self._clock = context.clock
+        self._in_flight, self._is_closed = 0, False
         self._client = httpx.AsyncClient(headers=self.headers, timeout=TIMEOUT, verify=self.tls, trust_env=False)
 
     async def close(self) -> None:
-        await self._client.aclose()
+        """Requests that are under way end first: a connection that one of them opens would stay open."""
+        self._is_closed = True
+        if not self._in_flight:
+            await self._client.aclose()
 
     def now(self) -> datetime:
         """By the broker's clock."""
@@ -106,14 +110,23 @@ class RestClient:
     async def ask(self, method: str, path: str, deadline: float, is_cancel: bool = False, **content: Any) -> RestAnswer:
         """NotSent, AnswerUnclear or AuthFailed, where there is no answer that means something."""
         now = self._clock.monotonic()
-        if self._client.is_closed or deadline <= now:
+        if self._is_closed or deadline <= now:
             raise NotSent("the link is closed, or no time is left")
         if wait := self._budget.take(is_cancel, now):
             raise NotSent("the credential's requests of this minute are used up", wait)
+        self._in_flight += 1
+        try:
+            return await self._request(method, path, deadline - now, content)
+        finally:
+            self._in_flight -= 1
+            if self._is_closed and not self._in_flight:
+                await self._client.aclose()
+
+    async def _request(self, method: str, path: str, limit_seconds: float, content: Mapping[str, Any]) -> RestAnswer:
         body = bytearray()
         try:
             request = self._client.stream(method, f"{self.url}{path}", **content)
-            async with asyncio.timeout(deadline - now), request as response:
+            async with asyncio.timeout(limit_seconds), request as response:
                 async for chunk in response.aiter_bytes():
                     body += chunk
                     if len(body) > MAX_ANSWER_BYTES:

@@ -313,6 +313,21 @@ async def test_a_balance_is_told_without_a_trade(stage: AlpacaStage) -> None:
     await broker.close()
 
 
+async def test_a_command_under_way_ends_though_the_link_is_closed(cuts: Cuts) -> None:
+    """And leaves no connection behind: pytest fails where one is collected open."""
+    stage, told, proxy = cuts
+    run = await stage.link()
+    told.text, told.verdict = b"POST /v2/orders", Verdict.HOLD
+    sending = [asyncio.create_task(buy(run)) for _ in range(3)]
+    await asyncio.to_thread(proxy.held.wait, 5)
+    await run.close()
+    proxy.work()
+    outcomes = {(await each).result.outcome for each in sending}
+    assert outcomes <= {Outcome.ACKED, Outcome.UNKNOWN, Outcome.NOT_SENT}
+    assert len(stage.account.arrived) <= 3
+    assert (await buy(run)).result.outcome is Outcome.NOT_SENT
+
+
 async def test_a_second_connection_is_told_so_and_breaks_nothing(stage: AlpacaStage) -> None:
     run = await stage.link()
     with pytest.raises(BrokerUnavailable, match="429"):
