@@ -32,7 +32,8 @@ from trading_intents.trading import OrderKind
 D = Decimal
 CUTS = (Verdict.CUT_UNSENT, Verdict.CUT_SENT, Verdict.CUT_UNANSWERED)
 REQUESTS = (b"POST /v2/orders", b"PATCH /v2/orders", b"DELETE /v2/orders", b"GET /v2/orders:by")
-NEVER_SENT = {("EXPIRED", "stale"), ("REJECTED", "not_delivered"), ("CANCELLED", "before_send")}
+REFUSED = ("REJECTED", "insufficient buying power")  # a fault's
+NEVER_SENT = {("EXPIRED", "stale"), ("REJECTED", "not_delivered"), ("CANCELLED", "before_send"), REFUSED}
 ENDED = {"filled": "FILLED", "canceled": "CANCELLED", "rejected": "REJECTED", "expired": "EXPIRED"}
 MUTE_SECONDS, WATCH_SECONDS, RECONCILE_SECONDS = 1.0, 2.0, 15.0
 AWAY_SECONDS, MUTED_SECONDS, TRADE_SECONDS = 1.0, 4.0, 0.05
