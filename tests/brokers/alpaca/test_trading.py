@@ -115,7 +115,6 @@ def told_of_a_trade(trader: Trader, name: str) -> dict[str, set[str]]:
     return fields
 
 
-@pytest.mark.exclusive(seconds=20)
 def test_real_accounts_trade_like_the_paper_broker(trader: Trader) -> None:
     connected(trader)
     told = {name: told_of_a_trade(trader, name) for name in PLACES}
@@ -142,7 +141,6 @@ def test_real_accounts_trade_like_the_paper_broker(trader: Trader) -> None:
     assert lines["permission"].startswith("wrong: the organization lacks trading_live")
 
 
-@pytest.mark.exclusive(seconds=20)
 def test_doctor_says_what_a_real_account_lacks(trader: Trader) -> None:
     name, books = "alpaca paper", trader.alpaca.simulator.accounts
     trader.until_connection(name, "credential_missing")

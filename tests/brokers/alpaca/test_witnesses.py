@@ -56,7 +56,6 @@ async def finish(process: asyncio.subprocess.Process, text: bytes = b"") -> Any:
 
 
 @needs_python
-@pytest.mark.exclusive(seconds=15)
 async def test_alpaca_py_trades_at_the_simulator(simulator: Simulator) -> None:
     account = simulator.accounts["KEY"]
     process = await start(PYTHON, SCRIPTS / "python_client.py", simulator.url, "KEY", "SECRET")
