@@ -10,7 +10,9 @@ WORKERS := 4
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 PIN := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
-LOCK := $(PIN) --extra build
+LOCK := $(PIN) --extra build --no-emit-package trading-intents-client
+DIST := dist
+BUILD := import sys; from flit_core import buildapi as b; print(b.build_wheel(sys.argv[1]), b.build_sdist(sys.argv[1]))
 
 .PHONY: help run test check bench chaos proto sdk dist client browser screenshots witnesses lock clean
 
@@ -49,9 +51,9 @@ sdk: $(VENV)/dev.stamp ## generate the blocking client from the asynchronous one
 	@$(BIN)/python sdk/generate_blocking.py
 
 dist: $(VENV)/run.stamp ## build wheels and sdists of the server and the client, in dist/
-	@$(BIN)/python -m flit_core.wheel --outdir dist .
-	@$(BIN)/python -m flit_core.wheel --outdir dist sdk
-	@$(BIN)/python -c 'import os; from flit_core.buildapi import build_sdist as build; print(build("dist")); os.chdir("sdk"); print(build("../dist"))'
+	@mkdir -p $(DIST)
+	@for folder in . sdk; do (cd $$folder && $(abspath $(BIN))/python -c "$(BUILD)" $(abspath $(DIST))) || exit 1; done
+	@chmod 644 $(DIST)/*
 
 client: $(VENV)/client.stamp ## install openapi-python-client, with which a test generates a client
 
@@ -72,7 +74,7 @@ lock: ## pin the dependencies again (needs uv)
 
 clean: ## remove the environment and caches; data stay
 	find src sdk tests bench -name __pycache__ -prune -exec rm -rf {} +
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(DIST) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Which interpreter the environment is of. It is looked at every time, and written when the environment is made anew.
 $(VENV)/interpreter: FORCE

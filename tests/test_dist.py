@@ -1,0 +1,147 @@
+"""`make dist`: what it builds works in fresh environments, outside the checkout."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from trading_intents.config import PREFIX
+
+ROOT = Path(__file__).parents[1]
+SITE = Path(sysconfig.get_paths()["purelib"])
+LIMIT_SECONDS = 110
+# All that the client needs, and what those need.
+OF_CLIENT = ("anyio", "certifi", "h11", "httpcore", "httpx", "idna", "msgspec", "typing_extensions")
+ORDER = """
+from trading_intents_client import FILLED, TradingClient
+with TradingClient() as client:
+    print(client.find_account("sim").buy("AAPL", 3).wait(until=FILLED).filled_quantity)
+"""
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    # The environment is as it is: tests that run beside this one use it.
+    command = ["make", "-C", str(ROOT), "dist", f"DIST={folder}", f"VENV={sys.prefix}", "-o", f"{sys.prefix}/run.stamp"]
+    run(command, ROOT)
+    return folder
+
+
+def run(command: list[str], folder: Path, **variables: str) -> str:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith((PREFIX, "PYTHONPATH"))}
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def environment(folder: Path, *wheels: Path) -> Path:
+    """A fresh one with these wheels and nothing else of ours."""
+    venv.create(folder, with_pip=True, symlinks=True)
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "--no-deps", "--no-index"]
+    run([*pip, *map(str, wheels)], folder)
+    return folder / "bin"
+
+
+def site_of(programs: Path) -> Path:
+    (site,) = (programs.parent / "lib").glob("python*/site-packages")
+    return site
+
+
+@contextmanager
+def serving(programs: Path, folder: Path) -> Iterator[str]:
+    """`trading-intents serve` in a folder of its own."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith((PREFIX, "PYTHONPATH"))}
+    ports = {f"{PREFIX}HTTP_PORT": "0", f"{PREFIX}GRPC_PORT": "0"}
+    command = [str(programs / "trading-intents"), "serve"]
+    with subprocess.Popen(command, cwd=folder, env=environ | ports, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            told = (json.loads(line) for line in process.stderr if line.startswith("{"))
+            yield next(line["http"] for line in told if line["event"] == "serving")
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.stderr.read()
+            assert process.wait(LIMIT_SECONDS) == 0
+
+
+def test_both_distributions_have_all_of_their_files(dist: Path) -> None:
+    for package, source in (("trading_intents", ROOT / "src"), ("trading_intents_client", ROOT / "sdk" / "src")):
+        files = {
+            str(path.relative_to(source))
+            for path in (source / package).rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        }
+        assert f"{package}/py.typed" in files
+        (wheel,) = dist.glob(f"{package}-*.whl")
+        assert files <= set(zipfile.ZipFile(wheel).namelist())
+        assert wheel.stat().st_mode & 0o777 == 0o644
+        (sdist,) = dist.glob(f"{package}-*.tar.gz")
+        with tarfile.open(sdist) as archive:
+            names = {name.partition("/")[2] for name in archive.getnames()}
+        assert {f"src/{file}" for file in files} | {"pyproject.toml", "README.md"} <= names
+
+
+def test_an_order_is_placed_from_one_fresh_environment_at_the_server_of_another(dist: Path, tmp_path: Path) -> None:
+    (server_wheel,) = dist.glob("trading_intents-*.whl")
+    (client_wheel,) = dist.glob("trading_intents_client-*.whl")
+    folder, elsewhere = tmp_path / "unrelated", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    server = environment(tmp_path / "server", server_wheel, client_wheel)
+    # Dependencies are borrowed, as installing them takes minutes. The checkout is not: a borrowed folder's .pth files
+    # are ignored.
+    (site_of(server) / "borrowed.pth").write_text(f"{SITE}\n")
+    place = run([str(server / "python"), "-c", "import trading_intents; print(trading_intents.__file__)"], folder)
+    assert place.startswith(str(tmp_path / "server"))
+    client = environment(tmp_path / "client", client_wheel)
+    for name in OF_CLIENT:
+        for part in (*SITE.glob(f"{name}"), *SITE.glob(f"{name}.py"), *SITE.glob(f"{name}-*.dist-info")):
+            copy = shutil.copytree if part.is_dir() else shutil.copy
+            copy(part, site_of(client) / part.name)
+    assert "No broken requirements" in run([str(client / "python"), "-m", "pip", "check"], elsewhere)
+    with serving(server, folder) as url:
+        key = json.loads((folder / ".data" / "demo.json").read_text())["api_key"]
+        ordered = run(
+            [str(client / "python"), "-W", "error", "-c", ORDER],
+            elsewhere,
+            TRADING_INTENTS_URL=url,
+            TRADING_INTENTS_API_KEY=key,
+        )
+        assert ordered == "3\n"
+        assert run([str(server / "trading-intents"), "buy", "AAPL", "2", "--wait"], folder).startswith(
+            "BUY 2 AAPL: FILLED"
+        )
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+def test_the_wheels_install_with_what_they_declare(dist: Path, tmp_path: Path) -> None:
+    """From the package index, which takes minutes."""
+    pins = [line.removesuffix(" \\") for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line]
+    (tmp_path / "pins").write_text("\n".join(pins))
+    venv.create(tmp_path / "fresh", with_pip=True, symlinks=True)
+    pip = [str(tmp_path / "fresh" / "bin" / "python"), "-m", "pip", "install", "-q", "--find-links", str(dist)]
+    command = [*pip, "-c", str(tmp_path / "pins"), "trading-intents"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=800)
+    with serving(tmp_path / "fresh" / "bin", tmp_path):
+        assert run([str(tmp_path / "fresh" / "bin" / "trading-intents"), "buy", "AAPL", "1", "--wait"], tmp_path)
