@@ -97,7 +97,10 @@ class RestClient:
     async def close(self) -> None:
         """Requests that are under way end first: a connection that one of them opens would stay open."""
         self._is_closed = True
-        if not self._in_flight:
+        await self._close_if_unused()
+
+    async def _close_if_unused(self) -> None:
+        if self._is_closed and not self._in_flight:
             await self._client.aclose()
 
     def now(self) -> datetime:
@@ -119,8 +122,7 @@ class RestClient:
             return await self._request(method, path, deadline - now, content)
         finally:
             self._in_flight -= 1
-            if self._is_closed and not self._in_flight:
-                await self._client.aclose()
+            await self._close_if_unused()
 
     async def _request(self, method: str, path: str, limit_seconds: float, content: Mapping[str, Any]) -> RestAnswer:
         body = bytearray()
