@@ -22,6 +22,7 @@ from trading_intents.brokers.port import (
     OrderSnapshot,
 )
 from trading_intents.clock import SystemClock
+from trading_intents.controls.limits.model import AppliedLimits, TradingLimits
 from trading_intents.controls.model import Controls, Switch, TimeRule
 from trading_intents.execution.model import (
     Breaker,
@@ -50,6 +51,8 @@ OFF = structs.replace(NO_CONTROLS, symbol=Switch(True))
 STALE_AFTER_2, STALE_AFTER_60 = (
     structs.replace(NO_CONTROLS, time=TimeRule(None, None, millis)) for millis in (2_000, 60_000)
 )
+STRICT = AppliedLimits(TradingLimits(max_order_quantity=Decimal("9.9")))
+NO_SHORTS = AppliedLimits(symbol=TradingLimits(allow_short=False, max_position_quantity=Decimal(1)))
 CREATE, REPLACE, CANCEL = CommandKind.SUBMIT, CommandKind.REPLACE, CommandKind.CANCEL
 CONTEXT = SendContext(
     command=CREATE,
@@ -80,6 +83,7 @@ CONTEXT = SendContext(
     controls=NO_CONTROLS,
     max_age_seconds=30.0,
 )
+SHORT = replace(CONTEXT.terms, side=OrderSide.SELL_SHORT)
 
 
 def said(decision: Decision) -> str:
@@ -127,6 +131,12 @@ def said(decision: Decision) -> str:
         ({"command": REPLACE, "age_seconds": 31.0}, "REPLACE_DROPPED stale"),
         ({"controls": OFF}, "REFUSED symbol_manually_disabled"),
         ({"command": REPLACE, "acknowledged": True, "controls": OFF}, "REPLACE_DROPPED symbol_manually_disabled"),
+        ({"limits": STRICT}, "REFUSED max_order_quantity"),
+        ({"command": REPLACE, "acknowledged": True, "limits": STRICT}, "REPLACE_DROPPED max_order_quantity"),
+        ({"limits": STRICT, "halt_stands": True, "closes": True}, "send"),
+        ({"limits": NO_SHORTS, "terms": SHORT}, "REFUSED allow_short"),
+        ({"limits": NO_SHORTS}, "send"),
+        ({"limits": NO_SHORTS, "terms": replace(SHORT, side=OrderSide.SELL)}, "send"),
         ({"account_disabled": True}, "REFUSED account_disabled"),
         ({"claim_seconds": 2.1}, "hold"),
         ({"is_resend": True}, "send"),
