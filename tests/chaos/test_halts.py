@@ -150,7 +150,8 @@ def test_a_halt_ends_flat_though_everything_dies(
     server: tuple[Path, Urls], tmp_path: Path, orders: int, positions: int, database_kills: int
 ) -> None:
     folder, urls = server
-    with open_worker_processes(urls, tmp_path / "processes", accounts=1) as processes:
+    settings = {"EXECUTION_MAX_AGE_MILLIS": "120000"}  # on a busy machine the orders of the preparation wait for long
+    with open_worker_processes(urls, tmp_path / "processes", accounts=1, **settings) as processes:
         prepare(processes, orders, positions)
         processes.script("drop_answer", "0.05")
         processes.tables.close()  # its server is about to die
