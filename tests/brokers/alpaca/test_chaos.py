@@ -24,10 +24,12 @@ from tests.execution.ledger_invariants import assert_true_books
 from tests.proxy import FaultProxy, Verdict
 from tests.seeds import seeded
 from tests.waiting import eventually_async
-from trading_intents.intents.model import Cancel, Replace, Spec
+from trading_intents.errors import Unavailable
+from trading_intents.intents.model import Cancel, Create, Replace, Spec
+from trading_intents.intents.writing.batch import Receipt
 from trading_intents.storage.database import open_database
 from trading_intents.telemetry import Metrics, make_log
-from trading_intents.trading import OrderKind
+from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
 D = Decimal
 CUTS = (Verdict.CUT_UNSENT, Verdict.CUT_SENT, Verdict.CUT_UNANSWERED)
@@ -76,19 +78,30 @@ class Run:
 
     async def send(self, seconds: float) -> None:
         """All orders, evenly in this time; some are replaced and some cancelled a moment later."""
-        in_process = self.alpaca.in_process
-        accounts = in_process.in_process_writer.accounts
+        accounts = self.alpaca.in_process.in_process_writer.accounts
 
         async def one(number: int) -> None:
             await asyncio.sleep(number * seconds / self.orders)
             account = accounts[number % len(accounts)]
-            intent = await in_process.create(account=account)
+            intent = await self.create(account)
             self.intents[intent] = account
             for _ in range(self.chance.choice((0, 0, 1, 2))):
                 await asyncio.sleep(self.chance.random() * AWAY_SECONDS)
                 await self.change(account, intent)
 
         await asyncio.gather(*(one(number) for number in range(self.orders)))
+
+    async def create(self, account: UUID) -> UUID:
+        """Asked again, as a caller would, while the platform is too busy to take it."""
+        writer = self.alpaca.in_process.in_process_writer
+        spec = Spec(OrderKind.LIMIT, "10", "100", None, None)
+        command = Create(Symbol("AAPL"), OrderSide.BUY, RouteStrategy.SMART, spec)
+        while True:
+            answer = await writer.submit(writer.command(account, command))
+            if isinstance(answer, Receipt):
+                return UUID(answer.intent_id)
+            assert isinstance(answer, Unavailable), answer
+            self.done["busy"] += 1
 
     async def change(self, account: UUID, intent: UUID) -> None:
         spec = Spec(OrderKind.LIMIT, str(self.chance.choice((8, 12, 15))), "100", None, None)
