@@ -1,6 +1,7 @@
 """Orders at Alpaca through the fault proxy, while either side restarts: none twice, none lost, every fill once."""
 
 import asyncio
+import contextlib
 import random
 import tempfile
 import time
@@ -281,4 +282,11 @@ async def test_every_order_is_sent_once_and_every_fill_booked_once(
                 print(f"\nsent in {sent:.0f} s, settled in {time.monotonic() - began - sent:.0f} s: {dict(run.done)}")
             await run.check()
     async with open_database(urls.login, 2, make_log("critical"), Metrics()) as database:
-        assert await assert_true_books(database) == orders
+
+        async def are_true() -> bool:
+            with contextlib.suppress(Unavailable):  # a busy machine reads so many facts too slowly for a statement
+                assert await assert_true_books(database) == orders
+                return True
+            return False
+
+        await eventually_async(are_true, SETTLE_SECONDS)
