@@ -301,6 +301,18 @@ async def test_orders_of_several_legs_beside_ours_do_no_harm(stage: AlpacaStage)
     await run.close()
 
 
+async def test_activities_that_are_no_trades_do_no_harm(stage: AlpacaStage) -> None:
+    run = await stage.link()
+    await run.quote("99", "100")
+    await run.expect_filled("1", await run.buy("1", "100"))
+    fill = stage.account.activities[0]
+    dividend = {**fill, "activity_type": "DIV", "ref_id": "d", "details": {"symbol": None, "per_share_amount": "1"}}
+    stage.account.activities += [dividend, {key: value for key, value in dividend.items() if key != "details"}]
+    snapshot = await run.broker.snapshot(await stage.now() - timedelta(days=1))
+    assert [each.exec_id for each in snapshot.executions if each.exec_id] == [fill["ref_id"]]
+    await run.close()
+
+
 async def test_a_balance_is_told_without_a_trade(stage: AlpacaStage) -> None:
     broker = AlpacaBroker(stage.context(), watch_seconds=0.1)
     await broker.open()

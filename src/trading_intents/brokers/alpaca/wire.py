@@ -97,17 +97,17 @@ class StreamFrame(FrozenStruct, frozen=True, kw_only=True):
 
 
 class TradeDetails(FrozenStruct, frozen=True, kw_only=True):
-    order_id: str = ""
+    order_id: str | None = None
     client_order_id: str | None = None
-    symbol: str = ""
-    execution_type: str = ""  # empty: no trade, such as a dividend
+    symbol: str | None = None
+    execution_type: str | None = None  # None: no trade, such as a dividend
     commission: Decimal | None = None
 
 
 class Activity(FrozenStruct, frozen=True, kw_only=True):
     ref_id: str
     executed_at: datetime
-    details: TradeDetails
+    details: TradeDetails = TradeDetails()
     previous_id: str | None = None
     qty: Decimal | None = None
     price: Decimal | None = None
@@ -255,10 +255,10 @@ def activity_events(body: bytes) -> list[BrokerEvent]:
         if line.startswith(b"data:"):
             activity = msgspec.json.decode(line[5:], type=Activity)
             details = activity.details
-            if kind := _EXECUTIONS.get(details.execution_type):
+            if kind := _EXECUTIONS.get(details.execution_type or ""):
                 event = _execution(kind, activity.ref_id, activity.previous_id, activity.qty, activity.price)
                 told = {"client_order_id": details.client_order_id, "broker_order_id": details.order_id}
-                symbol, fee = Symbol(details.symbol), details.commission
+                symbol, fee = Symbol(details.symbol or ""), details.commission
                 events.append(replace(event, **told, symbol=symbol, fee=fee, venue_time=activity.executed_at))
     return events
 
