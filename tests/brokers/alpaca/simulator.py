@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import websockets
 from websockets.frames import Frame, Opcode
+from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from tests.brokers.alpaca.book import Account, Refused, plain, stamp
@@ -208,7 +209,8 @@ class Simulator:
         account: Account | None = None
 
         def send(message: dict[str, Any]) -> None:
-            if not self.is_mute or message["stream"] != "trade_updates":
+            is_told = not self.is_mute or message["stream"] != "trade_updates"
+            if is_told and protocol.state is State.OPEN:
                 protocol.send_binary(json.dumps(message).encode())
                 writer.write(b"".join(protocol.data_to_send()))
 
