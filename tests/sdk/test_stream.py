@@ -112,8 +112,22 @@ async def test_grpc_tells_the_same_as_http(async_account: AsyncAccount, async_cl
     assert over_grpc == over_http
     of_all = await take_until(async_client.events(after=began), "LAST")
     assert [event for event in of_all if event in over_http] == over_http
-    orders = await take_until(async_account.events(after=began, over="grpc", kinds=["broker_position"]), "LAST")
-    assert {type(event) for event in orders} == {PositionEvent}
+    for over in ("http", "grpc"):
+        told = await take_until(async_account.events(after=began, over=over, kinds=["broker_position"]), "LAST")
+        assert {type(event) for event in told} == {PositionEvent}
+
+
+@pytest.mark.parametrize("over", ["http", "grpc"])
+def test_a_cursor_is_known_before_the_first_event_of_a_kind(account: Account, over: str) -> None:
+    """Otherwise a break before it would lose what happens meanwhile."""
+    with account.events(kinds=["broker_trade"], over=over) as stream:
+        first = next(stream)
+        assert isinstance(first, PrimedEvent)
+        assert first.cursor
+        account.buy("AAPL", 1)
+        assert isinstance(next(stream), TradeEvent)
+        account.buy("AAPL", 1)
+        assert isinstance(next(stream), TradeEvent), "positions are not told"
 
 
 @pytest.mark.parametrize("over", ["http", "grpc"])

@@ -54,6 +54,17 @@ def test_a_halt_stops_and_a_resume_lets_trade_again(run: Command) -> None:
     assert run("halt", "x", "--all", "--account", "y").exit_code == USAGE
 
 
+def test_money_and_prices_are_shown_and_all_orders_cancelled(run: Command, account: Account) -> None:
+    assert "cash" in run("balances").stdout
+    assert lines(run("balances", "--json"))[0]["account_id"] == account.id
+    assert re.search(r"^symbol .*\nAAPL .*walk", run("quote", "aapl").stdout, re.MULTILINE)
+    placed = [account.buy("ACME", number, limit=1) for number in (1, 2)]
+    for order in placed:
+        order.wait(until="NEW")
+    assert {one["intent_id"] for one in lines(run("cancel", "--all", "--json"))} == {o.intent_id for o in placed}
+    assert {order.wait().order_status for order in placed} == {"CANCELLED"}
+
+
 def test_a_refused_order_says_which_control_it_was(run: Command, account: Account) -> None:
     account.controls.set_symbol("AAPL", disabled=True, reason="earnings tonight")
     refused = run("buy", "AAPL", "1")

@@ -196,6 +196,10 @@ class UnknownEvent(Event, frozen=True, kw_only=True):
     data: dict[str, Any]
 
 
+class SkippedEvent(Event, frozen=True, kw_only=True):
+    """One that was not asked for. It is never told to a consumer."""
+
+
 class StatusMessage(Struct, frozen=True):
     """Of the connection and not of the account: `subscribed`, or why the server ends the stream."""
 

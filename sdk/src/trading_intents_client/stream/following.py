@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Self
 
 from trading_intents_client.errors import CursorExpired, LimitReached, TradingError, UnexpectedAnswer
-from trading_intents_client.stream.events import Event, GapEvent, PrimedEvent, StatusMessage
+from trading_intents_client.stream.events import Event, GapEvent, PrimedEvent, SkippedEvent, StatusMessage
 from trading_intents_client.transport.retries import Repeat, may_repeat, pause_seconds
 
 Connect = Callable[[str | None], AsyncIterator[Event | StatusMessage]]
@@ -104,7 +104,7 @@ class AsyncEventStream:
         if self._has_gap:
             return await self._end_gap(event)
         self._cursor = event.cursor or self._cursor
-        return event
+        return None if isinstance(event, SkippedEvent) else event
 
     async def _end_gap(self, event: Event) -> Event | None:
         """The state is read after the server has said from which cursor on it tells everything."""
