@@ -1,6 +1,6 @@
 """An event as one line of text."""
 
-from trading_intents.trader.output import amount
+from trading_intents.trader.output import amount, rounded
 from trading_intents_client import (
     ActionEvent,
     BalanceEvent,
@@ -27,7 +27,7 @@ def event_line(event: Event) -> str:
         case TradeEvent(trade=trade):
             return f"trade {trade.side} {amount(trade.quantity)} {trade.symbol} at {amount(trade.price)}"
         case PositionEvent(position=position):
-            return f"position {position.symbol} {amount(position.quantity)} at {amount(position.average_cost)}"
+            return f"position {position.symbol} {amount(position.quantity)} at {amount(rounded(position.average_cost))}"
         case BalanceEvent(balance=balance):
             return f"balance {balance.currency or ''} cash {amount(balance.cash)} equity {amount(balance.equity)}"
         case HaltEvent(halt=halt):

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from trading_intents.trader.login import account_name, open_client
-from trading_intents.trader.output import REFUSED, USAGE, amount, exit_codes, print_json
+from trading_intents.trader.output import REFUSED, USAGE, amount, exit_codes, print_json, rounded
 from trading_intents_client import Account, Order, PlacedOrder, TradingClient
 from trading_intents_client.errors import WaitTimeout
 
@@ -120,7 +120,7 @@ def _print_order(order: Order, as_json: bool) -> None:
         return
     told = f"{order.order_side} {amount(order.quantity)} {order.symbol}: {order.order_status}"
     if order.filled_quantity:
-        told += f" {amount(order.filled_quantity)} at {amount(order.average_price)}"
+        told += f" {amount(order.filled_quantity)} at {amount(rounded(order.average_price))}"
     typer.echo(told + (f" ({order.reason})" if order.reason else "") + f", order {order.order_id}")
 
 

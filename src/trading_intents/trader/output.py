@@ -21,6 +21,7 @@ REFUSED, USAGE, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
 SERVER_FAULT = 500
 MAX_WIDTH = 500
 NONE = "-"
+PLACES = Decimal("0.0001")
 COLOURS = {"FILLED": "green", "REJECTED": "red", "CANCELLED": "yellow", "EXPIRED": "yellow", "UNKNOWN": "magenta"}
 
 
@@ -101,3 +102,11 @@ def cell(value: object) -> Text:
 
 def amount(value: Decimal | int | None) -> str:
     return NONE if value is None else format(value, "f" if isinstance(value, Decimal) else "d")
+
+
+def rounded(value: Decimal | None) -> Decimal | None:
+    """To four places: averages have many more."""
+    if value is None:
+        return None
+    short = value.quantize(PLACES)
+    return short.to_integral_value() if short == short.to_integral_value() else short.normalize()

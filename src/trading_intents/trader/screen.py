@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trading_intents.trader.blotter import Blotter, OrderRow, PositionRow
-from trading_intents.trader.output import COLOURS, amount, cell
+from trading_intents.trader.output import COLOURS, amount, cell, rounded
 
 WIDE = 130
 FRAME_LINES = 3  # of a panel: its two borders, and the head of its table
@@ -83,7 +83,7 @@ def _order_cells(row: OrderRow, is_wide: bool) -> list[Text]:
     side = Text(row.side, style="cyan" if row.side == "BUY" else "magenta")
     cells = [at, Text(row.symbol, style="bold"), side]
     cells += [cell(value) for value in (row.quantity, row.filled, row.limit_price)]
-    cells += [price(row.average_price), Text(row.status, style=COLOURS.get(row.status, ""))]
+    cells += [cell(rounded(row.average_price)), Text(row.status, style=COLOURS.get(row.status, ""))]
     return [*cells, Text(row.order_type), Text(row.reason or "")] if is_wide else cells
 
 
@@ -96,18 +96,17 @@ def _positions(blotter: Blotter, rows: int, is_wide: bool) -> Panel:
 
 
 def _position_cells(row: PositionRow) -> list[Text]:
-    cells = [Text(row.symbol, style="bold"), cell(row.quantity), price(row.average_cost), price(row.market_price)]
+    cells = [
+        Text(row.symbol, style="bold"),
+        cell(row.quantity),
+        cell(rounded(row.average_cost)),
+        cell(rounded(row.market_price)),
+    ]
     return [*cells, _result(row.unrealized_pnl), _result(row.daily_pnl)]
 
 
-def price(value: Decimal | None) -> Text:
-    """Four places: averages have many more."""
-    rounded = None if value is None else value.quantize(Decimal("0.0001")).normalize()
-    return cell(rounded)
-
-
 def _result(value: Decimal | None) -> Text:
-    told = price(value)
+    told = cell(rounded(value))
     if value:
         told.stylize("green" if value > 0 else "red")
     return told
