@@ -95,10 +95,9 @@ def test_a_halt_cancels_what_is_open_and_is_told_on_the_stream(account: Account)
         halt = account.controls.halt("strange news")
         assert halt.reason == "strange news"
         assert resting.wait().order_status == "CANCELLED"
-        for event in stream:
-            if isinstance(event, HaltEvent) and event.halt.state is HaltState.DONE:
-                break
-    assert (event.halt.id, event.halt.account_id) == (halt.id, account.id)
+        halts = (event.halt for event in stream if isinstance(event, HaltEvent))
+        told = next(one for one in halts if one.state is HaltState.DONE)
+    assert (told.id, told.account_id) == (halt.id, account.id)
     assert account.controls.current_halt().state == "done"
     with pytest.raises(errors.ControlRejected):
         account.buy("AAPL", 1)
@@ -131,13 +130,11 @@ def test_balances_are_told_on_the_stream_where_they_are_asked_for(account: Accou
     with account.events(kinds=["balance"]) as stream:
         next(stream)
         price = account.buy("AAPL", 1).wait().average_price
-        for event in stream:
-            assert isinstance(event, BalanceEvent)
-            if event.balance.cash is not None and event.balance.cash % 1000:
-                break
-    assert event.balance.account_id == account.id
+        balances = (event.balance for event in stream if isinstance(event, BalanceEvent))
+        told = next(one for one in balances if one.cash not in (None, PAPER_CASH))
+    assert told.account_id == account.id
     assert price is not None
-    assert event.balance.cash == PAPER_CASH - price == account.balances().cash
+    assert told.cash == PAPER_CASH - price == account.balances().cash
 
 
 def test_the_caller_can_be_asked_for(client: TradingClient) -> None:
