@@ -39,6 +39,7 @@ check: $(VENV)/dev.stamp ## lint, types, import rules, migrations
 
 bench: $(VENV)/dev.stamp ## measure the performance bars
 	@for program in outbox submit execute grow stream; do $(BIN)/python bench/$$program.py || exit 1; done
+	@if [ -e $(VENV)/browser.stamp ]; then $(BIN)/python bench/console.py; else echo "bench/console.py needs: make browser"; fi
 
 chaos: $(VENV)/dev.stamp ## run the long fault tests, CHAOS_SEED=2 for another course
 	@PYTEST_DEBUG_TEMPROOT=$${TMPDIR:-/tmp} $(BIN)/python -m pytest -m chaos --timeout 1800 tests
