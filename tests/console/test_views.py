@@ -73,7 +73,12 @@ def test_positions_show_what_was_bought_and_money(screen: Screen) -> None:
     row.get_by_role("gridcell", name="12", exact=True).wait_for()
     screen.page.get_by_text("Realized today").first.wait_for()
     row.click()
-    screen.page.get_by_role("dialog").get_by_text(f"A market order sells 12 {name}").wait_for()
+    dialog = screen.page.get_by_role("dialog")
+    dialog.get_by_text(f"A market order sells 12 {name}").wait_for()
+    dialog.get_by_role("button", name=f"Close {name}").click()
+    dialog.get_by_text("a market order closes it").wait_for()
+    screen.page.keyboard.press("Escape")
+    row.wait_for(state="detached")
 
 
 def test_a_switch_set_on_the_page_refuses_the_next_order(screen: Screen) -> None:
@@ -96,6 +101,43 @@ def test_a_switch_set_on_the_page_refuses_the_next_order(screen: Screen) -> None
     ticket.get_by_label("Quantity").fill("1")
     ticket.get_by_label("Quantity").press("Enter")
     ticket.locator(".failed").get_by_text("symbol_manually_disabled").wait_for()
+
+
+def test_a_limit_set_on_the_page_is_told_in_the_ticket(screens: Screens, tenants: Tenants) -> None:
+    account = make_account(tenants, "to limit")
+    with screens(tenants.platform) as screen:
+        screen.sign_in(tenants.callers["key_all"]["x-api-key"])
+        screen.page.get_by_label("Account", exact=True).select_option(account)
+        screen.view("Controls")
+        form = screen.page.locator("form.limits-account")
+        form.get_by_label("Most per order").fill("100")
+        form.get_by_role("button", name="Set the limits").click()
+        form.get_by_text("Saved, version 1.").wait_for()
+        screen.view("Blotter")
+        ticket = screen.page.locator("form.ticket")
+        ticket.get_by_label("Symbol").fill(symbol())
+        ticket.get_by_label("Quantity").fill("101")
+        ticket.locator(".refuses").get_by_text("101").wait_for()
+        ticket.get_by_label("Quantity").fill("100")
+        ticket.get_by_text("Controls and limits let this pass.").wait_for()
+
+
+def test_a_live_account_is_unmistakable(screens: Screens, tenants: Tenants) -> None:
+    body = {"name": "real", "broker": "remote", "environment": "live"}
+    assert tenants.client.post("/v1/accounts", json=body, headers=tenants.callers["key_live"]).status_code == 201
+    make_account(tenants, "practice")
+    border = "getComputedStyle(document.body).borderTopWidth"
+    with screens(tenants.platform) as screen:
+        screen.sign_in(tenants.callers["key_live"]["x-api-key"])
+        screen.page.get_by_text("LIVE · real money").wait_for()
+        screen.page.get_by_role("button", name="Send LIVE order").wait_for()
+        assert screen.page.evaluate(border) == "6px"
+        assert screen.page.title().startswith("LIVE")
+    with screens(tenants.platform) as screen:
+        screen.sign_in(tenants.callers["key_all"]["x-api-key"])
+        screen.page.get_by_text("PAPER · simulated").wait_for()
+        assert screen.page.evaluate(border) == "0px"
+        assert screen.page.get_by_role("button", name="LIVE").count() == 0
 
 
 def test_a_halt_is_started_followed_and_resumed(screens: Screens, tenants: Tenants) -> None:

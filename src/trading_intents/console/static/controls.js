@@ -217,9 +217,9 @@ function limitsForm(context, level) {
         else if (name === "allowed_symbols") body[name] = String(value).split(/[\s,]+/);
         else body[name] = whole ? wholeNumber(value) : value;
       }
-      return Object.keys(body).length
-        ? api.json(level.write, "PUT", place, { environment, headers: ifUnchanged(found), body })
-        : api.json(level.write, "DELETE", place, { environment, headers: ifUnchanged(found) });
+      const call = { environment, headers: ifUnchanged(found) };
+      if (Object.keys(body).length) return api.json(level.write, "PUT", place, { ...call, body });
+      return found ? api.json(level.write, "DELETE", place, call) : Promise.resolve(null);
     },
   );
 }

@@ -36,6 +36,7 @@ const VIEWS = {
   log: { title: "Log", open: openLog, policy: "read_intents" },
 };
 const MAX_ACCOUNTS = 1_000;
+const RETRY_MILLIS = 2_000;
 const STATUS = {
   connecting: "Connecting",
   loading: "Reading",
@@ -57,6 +58,7 @@ class Page {
     /** @type {View | null} */
     this._view = null;
     this._name = "";
+    this._powers = "";
     this._banner = el("div", { class: "banner", role: "alert", hidden: true });
     this._band = el("div", { class: "band" });
     this._state = el("div", { class: "connection", role: "status" });
@@ -133,11 +135,16 @@ class Page {
     try {
       await this._readAccounts();
     } catch (error) {
-      this._say(`Accounts cannot be read: ${error instanceof Error ? error.message : ""}`);
+      this._say(`Accounts cannot be read: ${error instanceof Error ? error.message : ""}. Trying again.`);
+      setTimeout(() => void this._onSession(), RETRY_MILLIS);
+      return;
     }
     if (this._header.hidden) this._say("");
     this._header.hidden = this._nav.hidden = false;
     this._picker.hidden = this._band.hidden = this._state.hidden = !this._accounts.size;
+    const powers = [...this._session.credentials.values()].map(({ label, caller }) => `${label} ${caller.policies.join()}`).join();
+    if (powers !== this._powers) this._close(); // a view offers what the credentials may do
+    this._powers = powers;
     const first = [...this._accounts.values()].find((account) => !account.closed_at) ?? [...this._accounts.values()][0];
     if (before && this._accounts.has(before) && this._feed?.status.state !== "refused") this._route();
     else if (first) this._choose(first.id);
