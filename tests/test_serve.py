@@ -189,7 +189,7 @@ def test_a_second_signal_stops_at_once(warm: Path) -> None:
 
 def test_a_worker_tells_of_itself_but_serves_no_api(warm: Path) -> None:
     with serving(warm, ROLES="worker") as worker:
-        own = {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/"}
+        own = {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/", "/page.css"}
         assert {path: worker.client.get(path).status_code for path in own} == dict.fromkeys(own, 200)
         assert worker.client.get("/openapi.json").json()["paths"].keys() == own
         for method, path in (("GET", "/v1/api-keys"), ("POST", VALIDATE), ("POST", "/oauth/token")):

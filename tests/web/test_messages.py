@@ -79,7 +79,7 @@ def test_a_long_value_is_cut_in_the_message(tenants: Tenants, intents: str) -> N
         ({"name": ""}, "must not be empty"),
         ({"name": "a\nb"}, "must have no control characters and no invisible ones"),
         ({"environment": "test"}, "found 'test'; use paper or live"),
-        ({"broker": "papr"}, "no such broker: papr; use paper or remote"),
+        ({"broker": "papr"}, "no such broker: papr; use alpaca, paper or remote"),
         ({"broker": "paper", "environment": "live"}, "the broker paper has no environment live; use paper"),
     ],
 )
