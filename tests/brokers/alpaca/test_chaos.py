@@ -38,8 +38,9 @@ REQUESTS = (b"POST /v2/orders", b"PATCH /v2/orders", b"DELETE /v2/orders", b"GET
 REFUSED = ("REJECTED", "insufficient buying power")  # a fault's
 NEVER_SENT = {("EXPIRED", "stale"), ("REJECTED", "not_delivered"), ("CANCELLED", "before_send"), REFUSED}
 ENDED = {"filled": "FILLED", "canceled": "CANCELLED", "rejected": "REJECTED", "expired": "EXPIRED"}
-MUTE_SECONDS, WATCH_SECONDS, RECONCILE_SECONDS = 1.0, 2.0, 15.0
-AWAY_SECONDS, MUTED_SECONDS, TRADE_SECONDS = 1.0, 4.0, 0.05
+# Mute is what has not told for longer than a busy machine takes to hear: else links are ended for no reason.
+MUTE_SECONDS, WATCH_SECONDS, RECONCILE_SECONDS = 4.0, 3.0, 15.0
+AWAY_SECONDS, MUTED_SECONDS, TRADE_SECONDS = 1.0, 8.0, 0.05
 SETTLE_SECONDS = 180.0  # a busy machine takes long; an idle one about 20 s
 FILL_CHANCE = 0.02  # of each working order, each time
 
