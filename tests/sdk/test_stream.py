@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import os
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ from trading_intents_client import (
     ActionEvent,
     ActionType,
     AsyncAccount,
+    AsyncEventStream,
     AsyncTradingClient,
     Event,
     GapEvent,
@@ -194,3 +196,26 @@ async def test_a_busy_server_is_asked_again() -> None:
         assert isinstance(stream.last_error, errors.Forbidden)
         assert not stream.is_connected
     assert [r.headers.get("last-event-id") for r in answers.asked] == [None, None, "c1", "c1", "c1", "c2"]
+
+
+async def test_an_event_that_comes_in_the_moment_of_a_cancellation_is_not_lost() -> None:
+    loop = asyncio.get_running_loop()
+    readers: list[asyncio.Task[Event]] = []
+
+    async def connect(cursor: str | None) -> AsyncIterator[Event]:
+        for number in range(int(cursor or 0), 4):
+            loop.call_soon(readers[-1].cancel)  # it runs after the event has come, and before the reader does
+            yield Event(cursor=str(number + 1))
+
+    async def snapshot(cursor: str | None) -> GapEvent:
+        raise AssertionError
+
+    stream = AsyncEventStream(connect, snapshot, None, 0)
+    seen: list[str | None] = []
+    while len(seen) < 4:
+        readers.append(asyncio.ensure_future(anext(stream)))
+        with contextlib.suppress(asyncio.CancelledError):
+            seen.append((await readers[-1]).cursor)
+    assert seen == ["1", "2", "3", "4"]
+    assert len(readers) > 4, "some were cancelled"
+    await stream.aclose()

@@ -1,7 +1,10 @@
 """Orders by command: what is printed, what happens, and the exit code that a script gets."""
 
+import os
 import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -154,11 +157,20 @@ def test_login_keeps_url_and_key_for_the_user_alone(
     assert run("logout", **nothing).stdout == "nothing was stored\n"
 
 
-def test_it_says_its_version_and_completes_itself(run: Command) -> None:
+def test_it_says_its_version(run: Command) -> None:
     assert re.fullmatch(r"trading-intents \d+\.\d+\.\d+\n", run("--version").stdout)
-    for shell in ("bash", "zsh", "fish"):
-        script = run("--show-completion", shell)
-        assert "complete_" in script.stdout.lower() or "completion" in script.stdout.lower(), shell
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_its_commands(shell: str) -> None:
+    """Asked as the script asks that `--install-completion` writes."""
+    asked = {"COMP_WORDS": "trading-intents bu", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "trading-intents bu"}
+    asked |= {"_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    program = str(Path(sys.executable).parent / "trading-intents")
+    for step, told in (("source", "trading-intents"), ("complete", "buy")):
+        environ = os.environ | asked | {"_TRADING_INTENTS_COMPLETE": f"{step}_{shell}"}
+        done = subprocess.run([program], env=environ, capture_output=True, text=True, timeout=60, check=False)
+        assert told in done.stdout, done
 
 
 def test_the_clients_variables_are_no_unknown_settings_of_the_server(tenants: Tenants) -> None:

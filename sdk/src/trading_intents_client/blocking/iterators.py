@@ -38,6 +38,7 @@ class EventStream:
 
     def __init__(self, loop: LoopThread, wrapped: AsyncEventStream) -> None:
         self._loop, self._wrapped = loop, wrapped
+        self._read: Event | None = None
 
     @property
     def cursor(self) -> str | None:
@@ -64,7 +65,8 @@ class EventStream:
         return self
 
     def __next__(self) -> Event:
-        event = self._loop.run(self._next())
+        self._loop.run(self._next())
+        event, self._read = self._read, None
         if event is None:
             raise StopIteration
         return event
@@ -73,6 +75,7 @@ class EventStream:
         """Ends the stream."""
         self._loop.run(self._wrapped.aclose())
 
-    async def _next(self) -> Event | None:
-        # StopAsyncIteration cannot leave a coroutine.
-        return await anext(self._wrapped, None)
+    async def _next(self) -> None:
+        """Keeps the event: one that comes in the moment of an interrupt is the next one that is told."""
+        if self._read is None:
+            self._read = await anext(self._wrapped, None)

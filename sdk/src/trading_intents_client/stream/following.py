@@ -59,14 +59,22 @@ class AsyncEventStream:
 
     async def __anext__(self) -> Event:
         # A task of its own, so that `aclose` can end it without cancelling the caller.
-        self._reading = asyncio.create_task(self._read())
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read())
         try:
             event = await self._reading
         except asyncio.CancelledError:
             caller = asyncio.current_task()
             if not self._is_closed or (caller is not None and caller.cancelling()):
+                if self._reading.cancelled():
+                    self._reading = None
+                # An event that came in the moment of the cancellation is the next one that is told.
                 raise
             event = None
+        except BaseException:
+            self._reading = None
+            raise
+        self._reading = None
         if event is None:
             raise StopAsyncIteration
         return event
@@ -117,7 +125,7 @@ class AsyncEventStream:
     async def _on_failure(self, error: TradingError) -> None:
         await self._disconnect()
         self._last_error = error
-        if isinstance(error, CursorExpired):
+        if isinstance(error, CursorExpired) and self._cursor is not None:
             self._cursor, self._has_gap = None, True
             return
         self._failures += 1
