@@ -1,17 +1,16 @@
 """Orders by command: what is printed, what happens, and the exit code that a script gets."""
 
-import os
 import re
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.platform import run_command
 from tests.tenants import Tenants
 from tests.trader.conftest import Command, lines
+from trading_intents.cli import cli
 from trading_intents_client import Account, TradingClient
 
 REFUSED, USAGE, UNREACHABLE = 1, 2, 3
@@ -166,10 +165,9 @@ def test_shells_complete_its_commands(shell: str) -> None:
     """Asked as the script asks that `--install-completion` writes."""
     asked = {"COMP_WORDS": "trading-intents bu", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "trading-intents bu"}
     asked |= {"_TYPER_COMPLETE_FISH_ACTION": "get-args"}
-    program = str(Path(sys.executable).parent / "trading-intents")
     for step, told in (("source", "trading-intents"), ("complete", "buy")):
-        environ = os.environ | asked | {"_TRADING_INTENTS_COMPLETE": f"{step}_{shell}"}
-        done = subprocess.run([program], env=environ, capture_output=True, text=True, timeout=60, check=False)
+        environ = asked | {"_TRADING_INTENTS_COMPLETE": f"{step}_{shell}"}
+        done = CliRunner().invoke(cli, [], env=environ, prog_name="trading-intents")
         assert told in done.stdout, done
 
 
