@@ -15,6 +15,7 @@ const KINDS = "intent_action,broker_order,broker_trade,broker_position,balance,h
 const MAX_FINISHED_ORDERS = 5_000;
 const MAX_OPEN_ORDERS = 10_000;
 const MAX_POSITIONS = 2_000;
+const RELOAD_MILLIS = 2_000;
 const ENUM_PREFIX = /^(ORDER_(STATUS|STATE|TYPE|SIDE|VENUE)|TIME_IN_FORCE|INTENT_ACTION_TYPE|INTENT_PRINCIPAL_TYPE)_/;
 
 /** @param {Record<string, any>} message an event's fields, with the names that the lists use */
@@ -47,7 +48,8 @@ export class AccountFeed extends EventTarget {
     /** @type {Set<string>} orders of which something was told since the last frame */
     this.touched = new Set();
     this._isScheduled = false;
-    this._snapshot = 0;
+    this._snapshot = 0; // the number of the reading that counts
+    this._hasSnapshot = false;
     this._stream = new EventStream({
       open: (cursor, signal) => {
         /** @type {Record<string, string>} */
@@ -82,7 +84,7 @@ export class AccountFeed extends EventTarget {
   _take(events) {
     for (const { kind, data } of events) {
       const told = data[kind] ?? {};
-      if (kind === "status") void this._load();
+      if (kind === "status") this._onSubscribed();
       else if (kind === "broker_order") this._keepOrder(plain(told));
       else if (kind === "intent_action") this._keepAction(plain(told));
       else if (kind === "broker_trade") this.touched.add(told.order_id);
@@ -91,6 +93,12 @@ export class AccountFeed extends EventTarget {
       else if (kind === "halt") this.halts += 1;
     }
     this._schedule();
+  }
+
+  /** A stream that resumes after the last event has told all that is missing; one that begins anew needs the lists. */
+  _onSubscribed() {
+    if (this._hasSnapshot) this._become("live", "");
+    else void this._load();
   }
 
   /** The lists, read after the stream has begun: what changes meanwhile comes by it. */
@@ -111,11 +119,13 @@ export class AccountFeed extends EventTarget {
       const positions = await this._api.list("read_intents", path`/v1/accounts/${id}/positions`, MAX_POSITIONS, { environment });
       if (mine !== this._snapshot) return;
       for (const position of positions) this.keepPosition(position);
+      this._hasSnapshot = true;
       this._become("live", "");
     } catch (error) {
       if (mine !== this._snapshot) return;
       this._become("lost", error instanceof Error ? error.message : String(error));
-      setTimeout(() => mine === this._snapshot && void this._load(), 2_000);
+      const lost = this._snapshot;
+      setTimeout(() => lost === this._snapshot && void this._load(), RELOAD_MILLIS);
     }
   }
 
@@ -159,6 +169,7 @@ export class AccountFeed extends EventTarget {
   }
 
   _forget() {
+    this._hasSnapshot = false;
     this.orders.clear();
     this.positions.clear();
     this.membership += 1;

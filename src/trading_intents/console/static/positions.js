@@ -6,6 +6,7 @@ import { LineChart, Samples } from "./chart.js";
 import { el, fill, openDialog, repeat, terms } from "./dom.js";
 import { Form } from "./form.js";
 import { KeyedList } from "./list.js";
+import { makeIdempotencyKey } from "./ticket.js";
 
 /** @typedef {import("./main.js").Context} Context */
 /** @typedef {import("./feed.js").Position} Position */
@@ -73,6 +74,7 @@ function openClosing(context, position) {
   const { environment } = account;
   const credential = session.pick("submit_intent", environment);
   const isFlat = compareAmounts(position.quantity, "0") === 0;
+  const key = makeIdempotencyKey(); // of this dialog: pressing the button again asks again
   const form = new Form({
     name: "close",
     submit: environment === "live" ? `Close LIVE position ${position.symbol}` : `Close ${position.symbol}`,
@@ -83,6 +85,7 @@ function openClosing(context, position) {
       const answer = await api.json("submit_intent", "POST", path`/v1/accounts/${account.id}/positions/${position.symbol}/close`, {
         environment,
         body: {},
+        headers: { "idempotency-key": key },
       });
       return `Accepted: a market order closes it, action ${answer.seq} of the account.`;
     },

@@ -1,5 +1,7 @@
 // One account's event stream over fetch, which can send headers: reads events, resumes after the last one, backs off.
 
+import { NotAllowed } from "./api.js";
+
 /** @typedef {{kind: string, id: string, data: any}} StreamEvent */
 /** @typedef {"connecting" | "live" | "lost" | "refused"} StreamState */
 
@@ -68,7 +70,7 @@ export class EventStream {
         if (status === 410 || status === 400) {
           this._cursor = "";
           this._handlers.onGap();
-        } else if ([401, 403, 404].includes(status) || (error instanceof Error && error.constructor.name === "NotAllowed")) {
+        } else if ([401, 403, 404].includes(status) || error instanceof NotAllowed) {
           this._handlers.onState("refused", detail);
           return;
         }
@@ -93,7 +95,6 @@ export class EventStream {
       const answer = await this._handlers.open(this._cursor, attempt.signal);
       if (!answer.body) return;
       onOpen();
-      if (this._cursor) this._handlers.onState("live", ""); // a stream that begins anew is live once its state is read
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       const parser = new EventParser();
       for (;;) {

@@ -53,6 +53,10 @@ export function specOf(values) {
   return { [kind]: spec };
 }
 
+export function makeIdempotencyKey() {
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
 /**
  * Submits a command under one Idempotency-Key. An answer that is lost is asked for again, never made anew.
  * @param {Context} context
@@ -60,7 +64,7 @@ export function specOf(values) {
  */
 export async function submit(context, command) {
   const { api, account } = context;
-  const key = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  const key = makeIdempotencyKey();
   for (let attempt = 0; ; attempt += 1) {
     try {
       return await api.json("submit_intent", "POST", path`/v1/accounts/${account.id}/intents`, {
