@@ -45,6 +45,14 @@ def trade(platform: Platform) -> None:
     eventually(is_settled, 20)
 
 
+def submit_some(platform: Platform) -> None:
+    """Orders that rest, for the charts."""
+    headers = headers_of(platform)
+    account = platform.client.get("/v1/accounts", headers=headers).json()["data"][0]["id"]
+    for _ in range(5):
+        submit(platform, headers, account, "AAPL", "BUY", "1", "2")
+
+
 def submit(
     platform: Platform, headers: dict[str, str], account: str, symbol: str, side: str, quantity: str, limit: str
 ) -> str:

@@ -10,12 +10,13 @@ from typing import Any
 from PIL import Image
 
 from tests.console.conftest import DESKTOP, PHONE, Screen, open_browser
-from tests.console.demo_trading import live_account, trade
+from tests.console.demo_trading import live_account, submit_some, trade
 from tests.platform import Platform, serving
 
 VIEWS = ("Blotter", "Positions", "Controls", "Accounts", "Operator", "Log")
 SIZES = {"desktop": DESKTOP, "phone": PHONE}
 SETTLE_MILLIS = 2_500  # for two readings of what is read every two seconds
+CHART_MILLIS = 8_000
 COLOURS = 256
 
 
@@ -51,6 +52,9 @@ def picture(browser: Any, platform: Platform, viewport: Any, scheme: str, folder
             if view == "Blotter":
                 screen.page.locator("#ticket-symbol").fill("AAPL")
                 screen.page.locator("#ticket-quantity").fill("25")
+            if view == "Operator":
+                submit_some(platform)
+                screen.page.wait_for_timeout(CHART_MILLIS)
             keep(screen, folder / f"{view.lower()}-{suffix}.png")
         screen.view("Blotter")
         screen.row("MSFT").first.click()
