@@ -161,10 +161,11 @@ def test_a_halt_ends_flat_though_everything_dies(
             halt = start_halt(processes)
             killing.result()
             eventually(lambda: workers.kills >= 4, DONE_SECONDS)
+            path = f"/v1/controls/accounts/{processes.accounts[0]}/halt"
+            until_answered(processes, "GET", path)  # a server that was started again takes connections
             processes.tables = Tables(urls.owner)
             processes.heal()
             workers.over.set()
-            path = f"/v1/controls/accounts/{processes.accounts[0]}/halt"
             last: Any = None
 
             def is_done() -> bool:
