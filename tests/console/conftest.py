@@ -17,7 +17,8 @@ HOW = "`make browser` installs playwright and, as root on Debian, chromium"
 # As root there is no sandbox; and the browser shall look for nothing outside this machine.
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"]
-DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+DESKTOP: Any = {"width": 1280, "height": 800}
+PHONE: Any = {"width": 390, "height": 844}
 LIMIT_MILLIS = 15_000
 
 
