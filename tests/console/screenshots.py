@@ -57,6 +57,7 @@ def picture(browser: Any, platform: Platform, viewport: Any, scheme: str, folder
                 screen.page.wait_for_timeout(CHART_MILLIS)
             keep(screen, folder / f"{view.lower()}-{suffix}.png")
         screen.view("Blotter")
+        screen.page.locator("#blotter-filter").fill("MSFT")
         screen.row("MSFT").first.click()
         screen.page.get_by_role("region", name="Actions").wait_for()
         keep(screen, folder / f"story-{suffix}.png")
