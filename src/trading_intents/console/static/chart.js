@@ -85,10 +85,15 @@ export class LineChart {
         points: line.points.map(([time, value]) => `${x(time).toFixed(1)},${y(value).toFixed(1)}`).join(" "),
       }),
     );
+    // The last value of each, so that one that came alone is seen too.
+    const ends = series.flatMap((line, place) =>
+      line.points.slice(-1).map(([time, value]) => svg("circle", { class: `series-${place}`, cx: x(time), cy: y(value), r: 3 })),
+    );
     const clock = (/** @type {number} */ time) => new Date(time).toLocaleTimeString([], { hour12: false });
     this._svg.replaceChildren(
       svg("line", { class: "zero", x1: LEFT, x2: width - RIGHT, y1: y(0), y2: y(0) }),
       ...lines,
+      ...ends,
       svg("text", { class: "axis", x: width - RIGHT + 6, y: TOP + 8 }, this._show(high)),
       svg("text", { class: "axis", x: width - RIGHT + 6, y: HEIGHT - BOTTOM }, this._show(low)),
       svg("text", { class: "axis", x: LEFT, y: HEIGHT - 5 }, clock(start)),
