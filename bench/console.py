@@ -25,7 +25,7 @@ from rich.table import Table
 ORDERS = 5_000
 SECONDS = 60
 EVENTS_A_SECOND = 500
-SENDERS = 16
+SENDERS = 4
 FRAME_P99_BAR_MILLIS, FRAME_MAX_BAR_MILLIS = 100, 500
 MEMORY_BAR = 1.25  # at the end, of what it was a third of the way in
 PREFIX = "TRADING_INTENTS_"
