@@ -110,7 +110,7 @@ def test_a_limit_set_on_the_page_is_told_in_the_ticket(screens: Screens, tenants
         screen.page.get_by_label("Account", exact=True).select_option(account)
         screen.view("Controls")
         form = screen.page.locator("form.limits-account")
-        form.get_by_label("Most per order").fill("100")
+        form.get_by_label("Max order quantity").fill("100")
         form.get_by_role("button", name="Set the limits").click()
         form.get_by_text("Saved, version 1.").wait_for()
         screen.view("Blotter")

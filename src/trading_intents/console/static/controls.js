@@ -16,8 +16,8 @@ const MAX_SYMBOLS = 10_000;
 
 /** @type {(Field & {levels: string, whole?: boolean})[]} */
 const LIMITS = [
-  { name: "max_order_quantity", label: "Most per order", isNumber: true, levels: "organization account symbol" },
-  { name: "max_order_notional", label: "Most money per order", isNumber: true, levels: "organization account symbol" },
+  { name: "max_order_quantity", label: "Max order quantity", isNumber: true, levels: "organization account symbol" },
+  { name: "max_order_notional", label: "Max order notional", isNumber: true, levels: "organization account symbol" },
   {
     name: "price_collar_bps",
     label: "Price collar, basis points",
@@ -25,24 +25,24 @@ const LIMITS = [
     whole: true,
     levels: "organization account symbol",
   },
-  { name: "max_open_orders", label: "Most open orders", isNumber: true, whole: true, levels: "account symbol" },
-  { name: "max_position_quantity", label: "Largest position", isNumber: true, levels: "account symbol" },
-  { name: "max_orders_per_minute", label: "Most orders a minute", isNumber: true, whole: true, levels: "account" },
+  { name: "max_open_orders", label: "Max open orders", isNumber: true, whole: true, levels: "account symbol" },
+  { name: "max_position_quantity", label: "Max position quantity", isNumber: true, levels: "account symbol" },
+  { name: "max_orders_per_minute", label: "Max orders per minute", isNumber: true, whole: true, levels: "account" },
   {
     name: "allow_short",
-    label: "Selling short",
+    label: "Short selling",
     kind: "select",
     options: [
-      ["", "not said"],
+      ["", "no limit"],
       ["true", "allowed"],
       ["false", "refused"],
     ],
     levels: "organization account symbol",
   },
-  { name: "allowed_symbols", label: "Only these symbols", hint: "with spaces between them", levels: "account" },
-  { name: "duplicate_window_millis", label: "Refuse the same order within, ms", isNumber: true, whole: true, levels: "account" },
-  { name: "max_daily_loss", label: "Halt at a loss today of", isNumber: true, levels: "account" },
-  { name: "timezone", label: "Time zone of today", hint: "such as America/New_York; UTC where empty", levels: "account" },
+  { name: "allowed_symbols", label: "Allowed symbols", hint: "separated by spaces", levels: "account" },
+  { name: "duplicate_window_millis", label: "Duplicate window, ms", isNumber: true, whole: true, levels: "account" },
+  { name: "max_daily_loss", label: "Max daily loss", isNumber: true, levels: "account" },
+  { name: "timezone", label: "Time zone of the day", hint: "such as America/New_York; UTC where empty", levels: "account" },
 ];
 
 /**
