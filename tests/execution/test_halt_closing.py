@@ -45,7 +45,7 @@ async def test_every_position_is_closed_by_a_market_order_of_the_other_side(urls
         assert len(await actions(in_process, found, "CREATE")) == len(closing)
 
 
-async def test_closing_passes_halts_switches_and_a_disabled_account(urls: Urls) -> None:
+async def test_closing_passes_halts_limits_switches_and_a_disabled_account(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
         await hold(in_process)
         await halt(in_process, whole=True, cancel_orders=False)
@@ -57,6 +57,8 @@ async def test_closing_passes_halts_switches_and_a_disabled_account(urls: Urls) 
             " SELECT id, organization_id, true FROM accounts",
             "INSERT INTO symbol_controls (account_id, symbol, organization_id, manually_disabled)"
             " SELECT id, 'AAPL', organization_id, true FROM accounts",
+            "INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking) SELECT id, organization_id,"
+            """ '{"max_order_quantity": "0.01", "allowed_symbols": ["MSFT"]}', false FROM accounts""",
             "UPDATE accounts SET disabled = true",
         ):
             await owner.execute(statement)

@@ -197,8 +197,7 @@ def decide(submission: Submission, state: SubmissionState, now: datetime) -> Dec
         accepted = composed or _compose_close(submission, state)
         if not isinstance(submission.command, Cancel):
             triggered = evaluate(_judged_controls(submission, state.controls), accepted.symbol, now)
-            # The platform's own orders close positions for a halt: limits do not hold them up.
-            if state.limits is not NO_LIMITS and submission.key_id is not None:
+            if state.limits is not NO_LIMITS:
                 owner = LimitOwner(submission.organization_id, submission.account_id)
                 asked = asked_order(accepted, state.order)
                 triggered += judge(state.limits, owner, asked, state.limit_state or LimitState(), now)
