@@ -41,13 +41,14 @@ def test_ten_thousand_guesses_are_limited(platform: Platform, how: str, guesses:
         return line.get("/v1/api-keys", {"x-api-key": key})
 
     url = platform.url
-    with RawHttp(url, local_address="127.0.0.2") as here, RawHttp(url, local_address="127.0.0.3") as elsewhere:
+    with RawHttp(url, local_address="127.0.0.2") as here:
         answers = [ask(here, make_key(Environment.PAPER).reveal()) for _ in range(guesses)]
         statuses = [answer.status_code for answer in answers]
         assert set(statuses) == {401, 429}
         assert statuses[:400] == [401] * 400
         assert statuses.count(401) < guesses / 5 + 400
-        assert _known(ask(elsewhere, real))
+        with RawHttp(url, local_address="127.0.0.3") as elsewhere:
+            assert _known(ask(elsewhere, real))
         last = ask(here, real)
         while last.status_code != 429:
             last = ask(here, make_key(Environment.PAPER).reveal())
