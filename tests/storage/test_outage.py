@@ -83,6 +83,7 @@ async def more_confirmed(outcomes: Outcomes, count: int) -> float:
     return await eventually_async(reached, RETURN_LIMIT_SECONDS)
 
 
+@pytest.mark.exclusive(seconds=RETURN_LIMIT_SECONDS)
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.chaos)])
 async def test_kills_under_load_lose_nothing(data_dir: Path, start: Start, kills: int) -> None:
     owner, login = await prepared(start(data_dir, "--loop", "uvloop"))
