@@ -115,6 +115,30 @@ async def test_an_account_that_is_held_keeps_no_other_of_its_organization_waitin
     assert await whole(in_process_writer) == [1, MEANWHILE, MEANWHILE]
 
 
+async def test_a_limits_count_that_is_held_keeps_no_other_organization_waiting(
+    in_process_writer: InProcessWriter, holder: asyncpg.Connection
+) -> None:
+    """Whoever records a fill of a limited account holds its count of open orders."""
+    limited, others = in_process_writer.accounts[0], await creates_of(in_process_writer, 3)
+    await in_process_writer.owner.execute(
+        "INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)"
+        """ VALUES ($1, $2, '{"max_open_orders": 3}', true)""",
+        limited,
+        in_process_writer.organization,
+    )
+    assert await recorded(in_process_writer, [in_process_writer.create(limited)])
+    async with holder.transaction():
+        assert await holder.execute("SELECT FROM exposures WHERE account_id = $1 FOR UPDATE", limited) == "SELECT 1"
+        held = asyncio.create_task(in_process_writer.submit(in_process_writer.create(limited)))
+        assert await recorded(in_process_writer, others), "in one batch with it"
+        for _ in range(MEANWHILE):
+            assert await recorded(in_process_writer, others)
+        assert not held.done()
+    assert codes([await held]) == ["recorded"]
+    last = await in_process_writer.submit_all([in_process_writer.create(limited) for _ in range(2)])
+    assert codes(last) == ["recorded", "control_rejected"]
+
+
 async def test_more_held_organizations_than_connections_all_get_their_turn(
     in_process_writer: InProcessWriter, holder: asyncpg.Connection
 ) -> None:

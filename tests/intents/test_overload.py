@@ -47,6 +47,26 @@ def test_many_keys_of_an_organization_get_no_more_than_its_limit(urls: Urls, tmp
         assert platform.client.post(other_url, json=create(limit()), headers=other).status_code == 202
 
 
+def test_stopping_counts_as_a_cancel_and_is_served_when_nothing_else_is(urls: Urls, tmp_path: Path) -> None:
+    settings = {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal(), "ROLES": "api"}
+    rates = {"RATE_LIMIT_SUBMITS": "1/1", "RATE_LIMIT_WRITES": "1/1", "RATE_LIMIT_CANCELS": "1/8"}
+    with serving(tmp_path, **settings, **(PLENTY | rates)) as platform:
+        headers, url = trader(platform)
+        controls = url.replace("/v1/accounts", "/v1/controls/accounts").removesuffix("/intents")
+        intent = platform.client.post(url, json=create(limit()), headers=headers).json()["intent_id"]
+        assert platform.client.post(url, json=create(limit()), headers=headers).status_code == 429
+        bodies = {"halt": {"reason": "stop", "cancel_orders": False}, "resume": None}
+        paths = [f"{controls}/halt", f"{controls}/resume", f"{url}/cancel-all", url]
+        wanted = [202, 200, 202, 202]
+        for path, status in zip(paths, wanted, strict=True):
+            body = cancel(intent) if path == url else bodies.get(path.rpartition("/")[2], {})
+            answer = platform.client.post(path, json=body, headers=headers)
+            assert (answer.status_code, answer.headers["ratelimit"].partition(";")[0]) == (status, '"cancels"'), path
+        while (answer := platform.client.post(f"{url}/cancel-all", json={}, headers=headers)).status_code == 202:
+            pass
+        assert (answer.status_code, answer.json()["limit"]) == (429, "principal")
+
+
 def make_key(platform: Platform, admin: Headers, number: int) -> Headers:
     body = {"name": f"k{number}", "environment": "paper", "permissions": ["intent:edit"]}
     answer = platform.client.post("/v1/api-keys", json=body, headers=admin)
