@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from uuid import UUID
 
+import pytest
+
 from tests.conftest import Urls
 from tests.intents.in_process_writer import InProcessWriter, add_account, codes, furnish, open_in_process_writer
 from trading_intents.errors import Unavailable
@@ -49,10 +51,21 @@ def test_cancels_come_first_and_organizations_in_turn() -> None:
         queue.put(pending(organization))
     for organization in "ddda":
         queue.put(pending(organization, CANCEL))
-    assert organizations(queue.take(3)) == "dad"
-    assert organizations(queue.take(5)) == "dabca"
-    assert organizations(queue.take(100)) == "baaa"
+    assert organizations(queue.take(1)) == "d"
+    assert organizations(queue.take(8)) == "addabcab"
+    assert organizations(queue.take(100)) == "aaa"
     assert len(queue) == 0
+
+
+def test_cancels_leave_half_of_a_batch_to_the_others() -> None:
+    queue = SubmissionQueue()
+    for _ in range(20):
+        queue.put(pending("a", CANCEL))
+    for organization in "bcb":
+        queue.put(pending(organization))
+    assert organizations(queue.take(4)) == "aabc"
+    assert organizations(queue.take(4)) == "aaab"
+    assert organizations(queue.take(4)) == "aaaa"
 
 
 def test_the_commands_of_an_organization_keep_their_order() -> None:
@@ -107,14 +120,16 @@ async def other_create(in_process_writer: InProcessWriter) -> Submission:
     return Submission(str(account), str(organization), str(key), CREATE, None, None, None)
 
 
-async def test_a_flood_of_one_organization_keeps_no_other_waiting(urls: Urls) -> None:
+@pytest.mark.parametrize("is_cancel", [False, True], ids=["creates", "cancels"])
+async def test_a_flood_of_one_organization_keeps_no_other_waiting(urls: Urls, is_cancel: bool) -> None:
     """What comes behind thousands of commands of one organization is in the first batch all the same."""
     async with open_in_process_writer(urls.login, urls.owner) as in_process_writer:
         other, answered, done = await other_create(in_process_writer), list[str](), asyncio.Event()
-        for _ in range(4 * MAX_BATCH):
-            in_process_writer.writer.enqueue(
-                in_process_writer.create(in_process_writer.accounts[0]), lambda _: answered.append("flood")
-            )
+        account = in_process_writer.accounts[0]
+        made = await in_process_writer.writer.submit(in_process_writer.create(account))
+        flood = in_process_writer.cancel(account, made.intent_id) if is_cancel else in_process_writer.create(account)
+        for _ in range(2 * MAX_BATCH):
+            in_process_writer.writer.enqueue(flood, lambda _: answered.append("flood"))
 
         def answer(outcome: Outcome) -> None:
             answered.append(codes([outcome])[0])

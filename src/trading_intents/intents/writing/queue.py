@@ -1,4 +1,4 @@
-"""The queue of commands that wait to be written: CANCELs first, then the rest, both from the organizations in turn."""
+"""The queue of commands that wait to be written: CANCELs first, then as many others, from the organizations in turn."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -100,12 +100,13 @@ class SubmissionQueue:
                 pending.queue = self
 
     def take(self, count: int) -> list[PendingSubmission]:
-        """Takes at most `count` commands, one of each organization in turn."""
-        batch: list[PendingSubmission] = []
-        for turns in (self._cancels, self._others):
-            while turns.count and len(batch) < count:
-                batch.append(pending := turns.pop())
-                pending.queue = None
+        """Takes at most `count` commands, one of each organization in turn. CANCELs leave half of the places to the
+        others: a cancel-all is hundreds of them, and may be repeated."""
+        cancels = min(self._cancels.count, count - min(self._others.count, count // 2))
+        batch = [self._cancels.pop() for _ in range(cancels)]
+        batch += [self._others.pop() for _ in range(min(self._others.count, count - cancels))]
+        for pending in batch:
+            pending.queue = None
         return batch
 
     def remove(self, pending: PendingSubmission) -> None:
