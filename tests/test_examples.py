@@ -58,7 +58,20 @@ def test_the_demo_is_found_without_an_argument(folder: Path) -> None:
     assert shown.startswith("BUY 5 MSFT: FILLED 5 at ")
 
 
-@pytest.mark.parametrize(("name", "scheme"), [("place_order.py", "http://"), ("follow_stream.py", "")])
+def test_an_order_over_the_limit_is_refused_and_a_halt_ends_those_that_rest(folder: Path) -> None:
+    process = start("limit_and_halt.py", folder)
+    shown, told = process.communicate(timeout=LIMIT_SECONDS)
+    assert (process.returncode, told) == (0, "")
+    refused, halted, resumed = shown.splitlines()
+    assert refused.startswith("refused: ")
+    assert "101" in refused
+    assert halted == "halted: 1 of 1 orders have ended, this one as CANCELLED"
+    assert resumed == "resumed"
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme"), [("place_order.py", "http://"), ("limit_and_halt.py", "http://"), ("follow_stream.py", "")]
+)
 def test_a_wrong_port_is_told_of_in_a_line(name: str, scheme: str, folder: Path, closed_port: str) -> None:
     code, told = run(name, folder, scheme + closed_port)
     assert code == 1
