@@ -14,7 +14,6 @@ from trading_intents.intents.model import (
     Accepted,
     AccountState,
     Cancel,
-    Close,
     Create,
     EarlierAction,
     NewOrder,
@@ -195,8 +194,8 @@ class BatchBuilder:
         state, batch, command = self._state, self.batch, submission.command
         account_id = submission.account_id
         account = state.accounts[account_id]
-        is_new = isinstance(command, Create | Close)
-        intent_id = self._make_id(state.now) if isinstance(command, Create | Close) else command.ref_intent_id
+        is_new = isinstance(command, NewOrder)
+        intent_id = self._make_id(state.now) if isinstance(command, NewOrder) else command.ref_intent_id
         seq, previous = state.heads[account_id]
         seq += 1
         record = self._record(submission, accepted, account, intent_id, seq)

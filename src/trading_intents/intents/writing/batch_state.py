@@ -27,6 +27,7 @@ from trading_intents.intents.model import (
     EarlierAction,
     KeyState,
     KnownOrder,
+    NewOrder,
     Spec,
     Submission,
     SubmissionState,
@@ -69,8 +70,8 @@ class BatchState:
     def state(self, submission: Submission) -> SubmissionState:
         account_id, command, key = submission.account_id, submission.command, submission.idempotency_key
         account = self.accounts.get(account_id)
-        order = None if isinstance(command, Create | Close) else self.orders.get(command.ref_intent_id)
-        symbol = command.symbol if isinstance(command, Create | Close) else order.symbol if order else ""
+        order = None if isinstance(command, NewOrder) else self.orders.get(command.ref_intent_id)
+        symbol = command.symbol if isinstance(command, NewOrder) else order.symbol if order else ""
         organization_id, place = submission.organization_id, (account_id, symbol)
         return SubmissionState(
             self.keys.get(submission.key_id) if submission.key_id else None,
@@ -132,8 +133,8 @@ class BatchReads:
         self.organization_ids = {s.organization_id for s in submissions}
         self.account_ids = sorted({s.account_id for s in submissions})
         self.key_ids = {s.key_id for s in submissions if s.key_id}
-        self.references = {s.command.ref_intent_id for s in submissions if not isinstance(s.command, Create | Close)}
-        self.symbols = {s.command.symbol for s in submissions if isinstance(s.command, Create | Close)}
+        self.references = {s.command.ref_intent_id for s in submissions if not isinstance(s.command, NewOrder)}
+        self.symbols = {s.command.symbol for s in submissions if isinstance(s.command, NewOrder)}
         closes = [(s.account_id, s.command) for s in submissions if isinstance(s.command, Close)]
         self.holdings: dict[tuple[str, str], int | None] = {
             (account_id, each.symbol): each.seen_seq for account_id, each in closes
@@ -226,7 +227,7 @@ def _needed_reads(submissions: Sequence[Submission], state: BatchState, limited:
     if len(limited) > MAX_LIMITED:
         limited.clear()
     for each in submissions:
-        order = None if isinstance(each.command, Create | Close) else state.orders.get(each.command.ref_intent_id)
+        order = None if isinstance(each.command, NewOrder) else state.orders.get(each.command.ref_intent_id)
         asked, account = state.asked(each, order), state.accounts.get(each.account_id)
         if asked is None or account is None or each.account_id not in state.heads:
             continue
@@ -248,7 +249,7 @@ _SYMBOL = statements.OrderTexts._fields.index("symbol")
 
 def symbol_of(submission: Submission, orders: dict[str, statements.OrderTexts]) -> str:
     command = submission.command
-    if isinstance(command, Create | Close):
+    if isinstance(command, NewOrder):
         return command.symbol
     row = orders.get(command.ref_intent_id)
     return row.symbol if row else ""
