@@ -12,7 +12,7 @@ from trading_intents.execution.halting import store
 from trading_intents.execution.halting.parts import HaltPart, PartKey, SystemActions
 from trading_intents.execution.sessions.leases import Leases
 from trading_intents.outbox.settling import reason_of
-from trading_intents.storage.database import Pool, Row
+from trading_intents.storage.database import Pool, Row, Tx
 from trading_intents.storage.signals import Signals
 from trading_intents.stream import log as stream_log
 from trading_intents.stream.model import CHANNEL as STREAM
@@ -69,20 +69,18 @@ class HaltWorker:
         accounts, now = list(self._leases.links), self._clock.monotonic()
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
             rows = await store.unfinished_parts(tx, accounts) if accounts else []
+            swept = await self._sweep(tx) if now - self._swept_at >= SWEEP_SECONDS else set[UUID]()
         self._keep(rows)
         for part in self._turns():
             self._begin(part)
-        halt_ids = {key.halt_id for key in self._parts}
-        if now - self._swept_at >= SWEEP_SECONDS:
-            self._swept_at = now
-            halt_ids |= await self._sweep()
+        halt_ids = {key.halt_id for key in self._parts} | swept
         for halt_id in halt_ids - self._sums.keys():
             if len(self._sums) < MAX_SUMS and now - self._added.get(halt_id, -ADD_UP_SECONDS) >= ADD_UP_SECONDS:
                 self._added[halt_id] = now
                 self._begin_sum(halt_id)
         self._added = {halt_id: at for halt_id, at in self._added.items() if now - at < POLL_SECONDS}
         if not self._parts:
-            return POLL_SECONDS
+            return SWEEP_SECONDS  # a new halt wakes the process
         soonest = min((self._due.get(key, now) for key in self._parts if key not in self._running), default=now + 1)
         pause_seconds = min(soonest - self._clock.monotonic(), ADD_UP_SECONDS)
         return max(MIN_ROUND_SECONDS, len(self._parts) * PART_SECONDS, pause_seconds)
@@ -145,11 +143,10 @@ class HaltWorker:
             )
         self._due[part.key] = self._clock.monotonic() + pause_seconds
 
-    async def _sweep(self) -> set[UUID]:
+    async def _sweep(self, tx: Tx) -> set[UUID]:
         """Halts in turn, so that each is added up wherever its parts are worked, also one without any account."""
-        async with self._pool.transaction(read_only=True, plans="by_key") as tx:
-            found = await store.unfinished_halts(tx, self._swept, MAX_SWEPT)
-        self._swept = found[-1] if len(found) == MAX_SWEPT else FIRST
+        found = await store.unfinished_halts(tx, self._swept, MAX_SWEPT)
+        self._swept, self._swept_at = found[-1] if len(found) == MAX_SWEPT else FIRST, self._clock.monotonic()
         return set(found)
 
     def _begin_sum(self, halt_id: UUID) -> None:
