@@ -97,6 +97,22 @@ def test_cancel_all_of_a_symbol_leaves_the_others(trader: Trader) -> None:
     assert trader.order(left)["order_status"] == "NEW"
 
 
+def test_cancel_alls_at_once_append_one_cancel_for_each_order(trader: Trader) -> None:
+    orders = {trader.create(limit="1") for _ in range(20)}
+
+    async def ask() -> list[httpx.Response]:
+        url = f"{trader.tenants.platform.url}/v1/accounts/{trader.account}/intents/cancel-all"
+        async with httpx.AsyncClient(timeout=10, headers=trader.headers, verify=False) as client:
+            return await asyncio.gather(*(client.post(url) for _ in range(8)))
+
+    answers = asyncio.run(ask())
+    assert {(answer.status_code, answer.json()["more"]) for answer in answers} == {(202, False)}
+    told = [each["intent_id"] for answer in answers for each in answer.json()["intents"]]
+    assert sorted(told) == sorted(orders)
+    for each in orders:
+        trader.until(each, "CANCELLED")
+
+
 def test_cancel_all_takes_500_at_a_time(trader: Trader) -> None:
     orders = {trader.create(limit="1") for _ in range(MAX_CANCELS + 2)}
     first = trader.cancel_all().json()
@@ -121,6 +137,14 @@ def test_cancel_all_works_in_a_halt_and_on_a_disabled_account(trader: Trader) ->
     assert trader.tenants.client.patch(path, json={"disabled": True}, headers=trader.headers).status_code == 200
     assert len(trader.cancel_all().json()["intents"]) == 1
     trader.until(order, "CANCELLED")
+
+
+def test_a_closed_account_has_nothing_to_cancel_or_close(trader: Trader) -> None:
+    path = f"/v1/accounts/{trader.account}"
+    assert trader.tenants.client.delete(path, headers=trader.client.headers).status_code == 204
+    assert code(trader.cancel_all()) == (409, "account_closed")
+    assert code(trader.close()) == (409, "account_closed")
+    assert pointers(trader.cancel_all({"symbol": "a b"})) == ["/symbol"]
 
 
 def test_close_sells_a_long_position_at_the_market(trader: Trader) -> None:

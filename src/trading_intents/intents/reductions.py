@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import msgspec
 
 from trading_intents.accounts.http import find_account
-from trading_intents.accounts.service import Accounts
+from trading_intents.accounts.service import Accounts, check_open
 from trading_intents.errors import (
     AccountClosed,
     AccountDisabled,
+    CancelPending,
     ControlRejected,
     CredentialMissing,
     EntitlementRequired,
@@ -67,10 +68,11 @@ class ReductionHandlers:
         account = await find_account(request, self.gate, self.accounts)
         text = request.body(CancelAll).symbol
         symbol = None if text is None else _symbol(text, "/symbol")
+        check_open(account)
         found = await self.intents.cancellable(account, symbol, MAX_CANCELS + 1)
         submitter = submitter_of(caller_of(request))
         submitted = (
-            self.writer.submit(submitter.submission(str(account.id), Cancel(order_id), None, None, None))
+            self.writer.submit(submitter.submission(str(account.id), Cancel(order_id, once=True), None, None, None))
             for order_id in found[:MAX_CANCELS]
         )
         receipts, failed = _sort_outcomes(await asyncio.gather(*submitted, return_exceptions=True))
@@ -145,13 +147,13 @@ def _symbol(text: str, pointer: str) -> Symbol:
 
 
 def _sort_outcomes(outcomes: Sequence[Receipt | BaseException]) -> tuple[list[Receipt], list[PlatformError]]:
-    """An order that finished meanwhile needs no CANCEL."""
+    """An order that finished meanwhile, or that another call cancels, needs no CANCEL."""
     receipts, failed = list[Receipt](), list[PlatformError]()
     for outcome in outcomes:
         match outcome:
             case Receipt():
                 receipts.append(outcome)
-            case IntentClosed():
+            case IntentClosed() | CancelPending():
                 pass
             case PlatformError():
                 failed.append(outcome)
