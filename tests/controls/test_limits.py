@@ -125,6 +125,14 @@ def test_a_bad_limit_is_refused_at_its_field(trading_client: TradingClient, body
     assert pointers(call(trading_client, "PUT", "account", body)) == [pointer]
 
 
+def test_a_number_for_an_amount_is_told_why_it_is_refused(trading_client: TradingClient, level: str) -> None:
+    for name in sorted(FIELDS[level].keys() & {"max_order_quantity", "max_position_quantity", "max_daily_loss"}):
+        for number in (10, 10.5):
+            (error,) = call(trading_client, "PUT", level, {name: number}).json()["errors"]
+            assert error["pointer"] == f"/{name}"
+            assert "decimal strings" in error["detail"]
+
+
 def test_a_level_takes_only_its_own_fields(trading_client: TradingClient) -> None:
     for level, fields in FIELDS.items():
         for name in FULL.keys() - fields.keys():

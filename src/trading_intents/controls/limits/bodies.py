@@ -17,22 +17,22 @@ from trading_intents.controls.limits.model import (
     TradingLimits,
 )
 from trading_intents.errors import ValidationFailed
-from trading_intents.trading import AMOUNT_PATTERN, AMOUNT_RULE, SYMBOL_RULE, amount_text, parse_amount, parse_symbol
+from trading_intents.trading import SYMBOL_RULE, amount_text, parse_symbol
+from trading_intents.web.amount_fields import Amount, read_amount
 
-AmountText = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": AMOUNT_PATTERN})]
 BasisPoints = Annotated[int, msgspec.Meta(ge=1, le=MAX_COLLAR_BPS)]
 OrderCount = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
 WindowMillis = Annotated[int, msgspec.Meta(ge=1, le=MAX_WINDOW_MILLIS)]
 SymbolList = Annotated[list[str], msgspec.Meta(max_length=MAX_SYMBOLS)]
-_AMOUNTS = frozenset({"max_order_quantity", "max_order_notional", "max_position_quantity", "max_daily_loss"})
+AMOUNTS = frozenset({"max_order_quantity", "max_order_notional", "max_position_quantity", "max_daily_loss"})
 _FIELDS = TradingLimits.__struct_fields__
 
 
 class OrganizationLimits(msgspec.Struct, forbid_unknown_fields=True):
     """A field that is left out or null is cleared."""
 
-    max_order_quantity: AmountText | None = None
-    max_order_notional: AmountText | None = None
+    max_order_quantity: Amount | None = None
+    max_order_notional: Amount | None = None
     price_collar_bps: BasisPoints | None = None
     allow_short: bool | None = None
 
@@ -41,7 +41,7 @@ class SymbolLimits(OrganizationLimits, forbid_unknown_fields=True):
     """A field that is left out or null is cleared."""
 
     max_open_orders: OrderCount | None = None
-    max_position_quantity: AmountText | None = None
+    max_position_quantity: Amount | None = None
 
 
 class AccountLimits(SymbolLimits, forbid_unknown_fields=True):
@@ -50,7 +50,7 @@ class AccountLimits(SymbolLimits, forbid_unknown_fields=True):
     max_orders_per_minute: OrderCount | None = None
     allowed_symbols: SymbolList | None = None
     duplicate_window_millis: WindowMillis | None = None
-    max_daily_loss: AmountText | None = None
+    max_daily_loss: Amount | None = None
     timezone: str | None = None
 
 
@@ -100,11 +100,8 @@ def read_limits(body: OrganizationLimits, zones: AbstractSet[str]) -> TradingLim
 
 
 def _value(name: str, value: Any) -> Any:
-    if name in _AMOUNTS:
-        amount = parse_amount(value)
-        if amount is None:
-            raise ValidationFailed.at(f"/{name}", AMOUNT_RULE)
-        return amount
+    if name in AMOUNTS:
+        return read_amount(f"/{name}", value)
     if name == "allowed_symbols":
         return frozenset(_symbol(place, text) for place, text in enumerate(value))
     return value

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from trading_intents.controls.http import owner_of, symbol_of, target_of
 from trading_intents.controls.limits.bodies import (
+    AMOUNTS,
     AccountLimits,
     AccountLimitsRecord,
     OrganizationLimits,
@@ -20,6 +21,7 @@ from trading_intents.controls.limits.model import StoredLimits, TradingLimits
 from trading_intents.controls.limits.service import LimitsService
 from trading_intents.errors import AccountClosed, LimitReached, NotFound, ValidationFailed
 from trading_intents.identity.access import Gate, caller_of
+from trading_intents.web.amount_fields import read_body
 from trading_intents.web.limits import Bucket
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import IF_MATCH, Handler, Operation, Route, Tag
@@ -39,7 +41,7 @@ class LimitHandlers:
 
     async def put_organization(self, request: Request) -> Answer:
         self.write_organization.permit_object(request)
-        limits = read_limits(request.body(OrganizationLimits), self.zones)
+        limits = self._read(request, OrganizationLimits)
         organization_id = caller_of(request).organization_id
         return _show_organization(
             request, await self.limits.put_organization(organization_id, limits, request.if_match())
@@ -54,10 +56,10 @@ class LimitHandlers:
         return _show_account(request, await self.limits.find(target_of(request, self.read), lambda: ""))
 
     async def put_account(self, request: Request) -> Answer:
-        def read_body() -> tuple[str, TradingLimits]:
-            return "", read_limits(request.body(AccountLimits), self.zones)
+        def read() -> tuple[str, TradingLimits]:
+            return "", self._read(request, AccountLimits)
 
-        stored = await self.limits.put(target_of(request, self.write), read_body, request.if_match())
+        stored = await self.limits.put(target_of(request, self.write), read, request.if_match())
         return _show_account(request, stored)
 
     async def remove_account(self, request: Request) -> Answer:
@@ -69,15 +71,18 @@ class LimitHandlers:
         return _show_symbol(request, stored)
 
     async def put_symbol(self, request: Request) -> Answer:
-        def read_body() -> tuple[str, TradingLimits]:
-            return symbol_of(request), read_limits(request.body(SymbolLimits), self.zones)
+        def read() -> tuple[str, TradingLimits]:
+            return symbol_of(request), self._read(request, SymbolLimits)
 
-        stored = await self.limits.put(target_of(request, self.write), read_body, request.if_match())
+        stored = await self.limits.put(target_of(request, self.write), read, request.if_match())
         return _show_symbol(request, stored)
 
     async def remove_symbol(self, request: Request) -> Answer:
         await self.limits.remove(target_of(request, self.write), lambda: symbol_of(request), request.if_match())
         return Answer(status=204)
+
+    def _read(self, request: Request, kind: type[OrganizationLimits]) -> TradingLimits:
+        return read_limits(read_body(request, kind, AMOUNTS), self.zones)
 
 
 def _show_organization(request: Request, stored: StoredLimits) -> Answer:
