@@ -132,6 +132,7 @@ def test_a_halt_says_what_it_is(firm: Tenants) -> None:
     client = TradingClient(firm)
     made = halt(client, cancel_orders=False).json()
     admin = made.pop("principal_id")
+    assert made["created_at"] == made["updated_at"]
     assert all(STAMP.fullmatch(made.pop(name)) for name in ("created_at", "updated_at"))
     assert made.pop("id")
     assert made == {
@@ -247,6 +248,15 @@ def test_a_closed_account_is_not_halted(firm: Tenants) -> None:
     client = TradingClient(firm)
     assert firm.client.delete(f"/v1/accounts/{client.account}", headers=client.headers).status_code == 204
     assert code(halt(client)) == (409, "account_closed")
+    assert code(client.call("POST", "/resume")) == (409, "account_closed")
+
+
+def test_an_account_that_is_closed_in_a_halt_stays_halted(firm: Tenants) -> None:
+    client = TradingClient(firm)
+    made = halt(client, cancel_orders=False).json()
+    assert firm.client.delete(f"/v1/accounts/{client.account}", headers=client.headers).status_code == 204
+    assert code(client.call("POST", "/resume")) == (409, "account_closed")
+    assert client.get("/halt").json() == made
 
 
 def test_every_change_of_a_halt_is_on_the_stream(firm: Tenants) -> None:

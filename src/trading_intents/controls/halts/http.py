@@ -152,7 +152,7 @@ def _level(
             operation=Operation(f"resume_{name}", Tag.CONTROLS),
             answer=HaltRecord,
             bucket=Bucket.CANCELS,
-            errors=(NotHalted,),
+            errors=(*errors, NotHalted),
         ),
     )
 

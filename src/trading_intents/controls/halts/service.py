@@ -93,6 +93,7 @@ class Halts:
     async def resume_account(self, target: ControlTarget, principal: HaltPrincipal) -> Halt:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await _find(tx, target)
+            check_open(account)
             halt = await end_halt(tx, HaltScope(target.organization_id, account.id), principal)
         self._tell_resumed(halt, principal)
         return halt

@@ -57,9 +57,11 @@ async def insert_halt(
     row = await tx.fetchrow(
         f"""
         INSERT INTO halts AS h (
-            id, organization_id, account_id, reason, cancel_orders, close_positions, state, principal_type, principal_id
+            id, organization_id, account_id, reason, cancel_orders, close_positions, state, principal_type,
+            principal_id, created_at, updated_at
         )
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING {HALT_COLUMNS}
+        SELECT $1::uuid, $2::uuid, $3::uuid, $4, $5::boolean, $6::boolean, $7, $8, $9, now, now
+        FROM clock_timestamp() AS now RETURNING {HALT_COLUMNS}
         """,  # noqa: S608 - our own constants
         halt_id,
         scope.organization_id,
