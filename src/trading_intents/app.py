@@ -223,7 +223,7 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
         *credential_routes(read_accounts, gates["write_credentials"], accounts, credentials),
         *broker_routes(gates["brokers"], brokers),
         *outbox_routes(gates["outbox_health"], pool),
-        *control_routes(gates, pool, Halts(pool, make_id, signals, infra.log)),
+        *control_routes(gates, pool, price_rules, Halts(pool, make_id, signals, infra.log)),
         *quote_routes(gates["read_paper_quotes"], gates["paper_quotes"], organization_of, quotes),
         *balance_routes(read_accounts, accounts, Balances(pool)),
         *price_routes(read_accounts, gates["write_reference_prices"], ReferencePrices(pool, price_rules)),

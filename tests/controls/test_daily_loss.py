@@ -108,6 +108,19 @@ def test_reaching_it_halts_the_account_once_for_a_day_and_limit(
     assert account.halts() == 2, "once for a day and limit"
 
 
+def test_a_limit_counts_from_its_answer_on(account: LossyAccount) -> None:
+    """Not from the moment at which a worker first sees it: the price may have fallen by then."""
+    account.put_limit("50")
+    account.quote("94", "96")
+    eventually(lambda: account.halts() == 1, WAIT_SECONDS)
+    account.resume()
+    account.put_limit("50", timezone="Pacific/Kiritimati")  # counts from there
+    account.quote("90", "92")
+    assert account.reasons(account.order("BUY", limit("1", "1"))) == []
+    account.quote("89", "91")
+    eventually(lambda: account.halts() == 2, WAIT_SECONDS)
+
+
 def test_a_fill_that_loses_is_judged(account: LossyAccount) -> None:
     account.put_limit("70")
     account.until_baseline()

@@ -10,11 +10,12 @@ from trading_intents.controls.limits.service import LimitsService
 from trading_intents.controls.service import ControlsService
 from trading_intents.controls.zones import read_zones
 from trading_intents.identity.access import Gate
+from trading_intents.prices.model import PriceRules
 from trading_intents.storage.database import Pool
 from trading_intents.web.routing import Route
 
 
-def control_routes(gates: Mapping[str, Gate], pool: Pool, halts: Halts) -> tuple[Route, ...]:
+def control_routes(gates: Mapping[str, Gate], pool: Pool, prices: PriceRules, halts: Halts) -> tuple[Route, ...]:
     controls, zones = ControlsService(pool), read_zones()
     read, write, write_organization = (
         gates[name] for name in ("read_controls", "write_controls", "write_organization_control")
@@ -23,5 +24,5 @@ def control_routes(gates: Mapping[str, Gate], pool: Pool, halts: Halts) -> tuple
         *switch_routes(read, write, write_organization, controls),
         *symbol_routes(read, write, controls, zones),
         *halt_routes(gates, halts),
-        *limit_routes(read, write, write_organization, LimitsService(pool), zones),
+        *limit_routes(read, write, write_organization, LimitsService(pool, prices), zones),
     )

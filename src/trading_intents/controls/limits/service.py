@@ -7,17 +7,19 @@ from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import Expected, check_open, check_version
 from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
 from trading_intents.controls.limits import store
-from trading_intents.controls.limits.losses import AccountResults
+from trading_intents.controls.limits.losses import AccountResults, baseline_rows
 from trading_intents.controls.limits.model import AppliedLimits, AskedOrder, LimitState, StoredLimits, TradingLimits
 from trading_intents.controls.limits.statements import (
     LimitReads,
     read_limit_state,
     read_results,
     read_untracked_state,
+    record_baselines,
 )
 from trading_intents.controls.limits.tracking import TrackedState
 from trading_intents.controls.model import DEFAULT_TIMEZONE
 from trading_intents.controls.service import MAX_SYMBOLS_PER_ACCOUNT, ControlTarget, find_target, lock_target
+from trading_intents.controls.store import read_clock
 from trading_intents.errors import LimitReached, NotFound, VersionConflict
 from trading_intents.identity.store import lock_organization
 from trading_intents.ids import OrganizationId
@@ -50,11 +52,12 @@ async def find_limit_state(
 # Callbacks, since what they refuse (422) is refused only once the account is known to be the caller's (404, 403).
 ReadPlace = Callable[[], str]  # a symbol, or none: the account itself
 ReadLimits = Callable[[], tuple[str, TradingLimits]]
+NO_LIMIT = TradingLimits()
 
 
 class LimitsService:
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, pool: Pool, prices: PriceRules) -> None:
+        self._pool, self._prices = pool, prices
 
     async def find_organization(self, organization_id: OrganizationId) -> StoredLimits:
         async with self._pool.transaction([organization_id], read_only=True) as tx:
@@ -65,12 +68,12 @@ class LimitsService:
     ) -> StoredLimits:
         async with self._pool.transaction([organization_id]) as tx:
             await lock_organization(tx, organization_id)
-            return await _put(tx, organization_id, organization_id, "", limits, expected)
+            return await self._put(tx, organization_id, organization_id, "", limits, expected)
 
     async def remove_organization(self, organization_id: OrganizationId, expected: Expected) -> None:
         async with self._pool.transaction([organization_id]) as tx:
             await lock_organization(tx, organization_id)
-            await _remove(tx, organization_id, "", expected)
+            await self._remove(tx, organization_id, "", expected)
 
     async def find(self, target: ControlTarget, read: ReadPlace) -> StoredLimits:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
@@ -82,56 +85,62 @@ class LimitsService:
             account = await lock_target(tx, target)
             symbol, limits = read()
             check_open(account)
-            return await _put(tx, account.organization_id, account.id, symbol, limits, expected, account)
+            return await self._put(tx, account.organization_id, account.id, symbol, limits, expected, account)
 
     async def remove(self, target: ControlTarget, read: ReadPlace, expected: Expected) -> None:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await lock_target(tx, target)
             symbol = read()
             check_open(account)
-            await _remove(tx, account.id, symbol, expected, account)
+            await self._remove(tx, account.id, symbol, expected, account)
 
+    async def _put(
+        self,
+        tx: Tx,
+        organization_id: OrganizationId,
+        owner_id: UUID,
+        symbol: str,
+        limits: TradingLimits,
+        expected: Expected,
+        account: Account | None = None,
+    ) -> StoredLimits:
+        present = await store.find_limits(tx, owner_id, symbol)
+        if present:
+            check_version(present.version, expected)
+            if present.limits == limits:
+                return present
+        elif expected is not None:
+            raise VersionConflict("no limits are set yet; send them without If-Match")
+        # Counted under the account's lock, so that two at once cannot both be the last.
+        elif account and symbol and await store.count_symbols(tx, account.id) >= MAX_SYMBOLS_PER_ACCOUNT:
+            raise LimitReached(f"the account has {MAX_SYMBOLS_PER_ACCOUNT} symbols with limits, which is the most")
+        if account and not symbol:
+            await self._follow_loss_limit(tx, account, present.limits if present else NO_LIMIT, limits)
+        return await store.put_limits(tx, organization_id, owner_id, symbol, limits)
 
-async def _put(
-    tx: Tx,
-    organization_id: OrganizationId,
-    owner_id: UUID,
-    symbol: str,
-    limits: TradingLimits,
-    expected: Expected,
-    account: Account | None = None,
-) -> StoredLimits:
-    present = await store.find_limits(tx, owner_id, symbol)
-    if present:
+    async def _remove(
+        self, tx: Tx, owner_id: UUID, symbol: str, expected: Expected, account: Account | None = None
+    ) -> None:
+        present = _there(await store.find_limits(tx, owner_id, symbol))
         check_version(present.version, expected)
-        if present.limits == limits:
-            return present
-    elif expected is not None:
-        raise VersionConflict("no limits are set yet; send them without If-Match")
-    # Counted under the account's lock, so that two at once cannot both be the last.
-    elif account and symbol and await store.count_symbols(tx, account.id) >= MAX_SYMBOLS_PER_ACCOUNT:
-        raise LimitReached(f"the account has {MAX_SYMBOLS_PER_ACCOUNT} symbols with limits, which is the most")
-    await _follow_loss_limit(tx, account, symbol, present.limits if present else None, limits)
-    return await store.put_limits(tx, organization_id, owner_id, symbol, limits)
+        if account and not symbol:
+            await self._follow_loss_limit(tx, account, present.limits, NO_LIMIT)
+        await store.delete_limits(tx, owner_id, symbol)
 
-
-async def _follow_loss_limit(
-    tx: Tx, account: Account | None, symbol: str, before: TradingLimits | None, after: TradingLimits | None
-) -> None:
-    """Has a changed daily-loss limit judged anew."""
-    if account is None or symbol:
-        return
-    terms = [(each.max_daily_loss, each.timezone) if each else (None, None) for each in (before, after)]
-    if terms[0] != terms[1]:
-        zone = None if after is None or after.max_daily_loss is None else after.timezone or DEFAULT_TIMEZONE
+    async def _follow_loss_limit(self, tx: Tx, account: Account, before: TradingLimits, after: TradingLimits) -> None:
+        """Has a changed daily-loss limit judged anew, and today's result counted from now if it was not before."""
+        if (before.max_daily_loss, before.timezone) == (after.max_daily_loss, after.timezone):
+            return
+        zone = None if after.max_daily_loss is None else after.timezone or DEFAULT_TIMEZONE
         await store.change_loss_limit(tx, account.id, zone)
-
-
-async def _remove(tx: Tx, owner_id: UUID, symbol: str, expected: Expected, account: Account | None = None) -> None:
-    present = _there(await store.find_limits(tx, owner_id, symbol))
-    check_version(present.version, expected)
-    await _follow_loss_limit(tx, account, symbol, present.limits, None)
-    await store.delete_limits(tx, owner_id, symbol)
+        if zone is None:
+            return
+        runner, account_id = PoolTransaction(tx), str(account.id)
+        (reply,) = await runner.run([read_results([account_id])])
+        _, baseline = AccountResults(reply.texts(), self._prices).today(account_id, zone, await read_clock(tx))
+        if baseline:
+            rows = baseline_rows({(account_id, str(account.organization_id)): baseline})
+            await runner.run([record_baselines(rows)])
 
 
 def _there(limits: StoredLimits | None) -> StoredLimits:
