@@ -182,6 +182,20 @@ def test_of_halts_at_once_one_stands(firm: Tenants) -> None:
     assert len({answer.json()["id"] for answer in answers}) == 1
 
 
+def test_of_resumes_at_once_one_ends_the_halt(firm: Tenants) -> None:
+    client = TradingClient(firm)
+    assert halt(client, cancel_orders=False).status_code == 202
+
+    async def ask() -> list[httpx.Response]:
+        url = f"{firm.platform.url}{URL}/accounts/{client.account}/resume"
+        async with httpx.AsyncClient(timeout=10, headers=client.headers, verify=False) as asking:
+            return await asyncio.gather(*(asking.post(url) for _ in range(16)))
+
+    answers = asyncio.run(ask())
+    assert sorted(answer.status_code for answer in answers) == [200] + [409] * 15
+    assert {answer.json()["code"] for answer in answers if answer.status_code == 409} == {"not_halted"}
+
+
 def test_the_halt_that_stands_is_read_else_the_last(firm: Tenants) -> None:
     client = TradingClient(firm)
     assert code(client.get("/halt")) == (404, "not_found")
