@@ -1,10 +1,14 @@
 """What is checked once more in the transaction that marks a send."""
 
+from uuid import UUID
+
 import pytest
 
 from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
+from trading_intents.intents.model import Create, Spec
 from trading_intents.testing.fakes import Act
+from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
 pytestmark = pytest.mark.idle
 
@@ -143,3 +147,23 @@ async def test_an_order_that_worked_too_long_is_cancelled(urls: Urls) -> None:
         await limit_age(in_process, 60_000)
         await in_process.until_true(lambda: bool(in_process.system_cancels))
         assert set(in_process.system_cancels) == {stale}
+
+
+async def test_a_short_sale_that_is_no_longer_allowed_is_not_sent(urls: Urls) -> None:
+    async with open_in_process(urls) as in_process:
+        writer = in_process.in_process_writer
+        spec = Spec(OrderKind.LIMIT, "10", "100", None, None)
+        orders = {
+            side: await in_process.submit(
+                writer.command(in_process.account, Create(Symbol("AAPL"), side, RouteStrategy.SMART, spec))
+            )
+            for side in (OrderSide.SELL, OrderSide.SELL_SHORT)
+        }
+        await writer.owner.execute(
+            "INSERT INTO trading_limits (owner_id, organization_id, symbol, rules, needs_tracking)"
+            """ SELECT id, organization_id, 'AAPL', '{"allow_short": false}', true FROM accounts"""
+        )
+        async with executing(in_process):
+            order = await in_process.until_status(UUID(orders[OrderSide.SELL_SHORT].intent_id), "REJECTED")
+            assert order["reason"] == "allow_short"
+            await in_process.until_status(UUID(orders[OrderSide.SELL].intent_id), "NEW")
