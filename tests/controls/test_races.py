@@ -21,6 +21,8 @@ WRITES: dict[str, Callable[[int], Write]] = {
     "symbol": lambda n: ("PUT", "/symbols/AAPL", {"manually_disabled": True, "manual_reason": str(n)}),
     "time": lambda n: ("PATCH", "/symbols/AAPL/time", {"stale_order_millis": n + 1}),
     "account": lambda n: ("PUT", "", {"manually_disabled": True, "manual_reason": str(n)}),
+    "limits": lambda n: ("PUT", "/limits", {"max_daily_loss": str(n + 1)}),
+    "symbol_limits": lambda n: ("PUT", "/symbols/AAPL/limits", {"max_open_orders": n + 1}),
 }
 
 
@@ -37,7 +39,8 @@ async def test_writers_at_once_make_dense_versions(tenants: Tenants, kind: str) 
     assert {answer.status_code for answer in answers} == {200}
     assert sorted(answer.json()["version"] for answer in answers) == list(range(1, WRITERS + 1))
     last = max((answer.json() for answer in answers), key=lambda control: int(control["version"]))
-    shown = trading_client.get("" if kind == "account" else "/symbols/AAPL").json()
+    path = WRITES[kind](0)[1].removesuffix("/time")
+    shown = trading_client.get(path).json()
     assert last in (shown, *shown.values())
 
 
@@ -66,6 +69,22 @@ async def test_the_limit_is_not_passed_by_writers_at_once(tenants: Tenants, tena
     answers = await at_once(trading_client, [*puts, *patches])
     assert sorted(answer.status_code for answer in answers) == [200] * room + [409] * (2 * WRITERS - room)
     await connection.close()
+
+
+async def test_writers_of_limits_at_once_do_not_pass_theirs(tenants: Tenants, tenants_database: Urls) -> None:
+    trading_client, room = TradingClient(tenants), 3
+    connection = await asyncpg.connect(tenants_database.owner.reveal())
+    await connection.execute(
+        "INSERT INTO trading_limits (organization_id, owner_id, symbol, rules, needs_tracking)"
+        " SELECT organization_id, id, 'S' || n, '{}', false FROM accounts, generate_series(1, $2::int) n WHERE id = $1",
+        trading_client.account,
+        MAX_SYMBOLS_PER_ACCOUNT - room,
+    )
+    await connection.close()
+    puts: list[Write] = [("PUT", f"/symbols/N{n}/limits", {}) for n in range(WRITERS)]
+    answers = await at_once(trading_client, puts)
+    assert sorted(answer.status_code for answer in answers) == [200] * room + [409] * (WRITERS - room)
+    assert {answer.json()["code"] for answer in answers if answer.status_code == 409} == {"limit_reached"}
 
 
 async def test_the_two_controls_of_a_symbol_are_written_side_by_side(tenants: Tenants) -> None:
