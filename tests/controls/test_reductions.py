@@ -234,14 +234,25 @@ def test_what_close_refuses(trader: Trader, tenants: Tenants) -> None:
             assert tenants.client.post(path, headers=tenants.callers[caller]).status_code == expected
 
 
+def closes_at_once(trader: Trader, **headers: str) -> list[httpx.Response]:
+    async def ask() -> list[httpx.Response]:
+        url = f"{trader.tenants.platform.url}/v1/accounts/{trader.account}/positions/{trader.symbol}/close"
+        async with httpx.AsyncClient(timeout=10, headers=trader.headers | headers, verify=False) as client:
+            return await asyncio.gather(*(client.post(url) for _ in range(16)))
+
+    return asyncio.run(ask())
+
+
 def test_of_closes_at_once_one_closes_the_position(trader: Trader) -> None:
     """Each is decided under the account's lock, by what those before it left open."""
     trader.hold("10")
-
-    async def ask() -> list[httpx.Response]:
-        url = f"{trader.tenants.platform.url}/v1/accounts/{trader.account}/positions/{trader.symbol}/close"
-        async with httpx.AsyncClient(timeout=10, headers=trader.headers, verify=False) as client:
-            return await asyncio.gather(*(client.post(url) for _ in range(16)))
-
-    answers = asyncio.run(ask())
+    answers = closes_at_once(trader)
     assert sorted(answer.status_code for answer in answers) == [202] + [409] * 15
+
+
+def test_closes_at_once_with_one_key_are_one_close(trader: Trader) -> None:
+    trader.hold("10")
+    answers = closes_at_once(trader, **{"idempotency-key": "once"})
+    assert {answer.status_code for answer in answers} == {202}
+    assert len({answer.text for answer in answers}) == 1
+    assert sum("idempotent-replayed" in answer.headers for answer in answers) == 15
