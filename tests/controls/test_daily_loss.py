@@ -8,8 +8,9 @@ import pytest
 
 from tests.conftest import Urls
 from tests.intents.http_client import Body, Tables, TradingClient, create, limit, market, open_trading_client
-from tests.tenants import Tenants
+from tests.tenants import EVERY_PERMISSION, Tenants
 from tests.waiting import eventually
+from trading_intents.controls.store import HALT_LOCK
 
 WAIT_SECONDS = 15
 
@@ -119,6 +120,43 @@ def test_a_limit_counts_from_its_answer_on(account: LossyAccount) -> None:
     assert account.reasons(account.order("BUY", limit("1", "1"))) == []
     account.quote("89", "91")
     eventually(lambda: account.halts() == 2, WAIT_SECONDS)
+
+
+@pytest.fixture
+def other_firm(tenants: Tenants) -> Tenants:
+    name = f"org_losses_{uuid.uuid4().hex}"
+    key = {"name": "all", "environment": "paper", "permissions": list(EVERY_PERMISSION)}
+    document = {
+        "external_id": name,
+        "entitlements": ["controls_premium"],
+        "users": [{"external_id": f"{name}-admin", "role": "admin"}],
+        "api_keys": [key],
+    }
+    made = tenants.platform.apply({"organizations": [document]})["organizations"][0]
+    callers = {
+        "key_all": {"x-api-key": made["api_keys"][0]["api_key"]},
+        "admin": {"authorization": f"Bearer {tenants.platform.token(f'{name}-admin', name)}"},
+    }
+    return Tenants(tenants.platform, {"organizations": [made]}, callers)
+
+
+def test_an_organization_that_cannot_be_halted_now_delays_no_other(
+    other_firm: Tenants, tables: Tables, account: LossyAccount, tenants_database: Urls
+) -> None:
+    other = LossyAccount(other_firm, tables)
+    for each in (account, other):
+        each.put_limit("50")
+    holding = Tables(tenants_database.owner)
+    organization = account.trading_client.account["organization_id"]
+    holding.execute("SELECT pg_advisory_lock_shared($1, hashtext($2))", HALT_LOCK, organization)
+    try:
+        for each in (account, other):  # the first is judged first
+            each.quote("94", "96")
+        eventually(lambda: other.halts() == 1, WAIT_SECONDS)
+        assert account.halts() == 0
+    finally:
+        holding.close()
+    eventually(lambda: account.halts() == 1, WAIT_SECONDS)
 
 
 def test_a_fill_that_loses_is_judged(account: LossyAccount) -> None:

@@ -1,6 +1,8 @@
 """What workers do for limits: they judge daily losses, and stop counting what no limit needs."""
 
+import asyncio
 from collections.abc import Sequence
+from datetime import datetime
 from decimal import Decimal
 from uuid import UUID
 
@@ -13,7 +15,7 @@ from trading_intents.controls.limits.losses import AccountResults, DailyBaseline
 from trading_intents.controls.limits.model import LossLimit
 from trading_intents.controls.limits.statements import read_results, record_baselines
 from trading_intents.controls.store import read_clock
-from trading_intents.ids import IdMaker
+from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.outbox.settling import reason_of
 from trading_intents.prices.model import PriceRules
 from trading_intents.storage.database import Pool
@@ -28,6 +30,7 @@ MAX_ACCOUNTS = 100
 MAX_PRUNED = 5_000
 JUDGE_SECONDS = 1.0
 PAGE_ACCOUNTS = 200
+MAX_ORGANIZATIONS = 4  # whose accounts are halted at a time
 PLATFORM = "platform"  # the principal of what the SYSTEM does
 
 
@@ -64,11 +67,10 @@ class LossJudge:
 
     async def run(self) -> None:
         """Until cancelled."""
+        await repeat(self.judge, JUDGE_SECONDS, self._log_failed, self._wakeup)
 
-        def on_error(work: str, error: Exception) -> None:
-            self._log.warning("daily losses not judged", reason=reason_of(error))
-
-        await repeat(self.judge, JUDGE_SECONDS, on_error, self._wakeup)
+    def _log_failed(self, _: str, error: Exception) -> None:
+        self._log.warning("daily losses not judged", reason=reason_of(error))
 
     async def judge(self) -> float:
         """Seconds until all accounts are due again."""
@@ -98,25 +100,41 @@ class LossJudge:
         """`is_alone`: not while another process does."""
         if not limits:
             return
-        async with self._pool.transaction(plans="by_key") as tx:
+        async with self._pool.transaction(read_only=True, plans="by_key") as tx:
             if is_alone and not await store.try_judging(tx):
                 return
-            runner = PoolTransaction(tx)
-            (reply,) = await runner.run([read_results([str(each.account_id) for each in limits])])
+            (reply,) = await PoolTransaction(tx).run([read_results([str(each.account_id) for each in limits])])
             results, now = AccountResults(reply.texts(), self._prices), await read_clock(tx)
-            reached: list[tuple[LossLimit, Decimal]] = []
-            begun: dict[tuple[str, str], DailyBaseline] = {}
-            for limit in limits:
-                account_id = str(limit.account_id)
-                result, baseline = results.today(account_id, limit.timezone, now)
-                if baseline:
-                    begun[account_id, str(limit.organization_id)] = baseline
-                elif -result >= limit.max_daily_loss and not results.baselines[account_id].halted:
-                    reached.append((limit, -result))
-            if begun:
-                await runner.run([record_baselines(baseline_rows(begun))])
-        for limit, loss in reached:
-            await self._halt(limit, loss)
+        turns = asyncio.Semaphore(MAX_ORGANIZATIONS)
+        own: dict[OrganizationId, list[LossLimit]] = {}
+        for limit in limits:
+            own.setdefault(limit.organization_id, []).append(limit)
+        await asyncio.gather(*(self._settle(each, results, now, turns) for each in own.values()))
+
+    async def _settle(
+        self, limits: Sequence[LossLimit], results: AccountResults, now: datetime, turns: asyncio.Semaphore
+    ) -> None:
+        """One organization's. Its locks may be held: that delays no other, and all of it is tried again in a second."""
+        begun: dict[tuple[str, str], DailyBaseline] = {}
+        reached: list[tuple[LossLimit, Decimal]] = []
+        for limit in limits:
+            account_id = str(limit.account_id)
+            result, baseline = results.today(account_id, limit.timezone, now)
+            if baseline:
+                begun[account_id, str(limit.organization_id)] = baseline
+            elif -result >= limit.max_daily_loss and not results.baselines[account_id].halted:
+                reached.append((limit, -result))
+        if not begun and not reached:
+            return
+        async with turns:
+            try:
+                if begun:
+                    async with self._pool.transaction(plans="by_key") as tx:
+                        await PoolTransaction(tx).run([record_baselines(baseline_rows(begun))])
+                for limit, loss in reached:
+                    await self._halt(limit, loss)
+            except Exception as error:
+                self._log_failed("", error)
 
     async def _halt(self, limit: LossLimit, loss: Decimal) -> None:
         """Once for a day and limit, whoever finds that it is reached."""
