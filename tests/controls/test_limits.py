@@ -179,6 +179,30 @@ def test_another_tenants_account_looks_like_none(trading_client: TradingClient) 
             assert answers[0][0] == 404
 
 
+def test_who_writes_and_who_reads(trading_client: TradingClient, level: str) -> None:
+    body = FIELDS[level]
+    is_organization = level == "organization"
+    writers = {"admin": 200, "member": 403, "read_only": 403, "none": 401}
+    writers |= (
+        dict.fromkeys(("service_all", "key_all"), 401) if is_organization else {"service_all": 403, "key_all": 200}
+    )
+    writers |= {"key_live": 401 if is_organization else 403, "key_none": 401 if is_organization else 403}
+    for caller, status in writers.items():
+        assert call(trading_client, "PUT", level, body, caller).status_code == status, caller
+        if status != 200:
+            assert call(trading_client, "DELETE", level, caller=caller).status_code == status, caller
+    readers = dict.fromkeys(("admin", "member", "read_only", "service_all", "key_all"), 200)
+    readers |= {"key_live": 200 if is_organization else 403, "key_none": 403, "service_none": 403, "none": 401}
+    for caller, status in readers.items():
+        assert call(trading_client, "GET", level, caller=caller).status_code == status, caller
+
+
+def test_limits_take_the_premium_entitlement(tenants: Tenants, level: str) -> None:
+    poor = TradingClient(tenants, "other_admin")
+    for method, body in (("GET", None), ("PUT", {}), ("PUT", {"nonsense": 1}), ("DELETE", None)):
+        assert code(call(poor, method, level, body)) == (403, "entitlement_required")
+
+
 def test_a_closed_account_keeps_its_limits(trading_client: TradingClient) -> None:
     assert call(trading_client, "PUT", "account", FULL).status_code == 200
     client, headers = trading_client.tenants.client, trading_client.headers

@@ -1,5 +1,6 @@
 """Limits on the way of a submit: every one at its edge, on every level, on both write paths."""
 
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -242,6 +243,23 @@ def test_without_a_reference_price_it_is_not_guessed(tenants: Tenants, opener: O
         ("no_reference_price", 100, "NOPRICE", "Account")
     ]
     trading_client.accepted(create(stop("1", "2"), symbol="NOPRICE"))
+
+
+def test_a_price_of_another_environment_or_of_long_ago_is_no_reference_price(tenants: Tenants, opener: Opener) -> None:
+    trading_client = opener(caller="key_live", environment="live", broker="remote")
+    symbol, admin = f"E{uuid.uuid4().hex[:10].upper()}", tenants.callers["admin"]
+    path = level_path("account", trading_client.account["id"])
+    assert tenants.client.put(path, json={"max_order_notional": "100"}, headers=admin).status_code == 200
+    order, unknown = create(market("1"), symbol=symbol), [("no_reference_price", "100", symbol, "Account")]
+    post_price(tenants, symbol, "1")
+    assert triggered(trading_client, order) == unknown, "a paper price"
+    body = {"price": "101", "environment": "live"}
+    assert tenants.client.put(f"/v1/reference-prices/{symbol}", json=body, headers=admin).status_code == 200
+    assert triggered(trading_client, order) == [("max_order_notional", "100", "101", "Account")]
+    trading_client.tables.execute(
+        "UPDATE reference_prices SET as_of = as_of - interval '901 s' WHERE symbol = $1", symbol
+    )
+    assert triggered(trading_client, order) == unknown, "too old"
 
 
 def test_every_limit_that_says_no_is_told_and_counted_once(
