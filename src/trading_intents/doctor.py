@@ -6,14 +6,12 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
-
-import asyncpg
 
 from trading_intents.accounts.store import inspect_account, newest_sealed
 from trading_intents.accounts.vault import EmbeddedVault, SecretRef, embedded_vault, open_vault
@@ -28,21 +26,20 @@ from trading_intents.brokers.port import (
 from trading_intents.brokers.registry import installed_brokers
 from trading_intents.clock import SystemClock
 from trading_intents.config import Settings, broker_settings
-from trading_intents.errors import PlatformError, SecretUnreadable, StartupRefused
+from trading_intents.errors import PlatformError, SecretUnreadable
 from trading_intents.identity.model import Entitlement
 from trading_intents.secret import Secret
 from trading_intents.storage import administration
 from trading_intents.storage.database import WORKER_ROLE, Row, open_pool, read_login
 from trading_intents.storage.embedded.cluster import has_cluster
 from trading_intents.storage.grouped import GroupTransactions
-from trading_intents.storage.migrate import pending
+from trading_intents.storage.migrate import connected, pending
 from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.trading import Environment
 from trading_intents.web.server.listener import bind
 
-CONNECT_LIMIT_SECONDS = 5
 CLOCK_LIMIT_SECONDS = 2.0
 BROKER_LIMIT_SECONDS = 10
 FREE_DISK_BYTES = 1 << 30
@@ -227,7 +224,7 @@ async def _database(settings: Settings, log: Log) -> list[CheckResult]:
             return [CheckResult("ok", "database", text)]
         async with database_urls(settings, log, Metrics()) as urls:
             missing = await pending(urls.login)
-            async with _connected(urls.login) as connection:
+            async with connected(urls.login) as connection:
                 findings = await _server(connection)
                 if settings.database_url:
                     findings += await _logins(connection, settings.database_worker_url)
@@ -235,15 +232,6 @@ async def _database(settings: Settings, log: Log) -> list[CheckResult]:
             return findings if missing else [*findings, *await _vault(settings, urls.worker, log)]
     except PlatformError as error:
         return [CheckResult("wrong", "database", error.detail)]
-
-
-@contextlib.asynccontextmanager
-async def _connected(url: Secret) -> AsyncIterator[Any]:
-    connection = await asyncpg.connect(url.reveal(), timeout=CONNECT_LIMIT_SECONDS)
-    try:
-        yield connection
-    finally:
-        await connection.close(timeout=CONNECT_LIMIT_SECONDS)
 
 
 async def _server(connection: Any) -> list[CheckResult]:
@@ -269,7 +257,7 @@ async def _logins(connection: Any, worker_url: Secret) -> list[CheckResult]:
     try:
         login = await read_login(connection, "DATABASE_URL")
         if worker_url:
-            async with _connected(worker_url) as worker:
+            async with connected(worker_url) as worker:
                 await read_login(worker, "DATABASE_WORKER_URL")
     except PlatformError as error:
         return [CheckResult("wrong", "logins", error.detail)]
@@ -290,7 +278,7 @@ async def _vault(settings: Settings, worker_url: Secret, log: Log) -> list[Check
     try:
         async with open_pool(worker_url, WORKER_ROLE, 1, Metrics()) as pool, pool.transaction(read_only=True) as tx:
             rows = await newest_sealed(tx, MAX_OPENED_SECRETS)
-    except StartupRefused as error:
+    except PlatformError as error:
         return [CheckResult("ok", "vault", f"not looked at: {error.detail}")]
     if not rows:
         return [CheckResult("ok", "vault", "no secret is stored yet")]

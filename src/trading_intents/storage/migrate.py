@@ -65,7 +65,7 @@ async def migrate(
     applied: list[str] = []
     login_name = await _name_of(login_url, "DATABASE_URL")
     worker_name = await _name_of(worker_url or login_url, "DATABASE_WORKER_URL") if needs_worker else None
-    async with _connected(owner_url) as owner:
+    async with connected(owner_url) as owner:
         if not may_create and not await _applied(owner):
             raise DatabaseMissing("the database has no tables of ours: `trading-intents migrate` makes them")
         await _prepare(owner, login_name, worker_name, migrating=bool(await _missing(owner, files)))
@@ -83,13 +83,13 @@ async def migrate(
 
 
 async def _name_of(url: Secret, setting: str) -> str:
-    async with _connected(url) as login:
+    async with connected(url) as login:
         return await read_login(login, setting)
 
 
 async def pending(url: Secret, folder: Path = FOLDER) -> list[str]:
     """Names of the files that the database lacks."""
-    async with _connected(url) as connection:
+    async with connected(url) as connection:
         return [file.name for file in await _missing(connection, read_files(folder))]
 
 
@@ -203,7 +203,8 @@ async def _unprepared(owner: Any, login: str, worker: str | None, migrating: boo
 
 
 @contextlib.asynccontextmanager
-async def _connected(url: Secret) -> AsyncIterator[Any]:
+async def connected(url: Secret) -> AsyncIterator[Any]:
+    """A connection of its own. Each failure becomes an error of ours, whose text has no part of the URL."""
     try:
         connection = await asyncpg.connect(url.reveal(), timeout=CONNECT_LIMIT_SECONDS)
     except ValueError:
