@@ -154,7 +154,10 @@ def _check_is_local(request: Request) -> None:
     """Whoever reads this machine's terminal uses this machine's browser. Another site's page cannot send this: its
     Origin is not our Host."""
     host, origin = request.header(b"host") or "", request.header(b"origin") or ""
-    name = urlsplit(f"//{host}").hostname or ""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:  # a bracket without its pair, or without an address between them
+        name = ""
     if any(request.header(header) is not None for header in FORWARDING_HEADERS):
         raise Forbidden("a demo link cannot be used through a proxy")
     if not is_loopback(name) or origin != f"http://{host}":
