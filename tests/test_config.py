@@ -126,6 +126,39 @@ def test_plain_http_is_enough_on_loopback(host: str) -> None:
     assert load(**(EXTERNAL | {"IDENTITY_JWKS_URL": url})).identity_jwks_url == url
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        "id.example;script-src *",
+        "id.example *",
+        "id.example 'unsafe-eval'",
+        "id.example\r\nset-cookie:1",
+        "id.example\x0bx",
+        "id.example\x00",
+        "id.example,https:",
+        "user:password@id.example",
+        "id.example\\x",
+        'id.example"x',
+        "*.example",
+        "*",
+        "ä.example",
+    ],
+)
+def test_a_hostile_origin_cannot_change_the_consoles_policy(host: str) -> None:
+    console = EXTERNAL | {"CONSOLE_OIDC_CLIENT_ID": "console"}
+    for issuer in (f"https://{host}", f"https://{host}/realm"):
+        assert refusal(**(console | {"IDENTITY_ISSUER": issuer})).startswith("TRADING_INTENTS_IDENTITY_ISSUER")
+    with pytest.raises(StartupRefused, match="CONSOLE_OIDC_ORIGINS"):
+        load(**(console | {"CONSOLE_OIDC_ORIGINS": f"https://{host}"}))
+
+
+@pytest.mark.parametrize("origin", ["https://id.example", "https://id-2.example:8443", "http://[::1]:1"])
+def test_a_plain_origin_is_taken_for_the_consoles_policy(origin: str) -> None:
+    console = EXTERNAL | {"CONSOLE_OIDC_CLIENT_ID": "console", "CONSOLE_OIDC_ORIGINS": origin}
+    for issuer in (origin, f"{origin}/", f"{origin}/realms/acme"):
+        assert load(**(console | {"IDENTITY_ISSUER": issuer})).console_oidc_origins == (origin,)
+
+
 def test_a_secret_setting_is_never_shown() -> None:
     url = f"postgresql://user:{MARKER}@host/db"
     settings = load(DATABASE_URL=url, DATABASE_OWNER_URL=url)

@@ -18,6 +18,9 @@ ROLES = ("api", "stream", "worker")
 LOCAL_PROVIDER = "local"
 # No part starts with a dot: `..` would lead out of the prefix.
 VAULT_PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
+# Becomes a part of the console's Content-Security-Policy, where a space, a semicolon or a star has a meaning.
+ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)?")
+ISSUER = re.compile(rf"{ORIGIN.pattern}(?:/[!-~]*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,9 +254,10 @@ def _check_identity(settings: Settings) -> None:
     if settings.console_oidc_client_id and local:
         raise StartupRefused(f"{PREFIX}CONSOLE_OIDC_CLIENT_ID: only with an external {PREFIX}IDENTITY_PROVIDER_NAME")
     for origin in settings.console_oidc_origins:
-        if not _is_safe_url(origin) or set(origin.partition("://")[2]) & set("/?#@;,' "):
+        if not _is_safe_url(origin) or not ORIGIN.fullmatch(origin):
             raise StartupRefused(f"{PREFIX}CONSOLE_OIDC_ORIGINS: https origins without a path, or http on loopback")
-    if settings.console_oidc_client_id and not _is_safe_url(settings.identity_issuer):
+    issuer = settings.identity_issuer
+    if settings.console_oidc_client_id and not (_is_safe_url(issuer) and ISSUER.fullmatch(issuer)):
         raise StartupRefused(f"{PREFIX}IDENTITY_ISSUER: an https URL, or http on loopback, for users to sign in at")
     for name in ("identity_issuer", "identity_jwks_url"):
         if not local and not getattr(settings, name):
