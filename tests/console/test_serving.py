@@ -4,8 +4,10 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -13,6 +15,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.platform import Platform, serving
+from tests.raw_http import RawHttp
 from tests.tenants import Tenants
 
 pytest_plugins = ("tests.started_dirs",)
@@ -172,14 +175,38 @@ def test_a_demo_link_gives_a_user_and_a_key_once(platform: Platform) -> None:
     assert (again.status_code, again.json()["code"]) == (401, "unauthorized")
 
 
-def test_a_demo_link_holds_for_a_minute(platform: Platform) -> None:
+@pytest.mark.parametrize("moved_seconds", [-61, 3600], ids=["old", "made before the clock was set back"])
+def test_a_demo_link_holds_for_a_minute(platform: Platform, moved_seconds: int) -> None:
     folder = Path(platform.environ["TRADING_INTENTS_DATA_DIR"]) / "console-links"
-    code = code_of(platform)
+    code, other = code_of(platform), code_of(platform)
     for file in folder.iterdir():
-        os.utime(file, (time.time() - 61,) * 2)
+        os.utime(file, (time.time() + moved_seconds,) * 2)
     assert exchange(platform, code).status_code == 401
     code_of(platform)  # making one removes those that nobody used
-    assert all(time.time() - file.stat().st_mtime < 60 for file in folder.iterdir())
+    assert all(abs(time.time() - file.stat().st_mtime) < 60 for file in folder.iterdir())
+    assert exchange(platform, other).status_code == 401
+
+
+def test_a_demo_link_is_used_once_by_many_at_once(platform: Platform) -> None:
+    code, tries = code_of(platform), 20
+    together = threading.Barrier(tries)
+
+    def use() -> int:
+        with RawHttp(platform.url, {"origin": platform.url}) as connection:
+            together.wait()
+            return connection.post("/console/session", {"code": code}).status_code
+
+    with ThreadPoolExecutor(tries) as threads:
+        answers = [threads.submit(use) for _ in range(tries)]
+        assert sorted(answer.result() for answer in answers) == [200] + [401] * (tries - 1)
+
+
+def test_a_demo_link_is_made_while_another_is_used(platform: Platform) -> None:
+    vanished = Path(platform.environ["TRADING_INTENTS_DATA_DIR"]) / "console-links" / "vanished"
+    code_of(platform)
+    vanished.symlink_to("nowhere")  # as a file that is gone between the listing of the folder and the look at it
+    assert exchange(platform, code_of(platform)).status_code == 200
+    vanished.unlink()
 
 
 @pytest.mark.parametrize(

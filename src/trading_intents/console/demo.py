@@ -1,5 +1,6 @@
 """One-time links into the demo's console. What is stored of one is its digest, for as long as it holds."""
 
+import contextlib
 import hashlib
 import ipaddress
 import json
@@ -26,8 +27,9 @@ def make_code(data_dir: Path) -> Secret:
     folder = data_dir / LINKS_FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     for stored in folder.iterdir():
-        if _age_seconds(stored) > LINK_SECONDS:
-            stored.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # used, or removed by another, meanwhile
+            if _age_seconds(stored) > LINK_SECONDS:
+                stored.unlink()
     code = Secret(secrets.token_urlsafe(CODE_BYTES))
     (folder / _digest(code.reveal())).touch(mode=0o600, exist_ok=False)
     return code
@@ -56,4 +58,5 @@ def _digest(code: str) -> str:
 
 
 def _age_seconds(stored: Path) -> float:
-    return time.time() - stored.stat().st_mtime  # as the file system has it: another process made it
+    """By the file system, as another process made it. A link of the future is not young: the clock was set back."""
+    return abs(time.time() - stored.stat().st_mtime)
