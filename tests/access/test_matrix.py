@@ -67,6 +67,19 @@ def test_every_caller_at_every_endpoint_is_answered_as_the_table_says(tenants: T
     assert not wrong, "\n".join(wrong)
 
 
+def test_no_cache_keeps_what_a_credential_opens(tenants: Tenants) -> None:
+    """Also no refusal: a cache that kept a 404 would answer it to others."""
+    kept = []
+    for path, item in tenants.client.get("/openapi.json").json()["paths"].items():
+        if "get" not in item or item["get"]["x-policy"] == "public":
+            continue
+        for caller in ("none", "key_all", "key_none", "admin"):
+            answer = call(tenants, "get", path, item["get"], tenants.callers[caller])
+            if answer.headers.get_list("cache-control") != ["no-store"]:
+                kept.append((path, caller))
+    assert kept == []
+
+
 def call(tenants: Tenants, method: str, path: str, operation: dict[str, Any], headers: dict[str, str]) -> Any:
     """With ids that nobody has and an empty body: let through means not found, or a broken rule."""
     for parameter in operation["parameters"]:

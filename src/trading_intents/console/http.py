@@ -16,7 +16,7 @@ from trading_intents.identity.provider import TOKEN_SECONDS
 from trading_intents.identity.service import TokenIssuer
 from trading_intents.web.description.static import HTML, MEDIA, StaticFile, browser_headers
 from trading_intents.web.limits import Bucket
-from trading_intents.web.request import Answer, Request, answer_json
+from trading_intents.web.request import NO_STORE, Answer, Request, answer_json
 from trading_intents.web.routing import Operation, Route, Tag
 
 PAGE = "index.html"
@@ -117,7 +117,7 @@ def _session_route(gate: Gate, data_dir: Path, issuer: TokenIssuer) -> Route:
             raise Unauthorized("the link is used or older than 60 s; `trading-intents console` prints a new one")
         token = await issuer.issue_for_user(DEMO, DEMO)
         answer = answer_json(DemoSession(token.reveal(), "Bearer", TOKEN_SECONDS, key.reveal()))
-        answer.headers.append((b"cache-control", b"no-store"))
+        answer.headers.append(NO_STORE)
         return answer
 
     return Route(

@@ -30,7 +30,7 @@ from trading_intents.web.body import Name
 from trading_intents.web.limits import Bucket
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
 from trading_intents.web.problem import OAUTH, PLAIN
-from trading_intents.web.request import FORM, Answer, Request, answer_json
+from trading_intents.web.request import FORM, NO_STORE, Answer, Request, answer_json
 from trading_intents.web.routing import IF_MATCH, Operation, Route, Tag
 
 DISCOVERY_PATH = "/.well-known/openid-configuration"
@@ -116,7 +116,7 @@ class KeyHandlers:
         )
         shown = CreatedApiKey(**_show_key(key), api_key=secret.reveal())
         answer = answer_json(shown, 201, key.version)
-        answer.headers.append((b"cache-control", b"no-store"))
+        answer.headers.append(NO_STORE)
         return answer
 
     async def listing(self, request: Request) -> Answer:
@@ -274,7 +274,7 @@ def provider_routes(gate: Gate, provider: EmbeddedProvider, issuer: TokenIssuer)
         access_token, scopes = await issuer.issue(client_id, client_secret, form.get("scope"))
         shown = IssuedToken(access_token.reveal(), "Bearer", TOKEN_SECONDS, " ".join(sorted(scopes)))
         answer = answer_json(shown)
-        answer.headers.append((b"cache-control", b"no-store"))
+        answer.headers.append(NO_STORE)
         return answer
 
     async def discovery(request: Request) -> Answer:

@@ -12,8 +12,7 @@ from trading_intents.web.request import Answer, Request, ResponseWriter
 from trading_intents.web.routing import Operation, Parameter, Route, Tag
 
 EVENT_STREAM = b"text/event-stream"
-# Caches must not store events, and proxies must not collect them.
-HEADERS = [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
+HEADERS = [(b"x-accel-buffering", b"no")]  # proxies must not collect events before they pass them on
 LAST_EVENT_ID = Parameter(
     "last-event-id", "The cursor to go on after.", {"type": "string"}, where="header", check=lambda text: _cursor(text)
 )

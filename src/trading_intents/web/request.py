@@ -16,6 +16,7 @@ Headers = list[tuple[bytes, bytes]]
 MAX_QUERY_FIELDS = 50
 JSON = b"application/json"
 FORM = b"application/x-www-form-urlencoded"
+NO_STORE = (b"cache-control", b"no-store")
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}\Z")
 _ETAG = re.compile(r'\s*(?:(?P<weak>W/)?"(?P<tag>[^"]*)"|(?P<any>\*))\s*\Z')
@@ -131,6 +132,10 @@ class Request:
         if repeated and sum(key == name for key, _ in self.incoming.headers) > 1:
             raise InvalidRequest(f"the header {name.decode()} is sent more than once; send it once")
         return value.decode("latin-1").strip(" \t")
+
+    def forbid_caching(self) -> None:
+        """Caches take only `authorization` for a credential: by an API key, one caller would get another's answer."""
+        self.headers_out.append(NO_STORE)
 
     def parameter(self, where: str, name: str) -> str | None:
         """A declared parameter of the query or the head, as it was given."""

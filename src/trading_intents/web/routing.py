@@ -285,6 +285,8 @@ class App:
     async def _identify(self, route: Route, request: Request) -> None:
         if route.policy.public:
             return
+        if route.method == "GET":
+            request.forbid_caching()
         self._limits.check_failures(request.address)
         try:
             await route.policy.identify(request)
