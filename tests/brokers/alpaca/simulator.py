@@ -44,7 +44,7 @@ class Exchange:
 class Fault:
     """Happens to the next request of one of these methods. `takes`: the request is carried out all the same."""
 
-    kind: str  # close, half, refuse, status, too_many, break
+    kind: str  # close, half, refuse, status, page, too_many, break
     takes: bool
     methods: tuple[str, ...] = ("POST", "PATCH", "DELETE")
     status: int = 500
@@ -57,6 +57,7 @@ class Simulator:
     faults: deque[Fault] = field(default_factory=deque)
     exchanges: list[Exchange] = field(default_factory=list)
     is_mute: bool = False  # streams stay alive and tell nothing
+    has_stream_errors: bool = False  # every message to a stream is answered by an error
     has_activities: bool = True
     limit_per_minute: int = LIMIT_PER_MINUTE
     refused_streams: int = 0
@@ -130,6 +131,9 @@ class Simulator:
             case "status":
                 assert fault
                 status, answer = fault.status, {"message": "internal server error occurred"}
+            case "page":  # of something between us and Alpaca
+                assert fault
+                status, answer = fault.status, b"<html><title>Access denied</title></html>"
             case "too_many":
                 assert fault
                 status, answer = 429, {"message": "too many requests."}
@@ -209,7 +213,7 @@ class Simulator:
         account: Account | None = None
 
         def send(message: dict[str, Any]) -> None:
-            is_told = not self.is_mute or message["stream"] != "trade_updates"
+            is_told = not self.is_mute or message.get("stream") != "trade_updates"
             if is_told and protocol.state is State.OPEN:
                 protocol.send_binary(json.dumps(message).encode())
                 writer.write(b"".join(protocol.data_to_send()))
@@ -236,6 +240,8 @@ class Simulator:
         self, message: dict[str, Any], account: Account | None, send: Callable[[dict[str, Any]], None]
     ) -> Account | None:
         match message:
+            case _ if self.has_stream_errors:
+                send({"action": "error", "data": {"error_message": "internal server error"}})
             case {"action": "auth", "key": key, "secret": secret}:
                 return self._authorize(key, secret, "auth", send)
             case {"action": "authenticate", "data": {"key_id": key, "secret_key": secret}}:

@@ -76,8 +76,11 @@ class AlpacaBroker:
             url = f"ws{self._rest.url.removeprefix('http')}/stream"
             self._stream = await connect(url, additional_headers=self._rest.headers, ssl=tls, **STREAM_OPTIONS)
             keys = {"action": "auth", "key": self._rest.key, "secret": self._rest.secret}
-            if (await self._say(self._stream, keys)).status != "authorized":
+            status = (await self._say(self._stream, keys)).status
+            if status == "unauthorized":
                 raise AuthFailed("the update stream refuses the credential")
+            if status != "authorized":
+                raise BrokerUnavailable("the update stream answers neither yes nor no")
             listen = {"action": "listen", "data": {"streams": ["trade_updates"]}}
             if "trade_updates" not in (await self._say(self._stream, listen)).streams:
                 raise BrokerUnavailable("the update stream does not offer trade_updates")
@@ -147,7 +150,7 @@ class AlpacaBroker:
             # Orders are known to work that were refused: it is a refusal only if the order is not there.
             try:
                 order = await self._rest.find(ticket.client_order_id, deadline)
-            except BrokerUnavailable as error:
+            except (BrokerUnavailable, AuthFailed) as error:
                 raise AnswerUnclear(f"refused: {refusal.message}; not looked up: {error}") from None
             if order is not None:
                 return _acked(order)
@@ -158,7 +161,7 @@ class AlpacaBroker:
         """Cancels the version that is at the market, should the one that is named have been replaced."""
         order_id = ticket.broker_order_id
         if order_id is None:
-            order = await self._target(ticket, deadline)
+            order = await self._target(ticket, deadline, is_cancel=True)
             if order is None:
                 return _rejected("unknown_order")
             order_id = order.id
@@ -181,10 +184,10 @@ class AlpacaBroker:
             order_id = order.replaced_by
         raise AnswerUnclear("the order has too many versions")
 
-    async def _target(self, ticket: OrderTicket, deadline: float) -> AlpacaOrder | None:
+    async def _target(self, ticket: OrderTicket, deadline: float, is_cancel: bool = False) -> AlpacaOrder | None:
         if ticket.broker_order_id:
-            return await self._rest.get(ticket.broker_order_id, deadline)
-        return await self._rest.find(ticket.orig_client_order_id or "", deadline)
+            return await self._rest.get(ticket.broker_order_id, deadline, is_cancel)
+        return await self._rest.find(ticket.orig_client_order_id or "", deadline, is_cancel)
 
     async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> port.Lookup:
         try:

@@ -24,16 +24,16 @@ class AlpacaRest(RestClient):
 
     async def read_account(self, deadline: float) -> wire.AlpacaAccount:
         answer = await self.ask("GET", "/v2/account", deadline)
-        if answer.status == 403:
+        if answer.status == 403 and wire.refusal_of(answer.body).message:  # else it is no answer of Alpaca's
             raise AuthFailed("Alpaca forbids the credential: it may be of the other environment")
         account = answer.read(wire.AlpacaAccount)
         if self._external_id and self._external_id not in (account.id, account.account_number):
             raise AuthFailed("the credential is of another account than external_account_id")
         return account
 
-    async def find(self, client_order_id: str, deadline: float) -> AlpacaOrder | None:
+    async def find(self, client_order_id: str, deadline: float, is_cancel: bool = False) -> AlpacaOrder | None:
         query = {"client_order_id": client_order_id}
-        answer = await self.ask("GET", "/v2/orders:by_client_order_id", deadline, params=query)
+        answer = await self.ask("GET", "/v2/orders:by_client_order_id", deadline, is_cancel, params=query)
         return None if wire.refusal_of(answer.body).code == wire.NOT_FOUND else answer.read(AlpacaOrder)
 
     async def get(self, order_id: str, deadline: float, is_cancel: bool = False) -> AlpacaOrder:
