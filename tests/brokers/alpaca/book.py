@@ -79,6 +79,7 @@ class Account:
     quotes: dict[str, Quote] = field(default_factory=dict)
     holds_replaces: bool = False  # a PATCH is taken, and not carried out until `settle`
     holds_cancels: bool = False
+    tells_versions: bool = True  # those that replace others, as new
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     # What callers ask for.
@@ -254,7 +255,8 @@ class Account:
         self.arrived.append(order.json["client_order_id"])
 
     def _begin(self, order: Order) -> None:
-        self._set(order, "new", execution_id=str(uuid4()))
+        is_told = self.tells_versions or not order.json["replaces"]
+        self._set(order, "new", is_told, execution_id=str(uuid4()))
         self._match(order)
         if order.json["time_in_force"] in ("ioc", "fok") and order.is_open:
             self.end(order, "canceled")

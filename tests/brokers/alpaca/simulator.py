@@ -75,6 +75,11 @@ class Simulator:
         self.accounts[key] = Account(key, secret)
         return self.accounts[key]
 
+    def use_up(self, account: Account, left: int, seconds: float = 60) -> None:
+        """The account may make so many more requests in this time."""
+        used = self._used.setdefault(account.key, [])
+        used[:] = [time.time() - 60 + seconds] * (self.limit_per_minute - left)
+
     async def start(self, socket: Path | None = None) -> None:
         server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.port = server.sockets[0].getsockname()[1]

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace as changed
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from msgspec.structs import replace as with_fields
@@ -288,16 +289,20 @@ async def test_a_sale_says_whether_it_closes_or_opens(stage: AlpacaStage) -> Non
     await run.close()
 
 
-async def test_orders_of_several_legs_beside_ours_do_no_harm(stage: AlpacaStage) -> None:
+@pytest.mark.parametrize("named", [{"symbol": None, "side": None}, {"symbol": "", "side": ""}, {}])
+async def test_orders_of_several_legs_beside_ours_do_no_harm(stage: AlpacaStage, named: dict[str, Any]) -> None:
+    body = {"symbol": "X", "qty": "1", "side": "buy", "type": "market", "time_in_force": "day"}
+    for legs in (stage.account.submit(body), stage.account.submit(body)):
+        del legs.json["symbol"], legs.json["side"]
+        legs.json |= named
     run = await stage.link()
-    legs = stage.account.submit({"symbol": "X", "qty": "1", "side": "buy", "type": "market", "time_in_force": "day"})
-    legs.json |= {"symbol": None, "side": None}
     stage.account.cancel(legs.json["id"])
     sent = await run.buy("1", "50")
     await run.expect([E.ACCEPTED], sent)
     snapshot = await run.broker.snapshot(await stage.now() - timedelta(days=1))
     assert [order.broker_order_id for order in snapshot.open_orders] == [sent.result.broker_order_id]
     assert run.gaps == []
+    assert {event.symbol for event in (*run.received, *snapshot.executions)} == {stage.symbol}
     await run.close()
 
 

@@ -1,12 +1,46 @@
-"""What a session says of its connection: nothing but Alpaca's own word ends it for good, and CANCELs pass while it
-lasts."""
+"""What a session says of its connection: nothing but Alpaca's own word ends it for good, no watchdog ends it that has
+told all, and CANCELs pass while it lasts."""
+
+from dataclasses import replace as changed
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 import pytest
 
-from tests.brokers.alpaca.simulator import Fault
+from tests.brokers.alpaca.in_process import integration, open_alpaca
+from tests.brokers.alpaca.simulator import Fault, Simulator
 from tests.brokers.alpaca.stage import AlpacaStage
-from trading_intents.brokers.port import BrokerUnavailable, Outcome
+from tests.conftest import Urls
+from tests.execution.in_process_execution import executing
+from tests.waiting import eventually_async
+from trading_intents.brokers.alpaca.broker import AlpacaBroker
+from trading_intents.brokers.port import BrokerUnavailable, EventKind, LookupUnknown, Outcome
+from trading_intents.brokers.rest_client import MIN_SKEW
+from trading_intents.clock import SystemClock
+from trading_intents.testing.broker_suite import CardRun, deadline
 from trading_intents.trading import OrderSide
+
+D = Decimal
+E = EventKind
+KEPT_FOR_CANCELS = 20
+MARKET_ORDER = {"symbol": "X", "qty": "9", "side": "buy", "type": "market", "time_in_force": "day"}
+
+
+class SlowClock(SystemClock):
+    """Behind Alpaca's by less than its answers tell."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) - MIN_SKEW * 0.75
+
+
+async def until_watched(simulator: Simulator) -> None:
+    """Waits until a stream was compared with REST several times."""
+    before = len(simulator.exchanges)
+
+    async def is_compared() -> bool:
+        return sum(each.path == "/v2beta1/events/activities" for each in simulator.exchanges[before:]) >= 20
+
+    await eventually_async(is_compared, 15)
 
 
 async def test_a_stream_that_has_an_error_does_not_refuse_the_credential(stage: AlpacaStage) -> None:
@@ -39,3 +73,104 @@ async def test_a_refusal_is_unknown_if_its_look_up_is_unauthorized(stage: Alpaca
     sent = await run.send(run.ticket(OrderSide.BUY, "1", "50"))
     assert (sent.result.outcome, len(stage.account.arrived)) == (Outcome.UNKNOWN, 1)
     await run.close()
+
+
+async def test_a_clock_that_is_slow_makes_no_stream_mute(stage: AlpacaStage) -> None:
+    """What happened right before the stream began is told by the snapshot alone."""
+    stage.account.fill(stage.account.submit(MARKET_ORDER), D(1), D(99))
+    stage.account.submit(MARKET_ORDER)
+    broker = AlpacaBroker(changed(stage.context(), clock=SlowClock()), mute_seconds=0.1, watch_seconds=0.1)
+    run = CardRun(stage, broker)
+    await run.open()
+    await broker.snapshot(datetime.now(UTC) - timedelta(minutes=1))
+    await until_watched(stage.simulator)
+    assert not run.has_ended
+    await run.close()
+
+
+async def test_a_version_that_is_told_by_what_it_replaced_makes_no_stream_mute(stage: AlpacaStage) -> None:
+    run = await stage.link(mute_seconds=0.1, watch_seconds=0.1)
+    sent = await run.buy("5", "50")
+    stage.account.tells_versions = False
+    replaced = await run.replace(sent, "6", "51")
+    await run.expect([E.ACCEPTED, E.REPLACED], sent, replaced)
+    await until_watched(stage.simulator)
+    assert not run.has_ended
+    await run.close()
+
+
+async def test_an_execution_that_is_told_late_is_in_the_next_snapshot(stage: AlpacaStage) -> None:
+    """Else the count of its order stands in for it for ever, and a version has no count."""
+    run = await stage.link()
+    sent = await run.buy("5", "50")
+    stage.simulator.is_mute = True
+    stage.account.fill(stage.account.by_client[sent.ticket.client_order_id], D(1), D(50))
+    late = stage.account.activities.pop()
+    first = await run.broker.snapshot(datetime.now(UTC) - timedelta(seconds=30))
+    stage.account.activities.append(late)
+    second = await run.broker.snapshot(datetime.now(UTC))
+    assert [late["ref_id"] in {event.exec_id for event in each.executions} for each in (first, second)] == [False, True]
+    await run.close()
+
+
+async def test_a_look_up_of_versions_waits_for_their_executions(stage: AlpacaStage) -> None:
+    run = await stage.link()
+    sent = await run.buy("5", "50")
+    replaced = await run.replace(sent, "6", "51")
+    version = stage.account.by_client[replaced.ticket.client_order_id]
+    busted = stage.account.fill(version, D(2), D(50))
+    stage.account.bust(busted)
+    stage.account.fill(version, D(6), D(50))
+    late = stage.account.activities.pop()
+    assert isinstance(await run.broker.lookup(sent.ticket.client_order_id, None, deadline()), LookupUnknown)
+    stage.account.activities.append(late)
+    assert late["ref_id"] in {event.exec_id for event in (await run.found(sent)).events}
+    await run.close()
+
+
+async def test_a_slow_clock_hides_no_execution(stage: AlpacaStage) -> None:
+    run = CardRun(stage, AlpacaBroker(changed(stage.context(), clock=SlowClock())))
+    await run.open()
+    sent = await run.buy("5", "50")
+    replaced = await run.replace(sent, "6", "51")
+    execution = stage.account.fill(stage.account.by_client[replaced.ticket.client_order_id], D(1), D(50))
+    snapshot = await run.broker.snapshot(datetime.now(UTC) - timedelta(minutes=1))
+    for events in (snapshot.executions, (await run.found(sent)).events):
+        assert execution in {event.exec_id for event in events}
+    await run.close()
+
+
+async def test_a_version_is_read_when_requests_are_free_again(stage: AlpacaStage) -> None:
+    run = await stage.link(watch_seconds=0.5)
+    sent = await run.buy("5", "50")
+    stage.account.holds_replaces, stage.account.tells_versions = True, False
+    replaced = await run.replace(sent, "6", "51")
+    stage.simulator.use_up(stage.account, KEPT_FOR_CANCELS + 1, seconds=1)
+    await run.buy("1", "50")  # Alpaca's answer tells how many are left
+    stage.account.settle()
+    await run.expect([E.ACCEPTED, E.REPLACED], sent, replaced)
+    assert run.gaps == []
+    await run.close()
+
+
+async def test_a_replaced_order_ends_no_session_whose_requests_are_used_up(urls: Urls, simulator: Simulator) -> None:
+    """Alpaca could not be asked for a snapshot either, and CANCELs would wait until it can."""
+    async with (
+        open_alpaca(urls, simulator) as alpaca,
+        executing(alpaca.in_process, integration=integration(simulator)),
+    ):
+        in_process = alpaca.in_process
+        await alpaca.until_connected()
+        replaced, cancelled = [await in_process.create() for _ in range(2)]
+        for intent in (replaced, cancelled):
+            await in_process.until_status(intent, "NEW")
+        alpaca.account.holds_replaces, alpaca.account.tells_versions = True, False
+        await in_process.replace(replaced, "12")
+        await in_process.until_true(lambda: len(alpaca.account.orders) == 3)
+        (stream,) = alpaca.account.streams
+        simulator.use_up(alpaca.account, KEPT_FOR_CANCELS + 1)
+        await in_process.until_status(await in_process.create(), "NEW")  # Alpaca's answer tells how many are left
+        alpaca.account.settle()
+        await in_process.cancel(cancelled)
+        await in_process.until_status(cancelled, "CANCELLED")
+        assert alpaca.account.streams == [stream]

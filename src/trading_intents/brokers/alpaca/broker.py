@@ -15,7 +15,6 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 from trading_intents.brokers import port
 from trading_intents.brokers.alpaca import wire
 from trading_intents.brokers.alpaca.rest import AlpacaRest
-from trading_intents.brokers.alpaca.wire import AlpacaOrder
 from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, CommandResult, OrderTicket, Outcome
 from trading_intents.brokers.rest_client import AnswerUnclear, NotSent
 from trading_intents.clock import rfc3339
@@ -27,6 +26,7 @@ MUTE_SECONDS = 10.0  # what REST has and the stream has not told by then, it wil
 WATCH_SECONDS = 30.0  # between comparisons of the two
 # What a snapshot tells of orders that are over, beside their executions.
 ENDS = frozenset({_E.CANCELLED, _E.EXPIRED, _E.REJECTED, _E.REPLACED, _E.REPLACE_REJECTED})
+LATE = timedelta(minutes=1)
 MAX_REMEMBERED = 20_000
 MAX_VERSIONS = 20  # of an order that are followed
 
@@ -53,8 +53,7 @@ def _answered(send: _Send) -> _Send:
 
 
 class AlpacaBroker:
-    name = wire.CAPABILITIES.name
-    capabilities = wire.CAPABILITIES
+    name, capabilities = wire.CAPABILITIES.name, wire.CAPABILITIES
 
     def __init__(
         self, context: port.IntegrationContext, mute_seconds: float = MUTE_SECONDS, watch_seconds: float = WATCH_SECONDS
@@ -66,7 +65,9 @@ class AlpacaBroker:
         self._is_closed = False
         self._ended: Exception | None = None  # why the link is down
         self._balance: port.BrokerBalance | None = None  # not told yet
-        self._told: dict[str, str] = {}  # Alpaca's ids of orders and executions that the stream told of
+        self._late_since: datetime | None = None  # executions since then may have come too late for the last snapshot
+        self._told: dict[str, str] = {}  # Alpaca's ids of orders and executions that were told
+        self._unread: dict[str, str] = {}  # Alpaca's ids of versions that replaced others
         self._commands: dict[str, str] = {}  # client order ids of commands, by the order and the update that refuses it
 
     async def open(self) -> None:
@@ -77,10 +78,9 @@ class AlpacaBroker:
             self._stream = await connect(url, additional_headers=self._rest.headers, ssl=tls, **STREAM_OPTIONS)
             keys = {"action": "auth", "key": self._rest.key, "secret": self._rest.secret}
             status = (await self._say(self._stream, keys)).status
-            if status == "unauthorized":
-                raise AuthFailed("the update stream refuses the credential")
             if status != "authorized":
-                raise BrokerUnavailable("the update stream answers neither yes nor no")
+                failure = AuthFailed if status == "unauthorized" else BrokerUnavailable
+                raise failure("the update stream does not take the credential")
             listen = {"action": "listen", "data": {"streams": ["trade_updates"]}}
             if "trade_updates" not in (await self._say(self._stream, listen)).streams:
                 raise BrokerUnavailable("the update stream does not offer trade_updates")
@@ -97,10 +97,10 @@ class AlpacaBroker:
 
     async def close(self) -> None:
         self._is_closed, self._ended = True, self._ended or BrokerUnavailable("the link is closed")
-        if self._watching:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
         try:
+            if self._watching:
+                self._watching.cancel()
+                await asyncio.gather(self._watching, return_exceptions=True)
             if self._stream:
                 await self._stream.close()
         finally:
@@ -143,7 +143,7 @@ class AlpacaBroker:
         answer = await self._rest.ask(method, path, deadline, json=body)
         refusal = wire.refusal_of(answer.body)
         if answer.status not in (400, 403, 404, 422):
-            return _acked(answer.read(AlpacaOrder))
+            return _acked(answer.read(wire.AlpacaOrder))
         if wire.DUPLICATE in refusal.message:
             return CommandResult(outcome=Outcome.UNKNOWN, code=port.DUPLICATE_ID, message=refusal.message)
         if answer.status != 400 and refusal.code != wire.VALIDATION:
@@ -184,7 +184,7 @@ class AlpacaBroker:
             order_id = order.replaced_by
         raise AnswerUnclear("the order has too many versions")
 
-    async def _target(self, ticket: OrderTicket, deadline: float, is_cancel: bool = False) -> AlpacaOrder | None:
+    async def _target(self, ticket: OrderTicket, deadline: float, is_cancel: bool = False) -> wire.AlpacaOrder | None:
         if ticket.broker_order_id:
             return await self._rest.get(ticket.broker_order_id, deadline, is_cancel)
         return await self._rest.find(ticket.orig_client_order_id or "", deadline, is_cancel)
@@ -198,14 +198,13 @@ class AlpacaBroker:
             while chain[-1].replaced_by and len(chain) < MAX_VERSIONS:
                 chain.append(await self._rest.get(chain[-1].replaced_by, deadline))
             filled, fills = {each.id for each in chain if each.filled_qty}, list[BrokerEvent]()
-            try:
+            with contextlib.suppress(AnswerUnclear):  # there may be too many since an old order
                 if filled:
-                    fills = await self._rest.list_executions(order.submitted_at, self._rest.now(), deadline)
-            except AnswerUnclear:
-                if len(chain) > 1 or order.replaces:
-                    raise
-                # There may be too many since an old order: until they come, its own count stands in for them.
-            return wire.chain_snapshot(chain, [each for each in fills if each.broker_order_id in filled])
+                    told = await self._rest.list_executions(order.submitted_at, self._rest.now(), deadline, chain)
+                    fills = [each for each in told if each.broker_order_id in filled]
+            if wire.lacks_fills(chain, fills):
+                raise AnswerUnclear("Alpaca has not told all executions of the order's versions")
+            return wire.chain_snapshot(chain, fills)
         except (BrokerUnavailable, AuthFailed) as error:
             return port.LookupUnknown(str(error))
 
@@ -216,46 +215,65 @@ class AlpacaBroker:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._watch_seconds):
                         text = await self._stream.recv()
-                    for event in await self._parse(text):
+                    for event in self._parse(text):
                         yield event
+                async for read in self._read_versions():
+                    yield read
                 if balance := self._balance:
                     self._balance = None
                     yield balance
         except WebSocketException as error:
             self._break(BrokerUnavailable(f"the update stream ended: {type(error).__name__}"))
-        if not self._is_closed:
-            assert self._ended
+        if self._ended and not self._is_closed:
             raise self._ended
 
-    async def _parse(self, text: str | bytes) -> "list[BrokerEvent | port.StreamGap]":
+    def _parse(self, text: str | bytes) -> "list[BrokerEvent | port.StreamGap]":
         try:
             frame = msgspec.json.decode(text, type=wire.StreamFrame)
             if frame.stream != "trade_updates":
                 return []
             update = msgspec.json.decode(frame.data, type=wire.TradeUpdate)
-            if update.order.symbol is None:
-                return []
-            for told in (update.order.id, update.execution_id or ""):
+            version_id = update.order.replaced_by or ""  # an update of its own is not promised
+            for told in (update.order.id, update.execution_id or "", version_id):
                 _remember(self._told, told, update.event)
+            if not update.order.symbol:
+                return []
             if update.event in wire.COMMAND_REFUSALS:
                 command = self._commands.get(f"{update.event} {update.order.id}")
                 return [wire.refusal_event(update, command)] if command else []
-            if update.event == "replaced" and update.order.replaced_by:
-                return [*wire.order_events(await self._rest.get(update.order.replaced_by, self._rest.deadline()))]
+            if update.event == "replaced" and version_id:
+                _remember(self._unread, version_id, update.event)
+                return []
             return [*wire.update_events(update)]
-        except (msgspec.MsgspecError, ValueError, BrokerUnavailable, AuthFailed) as error:
+        except (msgspec.MsgspecError, ValueError) as error:
             return [port.StreamGap(f"an update is not understood: {type(error).__name__}")]
 
+    async def _read_versions(self) -> AsyncIterator[BrokerEvent | port.StreamGap]:
+        """What replaced other orders. While it may not be asked for it is kept: the snapshot after a gap would not be
+        sent either, which ends the session, and CANCELs with it."""
+        for order_id in list(self._unread):
+            try:
+                for event in wire.order_events(await self._rest.get(order_id, self._rest.deadline())):
+                    yield event
+            except NotSent:
+                return
+            except (BrokerUnavailable, AuthFailed) as error:
+                yield port.StreamGap(f"a version cannot be read: {error}")
+            del self._unread[order_id]
+
     async def snapshot(self, since: datetime) -> port.AccountSnapshot:
-        """Beside the executions, what became of the orders that were sent since. Positions that change meanwhile are
-        not told."""
+        """Tells what became of orders that were sent since, too, and no positions if they change meanwhile."""
         rest, deadline, taken_at = self._rest, self._rest.deadline(SNAPSHOT_SECONDS), self._rest.now()
         account = await rest.read_account(deadline)
         closed = await rest.list_orders(deadline, status="closed", after=rfc3339(since))
         opened = await rest.list_orders(deadline, status="open")
         before = await rest.list_positions(taken_at, deadline)
-        executions = await rest.list_executions(since, rest.now(), deadline)
+        listed_since = min(since, self._late_since or since)
+        executions = await rest.list_executions(listed_since, rest.now(), deadline, (*closed, *opened))
+        self._late_since = max(since, taken_at - LATE)
         positions = await rest.list_positions(taken_at, deadline)
+        for told in (*(order.id for order in opened), *(each.exec_id or "" for each in executions)):
+            _remember(self._told, told, "snapshot")
         return port.AccountSnapshot(
             taken_at,
             tuple(wire.chain_snapshot([order], ()) for order in opened),
@@ -266,8 +284,7 @@ class AlpacaBroker:
         )
 
     async def _watch(self) -> None:
-        """Ends a link whose stream is alive and mute: it has not told what REST has had for a while. Reads the balance,
-        which no stream tells."""
+        """Ends a link whose stream has not told what REST has had for a while. Reads the balance, which none tells."""
         since, rest = self._rest.now(), self._rest
         while True:
             await asyncio.sleep(self._watch_seconds)
@@ -277,17 +294,16 @@ class AlpacaBroker:
                 orders = await rest.list_orders(rest.deadline(), status="open")
                 self._balance = (await rest.read_account(rest.deadline())).balance(rest.now())
             except AuthFailed as error:
-                self._break(error)
+                return self._break(error)
             except BrokerUnavailable:
                 continue
-            else:
-                known += [each.id for each in orders if since < each.submitted_at < until and each.status == "new"]
-                if any(each not in self._told for each in known):
-                    self._break(BrokerUnavailable("the update stream is mute"))
-                since = max(since, until)
+            known += [each.id for each in orders if since < each.submitted_at < until and each.status == "new"]
+            if any(each not in self._told for each in known):
+                self._break(BrokerUnavailable("the update stream is mute"))
+            since = max(since, until)
 
 
-def _acked(order: AlpacaOrder) -> CommandResult:
+def _acked(order: wire.AlpacaOrder) -> CommandResult:
     return CommandResult(outcome=Outcome.ACKED, broker_order_id=order.id, updates=tuple(wire.order_events(order)))
 
 

@@ -1,5 +1,4 @@
-"""Alpaca's JSON: what it can do, requests as it takes them, and what it tells as broker events. Pure: no I/O, no
-clock."""
+"""Alpaca's JSON: what it can do, what it is asked, and what it tells as broker events. Pure: no I/O, no clock."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -9,15 +8,8 @@ from decimal import Decimal
 import msgspec
 from msgspec.structs import replace
 
-from trading_intents.brokers.port import (
-    BrokerBalance,
-    BrokerEvent,
-    Capabilities,
-    EventKind,
-    LookupKind,
-    OrderSnapshot,
-    OrderTicket,
-)
+from trading_intents.brokers import port
+from trading_intents.brokers.port import BrokerBalance, BrokerEvent, EventKind, OrderSnapshot, OrderTicket
 from trading_intents.trading import Environment, FrozenStruct, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 from trading_intents.trading import amount_text as text
 
@@ -26,7 +18,7 @@ _TIMES = dict(zip(_T, ("day", "gtc", "ioc", "fok", "opg", "cls", "day"), strict=
 _KINDS = {_K.MARKET: "market", _K.LIMIT: "limit", _K.STOP: "stop", _K.STOP_LIMIT: "stop_limit"}
 _STOP_TIMES = (_T.DAY, _T.GOOD_TILL_CANCEL)
 _MARKET_TIMES = (*_STOP_TIMES, _T.IMMEDIATE_OR_CANCEL, _T.FILL_OR_KILL, _T.AT_OPEN, _T.AT_CLOSE)
-CAPABILITIES = Capabilities(
+CAPABILITIES = port.Capabilities(
     name="alpaca",
     environments=(Environment.PAPER, Environment.LIVE),
     times_in_force=dict.fromkeys((_K.STOP, _K.STOP_LIMIT), _STOP_TIMES)
@@ -35,7 +27,7 @@ CAPABILITIES = Capabilities(
     native_replace=True,
     credential_fields=("api_key_id", "api_secret"),
     quantity_step=Decimal("0.000000001"),
-    lookup=LookupKind.DURABLE,
+    lookup=port.LookupKind.DURABLE,
     unique_order_ids=True,
     requests_per_minute=200,
     tells_balances=True,
@@ -56,11 +48,11 @@ _CRYPTO_QUOTES = ("USDT", "USDC", "USD", "BTC")
 class AlpacaOrder(FrozenStruct, frozen=True, kw_only=True):
     id: str
     client_order_id: str
-    symbol: str | None  # None: an order of several legs
-    side: str | None
     status: str
     time_in_force: str
     submitted_at: datetime
+    symbol: str | None = None  # None or empty: an order of several legs
+    side: str | None = None
     qty: Decimal | None = None  # None: it was ordered by its value, and not by us
     filled_qty: Decimal = Decimal(0)
     filled_avg_price: Decimal | None = None
@@ -290,6 +282,13 @@ def chain_snapshot(chain: Sequence[AlpacaOrder], fills: Sequence[BrokerEvent]) -
         quantity=before + (last.qty or last.filled_qty),
         events=(*(event for order in chain for event in order_events(order)), *fills),
     )
+
+
+def lacks_fills(chain: Sequence[AlpacaOrder], fills: Sequence[BrokerEvent]) -> bool:
+    """Whether versions filled more than was told. The count of an order that has but one stands in for what was not."""
+    told = {each.replaces or each.exec_id: each.quantity or Decimal(0) for each in fills}
+    has_versions = len(chain) > 1 or chain[0].replaces is not None
+    return has_versions and sum(told.values()) < sum(order.filled_qty for order in chain)
 
 
 def position_event(position: AlpacaPosition, taken_at: datetime) -> BrokerEvent:
