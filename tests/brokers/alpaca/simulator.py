@@ -58,6 +58,7 @@ class Simulator:
     exchanges: list[Exchange] = field(default_factory=list)
     is_mute: bool = False  # streams stay alive and tell nothing
     has_stream_errors: bool = False  # every message to a stream is answered by an error
+    stream_moved_to: str | None = None  # a URL
     has_activities: bool = True
     limit_per_minute: int = LIMIT_PER_MINUTE
     refused_streams: int = 0
@@ -104,6 +105,9 @@ class Simulator:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 method, target, headers = _parse_head(head)
                 body = await reader.readexactly(int(headers.get("content-length", "0")))
+                if headers.get("upgrade", "").lower() == "websocket" and self.stream_moved_to:
+                    writer.write(f"HTTP/1.1 307 x\r\nLocation: {self.stream_moved_to}\r\n\r\n".encode())
+                    return await writer.drain()
                 if headers.get("upgrade", "").lower() == "websocket":
                     return await self._stream(reader, writer, head, headers)
                 if not await self._answer(writer, method, target, headers, body):

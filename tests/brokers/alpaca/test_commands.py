@@ -237,7 +237,8 @@ async def test_a_replace_that_the_market_refuses_leaves_the_order_as_it_was(stag
     assert sent.result.broker_order_id
     stage.account.reject_replace(sent.result.broker_order_id)
     await run.expect([E.ACCEPTED, E.REPLACE_REJECTED, E.REPLACE_REJECTED], sent, replaced)
-    assert {event.client_order_id for event in run.reported(replaced)} == {replaced.ticket.client_order_id}
+    told = {(event.client_order_id, event.reason) for event in run.reported(replaced) if event.reason}
+    assert told == {(replaced.ticket.client_order_id, "replace_rejected")}
     await run.close()
 
 

@@ -1,6 +1,7 @@
 """What a session says of its connection: nothing but Alpaca's own word ends it for good, no watchdog ends it that has
 told all, and CANCELs pass while it lasts."""
 
+import asyncio
 from dataclasses import replace as changed
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -48,6 +49,19 @@ async def test_a_stream_that_has_an_error_does_not_refuse_the_credential(stage: 
     stage.simulator.has_stream_errors = True
     with pytest.raises(BrokerUnavailable):
         await stage.link()
+
+
+async def test_a_stream_that_has_moved_is_not_told_the_credential(stage: AlpacaStage) -> None:
+    async def take(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reached.append(writer)
+        writer.close()
+
+    reached: list[asyncio.StreamWriter] = []
+    async with await asyncio.start_server(take, "127.0.0.1", 0) as elsewhere:
+        stage.simulator.stream_moved_to = f"ws://127.0.0.1:{elsewhere.sockets[0].getsockname()[1]}/stream"
+        with pytest.raises(BrokerUnavailable, match="307"):
+            await stage.link()
+    assert reached == []
 
 
 async def test_a_page_that_is_not_alpacas_does_not_refuse_the_credential(stage: AlpacaStage) -> None:

@@ -52,6 +52,11 @@ def _answered(send: _Send) -> _Send:
     return answer
 
 
+class _Connect(connect):  # follows no redirect: the credential is for Alpaca alone
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
+
+
 class AlpacaBroker:
     name, capabilities = wire.CAPABILITIES.name, wire.CAPABILITIES
 
@@ -75,7 +80,7 @@ class AlpacaBroker:
         try:
             tls = self._rest.tls if self._rest.url.startswith("https:") else None
             url = f"ws{self._rest.url.removeprefix('http')}/stream"
-            self._stream = await connect(url, additional_headers=self._rest.headers, ssl=tls, **STREAM_OPTIONS)
+            self._stream = await _Connect(url, additional_headers=self._rest.headers, ssl=tls, **STREAM_OPTIONS)
             keys = {"action": "auth", "key": self._rest.key, "secret": self._rest.secret}
             status = (await self._say(self._stream, keys)).status
             if status != "authorized":
@@ -120,7 +125,8 @@ class AlpacaBroker:
     async def replace(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         """Reads the order's versions first: what they filled must not be asked for again."""
         try:
-            order = await self._target(ticket, deadline)
+            order_id, named = ticket.broker_order_id, ticket.orig_client_order_id or ""
+            order = await (self._rest.get(order_id, deadline) if order_id else self._rest.find(named, deadline))
             if order is None:
                 return _rejected("unknown_order")
             chain = [order]
@@ -161,7 +167,7 @@ class AlpacaBroker:
         """Cancels the version that is at the market, should the one that is named have been replaced."""
         order_id = ticket.broker_order_id
         if order_id is None:
-            order = await self._target(ticket, deadline, is_cancel=True)
+            order = await self._rest.find(ticket.orig_client_order_id or "", deadline, is_cancel=True)
             if order is None:
                 return _rejected("unknown_order")
             order_id = order.id
@@ -183,11 +189,6 @@ class AlpacaBroker:
                 raise NotSent(f"an order that is {order.status} cannot be cancelled yet", 1)
             order_id = order.replaced_by
         raise AnswerUnclear("the order has too many versions")
-
-    async def _target(self, ticket: OrderTicket, deadline: float, is_cancel: bool = False) -> wire.AlpacaOrder | None:
-        if ticket.broker_order_id:
-            return await self._rest.get(ticket.broker_order_id, deadline, is_cancel)
-        return await self._rest.find(ticket.orig_client_order_id or "", deadline, is_cancel)
 
     async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> port.Lookup:
         try:

@@ -205,7 +205,6 @@ def order_events(order: AlpacaOrder) -> Iterator[BrokerEvent]:
 
 
 def refusal_event(update: TradeUpdate, client_order_id: str) -> BrokerEvent:
-    """Of a command that Alpaca had taken."""
     kind = COMMAND_REFUSALS[update.event]
     return replace(_event(update.order, kind, f"{kind.lower()}:{client_order_id}"), client_order_id=client_order_id)
 
@@ -223,7 +222,7 @@ def _event(order: AlpacaOrder, kind: EventKind, name: str) -> BrokerEvent:
         average_price=None if order.replaces else order.filled_avg_price,
         broker_status=order.status,
         venue_time=order.updated_at,
-        reason=name if kind in (_E.REJECTED, _E.REPLACE_REJECTED, _E.CANCEL_REJECTED) else None,
+        reason=kind.lower() if kind in (_E.REJECTED, _E.REPLACE_REJECTED, _E.CANCEL_REJECTED) else None,
     )
 
 
