@@ -2,6 +2,7 @@
 told all, and CANCELs pass while it lasts."""
 
 import asyncio
+import re
 from dataclasses import replace as changed
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -15,7 +16,7 @@ from tests.conftest import Urls
 from tests.execution.in_process_execution import executing
 from tests.waiting import eventually_async
 from trading_intents.brokers.alpaca.broker import AlpacaBroker
-from trading_intents.brokers.port import BrokerUnavailable, EventKind, LookupUnknown, Outcome
+from trading_intents.brokers.port import AuthFailed, BrokerUnavailable, EventKind, LookupUnknown, Outcome
 from trading_intents.brokers.rest_client import MIN_SKEW
 from trading_intents.clock import SystemClock
 from trading_intents.testing.broker_suite import CardRun, deadline
@@ -68,6 +69,21 @@ async def test_a_page_that_is_not_alpacas_does_not_refuse_the_credential(stage: 
     stage.simulator.faults.append(Fault("page", takes=False, methods=("GET",), status=403))
     with pytest.raises(BrokerUnavailable):
         await stage.link()
+
+
+@pytest.mark.parametrize("secret", ["SECRET\n", " SECRET", "SECRET ", "SECR\u00c9T", "SEC\x00RET"])
+async def test_secrets_that_no_header_can_hold_are_refused(stage: AlpacaStage, secret: str) -> None:
+    with pytest.raises(AuthFailed, match="refuses the credential"):
+        await changed(stage, account=changed(stage.account, secret=secret)).link()
+
+
+async def test_a_clock_that_is_days_off_is_told(stage: AlpacaStage) -> None:
+    stage.simulator.clock_skew_seconds = 2 * 86_400 + 30
+    broker = AlpacaBroker(stage.context())
+    (notice,) = (await broker.snapshot(datetime.now(UTC) - timedelta(minutes=1))).notices
+    seconds = int(re.findall(r"differ by (\d+) s", notice)[0])
+    assert abs(seconds - stage.simulator.clock_skew_seconds) < 5
+    await broker.close()
 
 
 async def test_a_cancel_by_client_order_id_takes_from_what_is_kept_for_cancels(stage: AlpacaStage) -> None:

@@ -26,7 +26,6 @@ MUTE_SECONDS = 10.0  # what REST has and the stream has not told by then, it wil
 WATCH_SECONDS = 30.0  # between comparisons of the two
 # What a snapshot tells of orders that are over, beside their executions.
 ENDS = frozenset({_E.CANCELLED, _E.EXPIRED, _E.REJECTED, _E.REPLACED, _E.REPLACE_REJECTED})
-LATE = timedelta(minutes=1)
 MAX_REMEMBERED = 20_000
 MAX_VERSIONS = 20  # of an order that are followed
 
@@ -70,7 +69,7 @@ class AlpacaBroker:
         self._is_closed = False
         self._ended: Exception | None = None  # why the link is down
         self._balance: port.BrokerBalance | None = None  # not told yet
-        self._late_since: datetime | None = None  # executions since then may have come too late for the last snapshot
+        self._since: datetime | None = None  # from then on executions may have come too late for the last snapshot
         self._told: dict[str, str] = {}  # Alpaca's ids of orders and executions that were told
         self._unread: dict[str, str] = {}  # Alpaca's ids of versions that replaced others
         self._commands: dict[str, str] = {}  # client order ids of commands, by the order and the update that refuses it
@@ -112,7 +111,6 @@ class AlpacaBroker:
             await self._rest.close()
 
     def _break(self, reason: Exception) -> None:
-        """Ends the link, and with it the stream, which says why."""
         self._ended = self._ended or reason
         if self._stream:
             self._stream.transport.abort()
@@ -269,9 +267,8 @@ class AlpacaBroker:
         closed = await rest.list_orders(deadline, status="closed", after=rfc3339(since))
         opened = await rest.list_orders(deadline, status="open")
         before = await rest.list_positions(taken_at, deadline)
-        listed_since = min(since, self._late_since or since)
-        executions = await rest.list_executions(listed_since, rest.now(), deadline, (*closed, *opened))
-        self._late_since = max(since, taken_at - LATE)
+        executions = await rest.list_executions(min(since, self._since or since), rest.now(), deadline, closed + opened)
+        self._since = max(since, taken_at - timedelta(minutes=1))
         positions = await rest.list_positions(taken_at, deadline)
         for told in (*(order.id for order in opened), *(each.exec_id or "" for each in executions)):
             _remember(self._told, told, "snapshot")

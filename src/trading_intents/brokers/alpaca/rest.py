@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from string import punctuation
+from urllib.parse import quote
 
 import msgspec
 
@@ -17,7 +19,8 @@ TOLD_WITHIN = timedelta(milliseconds=100)  # an execution is told so long after 
 
 class AlpacaRest(RestClient):
     def __init__(self, context: IntegrationContext) -> None:
-        self.key, self.secret = (context.secrets[name].reveal() for name in wire.CAPABILITIES.credential_fields)
+        secrets = (context.secrets[name].reveal() for name in wire.CAPABILITIES.credential_fields)
+        self.key, self.secret = (quote(each, punctuation) for each in secrets)  # no key has what this changes
         url = context.settings[f"ALPACA_{context.account.environment.upper()}_URL"]
         headers = {"APCA-API-KEY-ID": self.key, "APCA-API-SECRET-KEY": self.secret}
         super().__init__(context, url, headers, wire.CAPABILITIES.requests_per_minute or 0)
