@@ -49,6 +49,12 @@ class AlpacaExecution:
     def account(self) -> Account:
         return self.simulator.accounts[str(self.in_process.account)]
 
+    async def work_order(self) -> UUID:
+        """The intent of an order that Alpaca works now."""
+        intent_id = await self.in_process.create()
+        await self.in_process.until_status(intent_id, "NEW")
+        return intent_id
+
     async def order(self, intent_id: UUID) -> Order:
         """As Alpaca has it."""
         return self.account.by_client[await self.in_process.coid(intent_id)]

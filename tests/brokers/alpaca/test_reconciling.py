@@ -1,5 +1,7 @@
 """What happened at Alpaca while nobody listened is recorded once: fills, busts, corrections, replaces, old orders."""
 
+import contextlib
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -9,9 +11,21 @@ from tests.brokers.alpaca.in_process import AlpacaExecution, integration, open_a
 from tests.brokers.alpaca.simulator import Fault, Simulator
 from tests.conftest import Urls
 from tests.execution.in_process_execution import executing
+from trading_intents.brokers.port import Integration
 
 D = Decimal
 watched = partial(integration, mute_seconds=0.3, watch_seconds=0.3)
+
+
+@contextlib.asynccontextmanager
+async def trading(urls: Urls, simulator: Simulator, made: Integration | None = None) -> AsyncIterator[AlpacaExecution]:
+    """A worker whose account is connected."""
+    async with (
+        open_alpaca(urls, simulator) as alpaca,
+        executing(alpaca.in_process, integration=made or integration(simulator)),
+    ):
+        await alpaca.until_connected()
+        yield alpaca
 
 
 async def down(alpaca: AlpacaExecution) -> None:
@@ -25,126 +39,107 @@ async def down(alpaca: AlpacaExecution) -> None:
 
 
 async def test_fills_while_alpaca_was_away_are_booked_once(urls: Urls, simulator: Simulator) -> None:
-    async with open_alpaca(urls, simulator) as alpaca:
+    async with trading(urls, simulator) as alpaca:
         in_process = alpaca.in_process
-        async with executing(in_process, integration=integration(simulator)):
-            await alpaca.until_connected()
-            intent = await in_process.create()
-            await in_process.until_status(intent, "NEW")
-            order = await alpaca.order(intent)
-            alpaca.account.fill(order, D(2), D(99))
-            await in_process.until_status(intent, "PARTIALLY_FILLED")
-            await down(alpaca)
-            alpaca.account.fill(order, D(3), D(98))
-            alpaca.account.fill(order, D(5), D(97))
-            await simulator.start()
-            row = await in_process.until_status(intent, "FILLED")
-            assert (row["flags"], row["average_price"]) == ([], D("97.7"))
-            assert sorted(await alpaca.trades(intent)) == [("2", "99", []), ("3", "98", []), ("5", "97", [])]
-            assert await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions") == 10
+        intent = await alpaca.work_order()
+        order = await alpaca.order(intent)
+        alpaca.account.fill(order, D(2), D(99))
+        await in_process.until_status(intent, "PARTIALLY_FILLED")
+        await down(alpaca)
+        alpaca.account.fill(order, D(3), D(98))
+        alpaca.account.fill(order, D(5), D(97))
+        await simulator.start()
+        row = await in_process.until_status(intent, "FILLED")
+        assert (row["flags"], row["average_price"]) == ([], D("97.7"))
+        assert sorted(await alpaca.trades(intent)) == [("2", "99", []), ("3", "98", []), ("5", "97", [])]
+        assert await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions") == 10
 
 
 async def test_busts_and_corrections_while_alpaca_was_away_are_booked(urls: Urls, simulator: Simulator) -> None:
-    async with open_alpaca(urls, simulator) as alpaca:
+    async with trading(urls, simulator) as alpaca:
         in_process = alpaca.in_process
-        async with executing(in_process, integration=integration(simulator)):
-            await alpaca.until_connected()
-            intent = await in_process.create()
-            await in_process.until_status(intent, "NEW")
-            order = await alpaca.order(intent)
-            first, second = (alpaca.account.fill(order, D(quantity), D(99)) for quantity in (3, 4))
-            await in_process.until_status(intent, "PARTIALLY_FILLED")
-            await down(alpaca)
-            alpaca.account.bust(first)
-            alpaca.account.correct(second, D(2), D(95))
-            await simulator.start()
+        intent = await alpaca.work_order()
+        order = await alpaca.order(intent)
+        first, second = (alpaca.account.fill(order, D(quantity), D(99)) for quantity in (3, 4))
+        await in_process.until_status(intent, "PARTIALLY_FILLED")
+        await down(alpaca)
+        alpaca.account.bust(first)
+        alpaca.account.correct(second, D(2), D(95))
+        await simulator.start()
 
-            async def is_corrected() -> bool:
-                return bool((await in_process.order(intent))["filled_quantity"] == 2)
+        async def is_corrected() -> bool:
+            return bool((await in_process.order(intent))["filled_quantity"] == 2)
 
-            await in_process.until(is_corrected)
-            assert await alpaca.trades(intent) == [("2", "95", ["corrected"])]
-            owner = in_process.in_process_writer.owner
-            assert await owner.fetchval("SELECT quantity FROM positions") == 2
-            assert alpaca.account.positions["AAPL"][0] == 2
+        await in_process.until(is_corrected)
+        assert await alpaca.trades(intent) == [("2", "95", ["corrected"])]
+        owner = in_process.in_process_writer.owner
+        assert await owner.fetchval("SELECT quantity FROM positions") == 2
+        assert alpaca.account.positions["AAPL"][0] == 2
 
 
 async def test_a_bust_and_a_correction_come_by_the_stream_too(urls: Urls, simulator: Simulator) -> None:
-    async with open_alpaca(urls, simulator) as alpaca:
+    async with trading(urls, simulator) as alpaca:
         in_process = alpaca.in_process
-        async with executing(in_process, integration=integration(simulator)):
-            await alpaca.until_connected()
-            intent = await in_process.create()
-            await in_process.until_status(intent, "NEW")
-            order = await alpaca.order(intent)
-            first, second = (alpaca.account.fill(order, D(quantity), D(99)) for quantity in (3, 4))
-            alpaca.account.bust(first)
-            alpaca.account.correct(second, D(2), D(95))
+        intent = await alpaca.work_order()
+        order = await alpaca.order(intent)
+        first, second = (alpaca.account.fill(order, D(quantity), D(99)) for quantity in (3, 4))
+        alpaca.account.bust(first)
+        alpaca.account.correct(second, D(2), D(95))
 
-            async def is_corrected() -> bool:
-                return await alpaca.trades(intent) == [("2", "95", ["corrected"])]
+        async def is_corrected() -> bool:
+            return await alpaca.trades(intent) == [("2", "95", ["corrected"])]
 
-            await in_process.until(is_corrected)
+        await in_process.until(is_corrected)
 
 
 async def test_an_old_order_that_was_filled_meanwhile_is_found(urls: Urls, simulator: Simulator) -> None:
-    async with open_alpaca(urls, simulator) as alpaca:
+    async with trading(urls, simulator) as alpaca:
         in_process = alpaca.in_process
-        async with executing(in_process, integration=integration(simulator)):
-            await alpaca.until_connected()
-            intent = await in_process.create()
-            await in_process.until_status(intent, "NEW")
-            order = await alpaca.order(intent)
-            order.json["submitted_at"] = order.json["created_at"] = stamp(datetime.now(UTC) - timedelta(days=40))
-            await down(alpaca)
-            alpaca.account.fill(order, D(10), D(99))
-            await simulator.start()
-            await in_process.until_status(intent, "FILLED")
-            assert await alpaca.trades(intent) == [("10", "99", [])]
+        intent = await alpaca.work_order()
+        order = await alpaca.order(intent)
+        order.json["submitted_at"] = order.json["created_at"] = stamp(datetime.now(UTC) - timedelta(days=40))
+        await down(alpaca)
+        alpaca.account.fill(order, D(10), D(99))
+        await simulator.start()
+        await in_process.until_status(intent, "FILLED")
+        assert await alpaca.trades(intent) == [("10", "99", [])]
 
 
 async def test_what_ended_while_alpaca_was_away_has_ended(urls: Urls, simulator: Simulator) -> None:
-    async with open_alpaca(urls, simulator) as alpaca:
+    async with trading(urls, simulator) as alpaca:
         in_process = alpaca.in_process
-        async with executing(in_process, integration=integration(simulator)):
-            await alpaca.until_connected()
-            intents = [await in_process.create() for _ in range(3)]
-            for intent in intents:
-                await in_process.until_status(intent, "NEW")
-            await in_process.replace(intents[2], "12")
+        intents = [await alpaca.work_order() for _ in range(3)]
+        await in_process.replace(intents[2], "12")
 
-            async def is_replaced() -> bool:
-                return bool((await in_process.order(intents[2]))["quantity"] == 12)
+        async def is_replaced() -> bool:
+            return bool((await in_process.order(intents[2]))["quantity"] == 12)
 
-            await in_process.until(is_replaced)
-            orders = [await alpaca.order(intent) for intent in intents]
-            await down(alpaca)
-            alpaca.account.fill(orders[0], D(4), D(99))
-            alpaca.account.end(orders[0], "canceled")
-            alpaca.account.end(orders[1], "expired")
-            replacing = alpaca.account.orders[orders[2].json["replaced_by"]]
-            alpaca.account.fill(replacing, D(12), D(99))
-            await simulator.start()
-            assert (await in_process.until_status(intents[0], "CANCELLED"))["filled_quantity"] == 4
-            await in_process.until_status(intents[1], "EXPIRED")
-            await in_process.until_status(intents[2], "FILLED")
+        await in_process.until(is_replaced)
+        orders = [await alpaca.order(intent) for intent in intents]
+        await down(alpaca)
+        alpaca.account.fill(orders[0], D(4), D(99))
+        alpaca.account.end(orders[0], "canceled")
+        alpaca.account.end(orders[1], "expired")
+        replacing = alpaca.account.orders[orders[2].json["replaced_by"]]
+        alpaca.account.fill(replacing, D(12), D(99))
+        await simulator.start()
+        assert (await in_process.until_status(intents[0], "CANCELLED"))["filled_quantity"] == 4
+        await in_process.until_status(intents[1], "EXPIRED")
+        await in_process.until_status(intents[2], "FILLED")
 
 
 async def test_a_replace_that_was_refused_while_alpaca_was_away_is_dropped(urls: Urls, simulator: Simulator) -> None:
-    async with open_alpaca(urls, simulator) as alpaca:
+    async with trading(urls, simulator) as alpaca:
         in_process = alpaca.in_process
-        async with executing(in_process, integration=integration(simulator)):
-            await alpaca.until_connected()
-            intent = await in_process.create()
-            await in_process.until_status(intent, "NEW")
-            alpaca.account.holds_replaces = True
-            await in_process.replace(intent, "12")
-            await in_process.until_true(lambda: len(alpaca.account.orders) == 2)
-            await down(alpaca)
-            alpaca.account.reject_replace((await alpaca.order(intent)).json["id"])
-            await simulator.start()
-            row = await in_process.until_status(intent, "NEW")
-            assert (row["quantity"], row["pending_replace_seq"]) == (10, None)
+        intent = await alpaca.work_order()
+        alpaca.account.holds_replaces = True
+        await in_process.replace(intent, "12")
+        await in_process.until_true(lambda: len(alpaca.account.orders) == 2)
+        await down(alpaca)
+        alpaca.account.reject_replace((await alpaca.order(intent)).json["id"])
+        await simulator.start()
+        row = await in_process.until_status(intent, "NEW")
+        assert (row["quantity"], row["pending_replace_seq"]) == (10, None)
 
 
 async def test_our_own_restart_in_the_middle_loses_nothing(urls: Urls, simulator: Simulator) -> None:
@@ -153,8 +148,7 @@ async def test_our_own_restart_in_the_middle_loses_nothing(urls: Urls, simulator
         made = integration(simulator)
         async with executing(in_process, integration=made):
             await alpaca.until_connected()
-            intent = await in_process.create()
-            await in_process.until_status(intent, "NEW")
+            intent = await alpaca.work_order()
             alpaca.account.fill(await alpaca.order(intent), D(1), D(99))
         alpaca.account.fill(await alpaca.order(intent), D(2), D(98))
         async with executing(in_process, integration=made):
@@ -166,46 +160,38 @@ async def test_our_own_restart_in_the_middle_loses_nothing(urls: Urls, simulator
 
 
 async def test_a_mute_stream_is_found_and_opened_anew(urls: Urls, simulator: Simulator) -> None:
-    async with open_alpaca(urls, simulator) as alpaca:
+    async with trading(urls, simulator, watched(simulator)) as alpaca:
         in_process = alpaca.in_process
-        async with executing(in_process, integration=watched(simulator)):
-            await alpaca.until_connected()
-            intent = await in_process.create()
-            await in_process.until_status(intent, "NEW")
-            (stream,) = alpaca.account.streams
-            simulator.is_mute = True
-            alpaca.account.fill(await alpaca.order(intent), D(10), D(99))
-            await in_process.until_true(lambda: stream not in alpaca.account.streams)
-            simulator.is_mute = False
-            await in_process.until_status(intent, "FILLED")
-            assert await alpaca.trades(intent) == [("10", "99", [])]
+        intent = await alpaca.work_order()
+        (stream,) = alpaca.account.streams
+        simulator.is_mute = True
+        alpaca.account.fill(await alpaca.order(intent), D(10), D(99))
+        await in_process.until_true(lambda: stream not in alpaca.account.streams)
+        simulator.is_mute = False
+        await in_process.until_status(intent, "FILLED")
+        assert await alpaca.trades(intent) == [("10", "99", [])]
 
 
 async def test_a_stream_that_tells_nothing_of_new_orders_is_mute(urls: Urls, simulator: Simulator) -> None:
-    async with open_alpaca(urls, simulator) as alpaca:
+    async with trading(urls, simulator, watched(simulator)) as alpaca:
         in_process = alpaca.in_process
-        async with executing(in_process, integration=watched(simulator)):
-            await alpaca.until_connected()
-            (stream,) = alpaca.account.streams
-            simulator.is_mute = True
-            await in_process.until_status(await in_process.create(), "NEW")
-            await in_process.until_true(lambda: stream not in alpaca.account.streams)
+        (stream,) = alpaca.account.streams
+        simulator.is_mute = True
+        await alpaca.work_order()
+        await in_process.until_true(lambda: stream not in alpaca.account.streams)
 
 
 async def test_a_stream_with_nothing_to_tell_is_left_alone(urls: Urls, simulator: Simulator) -> None:
-    async with open_alpaca(urls, simulator) as alpaca:
+    async with trading(urls, simulator, watched(simulator, per_minute=None)) as alpaca:
         in_process = alpaca.in_process
-        async with executing(in_process, integration=watched(simulator, per_minute=None)):
-            await alpaca.until_connected()
-            intent = await in_process.create()
-            await in_process.until_status(intent, "NEW")
-            alpaca.account.fill(await alpaca.order(intent), D(4), D(99))
-            await in_process.until_status(intent, "PARTIALLY_FILLED")
-            (stream,) = alpaca.account.streams
-            asked = partial(_count, simulator, "/v2beta1/events/activities")
-            before = asked()
-            await in_process.until_true(lambda: asked() >= before + 3)
-            assert alpaca.account.streams == [stream]
+        intent = await alpaca.work_order()
+        alpaca.account.fill(await alpaca.order(intent), D(4), D(99))
+        await in_process.until_status(intent, "PARTIALLY_FILLED")
+        (stream,) = alpaca.account.streams
+        asked = partial(_count, simulator, "/v2beta1/events/activities")
+        before = asked()
+        await in_process.until_true(lambda: asked() >= before + 3)
+        assert alpaca.account.streams == [stream]
 
 
 def _count(simulator: Simulator, path: str) -> int:
@@ -213,20 +199,18 @@ def _count(simulator: Simulator, path: str) -> int:
 
 
 async def test_a_lost_answer_is_settled_by_a_look_up(urls: Urls, simulator: Simulator) -> None:
-    async with open_alpaca(urls, simulator) as alpaca:
+    async with trading(urls, simulator) as alpaca:
         in_process = alpaca.in_process
-        async with executing(in_process, integration=integration(simulator)):
-            await alpaca.until_connected()
-            simulator.is_mute = True
-            for fault in (Fault("close", takes=True), Fault("half", takes=True), Fault("status", takes=True)):
-                simulator.faults.append(fault)
-                await in_process.until_status(await in_process.create(), "NEW")
-            simulator.faults.append(Fault("refuse", takes=True))
-            await in_process.until_status(await in_process.create(), "NEW")
-            assert len(alpaca.account.arrived) == 4
-            simulator.faults.append(Fault("refuse", takes=False))
-            row = await in_process.until_status(await in_process.create(), "REJECTED")
-            assert row["reason"] == "insufficient buying power"
+        simulator.is_mute = True
+        for fault in (Fault("close", takes=True), Fault("half", takes=True), Fault("status", takes=True)):
+            simulator.faults.append(fault)
+            await alpaca.work_order()
+        simulator.faults.append(Fault("refuse", takes=True))
+        await alpaca.work_order()
+        assert len(alpaca.account.arrived) == 4
+        simulator.faults.append(Fault("refuse", takes=False))
+        row = await in_process.until_status(await in_process.create(), "REJECTED")
+        assert row["reason"] == "insufficient buying power"
 
 
 async def test_without_its_executions_an_account_does_not_connect(urls: Urls, simulator: Simulator) -> None:

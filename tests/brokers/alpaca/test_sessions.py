@@ -191,15 +191,13 @@ async def test_a_replaced_order_ends_no_session_whose_requests_are_used_up(urls:
     ):
         in_process = alpaca.in_process
         await alpaca.until_connected()
-        replaced, cancelled = [await in_process.create() for _ in range(2)]
-        for intent in (replaced, cancelled):
-            await in_process.until_status(intent, "NEW")
+        replaced, cancelled = [await alpaca.work_order() for _ in range(2)]
         alpaca.account.holds_replaces, alpaca.account.tells_versions = True, False
         await in_process.replace(replaced, "12")
         await in_process.until_true(lambda: len(alpaca.account.orders) == 3)
         (stream,) = alpaca.account.streams
         simulator.use_up(alpaca.account, KEPT_FOR_CANCELS + 1)
-        await in_process.until_status(await in_process.create(), "NEW")  # Alpaca's answer tells how many are left
+        await alpaca.work_order()  # Alpaca's answer tells how many are left
         alpaca.account.settle()
         await in_process.cancel(cancelled)
         await in_process.until_status(cancelled, "CANCELLED")
