@@ -197,5 +197,5 @@ async def test_a_cancelled_submit_tells_the_key_under_which_it_was_sent() -> Non
         task.cancel()
         with pytest.raises(asyncio.CancelledError) as caught:
             await task
-    assert isinstance(caught.value, errors.Cancelled)
-    assert caught.value.idempotency_key == "mine"
+    assert isinstance(caught.value.__cause__, errors.Cancelled)
+    assert caught.value.__cause__.idempotency_key == "mine"

@@ -12,15 +12,15 @@ TradingError
 ├── InternalError 500 ── SecretUnreadable
 ├── Unavailable 503, OutcomeUnknown 503
 └── ClientError                                   the API did not answer this
-    ├── UnexpectedAnswer                          an answer that is not the API's, or of an unknown code
+    ├── UnexpectedAnswer                          an answer that is not the API's, or of an unknown code and status
     ├── Unreachable                               no connection: nothing was sent
     ├── AnswerLost                                sent, and no answer came
     ├── ClientClosed                              the client was closed
+    ├── Cancelled                                 the cause of a CancelledError: a submit had no answer yet
     ├── WaitTimeout, OrderEnded                   `order.wait()` did not see what it waited for
     └── NotConfigured                             no URL or credential was found
 """
 
-import asyncio
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -54,6 +54,8 @@ class TradingError(Exception):
     """The root. `status` is None where there was no answer; `code` is stable and made for programs."""
 
     default_code: ClassVar[str] = "unexpected_answer"
+    # Seconds after which the server, or a proxy before it, wants to be asked again.
+    retry_after: int | None = None
 
     def __init__(self, detail: str = "", *, status: int | None = None, problem: Problem | None = None) -> None:
         told = problem or Problem()
@@ -64,7 +66,7 @@ class TradingError(Exception):
         self.problem = told
         # Of a submit or close: with it the same command can be asked for again and is never made twice.
         self.idempotency_key: str | None = None
-        # An earlier try of this call had no answer, so that the command may have been recorded.
+        # A try of this call had no answer, or one that leaves it open, so that the command may have been recorded.
         self.may_be_recorded = False
         super().__init__(self.detail)
 
@@ -219,7 +221,6 @@ class RateLimited(TradingError):
     """`limit` says whose limit it was: principal, organization or address."""
 
     default_code = "rate_limited"
-    retry_after: int | None = None
 
     @property
     def limit(self) -> str:
@@ -238,14 +239,12 @@ class Unavailable(TradingError):
     """Nothing was recorded: try again after `retry_after` seconds."""
 
     default_code = "unavailable"
-    retry_after: int | None = None
 
 
 class OutcomeUnknown(TradingError):
     """The command may have been recorded. Ask again under the same Idempotency-Key, or read."""
 
     default_code = "outcome_unknown"
-    retry_after: int | None = None
 
 
 class ClientError(TradingError):
@@ -253,7 +252,7 @@ class ClientError(TradingError):
 
 
 class UnexpectedAnswer(ClientError):
-    """An answer that is not the API's: another server's, or of a code that this version does not know."""
+    """An answer that is not the API's: another server's, or of a code and status that this version does not know."""
 
 
 class Unreachable(ClientError):
@@ -300,12 +299,15 @@ class OrderEnded(ClientError):
         self.order = order
 
 
-class Cancelled(asyncio.CancelledError):
-    """A submit that was cancelled on its way. It may have been recorded: the key finds out."""
+class Cancelled(ClientError):
+    """The `__cause__` of the CancelledError of a submit on its way. It may have been recorded: the key finds out."""
+
+    default_code = "cancelled"
 
     def __init__(self, idempotency_key: str) -> None:
-        super().__init__(f"cancelled; Idempotency-Key {idempotency_key}")
+        super().__init__("cancelled before the answer came")
         self.idempotency_key = idempotency_key
+        self.may_be_recorded = True
 
 
 class Interrupted(KeyboardInterrupt):

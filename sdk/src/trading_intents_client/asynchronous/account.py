@@ -10,6 +10,7 @@ from trading_intents_client.asynchronous.pages import AsyncPages
 from trading_intents_client.asynchronous.requests import (
     Amount,
     Command,
+    check_key,
     create_command,
     given_fields,
     if_match,
@@ -135,7 +136,7 @@ class AsyncAccount:
         return await self._submit(f"/positions/{segment(symbol)}/close", {}, idempotency_key)
 
     async def _submit(self, path: str, body: Mapping[str, object], key: str | None) -> AsyncPlacedOrder:
-        key = key or make_key()
+        key = make_key() if key is None else check_key(key)
         told, is_replayed = await self._transport.submit(self._path + path, Submitted, body, key)
         placed = AsyncPlacedOrder(intent_id=told.intent_id, seq=told.seq, idempotency_key=key, is_replayed=is_replayed)
         return placed._bound(self)

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 Amount = Decimal | int | str
 Command = Mapping[str, Any]
+MAX_KEY_CHARACTERS = 128
 
 
 def text_of(amount: Amount) -> str:
@@ -52,6 +53,13 @@ def if_match(version: int | None) -> dict[str, str]:
 def make_key() -> str:
     """An Idempotency-Key that nobody else makes."""
     return str(uuid4())
+
+
+def check_key(key: str) -> str:
+    """An Idempotency-Key of the caller. An empty one is refused: a new key in its place would place a second order."""
+    if not (1 <= len(key) <= MAX_KEY_CHARACTERS and key.isascii() and key.isprintable()):
+        raise ValueError(f"idempotency_key must be 1 to {MAX_KEY_CHARACTERS} printable ASCII characters")
+    return key
 
 
 def order_spec(

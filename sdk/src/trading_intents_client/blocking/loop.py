@@ -50,7 +50,7 @@ class LoopThread:
             return done.result()
         except asyncio.CancelledError as error:  # another thread has closed the client
             closed = ClientClosed("the client was closed before the answer came")
-            closed.idempotency_key = getattr(error, "idempotency_key", None)
+            closed.idempotency_key = getattr(error.__cause__, "idempotency_key", None)
             closed.may_be_recorded = closed.idempotency_key is not None
             raise closed from None
         except KeyboardInterrupt as interrupt:
@@ -113,7 +113,7 @@ def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _settle(done: "Future[T]", ended: "asyncio.Task[T]") -> None:
-    """Not by `asyncio.wrap_future`, which makes another CancelledError of one that has an Idempotency-Key."""
+    """Not by `asyncio.wrap_future`, which makes another CancelledError of one whose cause has an Idempotency-Key."""
     try:
         done.set_result(ended.result())
     except BaseException as error:
@@ -126,5 +126,7 @@ def _key_of(done: "Future[Any]") -> str | None:
         holder: Any = done.exception(CANCEL_SECONDS) or done.result()
     except TimeoutError:
         return None
+    if isinstance(holder, asyncio.CancelledError):
+        holder = holder.__cause__
     key: str | None = getattr(holder, "idempotency_key", None)
     return key

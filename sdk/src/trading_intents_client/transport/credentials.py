@@ -17,6 +17,7 @@ DEMO_URL_FILE = "demo-url"  # where the platform of this folder was last started
 URL_VARIABLE = "TRADING_INTENTS_URL"
 KEY_VARIABLE = "TRADING_INTENTS_API_KEY"
 DATA_DIR_VARIABLE = "TRADING_INTENTS_DATA_DIR"
+MAX_PORTS = 1 << 16
 RENEW_BEFORE_SECONDS = 60
 MIN_USE_SHARE = 0.5  # of a token that lives less than twice that long
 
@@ -37,8 +38,10 @@ class Credentials(httpx.Auth):
 
 
 class ApiKeyCredentials(Credentials):
+    """An API key, `tip_paper_...` or `tip_live_...`."""
+
     def __init__(self, api_key: str) -> None:
-        self._api_key = api_key
+        self._api_key = check_header(api_key, "API key")
 
     async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
         request.headers["x-api-key"] = self._api_key
@@ -53,7 +56,7 @@ class BearerCredentials(Credentials):
 
     async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
         token = self._token if isinstance(self._token, str) else self._token()
-        request.headers["authorization"] = f"Bearer {token}"
+        request.headers["authorization"] = f"Bearer {check_header(token, 'token')}"
         yield request
 
 
@@ -97,11 +100,28 @@ def find_endpoint(
     """From arguments, else the environment, else the demo of a `make run` in this folder."""
     if api_key is not None and credentials is not None:
         raise NotConfigured("give an api_key or credentials, not both")
-    found_url = url or environ.get(URL_VARIABLE) or _demo_url(environ)
+    found_url = check_url((environ.get(URL_VARIABLE) or _demo_url(environ)) if url is None else url)
     if credentials is not None:
         return Endpoint(found_url, credentials)
-    key = api_key or environ.get(KEY_VARIABLE) or _demo_key(environ)
+    key = (environ.get(KEY_VARIABLE) or _demo_key(environ)) if api_key is None else api_key
     return Endpoint(found_url, ApiKeyCredentials(key))
+
+
+def check_header(secret: str, what: str) -> str:
+    """Refuses what no header can hold. HTTP libraries would show it in their error."""
+    if not (secret and secret.isascii() and secret.isprintable()):
+        raise NotConfigured(f"the {what} is empty, or has a line break or another character that no header can hold")
+    return secret
+
+
+def check_url(url: str) -> str:
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise NotConfigured(f"the URL {url!r} cannot be read: {error}") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host or not 0 < (parsed.port or 1) < MAX_PORTS:
+        raise NotConfigured(f"the URL {url!r} must be like {DEMO_URL} or https://trading.example.com")
+    return url
 
 
 def _demo_url(environ: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from trading_intents_client.errors import AnswerLost, Cancelled, TradingError, UnexpectedAnswer, Unreachable
 from trading_intents_client.transport.credentials import ClientCredentials, Endpoint
 from trading_intents_client.transport.problems import error_of
-from trading_intents_client.transport.retries import Repeat, may_repeat, pause_seconds
+from trading_intents_client.transport.retries import Repeat, may_be_carried_out, may_repeat, pause_seconds
 from trading_intents_client.types.operations import IssuedToken
 
 CONNECT_SECONDS = 2.0
@@ -129,7 +129,8 @@ class Transport:
             error.idempotency_key = idempotency_key
             raise
         except asyncio.CancelledError as error:
-            raise Cancelled(idempotency_key) from error
+            # The same error, as asyncio knows its cancellations by their exact class.
+            raise error from Cancelled(idempotency_key)
 
     async def send(
         self,
@@ -151,7 +152,7 @@ class Transport:
             failure = await self._try(method, path, content, params, given)
             if isinstance(failure, httpx.Response):
                 return failure
-            is_lost |= may_repeat(failure, Repeat.KEYED) and not may_repeat(failure, Repeat.WRITE)
+            is_lost |= may_be_carried_out(failure)
             failure.may_be_recorded = is_lost and repeat is not Repeat.READ
             pause = pause_seconds(failure, tries, random.random)
             if tries > self.options.max_retries or pause is None or not may_repeat(failure, repeat):
@@ -220,4 +221,5 @@ def read_answer(response: httpx.Response, kind: type[T]) -> T:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         failure = UnexpectedAnswer(f"{response.url.path} answered something else: {error}", status=response.status_code)
         failure.request_id = response.headers.get("x-request-id")
+        failure.may_be_recorded = response.is_success and response.request.method != "GET"
         raise failure from None

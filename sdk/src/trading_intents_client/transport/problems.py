@@ -6,11 +6,8 @@ import msgspec
 from trading_intents_client.errors import (
     CLASS_OF_CODE,
     CODE_OF_STATUS,
-    OutcomeUnknown,
     Problem,
-    RateLimited,
     TradingError,
-    Unavailable,
     UnexpectedAnswer,
 )
 
@@ -26,10 +23,10 @@ class TokenProblem(msgspec.Struct, frozen=True):
 
 def error_of(response: httpx.Response) -> TradingError:
     problem = _problem(response)
-    kind = CLASS_OF_CODE.get(problem.code, UnexpectedAnswer)
-    error = kind("", status=response.status_code, problem=problem)
-    if isinstance(error, RateLimited | Unavailable | OutcomeUnknown):
-        error.retry_after = _retry_after(response)
+    # A newer server's code is at least of its status's class.
+    of_status = CLASS_OF_CODE.get(CODE_OF_STATUS.get(response.status_code, ""), UnexpectedAnswer)
+    error = CLASS_OF_CODE.get(problem.code, of_status)("", status=response.status_code, problem=problem)
+    error.retry_after = _retry_after(response)
     return error
 
 

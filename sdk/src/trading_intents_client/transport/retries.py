@@ -18,6 +18,8 @@ MAX_RETRY_AFTER_SECONDS = 60
 JITTER = 0.5
 # What a proxy answers whose connection to the platform failed: for us the answer is lost.
 PROXY_FAILURES = (502, 503, 504)
+SERVER_FAULT = 500
+NOT_CARRIED_OUT = (RateLimited, Unavailable, Unreachable)
 
 Random = Callable[[], float]  # from 0 to 1
 
@@ -32,15 +34,22 @@ class Repeat(Enum):
 
 def may_repeat(failure: TradingError, repeat: Repeat) -> bool:
     """429, `unavailable` and failed connects always; what may have been carried out only if that is safe."""
-    if isinstance(failure, RateLimited | Unavailable | Unreachable):
+    if isinstance(failure, NOT_CARRIED_OUT):
         return True
     is_lost = isinstance(failure, AnswerLost | OutcomeUnknown) or failure.status in PROXY_FAILURES
     return is_lost and repeat is not Repeat.WRITE
 
 
+def may_be_carried_out(failure: TradingError) -> bool:
+    """Whether the try may have been carried out although it failed; wider than what is worth another try."""
+    if isinstance(failure, NOT_CARRIED_OUT):
+        return False
+    return isinstance(failure, AnswerLost | OutcomeUnknown) or (failure.status or 0) >= SERVER_FAULT
+
+
 def pause_seconds(failure: TradingError, tries: int, random: Random) -> float | None:
     """After the `tries`-th try. None: the server asks for a longer pause than a caller would wait."""
-    asked: int = getattr(failure, "retry_after", None) or 0
+    asked = failure.retry_after or 0
     if asked > MAX_RETRY_AFTER_SECONDS:
         return None
     pause: float = min(FIRST_PAUSE_SECONDS * 2 ** (tries - 1), MAX_PAUSE_SECONDS)
