@@ -58,7 +58,7 @@ class AsyncTradingClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Closes the connections."""
+        """Closes the connections, and ends the streams and waits of other tasks."""
         await self._transport.aclose()
 
     @property

@@ -9,6 +9,8 @@ import msgspec
 from msgspec import Struct
 
 from trading_intents_client.types.enums import (
+    FINAL_STATES,
+    FINAL_STATUSES,
     ActionType,
     HaltState,
     OrderFlag,
@@ -51,6 +53,11 @@ class StreamedOrder(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     flags: tuple[OrderFlag, ...] = ()
     version: int = 0
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the order has ended: filled, cancelled, rejected, expired, or as its state says."""
+        return self.order_status in FINAL_STATUSES or self.order_state in FINAL_STATES
 
 
 class StreamedPosition(Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from trading_intents_client.errors import OrderEnded, WaitTimeout
+from trading_intents_client.errors import ClientClosed, OrderEnded, WaitTimeout
 from trading_intents_client.stream.events import GapEvent, OrderEvent, PrimedEvent, StreamedOrder
 from trading_intents_client.stream.following import AsyncEventStream
 from trading_intents_client.types.enums import FINAL_STATUSES
@@ -39,7 +39,9 @@ class OrderWaits(Generic[Order]):
                 order = await self._read(intent_id)
                 while not _is_over(order, statuses):
                     change = await self._next_change(changes)
-                    if change is None or change.order_status in statuses or change.order_status in FINAL_STATUSES:
+                    if change is not None and 0 < change.version <= order.version:
+                        continue  # the stream is late: it tells what was before the order was read
+                    if change is None or change.order_status in statuses or change.is_final:
                         order = await self._read(intent_id)
                         if change is not None and change.order_status in statuses:
                             return order
@@ -85,6 +87,8 @@ class OrderWaits(Generic[Order]):
         try:
             await asyncio.wait({task, reader}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
+                if reader.cancelled():
+                    raise ClientClosed("the client was closed during the wait")
                 reader.result()
             return await task
         finally:
@@ -119,9 +123,10 @@ class OrderWaits(Generic[Order]):
 
 
 def _is_over(order: OrderRecord, statuses: frozenset[str]) -> bool:
-    if order.order_status in statuses:
+    # Whoever waits for the end takes an end that only a newer server has a name for.
+    if order.order_status in statuses or (order.is_final and statuses >= FINAL_STATUSES):
         return True
-    if order.order_status in FINAL_STATUSES:
+    if order.is_final:
         why = f": {order.reason}" if order.reason else ""
         raise OrderEnded(f"order {order.order_id} ended {order.order_status}{why}", order)
     return False

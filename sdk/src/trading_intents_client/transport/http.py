@@ -12,7 +12,14 @@ from typing import Any, TypeVar
 import httpx
 import msgspec
 
-from trading_intents_client.errors import AnswerLost, Cancelled, TradingError, UnexpectedAnswer, Unreachable
+from trading_intents_client.errors import (
+    AnswerLost,
+    Cancelled,
+    ClientClosed,
+    TradingError,
+    UnexpectedAnswer,
+    Unreachable,
+)
 from trading_intents_client.transport.credentials import ClientCredentials, Endpoint
 from trading_intents_client.transport.problems import error_of
 from trading_intents_client.transport.retries import Repeat, may_be_carried_out, may_repeat, pause_seconds
@@ -47,6 +54,7 @@ class _Session:
     pid: int
     loop: asyncio.AbstractEventLoop
     http: httpx.AsyncClient
+    streams: httpx.AsyncClient
     order_waits: dict[str, Any] = field(default_factory=dict)
 
 
@@ -54,6 +62,7 @@ class Transport:
     def __init__(self, endpoint: Endpoint, options: Options) -> None:
         self._endpoint, self.options = endpoint, options
         self._session: _Session | None = None
+        self._is_closed = False
         # Sessions of a parent process. They stay: closing one would take its sockets from the parent's event loop.
         self._inherited: list[_Session] = []
         if isinstance(endpoint.credentials, ClientCredentials):
@@ -68,11 +77,12 @@ class Transport:
         return self._endpoint
 
     async def aclose(self) -> None:
-        session, self._session = self._session, None
+        session, self._session, self._is_closed = self._session, None, True
         if session is not None and session.pid == os.getpid():
             for waits in session.order_waits.values():
                 await waits.aclose()
             await session.http.aclose()
+            await session.streams.aclose()
 
     def order_waits(self) -> dict[str, Any]:
         """Who waits for orders, by account: they belong to an event loop, as the connections do."""
@@ -83,14 +93,17 @@ class Transport:
 
     def _here(self) -> _Session:
         session, loop = self._session, asyncio.get_running_loop()
+        if self._is_closed:
+            raise ClientClosed("the client is closed")
         if session is not None and session.pid == os.getpid() and session.loop is loop:
             return session
         if session is not None and session.pid != os.getpid():
             self._inherited.append(session)
-        self._session = _Session(os.getpid(), loop, self._open())
+        # Streams keep their connections: in a pool of their own, however many, they keep no command waiting.
+        self._session = _Session(os.getpid(), loop, self._open(MAX_CONNECTIONS), self._open(None))
         return self._session
 
-    def _open(self) -> httpx.AsyncClient:
+    def _open(self, max_connections: int | None) -> httpx.AsyncClient:
         options, headers = self.options, {"user-agent": "trading-intents-client"}
         if options.organization_id:
             headers["x-organization-id"] = options.organization_id
@@ -98,7 +111,7 @@ class Transport:
             base_url=self._endpoint.url,
             headers=headers,
             timeout=httpx.Timeout(options.read_seconds, connect=options.connect_seconds),
-            limits=httpx.Limits(max_connections=MAX_CONNECTIONS),
+            limits=httpx.Limits(max_connections=max_connections),
             # Certificates are not read for plain HTTP: that takes longer than many requests.
             verify=httpx.URL(self._endpoint.url).scheme == "https",
             transport=options.transport,
@@ -197,7 +210,7 @@ class Transport:
         """The bytes of an answer without end. Errors of the network are TradingErrors."""
         timeout = httpx.Timeout(STREAM_READ_SECONDS, connect=self.options.connect_seconds)
         try:
-            async with self._http().stream(
+            async with self._here().streams.stream(
                 "GET", path, params=params, headers=headers, timeout=timeout, auth=self._endpoint.credentials
             ) as response:
                 if not response.is_success:

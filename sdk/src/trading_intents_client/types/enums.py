@@ -97,6 +97,9 @@ class OrderState(OpenEnum):
     REJECTED = "REJECTED"
 
 
+FINAL_STATES = frozenset({OrderState.CLOSED, OrderState.REJECTED})
+
+
 class OrderStatus(OpenEnum):
     PENDING_NEW = "PENDING_NEW"
     NEW = "NEW"

@@ -6,6 +6,7 @@ from decimal import Decimal
 from msgspec import Struct, field
 
 from trading_intents_client.types.enums import (
+    FINAL_STATES,
     FINAL_STATUSES,
     ActionType,
     Environment,
@@ -88,8 +89,8 @@ class OrderRecord(Struct, frozen=True, kw_only=True):
 
     @property
     def is_final(self) -> bool:
-        """Whether the order has ended: filled, cancelled, rejected or expired."""
-        return self.order_status in FINAL_STATUSES
+        """Whether the order has ended: filled, cancelled, rejected, expired, or as its state says."""
+        return self.order_status in FINAL_STATUSES or self.order_state in FINAL_STATES
 
 
 class Trade(Struct, frozen=True, kw_only=True):
