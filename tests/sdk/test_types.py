@@ -49,6 +49,7 @@ def test_answers_cannot_be_changed(account: Account) -> None:
 
 def test_a_newer_servers_fields_and_names_do_not_break_a_client(order_json: dict[str, Any]) -> None:
     newer = order_json | {
+        "order_state": "OPEN",
         "order_status": "HELD_BY_MOON",
         "flags": ["odd"],
         "mood": {"deep": [1]},

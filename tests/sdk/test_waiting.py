@@ -1,4 +1,4 @@
-"""`order.wait()`: what it answers when the stream is late, when an order ends unexpectedly, and when the client ends."""
+"""`order.wait()` when the stream is late, an order ends unexpectedly or the client is closed."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -39,11 +39,12 @@ class EventStream:
     def __init__(self, loop: LoopThread, wrapped: AsyncEventStream) -> None:
         self._loop, self._wrapped = loop, wrapped
         self._read: Event | None = None
+        self._told_cursor = wrapped.cursor
 
     @property
     def cursor(self) -> str | None:
-        """The cursor of the last event."""
-        return self._wrapped.cursor
+        """The cursor of the last event that was told."""
+        return self._told_cursor
 
     @property
     def is_connected(self) -> bool:
@@ -69,6 +70,7 @@ class EventStream:
         event, self._read = self._read, None
         if event is None:
             raise StopIteration
+        self._told_cursor = event.cursor or self._told_cursor
         return event
 
     def close(self) -> None:

@@ -214,6 +214,10 @@ class StatusMessage(Struct, frozen=True):
     is_error: bool
 
 
+# A newer server may tell more beside them.
+KINDS = frozenset(
+    {"broker_order", "broker_trade", "broker_position", "intent_action", "balance", "halt", "primed", "status", "error"}
+)
 PREFIXES = {
     "order_state": "ORDER_STATE_",
     "order_status": "ORDER_STATUS_",
@@ -231,7 +235,10 @@ PREFIXES = {
 def read_event(data: Mapping[str, Any]) -> Event | StatusMessage | None:
     """From a TradingEvent in protobuf's JSON. None: a heartbeat."""
     cursor = data.get("cursor")
-    kind = next((name for name in data if name != "cursor"), "heartbeat")
+    names = [name for name in data if name != "cursor"]
+    if not names and cursor is not None:  # gRPC shows nothing of a kind that it does not know
+        return UnknownEvent(kind="unknown", data={}, cursor=cursor)
+    kind = next((name for name in names if name in KINDS), names[0] if names else "heartbeat")
     fields = data.get(kind)
     if kind == "heartbeat":
         return None

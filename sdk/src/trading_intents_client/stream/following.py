@@ -5,7 +5,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Self
 
-from trading_intents_client.errors import CursorExpired, LimitReached, TradingError, UnexpectedAnswer
+from trading_intents_client.errors import CursorExpired, LimitReached, TradingError, Unauthorized, UnexpectedAnswer
 from trading_intents_client.stream.events import Event, GapEvent, PrimedEvent, SkippedEvent, StatusMessage
 from trading_intents_client.transport.retries import Repeat, may_repeat, pause_seconds
 
@@ -17,7 +17,9 @@ class AsyncEventStream:
     """`async for event in stream`. Breaks are mended; an error that will not go away is raised."""
 
     def __init__(self, connect: Connect, snapshot: Snapshot, after: str | None, max_first_retries: int) -> None:
-        self._connect, self._snapshot, self._cursor = connect, snapshot, after
+        self._connect, self._snapshot = connect, snapshot
+        # From `_cursor` on the stream is read; the consumer may not have the event of it yet.
+        self._cursor = self._told_cursor = after
         self._max_first_retries = max_first_retries
         self._events: AsyncIterator[Event | StatusMessage] | None = None
         self._was_connected = self._is_connected = self._has_gap = self._is_closed = False
@@ -27,8 +29,8 @@ class AsyncEventStream:
 
     @property
     def cursor(self) -> str | None:
-        """The cursor of the last event."""
-        return self._cursor
+        """The cursor of the last event that was told."""
+        return self._told_cursor
 
     @property
     def is_connected(self) -> bool:
@@ -77,6 +79,7 @@ class AsyncEventStream:
         self._reading = None
         if event is None:
             raise StopAsyncIteration
+        self._told_cursor = event.cursor or self._told_cursor
         return event
 
     async def _read(self) -> Event | None:
@@ -104,11 +107,12 @@ class AsyncEventStream:
         except ValueError as error:
             raise UnexpectedAnswer(f"the stream told something else: {error}", status=503) from None
         self._is_connected = self._was_connected = True
+        self._last_error = None
         if isinstance(event, StatusMessage):
             if event.is_error:
                 raise UnexpectedAnswer(event.message or "the server ended the stream", status=503)
             return None
-        self._failures, self._last_error = 0, None
+        self._failures = 0
         if self._has_gap:
             return await self._end_gap(event)
         self._cursor = event.cursor or self._cursor
@@ -123,6 +127,7 @@ class AsyncEventStream:
         return gap
 
     async def _on_failure(self, error: TradingError) -> None:
+        was_served = self._is_connected
         await self._disconnect()
         self._last_error = error
         if isinstance(error, CursorExpired) and self._cursor is not None:
@@ -132,6 +137,8 @@ class AsyncEventStream:
         # A server that restarts may count this caller's old connection for a moment.
         is_passing = may_repeat(error, Repeat.READ) or (error.status or 0) >= 500
         is_passing |= isinstance(error, LimitReached) and self._was_connected
+        # Its token has ended: the next connection has another one, or is refused.
+        is_passing |= isinstance(error, Unauthorized) and was_served
         if not is_passing or (not self._was_connected and self._failures > self._max_first_retries):
             raise error
         pause = pause_seconds(error, self._failures, random.random)

@@ -1,5 +1,6 @@
 """The stream over gRPC. The messages are made of the description beside this file, in a pool of their own."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from google.protobuf import descriptor_pool, json_format, message_factory
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from trading_intents_client.errors import (
+    AnswerLost,
     CursorExpired,
     Forbidden,
     InvalidRequest,
@@ -19,10 +21,11 @@ from trading_intents_client.errors import (
     Unauthorized,
     UnexpectedAnswer,
     Unreachable,
+    ValidationFailed,
 )
 from trading_intents_client.stream.events import Event, StatusMessage, read_event
 from trading_intents_client.stream.following import Connect
-from trading_intents_client.transport.http import Transport
+from trading_intents_client.transport.http import STREAM_READ_SECONDS, Transport
 
 METHOD = "/trading.TradingService/SubscribeEvents"
 DESCRIPTION = Path(__file__).parent / "trading.desc"
@@ -46,7 +49,10 @@ def grpc_source(transport: Transport, account_id: str, kinds: Sequence[str] | No
 
     async def follow(cursor: str | None) -> AsyncIterator[Event | StatusMessage]:
         asked = {"trading_account_id": account_id, "subscriptions": wanted, "resume_after": cursor or ""}
-        request = json_format.ParseDict(asked, messages["trading.Subscribe"]())
+        try:
+            request = json_format.ParseDict(asked, messages["trading.Subscribe"]())
+        except json_format.ParseError as error:
+            raise ValidationFailed(f"kinds: {error}") from None
         metadata = await transport.endpoint.credentials.metadata()
         if transport.options.organization_id:
             metadata.append(("x-organization-id", transport.options.organization_id))
@@ -57,13 +63,16 @@ def grpc_source(transport: Transport, account_id: str, kinds: Sequence[str] | No
                 response_deserializer=messages["trading.TradingEvent"].FromString,
             )(request, metadata=metadata)
             try:
-                async for message in call:
+                # Keep-alive asks the next proxy only. The platform has a heartbeat.
+                while (message := await asyncio.wait_for(call.read(), STREAM_READ_SECONDS)) is not grpc.aio.EOF:
                     told = json_format.MessageToDict(message, preserving_proto_field_name=True)
                     event = read_event(told)
                     if event is not None:
                         yield event
             except grpc.RpcError as error:
                 raise _failure(error) from None
+            except TimeoutError:
+                raise AnswerLost(f"not even a heartbeat for {STREAM_READ_SECONDS:g} s") from None
 
     return follow
 
@@ -80,7 +89,9 @@ def _messages() -> dict[str, Any]:
 def _channel(url: str, target: str | None) -> grpc.aio.Channel:
     parts = urlsplit(url)
     is_secure = parts.scheme == "https"
-    address = target or f"{parts.hostname}:{SECURE_PORT if is_secure else PORT}"
+    host = parts.hostname or ""
+    host = f"[{host}]" if ":" in host else host
+    address = target or f"{host}:{SECURE_PORT if is_secure else PORT}"
     options = [("grpc.keepalive_time_ms", KEEPALIVE_MILLIS), ("grpc.keepalive_timeout_ms", KEEPALIVE_MILLIS)]
     if is_secure:
         return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(), options=options)

@@ -19,7 +19,7 @@ def event_source(
     """Positions are always asked for: with them the server tells a cursor at once, so that no break loses an event."""
     if kinds is None:
         return _source(transport, account_id, None, over, grpc_target)
-    wanted = {str(kind) for kind in kinds}
+    wanted = {kinds} if isinstance(kinds, str) else {str(kind) for kind in kinds}
     follow = _source(transport, account_id, sorted(wanted | {POSITIONS}), over, grpc_target)
     return follow if POSITIONS in wanted else lambda cursor: _without_positions(follow(cursor))
 
