@@ -32,9 +32,7 @@ CLIENT = '''
 
     def close(self) -> None:
         """Closes the connections and ends the client's thread."""
-        if not self._loop.is_closed:
-            self._loop.run(self._wrapped.aclose())
-            self._loop.close()
+        self._loop.close(self._wrapped.aclose())
 '''
 OBJECT = """
     def __init__(self, loop: LoopThread, wrapped: {wrapped}) -> None:

@@ -63,9 +63,7 @@ class TradingClient:
 
     def close(self) -> None:
         """Closes the connections and ends the client's thread."""
-        if not self._loop.is_closed:
-            self._loop.run(self._wrapped.aclose())
-            self._loop.close()
+        self._loop.close(self._wrapped.aclose())
 
     @property
     def url(self) -> str:

@@ -1,10 +1,11 @@
 """The event loop of a blocking client: a thread of its own, made anew after a fork. An interrupt cancels what runs."""
 
 import asyncio
+import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -40,12 +41,11 @@ class LoopThread:
         tasks: list[asyncio.Task[T]] = []
 
         def start() -> None:
-            task = loop.create_task(coroutine)
+            task = asyncio.get_running_loop().create_task(coroutine)
             tasks.append(task)
             task.add_done_callback(lambda ended: _settle(done, ended))
 
-        loop = self._loop(coroutine)
-        loop.call_soon_threadsafe(start)
+        loop = self._schedule(start, coroutine)
         try:
             return done.result()
         except asyncio.CancelledError as error:  # another thread has closed the client
@@ -57,18 +57,18 @@ class LoopThread:
             loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
             raise Interrupted(_key_of(done)) from interrupt
 
-    @property
-    def is_closed(self) -> bool:
-        return self._is_closed
-
-    def close(self) -> None:
+    def close(self, last: Coroutine[Any, Any, None]) -> None:
+        with contextlib.suppress(ClientClosed):  # another thread was first
+            self.run(last)
         with self._lock:
             running, self._running, self._is_closed = self._running, None, True
+            if running is not None:
+                _end_loop(running.loop)
         if running is not None:
-            _end_loop(running.loop)
             running.thread.join(STOP_SECONDS)
 
-    def _loop(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
+    def _schedule(self, start: Callable[[], None], coroutine: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
+        """Under the lock, so that what was scheduled is cancelled by a `close` and never forgotten by it."""
         with self._lock:
             if self._is_closed:
                 coroutine.close()
@@ -79,6 +79,10 @@ class LoopThread:
                 self._running = _Running(loop, thread)
                 thread.start()
                 weakref.finalize(self, _end_loop, loop).atexit = False
+            elif self._running.thread is threading.current_thread():
+                coroutine.close()
+                raise RuntimeError("called from the client's own thread, where it would wait for itself")
+            self._running.loop.call_soon_threadsafe(start)
             return self._running.loop
 
     def forget_parent(self) -> None:
