@@ -13,6 +13,7 @@ import pytest
 from tests.sdk.answers import CannedAnswers, problem
 from trading_intents_client import (
     Account,
+    ActionEvent,
     AsyncAccount,
     AsyncEventStream,
     AsyncTradingClient,
@@ -20,6 +21,7 @@ from trading_intents_client import (
     Event,
     GapEvent,
     OrderEvent,
+    PositionEvent,
     PrimedEvent,
     TradingClient,
     UnknownEvent,
@@ -167,6 +169,29 @@ async def test_a_stream_that_is_served_again_has_no_error_although_nothing_happe
     with contextlib.suppress(asyncio.CancelledError):
         await reading
     await stream.aclose()
+
+
+@pytest.mark.parametrize("over", ["http", "grpc"])
+async def test_what_happens_after_a_stream_was_entered_is_told(async_account: AsyncAccount, over: str) -> None:
+    await (await async_account.buy("MSFT", 1)).wait()  # a position is retained, and told before the cursor
+    async with async_account.events(over=over) as stream, asyncio.timeout(LIMIT_SECONDS):
+        assert stream.is_connected
+        assert stream.cursor is None, "nothing was told yet"
+        placed = await async_account.buy("AAPL", 2)
+        await placed.wait()
+        told = [await anext(stream) for _ in range(3)]
+    assert isinstance(told[0], PositionEvent)
+    assert isinstance(told[1], PrimedEvent)
+    assert isinstance(told[2], ActionEvent)
+    assert told[2].action.intent_id == placed.intent_id
+
+
+def test_what_happens_after_a_blocking_stream_was_entered_is_told(account: Account) -> None:
+    with account.events() as stream:
+        placed = account.buy("AAPL", 2)
+        placed.wait()
+        assert isinstance(next(stream), PrimedEvent)
+        assert isinstance(next(stream), ActionEvent)
 
 
 async def test_the_cursor_is_that_of_the_last_event_that_was_told() -> None:

@@ -34,7 +34,10 @@ class Pages(Generic[T]):
 
 
 class EventStream:
-    """`for event in stream`. Breaks are mended; an error that will not go away is raised."""
+    """`for event in stream`. Breaks are mended; an error that will not go away is raised.
+
+    It is connected by `with stream`, else by the first read.
+    """
 
     def __init__(self, loop: LoopThread, wrapped: AsyncEventStream) -> None:
         self._loop, self._wrapped = loop, wrapped
@@ -57,6 +60,8 @@ class EventStream:
         return self._wrapped.last_error
 
     def __enter__(self) -> Self:
+        """Connects first: all that happens from here on is told."""
+        self._loop.run(self._wrapped.__aenter__())
         return self
 
     def __exit__(self, *_: object) -> None:

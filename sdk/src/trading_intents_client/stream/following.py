@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Self
 
@@ -14,7 +15,10 @@ Snapshot = Callable[[str | None], Awaitable[GapEvent]]
 
 
 class AsyncEventStream:
-    """`async for event in stream`. Breaks are mended; an error that will not go away is raised."""
+    """`async for event in stream`. Breaks are mended; an error that will not go away is raised.
+
+    It is connected by `async with stream`, else by the first read.
+    """
 
     def __init__(self, connect: Connect, snapshot: Snapshot, after: str | None, max_first_retries: int) -> None:
         self._connect, self._snapshot = connect, snapshot
@@ -25,6 +29,7 @@ class AsyncEventStream:
         self._was_connected = self._is_connected = self._has_gap = self._is_closed = False
         self._failures = 0
         self._reading: asyncio.Task[Event | None] | None = None
+        self._begun: deque[Event] = deque()  # read on entering the stream, and not told yet
         self._last_error: TradingError | None = None
 
     @property
@@ -43,6 +48,9 @@ class AsyncEventStream:
         return self._last_error
 
     async def __aenter__(self) -> Self:
+        """Connects first: all that happens from here on is told."""
+        while self._cursor is None and (event := await self._take()) is not None:
+            self._begun.append(event)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -54,12 +62,20 @@ class AsyncEventStream:
     async def aclose(self) -> None:
         """Ends the stream. Whoever iterates over it, in another task too, comes to its end."""
         self._is_closed = True
+        self._begun.clear()
         if self._reading is not None and not self._reading.done():
             self._reading.cancel()
             await asyncio.wait({self._reading})
         await self._disconnect()
 
     async def __anext__(self) -> Event:
+        event = self._begun.popleft() if self._begun else await self._take()
+        if event is None:
+            raise StopAsyncIteration
+        self._told_cursor = event.cursor or self._told_cursor
+        return event
+
+    async def _take(self) -> Event | None:
         # A task of its own, so that `aclose` can end it without cancelling the caller.
         if self._reading is None:
             self._reading = asyncio.create_task(self._read())
@@ -77,9 +93,6 @@ class AsyncEventStream:
             self._reading = None
             raise
         self._reading = None
-        if event is None:
-            raise StopAsyncIteration
-        self._told_cursor = event.cursor or self._told_cursor
         return event
 
     async def _read(self) -> Event | None:
