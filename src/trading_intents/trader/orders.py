@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from trading_intents.trader.login import account_name, open_client
-from trading_intents.trader.output import REFUSED, USAGE, amount, exit_codes, print_json, rounded
-from trading_intents_client import Account, Order, PlacedOrder, TradingClient
+from trading_intents.trader.output import REFUSED, UNREACHABLE, USAGE, amount, exit_codes, for_each, print_json, rounded
+from trading_intents_client import Account, Order, PlacedOrder, TradingClient, TradingError, cancel_command
+from trading_intents_client.asynchronous.requests import check_key
 from trading_intents_client.errors import WaitTimeout
 
 TIMES_IN_FORCE = {
@@ -40,6 +41,13 @@ def parse_time_in_force(text: str) -> str:
     return name
 
 
+def parse_key(text: str) -> str:
+    try:
+        return check_key(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 AccountName = Annotated[
     str, typer.Option("--account", metavar="NAME", help="The account's name or id; not needed where there is one.")
 ]
@@ -57,7 +65,10 @@ Tif = Annotated[
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for the order's end, and fail if it is not filled.")]
 Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait.", min=0)]
 IdempotencyKey = Annotated[
-    str | None, typer.Option("--key", metavar="KEY", help="An Idempotency-Key: with it the order is placed once.")
+    str | None,
+    typer.Option(
+        "--key", metavar="KEY", parser=parse_key, help="An Idempotency-Key: with it the order is placed once."
+    ),
 ]
 OrderId = Annotated[str, typer.Argument(metavar="ID", help="The order's id, as `orders` shows it.")]
 WAIT_SECONDS = 30.0
@@ -106,9 +117,13 @@ def _placing(name: str) -> Callable[..., None]:
 def _report_end(placed: PlacedOrder, timeout: float, as_json: bool) -> None:
     try:
         order = placed.wait(timeout=timeout)
-    except WaitTimeout as late:
-        typer.echo(str(late), err=True)
-        raise typer.Exit(REFUSED) from None
+    except (TradingError, KeyboardInterrupt) as error:
+        # The order is placed, whatever became of the wait: whoever takes it for refused would place it again.
+        print_json(placed) if as_json else typer.echo(f"accepted: order {placed.intent_id}, whose end was not seen")
+        if isinstance(error, WaitTimeout | KeyboardInterrupt):
+            raise
+        typer.echo(f"Outcome unknown: {error}", err=True)
+        raise typer.Exit(UNREACHABLE) from None
     _print_order(order, as_json)
     if order.order_status != "FILLED":
         raise typer.Exit(REFUSED)
@@ -132,13 +147,16 @@ def cancel(
     as_json: AsJson = False,
 ) -> None:
     """Cancel orders by their ids, or all open ones."""
-    if bool(ids) == all_orders:
-        raise typer.BadParameter("name orders, or use --all")
+    if bool(ids) == all_orders or (symbol is not None and not all_orders):
+        raise typer.BadParameter("name orders, or use --all, also with --symbol")
     with exit_codes(), open_client(os.environ) as client:
         chosen = find_account(client, account)
-        for order_id in ids or ():
-            placed = chosen.order(order_id).cancel()
+
+        def cancel_one(order_id: str) -> None:
+            placed = chosen.submit(cancel_command(order_id))
             print_json(placed) if as_json else typer.echo(f"accepted: cancel {placed.intent_id}")
+
+        for_each(ids or (), cancel_one)
         while all_orders:
             answer = chosen.cancel_all(symbol)
             for submitted in answer.intents:
@@ -189,15 +207,21 @@ def halt(
 ) -> None:
     """Stop trading at once, and cancel open orders."""
     with exit_codes(), open_client(os.environ) as client:
-        for chosen in _chosen_accounts(client, account, all_accounts):
+
+        def halt_one(chosen: Account) -> None:
             made = chosen.controls.halt(reason, cancel_orders=not keep_orders, close_positions=close_positions)
             told = f"halted: account {chosen.id}, {made.state}, {made.orders} orders, {made.positions} positions"
             print_json(made) if as_json else typer.echo(told)
+
+        for_each(_chosen_accounts(client, account, all_accounts), halt_one)
 
 
 def resume(all_accounts: AllAccounts = False, account: AccountName = "", as_json: AsJson = False) -> None:
     """Trade again after a halt."""
     with exit_codes(), open_client(os.environ) as client:
-        for chosen in _chosen_accounts(client, account, all_accounts):
+
+        def resume_one(chosen: Account) -> None:
             ended = chosen.controls.resume()
             print_json(ended) if as_json else typer.echo(f"resumed: account {chosen.id}")
+
+        for_each(_chosen_accounts(client, account, all_accounts), resume_one)

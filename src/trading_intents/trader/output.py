@@ -1,10 +1,10 @@
 """What a command prints: tables for people, JSON lines for programs, and an exit code for scripts."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import typer
@@ -15,13 +15,21 @@ from rich.table import Table
 from rich.text import Text
 
 from trading_intents_client import Interrupted, TradingError
-from trading_intents_client.errors import AnswerLost, ControlRejected, NotConfigured, Unreachable
+from trading_intents_client.errors import (
+    AnswerLost,
+    ControlRejected,
+    NotConfigured,
+    UnexpectedAnswer,
+    Unreachable,
+    WaitTimeout,
+)
 
 REFUSED, USAGE, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
 SERVER_FAULT = 500
 MAX_WIDTH = 500
 NONE = "-"
 PLACES = Decimal("0.0001")
+T = TypeVar("T")
 COLOURS = {"FILLED": "green", "REJECTED": "red", "CANCELLED": "yellow", "EXPIRED": "yellow", "UNKNOWN": "magenta"}
 
 
@@ -31,12 +39,7 @@ def exit_codes() -> Iterator[None]:
     try:
         yield
     except TradingError as error:
-        out = Console(stderr=True, highlight=False)
-        out.print(f"[bold red]{escape(_title(error))}:[/] {escape(str(error))}", soft_wrap=True)
-        if isinstance(error, ControlRejected):
-            for control in error.triggered:
-                out.print(f"  {escape(control.reason)}: {escape(control.detail)}", soft_wrap=True)
-        raise typer.Exit(_code(error)) from None
+        raise typer.Exit(_report(error)) from None
     except KeyboardInterrupt as error:
         if isinstance(error, Interrupted) and error.idempotency_key:
             typer.echo(
@@ -45,17 +48,43 @@ def exit_codes() -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
+def for_each(items: Iterable[T], act: Callable[[T], None]) -> None:
+    """Acts on all of them, also after one has failed; the exit code is that of the gravest failure."""
+    codes = [0]
+    for item in items:
+        try:
+            act(item)
+        except TradingError as error:
+            codes.append(_report(error, f"{item}: "))
+    if any(codes):
+        raise typer.Exit(max(codes))
+
+
+def _report(error: TradingError, about: str = "") -> int:
+    out = Console(stderr=True, highlight=False)
+    out.print(f"[bold red]{escape(_title(error))}:[/] {escape(about + str(error))}", soft_wrap=True)
+    if isinstance(error, ControlRejected):
+        for control in error.triggered:
+            out.print(f"  {escape(control.reason)}: {escape(control.detail)}", soft_wrap=True)
+    return _code(error)
+
+
 def _title(error: TradingError) -> str:
     if isinstance(error, NotConfigured):
         return "Not configured"
+    if isinstance(error, WaitTimeout):
+        return "Not finished"
+    if error.may_be_recorded:
+        return "Outcome unknown"
     return "Unreachable" if _code(error) == UNREACHABLE else "Refused"
 
 
 def _code(error: TradingError) -> int:
     if isinstance(error, NotConfigured):
         return USAGE
-    is_away = isinstance(error, Unreachable | AnswerLost) or (error.status or 0) >= SERVER_FAULT
-    return UNREACHABLE if is_away else REFUSED
+    is_away = isinstance(error, Unreachable | AnswerLost | UnexpectedAnswer) or (error.status or 0) >= SERVER_FAULT
+    # What may have been recorded was not refused: a script must not place it again.
+    return UNREACHABLE if is_away or error.may_be_recorded else REFUSED
 
 
 def print_json(answer: Any) -> None:
@@ -64,10 +93,10 @@ def print_json(answer: Any) -> None:
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]], empty: str) -> None:
-    """Without rows it says what there is none of. It is never cut: a terminal wraps what is too long for it."""
+    """Without any value it says what there is none of. It is never cut: a terminal wraps what is too long for it."""
     told = [[cell(value) for value in row] for row in rows]
     out = Console(highlight=False)
-    if not told:
+    if all(one.plain == NONE for row in told for one in row):
         out.print(empty)
         return
     table = make_table(list(columns), told)

@@ -91,7 +91,8 @@ def balances(account: AccountName = "", as_json: AsJson = False) -> None:
             print_json(told)
             return
         row = (told.currency, told.cash, told.buying_power, told.equity, told.as_of)
-        print_table(("currency", "cash", "buying power", "equity", "as of"), [row], "")
+        columns = ("currency", "cash", "buying power", "equity", "as of")
+        print_table(columns, [row], "no cash and no equity: the broker has told none yet")
 
 
 def quote(symbol: Symbol, as_json: AsJson = False) -> None:
@@ -137,7 +138,7 @@ def login(
 ) -> None:
     """Store the platform's URL and an API key, which is asked for, in your configuration folder."""
     with exit_codes():
-        key = typer.prompt("API key", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline().strip()
+        key = (typer.prompt("API key", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()).strip()
         with TradingClient(url, api_key=key) as client:
             environment = client.organization.validate_api_key(key).environment
             if account:
