@@ -54,6 +54,18 @@ async def test_the_stream_tells_the_balance_after_the_fills(venue: Venue) -> Non
     assert (await snapshot_balance(link)).equity == D("999990")
 
 
+async def test_the_stream_tells_no_balance_before_the_positions_were_read(venue: Venue) -> None:
+    await venue.post("9x100 11x100")
+    link = await venue.link(uuid4())
+    for client_order_id in ("one", "two"):
+        await link.submit(client_order_id, "buy 10 market")
+        await link.events(2)
+    assert link.balances == []
+    await snapshot_balance(link)
+    await link.submit("three", "sell 20 market")
+    await told(link, "999960", "999960")
+
+
 async def test_a_quote_that_fills_nobody_moves_the_equity_at_the_next_look(
     venue: Venue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

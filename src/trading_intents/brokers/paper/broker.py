@@ -177,9 +177,10 @@ class PaperBroker:
         return totals
 
     def _changed_balance(self) -> BrokerBalance | None:
-        """The balance, if it is another one than was told last."""
+        """The balance, if it is another one than was told last. Nothing is told before the session's snapshot has read the
+        positions: the equity would be missing."""
         books = self._books
-        if books.totals is None or books.worked_at is None:
+        if books.totals is None or books.worked_at is None or self._valuation.positions is None:
             return None
         balance = self._valuation.balance(books.totals, books.worked_at)
         if self._balance is not None and replace(balance, as_of=self._balance.as_of) == self._balance:
