@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -67,8 +67,29 @@ def test_stopping_counts_as_a_cancel_and_is_served_when_nothing_else_is(urls: Ur
         assert (answer.status_code, answer.json()["limit"]) == (429, "principal")
 
 
-def make_key(platform: Platform, admin: Headers, number: int) -> Headers:
-    body = {"name": f"k{number}", "environment": "paper", "permissions": ["intent:edit"]}
+def test_requests_that_cannot_be_read_or_are_not_allowed_count_as_submits(limited: Platform) -> None:
+    headers, url = trader(limited)
+    admin = {"authorization": f"Bearer {limited.token('o-admin', 'o')}"}
+    json = {"content-type": "application/json"}
+    requests = {
+        400: (url, b"{", json),
+        413: (url, b" " * 100_000, json),
+        415: (url, b"{}", {"content-type": "text/plain"}),
+        422: (f"{url}?dry_run=1", b"{}", json),
+        403: (url, b"{}", json),
+    }
+    for status, (path, body, media) in requests.items():
+        caller = make_key(limited, admin, status, [] if status == 403 else ["intent:edit"]) | media
+        answers = [limited.client.post(path, content=body, headers=caller) for _ in range(3 * BURST)]
+        assert answers[0].status_code == status
+        assert answers[0].headers["ratelimit"].startswith(f'"submits";r={BURST - 1};'), status
+        assert {answer.status_code for answer in answers} == {status, 429}
+    intent = limited.client.post(url, json=create(limit()), headers=headers).json()["intent_id"]
+    assert limited.client.post(url, json=cancel(intent), headers=headers).status_code == 202
+
+
+def make_key(platform: Platform, admin: Headers, number: int, permissions: Sequence[str] = ("intent:edit",)) -> Headers:
+    body = {"name": f"k{number}", "environment": "paper", "permissions": list(permissions)}
     answer = platform.client.post("/v1/api-keys", json=body, headers=admin)
     assert answer.status_code == 201, answer.text
     return {"x-api-key": answer.json()["api_key"]}

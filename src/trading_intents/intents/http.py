@@ -124,6 +124,8 @@ def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Write
         body=Submit,
         answer=Submitted,
         status=202,
+        bucket=Bucket.SUBMITS,
+        is_counted_by_handler=True,  # by the command's kind
         parameters=(IDEMPOTENCY_KEY,),
         fast=fast_submit(gate, callers, writer, limits),
         errors=(

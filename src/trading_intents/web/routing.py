@@ -13,7 +13,6 @@ from urllib.parse import unquote_to_bytes
 from trading_intents.clock import Clock
 from trading_intents.errors import (
     DiskFailed,
-    FieldError,
     InternalError,
     MethodNotAllowed,
     NotFound,
@@ -21,14 +20,13 @@ from trading_intents.errors import (
     Unauthorized,
     Unavailable,
     ValidationFailed,
-    either,
 )
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.body import MAX_BODY_BYTES
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.problem import PROBLEM, ErrorShape
 from trading_intents.web.request import JSON, Answer, Headers, Incoming, PendingRequest, Request, check_entity_tags
-from trading_intents.web.validation import nearest
+from trading_intents.web.validation import unknown_parameters
 
 MAX_REFUSALS_LOGGED = 10  # a second, of requests that could not be read
 MAX_FAILURES_LOGGED = 100  # a second, of requests that could not be served
@@ -125,6 +123,7 @@ class Route:
     status: int = 200
     repeated_status: int | None = None  # of the same answer where the call found its work done before
     bucket: Bucket | None = None
+    is_counted_by_handler: bool = False  # the bucket then counts only requests that are refused before the handler runs
     parameters: tuple[Parameter, ...] = ()
     errors: tuple[type[PlatformError], ...] = ()  # beyond those that every route of its shape has
     error_shape: ErrorShape = PROBLEM
@@ -269,8 +268,18 @@ class App:
         if not request.incoming.taken and not route.always:
             raise Unavailable("this process is shutting down; try another, or again")
         await self._identify(route, request)
-        if route.bucket:
+        if route.bucket and not route.is_counted_by_handler:
             request.headers_out += self._take(route.bucket, request)
+        try:
+            self._check(route, request)
+        except PlatformError:
+            if route.bucket and route.is_counted_by_handler:
+                request.headers_out += self._take(route.bucket, request)
+            raise
+        return await route.handle(request)
+
+    def _check(self, route: Route, request: Request) -> None:
+        """Reads the request, and raises what keeps it from its handler."""
         if route.body is not None and route.body_media is JSON:
             request.read_json(route.max_body_bytes, route.is_body_optional)
         unknown = None if route.any_query else _unknown_parameter(route, request)
@@ -280,7 +289,6 @@ class App:
         route.policy.permit(request)
         if unknown:
             raise unknown
-        return await route.handle(request)
 
     async def _identify(self, route: Route, request: Request) -> None:
         if route.policy.public:
@@ -302,18 +310,9 @@ class App:
 
 
 def _unknown_parameter(route: Route, request: Request) -> ValidationFailed | None:
-    """What says that the query names a parameter that the route does not have: a mistyped filter is never ignored."""
     if not request.incoming.query_string:
         return None
-    known = [parameter.name for parameter in route.parameters if parameter.where == "query"]
-    found: list[FieldError] = []
-    for name in request.query:
-        if name not in known:
-            near = nearest(name, known)
-            allowed = f"use {either(known)}" if known else "this path takes none"
-            detail = f"unknown query parameter; {f'did you mean {near}?' if near else allowed}"
-            found.append(FieldError(f"?{name}", detail, near))
-    return ValidationFailed.listing(found) if found else None
+    return unknown_parameters(request.query, [each.name for each in route.parameters if each.where == "query"])
 
 
 class _PerSecond:

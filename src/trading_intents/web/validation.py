@@ -57,6 +57,18 @@ def explain(message: str, tree: Any, kind: Any) -> ValidationFailed:
     return ValidationFailed.listing([FieldError(pointer, detail, near)])
 
 
+def unknown_parameters(given: Iterable[str], known: Sequence[str]) -> ValidationFailed | None:
+    """Says which parameters of a query the route does not have: a mistyped filter is never ignored."""
+    found: list[FieldError] = []
+    for name in given:
+        if name not in known:
+            near = nearest(name, known)
+            allowed = f"use {either(known)}" if known else "this path takes none"
+            detail = f"unknown query parameter; {f'did you mean {near}?' if near else allowed}"
+            found.append(FieldError(f"?{name}", detail, near))
+    return ValidationFailed.listing(found) if found else None
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """The most similar known name, or none."""
     return (difflib.get_close_matches(name, list(known), n=1) or [""])[0]

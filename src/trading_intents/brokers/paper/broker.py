@@ -177,7 +177,7 @@ class PaperBroker:
         return totals
 
     def _changed_balance(self) -> BrokerBalance | None:
-        """The balance, if it is another one than was told last. Nothing is told before the session's snapshot has read the
+        """The balance, if it is another one than was told last. None is told before the session's snapshot has read the
         positions: the equity would be missing."""
         books = self._books
         if books.totals is None or books.worked_at is None or self._valuation.positions is None:
