@@ -64,7 +64,7 @@ class InvalidJson(InvalidRequest):
 
 
 class InvalidCursor(InvalidRequest):
-    code, title = "invalid_cursor", "The cursor does not belong to this list"
+    code, title = "invalid_cursor", "The cursor is not valid here: begin without one"
 
 
 class InvalidScope(InvalidRequest):

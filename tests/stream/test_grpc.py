@@ -192,6 +192,8 @@ def test_what_cannot_be_read_is_an_invalid_argument(
         # It comes before whether one may, and after who one is.
         assert client.send(tenants.callers["key_none"], request.SerializeToString()).ended()[0] == "INVALID_ARGUMENT"
         assert client.send({}, request.SerializeToString()).ended()[0] == "UNAUTHENTICATED"
+    _, words = client.follow(trading_client.headers, account, resume_after="x").ended()
+    assert words == "this is not a cursor of the stream; subscribe without it"
     for junk in (b"\xff", b"\x0a\x05ab", b"\x0a\x01\xff"):
         assert client.send(trading_client.headers, junk).ended()[0] == "INVALID_ARGUMENT"
 

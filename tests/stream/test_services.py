@@ -77,6 +77,16 @@ def test_reflection_tells_the_whole_service(client: Client) -> None:
     assert [method.name for method in told.service[0].method] == ["SubscribeEvents", "StreamEvents"]
 
 
+def test_reflection_answers_alike_under_its_present_and_its_former_name(client: Client) -> None:
+    request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE).SerializeToString()
+    answers = []
+    for version in ("v1", "v1alpha"):
+        call = client.channel.stream_stream(f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo")
+        answers += list(call(iter([request]), timeout=LIMIT_SECONDS))
+    assert len(answers) == 2
+    assert answers[0] == answers[1]
+
+
 def test_tls_comes_from_files_and_guessing_runs_dry(
     tenants: Tenants, trading_client: TradingClient, tenants_database: Urls, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ KEEP_DAYS = 7
 DAYS_AHEAD = 3
 KEEP_LIMIT_SECONDS = 30.0
 CURSOR_CHARACTERS = 32
+_NO_CURSOR = "this is not a cursor of the stream; subscribe without it"
 MAX_SEQ = 2**63 - 1
 FEW = 4
 
@@ -249,11 +250,11 @@ def open_cursor(text: str) -> Cursor:
     try:
         raw = base64.urlsafe_b64decode(text[:CURSOR_CHARACTERS])
     except ValueError:
-        raise InvalidCursor from None
+        raise InvalidCursor(_NO_CURSOR) from None
     cursor = Cursor(UUID(bytes=raw[:16].ljust(16)), min(int.from_bytes(raw[16:]), MAX_SEQ))
     # Decoding accepts several texts for one cursor, so compare with the encoding.
     if make_cursor(cursor.epoch, cursor.seq) != text:
-        raise InvalidCursor
+        raise InvalidCursor(_NO_CURSOR)
     return cursor
 
 

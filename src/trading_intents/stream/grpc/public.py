@@ -12,6 +12,8 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from trading_intents.errors import LimitReached, NotFound, PlatformError
 from trading_intents.stream.grpc.calls import IDLE_SECONDS, SERVICE, Context, abort, parse, read, read_first
 
+# The name that the protocol has today, with the same messages; grpc_reflection knows only the one before.
+REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
 MAX_PUBLIC_CALLS, MAX_PUBLIC_CALLS_PER_CONNECTION = 200, 4
 
 
@@ -25,7 +27,7 @@ class PublicServicer:
         self._connections: Counter[str] = Counter()
         self._reflection = reflection.aio.ReflectionServicer((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME))
 
-    def handlers(self) -> tuple[Any, Any]:
+    def handlers(self) -> tuple[Any, ...]:
         """Every method reads its messages itself, as grpc would wait for them without a limit."""
         make = grpc.stream_stream_rpc_method_handler
         return (
@@ -33,8 +35,9 @@ class PublicServicer:
                 health.SERVICE_NAME,
                 {"Check": make(self._limited(self._check)), "Watch": make(self._limited(self._watch))},
             ),
-            grpc.method_handlers_generic_handler(
-                reflection.SERVICE_NAME, {"ServerReflectionInfo": make(self._limited(self._reflect))}
+            *(
+                grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": make(self._limited(self._reflect))})
+                for name in (REFLECTION_V1, reflection.SERVICE_NAME)
             ),
         )
 
