@@ -55,7 +55,7 @@ class Signals:
                 )
                 failures = 0
                 await self._use(connection)
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except (OSError, ValueError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 self._log.warning("signals lost", reason=type(error).__name__)
             await asyncio.sleep(PAUSES_SECONDS[min(failures, len(PAUSES_SECONDS) - 1)])
             failures += 1
