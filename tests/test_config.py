@@ -159,6 +159,11 @@ def test_a_plain_origin_is_taken_for_the_consoles_policy(origin: str) -> None:
         assert load(**(console | {"IDENTITY_ISSUER": issuer})).console_oidc_origins == (origin,)
 
 
+def test_the_consoles_id_tokens_cannot_become_acceptable() -> None:
+    console = EXTERNAL | {"CONSOLE_OIDC_CLIENT_ID": "console", "IDENTITY_AUDIENCE": "console"}
+    assert refusal(**console).startswith("TRADING_INTENTS_IDENTITY_AUDIENCE")
+
+
 def test_a_secret_setting_is_never_shown() -> None:
     url = f"postgresql://user:{MARKER}@host/db"
     settings = load(DATABASE_URL=url, DATABASE_OWNER_URL=url)

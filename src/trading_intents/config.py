@@ -259,6 +259,8 @@ def _check_identity(settings: Settings) -> None:
     issuer = settings.identity_issuer
     if settings.console_oidc_client_id and not (_is_safe_url(issuer) and ISSUER.fullmatch(issuer)):
         raise StartupRefused(f"{PREFIX}IDENTITY_ISSUER: an https URL, or http on loopback, for users to sign in at")
+    if settings.console_oidc_client_id == settings.identity_audience:
+        raise StartupRefused(f"{PREFIX}IDENTITY_AUDIENCE: not the console's client id, or its id tokens would be taken")
     for name in ("identity_issuer", "identity_jwks_url"):
         if not local and not getattr(settings, name):
             raise StartupRefused(f"{PREFIX}{name.upper()}: needed with an external identity provider")
