@@ -247,6 +247,7 @@ BAD_DOCUMENTS = [
     ),
     ('{"organizations": [{"external_id": "org_bad"}', "not JSON"),
     ('{"service_accounts": [{"client_id": "a\\u0000"}]}', "/service_accounts/0/client_id"),
+    ('{"\\u001b[2J\\u009b31mcolour\\u202e": 1}', "/?[2J?31mcolour?: unknown field"),
 ]
 
 

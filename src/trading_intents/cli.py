@@ -16,7 +16,6 @@ import msgspec
 import typer
 import uvloop
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress
 
 from trading_intents import __version__, app, config, doctor, provision
@@ -34,7 +33,7 @@ from trading_intents.storage.embedded.server import lock_holder
 from trading_intents.storage.migrate import migrate as run_migrations
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.stream.service import renew_epoch as renew_log_epoch
-from trading_intents.telemetry import Log, Metrics, library_messages, make_log
+from trading_intents.telemetry import Log, Metrics, library_messages, make_log, terminal_text
 from trading_intents.trader.orders import add_order_commands
 from trading_intents.trader.views import add_view_commands
 
@@ -89,7 +88,7 @@ def _run(
         with library_messages(log), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             code = runner.run(work(settings, log))
     except PlatformError as error:
-        Console(stderr=True).print(f"[bold red]{escape(error.title)}:[/] {escape(error.detail)}", soft_wrap=True)
+        Console(stderr=True).print(f"[bold red]{error.title}:[/] {terminal_text(error.detail)}", soft_wrap=True)
         raise typer.Exit(NOTHING_HERE if isinstance(error, DatabaseMissing) else 1) from None
     raise typer.Exit(code or 0)
 
@@ -144,15 +143,15 @@ def _greet(parts: app.Infrastructure, addresses: app.Addresses, demo: provision.
     if addresses.grpc:
         out.print(f"  gRPC    [bold]{addresses.grpc}[/]")
     out.print(f"  roles   {', '.join(settings.roles)}")
-    out.print(f"  data    {escape(place)}\n", soft_wrap=True)
+    out.print(f"  data    {terminal_text(place)}\n", soft_wrap=True)
     if demo and demo.account_id:
         variable = config.PREFIX + "DATA_DIR"
         folder = f"{variable}={settings.data_dir} " if variable in os.environ else ""
         out.print("Place a first order, in another terminal:\n")
         program = PROGRAM if PROGRAM.exists() else PROGRAM.name
-        out.print(f"  {escape(folder)}{program} {FIRST_ORDER}\n", soft_wrap=True)
+        out.print(f"  {terminal_text(folder)}{program} {FIRST_ORDER}\n", soft_wrap=True)
         out.print("Or trade in the browser; this prints a link that signs you in:\n")
-        out.print(f"  {escape(folder)}{program} console\n", soft_wrap=True)
+        out.print(f"  {terminal_text(folder)}{program} console\n", soft_wrap=True)
     out.print("README.md goes on from there. Ctrl-C ends all of it.\n")
 
 
@@ -185,7 +184,7 @@ def examine(
         for finding in findings:
             colour = {"ok": "green", "warning": "yellow", "wrong": "red"}[finding.state]
             out.print(
-                f"[{colour}]{finding.state:8}[/]{escape(finding.subject):14}{escape(finding.text)}", soft_wrap=True
+                f"[{colour}]{finding.state:8}[/]{finding.subject:14}{terminal_text(finding.text)}", soft_wrap=True
             )
         return 1 if any(finding.state == "wrong" for finding in findings) else 0
 

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
+from rich.markup import escape
 
 SECONDS_BUCKETS = Histogram.DEFAULT_BUCKETS  # the last one is infinite
 
@@ -51,6 +52,11 @@ def make_log(level: str = "info", stream: TextIO | None = None) -> Log:
         context_class=dict,
     )
     return log
+
+
+def terminal_text(text: str) -> str:
+    """For rich's `print`. A file, a broker or PostgreSQL may have written it: it cannot move the cursor or colour."""
+    return escape("".join(each if each.isprintable() or each == "\n" else "?" for each in text))
 
 
 class LibraryMessages(logging.Handler):
