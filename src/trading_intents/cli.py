@@ -342,7 +342,7 @@ def renew_epoch(reason: Reason) -> None:
 def verify_log(
     account: Annotated[UUID | None, typer.Option(help="Only this account.")] = None,
     heads: Annotated[
-        Path | None, typer.Option(help="Write the head of each account without damage to this file, to be kept.")
+        Path | None, typer.Option(help="Write the head of each account without damage to this new file, to be kept.")
     ] = None,
     against: Annotated[Path | None, typer.Option(help="Compare with heads that were kept in this file.")] = None,
 ) -> None:

@@ -244,6 +244,22 @@ def test_all_accounts_are_verified_and_each_damaged_one_named(
     assert cut.account["id"] not in kept
 
 
+def test_kept_heads_are_never_overwritten(
+    tenants: Tenants, full_client: TradingClient, forger: Tables, tmp_path: Path
+) -> None:
+    """With one file for both, a run that finds damage would drop the only proof of it, and the next would pass."""
+    kept = tmp_path / "heads"
+    assert told(tenants, full_client, *only(full_client, "--heads", str(kept))) == (0, "")
+    before = kept.read_bytes()
+    rewrite(full_client, forger)
+    change(forger, full_client, "DELETE FROM stream_events WHERE account_id = $account")
+    refused = tenants.platform.run("audit", "verify", "--heads", str(kept), "--against", str(kept))
+    assert (refused.returncode, kept.read_bytes()) == (1, before)
+    assert f"{kept}: File exists" in refused.stderr
+    code, said = told(tenants, full_client, *only(full_client, "--against", str(kept)))
+    assert (code, said.partition(":")[0]) == (1, "action 8")
+
+
 def test_submits_meanwhile_are_no_damage(trading_client: TradingClient, verified: Verifier) -> None:
     with submitting(trading_client) as statuses:
         followed = [verified(trading_client) for _ in range(BUSY_ROUNDS)]

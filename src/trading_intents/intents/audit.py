@@ -81,12 +81,12 @@ class _RecordFields(msgspec.Struct):
 
 @contextlib.contextmanager
 def open_heads(path: Path | None) -> Iterator[Callable[[Head], None]]:
-    """Gives the function that writes a head to the file, one a line."""
+    """Gives the function that writes a head to a new file, one a line: heads that were kept are never overwritten."""
     if path is None:
         yield lambda head: None
         return
     try:
-        with path.open("w") as out:
+        with path.open("x") as out:
             yield lambda head: print(head_line(head), file=out)
     except OSError as error:
         raise InvalidRequest(f"{path}: {error.strerror}") from None
