@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from decimal import Decimal
+from uuid import UUID
 
 import pytest
 
@@ -196,3 +197,46 @@ async def test_a_closing_order_that_was_sent_runs_on_after_a_resume(urls: Urls) 
         in_process.fill(await in_process.coid(order))
         await in_process.until_status(order, "FILLED")
         assert len(await actions(in_process, found, "CREATE")) == 1
+
+
+@pytest.mark.parametrize("both_close", [True, False])
+async def test_halts_of_an_account_and_its_organization_close_a_position_once(urls: Urls, both_close: bool) -> None:
+    async with open_in_process(urls) as in_process:
+        async with executing(in_process):
+            await hold(in_process)
+        whole = await halt(in_process, whole=True, close_positions=both_close)
+        own = await halt(in_process, close_positions=True)
+        async with executing(in_process):
+
+            async def made() -> list[UUID]:
+                rows = [*await actions(in_process, own, "CREATE"), *await actions(in_process, whole, "CREATE")]
+                return [row["intent_id"] for row in rows]
+
+            async def is_made() -> bool:
+                return bool(await made())
+
+            await in_process.until(is_made)
+            (order,) = await made()
+            await in_process.until_status(order, "NEW")
+            if both_close:
+                await until_waiting(in_process, whole, "closing")
+            in_process.fill(await in_process.coid(order))
+            for found in (own, whole):
+                await until(in_process, found, state="done")
+            assert await made() == [order]
+            assert in_process.venue.duplicates == []
+
+
+async def test_a_resume_of_one_halt_leaves_the_others_work(urls: Urls) -> None:
+    async with open_in_process(urls) as in_process:
+        async with executing(in_process):
+            await hold(in_process)
+        whole = await halt(in_process, whole=True, close_positions=True)
+        own = await halt(in_process, close_positions=True)
+        await resume(in_process, own)
+        async with executing(in_process):
+            (order,) = await closing_orders(in_process, whole)
+            in_process.fill(await in_process.coid(order))
+            await until(in_process, whole, state="done", positions=1, positions_done=1)
+        assert await actions(in_process, own, "CREATE") == []
+        assert (await shown(in_process, own))["state"] == "resumed"
