@@ -14,7 +14,13 @@ CASH = Decimal(1_000_000)
 FINAL = {"filled", "canceled", "expired", "rejected", "replaced"}
 REPLACEABLE = {"new", "partially_filled"}
 ULID_LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-FIELDS_BY_TYPE = {"limit": ("limit_price",), "stop": ("stop_price",), "stop_limit": ("limit_price", "stop_price")}
+FIELDS_BY_TYPE: dict[str, tuple[str, ...]] = {
+    "market": (),
+    "limit": ("limit_price",),
+    "stop": ("stop_price",),
+    "stop_limit": ("limit_price", "stop_price"),
+}
+TIMES_IN_FORCE = {"day", "gtc", "opg", "cls", "ioc", "fok"}
 
 
 class Refused(Exception):
@@ -211,6 +217,10 @@ class Account:
         for name in ("symbol", "side", "type", "time_in_force", "qty", *FIELDS_BY_TYPE.get(body.get("type", ""), ())):
             if name not in body:
                 raise Refused(422, 40010001, f"{name} is required")
+        if body["type"] not in FIELDS_BY_TYPE or body["time_in_force"] not in TIMES_IN_FORCE:
+            raise Refused(422, 40010001, "invalid order type or time_in_force")
+        if body["side"] not in ("buy", "sell"):
+            raise Refused(422, 40010001, "invalid side")
         qty, client_id = Decimal(str(body["qty"])), body.get("client_order_id") or str(uuid4())
         if qty <= 0 or qty.as_tuple().exponent < -9:  # type: ignore[operator] # it is finite
             raise Refused(422, 40010001, "qty must be > 0, with 9 decimals at most")

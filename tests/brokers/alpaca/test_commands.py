@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as with_fields
 
+from tests.brokers.alpaca.book import stamp
 from tests.brokers.alpaca.simulator import Fault, Simulator
 from tests.brokers.alpaca.stage import AlpacaStage, CutRequests
 from tests.proxy import FaultProxy, Verdict
@@ -253,6 +254,21 @@ async def test_a_cancel_reaches_the_version_that_is_at_the_market(stage: AlpacaS
     ended = await run.cancel(sent)
     assert (ended.result.outcome, ended.result.broker_order_id) == (Outcome.ACKED, replaced.result.broker_order_id)
     await run.expect([E.ACCEPTED, E.REPLACED, E.CANCELLED], sent, replaced)
+    await run.close()
+
+
+async def test_a_cancel_waits_the_longer_the_longer_its_order_is_being_replaced(stage: AlpacaStage) -> None:
+    """Its attempts are counted: made every second, they would be used up while Alpaca still replaces the order."""
+    run = await stage.link()
+    sent = await run.buy("5", "50")
+    stage.account.holds_replaces = True
+    await run.replace(sent, "6", "51")
+    order = stage.account.by_client[sent.ticket.client_order_id]
+    waits = []
+    for seconds in (0, 20, 3_600):
+        order.json["updated_at"] = stamp(await stage.now() - timedelta(seconds=seconds))
+        waits.append((await run.cancel(sent)).result.retry_after_seconds)
+    assert waits == [1, 20, 60]
     await run.close()
 
 

@@ -15,7 +15,6 @@ from trading_intents.trading import amount_text as text
 
 _T, _K, _E = TimeInForce, OrderKind, EventKind
 _TIMES = dict(zip(_T, ("day", "gtc", "ioc", "fok", "opg", "cls", "day"), strict=True))
-_KINDS = {_K.MARKET: "market", _K.LIMIT: "limit", _K.STOP: "stop", _K.STOP_LIMIT: "stop_limit"}
 _STOP_TIMES = (_T.DAY, _T.GOOD_TILL_CANCEL)
 _MARKET_TIMES = (*_STOP_TIMES, _T.IMMEDIATE_OR_CANCEL, _T.FILL_OR_KILL, _T.AT_OPEN, _T.AT_CLOSE)
 CAPABILITIES = port.Capabilities(
@@ -158,7 +157,7 @@ def order_body(ticket: OrderTicket) -> dict[str, object]:
         "symbol": ticket.symbol,
         "qty": text(ticket.quantity),
         "side": "buy" if ticket.side is OrderSide.BUY else "sell",
-        "type": _KINDS[ticket.kind],
+        "type": ticket.kind.name.lower(),
         "time_in_force": _TIMES[ticket.time_in_force],
         "client_order_id": ticket.client_order_id,
         **_prices(ticket),
