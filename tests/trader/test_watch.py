@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import msgspec
@@ -21,11 +21,12 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
+from tests.trader.conftest import Command
 from tests.waiting import eventually
 from trading_intents.trader.blotter import MAX_ORDERS, Blotter
 from trading_intents.trader.screen import draw
-from trading_intents.trader.watch import FRAME_SECONDS, run_frames
-from trading_intents_client import Account, GapEvent, OrderEvent, PositionEvent, TradingAccount
+from trading_intents.trader.watch import FRAME_SECONDS, follow, read_again, run_frames
+from trading_intents_client import Account, Event, GapEvent, OrderEvent, PositionEvent, TradingAccount
 from trading_intents_client.stream.events import StreamedOrder, StreamedPosition
 from trading_intents_client.types.enums import ConnectionState, Environment, OrderState, OrderStatus
 
@@ -33,6 +34,7 @@ SIZES = [(80, 24), (200, 50), (60, 16), (130, 24)]
 EVENTS_PER_SECOND = 500
 MEASURED_SECONDS = 3
 LIMIT_SECONDS = 60
+SECOND = timedelta(seconds=1)
 AT = datetime(2026, 1, 5, 15, tzinfo=UTC)
 
 
@@ -73,6 +75,67 @@ def test_the_screen_is_as_large_as_the_terminal(width: int, height: int) -> None
     assert "sim" in lines[0]
     assert "100 open" in "".join(lines)
     assert "S99" in "".join(lines)
+
+
+@pytest.mark.parametrize(("width", "height"), [(20, 5), (40, 10), (80, 8), (200, 5), (130, 12), (1, 1), (80, 2)])
+def test_a_small_terminal_shows_orders_first(width: int, height: int) -> None:
+    state = blotter()
+    for number in range(30):
+        state.apply(order_event(number, 1))
+        position = StreamedPosition(account_id="a", organization_id="o", symbol="HELD", quantity=Decimal("1.123456789"))
+        state.apply(PositionEvent(position=position, cursor="c"))
+    state.trouble = "late"
+    lines = shown(state, width, height)
+    assert len(lines) == height
+    assert max(map(len, lines)) <= width
+    if height >= 5:
+        assert "S29" in "".join(lines[1:-1])
+        assert "NEW" in "".join(lines[1:-1])
+        assert "q ends" in lines[-1], "the last line says what is wrong, too"
+
+
+def test_the_time_without_a_connection_begins_with_its_end() -> None:
+    state = blotter()
+    state.connected_at -= 3600  # an hour in which nothing happened
+    state.mark_connected()
+    assert "DISCONNECTED for 0 s" in shown(state, 80, 24, is_connected=False)[0]
+
+
+def test_positions_that_were_read_do_not_replace_newer_ones_of_the_stream(account: Account) -> None:
+    account.buy("AAPL", 2).wait()
+    (read,) = account.positions()
+    with account.events() as stream:
+        told = next(event for event in stream if isinstance(event, PositionEvent))
+    assert told.position.received_at == read.received_at, "the two can be compared"
+    state = blotter()
+    newer = msgspec.structs.replace(told.position, quantity=Decimal(5), received_at=read.received_at + SECOND)
+    state.apply(PositionEvent(position=newer, cursor="c"))
+    state.set_positions([read])
+    assert [row.quantity for row in state.positions()] == [5]
+    state.set_positions([msgspec.structs.replace(read, quantity=Decimal(6), received_at=read.received_at + SECOND)])
+    assert [row.quantity for row in state.positions()] == [6]
+
+
+def test_a_thread_that_dies_ends_the_screen_whose_figures_would_grow_old(account: Account) -> None:
+    class Broken:
+        def __iter__(self) -> Iterator[Event]:
+            raise KeyError("a fault of ours")
+
+        def __getattr__(self, name: str) -> object:
+            raise KeyError("a fault of ours")
+
+    for work in (follow, read_again):
+        state, stop = blotter(), threading.Event()
+        work(Broken(), state, stop)  # type: ignore[arg-type]  # what is tested
+        assert stop.is_set()
+        assert isinstance(state.failure, KeyError)
+
+
+@pytest.mark.timeout(60)
+def test_without_a_terminal_it_says_so(run: Command) -> None:
+    done = run("watch")
+    assert done.exit_code == 2
+    assert "needs a terminal" in done.stderr
 
 
 def test_a_lost_connection_and_a_live_account_cannot_be_overlooked() -> None:
@@ -167,7 +230,7 @@ def test_it_shows_an_order_on_a_terminal_and_leaves_it_as_it_was(
         eventually(lambda: b"connected" in told, LIMIT_SECONDS)
         account.buy("ZEBRA", 3).wait()
         eventually(lambda: b"ZEBRA" in told and b"FILLED" in told, LIMIT_SECONDS)
-        os.write(end, b"q")
+        os.write(end, b"xq")
         assert process.wait(LIMIT_SECONDS) == 0, told
     text = told.decode(errors="replace")
     assert "Traceback" not in text

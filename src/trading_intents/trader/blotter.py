@@ -49,6 +49,7 @@ class OrderRow(Struct, frozen=True, kw_only=True):
 
 class PositionRow(Struct, frozen=True, kw_only=True):
     symbol: str
+    at: datetime | None
     quantity: Decimal
     average_cost: Decimal | None
     market_price: Decimal | None
@@ -59,18 +60,21 @@ class PositionRow(Struct, frozen=True, kw_only=True):
 class Blotter:
     def __init__(self, account: TradingAccount, url: str) -> None:
         self.account, self.url = account, url
-        self.failure: TradingError | None = None
+        self.failure: Exception | None = None
         self.trouble: str | None = None
         self.balances: Balances | None = None
-        self.told_at = time.monotonic()
+        self.connected_at = time.monotonic()
         self._lock = threading.Lock()
         self._orders: dict[str, OrderRow] = {}
         self._positions: dict[str, PositionRow] = {}
         self._events: deque[tuple[datetime, str]] = deque(maxlen=MAX_EVENTS)
 
+    def mark_connected(self) -> None:
+        """The stream is served now, also when nothing happens."""
+        self.connected_at = time.monotonic()
+
     def apply(self, event: Event) -> None:
         with self._lock:
-            self.told_at = time.monotonic()
             if isinstance(event, OrderEvent):
                 order = event.order
                 before = self._orders.get(order.order_id)
@@ -80,8 +84,8 @@ class Blotter:
                         version=order.version,
                         at=before.at if before else order.received_at,
                         symbol=order.symbol,
-                        side=str(order.order_side),
-                        order_type=str(order.order_type),
+                        side=str(order.order_side or "-"),
+                        order_type=str(order.order_type or "-"),
                         quantity=order.quantity,
                         filled=order.filled_quantity,
                         limit_price=order.limit_price,
@@ -109,7 +113,9 @@ class Blotter:
     def set_positions(self, positions: Iterable[Position]) -> None:
         found = {position.symbol: _position_row(position) for position in positions}
         with self._lock:
-            self._positions, self.trouble = found, None
+            # The stream may have told a fill while they were read.
+            newer = {key: row for key, row in self._positions.items() if _is_newer(row, found.get(key))}
+            self._positions, self.trouble = found | newer, None
 
     def set_balances(self, balances: Balances) -> None:
         self.balances = balances
@@ -149,6 +155,7 @@ class Blotter:
             unrealized = (price - told.average_cost) * told.quantity
         self._positions[told.symbol] = PositionRow(
             symbol=told.symbol,
+            at=told.received_at,
             quantity=told.quantity,
             average_cost=told.average_cost,
             market_price=price,
@@ -174,9 +181,14 @@ def _order_row(order: OrderRecord) -> OrderRow:
     )
 
 
+def _is_newer(known: PositionRow, read: PositionRow | None) -> bool:
+    return read is None or (known.at is not None and read.at is not None and known.at > read.at)
+
+
 def _position_row(position: Position) -> PositionRow:
     return PositionRow(
         symbol=position.symbol,
+        at=position.received_at,
         quantity=position.quantity,
         average_cost=position.average_cost,
         market_price=position.market_price,

@@ -1,4 +1,4 @@
-"""The blotter as a screen of a given size: it fits 80 by 24, and uses what is more."""
+"""The blotter as a screen of a given size: it fits 80 by 24, uses more, and shows the orders alone on less."""
 
 import time
 from decimal import Decimal
@@ -12,7 +12,8 @@ from rich.text import Text
 from trading_intents.trader.blotter import Blotter, OrderRow, PositionRow
 from trading_intents.trader.output import COLOURS, amount, cell, rounded
 
-WIDE = 130
+WIDE, NARROW = 130, 60
+LOW = 12  # lines, in which three panels have no room
 FRAME_LINES = 3  # of a panel: its two borders, and the head of its table
 LIVE = "live"
 
@@ -23,20 +24,23 @@ def draw(blotter: Blotter, is_connected: bool, width: int, height: int) -> Layou
     layout.split_column(
         Layout(_head(blotter, is_connected), size=1), Layout(name="body"), Layout(_foot(blotter), size=1)
     )
+    if body < LOW:
+        layout["body"].update(_order_table(blotter.orders(), body - 1, width))
+        return layout
     if width >= WIDE:
         rows = body - FRAME_LINES
         lower = max(body // 2, 5)
         right = Layout(ratio=2)
         right.split_column(
-            Layout(_positions(blotter, body - lower - FRAME_LINES, is_wide=True)),
+            Layout(_positions(blotter, body - lower - FRAME_LINES)),
             Layout(_events(blotter, lower - 2), size=lower),
         )
-        layout["body"].split_row(Layout(_orders(blotter, rows, is_wide=True), ratio=3), right)
+        layout["body"].split_row(Layout(_orders(blotter, rows, width), ratio=3), right)
         return layout
     events, positions = max(body // 4, 4), max(body // 4, 4)
     layout["body"].split_column(
-        Layout(_orders(blotter, body - events - positions - FRAME_LINES, is_wide=False)),
-        Layout(_positions(blotter, positions - FRAME_LINES, is_wide=False), size=positions),
+        Layout(_orders(blotter, body - events - positions - FRAME_LINES, width)),
+        Layout(_positions(blotter, positions - FRAME_LINES), size=positions),
         Layout(_events(blotter, events - 2), size=events),
     )
     return layout
@@ -51,7 +55,7 @@ def _head(blotter: Blotter, is_connected: bool) -> Text:
     if is_connected:
         head.append(" connected ", style="green")
     else:
-        seconds = int(time.monotonic() - blotter.told_at)
+        seconds = int(time.monotonic() - blotter.connected_at)
         head.append(f" DISCONNECTED for {seconds} s: figures are old ", style="bold white on red")
     head.append(f" {account.name}", style="bold")
     money = blotter.balances
@@ -68,26 +72,41 @@ def _foot(blotter: Blotter) -> Text:
     return foot
 
 
-def _orders(blotter: Blotter, rows: int, is_wide: bool) -> Panel:
+def _orders(blotter: Blotter, rows: int, width: int) -> Panel:
     found = blotter.orders()
-    columns = ["time", "symbol", "side", "quantity", "filled", "limit", "average", "status"]
-    table = _table([*columns, "type", "reason"] if is_wide else columns)
-    for row in found[: max(rows, 0)]:
-        table.add_row(*_order_cells(row, is_wide))
     count = sum(row.is_open for row in found)
-    return _panel(table, f"orders: {count} open")
+    return _panel(_order_table(found, rows, width), f"orders: {count} open")
 
 
-def _order_cells(row: OrderRow, is_wide: bool) -> list[Text]:
-    at = Text(row.at.astimezone().strftime("%H:%M:%S") if row.at else "-")
-    side = Text(row.side, style="cyan" if row.side == "BUY" else "magenta")
-    cells = [at, Text(row.symbol, style="bold"), side]
-    cells += [cell(value) for value in (row.quantity, row.filled, row.limit_price)]
-    cells += [cell(rounded(row.average_price)), Text(row.status, style=COLOURS.get(row.status, ""))]
-    return [*cells, Text(row.order_type), Text(row.reason or "")] if is_wide else cells
+def _order_table(found: list[OrderRow], rows: int, width: int) -> Table:
+    columns = ["time", "symbol", "side", "quantity", "filled", "limit", "average", "status"]
+    if width >= WIDE:
+        columns += ["type", "reason"]
+    elif width < NARROW:
+        columns = ["symbol", "side", "quantity", "status"]
+    table = _table(columns)
+    for row in found[: max(rows, 0)]:
+        cells = _order_cells(row)
+        table.add_row(*(cells[name] for name in columns))
+    return table
 
 
-def _positions(blotter: Blotter, rows: int, is_wide: bool) -> Panel:
+def _order_cells(row: OrderRow) -> dict[str, Text]:
+    return {
+        "time": Text(row.at.astimezone().strftime("%H:%M:%S") if row.at else "-"),
+        "symbol": Text(row.symbol, style="bold"),
+        "side": Text(row.side, style="cyan" if row.side == "BUY" else "magenta"),
+        "quantity": cell(row.quantity),
+        "filled": cell(row.filled),
+        "limit": cell(row.limit_price),
+        "average": cell(rounded(row.average_price)),
+        "status": Text(row.status, style=COLOURS.get(row.status, "")),
+        "type": Text(row.order_type),
+        "reason": Text(row.reason or ""),
+    }
+
+
+def _positions(blotter: Blotter, rows: int) -> Panel:
     found = blotter.positions()
     table = _table(["symbol", "quantity", "cost", "price", "unrealized", "today"])
     for row in found[: max(rows, 0)]:

@@ -10,7 +10,7 @@ import typer
 from trading_intents.trader.lines import event_line
 from trading_intents.trader.login import Login, login_file, open_client, write_login
 from trading_intents.trader.orders import AccountName, AsJson, Symbol, find_account
-from trading_intents.trader.output import exit_codes, print_json, print_table
+from trading_intents.trader.output import USAGE, exit_codes, print_json, print_table
 from trading_intents.trader.watch import watch_account
 from trading_intents_client import Event, SortOrder, TradingClient
 from trading_intents_client.transport.credentials import DEMO_URL
@@ -128,6 +128,9 @@ def _event_json(event: Event) -> dict[str, object]:
 
 def watch(account: AccountName = "") -> None:
     """Show orders, positions and events as they change, until q or Ctrl-C."""
+    if not sys.stdout.isatty():
+        typer.echo("watch needs a terminal; `trading-intents events` prints lines", err=True)
+        raise typer.Exit(USAGE)
     with exit_codes(), open_client(os.environ) as client:
         watch_account(find_account(client, account), client.url)
 

@@ -1,5 +1,6 @@
 """`watch`: a live blotter in the terminal. Events change its state; it is drawn by the clock alone."""
 
+import os
 import select
 import sys
 import termios
@@ -21,6 +22,7 @@ FRAME_SECONDS = 0.25
 # Prices make no events: positions and money are read again this often.
 READ_SECONDS = 5.0
 RECENT_ORDERS = 50
+MAX_TYPED = 1024
 
 
 def watch_account(account: Account, url: str) -> None:
@@ -34,8 +36,15 @@ def watch_account(account: Account, url: str) -> None:
         ]
         for thread in threads:
             thread.start()
+
+        def show() -> None:
+            is_connected = stream.is_connected
+            if is_connected:
+                blotter.mark_connected()
+            live.update(draw(blotter, is_connected, *console.size), refresh=True)
+
         try:
-            run_frames(lambda: live.update(draw(blotter, stream.is_connected, *console.size), refresh=True), stop)
+            run_frames(show, stop)
         except KeyboardInterrupt:
             stop.set()
     if blotter.failure is not None:
@@ -56,7 +65,7 @@ def follow(stream: EventStream, blotter: Blotter, stop: threading.Event) -> None
             blotter.apply(event)
             if stop.is_set():
                 return
-    except TradingError as error:  # one that will not go away: the screen is left, and says it
+    except Exception as error:  # it will not go away: the screen is left, and says it, as its figures would grow old
         blotter.failure = error
         stop.set()
 
@@ -73,6 +82,9 @@ def read_again(account: Account, blotter: Blotter, stop: threading.Event) -> Non
             blotter.set_balances(account.balances())
         except TradingError as error:
             blotter.set_trouble(error)
+        except Exception as error:
+            blotter.failure = error
+            stop.set()
         stop.wait(READ_SECONDS)
 
 
@@ -95,5 +107,6 @@ def _keys(stop: threading.Event) -> Iterator[None]:
 def _read_keys(stop: threading.Event) -> None:
     while not stop.is_set():
         ready, _, _ = select.select([sys.stdin], [], [], FRAME_SECONDS)
-        if ready and sys.stdin.read(1) in ("q", "Q"):
+        # All that was typed: what stays in a buffer of Python's would not be seen by `select`.
+        if ready and (not (typed := os.read(sys.stdin.fileno(), MAX_TYPED)) or b"q" in typed.lower()):
             stop.set()
