@@ -33,6 +33,11 @@ class FieldError:
     did_you_mean: str = ""
 
 
+def json_pointer(*steps: str) -> str:
+    """RFC 6901."""
+    return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
+
+
 def either(names: Iterable[str]) -> str:
     """Writes names as `a, b or c`, to say what is allowed."""
     *others, last = names

@@ -14,7 +14,15 @@ from trading_intents.accounts.model import Account, CredentialRecord
 from trading_intents.accounts.service import Expected, check_no_open_orders, check_open, check_version, lock
 from trading_intents.accounts.vault import SecretRef, Vault
 from trading_intents.brokers.registry import Registry
-from trading_intents.errors import LimitReached, NotFound, OutcomeUnknown, PlatformError, ValidationFailed, either
+from trading_intents.errors import (
+    LimitReached,
+    NotFound,
+    OutcomeUnknown,
+    PlatformError,
+    ValidationFailed,
+    either,
+    json_pointer,
+)
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.outbox.model import NewRow, OutboxEventType, Queue, channel
 from trading_intents.outbox.queue import put
@@ -131,7 +139,8 @@ class Credentials:
         for name in given:
             if name not in wanted:
                 raise ValidationFailed.at(
-                    f"/secrets/{name}", f"the broker {account.broker} has no such field; use {either(wanted)}"
+                    json_pointer("secrets", name),
+                    f"the broker {account.broker} has no such field; use {either(wanted)}",
                 )
         for name in wanted:
             if name not in given:

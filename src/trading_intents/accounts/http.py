@@ -1,6 +1,7 @@
 """Accounts, credentials and brokers over HTTP: parse, call one use case, render. Never shows a secret."""
 
 from dataclasses import dataclass
+from typing import Annotated, Any
 
 import msgspec
 
@@ -10,7 +11,7 @@ from trading_intents.accounts.model import Account, AccountChange, ConnectionSta
 from trading_intents.accounts.service import Accounts
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import rfc3339
-from trading_intents.errors import AccountClosed, LimitReached, OpenOrders, ValidationFailed
+from trading_intents.errors import AccountClosed, LimitReached, OpenOrders, ValidationFailed, json_pointer
 from trading_intents.identity.access import Gate, caller_of
 from trading_intents.identity.model import ApiKeyPrincipal
 from trading_intents.ids import parse_id
@@ -23,6 +24,11 @@ from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import IF_MATCH, Operation, Route, Tag
 
 MAX_SECRET_BYTES = 8 * 1024
+
+# Checked by hand: msgspec does not say which value of an object is wrong.
+SecretTexts = Annotated[
+    dict[str, Any], msgspec.Meta(extra_json_schema={"additionalProperties": {"type": "string", "minLength": 1}})
+]
 
 
 class NewAccount(msgspec.Struct, forbid_unknown_fields=True):
@@ -58,14 +64,14 @@ class TradingAccount(msgspec.Struct):
 class NewCredential(msgspec.Struct, forbid_unknown_fields=True):
     """`secrets` holds exactly the fields that the broker's manifest lists."""
 
-    secrets: dict[str, str]
+    secrets: SecretTexts
     label: Text | None = None
 
 
 class ChangedCredential(msgspec.Struct, forbid_unknown_fields=True):
     """New secrets rotate the credential; an empty label removes it."""
 
-    secrets: dict[str, str] | None = None
+    secrets: SecretTexts | None = None
     label: Text | None = None
 
 
@@ -352,10 +358,12 @@ async def find_account(request: Request, gate: Gate, accounts: Accounts) -> Acco
     return account
 
 
-def _secrets(given: dict[str, str]) -> dict[str, Secret]:
+def _secrets(given: dict[str, Any]) -> dict[str, Secret]:
     for name, text in given.items():
-        if not text or len(text.encode("utf-8", "surrogatepass")) > MAX_SECRET_BYTES:
-            raise ValidationFailed.at(f"/secrets/{name}", f"must be 1 to {MAX_SECRET_BYTES} bytes")
+        if not isinstance(text, str) or not 0 < len(text.encode("utf-8", "surrogatepass")) <= MAX_SECRET_BYTES:
+            raise ValidationFailed.at(
+                json_pointer("secrets", name), f"must be a string of 1 to {MAX_SECRET_BYTES} bytes"
+            )
     return {name: Secret(text) for name, text in given.items()}
 
 

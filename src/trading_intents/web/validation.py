@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import inspect
 
-from trading_intents.errors import FieldError, ValidationFailed, either
+from trading_intents.errors import FieldError, ValidationFailed, either, json_pointer
 
 MAX_FOUND_CHARACTERS = 40
 
@@ -53,8 +53,7 @@ def explain(message: str, tree: Any, kind: Any) -> ValidationFailed:
         detail = f"found {_short(value['found'])}; use {either(allowed)}"
     else:
         detail = _rule(what)
-    pointer = "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
-    return ValidationFailed.listing([FieldError(pointer, detail, near)])
+    return ValidationFailed.listing([FieldError(json_pointer(*steps), detail, near)])
 
 
 def unknown_parameters(given: Iterable[str], known: Sequence[str]) -> ValidationFailed | None:
