@@ -382,7 +382,7 @@ class _Table:
 def _pick(methods: Methods, method: str) -> tuple[Route, tuple[str, ...]]:
     found = methods.get("GET" if method == "HEAD" else method)
     if found is None:
-        allowed = ", ".join(sorted(methods))
+        allowed = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
         raise MethodNotAllowed(f"this path does not take {method}; use {allowed}", headers={"allow": allowed})
     return found
 
