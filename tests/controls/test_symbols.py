@@ -287,12 +287,14 @@ def test_if_match_makes_a_write_conditional(trading_client: TradingClient) -> No
         return trading_client.call("PUT", "", {"manually_disabled": True, "manual_reason": str(n)}, **headers)
 
     for write in (put, patch, put_account):
-        assert code(write(1, if_match='"1"')) == (412, "version_conflict"), "there is none yet"
+        for none_yet in ('"1"', "*"):
+            assert code(write(1, if_match=none_yet)) == (412, "version_conflict")
         assert write(1).json()["version"] == 1
         assert write(2, if_match='"1"').json()["version"] == 2
         assert code(write(3, if_match='"1"')) == (412, "version_conflict")
         assert code(write(3, if_match='W/"2"')) == (412, "version_conflict")
         assert write(3, if_match='"7", "2"').json()["version"] == 3
+        assert write(4, if_match="*").json()["version"] == 4
         assert code(write(3, if_match="nonsense")) == (400, "invalid_request")
 
 

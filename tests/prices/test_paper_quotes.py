@@ -37,6 +37,21 @@ def test_a_posted_quote_is_read_as_it_was_posted(tenants: Tenants) -> None:
     assert get(tenants, symbol).json()["as_of"] == again["updated_at"]
 
 
+def test_if_match_makes_a_quote_conditional(tenants: Tenants) -> None:
+    url = f"/v1/paper/quotes/{new_symbol()}"
+
+    def post(**headers: str) -> Any:
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        return tenants.client.put(url, json=QUOTE, headers=tenants.callers["key_all"] | given)
+
+    for none_yet in ('"1"', "*"):
+        assert post(if_match=none_yet).json()["code"] == "version_conflict"
+    assert post().headers["etag"] == '"1"'
+    assert post(if_match='"1"').headers["etag"] == '"2"'
+    assert post(if_match='"1"').status_code == 412
+    assert post(if_match="*").headers["etag"] == '"3"', "a refused quote takes no version"
+
+
 def test_without_a_posted_quote_the_walk_is_read(tenants: Tenants) -> None:
     symbol = new_symbol()
     put(tenants, symbol)

@@ -81,7 +81,7 @@ def test_reflection_answers_alike_under_its_present_and_its_former_name(client: 
     request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE).SerializeToString()
     answers = []
     for version in ("v1", "v1alpha"):
-        call = client.channel.stream_stream(f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo")
+        call: Any = client.channel.stream_stream(f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo")
         answers += list(call(iter([request]), timeout=LIMIT_SECONDS))
     assert len(answers) == 2
     assert answers[0] == answers[1]

@@ -19,6 +19,7 @@ FORM = b"application/x-www-form-urlencoded"
 NO_STORE = (b"cache-control", b"no-store")
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}\Z")
+_VERSION = re.compile(r"[1-9][0-9]{0,17}\Z")  # only as we send it: a tag is compared as a text
 _ETAG = re.compile(r'\s*(?:(?P<weak>W/)?"(?P<tag>[^"]*)"|(?P<any>\*))\s*\Z')
 
 
@@ -111,6 +112,13 @@ def request_id(given: bytes | None) -> str:
     return given.decode() if given and _REQUEST_ID.match(given) else f"{random.getrandbits(96):024x}"
 
 
+class AnyVersion(frozenset[int]):
+    """The versions that `If-Match: *` accepts: whichever there is, but there must be one."""
+
+    def __contains__(self, version: object) -> bool:
+        return True
+
+
 class Request:
     __slots__ = ("_headers", "_query", "address", "caller", "headers_out", "id", "incoming", "json", "params")
 
@@ -194,8 +202,8 @@ class Request:
         versions = set()
         for tag in _entity_tags(text):
             if tag == "*":
-                return None
-            if tag.isascii() and tag.isdigit() and len(tag) <= 18:
+                return AnyVersion()
+            if _VERSION.match(tag):
                 versions.add(int(tag))
         return frozenset(versions)
 

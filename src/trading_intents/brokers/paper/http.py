@@ -14,7 +14,7 @@ from trading_intents.web.amount_fields import Amount, read_amount, read_body
 from trading_intents.web.limits import Bucket
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
 from trading_intents.web.request import Answer, Request, answer_json
-from trading_intents.web.routing import Operation, Policy, Route, Tag
+from trading_intents.web.routing import IF_MATCH, Operation, Policy, Route, Tag
 
 
 class NewQuote(msgspec.Struct, forbid_unknown_fields=True):
@@ -75,7 +75,7 @@ def quote_routes(
         symbol = parse_symbol(request.params["symbol"])
         if symbol is None:
             raise ValidationFailed.at("", SYMBOL_RULE)
-        posted = await quotes.post(organization_id, symbol, _read(request))
+        posted = await quotes.post(organization_id, symbol, _read(request), request.if_match())
         return answer_json(_show(str(organization_id), posted), version=posted.number)
 
     return (
@@ -111,6 +111,7 @@ def quote_routes(
             body=NewQuote,
             answer=PaperQuote,
             bucket=Bucket.WRITES,
+            parameters=(IF_MATCH,),
             errors=(LimitReached,),
         ),
     )

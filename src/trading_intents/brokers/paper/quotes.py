@@ -9,7 +9,7 @@ from decimal import Decimal
 from trading_intents.brokers.paper import store
 from trading_intents.brokers.paper.model import Quote
 from trading_intents.brokers.paper.prices import tick_number, walk_quote
-from trading_intents.errors import LimitReached
+from trading_intents.errors import LimitReached, VersionConflict
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Pool
 from trading_intents.storage.pages import PageRequest
@@ -48,9 +48,14 @@ class Quotes:
     def __init__(self, pool: Pool, signals: Signals, seed: int) -> None:
         self._pool, self._signals, self._seed = pool, signals, seed
 
-    async def post(self, organization_id: OrganizationId, symbol: Symbol, prices: Prices) -> Posted:
+    async def post(
+        self, organization_id: OrganizationId, symbol: Symbol, prices: Prices, expected: frozenset[int] | None = None
+    ) -> Posted:
+        """`expected` are the numbers that the last quote may have."""
         async with self._pool.transaction([organization_id]) as tx:
             number = await store.next_quote_number(tx, organization_id, symbol)
+            if expected is not None and (number == 1 or number - 1 not in expected):
+                raise VersionConflict(f"the version is {number - 1}" if number > 1 else "no quote was posted yet")
             if number == 1 and await store.count_symbols(tx, organization_id) > MAX_SYMBOLS_PER_ORGANIZATION:
                 raise LimitReached(
                     f"the organization has {MAX_SYMBOLS_PER_ORGANIZATION} symbols with quotes, which is the limit"
