@@ -8,6 +8,7 @@ import socket
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import grpc
