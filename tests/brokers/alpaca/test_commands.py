@@ -119,6 +119,14 @@ async def test_a_refusal_of_an_order_that_works_is_none(stage: AlpacaStage) -> N
     await run.close()
 
 
+@pytest.mark.parametrize("status", [400, 403, 404, 422])
+async def test_a_page_that_is_not_alpacas_refuses_no_order(stage: AlpacaStage, status: int) -> None:
+    run = await stage.link()
+    stage.simulator.faults += [Fault("page", takes=True, status=status), Fault("page", takes=False, status=status)]
+    assert [(await buy(run)).result.outcome for _ in range(2)] == [Outcome.ACKED, Outcome.REJECTED]
+    await run.close()
+
+
 async def test_a_refused_replace_that_works_is_none(stage: AlpacaStage) -> None:
     run = await stage.link()
     sent = await run.buy("5", "50")

@@ -150,7 +150,7 @@ class AlpacaBroker:
             return _acked(answer.read(wire.AlpacaOrder))
         if wire.DUPLICATE in refusal.message:
             return CommandResult(outcome=Outcome.UNKNOWN, code=port.DUPLICATE_ID, message=refusal.message)
-        if answer.status != 400 and refusal.code != wire.VALIDATION:
+        if refusal.code != wire.VALIDATION:
             # Orders are known to work that were refused: it is a refusal only if the order is not there.
             try:
                 order = await self._rest.find(ticket.client_order_id, deadline)
