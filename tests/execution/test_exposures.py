@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+import asyncpg
 import pytest
 
 from tests.conftest import Urls
@@ -81,6 +82,24 @@ async def test_an_account_without_such_a_limit_is_counted_no_more(books: Books, 
     await track(books, 0)
     await books.create("1", limit="10")
     assert await exposure(books) == (3, "14", "0")
+
+
+async def test_an_account_whose_order_is_held_keeps_no_other_counted(urls: Urls, database: Database) -> None:
+    async with open_books(urls, database, accounts=2) as books:
+        await track(books, 0, 1)
+        for account in (0, 1):
+            await books.create("10", limit="10", account=account)
+        first = min(books.accounts)  # which is found first
+        await books.owner.execute("DELETE FROM trading_limits")
+        tracked = "SELECT array_agg(account_id) FROM account_heads WHERE tracked"
+        holder = await asyncpg.connect(urls.owner.reveal())
+        async with holder.transaction():
+            await holder.execute("SELECT FROM orders WHERE account_id = $1 FOR UPDATE", first)
+            await keep_tracking(database.worker)
+            assert await books.owner.fetchval(tracked) == [first]
+        await holder.close()
+        await keep_tracking(database.worker)
+        assert await books.owner.fetchval(tracked) is None
 
 
 async def test_upkeep_removes_what_no_limit_looks_back_to(books: Books, database: Database) -> None:

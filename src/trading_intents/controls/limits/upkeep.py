@@ -1,6 +1,7 @@
 """What workers do for limits: they judge daily losses, and stop counting what no limit needs."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -15,6 +16,7 @@ from trading_intents.controls.limits.losses import AccountResults, DailyBaseline
 from trading_intents.controls.limits.model import LossLimit
 from trading_intents.controls.limits.statements import read_results, record_baselines
 from trading_intents.controls.store import read_clock
+from trading_intents.errors import Unavailable
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.outbox.settling import reason_of
 from trading_intents.prices.model import PriceRules
@@ -40,9 +42,11 @@ async def keep_tracking(pool: Pool) -> float:
         more = await store.prune_recent(tx, MAX_PRUNED)
         accounts = await store.list_untracking(tx, MAX_ACCOUNTS)
     for account_id in accounts:
-        async with pool.transaction(plans="fresh") as tx:
-            if await store.lock_untracking(tx, account_id):
-                await store.stop_tracking(tx, account_id)
+        # One whose orders another transaction holds is left to the next round.
+        with contextlib.suppress(Unavailable):
+            async with pool.transaction(plans="fresh") as tx:
+                if await store.lock_untracking(tx, account_id):
+                    await store.stop_tracking(tx, account_id)
     return 0.0 if more else UPKEEP_SECONDS
 
 
