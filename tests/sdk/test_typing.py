@@ -5,10 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 import trading_intents_client
-from trading_intents_client import Account, Order, TradingClient
+from trading_intents_client import Account, Order, TradingClient, errors
+from trading_intents_client.stream import events
+from trading_intents_client.types import accounts, controls, enums, market, operations, trading
 
 PROGRAM = """
 from datetime import UTC, datetime
@@ -85,6 +88,21 @@ def test_editors_find_the_docstring_and_the_signature_of_each_method(kind: type)
             assert f"def {name}(" in source
             assert '"""' in source
             assert "**" not in str(inspect.signature(member))
+
+
+def test_every_public_name_says_what_it_is() -> None:
+    """Also the classes of what answers, events and errors hold, which a user meets without importing them."""
+    modules = (trading_intents_client, errors, events, accounts, controls, enums, market, operations, trading)
+    kinds = [kind for module in modules for name, kind in vars(module).items() if not name.startswith("_")]
+    ours = [kind for kind in kinds if getattr(kind, "__module__", "").startswith(trading_intents_client.__name__)]
+    classes = [kind for kind in ours if inspect.isclass(kind)]
+    assert len(classes) > 100
+    assert sorted(kind.__name__ for kind in classes if not vars(kind).get("__doc__")) == []
+    assert sorted(made.__name__ for made in ours if inspect.isfunction(made) and not made.__doc__) == []
+    for kind in classes:
+        for name, member in vars(kind).items():
+            if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
+                assert inspect.getdoc(member) or hasattr(httpx.Auth, name), f"{kind.__name__}.{name}"
 
 
 def test_everything_that_is_public_is_exported_and_marked_as_typed() -> None:

@@ -91,6 +91,7 @@ def test_a_small_terminal_shows_orders_first(width: int, height: int) -> None:
     if height >= 5:
         assert "S29" in "".join(lines[1:-1])
         assert "NEW" in "".join(lines[1:-1])
+        assert "10" in lines[2], "the quantity"
         assert "q ends" in lines[-1], "the last line says what is wrong, too"
 
 

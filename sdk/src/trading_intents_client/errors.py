@@ -78,54 +78,80 @@ class TradingError(Exception):
 
 
 class InvalidRequest(TradingError):
+    """The request cannot be read, or a header is bad or missing."""
+
     default_code = "invalid_request"
 
 
 class InvalidJson(InvalidRequest):
+    """The body is not acceptable JSON."""
+
     default_code = "invalid_json"
 
 
 class InvalidCursor(InvalidRequest):
+    """The cursor does not belong to this list or stream."""
+
     default_code = "invalid_cursor"
 
 
 class InvalidScope(InvalidRequest):
+    """The service account does not have this scope."""
+
     default_code = "invalid_scope"
 
 
 class UnsupportedGrantType(InvalidRequest):
+    """The token endpoint takes client credentials only."""
+
     default_code = "unsupported_grant_type"
 
 
 class Unauthorized(TradingError):
+    """No credential, one that does not verify, or one of a kind that the endpoint does not take."""
+
     default_code = "unauthorized"
 
 
 class InvalidApiKey(Unauthorized):
+    """The API key that was to be validated is none."""
+
     default_code = "invalid_api_key"
 
 
 class InvalidClient(Unauthorized):
+    """The service account's id or secret is wrong."""
+
     default_code = "invalid_client"
 
 
 class Forbidden(TradingError):
+    """The caller lacks the permission, role, scope or environment."""
+
     default_code = "forbidden"
 
 
 class EntitlementRequired(Forbidden):
+    """The organization's plan does not include this."""
+
     default_code = "entitlement_required"
 
 
 class NotFound(TradingError):
+    """There is no such thing, or it belongs to another organization."""
+
     default_code = "not_found"
 
 
 class MethodNotAllowed(TradingError):
+    """The path does not take this method."""
+
     default_code = "method_not_allowed"
 
 
 class RequestTimeout(TradingError):
+    """The request took too long to arrive."""
+
     default_code = "request_timeout"
 
 
@@ -136,14 +162,20 @@ class Conflict(TradingError):
 
 
 class AccountClosed(Conflict):
+    """The account is closed for good."""
+
     default_code = "account_closed"
 
 
 class AccountDisabled(Conflict):
+    """The account is disabled: it takes CANCELs only."""
+
     default_code = "account_disabled"
 
 
 class CancelPending(Conflict):
+    """A CANCEL of the order is not answered yet, so that it cannot be replaced."""
+
     default_code = "cancel_pending"
 
 
@@ -154,10 +186,13 @@ class ControlRejected(Conflict):
 
     @property
     def triggered(self) -> tuple[Triggered, ...]:
+        """Every control and limit that says no."""
         return self.problem.triggered
 
 
 class CredentialMissing(Conflict):
+    """The account has no credential for its broker."""
+
     default_code = "credential_missing"
 
 
@@ -168,42 +203,62 @@ class IdempotencyConflict(Conflict):
 
 
 class IntentClosed(Conflict):
+    """The intent's order has ended."""
+
     default_code = "intent_closed"
 
 
 class LimitReached(Conflict):
+    """There are as many as there may be, of symbols with controls, credentials or streams."""
+
     default_code = "limit_reached"
 
 
 class NoPosition(Conflict):
+    """There is no position to close."""
+
     default_code = "no_position"
 
 
 class NotHalted(Conflict):
+    """No halt stands that could be ended."""
+
     default_code = "not_halted"
 
 
 class OpenOrders(Conflict):
+    """The account has open orders, so that it or its credential cannot be removed."""
+
     default_code = "open_orders"
 
 
 class ReplacePending(Conflict):
+    """A REPLACE of the order is not answered yet."""
+
     default_code = "replace_pending"
 
 
 class CursorExpired(TradingError):
+    """The events after the cursor are no longer kept."""
+
     default_code = "cursor_expired"
 
 
 class VersionConflict(TradingError):
+    """The version has changed since it was read."""
+
     default_code = "version_conflict"
 
 
 class PayloadTooLarge(TradingError):
+    """The body is too large."""
+
     default_code = "payload_too_large"
 
 
 class UnsupportedMediaType(TradingError):
+    """The body's media type is not supported."""
+
     default_code = "unsupported_media_type"
 
 
@@ -214,6 +269,7 @@ class ValidationFailed(TradingError):
 
     @property
     def errors(self) -> tuple[FieldError, ...]:
+        """The fields that break a rule."""
         return self.problem.errors
 
 
@@ -224,14 +280,19 @@ class RateLimited(TradingError):
 
     @property
     def limit(self) -> str:
+        """Whose limit it was."""
         return self.problem.limit
 
 
 class InternalError(TradingError):
+    """A fault of the platform. What a command asked for may have been recorded."""
+
     default_code = "internal_error"
 
 
 class SecretUnreadable(InternalError):
+    """A stored secret cannot be read."""
+
     default_code = "secret_unreadable"
 
 
@@ -325,19 +386,3 @@ def _below(kind: type[TradingError]) -> Iterator[type[TradingError]]:
 
 
 CLASS_OF_CODE = {kind.default_code: kind for kind in _below(TradingError) if not issubclass(kind, ClientError)}
-CODE_OF_STATUS = {
-    400: "invalid_request",
-    401: "unauthorized",
-    403: "forbidden",
-    404: "not_found",
-    405: "method_not_allowed",
-    408: "request_timeout",
-    409: "conflict",
-    410: "cursor_expired",
-    412: "version_conflict",
-    413: "payload_too_large",
-    415: "unsupported_media_type",
-    422: "validation_failed",
-    429: "rate_limited",
-    500: "internal_error",
-}

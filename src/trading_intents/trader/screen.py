@@ -12,7 +12,7 @@ from rich.text import Text
 from trading_intents.trader.blotter import Blotter, OrderRow, PositionRow
 from trading_intents.trader.output import COLOURS, amount, cell, rounded
 
-WIDE, NARROW = 130, 60
+WIDE, NARROW, TINY = 130, 60, 30
 LOW = 12  # lines, in which three panels have no room
 FRAME_LINES = 3  # of a panel: its two borders, and the head of its table
 LIVE = "live"
@@ -85,7 +85,8 @@ def _order_table(found: list[OrderRow], rows: int, width: int) -> Table:
     elif width < NARROW:
         columns = ["symbol", "side", "quantity", "status"]
     table = _table(columns)
-    for row in found[: max(rows, 0)]:
+    table.show_header = width >= TINY  # else it would take the room of the values
+    for row in found[: max(rows, 0) if table.show_header else rows + 1]:
         cells = _order_cells(row)
         table.add_row(*(cells[name] for name in columns))
     return table

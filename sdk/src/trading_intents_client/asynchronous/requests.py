@@ -104,4 +104,5 @@ def replace_command(
 
 
 def cancel_command(intent_id: str) -> Command:
+    """A CANCEL, which is safe to repeat while the order is open."""
     return {"type": "CANCEL", "payload": {"ref_intent_id": intent_id}}

@@ -61,6 +61,8 @@ class StreamedOrder(Struct, frozen=True, kw_only=True):
 
 
 class StreamedPosition(Struct, frozen=True, kw_only=True):
+    """A position as the stream tells it."""
+
     account_id: str
     organization_id: str
     symbol: str
@@ -100,6 +102,8 @@ class StreamedTrade(Struct, frozen=True, kw_only=True):
 
 
 class StreamedAction(Struct, frozen=True, kw_only=True):
+    """An action as the stream tells it."""
+
     intent_id: str
     organization_id: str
     account_id: str
@@ -120,6 +124,8 @@ class StreamedAction(Struct, frozen=True, kw_only=True):
 
 
 class StreamedBalance(Struct, frozen=True, kw_only=True):
+    """The account's money as the stream tells it."""
+
     account_id: str
     organization_id: str
     broker: str = ""
@@ -155,14 +161,20 @@ class Event(Struct, frozen=True, kw_only=True):
 
 
 class ActionEvent(Event, frozen=True, kw_only=True):
+    """A command was accepted."""
+
     action: StreamedAction
 
 
 class OrderEvent(Event, frozen=True, kw_only=True):
+    """An order has changed."""
+
     order: StreamedOrder
 
 
 class TradeEvent(Event, frozen=True, kw_only=True):
+    """An order was executed, in part or in whole."""
+
     trade: StreamedTrade
 
 
@@ -173,10 +185,14 @@ class PositionEvent(Event, frozen=True, kw_only=True):
 
 
 class BalanceEvent(Event, frozen=True, kw_only=True):
+    """The account's money has changed."""
+
     balance: StreamedBalance
 
 
 class HaltEvent(Event, frozen=True, kw_only=True):
+    """A halt began, went on or ended."""
+
     halt: StreamedHalt
 
 

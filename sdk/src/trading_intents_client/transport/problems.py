@@ -5,13 +5,28 @@ import msgspec
 
 from trading_intents_client.errors import (
     CLASS_OF_CODE,
-    CODE_OF_STATUS,
     Problem,
     TradingError,
     UnexpectedAnswer,
 )
 
 MAX_DETAIL_CHARACTERS = 500
+CODE_OF_STATUS = {
+    400: "invalid_request",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "request_timeout",
+    409: "conflict",
+    410: "cursor_expired",
+    412: "version_conflict",
+    413: "payload_too_large",
+    415: "unsupported_media_type",
+    422: "validation_failed",
+    429: "rate_limited",
+    500: "internal_error",
+}
 
 
 class TokenProblem(msgspec.Struct, frozen=True):

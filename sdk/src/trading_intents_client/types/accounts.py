@@ -96,6 +96,8 @@ class KeyValidation(Struct, frozen=True, kw_only=True):
 
 
 class OrganizationRecord(Struct, frozen=True, kw_only=True):
+    """An organization, and its id at the identity provider."""
+
     id: str
     external_id: str
     name: str

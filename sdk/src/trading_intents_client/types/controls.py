@@ -57,6 +57,8 @@ class Triggered(Struct, frozen=True, kw_only=True):
 
 
 class Evaluation(Struct, frozen=True, kw_only=True):
+    """What controls and limits would answer."""
+
     allowed: bool
     triggered: tuple[Triggered, ...]
 

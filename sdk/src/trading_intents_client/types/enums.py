@@ -22,11 +22,15 @@ class OpenEnum(StrEnum):
 
 
 class Environment(OpenEnum):
+    """Paper is the rehearsal; live is money."""
+
     PAPER = "paper"
     LIVE = "live"
 
 
 class ConnectionState(OpenEnum):
+    """How an account is connected to its broker."""
+
     CONNECTED = "connected"
     CONNECTING = "connecting"
     DISCONNECTED = "disconnected"
@@ -35,6 +39,8 @@ class ConnectionState(OpenEnum):
 
 
 class Permission(OpenEnum):
+    """What an API key may do."""
+
     INTENT_READ = "intent:read"
     INTENT_EDIT = "intent:edit"
     CONTROL_READ = "control:read"
@@ -46,6 +52,8 @@ class Permission(OpenEnum):
 
 
 class OrderSide(OpenEnum):
+    """Which way an order trades."""
+
     BUY = "BUY"
     SELL = "SELL"
     SELL_SHORT = "SELL_SHORT"
@@ -61,6 +69,8 @@ class OrderKind(OpenEnum):
 
 
 class OrderType(OpenEnum):
+    """The kind of an order, as records tell it."""
+
     MARKET = "MARKET"
     LIMIT = "LIMIT"
     STOP = "STOP"
@@ -68,6 +78,8 @@ class OrderType(OpenEnum):
 
 
 class TimeInForce(OpenEnum):
+    """How long an order works."""
+
     DAY = "DAY"
     GOOD_TILL_CANCEL = "GOOD_TILL_CANCEL"
     IMMEDIATE_OR_CANCEL = "IMMEDIATE_OR_CANCEL"
@@ -78,6 +90,8 @@ class TimeInForce(OpenEnum):
 
 
 class RouteStrategy(OpenEnum):
+    """Where a broker sends an order: `SMART` leaves it to the broker."""
+
     SMART = "SMART"
     AMEX = "AMEX"
     ARCA = "ARCA"
@@ -92,6 +106,8 @@ class RouteStrategy(OpenEnum):
 
 
 class OrderState(OpenEnum):
+    """Whether an order works, has ended, or was rejected."""
+
     OPEN = "OPEN"
     CLOSED = "CLOSED"
     REJECTED = "REJECTED"
@@ -101,6 +117,8 @@ FINAL_STATES = frozenset({OrderState.CLOSED, OrderState.REJECTED})
 
 
 class OrderStatus(OpenEnum):
+    """How far an order is. `UNKNOWN`: the broker's answer was lost, and is being looked up."""
+
     PENDING_NEW = "PENDING_NEW"
     NEW = "NEW"
     PARTIALLY_FILLED = "PARTIALLY_FILLED"
@@ -117,6 +135,8 @@ FINAL_STATUSES = frozenset({OrderStatus.FILLED, OrderStatus.CANCELLED, OrderStat
 
 
 class OrderFlag(OpenEnum):
+    """What is unusual about an order."""
+
     LATE_FILL = "late_fill"
     OVERFILL = "overfill"
     CONFLICTING_EXECUTION = "conflicting_execution"
@@ -124,6 +144,8 @@ class OrderFlag(OpenEnum):
 
 
 class TradeFlag(OpenEnum):
+    """What is unusual about an execution."""
+
     CORRECTED = "corrected"
     BUSTED = "busted"
     GAP = "gap"
@@ -132,12 +154,16 @@ class TradeFlag(OpenEnum):
 
 
 class ActionType(OpenEnum):
+    """What a command does."""
+
     CREATE = "CREATE"
     REPLACE = "REPLACE"
     CANCEL = "CANCEL"
 
 
 class PrincipalType(OpenEnum):
+    """Who commanded; `SYSTEM` is the platform itself."""
+
     API_KEY = "API_KEY"
     USER = "USER"
     SERVICE = "SERVICE"
@@ -145,6 +171,8 @@ class PrincipalType(OpenEnum):
 
 
 class TimeWindow(OpenEnum):
+    """The time that stats count."""
+
     LAST_HOUR = "last_hour"
     LAST_DAY = "last_day"
     LAST_WEEK = "last_week"
@@ -152,6 +180,8 @@ class TimeWindow(OpenEnum):
 
 
 class HaltState(OpenEnum):
+    """How far a halt is."""
+
     CANCELLING = "cancelling"
     CLOSING = "closing"
     DONE = "done"
@@ -159,16 +189,22 @@ class HaltState(OpenEnum):
 
 
 class QuoteSource(OpenEnum):
+    """Where a paper quote comes from."""
+
     WALK = "walk"
     POSTED = "posted"
 
 
 class PriceSource(OpenEnum):
+    """Where a reference price comes from."""
+
     POSTED = "posted"
     TRADE = "trade"
     QUOTE = "quote"
 
 
 class SortOrder(OpenEnum):
+    """Oldest first, or newest first."""
+
     ASC = "asc"
     DESC = "desc"

@@ -6,10 +6,14 @@ from msgspec import Struct
 
 
 class Health(Struct, frozen=True, kw_only=True):
+    """What a process says of itself."""
+
     status: str
 
 
 class OutboxEntry(Struct, frozen=True, kw_only=True):
+    """The rows of a status and type of event."""
+
     status: str
     event_type: str
     count: int

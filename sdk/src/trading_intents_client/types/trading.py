@@ -151,22 +151,30 @@ class CancelledAll(Struct, frozen=True, kw_only=True):
 
 
 class SymbolActions(Struct, frozen=True, kw_only=True):
+    """How many actions a symbol had."""
+
     symbol: str
     actions: int
 
 
 class SymbolFilled(Struct, frozen=True, kw_only=True):
+    """How much of a symbol was traded."""
+
     symbol: str
     quantity: Decimal
     notional: Decimal
 
 
 class Refused(Struct, frozen=True, kw_only=True):
+    """How many commands controls and limits refused."""
+
     total: int
     by_reason: dict[str, int]
 
 
 class Latency(Struct, frozen=True, kw_only=True):
+    """Milliseconds until the broker answered; None where nothing was sent."""
+
     p50: int | None
     p99: int | None
 
