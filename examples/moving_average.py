@@ -36,11 +36,12 @@ def main(symbol: str, ticks: int, pause_seconds: float, file: Path) -> None:
 
 def finish_order(account: Account, symbol: str, state: dict[str, Any], file: Path) -> None:
     if state["order"]:
-        submit = account.buy if state["order"]["side"] == "buy" else account.sell
-        filled = submit(symbol, QUANTITY, idempotency_key=state["order"]["key"]).wait(until=FILLED)
-        print(f"{state['tick']}: {filled.order_side} {filled.quantity} {symbol} at {filled.average_price}", flush=True)
-        state |= {"holds": filled.order_side == "BUY", "order": None}
+        order = getattr(account, state["order"]["side"])(symbol, QUANTITY, idempotency_key=state["order"]["key"]).wait()
+        print(f"{state['tick']}: {order.order_side} {symbol} {order.order_status} at {order.average_price}", flush=True)
+        state |= {"holds": (order.order_side == "BUY") == (order.order_status == FILLED), "order": None}
         save(state, file)
+        if order.order_status != FILLED:
+            raise SystemExit(f"not filled: {order.reason}")  # the next start decides anew
 
 
 def save(state: dict[str, Any], file: Path) -> None:
@@ -55,5 +56,4 @@ if __name__ == "__main__":
     parser.add_argument("--ticks", type=int, default=60)
     parser.add_argument("--pause", type=float, default=1.0, help="seconds between two looks at the price")
     parser.add_argument("--state", type=Path, default=Path("moving_average.json"))
-    arguments = parser.parse_args()
-    main(arguments.symbol, arguments.ticks, arguments.pause, arguments.state)
+    main(*vars(parser.parse_args()).values())

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -159,3 +160,16 @@ def test_ctrl_c_ends_the_order_with_a_line(folder: Path) -> None:
             process.send_signal(signal.SIGINT)
             _, told = process.communicate(timeout=LIMIT_SECONDS)
     assert (process.returncode, told) == (INTERRUPTED, "interrupted\n")
+
+
+def test_a_strategy_whose_order_is_rejected_ends_with_a_line_and_can_be_started_again(
+    folder: Path, swinging_price: TradingClient, tmp_path: Path
+) -> None:
+    """Under its key the order stays rejected for ever: the state must not keep it."""
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps({"holds": True, "order": {"side": "sell", "key": str(uuid.uuid4())}}))
+    asked = ("NEVERHELD", "--ticks", "0", "--state", str(state))
+    code, told = run("moving_average.py", folder, *asked)
+    assert (code, told) == (1, "not filled: no_position_to_sell\n")
+    assert json.loads(state.read_text())["holds"]
+    assert run("moving_average.py", folder, *asked) == (0, "")
