@@ -94,6 +94,24 @@ def test_it_is_made_anew_in_a_forked_child_and_the_parents_goes_on(account: Acco
     assert [order.symbol for order in account.orders()] == ["AAPL", "MSFT", "AAPL"]
 
 
+def test_grpc_is_refused_in_a_forked_child_whose_process_it_would_abort(account: Account) -> None:
+    with account.events(over="grpc") as stream:
+        next(stream)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            next(account.events(over="grpc"))
+        except errors.NotConfigured:
+            os.write(writing, type(next(account.events())).__name__.encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    assert os.waitpid(child, 0)[1] == 0
+    assert os.read(reading, 100) == b"PrimedEvent", "over HTTP it can be followed"
+    os.close(reading)
+
+
 def test_an_interrupt_cancels_the_call_and_tells_the_key(account: Account, tenants: Tenants, api_key: str) -> None:
     program = [sys.executable, str(Path(__file__).parent / "interrupted.py"), account.id, tenants.platform.url, api_key]
     done = subprocess.run(program, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)

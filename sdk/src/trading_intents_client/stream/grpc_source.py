@@ -1,6 +1,7 @@
 """The stream over gRPC. The messages are made of the description beside this file, in a pool of their own."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from trading_intents_client.errors import (
     CursorExpired,
     Forbidden,
     InvalidRequest,
+    NotConfigured,
     NotFound,
     RateLimited,
     TradingError,
@@ -48,6 +50,10 @@ def grpc_source(transport: Transport, account_id: str, kinds: Sequence[str] | No
     wanted = [f"EVENT_TYPE_{kind.upper()}" for kind in (KINDS if kinds is None else kinds)]
 
     async def follow(cursor: str | None) -> AsyncIterator[Event | StatusMessage]:
+        if transport.grpc_pid not in (None, os.getpid()):
+            # The library would abort the process.
+            raise NotConfigured("gRPC was used before the fork and cannot be used after it: follow over HTTP")
+        transport.grpc_pid = os.getpid()
         asked = {"trading_account_id": account_id, "subscriptions": wanted, "resume_after": cursor or ""}
         try:
             request = json_format.ParseDict(asked, messages["trading.Subscribe"]())

@@ -63,6 +63,7 @@ class Transport:
         self._endpoint, self.options = endpoint, options
         self._session: _Session | None = None
         self._is_closed = False
+        self.grpc_pid: int | None = None  # the process in which gRPC was used
         # Sessions of a parent process. They stay: closing one would take its sockets from the parent's event loop.
         self._inherited: list[_Session] = []
         if isinstance(endpoint.credentials, ClientCredentials):
