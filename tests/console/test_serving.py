@@ -23,7 +23,7 @@ pytest_plugins = ("tests.started_dirs",)
 ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "src" / "trading_intents" / "console" / "static"
 SCRIPTS = sorted(STATIC.glob("*.js"))
-MAX_CODE_LINES = 3_000
+MAX_LINES = 3_000  # with comments and blank lines
 POLICY = {
     "default-src": "'none'",
     "script-src": "'self'",
@@ -80,11 +80,10 @@ def test_the_first_page_leads_to_the_console(platform: Platform) -> None:
 
 def test_the_console_is_small_and_knows_no_markup() -> None:
     """No framework, nothing from elsewhere, and no way for a text to become markup or code."""
-    code = 0
+    lines = 0
     for script in SCRIPTS:
         text = script.read_text()
-        lines = [line.strip() for line in text.splitlines()]
-        code += len([line for line in lines if line and not line.startswith(("/", "*"))])
+        lines += len(text.splitlines())
         forbidden = (
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|createPolicy|https?://"
         )
@@ -92,7 +91,7 @@ def test_the_console_is_small_and_knows_no_markup() -> None:
         assert found == [], script.name
         for imported in re.findall(r'^import .* from "(.*)";$', text, re.MULTILINE):
             assert (STATIC / imported).resolve().parent == STATIC
-    assert code < MAX_CODE_LINES
+    assert lines < MAX_LINES
 
 
 def test_a_wheel_has_the_console(tmp_path: Path) -> None:

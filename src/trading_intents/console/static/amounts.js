@@ -17,41 +17,35 @@ function unscaled(value) {
   return (value < 0n ? "-" : "") + digits.slice(0, -PLACES) + (rest && `.${rest}`);
 }
 
-/** @param {string[]} amounts */
+/** @param {Amount[]} amounts */
 export function sum(amounts) {
-  return unscaled(amounts.reduce((total, amount) => total + scaled(amount), 0n));
+  return unscaled(amounts.reduce((total, amount) => total + scaled(amount ?? "0"), 0n));
 }
 
-/**
- * @param {string | null | undefined} one
- * @param {string | null | undefined} other
- */
+/** @type {(one: Amount, other: Amount) => number} */
 export function compareAmounts(one, other) {
   const difference = scaled(one ?? "0") - scaled(other ?? "0");
   return difference < 0n ? -1 : difference > 0n ? 1 : 0;
 }
 
-/** @param {string | null | undefined} amount */
-export function isNegative(amount) {
-  return Boolean(amount?.startsWith("-"));
-}
-
-/** @param {string | null | undefined} amount */
+/** @param {Amount} amount */
 export function showAmount(amount) {
-  if (amount === null || amount === undefined || amount === "") return "–";
+  if (!amount) return "–";
   const [whole = "", rest] = amount.split(".");
   const grouped = whole.replace(/\B(?=(\d{3})+$)/g, ",");
   return (rest ? `${grouped}.${rest}` : grouped).replace("-", "−");
 }
 
-/**
- * With two places at least and, where there are more, cut to `places`: for sums of money.
- * @param {string | null | undefined} amount
- */
+/** @param {Amount} amount shown with two places at least and, where there are more, cut to `places` */
 export function showMoney(amount, places = 2) {
   if (amount === null || amount === undefined) return "–";
   const [whole = "", rest = ""] = amount.split(".");
-  return showAmount(`${whole}.${rest.slice(0, Math.max(places, 2)).padEnd(2, "0")}`);
+  return showAmount(`${whole}.${rest.slice(0, places).padEnd(2, "0")}`);
+}
+
+/** @param {Date} time */
+export function showClock(time) {
+  return time.toLocaleTimeString([], { hour12: false });
 }
 
 /** @param {string | null | undefined} time */
@@ -59,7 +53,7 @@ export function showTime(time) {
   if (!time) return "–";
   const then = new Date(time);
   const isToday = then.toDateString() === new Date().toDateString();
-  return isToday ? then.toLocaleTimeString([], { hour12: false }) : then.toLocaleString([], { hour12: false });
+  return isToday ? showClock(then) : then.toLocaleString([], { hour12: false });
 }
 
 /** @param {string | number | Date | null | undefined} time */

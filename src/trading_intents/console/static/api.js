@@ -2,30 +2,14 @@
 
 import { credentialHeaders } from "./session.js";
 
-/** @typedef {import("./session.js").Session} Session */
-/** @typedef {{pointer: string, detail: string}} FieldProblem */
-/** @typedef {{reason: string, detail: string, scope: unknown}} Trigger */
-/**
- * @typedef {object} Call
- * @property {string | null} [environment] of the account that it is about
- * @property {unknown} [body]
- * @property {Record<string, string | number | null | undefined>} [query]
- * @property {Record<string, string>} [headers]
- * @property {AbortSignal} [signal]
- */
-
 const PAGE = 100;
 
 /** What the platform refused, as RFC 9457 tells it. */
 export class Problem extends Error {
-  /**
-   * @param {number} status
-   * @param {Record<string, any>} told
-   */
+  /** @param {number} status @param {Json} told */
   constructor(status, told) {
     super(String(told.detail || told.title || `the platform answered ${status}`));
     this.status = status;
-    this.code = String(told.code ?? "");
     /** @type {FieldProblem[]} */
     this.errors = Array.isArray(told.errors) ? told.errors : [];
     /** @type {Trigger[]} */
@@ -34,38 +18,41 @@ export class Problem extends Error {
 }
 
 /** No answer came: whether the platform did it, nobody knows. */
-export class Unreachable extends Error {
-  constructor() {
-    super("the platform cannot be reached");
-  }
-}
+export class Unreachable extends Error {}
 
 /** No credential of this session may do it. */
 export class NotAllowed extends Error {}
 
-/**
- * A path in which every part that is filled in stays within its segment.
- * @param {TemplateStringsArray} texts
- * @param {...string} parts
- */
+/** @param {unknown} error */
+export function messageOf(error) {
+  return error instanceof Error ? error.message : String(error);
+}
+
+/** @type {(texts: TemplateStringsArray, ...parts: string[]) => string} What is filled in stays within its segment. */
 export function path(texts, ...parts) {
   return texts.reduce((whole, text, place) => whole + encodeURIComponent(parts[place - 1] ?? "") + text);
 }
 
 export class Api {
-  /** @param {Session} session */
-  constructor(session) {
-    this.session = session;
+  /** @param {Session} session @param {Environment | null} [environment] of the account that the calls are about */
+  constructor(session, environment = null) {
+    this._session = session;
+    this._environment = environment;
   }
 
-  /**
-   * @param {string} policy
-   * @param {string} method
-   * @param {string} place
-   * @param {Call} [call]
-   */
+  /** @param {Environment} environment */
+  forEnvironment(environment) {
+    return new Api(this._session, environment);
+  }
+
+  /** @param {string} policy */
+  pick(policy) {
+    return this._session.pick(policy, this._environment);
+  }
+
+  /** @type {(policy: string, method: string, place: string, call?: Call) => Promise<Response>} */
   async request(policy, method, place, call = {}) {
-    const credential = this.session.pick(policy, call.environment);
+    const credential = this.pick(policy);
     if (!credential) throw new NotAllowed("no credential of this session may do this");
     const query = new URLSearchParams();
     for (const [name, value] of Object.entries(call.query ?? {}))
@@ -83,32 +70,20 @@ export class Api {
       answer = await fetch(query.size ? `${place}?${query}` : place, options);
     } catch (error) {
       if (error instanceof DOMException && error.name === "AbortError") throw error;
-      throw new Unreachable();
+      throw new Unreachable("the platform cannot be reached");
     }
-    if (answer.status === 401) this.session.end(credential);
+    if (answer.status === 401) this._session.end(credential);
     if (!answer.ok) throw new Problem(answer.status, await readProblem(answer));
     return answer;
   }
 
-  /**
-   * @param {string} policy
-   * @param {string} method
-   * @param {string} place
-   * @param {Call} [call]
-   * @returns {Promise<any>}
-   */
+  /** @type {(policy: string, method: string, place: string, call?: Call) => Promise<any>} */
   async json(policy, method, place, call) {
     const answer = await this.request(policy, method, place, call);
     return answer.status === 204 ? null : answer.json();
   }
 
-  /**
-   * What a GET finds, or null where there is nothing.
-   * @param {string} policy
-   * @param {string} place
-   * @param {Call} [call]
-   * @returns {Promise<any>}
-   */
+  /** @type {(policy: string, place: string, call?: Call) => Promise<any>} What a GET finds, or null. */
   async find(policy, place, call) {
     try {
       return await this.json(policy, "GET", place, call);
@@ -118,22 +93,13 @@ export class Api {
     }
   }
 
-  /**
-   * The rows of a list, page by page, `max` at most.
-   * @param {string} policy
-   * @param {string} place
-   * @param {number} max
-   * @param {Call} [call]
-   * @returns {AsyncGenerator<any[]>}
-   */
+  /** @type {(policy: string, place: string, max: number, call?: Call) => AsyncGenerator<any[]>} */
   async *pages(policy, place, max, call = {}) {
     let cursor = null;
     for (let seen = 0; seen < max;) {
+      const query = { ...call.query, limit: Math.min(PAGE, max - seen), next_cursor: cursor };
       /** @type {{data: any[], next_cursor: string | null}} */
-      const page = await this.json(policy, "GET", place, {
-        ...call,
-        query: { ...call.query, limit: Math.min(PAGE, max - seen), next_cursor: cursor },
-      });
+      const page = await this.json(policy, "GET", place, { ...call, query });
       yield page.data;
       seen += page.data.length || PAGE;
       cursor = page.next_cursor;
@@ -141,13 +107,7 @@ export class Api {
     }
   }
 
-  /**
-   * @param {string} policy
-   * @param {string} place
-   * @param {number} max
-   * @param {Call} [call]
-   * @returns {Promise<any[]>}
-   */
+  /** @type {(policy: string, place: string, max: number, call?: Call) => Promise<any[]>} */
   async list(policy, place, max, call) {
     const rows = [];
     for await (const page of this.pages(policy, place, max, call)) rows.push(...page);
@@ -155,10 +115,7 @@ export class Api {
   }
 }
 
-/**
- * @param {Response} answer
- * @returns {Promise<Record<string, any>>}
- */
+/** @type {(answer: Response) => Promise<Json>} */
 async function readProblem(answer) {
   const text = await answer.text();
   try {

@@ -1,46 +1,25 @@
 // The blotter: open and recent orders as they change, beside the ticket. A row opens the order's story.
 
-import { compareAmounts, showAge, showAmount, words } from "./amounts.js";
-import { el } from "./dom.js";
-import { KeyedList } from "./list.js";
+import { showAge, showAmount, words } from "./amounts.js";
+import { el, listen, makeView, repeat } from "./dom.js";
+import { KeyedList, amountColumn, byText } from "./list.js";
 import { openStory } from "./story.js";
 import { describePrice, describeSide, makeTicket } from "./ticket.js";
 
-/** @typedef {import("./main.js").Context} Context */
-/** @typedef {import("./feed.js").Order} Order */
-
-/**
- * @param {keyof Order & string} name
- * @returns {(one: Order, other: Order) => number}
- */
-const byText = (name) => (one, other) => (one[name] < other[name] ? -1 : one[name] > other[name] ? 1 : 0);
-
-/** @type {import("./list.js").Column<Order>[]} */
+/** @type {Column<Order>[]} */
 const COLUMNS = [
   { id: "age", title: "Age", cell: (order) => showAge(order.created_at), compare: byText("created_at") },
   { id: "symbol", title: "Symbol", cell: (order) => order.symbol, compare: byText("symbol") },
   {
     id: "side",
     title: "Side",
-    cell: (order) => ({ text: describeSide(order.order_side), class: order.order_side === "BUY" ? "buy" : "sell" }),
+    cell: (order) => ({ text: describeSide(order), class: order.order_side === "BUY" ? "buy" : "sell" }),
     compare: byText("order_side"),
   },
-  {
-    id: "quantity",
-    title: "Quantity",
-    isNumber: true,
-    cell: (order) => showAmount(order.quantity),
-    compare: (one, other) => compareAmounts(one.quantity, other.quantity),
-  },
+  amountColumn("quantity", "Quantity", "quantity"),
   { id: "type", title: "Type", cell: (order) => words(String(order.order_type)) },
   { id: "price", title: "Price", isNumber: true, cell: describePrice },
-  {
-    id: "filled",
-    title: "Filled",
-    isNumber: true,
-    cell: (order) => showAmount(order.filled_quantity),
-    compare: (one, other) => compareAmounts(one.filled_quantity, other.filled_quantity),
-  },
+  amountColumn("filled", "Filled", "filled_quantity"),
   { id: "average", title: "Average", isNumber: true, cell: (order) => showAmount(order.average_price) },
   {
     id: "status",
@@ -51,49 +30,37 @@ const COLUMNS = [
   { id: "reason", title: "Reason", cell: (order) => [order.reason, ...(order.flags ?? [])].filter(Boolean).join(", ") },
   { id: "reference", title: "Reference", cell: (order) => order.client_reference_id ?? "" },
 ];
+const STATES = { "": "all orders", OPEN: "open", CLOSED: "finished", REJECTED: "rejected" };
+const FILTERED = ["symbol", "order_status", "client_reference_id", "reason", "order_id"];
 
-/** @param {Context} context */
+/** @type {(context: Context) => View} */
 export function openBlotter(context) {
   const { feed } = context;
-  const filter = el("input", {
-    type: "search",
-    id: "blotter-filter",
-    placeholder: "symbol, status, reference",
-    oninput: () => list.resort(true),
-  });
-  const state = el(
-    "select",
-    { id: "blotter-state", onchange: () => list.resort(true) },
-    el("option", { value: "" }, "all orders"),
-    el("option", { value: "OPEN" }, "open"),
-    el("option", { value: "CLOSED" }, "finished"),
-    el("option", { value: "REJECTED" }, "rejected"),
-  );
+  const resort = () => list.resort(true);
+  const search = { type: "search", id: "blotter-filter", placeholder: "symbol, status, reference", oninput: resort };
+  const filter = el("input", search);
+  const options = Object.entries(STATES).map(([value, label]) => el("option", { value }, label));
+  const state = el("select", { id: "blotter-state", onchange: resort }, ...options);
   const count = el("span", { class: "hint", role: "status" });
+
+  function* rows() {
+    const text = filter.value.trim().toLowerCase();
+    for (const order of feed.orders.values())
+      if (!state.value || order.order_state === state.value)
+        if (FILTERED.some((name) => String(order[name] ?? "").toLowerCase().includes(text))) yield order;
+  }
+
   const list = new KeyedList({
     name: "blotter",
     label: "Orders",
     columns: COLUMNS,
+    rows,
     key: (order) => order.order_id,
     empty: "No orders here.",
     sortBy: "age",
     isDescending: true,
     onOpen: (order) => openStory(context, order.order_id),
     rowClass: (order) => (order.order_state === "OPEN" ? "open" : "finished"),
-  });
-  list.setSource(() => {
-    const text = filter.value.trim().toLowerCase();
-    const wanted = state.value;
-    return [...feed.orders.values()].filter(
-      (order) =>
-        (!wanted || order.order_state === wanted) &&
-        (!text ||
-          [order.symbol, order.order_status, order.client_reference_id, order.reason, order.order_id].some((part) =>
-            String(part ?? "")
-              .toLowerCase()
-              .includes(text),
-          )),
-    );
   });
   let membership = -1;
   const onChange = () => {
@@ -102,31 +69,16 @@ export function openBlotter(context) {
     list.touch();
     count.textContent = `${feed.orders.size} orders`;
   };
-  feed.addEventListener("change", onChange);
-  const ages = window.setInterval(() => list.touch(), 1_000);
-  const ticket = makeTicket(context);
   onChange();
-  const tools = el(
-    "div",
-    { class: "tools" },
-    el("label", { for: "blotter-filter" }, "Filter"),
-    filter,
-    el("label", { for: "blotter-state" }, "Show"),
-    state,
-    count,
+  const ticket = makeTicket(context);
+  const labels = [el("label", { for: filter.id }, "Filter"), el("label", { for: state.id }, "Show")];
+  const tools = el("div", { class: "tools" }, labels[0], filter, labels[1], state, count);
+  const orders = el("section", { class: "panel figures", "aria-label": "Orders" }, tools, list.element);
+  return makeView(
+    el("div", { class: "split" }, orders, ticket.element),
+    listen(feed, "change", onChange),
+    repeat(1, () => list.touch()), // for the ages
+    ticket.close,
+    list.close,
   );
-  return {
-    element: el(
-      "div",
-      { class: "split" },
-      el("section", { class: "panel figures", "aria-label": "Orders" }, tools, list.element),
-      ticket.element,
-    ),
-    close: () => {
-      feed.removeEventListener("change", onChange);
-      window.clearInterval(ages);
-      ticket.close();
-      list.close();
-    },
-  };
 }

@@ -1,16 +1,10 @@
 // Builds elements. Text is only ever set as text: nothing here takes markup.
 
-/** @typedef {Node | string | null | undefined | false} Child */
-/** @typedef {Record<string, string | number | boolean | null | undefined | ((event: any) => void)>} Attributes */
+import { showAge } from "./amounts.js";
 
-/**
- * An element with attributes (a function listens: `onclick`), and children, of which texts become text nodes.
- * @template {keyof HTMLElementTagNameMap} K
- * @param {K} tag
- * @param {Attributes} [attributes]
- * @param {...Child} children
- * @returns {HTMLElementTagNameMap[K]}
- */
+const STALE_MILLIS = 10_000;
+
+/** @type {MakeElement} An attribute that is a function listens (`onclick`). A child that is a text stays one. */
 export function el(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -22,64 +16,60 @@ export function el(tag, attributes = {}, ...children) {
   return element;
 }
 
-/**
- * @param {Element} element
- * @param {...Child} children
- */
+/** @type {(element: Element, ...children: Child[]) => void} */
 export function fill(element, ...children) {
   element.replaceChildren();
   for (const child of children) if (child) element.append(child);
 }
 
-/**
- * Changes the text only where it differs, so that nothing is laid out again for nothing.
- * @param {Element} element
- * @param {string} text
- */
+/** @type {(element: Element, text: string) => void} Leaves what has the text alone: it is not laid out again. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/**
- * Terms with their values, as a description list.
- * @param {[string, Child][]} pairs
- * @param {string} [className]
- */
-export function terms(pairs, className = "terms") {
-  return el("dl", { class: className }, ...pairs.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value || "–"))));
+/** @type {(text: string, onclick: () => void, attributes?: Attributes) => HTMLButtonElement} */
+export function button(text, onclick, attributes = {}) {
+  return el("button", { type: "button", onclick, ...attributes }, text);
 }
 
-/**
- * A small table; one of thousands of rows is a KeyedList.
- * @param {string} caption
- * @param {string[]} titles
- * @param {string[][]} rows
- */
-export function table(caption, titles, rows) {
-  const head = el("thead", {}, el("tr", {}, ...titles.map((title) => el("th", { scope: "col" }, title))));
-  const body = el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map((cell) => el("td", {}, cell)))));
-  return el(
-    "div",
-    { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
-    el("table", {}, el("caption", {}, caption), head, body),
-  );
+/** @param {...Child} children */
+export function hint(...children) {
+  return el("p", { class: "hint" }, ...children);
+}
+
+/** @type {(title: string, ...children: Child[]) => HTMLElement} */
+export function panel(title, ...children) {
+  return el("section", { class: "panel" }, el("h2", {}, title), ...children);
+}
+
+/** @type {(pairs: [string, Child][], look?: string) => HTMLElement} Terms with their values. */
+export function terms(pairs, look = "") {
+  const rows = pairs.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value || "–")));
+  return el("dl", { class: `terms ${look}` }, ...rows);
+}
+
+/** @type {(pairs: [string, Child][]) => HTMLElement} Figures with their names above them. */
+export const cards = (pairs) => terms(pairs, "cards");
+
+/** @type {(caption: string, rows: Json[], cells: Record<string, (row: Json) => Child>) => HTMLElement} For few rows. */
+export function table(caption, rows, cells) {
+  const titles = Object.keys(cells).map((title) => el("th", { scope: "col" }, title));
+  const show = (/** @type {Json} */ row) => Object.values(cells).map((cell) => el("td", {}, cell(row)));
+  const head = el("thead", {}, el("tr", {}, ...titles));
+  const body = el("tbody", {}, ...rows.map((row) => el("tr", {}, ...show(row))));
+  const region = { class: "scroll", tabindex: 0, role: "region", "aria-label": caption };
+  return el("div", region, el("table", {}, el("caption", {}, caption), head, body));
 }
 
 /**
  * A dialog over the page. Esc or its button closes it, and focus goes back to where it was.
- * @param {string} title
- * @param {Child[]} content
- * @param {() => void} [onClose]
+ * @type {(title: string, content: Child[], onClose?: () => void) => HTMLDialogElement}
  */
 export function openDialog(title, content, onClose) {
   const before = document.activeElement;
-  const heading = el("h2", { id: "dialog-title" }, title);
-  const dialog = el(
-    "dialog",
-    { "aria-labelledby": "dialog-title" },
-    el("header", {}, heading, el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Close")),
-    ...content,
-  );
+  const close = button("Close", () => dialog.close(), { class: "quiet" });
+  const header = el("header", {}, el("h2", { id: "dialog-title" }, title), close);
+  const dialog = el("dialog", { "aria-labelledby": "dialog-title" }, header, ...content);
   dialog.addEventListener("close", () => {
     dialog.remove();
     onClose?.();
@@ -90,15 +80,21 @@ export function openDialog(title, content, onClose) {
   return dialog;
 }
 
-/**
- * Calls `work` now and then every so many seconds while the page is visible. Returns what ends it.
- * @param {number} seconds
- * @param {() => Promise<void> | void} work
- */
+/** @type {(element: HTMLElement, ...stops: Stop[]) => View} A view, and what ends with it. */
+export function makeView(element, ...stops) {
+  return { element, close: () => stops.forEach((stop) => stop()) };
+}
+
+/** @type {(target: EventTarget, kind: string, listener: () => void) => Stop} */
+export function listen(target, kind, listener) {
+  target.addEventListener(kind, listener);
+  return () => target.removeEventListener(kind, listener);
+}
+
+/** @type {(seconds: number, work: () => Promise<void> | void) => Stop} Now, and then while the page is visible. */
 export function repeat(seconds, work) {
+  let timer = 0;
   let stopped = false;
-  /** @type {number | undefined} */
-  let timer;
   const run = async () => {
     if (document.visibilityState === "visible") await work();
     if (!stopped) timer = window.setTimeout(run, seconds * 1000);
@@ -108,4 +104,11 @@ export function repeat(seconds, work) {
     stopped = true;
     window.clearTimeout(timer);
   };
+}
+
+/** @type {(readAt: number, ...figures: Element[]) => string} Marks figures that are old; says how old. */
+export function markAge(readAt, ...figures) {
+  const isStale = Date.now() - readAt > STALE_MILLIS;
+  for (const element of figures) element.classList.toggle("stale", isStale);
+  return readAt ? `Read ${showAge(readAt)} ago${isStale ? ": these figures are old" : ""}.` : "Reading …";
 }

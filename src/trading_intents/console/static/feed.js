@@ -1,36 +1,26 @@
 // The live state of one account: a snapshot by the lists, then its event stream. Orders are kept by id, the newest
 // version of each, so that nothing shows twice whatever comes again.
 
-import { path } from "./api.js";
+import { messageOf, path } from "./api.js";
 import { EventStream } from "./stream.js";
 
-/** @typedef {import("./api.js").Api} Api */
-/** @typedef {import("./stream.js").StreamEvent} StreamEvent */
-/** @typedef {Record<string, any> & {id: string, name: string, environment: "paper" | "live", broker: string, connection: string}} Account */
-/** @typedef {Record<string, any> & {order_id: string, symbol: string, order_state: string, order_status: string, version: number, created_at: string}} Order */
-/** @typedef {Record<string, any> & {symbol: string, quantity: string, received_at: string}} Position */
-/** @typedef {{state: "connecting" | "loading" | "live" | "lost" | "refused", since: Date, detail: string}} FeedStatus */
-
-const KINDS = "intent_action,broker_order,broker_trade,broker_position,balance,halt";
+const KINDS = "intent_action,broker_order,broker_trade,broker_position,halt";
 const MAX_FINISHED_ORDERS = 5_000;
 const MAX_OPEN_ORDERS = 10_000;
 const MAX_POSITIONS = 2_000;
 const RELOAD_MILLIS = 2_000;
 const ENUM_PREFIX = /^(ORDER_(STATUS|STATE|TYPE|SIDE|VENUE)|TIME_IN_FORCE|INTENT_ACTION_TYPE|INTENT_PRINCIPAL_TYPE)_/;
 
-/** @param {Record<string, any>} message an event's fields, with the names that the lists use */
+/** @type {(message: Json) => Json} An event's fields, with the names that the lists use. */
 function plain(message) {
-  /** @type {Record<string, any>} */
-  const shown = {};
-  for (const [name, value] of Object.entries(message)) shown[name] = typeof value === "string" ? value.replace(ENUM_PREFIX, "") : value;
-  return shown;
+  const fields = Object.entries(message);
+  return Object.fromEntries(
+    fields.map(([name, value]) => [name, typeof value === "string" ? value.replace(ENUM_PREFIX, "") : value]),
+  );
 }
 
 export class AccountFeed extends EventTarget {
-  /**
-   * @param {Api} api
-   * @param {Account} account
-   */
+  /** @param {Api} api @param {Account} account */
   constructor(api, account) {
     super();
     this.account = account;
@@ -39,8 +29,6 @@ export class AccountFeed extends EventTarget {
     this.orders = new Map();
     /** @type {Map<string, Position>} */
     this.positions = new Map();
-    /** @type {Record<string, any> | null} */
-    this.balance = null;
     /** @type {FeedStatus} */
     this.status = { state: "connecting", since: new Date(), detail: "" };
     this.membership = 0; // grows when an order comes or goes
@@ -52,14 +40,8 @@ export class AccountFeed extends EventTarget {
     this._hasSnapshot = false;
     this._stream = new EventStream({
       open: (cursor, signal) => {
-        /** @type {Record<string, string>} */
-        const headers = cursor ? { "last-event-id": cursor } : {};
-        return api.request("stream", "GET", path`/v1/accounts/${account.id}/events`, {
-          environment: account.environment,
-          query: { kinds: KINDS },
-          headers,
-          signal,
-        });
+        const call = { query: { kinds: KINDS }, headers: cursor ? { "last-event-id": cursor } : undefined, signal };
+        return api.request("stream", "GET", path`/v1/accounts/${account.id}/events`, call);
       },
       onEvents: (events) => this._take(events),
       onState: (state, detail) => this._become(state, detail),
@@ -76,20 +58,23 @@ export class AccountFeed extends EventTarget {
     this._stream.stop();
   }
 
-  get isFresh() {
-    return this.status.state === "live";
+  /** @type {() => Promise<Position[]>} The positions as they are now, with their prices, which no event tells. */
+  async readPositions() {
+    const place = path`/v1/accounts/${this.account.id}/positions`;
+    const positions = await this._api.list("read_intents", place, MAX_POSITIONS);
+    for (const position of positions) this._keepPosition(position);
+    return positions;
   }
 
   /** @param {StreamEvent[]} events */
   _take(events) {
     for (const { kind, data } of events) {
-      const told = data[kind] ?? {};
+      const told = plain(data[kind] ?? {});
       if (kind === "status") this._onSubscribed();
-      else if (kind === "broker_order") this._keepOrder(plain(told));
-      else if (kind === "intent_action") this._keepAction(plain(told));
+      else if (kind === "broker_order") this._keepOrder(told);
+      else if (kind === "intent_action") this._keepAction(told);
       else if (kind === "broker_trade") this.touched.add(told.order_id);
-      else if (kind === "broker_position") this.keepPosition(plain(told));
-      else if (kind === "balance") this.balance = told;
+      else if (kind === "broker_position") this._keepPosition(told);
       else if (kind === "halt") this.halts += 1;
     }
     this._schedule();
@@ -105,38 +90,36 @@ export class AccountFeed extends EventTarget {
   async _load() {
     const mine = ++this._snapshot;
     this._become("loading", "");
-    const { id, environment } = this.account;
-    const orders = path`/v1/accounts/${id}/orders`;
     try {
       for (const query of [{ state: "OPEN" }, { order: "desc" }]) {
         const max = "state" in query ? MAX_OPEN_ORDERS : MAX_FINISHED_ORDERS;
-        for await (const page of this._api.pages("read_intents", orders, max, { environment, query })) {
+        const orders = path`/v1/accounts/${this.account.id}/orders`;
+        for await (const page of this._api.pages("read_intents", orders, max, { query })) {
           if (mine !== this._snapshot) return;
           for (const order of page) this._keepOrder(order);
           this._schedule();
         }
       }
-      const positions = await this._api.list("read_intents", path`/v1/accounts/${id}/positions`, MAX_POSITIONS, { environment });
+      await this.readPositions();
       if (mine !== this._snapshot) return;
-      for (const position of positions) this.keepPosition(position);
       this._hasSnapshot = true;
       this._become("live", "");
     } catch (error) {
       if (mine !== this._snapshot) return;
-      this._become("lost", error instanceof Error ? error.message : String(error));
+      this._become("lost", messageOf(error));
       const lost = this._snapshot;
       setTimeout(() => lost === this._snapshot && void this._load(), RELOAD_MILLIS);
     }
   }
 
-  /** @param {Record<string, any>} told */
+  /** @param {Json} told */
   _keepOrder(told) {
     const version = Number(told.version ?? 0);
     const known = this.orders.get(told.order_id);
     if (known && known.version > version) return;
     const created = told.created_at ?? known?.created_at ?? told.received_at;
     // In place: lists hold the object. What an event leaves out is not known any more.
-    const order = /** @type {Order} */ (known ?? {});
+    const order = known ?? /** @type {Order} */ ({});
     for (const name of Object.keys(order)) if (!(name in told)) delete order[name];
     Object.assign(order, told, { version, created_at: created });
     if (!known) {
@@ -146,22 +129,17 @@ export class AccountFeed extends EventTarget {
     this.touched.add(told.order_id);
   }
 
-  /** @param {Record<string, any>} action a CREATE's order is shown before its broker has heard of it */
+  /** @param {Json} action a CREATE's order is shown before its broker has heard of it */
   _keepAction(action) {
-    this.touched.add(action.intent_id);
-    if (action.action_type !== "CREATE" || this.orders.has(action.intent_id)) return;
-    this._keepOrder({
-      ...action,
-      order_id: action.intent_id,
-      order_state: "OPEN",
-      order_status: "PENDING_NEW",
-      filled_quantity: "0",
-      version: 0,
-    });
+    const id = action.intent_id;
+    this.touched.add(id);
+    if (action.action_type !== "CREATE" || this.orders.has(id)) return;
+    const sent = { order_state: "OPEN", order_status: "PENDING_NEW", filled_quantity: "0", version: 0 };
+    this._keepOrder({ ...action, ...sent, order_id: id });
   }
 
-  /** @param {Record<string, any>} told */
-  keepPosition(told) {
+  /** @param {Json} told */
+  _keepPosition(told) {
     const known = this.positions.get(told.symbol);
     if (known && known.received_at > told.received_at) return;
     this.positions.set(told.symbol, /** @type {Position} */ ({ ...known, ...told }));
@@ -181,14 +159,12 @@ export class AccountFeed extends EventTarget {
     if (this.orders.size <= MAX_FINISHED_ORDERS + 500) return;
     const finished = [...this.orders.values()].filter((order) => order.order_state !== "OPEN");
     finished.sort((one, other) => (one.created_at < other.created_at ? -1 : 1));
-    for (const order of finished.slice(0, Math.max(0, finished.length - MAX_FINISHED_ORDERS))) this.orders.delete(order.order_id);
+    const excess = Math.max(0, finished.length - MAX_FINISHED_ORDERS);
+    for (const order of finished.slice(0, excess)) this.orders.delete(order.order_id);
     this.membership += 1;
   }
 
-  /**
-   * @param {FeedStatus["state"]} state
-   * @param {string} detail
-   */
+  /** @type {(state: FeedStatus["state"], detail: string) => void} */
   _become(state, detail) {
     if (state === "lost") this._snapshot += 1; // what was being read belongs to the stream that ended
     const since = this.status.state === state ? this.status.since : new Date();

@@ -1,30 +1,7 @@
 // A keyed list as a grid: only the rows in sight are elements, and only what changed in them is written, once a frame.
 
-import { el, setText } from "./dom.js";
-
-/** @typedef {{text: string, class?: string}} Cell */
-/**
- * @template Row
- * @typedef {object} Column
- * @property {string} id
- * @property {string} title
- * @property {(row: Row) => string | Cell} cell
- * @property {(one: Row, other: Row) => number} [compare] with it the column can be sorted by
- * @property {boolean} [isNumber]
- */
-/**
- * @template Row
- * @typedef {object} ListOptions
- * @property {string} name the class that gives the columns their widths
- * @property {string} label
- * @property {Column<Row>[]} columns
- * @property {(row: Row) => string} key
- * @property {string} empty what is said when there is nothing
- * @property {(row: Row) => void} [onOpen] a click, or Enter on the row
- * @property {(row: Row) => string} [rowClass]
- * @property {string} [sortBy]
- * @property {boolean} [isDescending]
- */
+import { compareAmounts, showAmount } from "./amounts.js";
+import { button, el, setText } from "./dom.js";
 
 const ROW_PIXELS = 30;
 const OVERSCAN_ROWS = 6;
@@ -32,19 +9,26 @@ const RESORT_MILLIS = 250;
 
 let lists = 0;
 
+/** @type {(name: string) => (one: Json, other: Json) => number} */
+export const byText = (name) => (one, other) => (one[name] < other[name] ? -1 : one[name] > other[name] ? 1 : 0);
+
+/** @type {(id: string, title: string, name: string, show?: (amount: Amount) => string | Cell) => Column<Json>} */
+export function amountColumn(id, title, name, show = showAmount) {
+  const compare = (/** @type {Json} */ one, /** @type {Json} */ other) => compareAmounts(one[name], other[name]);
+  return { id, title, isNumber: true, cell: (row) => show(row[name]), compare };
+}
+
 /** @template Row */
 export class KeyedList {
   /** @param {ListOptions<Row>} options */
   constructor(options) {
     this._options = options;
     this._number = lists++;
-    /** @type {() => Iterable<Row>} */
-    this._source = () => [];
     /** @type {Row[]} */
     this._rows = [];
-    /** @type {Map<string, {element: HTMLElement, cells: HTMLElement[]}>} */
+    /** @type {Map<string, ShownRow>} */
     this._shown = new Map();
-    /** @type {{element: HTMLElement, cells: HTMLElement[]}[]} */
+    /** @type {ShownRow[]} */
     this._spare = [];
     this._active = "";
     this._isScheduled = false;
@@ -52,59 +36,33 @@ export class KeyedList {
     this._sortedAt = -Infinity;
     this._sortBy = options.sortBy ?? "";
     this._isDescending = options.isDescending ?? false;
-    this._head = el(
-      "div",
-      { role: "row", class: "row head", "aria-rowindex": 1 },
-      ...options.columns.map((column) => this._header(column)),
-    );
+    const heads = options.columns.map((column) => this._makeHeader(column));
+    this._head = el("div", { role: "row", class: "row head", "aria-rowindex": 1 }, ...heads);
     this._body = el("div", { role: "rowgroup", class: "body" });
     this._empty = el("p", { class: "empty" }, options.empty);
-    this.element = el(
+    this._grid = el(
       "div",
-      { class: "list" },
-      el(
-        "div",
-        {
-          role: "grid",
-          class: `grid ${options.name}`,
-          tabindex: 0,
-          "aria-label": options.label,
-          "aria-rowcount": 1,
-          onkeydown: (/** @type {KeyboardEvent} */ event) => this._onKey(event),
-          onclick: (/** @type {MouseEvent} */ event) => this._onClick(event),
-          onscroll: () => this.touch(),
-        },
-        el("div", { role: "rowgroup", class: "heads" }, this._head),
-        this._body,
-      ),
-      this._empty,
+      {
+        role: "grid",
+        class: `grid ${options.name}`,
+        tabindex: 0,
+        "aria-label": options.label,
+        "aria-rowcount": 1,
+        onkeydown: (/** @type {KeyboardEvent} */ event) => this._onKey(event),
+        onclick: (/** @type {MouseEvent} */ event) => this._onClick(event),
+        onscroll: () => this.touch(),
+      },
+      el("div", { role: "rowgroup", class: "heads" }, this._head),
+      this._body,
     );
-    this._grid = /** @type {HTMLElement} */ (this.element.firstElementChild);
-    this._resize = new ResizeObserver(() => this.touch());
-    this._resize.observe(this._grid);
+    this.element = el("div", { class: "list" }, this._grid, this._empty);
+    const resize = new ResizeObserver(() => this.touch());
+    resize.observe(this._grid);
+    this.close = () => resize.disconnect();
+    this.touch();
   }
 
-  close() {
-    this._resize.disconnect();
-  }
-
-  get size() {
-    return this._rows.length;
-  }
-
-  /**
-   * The rows from now on: those that `source` gives whenever the list is sorted anew.
-   * @param {() => Iterable<Row>} source
-   */
-  setSource(source) {
-    this._source = source;
-    this.resort(true);
-  }
-
-  /**
-   * Rows came, went or moved. A list of thousands is sorted four times a second at most.
-   * @param {boolean} [isUrgent]
-   */
+  /** Rows came, went or moved. A list of thousands is sorted four times a second at most, but where it `isUrgent`. */
   resort(isUrgent = false) {
     this._isUnsorted = true;
     if (isUrgent) this._sortedAt = -Infinity;
@@ -121,27 +79,24 @@ export class KeyedList {
     });
   }
 
+  /** Whether a change of a row may move it: the first order is one that never changes. */
   get isSortedByChange() {
-    return Boolean(this._sortBy) && this._sortBy !== this._options.sortBy;
+    return this._sortBy !== (this._options.sortBy ?? "");
   }
 
   /** @param {Column<Row>} column */
-  _header(column) {
+  _makeHeader({ id, title, isNumber, compare }) {
     const attributes = {
       role: "columnheader",
-      class: `cell c-${column.id}${column.isNumber ? " number" : ""}`,
-      "aria-sort": column.compare ? "none" : null,
+      class: `cell c-${id}${isNumber ? " number" : ""}`,
+      "aria-sort": compare ? "none" : null,
     };
-    const { compare } = column;
-    if (!compare) return el("div", attributes, column.title);
-    return el("div", attributes, el("button", { type: "button", onclick: () => this._sort(column.id) }, column.title));
-  }
-
-  /** @param {string} id */
-  _sort(id) {
-    this._isDescending = this._sortBy === id ? !this._isDescending : false;
-    this._sortBy = id;
-    this.resort(true);
+    const sort = () => {
+      this._isDescending = this._sortBy === id ? !this._isDescending : false;
+      this._sortBy = id;
+      this.resort(true);
+    };
+    return el("div", attributes, compare ? button(title, sort) : title);
   }
 
   /** @param {number} now */
@@ -152,13 +107,13 @@ export class KeyedList {
     }
     this._sortedAt = now;
     this._isUnsorted = false;
-    this._rows = [...this._source()];
+    this._rows = [...this._options.rows()];
     const place = this._options.columns.findIndex((column) => column.id === this._sortBy);
     const compare = this._options.columns[place]?.compare;
     if (compare) this._rows.sort(this._isDescending ? (one, other) => compare(other, one) : compare);
     [...this._head.children].forEach((cell, column) => {
-      if (cell.hasAttribute("aria-sort"))
-        cell.setAttribute("aria-sort", column !== place ? "none" : this._isDescending ? "descending" : "ascending");
+      const sorted = column !== place ? "none" : this._isDescending ? "descending" : "ascending";
+      if (cell.hasAttribute("aria-sort")) cell.setAttribute("aria-sort", sorted);
     });
     this._grid.setAttribute("aria-rowcount", String(this._rows.length + 1));
     this._body.style.height = `${this._rows.length * ROW_PIXELS}px`;
@@ -168,8 +123,9 @@ export class KeyedList {
   /** @param {number} now */
   _render(now) {
     if (this._isUnsorted) this._order(now);
-    const first = Math.max(0, Math.floor(this._grid.scrollTop / ROW_PIXELS) - OVERSCAN_ROWS);
-    const last = Math.min(this._rows.length, Math.ceil((this._grid.scrollTop + this._grid.clientHeight) / ROW_PIXELS) + OVERSCAN_ROWS);
+    const { scrollTop, clientHeight } = this._grid;
+    const first = Math.max(0, Math.floor(scrollTop / ROW_PIXELS) - OVERSCAN_ROWS);
+    const last = Math.min(this._rows.length, Math.ceil((scrollTop + clientHeight) / ROW_PIXELS) + OVERSCAN_ROWS);
     const visible = new Set(this._rows.slice(first, last).map(this._options.key));
     for (const [key, row] of this._shown) {
       if (visible.has(key)) continue;
@@ -177,21 +133,18 @@ export class KeyedList {
       row.element.hidden = true;
       this._spare.push(row);
     }
-    for (let place = first; place < last; place += 1) this._show(/** @type {Row} */ (this._rows[place]), place);
-    this._grid.setAttribute("aria-activedescendant", this._shown.has(this._active) ? this._id(this._active) : "");
-    if (!this._shown.has(this._active)) this._grid.removeAttribute("aria-activedescendant");
+    this._rows.slice(first, last).forEach((row, place) => this._show(row, first + place));
+    if (this._shown.has(this._active)) this._grid.setAttribute("aria-activedescendant", this._id(this._active));
+    else this._grid.removeAttribute("aria-activedescendant");
   }
 
-  /**
-   * @param {Row} row
-   * @param {number} place
-   */
+  /** @type {(row: Row, place: number) => void} */
   _show(row, place) {
     const { columns, key, rowClass } = this._options;
     const id = key(row);
     let shown = this._shown.get(id);
     if (!shown) {
-      shown = this._spare.pop() ?? this._make();
+      shown = this._spare.pop() ?? this._makeRow();
       shown.element.hidden = false;
       shown.element.dataset.key = id;
       shown.element.id = this._id(id);
@@ -203,19 +156,17 @@ export class KeyedList {
       element.style.transform = moved;
       element.setAttribute("aria-rowindex", String(place + 2));
     }
-    const name = `row ${rowClass?.(row) ?? ""}${id === this._active ? " active" : ""}`;
-    if (element.className !== name) element.className = name;
-    columns.forEach((column, index) => {
-      const cell = /** @type {HTMLElement} */ (cells[index]);
+    setClass(element, `row ${rowClass?.(row) ?? ""}${id === this._active ? " active" : ""}`);
+    cells.forEach((cell, index) => {
+      const column = /** @type {Column<Row>} */ (columns[index]);
       const told = column.cell(row);
-      const { text, class: own } = typeof told === "string" ? { text: told, class: "" } : { class: "", ...told };
+      const { text, class: own = "" } = typeof told === "string" ? { text: told } : told;
       setText(cell, text);
-      const cellName = `cell c-${column.id}${column.isNumber ? " number" : ""} ${own}`;
-      if (cell.className !== cellName) cell.className = cellName;
+      setClass(cell, `cell c-${column.id}${column.isNumber ? " number" : ""} ${own}`);
     });
   }
 
-  _make() {
+  _makeRow() {
     const cells = this._options.columns.map(() => el("div", { role: "gridcell" }));
     const element = el("div", { role: "row" }, ...cells);
     this._body.append(element);
@@ -244,22 +195,15 @@ export class KeyedList {
   /** @param {KeyboardEvent} event */
   _onKey(event) {
     if (event.target !== this._grid) return;
-    const page = Math.max(1, Math.floor(this._grid.clientHeight / ROW_PIXELS) - 2);
-    const steps = new Map([
-      ["ArrowDown", 1],
-      ["ArrowUp", -1],
-      ["PageDown", page],
-      ["PageUp", -page],
-      ["Home", -Infinity],
-      ["End", Infinity],
-    ]);
-    const step = steps.get(event.key);
     if (event.key === "Enter" && this._active) {
       event.preventDefault(); // else the same key presses the button that gets the focus
       this._open();
     }
-    if (step === undefined || !this._rows.length) return;
+    const page = Math.max(1, Math.floor(this._grid.clientHeight / ROW_PIXELS) - 2);
+    const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
+    if (!(event.key in steps) || !this._rows.length) return;
     event.preventDefault();
+    const step = steps[/** @type {keyof typeof steps} */ (event.key)];
     const at = this._rows.findIndex((row) => this._options.key(row) === this._active);
     const next = Math.min(this._rows.length - 1, Math.max(0, at < 0 ? 0 : at + step));
     this._active = this._options.key(/** @type {Row} */ (this._rows[next]));
@@ -269,4 +213,9 @@ export class KeyedList {
     else if (top > this._grid.scrollTop + room) this._grid.scrollTop = top - room;
     this.touch();
   }
+}
+
+/** @type {(element: Element, name: string) => void} */
+function setClass(element, name) {
+  if (element.className !== name) element.className = name;
 }

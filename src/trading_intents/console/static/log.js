@@ -1,41 +1,29 @@
 // The account's log: every accepted action with its hash, newest first; each is checked against the one before it.
 
 import { showAmount, showTime, words } from "./amounts.js";
-import { path } from "./api.js";
-import { el, openDialog, terms } from "./dom.js";
+import { messageOf, path } from "./api.js";
+import { button, el, hint, listen, makeView, openDialog, terms } from "./dom.js";
 import { KeyedList } from "./list.js";
 
-/** @typedef {import("./main.js").Context} Context */
-/** @typedef {Record<string, any> & {seq: number, hash: string}} Action */
-
 const PAGE = 100;
+const REFRESH_MILLIS = 500;
 const GENESIS = "0".repeat(64);
 
-/**
- * RFC 8785 for what a record holds: texts, whole numbers, null.
- * @param {Record<string, any>} record
- */
+/** @param {Json} record as RFC 8785 writes what it holds: texts, whole numbers, null */
 function canonical(record) {
-  return `{${Object.keys(record)
-    .sort()
-    .map((name) => `${JSON.stringify(name)}:${JSON.stringify(record[name])}`)
-    .join(",")}}`;
+  const names = Object.keys(record).sort();
+  return `{${names.map((name) => `${JSON.stringify(name)}:${JSON.stringify(record[name])}`).join(",")}}`;
 }
 
-/**
- * @param {Action} action
- * @param {string} before the hash of the action before it
- */
+/** @type {(action: Action, before: string) => Promise<string>} `before` is the hash of the action before it. */
 export async function hashOf(action, before) {
   const { hash: _, ...record } = action;
   const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(`${before}\n${canonical(record)}`));
   return [...new Uint8Array(digest)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** @param {Context} context */
-export function openLog(context) {
-  const { api, account, feed } = context;
-  const { environment } = account;
+/** @type {(context: Context) => View} */
+export function openLog({ api, account, feed }) {
   /** @type {Map<number, Action>} */
   const actions = new Map();
   /** @type {Map<number, string>} */
@@ -44,43 +32,38 @@ export function openLog(context) {
   let cursor = "";
   let isReading = false;
 
-  /** @type {import("./list.js").Column<Action>[]} */
+  /** @param {Action} action */
+  const showVerdict = ({ seq }) => {
+    const verdict = verdicts.get(seq) ?? "…";
+    return { text: verdict, class: verdict === "broken" ? "loss" : "" };
+  };
+  /** @type {Column<Action>[]} */
   const columns = [
-    {
-      id: "seq",
-      title: "Seq",
-      isNumber: true,
-      cell: (action) => String(action.seq),
-      compare: (one, other) => one.seq - other.seq,
-    },
+    { id: "seq", title: "Seq", isNumber: true, cell: ({ seq }) => String(seq), compare: (a, b) => a.seq - b.seq },
     { id: "time", title: "Time", cell: (action) => showTime(action.created_at) },
     { id: "action", title: "Action", cell: (action) => words(action.action_type) },
     { id: "symbol", title: "Symbol", cell: (action) => action.symbol },
     { id: "side", title: "Side", cell: (action) => words(action.order_side) },
     { id: "quantity", title: "Quantity", isNumber: true, cell: (action) => showAmount(action.quantity) },
     { id: "who", title: "Who", cell: (action) => `${words(action.principal_type)} ${action.principal_id}` },
-    {
-      id: "check",
-      title: "Chain",
-      cell: (action) => ({ text: verdicts.get(action.seq) ?? "…", class: verdicts.get(action.seq) === "broken" ? "loss" : "" }),
-    },
+    { id: "check", title: "Chain", cell: showVerdict },
     { id: "hash", title: "Hash", cell: (action) => action.hash },
   ];
   const list = new KeyedList({
     name: "log",
     label: "Actions of the account",
     columns,
+    rows: () => actions.values(),
     key: (action) => String(action.seq),
     empty: "No actions.",
     sortBy: "seq",
     isDescending: true,
-    onOpen: (action) =>
-      openDialog(`Action ${action.seq}`, [
-        terms(Object.entries(action).map(([name, value]) => [words(name), value === null ? null : String(value)])),
-      ]),
+    onOpen: (action) => {
+      const fields = Object.entries(action);
+      openDialog(`Action ${action.seq}`, [terms(fields.map(([name, value]) => [words(name), String(value ?? "")]))]);
+    },
   });
-  list.setSource(() => actions.values());
-  const older = el("button", { type: "button", onclick: () => void readOlder() }, "Older");
+  const older = button("Older", () => void readOlder());
   const said = el("span", { class: "hint", role: "status" });
 
   async function check() {
@@ -95,8 +78,9 @@ export function openLog(context) {
 
   /** @param {Record<string, string>} query */
   async function read(query) {
+    const call = { query: { order: "desc", limit: PAGE, ...query } };
     /** @type {{data: Action[], next_cursor: string | null}} */
-    const page = await api.json("read_intents", "GET", place, { environment, query: { order: "desc", limit: PAGE, ...query } });
+    const page = await api.json("read_intents", "GET", place, call);
     for (const action of page.data) actions.set(action.seq, action);
     list.resort(true);
     await check();
@@ -111,7 +95,7 @@ export function openLog(context) {
       older.disabled = !cursor;
       said.textContent = `${actions.size} actions`;
     } catch (error) {
-      said.textContent = `The log cannot be read: ${error instanceof Error ? error.message : ""}`;
+      said.textContent = `The log cannot be read: ${messageOf(error)}`;
     } finally {
       isReading = false;
     }
@@ -120,26 +104,18 @@ export function openLog(context) {
   let timer = 0;
   const onChange = () => {
     window.clearTimeout(timer);
-    timer = window.setTimeout(() => void read({}).catch(() => undefined), 500);
+    timer = window.setTimeout(() => void read({}).catch(() => undefined), REFRESH_MILLIS);
   };
-  feed.addEventListener("change", onChange);
   void readOlder();
-  return {
-    element: el(
-      "section",
-      { class: "panel figures", "aria-label": "Log" },
-      el("div", { class: "tools" }, older, said),
-      el(
-        "p",
-        { class: "hint" },
-        "Each hash covers the action and the hash before it. “Holds” means that this browser computed the same one; the proof of the whole history is `trading-intents audit verify`.",
-      ),
-      list.element,
+  const element = el(
+    "section",
+    { class: "panel figures", "aria-label": "Log" },
+    el("div", { class: "tools" }, older, said),
+    hint(
+      "Each hash covers the action and the hash before it. “Holds” means that this browser computed the same one; ",
+      "the proof of the whole history is `trading-intents audit verify`.",
     ),
-    close: () => {
-      window.clearTimeout(timer);
-      feed.removeEventListener("change", onChange);
-      list.close();
-    },
-  };
+    list.element,
+  );
+  return makeView(element, () => window.clearTimeout(timer), listen(feed, "change", onChange), list.close);
 }

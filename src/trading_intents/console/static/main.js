@@ -1,11 +1,11 @@
 // The page: signs in, follows the chosen account, shows one view at a time, and says when what it shows is not fresh.
 
 import { openAccounts } from "./accounts.js";
-import { showAge } from "./amounts.js";
-import { Api, Problem } from "./api.js";
+import { showAge, showClock } from "./amounts.js";
+import { Api, messageOf } from "./api.js";
 import { openBlotter } from "./blotter.js";
 import { openControls } from "./controls.js";
-import { el, fill, openDialog, repeat } from "./dom.js";
+import { button, el, fill, openDialog, repeat, setText } from "./dom.js";
 import { AccountFeed } from "./feed.js";
 import { openLog } from "./log.js";
 import { openOperator } from "./operator.js";
@@ -13,20 +13,7 @@ import { openPositions } from "./positions.js";
 import { Session } from "./session.js";
 import { finishSignIn, signInForm } from "./signin.js";
 
-/** @typedef {import("./feed.js").Account} Account */
-/**
- * @typedef {object} Context what a view is given
- * @property {Session} session
- * @property {Api} api
- * @property {Account} account
- * @property {AccountFeed} feed
- * @property {() => Account[]} accounts
- * @property {() => Promise<void>} readAccounts
- * @property {(accountId: string) => void} choose
- */
-/** @typedef {{element: HTMLElement, close: () => void}} View */
-
-/** @type {Record<string, {title: string, open: (context: Context) => View, policy: string, needsNoAccount?: boolean}>} */
+/** @type {Record<string, {title: string, open: OpenView, policy: string, needsNoAccount?: boolean}>} */
 const VIEWS = {
   blotter: { title: "Blotter", open: openBlotter, policy: "read_intents" },
   positions: { title: "Positions", open: openPositions, policy: "read_intents" },
@@ -44,9 +31,11 @@ const STATUS = {
   lost: "Disconnected",
   refused: "Not allowed to follow",
 };
+/** @type {Environment[]} */
+const ENVIRONMENTS = ["paper", "live"];
 
 class Page {
-  /** @param {import("./signin.js").ConsoleSettings} settings */
+  /** @param {ConsoleSettings} settings */
   constructor(settings) {
     this._settings = settings;
     this._session = new Session();
@@ -62,54 +51,43 @@ class Page {
     this._banner = el("div", { class: "banner", role: "alert", hidden: true });
     this._band = el("div", { class: "band" });
     this._state = el("div", { class: "connection", role: "status" });
-    this._picker = el("select", { id: "account", "aria-label": "Account", onchange: () => this._choose(this._picker.value) });
+    const onchange = () => this._choose(this._picker.value);
+    this._picker = el("select", { id: "account", "aria-label": "Account", onchange });
     this._nav = el("nav", { "aria-label": "Views" });
     this._credentials = el("div", { class: "credentials", role: "group", "aria-label": "Credentials" });
     this._main = el("main", { id: "main", tabindex: -1 });
-    this._header = el(
-      "header",
-      { class: "top" },
-      el(
-        "a",
-        { class: "skip", href: "#main", onclick: (/** @type {Event} */ event) => (event.preventDefault(), this._main.focus()) },
-        "Skip to the view",
-      ),
-      el("strong", { class: "brand" }, "Trading Intents"),
-      this._picker,
-      this._band,
-      this._state,
-      this._credentials,
-    );
+    const onclick = (/** @type {Event} */ event) => (event.preventDefault(), this._main.focus());
+    const skip = el("a", { class: "skip", href: "#main", onclick }, "Skip to the view");
+    const brand = el("strong", { class: "brand" }, "Trading Intents");
+    const parts = [skip, brand, this._picker, this._band, this._state, this._credentials];
+    this._header = el("header", { class: "top" }, ...parts);
     document.body.replaceChildren(this._header, this._nav, this._banner, this._main);
-    this._session.addEventListener("change", () => this._onSession());
-    this._session.addEventListener("ended", (event) =>
-      this._say(
-        `The ${/** @type {CustomEvent} */ (event).detail} is no longer accepted: it has expired or was withdrawn. Sign in again to go on with it.`,
-      ),
-    );
-    window.addEventListener("hashchange", () => (location.hash.startsWith("#code=") ? void this._finish() : this._route()));
+    this._session.addEventListener("change", () => void this._onSession());
+    this._session.addEventListener("ended", (event) => {
+      const ended = `The ${/** @type {CustomEvent} */ (event).detail} is no longer accepted`;
+      this._say(`${ended}: it has expired or was withdrawn. Sign in again to go on with it.`);
+    });
+    const isLink = () => location.hash.startsWith("#code=");
+    window.addEventListener("hashchange", () => (isLink() ? void this._finish() : this._route()));
     window.addEventListener("keydown", (event) => this._onKey(event));
     repeat(1, () => this._showStatus());
     repeat(10, () => this._session.refresh());
-  }
-
-  async start() {
     this._showSignIn();
-    await this._finish();
+    void this._finish();
   }
 
   async _finish() {
     try {
       await finishSignIn(this._settings, this._session);
     } catch (error) {
-      this._say(`Signing in did not work: ${error instanceof Error ? error.message : ""}`);
+      this._say(`Signing in did not work: ${messageOf(error)}`);
     }
   }
 
   /** @param {string} text */
   _say(text) {
     this._banner.hidden = !text;
-    fill(this._banner, el("span", {}, text), el("button", { type: "button", class: "quiet", onclick: () => this._say("") }, "Dismiss"));
+    fill(this._banner, el("span", {}, text), button("Dismiss", () => this._say(""), { class: "quiet" }));
   }
 
   _showSignIn() {
@@ -117,7 +95,7 @@ class Page {
     this._header.hidden = this._nav.hidden = true;
     delete document.body.dataset.environment;
     document.title = "Sign in · Trading Intents console";
-    const { form, element } = signInForm(this._settings, this._session, () => undefined);
+    const { form, element } = signInForm(this._settings, this._session);
     fill(this._main, el("div", { class: "signin-page" }, el("h1", {}, "Trading Intents console"), element));
     form.focus("credential");
   }
@@ -135,45 +113,44 @@ class Page {
     try {
       await this._readAccounts();
     } catch (error) {
-      this._say(`Accounts cannot be read: ${error instanceof Error ? error.message : ""}. Trying again.`);
+      this._say(`Accounts cannot be read: ${messageOf(error)}. Trying again.`);
       setTimeout(() => void this._onSession(), RETRY_MILLIS);
       return;
     }
     if (this._header.hidden) this._say("");
     this._header.hidden = this._nav.hidden = false;
     this._picker.hidden = this._band.hidden = this._state.hidden = !this._accounts.size;
-    const powers = [...this._session.credentials.values()].map(({ label, caller }) => `${label} ${caller.policies.join()}`).join();
+    const credentials = [...this._session.credentials.values()];
+    const powers = credentials.map(({ label, caller }) => `${label} ${caller.policies.join()}`).join();
     if (powers !== this._powers) this._close(); // a view offers what the credentials may do
     this._powers = powers;
-    const first = [...this._accounts.values()].find((account) => !account.closed_at) ?? [...this._accounts.values()][0];
+    const accounts = [...this._accounts.values()];
+    const first = accounts.find((account) => !account.closed_at) ?? accounts[0];
     if (before && this._accounts.has(before) && this._feed?.status.state !== "refused") this._route();
     else if (first) this._choose(first.id);
     else {
-      this._say("These credentials may read no trading account. Add another credential, or make an account by POST /v1/accounts.");
+      const advice = "Add another credential, or make an account by POST /v1/accounts.";
+      this._say(`These credentials may read no trading account. ${advice}`);
       this._route();
     }
   }
 
   /** What every credential may see, together. */
   async _readAccounts() {
+    /** @type {Map<string, Account>} */
     const found = new Map();
-    for (const environment of ["paper", "live"]) {
-      if (!this._session.pick("read_accounts", environment)) continue;
-      for (const account of await this._api.list("read_accounts", "/v1/accounts", MAX_ACCOUNTS, { environment }))
-        found.set(account.id, account);
+    for (const environment of ENVIRONMENTS) {
+      const api = this._api.forEnvironment(environment);
+      if (!api.pick("read_accounts")) continue;
+      const accounts = await api.list("read_accounts", "/v1/accounts", MAX_ACCOUNTS);
+      for (const account of accounts) found.set(account.id, account);
     }
     this._accounts = found;
-    const chosen = this._feed?.account.id ?? "";
-    fill(
-      this._picker,
-      ...[...found.values()].map((account) =>
-        el(
-          "option",
-          { value: account.id },
-          `${account.environment === "live" ? "LIVE" : "paper"} · ${account.name}${account.closed_at ? " (closed)" : ""}`,
-        ),
-      ),
+    const options = [...found.values()].map(({ id, name, environment, closed_at: closed }) =>
+      el("option", { value: id }, `${environment === "live" ? "LIVE" : "paper"} · ${name}${closed ? " (closed)" : ""}`),
     );
+    fill(this._picker, ...options);
+    const chosen = this._feed?.account.id ?? "";
     if (found.has(chosen)) this._picker.value = chosen;
   }
 
@@ -183,7 +160,7 @@ class Page {
     if (!account) return;
     this._close();
     this._feed?.stop();
-    const feed = new AccountFeed(this._api, account);
+    const feed = new AccountFeed(this._api.forEnvironment(account.environment), account);
     feed.addEventListener("status", () => this._showStatus());
     this._feed = feed;
     this._picker.value = accountId;
@@ -196,26 +173,23 @@ class Page {
 
   _route() {
     const feed = /** @type {AccountFeed} */ (this._feed); // null only for views that need no account
-    const environment = this._feed?.account.environment ?? null;
-    const allowed = Object.entries(VIEWS).filter(
-      ([, view]) => (this._feed || view.needsNoAccount) && this._session.pick(view.policy, environment),
-    );
+    const environment = this._feed?.account.environment;
+    const api = environment ? this._api.forEnvironment(environment) : this._api;
+    const allowed = Object.entries(VIEWS).filter(([, view]) => (feed || view.needsNoAccount) && api.pick(view.policy));
     const wanted = location.hash.replace("#/", "");
     const [name, view] = allowed.find(([candidate]) => candidate === wanted) ?? allowed[0] ?? [];
-    if (!name || !view || !this._session.credentials.size) return;
-    fill(
-      this._nav,
-      ...allowed.map(([key, other], place) =>
-        el("a", { href: `#/${key}`, "aria-current": key === name ? "page" : null, title: `Alt+${place + 1}` }, other.title),
-      ),
+    if (!name || !view) return;
+    const links = allowed.map(([key, { title }], place) =>
+      el("a", { href: `#/${key}`, "aria-current": key === name ? "page" : null, title: `Alt+${place + 1}` }, title),
     );
-    document.title = `${environment === "live" ? "LIVE · " : ""}${this._feed ? `${feed.account.name} · ` : ""}${view.title}`;
+    fill(this._nav, ...links);
+    document.title = `${environment === "live" ? "LIVE · " : ""}${feed ? `${feed.account.name} · ` : ""}${view.title}`;
     if (this._view && this._name === name) return;
     this._close();
     this._name = name;
     this._view = view.open({
       session: this._session,
-      api: this._api,
+      api,
       account: feed?.account,
       feed,
       accounts: () => [...this._accounts.values()],
@@ -232,42 +206,25 @@ class Page {
   }
 
   _showStatus() {
-    const status = this._feed?.status;
-    if (!status) return;
-    const isFresh = status.state === "live";
+    if (!this._feed) return;
+    const { state, since, detail } = this._feed.status;
+    const isFresh = state === "live";
     document.body.classList.toggle("not-fresh", !isFresh);
-    const text = isFresh
-      ? STATUS.live
-      : `${STATUS[status.state]} since ${status.since.toLocaleTimeString([], { hour12: false })} (${showAge(status.since)})`;
-    if (this._state.textContent !== text) this._state.textContent = text;
-    this._state.className = `connection ${status.state}`;
-    this._state.title = status.detail;
+    setText(this._state, `${STATUS[state]}${isFresh ? "" : ` since ${showClock(since)} (${showAge(since)})`}`);
+    this._state.className = `connection ${state}`;
+    this._state.title = detail;
   }
 
   _showCredentials() {
-    const chips = [...this._session.credentials.values()].map((credential) => {
-      const ends = credential.caller.expires_at
-        ? `, until ${new Date(credential.caller.expires_at).toLocaleTimeString([], { hour12: false })}`
-        : "";
-      return el(
-        "span",
-        { class: "chip", title: `${credential.caller.organization_name ?? ""}${ends}` },
-        `${credential.label}${ends}`,
-        el(
-          "button",
-          {
-            type: "button",
-            class: "quiet",
-            "aria-label": `Forget the ${credential.label}`,
-            onclick: () => this._session.remove(credential.slot),
-          },
-          "×",
-        ),
-      );
+    const chips = [...this._session.credentials.values()].map(({ slot, label, caller }) => {
+      const ends = caller.expires_at ? `, until ${showClock(new Date(caller.expires_at))}` : "";
+      const attributes = { class: "quiet", "aria-label": `Forget the ${label}` };
+      const forget = button("×", () => this._session.remove(slot), attributes);
+      const title = `${caller.organization_name ?? ""}${ends}`;
+      return el("span", { class: "chip", title }, `${label}${ends}`, forget);
     });
-    const add = el("button", { type: "button", onclick: () => this._openAdding() }, "Add a credential");
-    const leave = el("button", { type: "button", onclick: () => this._session.clear() }, "Sign out");
-    fill(this._credentials, ...chips, add, leave);
+    const add = button("Add a credential", () => this._openAdding());
+    fill(this._credentials, ...chips, add, button("Sign out", () => this._session.clear()));
   }
 
   _openAdding() {
@@ -287,17 +244,15 @@ class Page {
   }
 }
 
-/** @returns {Promise<import("./signin.js").ConsoleSettings>} */
-async function readSettings() {
-  const answer = await fetch("/console/config.json", { cache: "no-store" });
-  if (!answer.ok) throw new Problem(answer.status, {});
-  return answer.json();
+async function start() {
+  try {
+    const answer = await fetch("/console/config.json", { cache: "no-store" });
+    if (!answer.ok) throw new Error(String(answer.status));
+    new Page(await answer.json());
+  } catch {
+    const text = "The platform cannot be reached. Reload the page to try again.";
+    document.body.replaceChildren(el("main", {}, el("p", { class: "failed", role: "alert" }, text)));
+  }
 }
 
-readSettings()
-  .then((settings) => new Page(settings).start())
-  .catch(() =>
-    document.body.replaceChildren(
-      el("main", {}, el("p", { class: "failed", role: "alert" }, "The platform cannot be reached. Reload the page to try again.")),
-    ),
-  );
+void start();

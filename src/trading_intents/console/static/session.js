@@ -1,45 +1,22 @@
 // The credentials of this tab. They are in memory only: closing or reloading the tab forgets them.
 
-/**
- * @typedef {object} Caller
- * @property {"API_KEY" | "USER" | "SERVICE"} principal_type
- * @property {string} principal_id
- * @property {string | null} organization_id
- * @property {string | null} organization_name
- * @property {"paper" | "live" | null} environment
- * @property {string | null} role
- * @property {string | null} expires_at
- * @property {string[]} policies
- */
-/**
- * @typedef {object} Credential
- * @property {string} slot
- * @property {string} secret
- * @property {Caller} caller
- * @property {string} label
- * @property {(() => Promise<string>) | null} renew
- */
-
 const RENEW_BEFORE_SECONDS = 60;
 const MAX_ATTEMPTS = 5;
 const KEY = /^tip_(paper|live)_/;
 
-/**
- * @param {string} secret
- * @returns {Record<string, string>}
- */
+/** @type {(secret: string) => Record<string, string>} */
 export function credentialHeaders(secret) {
   return KEY.test(secret) ? { "x-api-key": secret } : { authorization: `Bearer ${secret}` };
 }
 
-/**
- * Who a credential is. A platform that is busy or starting is asked again.
- * @param {string} secret
- */
+/** @type {(secret: string) => Promise<Caller>} Asks again while the platform is busy or starting. */
 async function askCaller(secret) {
   for (let attempt = 1; ; attempt += 1) {
     const answer = await fetch("/v1/caller", { headers: credentialHeaders(secret), cache: "no-store" });
-    if ((answer.status !== 503 && answer.status !== 429) || attempt === MAX_ATTEMPTS) return answer;
+    if (answer.ok) return answer.json();
+    if (answer.status === 401) throw new Error("The platform does not know this credential, or it has expired.");
+    if ((answer.status !== 503 && answer.status !== 429) || attempt === MAX_ATTEMPTS)
+      throw new Error(`The platform answered ${answer.status}.`);
     await new Promise((resolve) => setTimeout(resolve, attempt * 500));
   }
 }
@@ -47,32 +24,20 @@ async function askCaller(secret) {
 export class Session extends EventTarget {
   constructor() {
     super();
-    /** @type {Map<string, Credential>} keys by environment, and one user */
+    /** @type {Map<string, HeldCredential>} keys by environment, and one user */
     this.credentials = new Map();
   }
 
-  /**
-   * Asks the platform who the credential is, and keeps it beside those of other kinds.
-   * @param {string} text
-   * @param {(() => Promise<string>) | null} [renew]
-   */
+  /** @type {(text: string, renew?: Renew | null) => Promise<void>} Keeps a credential beside those of other kinds. */
   async add(text, renew = null) {
     const secret = text.trim();
     if (!secret) throw new Error("Paste an API key or a token.");
     if (!/^[\x21-\x7e]+$/.test(secret)) throw new Error("This is neither an API key nor a token.");
-    const answer = await askCaller(secret);
-    if (!answer.ok)
-      throw new Error(
-        answer.status === 401
-          ? "The platform does not know this credential, or it has expired."
-          : `The platform answered ${answer.status}.`,
-      );
-    /** @type {Caller} */
-    const caller = await answer.json();
+    const caller = await askCaller(secret);
     const isKey = caller.principal_type === "API_KEY";
     const slot = isKey ? `${caller.environment} key` : "user";
     const label = isKey
-      ? `${caller.environment} key …${secret.slice(-4)}`
+      ? `${slot} …${secret.slice(-4)}`
       : `${caller.role ?? caller.principal_type.toLowerCase()} ${caller.principal_id}`;
     this.credentials.set(slot, { slot, secret, caller, label, renew });
     this._changed();
@@ -90,18 +55,14 @@ export class Session extends EventTarget {
 
   /**
    * The credential that may do this, a key of the environment before a user; null: none may.
-   * @param {string} policy
-   * @param {string | null} [environment]
+   * @type {(policy: string, environment: Environment | null) => HeldCredential | null}
    */
-  pick(policy, environment = null) {
-    for (const credential of [...this.credentials.values()].sort(
-      (one, other) => (one.slot === "user" ? 1 : 0) - (other.slot === "user" ? 1 : 0),
-    )) {
-      const own = credential.caller.environment;
-      const fits = !environment || !own || own === environment;
-      if (fits && credential.caller.policies.includes(policy)) return credential;
-    }
-    return null;
+  pick(policy, environment) {
+    const fitting = [...this.credentials.values()].filter(({ caller }) => {
+      const fits = !environment || !caller.environment || caller.environment === environment;
+      return fits && caller.policies.includes(policy);
+    });
+    return fitting.find(({ slot }) => slot !== "user") ?? fitting[0] ?? null;
   }
 
   /** Tokens that end soon are renewed where their issuer lets us; those that have ended are dropped. */
@@ -111,7 +72,8 @@ export class Session extends EventTarget {
       if (!ends) continue;
       const seconds = (new Date(ends).getTime() - Date.now()) / 1000;
       try {
-        if (seconds < RENEW_BEFORE_SECONDS && credential.renew) await this.add(await credential.renew(), credential.renew);
+        const { renew } = credential;
+        if (seconds < RENEW_BEFORE_SECONDS && renew) await this.add(await renew(), renew);
         else if (seconds <= 0) this.end(credential);
       } catch {
         if (seconds <= 0) this.end(credential);
@@ -119,7 +81,7 @@ export class Session extends EventTarget {
     }
   }
 
-  /** @param {Credential} credential one that the platform no longer takes */
+  /** @param {HeldCredential} credential one that the platform no longer takes */
   end(credential) {
     if (this.credentials.get(credential.slot) !== credential) return;
     this.credentials.delete(credential.slot);

@@ -1,29 +1,21 @@
 // Signing in: a pasted credential, the issuer's code flow with PKCE, or the code of a demo link.
 
-import { el } from "./dom.js";
+import { button, el, hint } from "./dom.js";
 import { Form } from "./form.js";
-
-/** @typedef {import("./session.js").Session} Session */
-/** @typedef {{issuer: string, client_id: string | null, scope: string, audience: string, has_demo_links: boolean}} ConsoleSettings */
 
 const PENDING = "trading-intents-sign-in"; // in sessionStorage, from the way out to the return
 
 /** @param {Uint8Array} bytes */
 function base64url(bytes) {
-  return btoa(String.fromCharCode(...bytes))
-    .replaceAll("+", "-")
-    .replaceAll("/", "_")
-    .replaceAll("=", "");
+  const text = btoa(String.fromCharCode(...bytes));
+  return text.replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
 }
 
 function randomText() {
   return base64url(crypto.getRandomValues(new Uint8Array(32)));
 }
 
-/**
- * @param {ConsoleSettings} settings
- * @returns {Promise<{authorization_endpoint: string, token_endpoint: string}>}
- */
+/** @type {(settings: ConsoleSettings) => Promise<{authorization_endpoint: string, token_endpoint: string}>} */
 async function discover(settings) {
   const answer = await fetch(`${settings.issuer.replace(/\/$/, "")}/.well-known/openid-configuration`);
   const found = await answer.json();
@@ -58,26 +50,17 @@ function returnAddress() {
   return `${location.origin}/console`;
 }
 
-/**
- * @param {ConsoleSettings} settings
- * @param {Record<string, string>} form
- */
+/** @type {(settings: ConsoleSettings, form: Record<string, string>) => Promise<Json>} */
 async function fetchToken(settings, form) {
   const { token_endpoint: endpoint } = await discover(settings);
-  const answer = await fetch(endpoint, {
-    method: "POST",
-    body: new URLSearchParams({ client_id: settings.client_id ?? "", ...form }),
-  });
+  const body = new URLSearchParams({ client_id: settings.client_id ?? "", ...form });
+  const answer = await fetch(endpoint, { method: "POST", body });
   const told = await answer.json();
   if (!answer.ok) throw new Error(String(told.error_description ?? told.error ?? "the issuer refused"));
   return told;
 }
 
-/**
- * @param {ConsoleSettings} settings
- * @param {Session} session
- * @param {any} told the issuer's answer; with a refresh token the session renews itself
- */
+/** @type {(settings: ConsoleSettings, session: Session, told: Json) => Promise<void>} */
 async function keepToken(settings, session, told) {
   let refresh = told.refresh_token;
   const renew = async () => {
@@ -90,8 +73,7 @@ async function keepToken(settings, session, told) {
 
 /**
  * Finishes what the address says: the issuer's return, or a demo link. The codes leave the address at once.
- * @param {ConsoleSettings} settings
- * @param {Session} session
+ * @type {(settings: ConsoleSettings, session: Session) => Promise<void>}
  */
 export async function finishSignIn(settings, session) {
   const query = new URLSearchParams(location.search);
@@ -100,11 +82,8 @@ export async function finishSignIn(settings, session) {
   sessionStorage.removeItem(PENDING);
   if (location.search || link) history.replaceState(null, "", "/console");
   if (link) {
-    const answer = await fetch("/console/session", {
-      method: "POST",
-      headers: { "content-type": "application/json" },
-      body: JSON.stringify({ code: link }),
-    });
+    const headers = { "content-type": "application/json" };
+    const answer = await fetch("/console/session", { method: "POST", headers, body: JSON.stringify({ code: link }) });
     const told = await answer.json();
     if (!answer.ok) throw new Error(String(told.detail ?? "the link does not hold"));
     await session.add(told.api_key);
@@ -114,26 +93,17 @@ export async function finishSignIn(settings, session) {
   const code = query.get("code");
   if (!code && !query.get("error")) return;
   const { verifier, state } = JSON.parse(pending ?? "{}");
-  if (!state || query.get("state") !== state) throw new Error("this return belongs to no sign-in that was begun in this tab");
+  if (!state || query.get("state") !== state)
+    throw new Error("this return belongs to no sign-in that was begun in this tab");
   if (query.get("iss") && query.get("iss") !== settings.issuer) throw new Error("another issuer answered");
   if (!code) throw new Error(String(query.get("error_description") ?? query.get("error")));
-  await keepToken(
-    settings,
-    session,
-    await fetchToken(settings, {
-      grant_type: "authorization_code",
-      code,
-      redirect_uri: returnAddress(),
-      code_verifier: verifier,
-    }),
-  );
+  const form = { grant_type: "authorization_code", code, redirect_uri: returnAddress(), code_verifier: verifier };
+  await keepToken(settings, session, await fetchToken(settings, form));
 }
 
 /**
  * The form for one more credential, and the way to the issuer.
- * @param {ConsoleSettings} settings
- * @param {Session} session
- * @param {() => void} onDone
+ * @type {(settings: ConsoleSettings, session: Session, onDone?: () => void) => {form: Form, element: HTMLElement}}
  */
 export function signInForm(settings, session, onDone) {
   const form = new Form({
@@ -146,30 +116,21 @@ export function signInForm(settings, session, onDone) {
         label: "API key or user's token",
         isRequired: true,
         isSecret: true,
-        hint: "A key (tip_paper_…, tip_live_…) places orders. A user's token manages controls, keys and the organization. You can hold both.",
+        hint:
+          "A key (tip_paper_…, tip_live_…) places orders. " +
+          "A user's token manages controls, keys and the organization. You can hold both.",
       },
     ],
     onSubmit: async (values) => {
       await session.add(String(values.credential));
       form.clear();
-      onDone();
+      onDone?.();
     },
   });
-  const issuer = settings.client_id
-    ? el(
-        "button",
-        { type: "button", class: "primary", onclick: () => leaveForIssuer(settings).catch((error) => form.fail(error)) },
-        "Sign in with your organization",
-      )
-    : null;
-  const demo = settings.has_demo_links
-    ? el(
-        "p",
-        { class: "hint" },
-        "For the demo of this machine, type ",
-        el("code", {}, "trading-intents console"),
-        " in a terminal and open the link that it prints.",
-      )
-    : null;
-  return { form, element: el("div", { class: "signin-ways" }, issuer, form.element, demo) };
+  const leave = () => void leaveForIssuer(settings).catch((error) => form.fail(error));
+  const issuer = settings.client_id && button("Sign in with your organization", leave, { class: "primary" });
+  const command = el("code", {}, "trading-intents console");
+  const demo = ["For the demo of this machine, type ", command, " in a terminal and open the link that it prints."];
+  const ways = [issuer, form.element, settings.has_demo_links && hint(...demo)];
+  return { form, element: el("div", { class: "signin-ways" }, ...ways) };
 }

@@ -1,9 +1,6 @@
 // One account's event stream over fetch, which can send headers: reads events, resumes after the last one, backs off.
 
-import { NotAllowed } from "./api.js";
-
-/** @typedef {{kind: string, id: string, data: any}} StreamEvent */
-/** @typedef {"connecting" | "live" | "lost" | "refused"} StreamState */
+import { NotAllowed, Problem, messageOf } from "./api.js";
 
 const FIRST_WAIT_MILLIS = 500;
 const MAX_WAIT_MILLIS = 10_000;
@@ -12,17 +9,12 @@ const SILENCE_MILLIS = 25_000; // a heartbeat comes after 10 quiet seconds
 /** Reads `text/event-stream` from pieces of text that are cut anywhere. */
 export class EventParser {
   constructor() {
-    this._rest = "";
-    this._kind = "";
-    this._id = "";
+    this._rest = this._kind = this._id = "";
     /** @type {string[]} */
     this._data = [];
   }
 
-  /**
-   * @param {string} piece
-   * @returns {StreamEvent[]}
-   */
+  /** @param {string} piece */
   push(piece) {
     const lines = (this._rest + piece).split("\n");
     this._rest = lines.pop() ?? "";
@@ -41,16 +33,8 @@ export class EventParser {
   }
 }
 
-/**
- * @typedef {object} Handlers
- * @property {(cursor: string, signal: AbortSignal) => Promise<Response>} open
- * @property {(events: StreamEvent[]) => void} onEvents
- * @property {(state: StreamState, detail: string) => void} onState
- * @property {() => void} onGap what follows the cursor is no longer kept: begin anew
- */
-
 export class EventStream {
-  /** @param {Handlers} handlers */
+  /** @param {StreamHandlers} handlers */
   constructor(handlers) {
     this._handlers = handlers;
     this._stop = new AbortController();
@@ -65,16 +49,15 @@ export class EventStream {
         this._handlers.onState("lost", "the platform ended the stream");
       } catch (error) {
         if (this._stop.signal.aborted) return;
-        const status = /** @type {{status?: number}} */ (error).status ?? 0;
-        const detail = error instanceof Error ? error.message : String(error);
+        const status = error instanceof Problem ? error.status : 0;
         if (status === 410 || status === 400) {
           this._cursor = "";
           this._handlers.onGap();
         } else if ([401, 403, 404].includes(status) || error instanceof NotAllowed) {
-          this._handlers.onState("refused", detail);
+          this._handlers.onState("refused", messageOf(error));
           return;
         }
-        this._handlers.onState("lost", detail);
+        this._handlers.onState("lost", messageOf(error));
       }
       await new Promise((resolve) => setTimeout(resolve, wait * (0.5 + Math.random() / 2)));
       wait = Math.min(wait * 2, MAX_WAIT_MILLIS);

@@ -1,40 +1,33 @@
 // The order ticket: says before sending what the controls would answer, shows the price, and sends each order once.
 
 import { showAge, showAmount, words } from "./amounts.js";
-import { Problem, Unreachable, path } from "./api.js";
-import { el, fill, repeat } from "./dom.js";
+import { Problem, Unreachable, messageOf, path } from "./api.js";
+import { el, fill, hint, listen, makeView, repeat } from "./dom.js";
 import { Form } from "./form.js";
-
-/** @typedef {import("./main.js").Context} Context */
-/** @typedef {import("./form.js").Values} Values */
 
 const EVALUATE_MILLIS = 250;
 const PRICE_SECONDS = 2;
 const RETRIES = 3;
 const RETRY_MILLIS = 700;
+export const NEEDS_KEY = "Needs an API key with intent:edit.";
 
 /** @type {[string, string][]} */
-const KINDS = [
-  ["Market", "Market"],
-  ["Limit", "Limit"],
-  ["Stop", "Stop"],
-  ["StopLimit", "Stop limit"],
-];
+const KINDS = [["Market", "Market"], ["Limit", "Limit"], ["Stop", "Stop"], ["StopLimit", "Stop limit"]];
 /** @type {[string, string][]} */
-const TIMES = ["DAY", "GOOD_TILL_CANCEL", "IMMEDIATE_OR_CANCEL", "FILL_OR_KILL", "AT_OPEN", "AT_CLOSE", "EXT"].map((time) => [
-  time,
-  words(time),
-]);
+const SIDES = [["BUY", "Buy"], ["SELL", "Sell"], ["SELL_SHORT", "Short"]];
+const TIMES = ["DAY", "GOOD_TILL_CANCEL", "IMMEDIATE_OR_CANCEL", "FILL_OR_KILL", "AT_OPEN", "AT_CLOSE", "EXT"];
+/** @type {(times: string[]) => [string, string][]} */
+const timeOptions = (times) => times.map((time) => [time, words(time)]);
 
 /** @param {string} kind */
 export const hasLimit = (kind) => kind === "Limit" || kind === "StopLimit";
 /** @param {string} kind */
 export const hasStop = (kind) => kind === "Stop" || kind === "StopLimit";
 
-/** @param {string} side */
-export const describeSide = (side) => (side === "SELL_SHORT" ? "Short" : words(side));
+/** @param {Order} order */
+export const describeSide = ({ order_side: side }) => (side === "SELL_SHORT" ? "Short" : words(String(side)));
 
-/** @param {import("./feed.js").Order} order */
+/** @param {Order} order */
 export function describePrice(order) {
   const parts = [];
   if (order.limit_price) parts.push(showAmount(order.limit_price));
@@ -45,11 +38,11 @@ export function describePrice(order) {
 /** @param {Values} values the fields of an order's spec */
 export function specOf(values) {
   const kind = String(values.kind);
-  /** @type {Record<string, string>} */
-  const spec = { quantity: String(values.quantity) };
-  if (hasLimit(kind)) spec.limit_price = String(values.limit_price);
-  if (hasStop(kind)) spec.stop_price = String(values.stop_price);
-  if (values.time_in_force) spec.time_in_force = String(values.time_in_force);
+  /** @type {Json} */
+  const spec = { quantity: values.quantity };
+  if (hasLimit(kind)) spec.limit_price = values.limit_price;
+  if (hasStop(kind)) spec.stop_price = values.stop_price;
+  if (values.time_in_force) spec.time_in_force = values.time_in_force;
   return { [kind]: spec };
 }
 
@@ -59,33 +52,27 @@ export function makeIdempotencyKey() {
 
 /**
  * Submits a command under one Idempotency-Key. An answer that is lost is asked for again, never made anew.
- * @param {Context} context
- * @param {unknown} command
+ * @type {(context: Context, command: Json) => Promise<any>}
  */
-export async function submit(context, command) {
-  const { api, account } = context;
-  const key = makeIdempotencyKey();
+export async function submit({ api, account }, command) {
+  const call = { body: { command }, headers: { "idempotency-key": makeIdempotencyKey() } };
   for (let attempt = 0; ; attempt += 1) {
     try {
-      return await api.json("submit_intent", "POST", path`/v1/accounts/${account.id}/intents`, {
-        environment: account.environment,
-        body: { command },
-        headers: { "idempotency-key": key },
-      });
+      return await api.json("submit_intent", "POST", path`/v1/accounts/${account.id}/intents`, call);
     } catch (error) {
-      const isUnknown = error instanceof Unreachable || (error instanceof Problem && (error.status === 503 || error.status === 429));
-      if (!isUnknown) throw error;
-      if (attempt >= RETRIES) throw new Error(`no answer came (${error.message}); look at the blotter before you send it again`);
+      const isBusy = error instanceof Problem && (error.status === 503 || error.status === 429);
+      if (!isBusy && !(error instanceof Unreachable)) throw error;
+      if (attempt >= RETRIES)
+        throw new Error(`no answer came (${error.message}); look at the blotter before you send it again`);
       await new Promise((resolve) => setTimeout(resolve, RETRY_MILLIS * 2 ** attempt));
     }
   }
 }
 
-/** @param {Context} context */
+/** @type {(context: Context) => View} */
 export function makeTicket(context) {
   const { api, session, account } = context;
-  const { environment } = account;
-  const isLive = environment === "live";
+  const isLive = account.environment === "live";
   const verdict = el("div", { class: "verdict", role: "status" });
   const price = el("div", { class: "price" });
   let timer = 0;
@@ -99,30 +86,25 @@ export function makeTicket(context) {
     isDangerous: isLive,
     fields: [
       { name: "symbol", label: "Symbol", isRequired: true, isUpper: true, max: 32 },
-      {
-        name: "order_side",
-        label: "Side",
-        kind: "radio",
-        value: "BUY",
-        options: [
-          ["BUY", "Buy"],
-          ["SELL", "Sell"],
-          ["SELL_SHORT", "Short"],
-        ],
-      },
+      { name: "order_side", label: "Side", kind: "radio", value: "BUY", options: SIDES },
       { name: "kind", label: "Order type", kind: "select", options: KINDS },
       { name: "quantity", label: "Quantity", isRequired: true, isNumber: true },
       { name: "limit_price", label: "Limit price", isRequired: true, isNumber: true },
       { name: "stop_price", label: "Stop price", isRequired: true, isNumber: true },
-      { name: "time_in_force", label: "Time in force", kind: "select", options: TIMES, value: "DAY" },
+      { name: "time_in_force", label: "Time in force", kind: "select", options: timeOptions(TIMES), value: "DAY" },
     ],
-    onInput: () => onInput(),
+    onInput: () => {
+      layOut();
+      window.clearTimeout(timer);
+      timer = window.setTimeout(() => void evaluate(), EVALUATE_MILLIS);
+    },
     onSubmit: async (values) => {
       const answer = await submit(context, commandOf(values));
       form.set({ quantity: "" }); // so that a second Enter sends nothing
       form.focus("quantity");
-      fill(verdict);
-      return `Accepted: ${String(values.order_side)} ${String(values.quantity)} ${String(values.symbol)}, action ${answer.seq} of the account.`;
+      forgetVerdict();
+      const order = `${values.order_side} ${values.quantity} ${values.symbol}`;
+      return `Accepted: ${order}, action ${answer.seq} of the account.`;
     },
   });
 
@@ -132,94 +114,75 @@ export function makeTicket(context) {
   }
 
   function layOut() {
-    const { kind, order_side: side, symbol } = form.values;
-    form.show("limit_price", hasLimit(String(kind)));
-    form.show("stop_price", hasStop(String(kind)));
-    const times = timesByKind[String(kind)];
-    if (times)
-      form.setOptions(
-        "time_in_force",
-        TIMES.filter(([time]) => times.includes(time)),
-      );
-    form.setSubmit(`${isLive ? "Send LIVE order: " : ""}${words(String(side))} ${String(symbol)}`.trim());
-    const credential = session.pick("submit_intent", environment);
-    form.setNote(
-      credential ? `Uses the ${credential.label}.` : "Orders need an API key with intent:edit of this environment. Add one above.",
-    );
-    form.setDisabled(!credential);
+    const kind = form.text("kind");
+    form.show("limit_price", hasLimit(kind));
+    form.show("stop_price", hasStop(kind));
+    const times = timesByKind[kind];
+    if (times) form.setOptions("time_in_force", timeOptions(TIMES.filter((time) => times.includes(time))));
+    const order = `${words(form.text("order_side"))} ${form.text("symbol")}`.trim();
+    form.setSubmit(isLive ? `Send LIVE order: ${order}` : order);
+    const needs = "Orders need an API key with intent:edit of this environment. Add one above.";
+    form.setCredential(api.pick("submit_intent"), needs);
   }
 
-  function onInput() {
-    layOut();
+  function forgetVerdict() {
+    asked += 1; // an answer that is still on its way is not shown
     window.clearTimeout(timer);
-    timer = window.setTimeout(() => void evaluate(), EVALUATE_MILLIS);
+    fill(verdict);
   }
 
   /** What the controls and limits would answer to what stands in the form. */
   async function evaluate() {
-    const values = form.values;
     const mine = ++asked;
-    if (!values.symbol || !session.pick("read_controls", environment)) return fill(verdict);
-    const isWhole =
-      values.quantity && (!hasLimit(String(values.kind)) || values.limit_price) && (!hasStop(String(values.kind)) || values.stop_price);
-    const body = { account_id: account.id, symbol: values.symbol, ...(isWhole ? { command: commandOf(values) } : {}) };
+    const { values } = form;
+    const kind = String(values.kind);
+    if (!values.symbol || !api.pick("read_controls")) return fill(verdict);
+    const isPriced = (!hasLimit(kind) || values.limit_price) && (!hasStop(kind) || values.stop_price);
+    const command = values.quantity && isPriced ? commandOf(values) : undefined;
     let shown;
     try {
-      const told = await api.json("read_controls", "POST", "/v1/controls/evaluate", { environment, body });
-      /** @type {import("./api.js").Trigger[]} */
+      const body = { account_id: account.id, symbol: values.symbol, command };
+      const told = await api.json("read_controls", "POST", "/v1/controls/evaluate", { body });
+      /** @type {Trigger[]} */
       const triggered = told.triggered;
+      const passes = command ? "Controls and limits let this pass." : "Controls let this symbol trade.";
       shown = told.allowed
-        ? [el("p", { class: "passes" }, isWhole ? "Controls and limits let this pass." : "Controls let this symbol trade.")]
+        ? [el("p", { class: "passes" }, passes)]
         : triggered.map((trigger) => el("p", { class: "refuses" }, `Refused: ${trigger.detail}`));
     } catch (error) {
-      const detail = error instanceof Problem && error.errors[0] ? error.errors[0].detail : error instanceof Error ? error.message : "";
+      const detail = (error instanceof Problem && error.errors[0]?.detail) || messageOf(error);
       shown = [el("p", { class: "unknown" }, `Cannot be judged yet: ${detail}`)];
     }
-    if (mine === asked) fill(verdict, ...shown);
-    return undefined;
+    return mine === asked ? fill(verdict, ...shown) : undefined;
+  }
+
+  /** @param {string} symbol @returns {Promise<Child[]>} */
+  async function readPrice(symbol) {
+    const reader = api.pick("read_accounts");
+    if (!symbol || !reader) return [];
+    const hasQuotes = account.broker === "paper" && api.pick("read_paper_quotes");
+    const quote = hasQuotes && (await api.find("read_paper_quotes", path`/v1/paper/quotes/${symbol}`));
+    const query = reader.caller.environment ? {} : { environment: account.environment };
+    const told = quote || (await api.find("read_accounts", path`/v1/reference-prices/${symbol}`, { query }));
+    if (!told) return [el("span", { class: "hint" }, "No price is known.")];
+    const shown = (/** @type {string} */ title, /** @type {Amount[]} */ ...amounts) =>
+      el("span", {}, `${title} ${amounts.map(showAmount).join(" × ")}`);
+    const prices = quote
+      ? [shown("Bid", told.bid, told.bid_size), shown("Ask", told.ask, told.ask_size)]
+      : [shown("Reference", told.price)];
+    return [...prices, el("span", { class: "hint" }, `${told.source}, ${showAge(told.as_of)} ago`)];
   }
 
   async function showPrice() {
     const symbol = form.text("symbol");
-    if (!symbol || !session.pick("read_accounts", environment)) return fill(price);
-    try {
-      const quote =
-        account.broker === "paper" && session.pick("read_paper_quotes", environment)
-          ? await api.find("read_paper_quotes", path`/v1/paper/quotes/${symbol}`, { environment })
-          : null;
-      const reference = quote
-        ? null
-        : await api.find("read_accounts", path`/v1/reference-prices/${symbol}`, {
-            environment,
-            query: session.pick("read_accounts", environment)?.caller.environment ? {} : { environment },
-          });
-      if (form.text("symbol") !== symbol) return undefined;
-      if (quote)
-        fill(
-          price,
-          el("span", {}, `Bid ${showAmount(quote.bid)} × ${showAmount(quote.bid_size)}`),
-          el("span", {}, `Ask ${showAmount(quote.ask)} × ${showAmount(quote.ask_size)}`),
-          el("span", { class: "hint" }, `${quote.source}, ${showAge(quote.as_of)} ago`),
-        );
-      else if (reference)
-        fill(
-          price,
-          el("span", {}, `Reference ${showAmount(reference.price)}`),
-          el("span", { class: "hint" }, `${reference.source}, ${showAge(reference.as_of)} ago`),
-        );
-      else fill(price, el("span", { class: "hint" }, "No price is known."));
-    } catch {
-      fill(price, el("span", { class: "hint" }, "The price cannot be read now."));
-    }
-    return undefined;
+    const shown = await readPrice(symbol).catch(() => [el("span", { class: "hint" }, "The price cannot be read now.")]);
+    if (form.text("symbol") === symbol) fill(price, ...shown);
   }
 
   async function readBroker() {
-    if (!session.pick("brokers")) return;
-    /** @type {Record<string, any>[]} */
+    if (!api.pick("brokers")) return;
     const brokers = await api.list("brokers", "/v1/brokers", 100);
-    const broker = brokers.find((candidate) => candidate.name === account.broker);
-    timesByKind = broker?.times_in_force_by_kind ?? {};
+    timesByKind = brokers.find((broker) => broker.name === account.broker)?.times_in_force_by_kind ?? {};
     layOut();
   }
 
@@ -227,32 +190,21 @@ export function makeTicket(context) {
     if (event.key !== "Escape") return;
     event.preventDefault();
     form.clear();
-    fill(verdict);
+    forgetVerdict();
     fill(price);
     layOut();
     form.focus("symbol");
   });
   layOut();
   void readBroker().catch(() => undefined);
-  const stopPrice = repeat(PRICE_SECONDS, showPrice);
-  const onSession = () => layOut();
-  session.addEventListener("change", onSession);
-  const heading = el("h2", { id: "ticket-title" }, isLive ? "New LIVE order" : "New order");
   form.element.querySelector(".field")?.after(price);
   form.element.querySelector(".actions")?.before(verdict);
-  return {
-    form,
-    element: el(
-      "section",
-      { class: "panel ticket-panel", "aria-labelledby": "ticket-title" },
-      heading,
-      form.element,
-      el("p", { class: "hint" }, "Enter sends, Esc clears."),
-    ),
-    close: () => {
-      stopPrice();
-      window.clearTimeout(timer);
-      session.removeEventListener("change", onSession);
-    },
-  };
+  const element = el(
+    "section",
+    { class: "panel ticket-panel", "aria-labelledby": "ticket-title" },
+    el("h2", { id: "ticket-title" }, isLive ? "New LIVE order" : "New order"),
+    form.element,
+    hint("Enter sends, Esc clears."),
+  );
+  return makeView(element, repeat(PRICE_SECONDS, showPrice), listen(session, "change", layOut), forgetVerdict);
 }

@@ -1,0 +1,144 @@
+// The types that the console's modules share, for TypeScript's checker alone: the browser gets no declarations.
+
+type Session = import("../../src/trading_intents/console/static/session.js").Session;
+type Api = import("../../src/trading_intents/console/static/api.js").Api;
+type AccountFeed = import("../../src/trading_intents/console/static/feed.js").AccountFeed;
+
+/** An object that the API or the stream sent. */
+type Json = Record<string, any>;
+/** An exact decimal, as the API writes it. */
+type Amount = string | null | undefined;
+type Environment = "paper" | "live";
+
+// What the API sends, as far as the modules name its fields.
+type Account = Json & { id: string; name: string; environment: Environment; broker: string; connection: string };
+type Order = Json & { order_id: string; symbol: string; order_state: string; order_status: string; version: number; created_at: string };
+type Position = Json & { symbol: string; quantity: string; received_at: string };
+type Action = Json & { seq: number; hash: string };
+type FieldProblem = { pointer: string; detail: string };
+type Trigger = { reason: string; detail: string; scope: unknown };
+type ConsoleSettings = { issuer: string; client_id: string | null; scope: string; audience: string; has_demo_links: boolean };
+interface Caller {
+  principal_type: "API_KEY" | "USER" | "SERVICE";
+  principal_id: string;
+  organization_id: string | null;
+  organization_name: string | null;
+  environment: Environment | null;
+  role: string | null;
+  expires_at: string | null;
+  policies: string[];
+}
+
+// session.js, api.js
+type Renew = () => Promise<string>;
+type HeldCredential = { slot: string; secret: string; caller: Caller; label: string; renew: Renew | null };
+interface Call {
+  body?: unknown;
+  query?: Record<string, string | number | null | undefined>;
+  headers?: Record<string, string>;
+  signal?: AbortSignal;
+}
+
+// dom.js
+type Child = Node | string | null | undefined | false;
+type Attributes = Record<string, string | number | boolean | null | undefined | ((event: any) => void)>;
+type Tags = HTMLElementTagNameMap;
+type MakeElement = <K extends keyof Tags>(tag: K, attributes?: Attributes, ...children: Child[]) => Tags[K];
+type Stop = () => void;
+type View = { element: HTMLElement; close: Stop };
+
+// form.js
+type Input = HTMLInputElement | HTMLSelectElement;
+type Values = Record<string, string | boolean>;
+interface Field {
+  name: string;
+  label: string;
+  kind?: "text" | "select" | "checkbox" | "radio";
+  options?: [value: string, label: string][];
+  value?: string;
+  hint?: string;
+  isRequired?: boolean;
+  isUpper?: boolean;
+  /** Shows digits on a phone's keyboard. */
+  isNumber?: boolean;
+  isSecret?: boolean;
+  /** In characters. */
+  max?: number;
+}
+interface FormOptions {
+  name: string;
+  fields: Field[];
+  /** The button's text. */
+  submit: string;
+  /** Returns what to say when it is done. */
+  onSubmit: (values: Values) => Promise<string | void>;
+  onInput?: () => void;
+  note?: string;
+  isDangerous?: boolean;
+}
+
+// list.js
+type Cell = { text: string; class?: string };
+interface Column<Row> {
+  id: string;
+  title: string;
+  cell: (row: Row) => string | Cell;
+  /** With it the column can be sorted by. */
+  compare?: (one: Row, other: Row) => number;
+  isNumber?: boolean;
+}
+interface ListOptions<Row> {
+  /** The class that gives the columns their widths. */
+  name: string;
+  label: string;
+  columns: Column<Row>[];
+  /** The rows; asked for whenever the list is sorted anew. */
+  rows: () => Iterable<Row>;
+  key: (row: Row) => string;
+  /** What is said when there are no rows. */
+  empty: string;
+  /** A click, or Enter on the row. */
+  onOpen?: (row: Row) => void;
+  rowClass?: (row: Row) => string;
+  sortBy?: string;
+  isDescending?: boolean;
+}
+type ShownRow = { element: HTMLElement; cells: HTMLElement[] };
+
+// chart.js, operator.js
+type Point = [millis: number, value: number];
+type Sample = { name: string; labels: Record<string, string>; value: number };
+type Reading = { time: number; samples: Sample[] };
+
+// stream.js, feed.js
+type StreamEvent = { kind: string; id: string; data: any };
+type StreamState = "connecting" | "live" | "lost" | "refused";
+type FeedStatus = { state: StreamState | "loading"; since: Date; detail: string };
+interface StreamHandlers {
+  open: (cursor: string, signal: AbortSignal) => Promise<Response>;
+  onEvents: (events: StreamEvent[]) => void;
+  onState: (state: StreamState, detail: string) => void;
+  /** What follows the cursor is no longer kept: begin anew. */
+  onGap: () => void;
+}
+
+// The views.
+interface Context {
+  session: Session;
+  /** Calls with a credential of the account's environment, or with a user's. */
+  api: Api;
+  account: Account;
+  feed: AccountFeed;
+  accounts: () => Account[];
+  readAccounts: () => Promise<void>;
+  choose: (accountId: string) => void;
+}
+type OpenView = (context: Context) => View;
+type Level = { title: string; base: string; write: string; level: "organization" | "account" | "symbol" };
+interface BoundOptions extends Omit<FormOptions, "onSubmit"> {
+  /** What is read, and which part of it is shown. */
+  place: string;
+  part?: string;
+  /** The call that sends the values; null where there is nothing to change. */
+  write: (values: Values, found: Json | null) => [method: string, place: string, body?: Json] | null;
+}
