@@ -108,6 +108,7 @@ def test_a_user_signs_in_at_the_issuer_and_the_token_renews_itself(screens: Scre
         assert "admin ada, until" in first
         assert screen.page.url.split("#")[0] == f"{platform.url}/console", "the code leaves the address"
         assert screen.page.evaluate("JSON.stringify([{...sessionStorage}, {...localStorage}])") == "[{},{}]"
+        screen.page.evaluate("Object.defineProperty(document, 'visibilityState', { get: () => 'hidden' })")
         screen.page.wait_for_function("(before) => document.querySelector('.chip').innerText !== before", arg=first)
         screen.view("Accounts")
         screen.row("sim").wait_for()

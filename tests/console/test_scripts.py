@@ -79,3 +79,48 @@ def test_metrics_are_read_and_quantiles_are_of_what_happened_between() -> None:
     counts = f"({reading})([5, 5, 5]), ({reading})([7, 9, 9])"
     between = f"[0.5, 0.99].map((q) => m.quantileBetween({counts}, 'h', q))"
     assert evaluate("operator.js", between) == [100, 500]
+
+
+def test_a_token_that_is_renewed_after_signing_out_is_not_kept() -> None:
+    renewing = """await (async () => {
+        const caller = { principal_type: "USER", principal_id: "ada", role: "admin", environment: null, policies: [] };
+        globalThis.fetch = async () => Response.json({ ...caller, expires_at: new Date().toISOString() });
+        const held = [];
+        for (const meanwhile of [() => undefined, (session) => session.clear()]) {
+            const session = new m.Session();
+            await session.add("first", async () => (meanwhile(session), "second"));
+            await session.refresh();
+            held.push([...session.credentials.values()].map((credential) => credential.secret));
+        }
+        return held;
+    })()"""
+    assert evaluate("session.js", renewing) == [["second"], []]
+
+
+def test_calls_that_never_pause_are_answered_by_work() -> None:
+    calling = """await (async () => {
+        globalThis.window = globalThis;
+        let works = 0;
+        const { run, stop } = m.throttle(5, () => (works += 1));
+        while (works < 3) await new Promise((resolve) => setTimeout(resolve, run() ?? 1));
+        stop();
+        return works;
+    })()"""
+    assert evaluate("dom.js", calling) == 3
+
+
+def test_a_hidden_page_keeps_no_more_orders_than_a_visible_one() -> None:
+    """Its frames do not run. The first 200 orders stay open, and are never dropped."""
+    trading = """(() => {
+        globalThis.requestAnimationFrame = () => 0;
+        const feed = new m.AccountFeed({}, { id: "a" });
+        for (let place = 0; place < 12_000; place += 1) {
+            const order_state = place < 200 ? "ORDER_STATE_OPEN" : "ORDER_STATE_CLOSED";
+            const created_at = new Date(place).toISOString();
+            const broker_order = { order_id: String(place), version: "1", order_state, created_at };
+            feed._take([{ kind: "broker_order", id: "", data: { broker_order } }]);
+        }
+        const open = [...feed.orders.values()].filter((order) => order.order_state === "OPEN");
+        return [feed.orders.size <= 5_700, open.length, feed.orders.has("11999"), feed.touched.size <= 5_700];
+    })()"""
+    assert evaluate("feed.js", trading) == [True, 200, True, True]

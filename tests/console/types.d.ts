@@ -129,10 +129,12 @@ interface Context {
   api: Api;
   account: Account;
   feed: AccountFeed;
+  submit: Submit;
   accounts: () => Account[];
   readAccounts: () => Promise<void>;
   choose: (accountId: string) => void;
 }
+type Submit = (command: Json) => Promise<Json>;
 type OpenView = (context: Context) => View;
 type Level = { title: string; base: string; write: string; level: "organization" | "account" | "symbol" };
 interface BoundOptions extends Omit<FormOptions, "onSubmit"> {

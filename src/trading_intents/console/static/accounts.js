@@ -156,7 +156,8 @@ export function openAccounts(context) {
   const accounts = panel("Trading accounts", list.element);
   accounts.classList.add("figures");
   const stop = repeat(READ_SECONDS, async () => {
-    await context.readAccounts().catch(() => undefined);
+    const isRead = await context.readAccounts().then(() => true, () => false);
+    accounts.classList.toggle("stale", !isRead);
     list.resort(true);
   });
   return makeView(el("div", { class: "stack" }, accounts, keysPanel(context.api)), stop, list.close);

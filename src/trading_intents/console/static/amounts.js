@@ -18,9 +18,7 @@ function unscaled(value) {
 }
 
 /** @param {Amount[]} amounts */
-export function sum(amounts) {
-  return unscaled(amounts.reduce((total, amount) => total + scaled(amount ?? "0"), 0n));
-}
+export const sum = (amounts) => unscaled(amounts.reduce((total, amount) => total + scaled(amount ?? "0"), 0n));
 
 /** @type {(one: Amount, other: Amount) => number} */
 export function compareAmounts(one, other) {
@@ -44,9 +42,7 @@ export function showMoney(amount, places = 2) {
 }
 
 /** @param {Date} time */
-export function showClock(time) {
-  return time.toLocaleTimeString([], { hour12: false });
-}
+export const showClock = (time) => time.toLocaleTimeString([], { hour12: false });
 
 /** @param {string | null | undefined} time */
 export function showTime(time) {

@@ -24,9 +24,7 @@ export class Unreachable extends Error {}
 export class NotAllowed extends Error {}
 
 /** @param {unknown} error */
-export function messageOf(error) {
-  return error instanceof Error ? error.message : String(error);
-}
+export const messageOf = (error) => (error instanceof Error ? error.message : String(error));
 
 /** @type {(texts: TemplateStringsArray, ...parts: string[]) => string} What is filled in stays within its segment. */
 export function path(texts, ...parts) {

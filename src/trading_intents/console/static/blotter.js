@@ -74,11 +74,7 @@ export function openBlotter(context) {
   const labels = [el("label", { for: filter.id }, "Filter"), el("label", { for: state.id }, "Show")];
   const tools = el("div", { class: "tools" }, labels[0], filter, labels[1], state, count);
   const orders = el("section", { class: "panel figures", "aria-label": "Orders" }, tools, list.element);
-  return makeView(
-    el("div", { class: "split" }, orders, ticket.element),
-    listen(feed, "change", onChange),
-    repeat(1, () => list.touch()), // for the ages
-    ticket.close,
-    list.close,
-  );
+  const element = el("div", { class: "split" }, orders, ticket.element);
+  const ages = repeat(1, () => list.touch());
+  return makeView(element, listen(feed, "change", onChange), ages, ticket.close, list.close);
 }

@@ -1,7 +1,7 @@
 // Controls: halts, switches, windows and limits of the organization, the account and its symbols.
 
 import { showTime, words } from "./amounts.js";
-import { path } from "./api.js";
+import { messageOf, path } from "./api.js";
 import { el, fill, hint, listen, makeView, openDialog, panel, repeat, terms } from "./dom.js";
 import { Form } from "./form.js";
 import { KeyedList } from "./list.js";
@@ -43,14 +43,10 @@ function setCredential(form, api, policy) {
 }
 
 /** @param {string | boolean | undefined} text a number where it is one; else the platform says what is wrong with it */
-function wholeNumber(text) {
-  return /^\d{1,15}$/.test(String(text)) ? Number(text) : text;
-}
+const wholeNumber = (text) => (/^\d{1,15}$/.test(String(text)) ? Number(text) : text);
 
 /** @type {(title: string, content: Node) => HTMLElement} */
-function section(title, content) {
-  return el("section", {}, el("h3", {}, title), content);
-}
+const section = (title, content) => el("section", {}, el("h3", {}, title), content);
 
 /**
  * A form over what one GET tells. Its write changes only the version that was shown.
@@ -239,6 +235,7 @@ function haltPanel({ api, feed }, level) {
 /** @type {(context: Context) => View} */
 function symbolsPanel({ api, account }) {
   const place = path`/v1/controls/accounts/${account.id}/symbols`;
+  const failed = el("p", { class: "failed", role: "alert" });
   /** @type {Json[]} */
   let rows = [];
 
@@ -293,11 +290,17 @@ function symbolsPanel({ api, account }) {
   });
 
   async function read() {
-    rows = await api.list("read_controls", place, MAX_SYMBOLS);
+    try {
+      rows = await api.list("read_controls", place, MAX_SYMBOLS);
+      fill(failed);
+    } catch (error) {
+      fill(failed, `The symbols cannot be read: ${messageOf(error)}`);
+    }
+    list.element.hidden = failed.hasChildNodes(); // none that were read are not none
     list.resort(true);
   }
-  void read().catch(() => undefined);
-  return makeView(panel("Symbols", find.element, list.element), list.close);
+  void read();
+  return makeView(panel("Symbols", find.element, failed, list.element), list.close);
 }
 
 /** @type {(context: Context) => View} */

@@ -28,19 +28,13 @@ export function setText(element, text) {
 }
 
 /** @type {(text: string, onclick: () => void, attributes?: Attributes) => HTMLButtonElement} */
-export function button(text, onclick, attributes = {}) {
-  return el("button", { type: "button", onclick, ...attributes }, text);
-}
+export const button = (text, onclick, attributes) => el("button", { type: "button", onclick, ...attributes }, text);
 
 /** @param {...Child} children */
-export function hint(...children) {
-  return el("p", { class: "hint" }, ...children);
-}
+export const hint = (...children) => el("p", { class: "hint" }, ...children);
 
 /** @type {(title: string, ...children: Child[]) => HTMLElement} */
-export function panel(title, ...children) {
-  return el("section", { class: "panel" }, el("h2", {}, title), ...children);
-}
+export const panel = (title, ...children) => el("section", { class: "panel" }, el("h2", {}, title), ...children);
 
 /** @type {(pairs: [string, Child][], look?: string) => HTMLElement} Terms with their values. */
 export function terms(pairs, look = "") {
@@ -81,9 +75,7 @@ export function openDialog(title, content, onClose) {
 }
 
 /** @type {(element: HTMLElement, ...stops: Stop[]) => View} A view, and what ends with it. */
-export function makeView(element, ...stops) {
-  return { element, close: () => stops.forEach((stop) => stop()) };
-}
+export const makeView = (element, ...stops) => ({ element, close: () => stops.forEach((stop) => stop()) });
 
 /** @type {(target: EventTarget, kind: string, listener: () => void) => Stop} */
 export function listen(target, kind, listener) {
@@ -91,12 +83,22 @@ export function listen(target, kind, listener) {
   return () => target.removeEventListener(kind, listener);
 }
 
-/** @type {(seconds: number, work: () => Promise<void> | void) => Stop} Now, and then while the page is visible. */
-export function repeat(seconds, work) {
+/** @type {(millis: number, work: () => void) => {run: () => void, stop: Stop}} Works once for the calls of a while. */
+export function throttle(millis, work) {
+  let timer = 0;
+  const end = () => {
+    timer = 0;
+    work();
+  };
+  return { run: () => void (timer ||= window.setTimeout(end, millis)), stop: () => window.clearTimeout(timer) };
+}
+
+/** @type {(seconds: number, work: () => Promise<void> | void, whileHidden?: boolean) => Stop} Works now and then. */
+export function repeat(seconds, work, whileHidden = false) {
   let timer = 0;
   let stopped = false;
   const run = async () => {
-    if (document.visibilityState === "visible") await work();
+    if (whileHidden || document.visibilityState === "visible") await work();
     if (!stopped) timer = window.setTimeout(run, seconds * 1000);
   };
   void run();

@@ -6,6 +6,7 @@ import { EventStream } from "./stream.js";
 
 const KINDS = "intent_action,broker_order,broker_trade,broker_position,halt";
 const MAX_FINISHED_ORDERS = 5_000;
+const PRUNE_STEP = 500;
 const MAX_OPEN_ORDERS = 10_000;
 const MAX_POSITIONS = 2_000;
 const RELOAD_MILLIS = 2_000;
@@ -36,6 +37,7 @@ export class AccountFeed extends EventTarget {
     /** @type {Set<string>} orders of which something was told since the last frame */
     this.touched = new Set();
     this._isScheduled = false;
+    this._pruneAt = MAX_FINISHED_ORDERS + PRUNE_STEP; // orders
     this._snapshot = 0; // the number of the reading that counts
     this._hasSnapshot = false;
     this._stream = new EventStream({
@@ -156,12 +158,16 @@ export class AccountFeed extends EventTarget {
 
   /** The oldest finished orders go, so that a day of trading does not fill the memory. */
   _prune() {
-    if (this.orders.size <= MAX_FINISHED_ORDERS + 500) return;
+    if (this.orders.size < this._pruneAt) return;
     const finished = [...this.orders.values()].filter((order) => order.order_state !== "OPEN");
     finished.sort((one, other) => (one.created_at < other.created_at ? -1 : 1));
     const excess = Math.max(0, finished.length - MAX_FINISHED_ORDERS);
-    for (const order of finished.slice(0, excess)) this.orders.delete(order.order_id);
-    this.membership += 1;
+    for (const { order_id: id } of finished.slice(0, excess)) {
+      this.orders.delete(id);
+      this.touched.delete(id);
+    }
+    if (excess) this.membership += 1;
+    this._pruneAt = this.orders.size + PRUNE_STEP;
   }
 
   /** @type {(state: FeedStatus["state"], detail: string) => void} */
@@ -173,11 +179,11 @@ export class AccountFeed extends EventTarget {
   }
 
   _schedule() {
+    this._prune(); // not in the frame: a hidden page has none
     if (this._isScheduled) return;
     this._isScheduled = true;
     requestAnimationFrame(() => {
       this._isScheduled = false;
-      this._prune();
       this.dispatchEvent(new Event("change"));
       this.touched.clear();
     });

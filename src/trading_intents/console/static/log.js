@@ -2,10 +2,11 @@
 
 import { showAmount, showTime, words } from "./amounts.js";
 import { messageOf, path } from "./api.js";
-import { button, el, hint, listen, makeView, openDialog, terms } from "./dom.js";
+import { button, el, hint, listen, makeView, openDialog, setText, terms, throttle } from "./dom.js";
 import { KeyedList } from "./list.js";
 
 const PAGE = 100;
+const MAX_NEWER = 10_000;
 const REFRESH_MILLIS = 500;
 const GENESIS = "0".repeat(64);
 
@@ -30,7 +31,8 @@ export function openLog({ api, account, feed }) {
   const verdicts = new Map();
   const place = path`/v1/accounts/${account.id}/intents`;
   let cursor = "";
-  let isReading = false;
+  let newest = 0;
+  let queue = Promise.resolve(); // one reading after the other
 
   /** @param {Action} action */
   const showVerdict = ({ seq }) => {
@@ -63,7 +65,7 @@ export function openLog({ api, account, feed }) {
       openDialog(`Action ${action.seq}`, [terms(fields.map(([name, value]) => [words(name), String(value ?? "")]))]);
     },
   });
-  const older = button("Older", () => void readOlder());
+  const older = button("Older", () => enqueue(readOlder));
   const said = el("span", { class: "hint", role: "status" });
 
   async function check() {
@@ -76,37 +78,44 @@ export function openLog({ api, account, feed }) {
     list.touch();
   }
 
-  /** @param {Record<string, string>} query */
-  async function read(query) {
-    const call = { query: { order: "desc", limit: PAGE, ...query } };
-    /** @type {{data: Action[], next_cursor: string | null}} */
-    const page = await api.json("read_intents", "GET", place, call);
-    for (const action of page.data) actions.set(action.seq, action);
+  /** @param {() => Promise<void>} read */
+  function enqueue(read) {
+    queue = queue.then(read).then(
+      () => setText(said, `${actions.size} actions`),
+      (error) => setText(said, `The log cannot be read: ${messageOf(error)}`),
+    );
+  }
+
+  /** @param {Action[]} page */
+  async function keep(page) {
+    for (const action of page) actions.set(action.seq, action);
+    newest = Math.max(newest, ...page.map((action) => action.seq));
     list.resort(true);
     await check();
-    return page.next_cursor ?? "";
   }
 
   async function readOlder() {
-    if (isReading) return;
-    isReading = true;
-    try {
-      cursor = await read(cursor ? { next_cursor: cursor } : {});
-      older.disabled = !cursor;
-      said.textContent = `${actions.size} actions`;
-    } catch (error) {
-      said.textContent = `The log cannot be read: ${messageOf(error)}`;
-    } finally {
-      isReading = false;
-    }
+    const query = { order: "desc", limit: PAGE, next_cursor: cursor };
+    /** @type {{data: Action[], next_cursor: string | null}} */
+    const page = await api.json("read_intents", "GET", place, { query });
+    cursor = page.next_cursor ?? "";
+    older.disabled = !cursor;
+    await keep(page.data);
   }
 
-  let timer = 0;
-  const onChange = () => {
-    window.clearTimeout(timer);
-    timer = window.setTimeout(() => void read({}).catch(() => undefined), REFRESH_MILLIS);
-  };
-  void readOlder();
+  /** What came since, without a hole: the newest page, and those before it until one joins what is here. */
+  async function readNewer() {
+    const known = newest;
+    if (!known) return readOlder();
+    for await (const page of api.pages("read_intents", place, MAX_NEWER, { query: { order: "desc" } })) {
+      await keep(page);
+      if (page.some(({ seq }) => seq <= known + 1)) return undefined;
+    }
+    return undefined;
+  }
+
+  const refresh = throttle(REFRESH_MILLIS, () => enqueue(readNewer));
+  enqueue(readOlder);
   const element = el(
     "section",
     { class: "panel figures", "aria-label": "Log" },
@@ -117,5 +126,5 @@ export function openLog({ api, account, feed }) {
     ),
     list.element,
   );
-  return makeView(element, () => window.clearTimeout(timer), listen(feed, "change", onChange), list.close);
+  return makeView(element, refresh.stop, listen(feed, "change", refresh.run), list.close);
 }

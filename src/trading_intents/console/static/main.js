@@ -12,6 +12,7 @@ import { openOperator } from "./operator.js";
 import { openPositions } from "./positions.js";
 import { Session } from "./session.js";
 import { finishSignIn, signInForm } from "./signin.js";
+import { makeSubmit } from "./ticket.js";
 
 /** @type {Record<string, {title: string, open: OpenView, policy: string, needsNoAccount?: boolean}>} */
 const VIEWS = {
@@ -46,8 +47,11 @@ class Page {
     this._feed = null;
     /** @type {View | null} */
     this._view = null;
+    /** @type {Submit} */
+    this._submit = () => Promise.reject(new Error("no account is chosen"));
     this._name = "";
     this._powers = "";
+    this._changes = 0; // of the session; what was read for an earlier one does not count
     this._banner = el("div", { class: "banner", role: "alert", hidden: true });
     this._band = el("div", { class: "band" });
     this._state = el("div", { class: "connection", role: "status" });
@@ -71,7 +75,7 @@ class Page {
     window.addEventListener("hashchange", () => (isLink() ? void this._finish() : this._route()));
     window.addEventListener("keydown", (event) => this._onKey(event));
     repeat(1, () => this._showStatus());
-    repeat(10, () => this._session.refresh());
+    repeat(10, () => this._session.refresh(), true);
     this._showSignIn();
     void this._finish();
   }
@@ -93,7 +97,6 @@ class Page {
   _showSignIn() {
     this._close();
     this._header.hidden = this._nav.hidden = true;
-    delete document.body.dataset.environment;
     document.title = "Sign in · Trading Intents console";
     const { form, element } = signInForm(this._settings, this._session);
     fill(this._main, el("div", { class: "signin-page" }, el("h1", {}, "Trading Intents console"), element));
@@ -101,42 +104,41 @@ class Page {
   }
 
   async _onSession() {
+    const mine = ++this._changes;
     if (!this._session.credentials.size) {
-      this._feed?.stop();
-      this._feed = null;
       this._accounts.clear();
+      this._follow(null);
       this._showSignIn();
       return;
     }
     this._showCredentials();
-    const before = this._feed?.account.id;
     try {
       await this._readAccounts();
     } catch (error) {
+      if (mine !== this._changes) return;
       this._say(`Accounts cannot be read: ${messageOf(error)}. Trying again.`);
-      setTimeout(() => void this._onSession(), RETRY_MILLIS);
+      setTimeout(() => mine === this._changes && void this._onSession(), RETRY_MILLIS);
       return;
     }
+    if (mine !== this._changes) return;
     if (this._header.hidden) this._say("");
     this._header.hidden = this._nav.hidden = false;
-    this._picker.hidden = this._band.hidden = this._state.hidden = !this._accounts.size;
     const credentials = [...this._session.credentials.values()];
     const powers = credentials.map(({ label, caller }) => `${label} ${caller.policies.join()}`).join();
     if (powers !== this._powers) this._close(); // a view offers what the credentials may do
     this._powers = powers;
     const accounts = [...this._accounts.values()];
-    const first = accounts.find((account) => !account.closed_at) ?? accounts[0];
-    if (before && this._accounts.has(before) && this._feed?.status.state !== "refused") this._route();
-    else if (first) this._choose(first.id);
-    else {
-      const advice = "Add another credential, or make an account by POST /v1/accounts.";
-      this._say(`These credentials may read no trading account. ${advice}`);
-      this._route();
-    }
+    const chosen = this._accounts.get(this._feed?.account.id ?? "");
+    const account = chosen ?? accounts.find(({ closed_at: closed }) => !closed) ?? accounts[0] ?? null;
+    if (!chosen || this._feed?.status.state === "refused") this._follow(account);
+    this._route();
+    const advice = "Add another credential, or make an account by POST /v1/accounts.";
+    if (!account) this._say(`These credentials may read no trading account. ${advice}`);
   }
 
   /** What every credential may see, together. */
   async _readAccounts() {
+    const changes = this._changes;
     /** @type {Map<string, Account>} */
     const found = new Map();
     for (const environment of ENVIRONMENTS) {
@@ -145,10 +147,14 @@ class Page {
       const accounts = await api.list("read_accounts", "/v1/accounts", MAX_ACCOUNTS);
       for (const account of accounts) found.set(account.id, account);
     }
+    if (changes !== this._changes) return;
     this._accounts = found;
     const options = [...found.values()].map(({ id, name, environment, closed_at: closed }) =>
       el("option", { value: id }, `${environment === "live" ? "LIVE" : "paper"} · ${name}${closed ? " (closed)" : ""}`),
     );
+    const shown = [...this._picker.options];
+    if (shown.length === options.length && options.every((option, place) => option.isEqualNode(shown[place] ?? null)))
+      return; // a list that is open stays open
     fill(this._picker, ...options);
     const chosen = this._feed?.account.id ?? "";
     if (found.has(chosen)) this._picker.value = chosen;
@@ -158,17 +164,28 @@ class Page {
   _choose(accountId) {
     const account = this._accounts.get(accountId);
     if (!account) return;
+    this._follow(account);
+    this._route();
+  }
+
+  /** @param {Account | null} account whose events are followed from now on */
+  _follow(account) {
     this._close();
     this._feed?.stop();
-    const feed = new AccountFeed(this._api.forEnvironment(account.environment), account);
-    feed.addEventListener("status", () => this._showStatus());
-    this._feed = feed;
-    this._picker.value = accountId;
-    document.body.dataset.environment = account.environment;
-    fill(this._band, account.environment === "live" ? "LIVE · real money" : "PAPER · simulated");
-    feed.start();
+    this._feed = null;
+    this._picker.hidden = this._band.hidden = this._state.hidden = !account;
+    delete document.body.dataset.environment;
+    if (!account) return;
+    const { id, environment } = account;
+    const api = this._api.forEnvironment(environment);
+    this._submit = makeSubmit(api, account);
+    this._feed = new AccountFeed(api, account);
+    this._feed.addEventListener("status", () => this._showStatus());
+    this._picker.value = id;
+    document.body.dataset.environment = environment;
+    fill(this._band, environment === "live" ? "LIVE · real money" : "PAPER · simulated");
+    this._feed.start();
     this._showStatus();
-    this._route();
   }
 
   _route() {
@@ -192,6 +209,7 @@ class Page {
       api,
       account: feed?.account,
       feed,
+      submit: this._submit,
       accounts: () => [...this._accounts.values()],
       readAccounts: () => this._readAccounts(),
       choose: (accountId) => this._choose(accountId),

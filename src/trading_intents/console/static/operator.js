@@ -151,13 +151,9 @@ export function openOperator({ api }) {
   const command = (/** @type {string} */ text) => el("code", {}, text);
   const commands = [command("trading-intents outbox list"), ", ", command("retry"), ", ", command("drop"), "."];
   const drawn = Object.values(charts).map((chart) => el("section", { class: "panel" }, chart.element));
-  const element = el(
-    "div",
-    { class: "stack" },
-    panel("This process", age, figures),
-    el("div", { class: "charts" }, ...drawn),
-    panel("Outbox of accounts", health, hint("Failed rows are settled by command: ", ...commands)),
-  );
+  const outbox = panel("Outbox of accounts", health, hint("Failed rows are settled by command: ", ...commands));
+  const process = panel("This process", age, figures);
+  const element = el("div", { class: "stack" }, process, el("div", { class: "charts" }, ...drawn), outbox);
   const showReading = () => setText(age, markAge(before?.time ?? 0, figures));
   return makeView(element, repeat(READ_SECONDS, read), repeat(1, showReading));
 }

@@ -128,13 +128,8 @@ export function openPositions(context) {
     fill(money, figures);
   }
 
-  const element = el(
-    "div",
-    { class: "stack" },
-    el("section", { class: "panel", "aria-label": `Money of ${account.name}` }, money),
-    held,
-    el("section", { class: "panel" }, chart.element),
-  );
+  const balances = el("section", { class: "panel", "aria-label": `Money of ${account.name}` }, money);
+  const element = el("div", { class: "stack" }, balances, held, el("section", { class: "panel" }, chart.element));
   const resort = listen(feed, "change", () => list.resort());
   return makeView(element, repeat(READ_SECONDS, read), repeat(1, showMoneyFigures), resort, list.close);
 }

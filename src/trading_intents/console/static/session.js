@@ -1,6 +1,6 @@
 // The credentials of this tab. They are in memory only: closing or reloading the tab forgets them.
 
-const RENEW_BEFORE_SECONDS = 60;
+const RENEW_BEFORE_SECONDS = 120; // a hidden page's timers may run once a minute only
 const MAX_ATTEMPTS = 5;
 const KEY = /^tip_(paper|live)_/;
 
@@ -28,12 +28,16 @@ export class Session extends EventTarget {
     this.credentials = new Map();
   }
 
-  /** @type {(text: string, renew?: Renew | null) => Promise<void>} Keeps a credential beside those of other kinds. */
-  async add(text, renew = null) {
+  /**
+   * Keeps a credential beside those of other kinds; one that renews another only while that is still held.
+   * @type {(text: string, renew?: Renew | null, renewed?: HeldCredential | null) => Promise<void>}
+   */
+  async add(text, renew = null, renewed = null) {
     const secret = text.trim();
     if (!secret) throw new Error("Paste an API key or a token.");
     if (!/^[\x21-\x7e]+$/.test(secret)) throw new Error("This is neither an API key nor a token.");
     const caller = await askCaller(secret);
+    if (renewed && this.credentials.get(renewed.slot) !== renewed) return;
     const isKey = caller.principal_type === "API_KEY";
     const slot = isKey ? `${caller.environment} key` : "user";
     const label = isKey
@@ -73,7 +77,7 @@ export class Session extends EventTarget {
       const seconds = (new Date(ends).getTime() - Date.now()) / 1000;
       try {
         const { renew } = credential;
-        if (seconds < RENEW_BEFORE_SECONDS && renew) await this.add(await renew(), renew);
+        if (seconds < RENEW_BEFORE_SECONDS && renew) await this.add(await renew(), renew, credential);
         else if (seconds <= 0) this.end(credential);
       } catch {
         if (seconds <= 0) this.end(credential);

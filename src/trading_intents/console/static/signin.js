@@ -11,9 +11,8 @@ function base64url(bytes) {
   return text.replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
 }
 
-function randomText() {
-  return base64url(crypto.getRandomValues(new Uint8Array(32)));
-}
+const randomText = () => base64url(crypto.getRandomValues(new Uint8Array(32)));
+const returnAddress = () => `${location.origin}/console`;
 
 /** @type {(settings: ConsoleSettings) => Promise<{authorization_endpoint: string, token_endpoint: string}>} */
 async function discover(settings) {
@@ -44,10 +43,6 @@ async function leaveForIssuer(settings) {
   };
   for (const [name, value] of Object.entries(query)) target.searchParams.set(name, value);
   location.assign(target);
-}
-
-function returnAddress() {
-  return `${location.origin}/console`;
 }
 
 /** @type {(settings: ConsoleSettings, form: Record<string, string>) => Promise<Json>} */

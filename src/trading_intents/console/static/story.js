@@ -2,12 +2,13 @@
 
 import { showAmount, showTime, words } from "./amounts.js";
 import { messageOf, path } from "./api.js";
-import { el, fill, hint, listen, openDialog, table, terms } from "./dom.js";
+import { el, fill, hint, listen, openDialog, table, terms, throttle } from "./dom.js";
 import { Form } from "./form.js";
-import { NEEDS_KEY, describePrice, describeSide, hasLimit, hasStop, specOf, submit } from "./ticket.js";
+import { NEEDS_KEY, describePrice, describeSide, hasLimit, hasStop, specOf } from "./ticket.js";
 
 const MAX_ACTIONS = 500;
 const MAX_TRADES = 1_000;
+const REFRESH_MILLIS = 300;
 /** @type {Record<string, string>} */
 const SPECS = { MARKET: "Market", LIMIT: "Limit", STOP: "Stop", STOP_LIMIT: "StopLimit" };
 
@@ -33,7 +34,7 @@ export function openStory(context, orderId) {
     ],
     onSubmit: async (values) => {
       const payload = { ref_intent_id: orderId, spec: specOf({ ...values, kind }) };
-      await submit(context, { type: "REPLACE", payload });
+      await context.submit({ type: "REPLACE", payload });
       return "Accepted: the replace is on its way.";
     },
   });
@@ -43,16 +44,13 @@ export function openStory(context, orderId) {
     isDangerous: true,
     fields: [],
     onSubmit: async () => {
-      await submit(context, { type: "CANCEL", payload: { ref_intent_id: orderId } });
+      await context.submit({ type: "CANCEL", payload: { ref_intent_id: orderId } });
       return "Accepted: the cancel is on its way.";
     },
   });
-  const doing = el(
-    "div",
-    { class: "doing" },
-    el("section", {}, el("h3", {}, "Replace"), replace.element),
-    el("section", {}, el("h3", {}, "Cancel"), cancel.element),
-  );
+  const replacing = el("section", {}, el("h3", {}, "Replace"), replace.element);
+  const cancelling = el("section", {}, el("h3", {}, "Cancel"), cancel.element);
+  const doing = el("div", { class: "doing" }, replacing, cancelling);
 
   function showFacts() {
     const now = feed.orders.get(orderId);
@@ -100,23 +98,23 @@ export function openStory(context, orderId) {
         Execution: (trade) => trade.exec_id,
         Flags: (trade) => trade.flags.join(", "),
       });
-      fill(history, done, trades.length ? filled : hint("No trades."));
+      const cut = "Of the account's trades since then only the first 1,000 were looked through.";
+      fill(history, done, trades.length ? filled : hint("No trades."), all.length === MAX_TRADES && hint(cut));
     } catch (error) {
       fill(history, el("p", { class: "failed" }, `The history cannot be read: ${messageOf(error)}`));
     }
   }
 
-  let timer = 0;
+  const reading = throttle(REFRESH_MILLIS, () => void readHistory());
   const stop = listen(feed, "change", () => {
     if (!feed.touched.has(orderId)) return;
     showFacts();
-    window.clearTimeout(timer);
-    timer = window.setTimeout(() => void readHistory(), 300);
+    reading.run();
   });
   showFacts();
   void readHistory();
   openDialog(`${describeSide(order)} ${order.symbol}`, [el("div", { class: "figures" }, facts), doing, history], () => {
-    window.clearTimeout(timer);
+    reading.stop();
     stop();
   });
 }

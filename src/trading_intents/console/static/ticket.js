@@ -51,22 +51,34 @@ export function makeIdempotencyKey() {
 }
 
 /**
- * Submits a command under one Idempotency-Key. An answer that is lost is asked for again, never made anew.
- * @type {(context: Context, command: Json) => Promise<any>}
+ * Submits an account's commands. One that got no answer keeps its Idempotency-Key: sent again, it is not made anew.
+ * @type {(api: Api, account: Account) => Submit}
  */
-export async function submit({ api, account }, command) {
-  const call = { body: { command }, headers: { "idempotency-key": makeIdempotencyKey() } };
-  for (let attempt = 0; ; attempt += 1) {
-    try {
-      return await api.json("submit_intent", "POST", path`/v1/accounts/${account.id}/intents`, call);
-    } catch (error) {
-      const isBusy = error instanceof Problem && (error.status === 503 || error.status === 429);
-      if (!isBusy && !(error instanceof Unreachable)) throw error;
-      if (attempt >= RETRIES)
-        throw new Error(`no answer came (${error.message}); look at the blotter before you send it again`);
-      await new Promise((resolve) => setTimeout(resolve, RETRY_MILLIS * 2 ** attempt));
+export function makeSubmit(api, account) {
+  /** @type {Map<string, string>} the keys of the commands that wait for their answers */
+  const keys = new Map();
+  return async (command) => {
+    const text = JSON.stringify(command);
+    const key = keys.get(text) ?? makeIdempotencyKey();
+    keys.set(text, key);
+    const call = { body: { command }, headers: { "idempotency-key": key } };
+    for (let attempt = 0; ; attempt += 1) {
+      try {
+        const answer = await api.json("submit_intent", "POST", path`/v1/accounts/${account.id}/intents`, call);
+        keys.delete(text);
+        return answer;
+      } catch (error) {
+        const isBusy = error instanceof Problem && (error.status === 429 || error.status >= 500);
+        if (!isBusy && !(error instanceof Unreachable)) {
+          keys.delete(text);
+          throw error;
+        }
+        const advice = "look at the blotter. The same order, sent again from here, is not made twice";
+        if (attempt >= RETRIES) throw new Error(`no answer came (${error.message}); ${advice}`);
+        await new Promise((resolve) => setTimeout(resolve, RETRY_MILLIS * 2 ** attempt));
+      }
     }
-  }
+  };
 }
 
 /** @type {(context: Context) => View} */
@@ -99,7 +111,7 @@ export function makeTicket(context) {
       timer = window.setTimeout(() => void evaluate(), EVALUATE_MILLIS);
     },
     onSubmit: async (values) => {
-      const answer = await submit(context, commandOf(values));
+      const answer = await context.submit(commandOf(values));
       form.set({ quantity: "" }); // so that a second Enter sends nothing
       form.focus("quantity");
       forgetVerdict();
