@@ -20,6 +20,10 @@ const CONNECTIONS = {
   credential_rejected: "the broker refuses the stored credential: replace its secrets",
 };
 
+/** @param {Account} account */
+const explain = ({ connection, closed_at: closed }) =>
+  closed ? "closed for good; its history stays" : (CONNECTIONS[connection] ?? "");
+
 /** @type {Column<Account>[]} */
 const COLUMNS = [
   { id: "name", title: "Name", cell: (account) => account.name, compare: byText("name") },
@@ -37,12 +41,7 @@ const COLUMNS = [
       class: connection === "connected" ? "gain" : closed ? "" : "loss",
     }),
   },
-  {
-    id: "why",
-    title: "Why",
-    cell: ({ connection, closed_at: closed }) =>
-      closed ? "closed for good; its history stays" : (CONNECTIONS[connection] ?? ""),
-  },
+  { id: "why", title: "Why", cell: explain },
   {
     id: "disabled",
     title: "Orders",
@@ -71,7 +70,7 @@ async function openAccount(context, account) {
     const shown = terms([
       ["Environment", account.environment],
       ["Broker", account.broker],
-      ["Connection", `${words(account.connection)}: ${CONNECTIONS[account.connection] ?? ""}`],
+      ["Connection", `${words(account.connection)}: ${explain(account)}`],
       ["Credential", stored.join("; ") || "none stored"],
       ["Broker's first answer, last hour", p50 === null ? "no orders" : `p50 ${p50} ms, p99 ${p99} ms`],
       ["Actions, last hour", stats && String(stats.actions.total)],

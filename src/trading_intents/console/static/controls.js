@@ -92,11 +92,7 @@ function switchForm(api, level) {
     ],
     place: level.base,
     part: level.level === "symbol" ? "manual" : "",
-    write: ({ manually_disabled, manual_reason }) => [
-      "PUT",
-      level.base,
-      { manually_disabled, ...(manual_reason ? { manual_reason } : {}) },
-    ],
+    write: (values) => ["PUT", level.base, { ...values, manual_reason: values.manual_reason || undefined }],
   });
 }
 

@@ -23,14 +23,10 @@ export class Form {
     this._note = el("p", { class: "note" }, options.note ?? "");
     const oninput = () => this._onInput();
     const onsubmit = (/** @type {Event} */ event) => this._onSubmit(event);
-    this.element = el(
-      "form",
-      { class: `form ${options.name}`, autocomplete: "off", novalidate: true, onsubmit, oninput },
-      ...options.fields.map((field) => this._addField(field)),
-      el("div", { class: "actions" }, this._button, this._note),
-      this._failed,
-      this._said,
-    );
+    const attributes = { class: `form ${options.name}`, autocomplete: "off", novalidate: true, onsubmit, oninput };
+    const rows = options.fields.map((field) => this._addField(field));
+    const actions = el("div", { class: "actions" }, this._button, this._note);
+    this.element = el("form", attributes, ...rows, actions, this._failed, this._said);
   }
 
   get values() {
@@ -204,18 +200,10 @@ function makeInput(field, id, shared) {
     return { row: el("div", { class: "field check" }, box, label), inputs: [box] };
   }
   const choices = options.map(([key, text]) => el("option", { value: key, selected: key === value }, text));
-  const input =
-    kind === "select"
-      ? el("select", attributes, ...choices)
-      : el("input", {
-          ...attributes,
-          type: field.isSecret ? "password" : "text",
-          value,
-          inputmode: field.isNumber ? "decimal" : null,
-          spellcheck: "false",
-          autocapitalize: "off",
-          class: field.isUpper ? "upper" : null,
-        });
+  const typed = { type: field.isSecret ? "password" : "text", value, spellcheck: "false", autocapitalize: "off" };
+  const look = { inputmode: field.isNumber ? "decimal" : null, class: field.isUpper ? "upper" : null };
+  const isSelect = kind === "select";
+  const input = isSelect ? el("select", attributes, ...choices) : el("input", { ...attributes, ...typed, ...look });
   return { row: el("div", { class: "field" }, label, input), inputs: [input] };
 }
 

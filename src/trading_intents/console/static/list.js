@@ -40,21 +40,17 @@ export class KeyedList {
     this._head = el("div", { role: "row", class: "row head", "aria-rowindex": 1 }, ...heads);
     this._body = el("div", { role: "rowgroup", class: "body" });
     this._empty = el("p", { class: "empty" }, options.empty);
-    this._grid = el(
-      "div",
-      {
-        role: "grid",
-        class: `grid ${options.name}`,
-        tabindex: 0,
-        "aria-label": options.label,
-        "aria-rowcount": 1,
-        onkeydown: (/** @type {KeyboardEvent} */ event) => this._onKey(event),
-        onclick: (/** @type {MouseEvent} */ event) => this._onClick(event),
-        onscroll: () => this.touch(),
-      },
-      el("div", { role: "rowgroup", class: "heads" }, this._head),
-      this._body,
-    );
+    const attributes = {
+      role: "grid",
+      class: `grid ${options.name}`,
+      tabindex: 0,
+      "aria-label": options.label,
+      "aria-rowcount": 1,
+      onkeydown: (/** @type {KeyboardEvent} */ event) => this._onKey(event),
+      onclick: (/** @type {MouseEvent} */ event) => this._onClick(event),
+      onscroll: () => this.touch(),
+    };
+    this._grid = el("div", attributes, el("div", { role: "rowgroup", class: "heads" }, this._head), this._body);
     this.element = el("div", { class: "list" }, this._grid, this._empty);
     const resize = new ResizeObserver(() => this.touch());
     resize.observe(this._grid);

@@ -116,15 +116,12 @@ export function openLog({ api, account, feed }) {
 
   const refresh = throttle(REFRESH_MILLIS, () => enqueue(readNewer));
   enqueue(readOlder);
-  const element = el(
-    "section",
-    { class: "panel figures", "aria-label": "Log" },
-    el("div", { class: "tools" }, older, said),
-    hint(
-      "Each hash covers the action and the hash before it. “Holds” means that this browser computed the same one; ",
-      "the proof of the whole history is `trading-intents audit verify`.",
-    ),
-    list.element,
+  const tools = el("div", { class: "tools" }, older, said);
+  const explanation = hint(
+    "Each hash covers the action and the hash before it. “Holds” means that this browser computed the same one; ",
+    "the proof of the whole history is `trading-intents audit verify`.",
   );
+  const attributes = { class: "panel figures", "aria-label": "Log" };
+  const element = el("section", attributes, tools, explanation, list.element);
   return makeView(element, refresh.stop, listen(feed, "change", refresh.run), list.close);
 }

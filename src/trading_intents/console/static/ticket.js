@@ -211,12 +211,8 @@ export function makeTicket(context) {
   void readBroker().catch(() => undefined);
   form.element.querySelector(".field")?.after(price);
   form.element.querySelector(".actions")?.before(verdict);
-  const element = el(
-    "section",
-    { class: "panel ticket-panel", "aria-labelledby": "ticket-title" },
-    el("h2", { id: "ticket-title" }, isLive ? "New LIVE order" : "New order"),
-    form.element,
-    hint("Enter sends, Esc clears."),
-  );
+  const heading = el("h2", { id: "ticket-title" }, isLive ? "New LIVE order" : "New order");
+  const attributes = { class: "panel ticket-panel", "aria-labelledby": heading.id };
+  const element = el("section", attributes, heading, form.element, hint("Enter sends, Esc clears."));
   return makeView(element, repeat(PRICE_SECONDS, showPrice), listen(session, "change", layOut), forgetVerdict);
 }
