@@ -80,6 +80,19 @@ async def test_only_failed_rows_are_settled_and_all_or_none(
     assert await table.connection.fetchval("SELECT count(*) FROM outbox_archive") == 0
 
 
+async def test_rows_are_retried_in_the_order_in_which_they_were_queued(pool: Pool, table: Table) -> None:
+    first, second, third = await fail_rows(pool, table, 3)
+    again = await operators.retry(pool, [third, first, second, first], "ada", "fixed")
+    new = [row_id for _, row_id in again.values()]
+    assert (list(again), new) == ([first, second, third], sorted(new))
+
+
+async def test_a_row_that_is_named_twice_is_dropped_once(pool: Pool, table: Table) -> None:
+    [failed] = await fail_rows(pool, table, 1)
+    await operators.drop(pool, [failed, failed], "ada", "because")
+    assert await table.connection.fetchval("SELECT count(*) FROM outbox_archive") == 1
+
+
 async def test_rows_are_listed_by_queue_and_status_oldest_first(pool: Pool, table: Table) -> None:
     ids = await fail_rows(pool, table, 3)
     await put_rows(pool, new_row("user.deleted", Queue.USERS))

@@ -46,20 +46,20 @@ async def list_rows(tx: Tx, queues: Sequence[Queue], statuses: Sequence[Status],
 
 
 async def retry(pool: Pool, ids: Sequence[int], who: str, reason: str) -> dict[int, tuple[Queue, int]]:
-    """Retries all of the rows or none. Gives each old id's queue and new id."""
-    why = _checked(reason)
+    """Retries all of the rows or none, in the order in which they were queued. Gives each old id's queue and new id."""
+    why, ordered = _checked(reason), sorted(set(ids))
     async with pool.transaction() as tx:
-        for row_id in ids:
+        for row_id in ordered:
             if status := await outbox.final_order_status(tx, row_id):
                 raise IntentClosed(f"row {row_id} is of an order that is {status}; nothing was changed")
-        return {row_id: _found(await outbox.retry_failed(tx, row_id, who, why), row_id) for row_id in ids}
+        return {row_id: _found(await outbox.retry_failed(tx, row_id, who, why), row_id) for row_id in ordered}
 
 
 async def drop(pool: Pool, ids: Sequence[int], who: str, reason: str) -> None:
     """Drops all of the rows or none."""
     why = _checked(reason)
     async with pool.transaction() as tx:
-        for row_id in ids:
+        for row_id in sorted(set(ids)):
             _found(await outbox.drop_failed(tx, row_id, who, why) or None, row_id)
 
 
