@@ -113,6 +113,15 @@ def test_an_external_provider_needs_its_issuer_and_keys(missing: str) -> None:
         "file:///etc/keys",
         "http://[::1",
         "http://127.0.0.1.example/keys",
+        "http://127.0.0.1@id.example/keys",
+        "https://id.example/ke\tys",
+        "https://id.example/\r\nkeys",
+        "https://id.example/\x01",
+        "https://999.1.1.1/keys",
+        "https://xn--a.example/keys",
+        "https://id.example:0/keys",
+        "https://id.example:65536/keys",
+        "https://id.example:x/keys",
     ],
 )
 def test_keys_are_never_fetched_over_a_wire_that_others_write_to(url: str) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+
+import httpx
 
 from trading_intents.errors import StartupRefused
 from trading_intents.secret import Secret
@@ -290,9 +291,10 @@ def _check_vault(settings: Settings) -> None:
 def _is_safe_url(text: str) -> bool:
     """Others can read and change what goes over an open network: keys, tokens, orders."""
     try:
-        url = urlsplit(text)
-        port = url.port
-    except ValueError:
+        url = httpx.URL(text)  # it reads it in the call as well: urllib would leave out line breaks and tabs
+        host, port = url.host, url.port
+    except (httpx.InvalidURL, ValueError):
         return False
-    loopback = url.hostname in ("127.0.0.1", "::1", "localhost")
-    return bool(url.hostname) and port != 0 and (url.scheme == "https" or (url.scheme == "http" and loopback))
+    loopback = host in ("127.0.0.1", "::1", "localhost")
+    is_port = port is None or 1 <= port <= 65535
+    return bool(host) and is_port and (url.scheme == "https" or (url.scheme == "http" and loopback))
