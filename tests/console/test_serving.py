@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.conftest import Urls
+from tests.console.conftest import Screen
 from tests.platform import Platform, serving
 from tests.raw_http import RawHttp
 from tests.tenants import Tenants
@@ -48,6 +49,18 @@ def test_every_page_and_file_has_the_policy(platform: Platform, path: str) -> No
     assert policy_of(answer) == POLICY
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["referrer-policy"] == "no-referrer"
+    assert answer.headers["cross-origin-opener-policy"] == "same-origin"
+
+
+def test_a_site_that_opened_the_console_has_no_hold_on_it(screen: Screen) -> None:
+    """Else it could show its own page in that tab later, and ask for a key there."""
+    site = screen.platform.url.replace("127.0.0.1", "localhost")  # another origin, and a page without our headers
+    screen.page.goto(f"{site}/openapi.json")
+    with screen.page.context.expect_page() as opened:
+        screen.page.evaluate("address => { window.held = window.open(address); }", f"{screen.platform.url}/console")
+    opened.value.get_by_role("button", name="Sign in").wait_for()
+    assert screen.page.evaluate("window.held.closed") is True
+    assert opened.value.evaluate("window.opener") is None
 
 
 def test_the_browser_gets_the_files_of_the_repository_as_they_are(platform: Platform) -> None:

@@ -32,6 +32,7 @@ def browser_headers(connect_origins: Iterable[str] = ()) -> Headers:
         (b"content-security-policy", "; ".join(policy).encode()),
         (b"x-content-type-options", b"nosniff"),
         (b"referrer-policy", b"no-referrer"),
+        (b"cross-origin-opener-policy", b"same-origin"),  # a site that opened the page cannot lead it elsewhere
     ]
 
 
