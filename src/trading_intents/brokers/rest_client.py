@@ -101,7 +101,7 @@ class RestClient:
 
     async def _close_if_unused(self) -> None:
         if self._is_closed and not self._in_flight:
-            await self._client.aclose()
+            await asyncio.shield(self._client.aclose())  # cancelled, it would leave connections open
 
     def now(self) -> datetime:
         """By the broker's clock."""
@@ -125,7 +125,7 @@ class RestClient:
             await self._close_if_unused()
 
     async def _request(self, method: str, path: str, limit_seconds: float, content: Mapping[str, Any]) -> RestAnswer:
-        body = bytearray()
+        body, began = bytearray(), self._clock.now()
         try:
             request = self._client.stream(method, f"{self.url}{path}", **content)
             async with asyncio.timeout(limit_seconds), request as response:
@@ -137,12 +137,13 @@ class RestClient:
             raise NotSent(f"the broker cannot be reached: {type(error).__name__}") from None
         except (httpx.HTTPError, TimeoutError) as error:
             raise AnswerUnclear(f"no answer: {type(error).__name__}") from None
-        return self._check(response, bytes(body))
+        return self._check(response, bytes(body), began)
 
-    def _check(self, response: httpx.Response, body: bytes) -> RestAnswer:
+    def _check(self, response: httpx.Response, body: bytes, began: datetime) -> RestAnswer:
         status, now, now_seconds = response.status_code, self._clock.now(), self._clock.monotonic()
         with contextlib.suppress(ValueError):
-            skew = parsedate_to_datetime(response.headers.get("date", "")) - now
+            date = parsedate_to_datetime(response.headers.get("date", ""))
+            skew = date - max(began, min(date, now))  # between the two no clock is off
             self.skew = skew if abs(skew) > MIN_SKEW else timedelta()
         self._budget.learn(status, response.headers, now_seconds, now.timestamp())
         if status == 401:
