@@ -224,3 +224,19 @@ def test_a_new_keys_secret_stays_when_another_key_cannot_be_changed(screen: Scre
     screen.page.get_by_role("alert").get_by_text("the disk is full").wait_for()
     assert changed == [{"disabled": True}]
     assert secret.is_visible()
+
+
+def test_a_stream_ends_with_the_credential_that_opened_it(screens: Screens, tenants: Tenants) -> None:
+    account = make_account(tenants, "read by two")
+    opened: list[dict[str, str]] = []
+    with screens(tenants.platform) as screen:
+        screen.sign_in(bearer(tenants, "key_all"), bearer(tenants, "admin"))
+        screen.page.get_by_label("Account", exact=True).select_option(account)
+        screen.wait_live()
+        screen.page.on("request", lambda request: opened.append(request.headers) if "/events?" in request.url else None)
+        screen.page.get_by_role("button", name="Forget the paper key").click()
+        screen.page.locator(".chip").first.get_by_text("admin").wait_for()
+        eventually(lambda: bool(screen.page.evaluate("true") and opened), 10)
+        screen.wait_live()
+        assert [headers.get("authorization", "") for headers in opened] == [f"Bearer {bearer(tenants, 'admin')}"]
+        assert screen.page.get_by_label("Account", exact=True).input_value() == account

@@ -32,6 +32,8 @@ export class AccountFeed extends EventTarget {
     this.positions = new Map();
     /** @type {FeedStatus} */
     this.status = { state: "connecting", since: new Date(), detail: "" };
+    /** @type {string | undefined} the credential that opened the stream */
+    this.streamedBy = undefined;
     this.membership = 0; // grows when an order comes or goes
     this.halts = 0; // grows with each event of a halt
     /** @type {Set<string>} orders of which something was told since the last frame */
@@ -42,6 +44,7 @@ export class AccountFeed extends EventTarget {
     this._hasSnapshot = false;
     this._stream = new EventStream({
       open: (cursor, signal) => {
+        this.streamedBy = api.pick("stream")?.label;
         const call = { query: { kinds: KINDS }, headers: cursor ? { "last-event-id": cursor } : undefined, signal };
         return api.request("stream", "GET", path`/v1/accounts/${account.id}/events`, call);
       },

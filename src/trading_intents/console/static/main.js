@@ -130,7 +130,9 @@ class Page {
     const accounts = [...this._accounts.values()];
     const chosen = this._accounts.get(this._feed?.account.id ?? "");
     const account = chosen ?? accounts.find(({ closed_at: closed }) => !closed) ?? accounts[0] ?? null;
-    if (!chosen || this._feed?.status.state === "refused") this._follow(account);
+    const { streamedBy, status } = this._feed ?? {};
+    const isForgotten = streamedBy && !credentials.some(({ label }) => label === streamedBy);
+    if (!chosen || isForgotten || status?.state === "refused") this._follow(account);
     this._route();
     const advice = "Add another credential, or make an account by POST /v1/accounts.";
     if (!account) this._say(`These credentials may read no trading account. ${advice}`);
@@ -175,6 +177,7 @@ class Page {
     this._feed = null;
     this._picker.hidden = this._band.hidden = this._state.hidden = !account;
     delete document.body.dataset.environment;
+    document.body.classList.remove("not-fresh");
     if (!account) return;
     const { id, environment } = account;
     const api = this._api.forEnvironment(environment);
