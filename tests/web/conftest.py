@@ -51,6 +51,7 @@ class Anyone:
     meaning: str = "anyone"
     public: bool = True
     credentials: tuple[str, ...] = ()
+    names_organization: bool = False
 
     async def identify(self, request: Request) -> None: ...
 
@@ -65,6 +66,7 @@ class Known:
     meaning: str = "whoever says a name"
     public: bool = False
     credentials: tuple[str, ...] = ("bearer",)
+    names_organization: bool = False
 
     async def identify(self, request: Request) -> None:
         name = request.header(b"x-name")

@@ -211,6 +211,7 @@ class Gate:
         takes_bearer = {rule.user, rule.service} != {Refuse.AS_401}
         takes = {"api_key": rule.key is not Refuse.AS_401, "bearer": takes_bearer}
         self.credentials = tuple(kind for kind, is_taken in takes.items() if is_taken)
+        self.names_organization = rule.names_organization and not isinstance(rule.service, Refuse)
         self._rule, self._authenticator, self._internal = rule, authenticator, internal_organizations
 
     async def identify(self, request: Request) -> None:

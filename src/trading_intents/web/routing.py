@@ -84,6 +84,9 @@ class Policy(Protocol):
     def credentials(self) -> tuple[str, ...]:
         """The kinds that are taken: api_key, bearer."""
 
+    @property
+    def names_organization(self) -> bool: ...  # by x-organization-id, a service account must
+
     async def identify(self, request: Request) -> None:
         """Set request.caller, or raise Unauthorized or InvalidRequest."""
 

@@ -126,6 +126,7 @@ VALUES: Mapping[str, Any] = {
     "triggered": [],
     "type": "/docs#validation_failed",
     "unrealized_pnl": "5.8",
+    "x-organization-id": "01a1dd2f-4492-731e-ac51-f15666b39ddb",
 }
 
 

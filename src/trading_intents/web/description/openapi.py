@@ -13,6 +13,21 @@ from trading_intents.web.request import JSON
 from trading_intents.web.routing import IF_MATCH, Parameter, Route, Tag
 
 TITLE = "Trading Intents Platform"
+ORGANIZATION = Parameter(
+    "x-organization-id",
+    "From a service account only, which must name the organization that it reads; ignored from anyone else.",
+    {"type": "string", "format": "uuid"},
+    where="header",
+)
+HEADERS = {
+    "etag": 'The version, such as "3", for If-Match.',
+    "idempotent-replayed": "true: the first answer to this Idempotency-Key again.",
+    "ratelimit": "How many requests are left, for the caller and its organization.",
+    "ratelimit-policy": "The rate limits.",
+    "retry-after": "Seconds to wait.",
+    "www-authenticate": "The credential that is taken.",
+    "x-request-id": "The caller's own if it is 1 to 64 of A-Z a-z 0-9 . _ - and else a new one.",
+}
 
 
 def build_openapi(routes: Iterable[Route], version: str, url: str) -> dict[str, Any]:
@@ -36,6 +51,9 @@ def build_openapi(routes: Iterable[Route], version: str, url: str) -> dict[str, 
         "paths": paths,
         "components": {
             "schemas": components,
+            "headers": {
+                name: {"description": meaning, "schema": {"type": "string"}} for name, meaning in HEADERS.items()
+            },
             "securitySchemes": {
                 "api_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
                 "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
@@ -50,7 +68,7 @@ def _operation(route: Route, shapes: dict[Any, Any], examples: Examples) -> dict
         "tags": [route.operation.tag],
         "summary": route.summary,
         "description": f"Who may call: {route.policy.meaning}",
-        "parameters": [_parameter(p, examples) for p in (*_path_parameters(route), *route.parameters)],
+        "parameters": [_parameter(p, examples) for p in _parameters(route)],
         "responses": _responses(route, shapes, examples),
         "security": [{credential: []} for credential in route.policy.credentials],
         "x-policy": route.policy.name,
@@ -70,8 +88,9 @@ def _request_examples(made: dict[str, Any]) -> dict[str, Any]:
     return {"examples": {name: {"value": value} for name, value in made.items()}}
 
 
-def _path_parameters(route: Route) -> list[Parameter]:
-    return [Parameter(n, "", {"type": "string"}, "path") for n in re.findall(r"{(\w+)}", route.path)]
+def _parameters(route: Route) -> list[Parameter]:
+    in_path = [Parameter(n, "", {"type": "string"}, "path") for n in re.findall(r"{(\w+)}", route.path)]
+    return [*in_path, *route.parameters, *([ORGANIZATION] if route.policy.names_organization else [])]
 
 
 def _parameter(parameter: Parameter, examples: Examples) -> dict[str, Any]:
@@ -98,7 +117,32 @@ def _responses(route: Route, shapes: dict[Any, Any], examples: Examples) -> dict
     for status, codes in sorted(codes_by_status(route).items()):
         content = {_media(route.error_shape.media): {"schema": shapes[route.error_shape.kind]}}
         responses[str(status)] = {"description": ", ".join(codes), "content": content}
+    for code, response in responses.items():
+        names = _header_names(route, int(code), success)
+        response["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
     return responses
+
+
+def _header_names(route: Route, status: int, success: dict[str, Any]) -> list[str]:
+    """The headers that an answer of this status has, beside those of HTTP itself."""
+    is_success, is_limited = status < errors.InvalidRequest.status, status == errors.RateLimited.status
+    has = {
+        "etag": is_success and any(_has_version(each.get("example")) for each in success.get("content", {}).values()),
+        "idempotent-replayed": is_success and any(p.name == "idempotency-key" for p in route.parameters),
+        "ratelimit": is_limited or (is_success and not route.always),
+        "ratelimit-policy": is_limited or (is_success and not route.always),
+        "retry-after": status in (errors.RateLimited.status, errors.Unavailable.status),
+        "www-authenticate": status == errors.Unauthorized.status,
+        "x-request-id": True,
+    }
+    return [name for name, is_sent in has.items() if is_sent]
+
+
+def _has_version(example: Any) -> bool:
+    """Whether a thing has a version, or consists of parts that have one each."""
+    if not isinstance(example, dict):
+        return False
+    return "version" in example or (bool(example) and all(map(_has_version, example.values())))
 
 
 def _media(content_type: bytes) -> str:
