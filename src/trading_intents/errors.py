@@ -80,6 +80,9 @@ class UnsupportedGrantType(InvalidRequest):
     code, title = "unsupported_grant_type", "The grant type must be client_credentials"
 
 
+BASIC_CHALLENGE = 'Basic realm="trading-intents"'  # RFC 7617 requires the realm
+
+
 class Unauthorized(PlatformError):
     status, code, title = 401, "unauthorized", "No valid credential"
 

@@ -10,6 +10,7 @@ import msgspec
 
 from trading_intents.clock import rfc3339
 from trading_intents.errors import (
+    BASIC_CHALLENGE,
     InvalidApiKey,
     InvalidRequest,
     InvalidScope,
@@ -274,7 +275,7 @@ def provider_routes(gate: Gate, provider: EmbeddedProvider, issuer: TokenIssuer)
         access_token, scopes = await issuer.issue(client_id, client_secret, form.get("scope"))
         shown = IssuedToken(access_token.reveal(), "Bearer", TOKEN_SECONDS, " ".join(sorted(scopes)))
         answer = answer_json(shown)
-        answer.headers.append(NO_STORE)
+        answer.headers += (NO_STORE, (b"pragma", b"no-cache"))  # RFC 6749 §5.1
         return answer
 
     async def discovery(request: Request) -> Answer:
@@ -363,7 +364,7 @@ def _client(request: Request, form: dict[str, str]) -> tuple[str, str]:
         if "client_id" not in form or "client_secret" not in form:
             raise Unauthorized(
                 "the client's credentials are missing; use HTTP Basic, or client_id and client_secret in the form",
-                challenge="Basic",
+                challenge=BASIC_CHALLENGE,
             )
         return form["client_id"], form["client_secret"]
     if "client_secret" in form:
@@ -376,6 +377,6 @@ def _client(request: Request, form: dict[str, str]) -> tuple[str, str]:
     client_id, colon, client_secret = decoded.partition(":")
     if scheme.lower() != "basic" or not colon:
         raise Unauthorized(
-            "the authorization header is not HTTP Basic; use client_id and client_secret", challenge="Basic"
+            "the authorization header is not HTTP Basic; use client_id and client_secret", challenge=BASIC_CHALLENGE
         )
     return unquote_plus(client_id), unquote_plus(client_secret)

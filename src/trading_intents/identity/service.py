@@ -9,6 +9,7 @@ from uuid import UUID
 from trading_intents.clock import Clock, repeat
 from trading_intents.config import LOCAL_PROVIDER
 from trading_intents.errors import (
+    BASIC_CHALLENGE,
     InvalidApiKey,
     InvalidRequest,
     InvalidScope,
@@ -287,7 +288,7 @@ class TokenIssuer:
             found = await store.find_service_account(tx, client_id) if _plausible(client_id) else None
         stored = found[1] if found else bytes(32)
         if not same_digest(stored, digest(client_secret)) or found is None or found[0].disabled:
-            raise Unauthorized("the client id or the client secret is wrong", challenge="Basic")
+            raise Unauthorized("the client id or the client secret is wrong", challenge=BASIC_CHALLENGE)
         scopes = _narrow(found[0].scopes, scope)
         return self._provider.issue_service_token(client_id, scopes), scopes
 
