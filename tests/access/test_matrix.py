@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.tenants import Tenants
+from tests.tenants import EVERY_PERMISSION, EVERY_SCOPE, Tenants
 from trading_intents.identity.access import RULES
+from trading_intents.identity.model import Permission, Scope
 
 # What each caller gets at an endpoint of each policy: a status, or ok for "let through" (then 2xx, 404, 409 or 422).
 # fmt: off
@@ -36,12 +37,32 @@ EXPECTED = {
     "stream":                     "401 400  ok  ok 403 401 401  ok  ok  ok 401 401  ok  ok 403 400",
 }
 # fmt: on
+# The permission of an API key and the scope of a service account that an endpoint of each policy takes: this one alone.
+ONE_GRANT = {
+    "outbox_health": (None, "credential:read"),
+    "submit_intent": ("intent:edit", None),
+    "read_intents": ("intent:read", "intent:read"),
+    "write_controls": ("control:edit", None),
+    "read_controls": ("control:read", "control:read"),
+    "halt_account": ("control:edit", None),
+    "read_halts": ("control:read", "control:read"),
+    "write_accounts": ("account:edit", None),
+    "write_credentials": ("credential:edit", None),
+    "read_accounts": ("account:read", "account:read"),
+    "paper_quotes": ("account:edit", None),
+    "read_paper_quotes": ("account:read", "account:read"),
+    "write_reference_prices": ("control:edit", None),
+    "stream": ("stream:read", "stream:read"),
+}
 LET_THROUGH = {200, 201, 202, 204, 404, 409, 422}
 
 
 def test_the_table_has_a_row_for_every_policy() -> None:
     assert set(EXPECTED) | {"public"} == set(RULES)
     assert {len(row.split()) for row in EXPECTED.values()} == {len(CALLERS)}
+    assert set(ONE_GRANT) == {rule.name for rule in RULES.values() if isinstance(rule.key, Permission)} | {
+        rule.name for rule in RULES.values() if isinstance(rule.service, Scope)
+    }
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.chaos)])
@@ -78,6 +99,35 @@ def test_no_cache_keeps_what_a_credential_opens(tenants: Tenants) -> None:
             if answer.headers.get_list("cache-control") != ["no-store"]:
                 kept.append((path, caller))
     assert kept == []
+
+
+def test_an_endpoint_takes_one_permission_and_one_scope_and_no_other(tenants: Tenants) -> None:
+    client, admin = tenants.client, tenants.callers["admin"]
+    granted: dict[tuple[int, str], dict[str, str]] = {}
+    for permission in EVERY_PERMISSION:
+        body = {"name": permission, "environment": "paper", "permissions": [permission]}
+        granted[0, permission] = {"x-api-key": client.post("/v1/api-keys", json=body, headers=admin).json()["api_key"]}
+    accounts = [{"client_id": f"only-{scope}", "scopes": [scope]} for scope in EVERY_SCOPE]
+    organization = {"x-organization-id": tenants.organization("org_acme")["id"]}
+    for made in tenants.platform.apply({"service_accounts": accounts})["service_accounts"]:
+        grant = {"grant_type": "client_credentials", "client_id": made["client_id"]}
+        token = client.post("/oauth/token", data=grant | {"client_secret": made["client_secret"]}).json()
+        granted[1, token["scope"]] = organization | {"authorization": f"Bearer {token['access_token']}"}
+    wrong = []
+    for path, item in client.get("/openapi.json").json()["paths"].items():
+        for method, operation in item.items():
+            if operation["x-policy"] not in ONE_GRANT:
+                continue
+            taken = set()
+            for (kind, name), headers in granted.items():
+                status = call(tenants, method, path, operation, headers).status_code
+                if status in LET_THROUGH:
+                    taken.add((kind, name))
+                elif status not in (401, 403):
+                    wrong.append(f"{method} {path} with {name}: {status}")
+            if taken != {(kind, name) for kind, name in enumerate(ONE_GRANT[operation["x-policy"]]) if name}:
+                wrong.append(f"{method} {path} takes {taken}")
+    assert not wrong, "\n".join(wrong)
 
 
 def call(tenants: Tenants, method: str, path: str, operation: dict[str, Any], headers: dict[str, str]) -> Any:
