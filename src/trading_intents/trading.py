@@ -3,7 +3,7 @@
 import re
 from decimal import Decimal
 from enum import StrEnum
-from typing import NewType
+from typing import Annotated, NewType
 
 import msgspec
 
@@ -67,6 +67,7 @@ ORDER_TYPES = {
     OrderKind.STOP_LIMIT: "STOP_LIMIT",
 }
 ORDER_KINDS = {name: kind for kind, name in ORDER_TYPES.items()}
+OrderType = Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(ORDER_KINDS)})]
 
 
 class OrderSide(StrEnum):

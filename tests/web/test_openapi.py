@@ -85,6 +85,36 @@ def test_every_example_fits_its_schema(document: dict[str, Any]) -> None:
     assert checked > 50
 
 
+def test_ids_of_the_platform_and_times_have_their_formats(document: dict[str, Any]) -> None:
+    formats: dict[str, set[str]] = {"uuid": set(), "date-time": set(), "": set()}
+    for component in document["components"]["schemas"].values():
+        for name, schema in component.get("properties", {}).items():
+            kinds = [each.get("format", "") for each in schema.get("anyOf", [schema]) if each.get("type") == "string"]
+            if name == "id" or name.endswith(("_id", "_at")) or name in ("as_of", "from", "to"):
+                for kind in kinds:
+                    formats[kind].add(name)
+    assert {"id", "account_id", "organization_id", "intent_id", "ref_intent_id", "order_id"} <= formats["uuid"]
+    assert {"created_at", "closed_at", "received_at", "as_of", "from", "to"} <= formats["date-time"]
+    assert formats[""] == {
+        *("client_id", "client_reference_id", "exec_id", "principal_id", "request_id"),
+        *("external_id", "external_account_id", "external_order_id"),
+    }
+
+
+def test_a_record_of_an_action_names_every_value_that_it_can_have(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    fields = schemas["ActionRecord"]["properties"]
+    named = {
+        name: schemas[each["$ref"].rpartition("/")[2]] if "$ref" in each else each for name, each in fields.items()
+    }
+    values = {name: set(each["enum"]) for name, each in named.items() if "enum" in each}
+    assert values["action_type"] == {"CREATE", "REPLACE", "CANCEL"}
+    assert values["order_type"] == {"MARKET", "LIMIT", "STOP", "STOP_LIMIT"}
+    assert values["order_type"] == set(schemas["Order"]["properties"]["order_type"]["enum"])
+    assert values["principal_type"] == {"API_KEY", "USER", "SERVICE", "SYSTEM"}
+    assert {"environment", "order_side", "route_strategy", "time_in_force"} <= values.keys()
+
+
 def test_every_list_says_of_what(document: dict[str, Any]) -> None:
     def arrays(schema: Any) -> Iterator[dict[str, Any]]:
         if isinstance(schema, dict):

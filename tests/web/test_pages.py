@@ -119,7 +119,7 @@ def test_the_page_shows_fields_types_examples_and_errors_of_every_operation(plat
     submit = section_of(page, "submit_intent")
     assert "<code>command.payload.spec.Limit.limit_price</code>" in submit
     assert "<code>BUY</code>, <code>SELL</code>, <code>SELL_SHORT</code>" in submit
-    assert "<code>intent_id</code></td><td>string</td><td>required" in submit
+    assert "<code>intent_id</code></td><td>string, format uuid</td><td>required" in submit
     assert "<code>data[].order_status</code>" in section_of(page, "list_orders")
 
 

@@ -47,7 +47,7 @@ from trading_intents.intents.writing.record import Record, with_hash
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.stats.model import Stats, Window
 from trading_intents.storage.database import Row
-from trading_intents.trading import Environment
+from trading_intents.trading import ActionType, Environment, OrderSide, OrderType, RouteStrategy, TimeInForce
 from trading_intents.web.limits import Bucket, Limits
 from trading_intents.web.paging import (
     PAGE_PARAMETERS,
@@ -76,6 +76,7 @@ TIME_WINDOW = Parameter(
 )
 
 PARAMETERS = (*time_parameters("created_at"), *PAGE_PARAMETERS)
+PRINCIPALS = ("API_KEY", "USER", "SERVICE", "SYSTEM")  # as in the stream's IntentPrincipalType
 
 
 class Submitted(msgspec.Struct):
@@ -84,6 +85,15 @@ class Submitted(msgspec.Struct):
 
 
 class ActionRecord(Record):
+    """The record as it is described: the writer has checked its texts."""
+
+    action_type: ActionType
+    environment: Environment
+    order_side: OrderSide
+    order_type: OrderType
+    principal_type: Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(PRINCIPALS)})]
+    route_strategy: RouteStrategy
+    time_in_force: TimeInForce
     hash: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 

@@ -22,6 +22,7 @@ from trading_intents.trading import (
     SYMBOL_RULE,
     Environment,
     OrderSide,
+    OrderType,
     RouteStrategy,
     TimeInForce,
     amount_text,
@@ -77,7 +78,7 @@ class Order(msgspec.Struct):
     symbol: str
     order_state: model.OrderState
     order_status: model.OrderStatus
-    order_type: str
+    order_type: OrderType
     order_side: OrderSide
     limit_price: str | None
     stop_price: str | None

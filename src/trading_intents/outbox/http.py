@@ -16,16 +16,15 @@ from trading_intents.web.routing import Operation, Policy, Route, Tag
 
 Int32 = Annotated[int, msgspec.Meta(extra_json_schema={"format": "int32"})]
 Int64 = Annotated[int, msgspec.Meta(extra_json_schema={"format": "int64"})]
-Moment = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
 
 
 class OutboxHealthEntry(msgspec.Struct):
     status: Status
     event_type: OutboxEventType
     count: Int64
-    oldest_created_at: Moment
+    oldest_created_at: str
     max_attempts: Int32
-    oldest_claimed_at: Moment | None = None
+    oldest_claimed_at: str | None = None
 
 
 class OutboxHealthResponse(msgspec.Struct):
@@ -34,9 +33,9 @@ class OutboxHealthResponse(msgspec.Struct):
     processing: Int64
     failed: Int64
     completed: Int64
-    oldest_claim_at: Moment | None = None
-    oldest_failed_at: Moment | None = None
-    oldest_pending_at: Moment | None = None
+    oldest_claim_at: str | None = None
+    oldest_failed_at: str | None = None
+    oldest_pending_at: str | None = None
 
 
 def outbox_routes(policy: Policy, pool: Pool) -> tuple[Route, ...]:

@@ -28,6 +28,11 @@ HEADERS = {
     "www-authenticate": "The credential that is taken.",
     "x-request-id": "The caller's own if it is 1 to 64 of A-Z a-z 0-9 . _ - and else a new one.",
 }
+# A field has the same meaning wherever it stands. Other ids are a broker's, an identity provider's or the caller's.
+UUID_FIELDS = frozenset(
+    {"id", "account_id", "organization_id", "intent_id", "ref_intent_id", "order_id", "trade_id", "credential_id"}
+)
+TIME_FIELDS = frozenset({"as_of", "from", "to"})
 
 
 def build_openapi(routes: Iterable[Route], version: str, url: str) -> dict[str, Any]:
@@ -36,6 +41,7 @@ def build_openapi(routes: Iterable[Route], version: str, url: str) -> dict[str, 
     kinds = {k for route in routes for k in (route.body, route.answer, route.error_shape.kind) if k is not None}
     ordered = sorted(kinds, key=str)
     schemas, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
+    _add_formats(components)
     shapes, examples = dict(zip(ordered, schemas, strict=True)), Examples(components)
     ids = [route.operation.id for route in routes]
     assert len(ids) == len(set(ids)), "two operations have one id"
@@ -60,6 +66,19 @@ def build_openapi(routes: Iterable[Route], version: str, url: str) -> dict[str, 
             },
         },
     }
+
+
+def _add_formats(components: dict[str, Any]) -> None:
+    for component in components.values():
+        for name, schema in component.get("properties", {}).items():
+            kind = "uuid" if name in UUID_FIELDS else "date-time" if _is_time(name) else None
+            for choice in schema.get("anyOf", [schema]) if kind else ():
+                if choice.get("type") == "string":
+                    choice["format"] = kind
+
+
+def _is_time(name: str) -> bool:
+    return name.endswith("_at") or name in TIME_FIELDS
 
 
 def _operation(route: Route, shapes: dict[Any, Any], examples: Examples) -> dict[str, Any]:
