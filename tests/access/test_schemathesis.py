@@ -31,6 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("schemathesis")
 
 
+@pytest.mark.timeout(LIMIT_SECONDS + 20)  # the program's own limit comes first
 @pytest.mark.parametrize(
     ("caller", "examples", "phases"),
     [
