@@ -21,14 +21,15 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
+import asyncpg
 import grpc
 import uvloop
 from rich.console import Console
 from rich.table import Table
 
 from trading_intents.ids import OrganizationId
-from trading_intents.storage.database import Database, open_database
-from trading_intents.storage.embedded.cluster import DATABASE, LOGIN, WORKER_LOGIN, open_cluster
+from trading_intents.storage.database import WORKER_ROLE, Database, open_database
+from trading_intents.storage.embedded.cluster import DATABASE, LOGIN, OWNER, WORKER_LOGIN, open_cluster
 from trading_intents.storage.signals import Signals, open_signals
 from trading_intents.stream import trading_pb2
 from trading_intents.stream.log import append
@@ -203,6 +204,9 @@ async def latency(bench: Bench, publisher: Publisher) -> list[float]:
 async def measure(bench: Bench, transports: list[str]) -> int:
     cluster = open_cluster(bench.folder / "data", "")
     url, worker_url = (cluster.url(login, DATABASE) for login in (LOGIN, WORKER_LOGIN))
+    owner = await asyncpg.connect(cluster.url(OWNER, DATABASE).reveal())
+    await owner.execute(f"GRANT {WORKER_ROLE} TO {WORKER_LOGIN}")  # a process without a worker leaves that out
+    await owner.close()
     waits: list[list[float]] = []
     found: dict[tuple[str, int], list[dict[str, float]]] = {}
     async with (
