@@ -14,6 +14,7 @@ from tests.tenants import Tenants
 from trading_intents.controls.service import MAX_SYMBOLS_PER_ACCOUNT
 
 WRITERS = 8
+ROOM = 3
 ROUNDS = 5
 Write = tuple[str, str, dict[str, Any]]
 
@@ -55,35 +56,38 @@ async def test_of_conditional_writers_at_once_exactly_one_wins(tenants: Tenants,
         assert [a.json()["version"] for a in answers if a.status_code == 200] == [version + 1]
 
 
+async def leave_room(urls: Urls, trading_client: TradingClient, statement: str) -> None:
+    """All but `ROOM` of the account's symbols are taken."""
+    connection = await asyncpg.connect(urls.owner.reveal())
+    await connection.execute(statement, trading_client.account, MAX_SYMBOLS_PER_ACCOUNT - ROOM)
+    await connection.close()
+
+
 async def test_the_limit_is_not_passed_by_writers_at_once(tenants: Tenants, tenants_database: Urls) -> None:
-    trading_client, room = TradingClient(tenants), 3
-    connection = await asyncpg.connect(tenants_database.owner.reveal())
-    await connection.execute(
+    trading_client = TradingClient(tenants)
+    await leave_room(
+        tenants_database,
+        trading_client,
         "INSERT INTO symbol_controls (organization_id, account_id, symbol, manually_disabled)"
         " SELECT organization_id, id, 'S' || n, true FROM accounts, generate_series(1, $2::int) n WHERE id = $1",
-        trading_client.account,
-        MAX_SYMBOLS_PER_ACCOUNT - room,
     )
     puts: list[Write] = [("PUT", f"/symbols/N{n}", {"manually_disabled": True}) for n in range(WRITERS)]
     patches: list[Write] = [("PATCH", f"/symbols/T{n}/time", {}) for n in range(WRITERS)]
     answers = await at_once(trading_client, [*puts, *patches])
-    assert sorted(answer.status_code for answer in answers) == [200] * room + [409] * (2 * WRITERS - room)
-    await connection.close()
+    assert sorted(answer.status_code for answer in answers) == [200] * ROOM + [409] * (2 * WRITERS - ROOM)
 
 
 async def test_writers_of_limits_at_once_do_not_pass_theirs(tenants: Tenants, tenants_database: Urls) -> None:
-    trading_client, room = TradingClient(tenants), 3
-    connection = await asyncpg.connect(tenants_database.owner.reveal())
-    await connection.execute(
+    trading_client = TradingClient(tenants)
+    await leave_room(
+        tenants_database,
+        trading_client,
         "INSERT INTO trading_limits (organization_id, owner_id, symbol, rules, needs_tracking)"
         " SELECT organization_id, id, 'S' || n, '{}', false FROM accounts, generate_series(1, $2::int) n WHERE id = $1",
-        trading_client.account,
-        MAX_SYMBOLS_PER_ACCOUNT - room,
     )
-    await connection.close()
     puts: list[Write] = [("PUT", f"/symbols/N{n}/limits", {}) for n in range(WRITERS)]
     answers = await at_once(trading_client, puts)
-    assert sorted(answer.status_code for answer in answers) == [200] * room + [409] * (WRITERS - room)
+    assert sorted(answer.status_code for answer in answers) == [200] * ROOM + [409] * (WRITERS - ROOM)
     assert {answer.json()["code"] for answer in answers if answer.status_code == 409} == {"limit_reached"}
 
 
