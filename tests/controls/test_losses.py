@@ -6,7 +6,7 @@ from decimal import Decimal
 import msgspec
 import pytest
 
-from trading_intents.controls.limits.losses import AccountResults, HeldResult, day_at, result_of
+from trading_intents.controls.limits.state.losses import AccountResults, HeldResult, day_at, result_of
 from trading_intents.prices.model import PriceRules
 
 PRICES = PriceRules(seed=1, max_age_seconds=900)

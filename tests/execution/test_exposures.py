@@ -102,15 +102,14 @@ async def test_an_account_whose_order_is_held_keeps_no_other_counted(urls: Urls,
         assert await books.owner.fetchval(tracked) is None
 
 
-async def test_upkeep_removes_what_no_limit_looks_back_to(books: Books, database: Database) -> None:
-    await books.create()
-    counts = "SELECT (SELECT count(*) FROM order_rates) + (SELECT count(*) FROM recent_creates)"
+async def test_upkeep_removes_symbols_of_which_nothing_is_open(books: Books, database: Database) -> None:
+    order = await books.create("5")
     await keep_tracking(database.worker)
-    assert await books.owner.fetchval(counts) == 2
-    await books.owner.execute("UPDATE order_rates SET second = second - interval '61 s'")
-    await books.owner.execute("UPDATE recent_creates SET accepted_at = accepted_at - interval '60 s'")
+    assert await exposure(books) == (1, "5", "0")
+    await books.tell(told(E.ACCEPTED, order, "a"), fill(order, "e1", "5"))
+    assert await exposure(books) == (0, "0", "0")
     await keep_tracking(database.worker)
-    assert await books.owner.fetchval(counts) == 0
+    assert await exposure(books) is None
 
 
 class RandomCourse:

@@ -153,11 +153,9 @@ def test_no_more_orders_are_accepted_in_a_minute_than_the_limit(trading_client: 
     assert trading_client.submit(replace(other, limit("11")), idempotency_key="once").status_code == 202
     assert triggered(trading_client, create()) == [("max_orders_per_minute", 3, 4, "Account")]
     trading_client.accepted(cancel(other))
-    trading_client.tables.execute(
-        "UPDATE order_rates SET second = second - interval '60 s' WHERE account_id = $1::text::uuid",
-        trading_client.account["id"],
-    )
+    put_limits("account", max_orders_per_minute=4)
     trading_client.accepted(create())
+    assert triggered(trading_client, create()) == [("max_orders_per_minute", 4, 5, "Account")]
 
 
 def test_an_equal_order_within_the_window_is_a_duplicate(trading_client: TradingClient, put_limits: Put) -> None:
@@ -178,11 +176,10 @@ def test_an_equal_order_within_the_window_is_a_duplicate(trading_client: Trading
         intent = trading_client.accepted(body)["intent_id"]
         assert triggered(trading_client, body)[0][0] == "duplicate_window_millis"
     trading_client.accepted(replace(intent, market("11")))
-    trading_client.tables.execute(
-        "UPDATE recent_creates SET accepted_at = accepted_at - interval '60 s' WHERE account_id = $1::text::uuid",
-        trading_client.account["id"],
-    )
+    put_limits("account", duplicate_window_millis=1)
     trading_client.accepted(create(limit("10", "187.5")))
+    put_limits("account", duplicate_window_millis=60_000)
+    assert triggered(trading_client, create(limit("10.01", "187.5")))[0][0] == "duplicate_window_millis"
 
 
 def post_price(tenants: Tenants, symbol: str, price: str) -> None:
@@ -340,11 +337,8 @@ def test_an_account_without_limits_counts_nothing(
     other = opener()
     other.accepted(create())
     trading_client.accepted(create())
-    for table in ("exposures", "order_rates", "recent_creates"):
-        query = f"SELECT count(*) FROM {table} WHERE account_id = $1::text::uuid"
-        counts = [each.tables.value(query, each.account["id"]) for each in (other, trading_client)]
-        assert counts[0] == 0
-        assert counts[1] > 0
+    query = "SELECT count(*) FROM exposures WHERE account_id = $1::text::uuid"
+    assert [each.tables.value(query, each.account["id"]) for each in (other, trading_client)] == [0, 1]
 
 
 def test_an_accounts_limits_bind_no_other_account(

@@ -155,6 +155,7 @@ class SubmissionState(FrozenStruct, frozen=True):
     earlier: EarlierAction | None
     controls: Controls
     limits: AppliedLimits = NO_LIMITS
+    asked: AskedOrder | None = None  # the order that limits judge
     limit_state: LimitState | None = None  # None: nothing of it is needed
     holding: Holding | None = None  # of the symbol that a Close names
 
@@ -200,7 +201,7 @@ def decide(submission: Submission, state: SubmissionState, now: datetime) -> Dec
             triggered = evaluate(_judged_controls(submission, state.controls), accepted.symbol, now)
             if state.limits is not NO_LIMITS:
                 owner = LimitOwner(submission.organization_id, submission.account_id)
-                asked = asked_order(accepted, state.order)
+                asked = state.asked or asked_order(accepted, state.order)
                 triggered += judge(state.limits, owner, asked, state.limit_state or LimitState(), now)
             if triggered:
                 raise ControlRejected(triggered, list(dict.fromkeys(item.reason for item in triggered)))

@@ -89,7 +89,7 @@ class Intents:
                 return ()  # it is never refused
             asked, now = asked_order(accepted, order), await read_clock(tx)
             limits, is_tracked = await read_applied(tx, account.id, accepted.symbol)
-            met = await find_limit_state(tx, account, limits, is_tracked, asked, self._prices)
+            met = await find_limit_state(tx, account, limits, is_tracked, asked, self._prices, now)
             triggered = evaluate(await read_one(tx, account.id, accepted.symbol), accepted.symbol, now)
             return triggered + judge(limits, owner, asked, met, now)
 

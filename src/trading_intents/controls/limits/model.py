@@ -36,15 +36,18 @@ class TradingLimits(FrozenStruct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def needs_tracking(self) -> bool:
-        """Whether they are judged by what the account did before: open orders, positions, recent orders."""
+        """Whether they are judged by the account's open orders and positions."""
         return (
             self.allow_short is False
             or self.max_open_orders is not None
             or self.max_position_quantity is not None
-            or self.max_orders_per_minute is not None
-            or self.duplicate_window_millis is not None
             or self.max_daily_loss is not None
         )
+
+    @property
+    def needs_recent(self) -> bool:
+        """Whether they are judged by the account's last orders."""
+        return self.max_orders_per_minute is not None or self.duplicate_window_millis is not None
 
     @property
     def needs_price(self) -> bool:
@@ -77,26 +80,24 @@ class AppliedLimits(FrozenStruct, frozen=True):
     symbol: TradingLimits | None = None
 
     @property
+    def levels(self) -> tuple[TradingLimits, ...]:
+        return tuple(each for each in (self.organization, self.account, self.symbol) if each is not None)
+
+    @property
     def needs_tracking(self) -> bool:
-        organization, account, symbol = self.organization, self.account, self.symbol
-        return (
-            (organization is not None and organization.needs_tracking)
-            or (account is not None and account.needs_tracking)
-            or (symbol is not None and symbol.needs_tracking)
-        )
+        return any(each.needs_tracking for each in self.levels)
+
+    @property
+    def needs_recent(self) -> bool:
+        return any(each.needs_recent for each in self.levels)
 
     @property
     def needs_price(self) -> bool:
-        organization, account, symbol = self.organization, self.account, self.symbol
-        return (
-            (organization is not None and organization.needs_price)
-            or (account is not None and account.needs_price)
-            or (symbol is not None and symbol.needs_price)
-        )
+        return any(each.needs_price for each in self.levels)
 
     @property
     def needs_state(self) -> bool:
-        return self.needs_tracking or self.needs_price
+        return any(each.needs_tracking or each.needs_recent or each.needs_price for each in self.levels)
 
 
 NO_LIMITS = AppliedLimits()
@@ -149,7 +150,8 @@ def judge(
                 found += _judge_price(level, scope, asked, state.reference_price)
             if level.needs_tracking:
                 found += _judge_exposure(level, scope, asked, state, reached)
-                found += _judge_history(level, scope, asked, state, now)
+            if level.needs_recent:
+                found += _judge_recent(level, scope, asked, state, now)
     return tuple(found)
 
 
@@ -255,7 +257,7 @@ def _only_reduces(asked: AskedOrder, state: LimitState, reached: Decimal) -> boo
     return state.position < 0 and reached <= 0 if asked.side is OrderSide.BUY else state.position > 0 and reached >= 0
 
 
-def _judge_history(
+def _judge_recent(
     level: TradingLimits, scope: Scope, asked: AskedOrder, state: LimitState, now: datetime
 ) -> Iterator[Triggered]:
     rate, orders, window = level.max_orders_per_minute, state.orders_last_minute + 1, level.duplicate_window_millis

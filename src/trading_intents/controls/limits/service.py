@@ -1,52 +1,47 @@
 """Use cases of limits. A change is committed before it is answered, so whatever arrives later is judged by it."""
 
 from collections.abc import Callable
+from datetime import datetime
 from uuid import UUID
 
 from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import Expected, check_open, check_version
-from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
 from trading_intents.controls.limits import store
-from trading_intents.controls.limits.losses import AccountResults, baseline_rows
 from trading_intents.controls.limits.model import AppliedLimits, AskedOrder, LimitState, StoredLimits, TradingLimits
-from trading_intents.controls.limits.statements import (
-    LimitReads,
-    read_limit_state,
-    read_results,
-    read_untracked_state,
-    record_baselines,
-)
-from trading_intents.controls.limits.tracking import TrackedState
+from trading_intents.controls.limits.state.losses import AccountResults, baseline_rows
+from trading_intents.controls.limits.state.recent import NOWHERE, RecentRead, put_recent
+from trading_intents.controls.limits.state.statements import read_recent, read_results, record_baselines
+from trading_intents.controls.limits.state.tracking import LimitStateReads, TrackedState, limited_place
 from trading_intents.controls.model import DEFAULT_TIMEZONE
 from trading_intents.controls.service import MAX_SYMBOLS_PER_ACCOUNT, ControlTarget, find_target, lock_target
 from trading_intents.controls.store import read_clock
 from trading_intents.errors import LimitReached, NotFound, VersionConflict
 from trading_intents.identity.store import lock_organization
 from trading_intents.ids import OrganizationId
-from trading_intents.prices.model import PriceKey, PriceRules
-from trading_intents.prices.store import find_prices
+from trading_intents.prices.model import PriceRules
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.grouped import PoolTransaction
 
 
 async def find_limit_state(
-    tx: Tx, account: Account, limits: AppliedLimits, is_tracked: bool, asked: AskedOrder, prices: PriceRules
+    tx: Tx,
+    account: Account,
+    limits: AppliedLimits,
+    is_tracked: bool,
+    asked: AskedOrder,
+    prices: PriceRules,
+    now: datetime,
 ) -> LimitState:
     """What an order would meet that is judged by these limits now."""
-    account_id, tracking, runner = str(account.id), TrackedState(), PoolTransaction(tx)
-    reads = [read_limit_state([LimitReads(account_id, asked.symbol, asked.terms)])]
-    reads += [] if is_tracked else [read_untracked_state(account_id)]
-    for reply in await runner.run(reads):
-        tracking.read(reply.texts())
-    key = PriceKey(account.organization_id, account.environment, asked.symbol)
-    known = (await find_prices(tx, [key]))[key]
-    if price := prices.pick(known, has_walk=account.broker == PAPER.name):
-        tracking.prices[account_id, asked.symbol] = price.price
-    if limits.account and limits.account.max_daily_loss is not None:
-        (reply,) = await runner.run([read_results([account_id])])
-        today = AccountResults(reply.texts(), prices).today(account_id, limits.account.timezone, known.now)
-        tracking.begin_day(account_id, str(account.organization_id), today)
-    return tracking.met_by(account_id, asked)
+    account_id, organization_id = str(account.id), str(account.organization_id)
+    place = limited_place(account_id, asked.symbol, organization_id, account.environment, account.broker, limits)
+    reads, state, runner = LimitStateReads([place]), TrackedState(), PoolTransaction(tx)
+    reads.put(await runner.run(reads.statements(is_tracked)), [place], prices, state, now)
+    if place.needs_recent:
+        read = RecentRead(account_id, NOWHERE, place.window_millis)
+        (reply,) = await runner.run([read_recent([read])])
+        put_recent(state.recent, [read], reply.texts(), {account_id: NOWHERE})
+    return state.met_by(account_id, asked, now)
 
 
 # Callbacks, since what they refuse (422) is refused only once the account is known to be the caller's (404, 403).

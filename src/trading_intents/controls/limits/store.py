@@ -8,8 +8,6 @@ from uuid import UUID
 import msgspec
 
 from trading_intents.controls.limits.model import (
-    MAX_WINDOW_MILLIS,
-    RATE_SECONDS,
     AppliedLimits,
     LossLimit,
     StoredLimits,
@@ -132,8 +130,7 @@ async def stop_tracking(tx: Tx, account_id: UUID) -> None:
     await tx.execute(
         "UPDATE orders SET counted = false WHERE account_id = $1 AND finished_at IS NULL AND counted", account_id
     )
-    for table in ("exposures", "order_rates", "recent_creates"):
-        await tx.execute(f"DELETE FROM {table} WHERE account_id = $1", account_id)  # noqa: S608 - our own
+    await tx.execute("DELETE FROM exposures WHERE account_id = $1", account_id)
     await tx.execute("UPDATE account_heads SET tracked = false WHERE account_id = $1", account_id)
 
 
@@ -197,29 +194,9 @@ async def change_loss_limit(tx: Tx, account_id: UUID, timezone: str | None) -> N
     await tx.execute("UPDATE daily_baselines SET halted = false WHERE account_id = $1", account_id)
 
 
-async def prune_recent(tx: Tx, limit: int) -> bool:
-    """Removes what no limit can look back to. True: there may be more."""
-    rates = await tx.execute(
-        """
-        DELETE FROM order_rates WHERE (account_id, second) IN (
-            SELECT account_id, second FROM order_rates
-            WHERE second < clock_timestamp() - make_interval(secs => $1 + 1) LIMIT $2
-        )
-        """,
-        RATE_SECONDS,
-        limit,
-    )
-    creates = await tx.execute(
-        """
-        DELETE FROM recent_creates WHERE (account_id, terms) IN (
-            SELECT account_id, terms FROM recent_creates
-            WHERE accepted_at < clock_timestamp() - make_interval(secs => $1 / 1000.0) LIMIT $2
-        )
-        """,
-        MAX_WINDOW_MILLIS,
-        limit,
-    )
-    nothing = await tx.execute(
+async def prune_exposures(tx: Tx, limit: int) -> bool:
+    """Removes those of which nothing is open. True: there may be more."""
+    pruned = await tx.execute(
         """
         DELETE FROM exposures WHERE (account_id, symbol) IN (
             SELECT account_id, symbol FROM exposures WHERE open_orders = 0 AND open_buy = 0 AND open_sell = 0 LIMIT $1
@@ -227,7 +204,7 @@ async def prune_recent(tx: Tx, limit: int) -> bool:
         """,
         limit,
     )
-    return f"DELETE {limit}" in (rates, creates, nothing)
+    return pruned == f"DELETE {limit}"
 
 
 def _stored(row: Row) -> StoredLimits:

@@ -12,9 +12,9 @@ from trading_intents.controls.halts.model import HaltPrincipal, HaltPrincipalTyp
 from trading_intents.controls.halts.service import CHANNEL as HALTS
 from trading_intents.controls.halts.service import start_halt
 from trading_intents.controls.limits import store
-from trading_intents.controls.limits.losses import AccountResults, DailyBaseline, baseline_rows
 from trading_intents.controls.limits.model import LossLimit
-from trading_intents.controls.limits.statements import read_results, record_baselines
+from trading_intents.controls.limits.state.losses import AccountResults, DailyBaseline, baseline_rows
+from trading_intents.controls.limits.state.statements import read_results, record_baselines
 from trading_intents.controls.store import read_clock
 from trading_intents.errors import Unavailable
 from trading_intents.ids import IdMaker, OrganizationId
@@ -39,7 +39,7 @@ PLATFORM = "platform"  # the principal of what the SYSTEM does
 async def keep_tracking(pool: Pool) -> float:
     """Seconds until it is due again."""
     async with pool.transaction(plans="fresh") as tx:
-        more = await store.prune_recent(tx, MAX_PRUNED)
+        more = await store.prune_exposures(tx, MAX_PRUNED)
         accounts = await store.list_untracking(tx, MAX_ACCOUNTS)
     for account_id in accounts:
         # One whose orders another transaction holds is left to the next round.

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Clock, rfc3339
+from trading_intents.controls.limits.state.tracking import LimitMemory
 from trading_intents.errors import ControlRejected, PlatformError
 from trading_intents.ids import IdTextMaker
 from trading_intents.intents.model import (
@@ -24,7 +25,7 @@ from trading_intents.intents.model import (
 )
 from trading_intents.intents.store import ActionPlace
 from trading_intents.intents.writing import statements
-from trading_intents.intents.writing.batch_state import BatchState, LimitedPlaces, read_state, symbol_of
+from trading_intents.intents.writing.batch_state import BatchState, read_state, symbol_of
 from trading_intents.intents.writing.record import (
     HASH_VERSION,
     Record,
@@ -86,7 +87,7 @@ class BatchDependencies:
     make_id: IdTextMaker
     clock: Clock
     prices: PriceRules
-    limited: LimitedPlaces = field(default_factory=dict)  # as the last batches met them
+    limit_memory: LimitMemory = field(default_factory=LimitMemory)
 
 
 OnCommitted = Callable[[PipelineConnection, Sequence[Submission], BatchState], None]
@@ -108,7 +109,7 @@ async def run_batch(
     link = await dependencies.link.connect()  # one for the whole batch, which holds the locks
     try:
         state = await read_state(
-            link, submissions, dependencies.brokers, dependencies.prices, dependencies.limited, locking
+            link, submissions, dependencies.brokers, dependencies.prices, dependencies.limit_memory, locking
         )
         work, outcomes = decide_all(dependencies, submissions, state)
         result = BatchResult(outcomes, work.batch.last(), state.transaction_id, dependencies.clock.monotonic())
@@ -136,7 +137,8 @@ def decide_all(
         # An account that exists but is not locked here is locked by another transaction; one that does not exist is
         # refused.
         skipped = submission.account_id not in state.heads and submission.account_id in state.accounts
-        waits = submission.account_id in state.untracked and not isinstance(submission.command, Cancel)
+        is_unknown = submission.account_id in state.untracked or submission.account_id in state.unread
+        waits = is_unknown and not isinstance(submission.command, Cancel)
         outcomes.append(None if skipped or waits else work.settle(submission))
     return work, outcomes
 
@@ -181,7 +183,7 @@ class BatchBuilder:
             *([statements.append(batch, now)] if batch.actions else ()),
             *([statements.make_due_now(batch.cancelled_intents)] if batch.cancelled_intents else ()),
             *([stats_store.insert_entries(self._counts)] if self._counts else ()),
-            *(self._state.tracking.writes(self._state.now) if self._state.tracked else ()),
+            *(self._state.tracking.writes() if self._state.tracked else ()),
         ]
 
     def events(self) -> list[Statement]:
@@ -233,7 +235,10 @@ class BatchBuilder:
         if submission.idempotency_key and submission.body_digest is not None:
             key = (account_id, submission.idempotency_key)
             state.earlier[key] = EarlierAction(submission.body_digest, intent_id, seq)
-        if account_id in state.tracked and accepted.action_type is not ActionType.CANCEL:
+        recent = state.tracking.recent.get(account_id)
+        if recent:
+            recent.head = state.heads[account_id]
+        if accepted.action_type is not ActionType.CANCEL and (recent or account_id in state.tracked):
             self._count(submission, accepted, intent_id)
         self._pending_events.append(
             (record, account, None if is_new else self._mark(accepted.action_type, intent_id, seq))
@@ -241,14 +246,16 @@ class BatchBuilder:
         return Receipt(intent_id, seq)
 
     def _count(self, submission: Submission, accepted: Accepted, intent_id: str) -> None:
-        """In the exposure of its account. An order that was over and is open again may not be counted yet."""
-        state, order = self._state, self._state.orders.get(intent_id)
-        is_new = order is None or not order.counted
+        """Among its account's recent and open orders. One that was over and is open again may not be counted yet."""
+        state, order, account_id = self._state, self._state.orders.get(intent_id), submission.account_id
         asked = state.asked(submission, order) if isinstance(submission.command, Create) else None
         asked = asked or asked_order(accepted, order)
-        state.tracking.accept(
-            submission.account_id, state.accounts[submission.account_id].organization_id, asked, is_new, state.now
-        )
+        if recent := state.tracking.recent.get(account_id):
+            recent.accept(asked.terms, state.now)
+        if account_id not in state.tracked:
+            return
+        is_new = order is None or not order.counted
+        state.tracking.accept(account_id, state.accounts[account_id].organization_id, asked, is_new)
         if order is not None:
             state.orders[intent_id] = structs.replace(order, counted=True)
 

@@ -11,9 +11,17 @@ from typing import Any
 
 from trading_intents.brokers.registry import Registry
 from trading_intents.controls.limits.model import NO_LIMITS, AppliedLimits, AskedOrder, LimitState, TradingLimits
-from trading_intents.controls.limits.statements import start_tracking
+from trading_intents.controls.limits.state.recent import find_whole, plan_reads, put_recent
+from trading_intents.controls.limits.state.statements import read_recent, start_tracking
+from trading_intents.controls.limits.state.tracking import (
+    LimitedPlace,
+    LimitedPlaces,
+    LimitMemory,
+    LimitStateReads,
+    TrackedState,
+    limited_place,
+)
 from trading_intents.controls.limits.store import parse_limits
-from trading_intents.controls.limits.tracking import LimitedPlace, LimitStateReads, TrackedState
 from trading_intents.controls.model import Controls, StandingHalt, Switch, TimeRule
 from trading_intents.errors import Unavailable
 from trading_intents.identity.model import Entitlement, Permission
@@ -63,6 +71,8 @@ class BatchState:
     limits: dict[tuple[str, str], TradingLimits] = field(default_factory=dict)  # as the switches
     tracked: set[str] = field(default_factory=set)  # accounts whose orders are counted
     untracked: set[str] = field(default_factory=set)  # those that must be before their orders can be judged
+    unread: set[str] = field(default_factory=set)  # those whose log must be read before
+    limited: LimitedPlaces = field(default_factory=dict)
     tracking: TrackedState = field(default_factory=TrackedState)
     _created: dict[int, AskedOrder] = field(default_factory=dict)  # by the identity of the submission
     holdings: dict[tuple[str, str], Holding] = field(default_factory=dict)  # by account and symbol, that a Close names
@@ -89,7 +99,7 @@ class BatchState:
                 self.halts.get(organization_id),
                 self.halts.get(account_id),
             ),
-            *(self._limits_met(submission, order) if self.limits else (NO_LIMITS, None)),
+            *(self._limits_met(submission, order) if self.limits else (NO_LIMITS, None, None)),
             self.holdings.get(place),
         )
 
@@ -117,12 +127,18 @@ class BatchState:
         replaced = ActionType.REPLACE, order.symbol, order.side, order.route, command.spec
         return asked_order(Accepted(*replaced, None), order)
 
-    def _limits_met(self, submission: Submission, order: KnownOrder | None) -> tuple[AppliedLimits, LimitState | None]:
+    def _limits_met(
+        self, submission: Submission, order: KnownOrder | None
+    ) -> tuple[AppliedLimits, AskedOrder | None, LimitState | None]:
         asked = self.asked(submission, order)
-        limits = self.limits_of(submission, asked.symbol) if asked else NO_LIMITS
-        if asked is None or not limits.needs_state:
-            return limits, None
-        return limits, self.tracking.met_by(submission.account_id, asked)
+        if asked is None:
+            return NO_LIMITS, None, None
+        account_id = submission.account_id
+        place = self.limited.get((account_id, asked.symbol))
+        if place is None:
+            return self.limits_of(submission, asked.symbol), asked, None
+        assert account_id in self.tracking.recent or not place.needs_recent
+        return place.limits, asked, self.tracking.met_by(account_id, asked, self.now)
 
 
 class BatchReads:
@@ -166,20 +182,17 @@ class BatchReads:
         return [statements.read_earlier(self.keyed)] if self.keyed else []
 
 
-LimitedPlaces = dict[tuple[str, str], LimitedPlace]  # by account and symbol
-
-
 async def read_state(
     link: PipelineConnection,
     submissions: Sequence[Submission],
     brokers: Registry,
     prices: PriceRules,
-    limited: LimitedPlaces,
+    memory: LimitMemory,
     locking: statements.Locking,
 ) -> BatchState:
-    """`limited` are the places that needed more than their limits in earlier batches: it is read with the rest, which
-    saves a round trip, and used if that is what they need now."""
-    reads, expected = BatchReads(submissions), LimitStateReads()
+    """What the limits of a place needed in earlier batches is read with the rest, which saves a round trip, and used if
+    they need the same now."""
+    reads, expected = BatchReads(submissions), LimitStateReads(())
     locks = reads.locks(locking)
     try:
         if reads.references:  # only the orders know the symbols
@@ -188,59 +201,62 @@ async def read_state(
             replies = [*locked, *await link.run(reads.reads())]
             early: list[Reply] = []
         else:
-            expected = _expected_reads(submissions, limited)
-            ahead = expected.statements() if expected else []
+            expected = LimitStateReads(_expected_places(submissions, memory.places))
+            ahead = expected.statements()
             replies = await link.run([*locks, *reads.reads(), *ahead])
             early = replies[len(replies) - len(ahead) :]
             replies = replies[: len(replies) - len(ahead)]
         state = parse_replies(brokers, reads, replies)
-        needed = _needed_reads(submissions, state, limited) if state.limits else None
+        state.tracking.recent = find_whole(memory.recent, state.heads)
+        needed = _find_limited(submissions, state, memory.places) if state.limits else []
         if not needed:
             return state
+        windows = {each.account_id: each.window_millis for each in needed if each.needs_recent}
+        missing, state.unread = plan_reads(windows, memory.recent, state.heads, locking.may_track)
         starts: list[Statement] = []
         if state.untracked and locking.may_track:
             starts = start_tracking(sorted(state.untracked))
             state.tracked |= state.untracked
             state.untracked.clear()
-        if starts or not expected.covers(needed):
-            expected = needed
-            early = (await link.run([*starts, *needed.statements()]))[len(starts) :]
+        more = LimitStateReads(needed) if starts or not expected.covers(needed) else None
+        late = [*starts, *([read_recent(missing)] if missing else ()), *(more.statements() if more else ())]
+        replies = (await link.run(late))[len(starts) :] if late else []
     except ConnectionLost:
         raise Unavailable("the connection to the database was lost; nothing was recorded") from None
-    expected.put(early, needed, prices, state.tracking)
-    expected.begin_days(early, needed, prices, state.tracking, state.now)
+    if missing:
+        put_recent(memory.recent, missing, replies.pop(0).texts(), state.heads)
+        state.tracking.recent = find_whole(memory.recent, state.heads)
+    (more or expected).put(replies if more else early, needed, prices, state.tracking, state.now)
     return state
 
 
-def _expected_reads(submissions: Sequence[Submission], limited: LimitedPlaces) -> LimitStateReads:
-    expected = LimitStateReads()
-    for each in submissions if limited else ():
-        if isinstance(each.command, Create) and (place := limited.get((each.account_id, each.command.symbol))):
-            created = ActionType.CREATE, each.command.symbol, each.command.side, each.command.route, each.command.spec
-            expected.add(place, asked_order(Accepted(*created, None), None))
-    return expected
+def _expected_places(submissions: Sequence[Submission], limited: LimitedPlaces) -> list[LimitedPlace]:
+    places = [(each.account_id, each.command.symbol) for each in submissions if isinstance(each.command, Create)]
+    return [limited[place] for place in places if place in limited]
 
 
-def _needed_reads(submissions: Sequence[Submission], state: BatchState, limited: LimitedPlaces) -> LimitStateReads:
-    """Notes the places for later batches, and accounts that must be tracked first."""
-    needed = LimitStateReads()
+def _find_limited(submissions: Sequence[Submission], state: BatchState, limited: LimitedPlaces) -> list[LimitedPlace]:
+    """Those of these submissions. Notes them for later batches, and accounts that must be tracked first."""
     if len(limited) > MAX_LIMITED:
         limited.clear()
     for each in submissions:
-        order = None if isinstance(each.command, NewOrder) else state.orders.get(each.command.ref_intent_id)
-        asked, account = state.asked(each, order), state.accounts.get(each.account_id)
-        if asked is None or account is None or each.account_id not in state.heads:
+        symbol, account = symbol_of(each, state.order_rows), state.accounts.get(each.account_id)
+        is_judged = each.key_id is not None and not isinstance(each.command, Cancel)  # the platform's own pass
+        if not is_judged or not symbol or account is None or each.account_id not in state.heads:
             continue
-        limits = state.limits_of(each, asked.symbol)
-        place = LimitedPlace(each.account_id, account.organization_id, account.environment, account.broker, limits)
-        if limits.needs_state:
-            limited[each.account_id, asked.symbol] = place
-            needed.add(place, asked)
-        else:
-            limited.pop((each.account_id, asked.symbol), None)
-        if limits.needs_tracking and each.account_id not in state.tracked:
+        place, limits = (each.account_id, symbol), state.limits_of(each, symbol)
+        known = limited.get(place)
+        if known is None or known.limits != limits:
+            if not limits.needs_state:
+                limited.pop(place, None)
+                continue
+            known = limited[place] = limited_place(
+                *place, account.organization_id, account.environment, account.broker, limits
+            )
+        state.limited[place] = known
+        if known.needs_tracking and each.account_id not in state.tracked:
             state.untracked.add(each.account_id)
-    return needed
+    return list(state.limited.values())
 
 
 MAX_LIMITED = 50_000

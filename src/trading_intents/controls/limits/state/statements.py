@@ -1,0 +1,169 @@
+"""What the judging of limits reads and writes in the transaction that appends an action, as statements for a pipeline.
+Arguments are texts: see `pack_array`."""
+
+from collections.abc import Sequence
+
+from trading_intents.controls.limits.model import RATE_SECONDS
+from trading_intents.controls.limits.state.recent import RecentRead
+from trading_intents.prices.store import KNOWN_PRICES, PRICE_JOINS
+from trading_intents.storage.database import pack_array
+from trading_intents.storage.pipeline import Statement
+
+# One statement: a fill moves a quantity from an order to a position, which must be seen in both or in neither. LATERAL
+# with LIMIT allows only look-ups by key.
+_READ = """
+    WITH asked AS MATERIALIZED (
+        SELECT * FROM unnest(from_column($1)::uuid[], from_column($2)) AS places (account_id, symbol)
+    ), totals AS MATERIALIZED (
+        SELECT account_id, (
+            SELECT coalesce(sum(open_orders), 0) FROM {exposures} AS counted
+            WHERE account_id = accounts.account_id AND symbol <> ''  -- which an earlier version kept
+        ) AS open_orders
+        FROM (SELECT DISTINCT account_id FROM asked) AS accounts
+    )
+    SELECT asked.account_id::text, asked.symbol, total.open_orders::text, e.open_orders::text, e.open_buy::text,
+           e.open_sell::text, p.quantity::text
+    FROM asked JOIN totals AS total ON total.account_id = asked.account_id
+    LEFT JOIN LATERAL (
+        SELECT * FROM {exposures} AS counted WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
+    ) AS e ON true
+    LEFT JOIN LATERAL (
+        SELECT quantity FROM positions WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
+    ) AS p ON true
+"""
+
+
+def read_limit_state(asked: Sequence[tuple[str, str]], is_tracked: bool = True) -> Statement:
+    """By account and symbol: the account's open orders, what is open of the symbol, and the position. Of accounts that
+    are not tracked, the orders are counted."""
+    return Statement(_READ_TRACKED if is_tracked else _READ_UNTRACKED, tuple(map(pack_array, zip(*asked, strict=True))))
+
+
+# What orders say of accounts, in the columns of the table that counts it.
+_EXPOSURES = """
+    SELECT account_id, symbol, organization_id, count(*) AS open_orders,
+           coalesce(sum(unfilled) FILTER (WHERE is_buy), 0) AS open_buy,
+           coalesce(sum(unfilled) FILTER (WHERE NOT is_buy), 0) AS open_sell
+    FROM (
+        SELECT o.account_id, o.symbol, o.organization_id, o.order_side = 'BUY' AS is_buy, greatest(
+            o.quantity - o.filled_quantity,
+            (SELECT (a.record::json ->> 'quantity')::numeric FROM actions a
+             WHERE a.account_id = o.account_id AND a.seq = o.pending_replace_seq) - o.filled_quantity,
+            0
+        ) AS unfilled
+        FROM orders o WHERE o.account_id = ANY (from_column($1)::uuid[]) AND o.finished_at IS NULL
+    ) AS open
+    GROUP BY 1, 2, 3
+"""
+_READ_TRACKED = _READ.format(exposures="exposures")
+_READ_UNTRACKED = _READ.format(exposures=f"({_EXPOSURES})")
+
+
+def start_tracking(account_ids: Sequence[str]) -> list[Statement]:
+    """Counts what is open, and has it counted from now on. The heads are held."""
+    # What is counted is read after the orders are locked: it sees what those committed that the lock waited for.
+    statements = (
+        """
+        SELECT order_id FROM orders WHERE account_id = ANY (from_column($1)::uuid[]) AND finished_at IS NULL
+        ORDER BY order_id FOR UPDATE
+        """,
+        """
+        UPDATE orders SET counted = true WHERE account_id = ANY (from_column($1)::uuid[]) AND finished_at IS NULL
+        """,
+        f"""
+        INSERT INTO exposures (account_id, symbol, organization_id, open_orders, open_buy, open_sell) {_EXPOSURES}
+        ON CONFLICT (account_id, symbol) DO UPDATE
+        SET open_orders = excluded.open_orders, open_buy = excluded.open_buy, open_sell = excluded.open_sell
+        """,  # noqa: S608 - our own constants
+        "UPDATE account_heads SET tracked = true WHERE account_id = ANY (from_column($1)::uuid[])",
+    )
+    return [Statement(sql, (pack_array(account_ids),)) for sql in statements]
+
+
+_TERMS = """
+    concat_ws('|', r ->> 'symbol', r ->> 'order_side', r ->> 'order_type', r ->> 'quantity',
+              coalesce(r ->> 'limit_price', ''), coalesce(r ->> 'stop_price', ''))
+"""
+MAX_DOUBLINGS = 17  # more than the largest limit of orders a minute
+# Probes at doubling distances from the log's end find how far back a minute is: what is at or before the latest that is
+# too old does not count. Terms count a second longer than asked, since the batch looked at the clock before.
+_READ_RECENT = f"""
+    WITH asked AS MATERIALIZED (
+        SELECT wanted.*, head.seq AS head, EXISTS (
+            SELECT FROM actions a WHERE a.account_id = wanted.account_id AND a.seq = wanted.seq AND a.hash = wanted.hash
+        ) AS is_known
+        FROM unnest(from_column($1)::uuid[], from_column($2)::bigint[], from_column($3), from_column($4)::bigint[])
+             AS wanted (account_id, seq, hash, window_millis)
+        JOIN account_heads head ON head.account_id = wanted.account_id
+    ), recent AS MATERIALIZED (
+        SELECT a.account_id, a.action_type, a.created_at, a.record, asked.window_millis
+        FROM asked CROSS JOIN LATERAL (
+            SELECT coalesce(max(a.seq), 0) AS seq
+            FROM generate_series(0, {MAX_DOUBLINGS}) AS doubling
+            JOIN actions a ON a.account_id = asked.account_id AND a.seq = asked.head - (1 << doubling)
+            WHERE a.created_at < clock_timestamp() - interval '{RATE_SECONDS + 1} seconds'
+        ) AS old CROSS JOIN LATERAL (
+            SELECT * FROM actions
+            WHERE account_id = asked.account_id
+              AND seq > greatest(old.seq, CASE WHEN asked.is_known THEN asked.seq ELSE 0 END)
+        ) AS a
+        WHERE a.action_type <> 'CANCEL' AND a.created_at >= clock_timestamp() - interval '{RATE_SECONDS + 1} seconds'
+    )
+    SELECT 'known', account_id::text, is_known::text, NULL FROM asked
+    UNION ALL
+    SELECT 'second', account_id::text, floor(extract(epoch FROM created_at))::bigint::text, count(*)::text
+    FROM recent GROUP BY 2, 3
+    UNION ALL
+    SELECT 'create', account_id::text, {_TERMS}, max(created_at)::text
+    FROM (
+        SELECT account_id, created_at, record::json AS r FROM recent
+        WHERE action_type = 'CREATE' AND window_millis > 0
+          AND created_at > clock_timestamp() - make_interval(secs => window_millis / 1000.0 + 1)
+    ) AS created
+    GROUP BY 2, 3
+"""  # noqa: S608 - our own constants
+
+
+def read_recent(reads: Sequence[RecentRead]) -> Statement:
+    """Rows for `put_recent`: whether each log has what is known of it, then what came after that, or all of the last
+    minute."""
+    rows = [(account_id, str(seq), digest, str(window_millis)) for account_id, (seq, digest), window_millis in reads]
+    return Statement(_READ_RECENT, tuple(map(pack_array, zip(*rows, strict=True))))
+
+
+_RESULTS = f"""
+    SELECT 'result', asked.account_id::text, asked.broker, json_build_object(
+        'quantity', asked.quantity, 'uncosted_quantity', asked.uncosted_quantity, 'open_cost', asked.open_cost,
+        'realized_pnl', asked.realized_pnl
+    )::text, {KNOWN_PRICES}, NULL
+    FROM (
+        SELECT p.*, a.environment, a.broker FROM positions p JOIN accounts a ON a.id = p.account_id
+        WHERE p.account_id = ANY (from_column($1)::uuid[])
+    ) AS asked {PRICE_JOINS}
+    UNION ALL
+    SELECT 'baseline', account_id::text, day::text, timezone, result::text, halted::text
+    FROM daily_baselines WHERE account_id = ANY (from_column($1)::uuid[])
+"""  # noqa: S608 - our own constants
+
+
+def read_results(account_ids: Sequence[str]) -> Statement:
+    """What each position made and is worth, and each account's baseline: rows for `AccountResults`."""
+    return Statement(_RESULTS, (pack_array(account_ids),))
+
+
+def record_baselines(rows: Sequence[tuple[str, str, str, str, str]]) -> Statement:
+    """Each: account, organization, day, time zone, result. The first of a day stays."""
+    return Statement(
+        """
+        INSERT INTO daily_baselines AS b (account_id, organization_id, day, timezone, result)
+        SELECT * FROM unnest(
+            from_column($1)::uuid[], from_column($2)::uuid[], from_column($3)::date[], from_column($4),
+            from_column($5)::numeric[]
+        )
+        ON CONFLICT (account_id) DO UPDATE
+        SET day = excluded.day, timezone = excluded.timezone, result = excluded.result, halted = false,
+            recorded_at = clock_timestamp()
+        WHERE (b.day, b.timezone) IS DISTINCT FROM (excluded.day, excluded.timezone)
+        """,
+        tuple(map(pack_array, zip(*rows, strict=True))),
+    )
