@@ -71,6 +71,17 @@ async def test_what_either_process_accepts_counts_in_both(
     assert len(accepted) == RATE
 
 
+async def test_a_process_that_only_cancelled_meanwhile_misses_nothing(
+    pair: tuple[InProcessWriter, InProcessWriter],
+) -> None:
+    first, second = pair
+    mine = await first.submit(create(first, 1))
+    assert codes([mine, await second.submit(create(first, 2))]) == ["recorded"] * 2
+    cancelled = await first.submit(first.cancel(first.accounts[0], mine.intent_id))  # type: ignore[union-attr]  # recorded
+    assert codes([cancelled]) == ["recorded"]
+    assert codes([await first.submit(create(first, 2))]) == ["control_rejected"]
+
+
 async def test_both_processes_at_once_accept_no_order_too_many(pair: tuple[InProcessWriter, InProcessWriter]) -> None:
     first, second = pair
     crowd = [(writer, create(first, quantity)) for quantity in range(1, 33) for writer in (first, second)]
