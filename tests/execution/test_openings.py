@@ -13,7 +13,8 @@ from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from tests.execution.ledger_invariants import assert_true_books
 from trading_intents.brokers.paper.broker import INTEGRATION
-from trading_intents.brokers.paper.quotes import Prices, Quotes
+from trading_intents.brokers.paper.model import Prices
+from trading_intents.brokers.paper.quotes import Quotes
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.execution.service import Execution
 from trading_intents.ids import OrganizationId

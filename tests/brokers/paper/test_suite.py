@@ -10,8 +10,8 @@ import pytest
 
 from tests.brokers.paper.venue import Venue
 from trading_intents.brokers.paper.broker import PaperBroker
-from trading_intents.brokers.paper.model import CAPABILITIES
-from trading_intents.brokers.paper.quotes import Prices, Quotes
+from trading_intents.brokers.paper.model import CAPABILITIES, Prices
+from trading_intents.brokers.paper.quotes import Quotes
 from trading_intents.brokers.port import Capabilities
 from trading_intents.testing.broker_cards import CARDS
 from trading_intents.testing.broker_suite import Card, StageFault, is_meant_for, play

@@ -13,8 +13,8 @@ import asyncpg
 
 from tests.brokers.paper.market import ACME, terms
 from trading_intents.brokers.paper.broker import PaperBroker
-from trading_intents.brokers.paper.model import PaperTerms
-from trading_intents.brokers.paper.quotes import Posted, Prices, Quotes
+from trading_intents.brokers.paper.model import PaperTerms, Prices, Quote
+from trading_intents.brokers.paper.quotes import Quotes
 from trading_intents.brokers.port import (
     BrokerAccount,
     BrokerBalance,
@@ -139,7 +139,7 @@ class Venue:
     def open_transactions(self) -> GroupTransactions:
         return self.stack.enter_context(contextlib.closing(GroupTransactions(Pipeline(self.login, WORKER_ROLE))))
 
-    async def post(self, text: str, symbol: Symbol = ACME, organization: OrganizationId | None = None) -> Posted:
+    async def post(self, text: str, symbol: Symbol = ACME, organization: OrganizationId | None = None) -> Quote:
         """Such as `99x5 101x7 100x3`, through the service's own pool."""
         bid, ask, *trade = ([Decimal(number) for number in part.split("x")] for part in text.split())
         last = [*trade[0], None][:2] if trade else (None, None)

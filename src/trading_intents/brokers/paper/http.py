@@ -1,11 +1,12 @@
 """Prices of the paper broker over HTTP: parse, call one use case, render."""
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
-from trading_intents.brokers.paper.model import Quote, Source
-from trading_intents.brokers.paper.quotes import Posted, Prices, Quotes
+from trading_intents.brokers.paper.model import Prices, Quote, Source
+from trading_intents.brokers.paper.quotes import Quotes
 from trading_intents.clock import rfc3339
 from trading_intents.errors import LimitReached, NotFound, ValidationFailed
 from trading_intents.ids import OrganizationId
@@ -76,7 +77,14 @@ def quote_routes(
         if symbol is None:
             raise ValidationFailed.at("", SYMBOL_RULE)
         posted = await quotes.post(organization_id, symbol, _read(request), request.if_match())
-        return answer_json(_show(str(organization_id), posted), version=posted.number)
+        shown = PaperQuote(
+            organization_id=str(organization_id),
+            symbol=symbol,
+            **_amounts(posted),
+            updated_at=rfc3339(posted.at),
+            version=posted.number,
+        )
+        return answer_json(shown, version=posted.number)
 
     return (
         Route(
@@ -119,14 +127,8 @@ def quote_routes(
 
 def _read(request: Request) -> Prices:
     body = read_body(request, NewQuote, frozenset(NewQuote.__struct_fields__))
-    prices = Prices(
-        bid=read_amount("/bid", body.bid),
-        ask=read_amount("/ask", body.ask),
-        bid_size=read_amount("/bid_size", body.bid_size),
-        ask_size=read_amount("/ask_size", body.ask_size),
-        last=None if body.last is None else read_amount("/last", body.last),
-        last_size=None if body.last_size is None else read_amount("/last_size", body.last_size),
-    )
+    texts = msgspec.structs.asdict(body).items()
+    prices = Prices(**{name: read_amount(f"/{name}", text) for name, text in texts if text is not None})
     if prices.bid > prices.ask:
         raise ValidationFailed.at("/bid", "must be at most the ask")
     if prices.last is None and prices.last_size is not None:
@@ -134,31 +136,11 @@ def _read(request: Request) -> Prices:
     return prices
 
 
-def _show(organization_id: str, posted: Posted) -> PaperQuote:
-    prices = posted.prices
-    return PaperQuote(
-        organization_id=organization_id,
-        symbol=posted.symbol,
-        bid=amount_text(prices.bid),
-        ask=amount_text(prices.ask),
-        bid_size=amount_text(prices.bid_size),
-        ask_size=amount_text(prices.ask_size),
-        last=None if prices.last is None else amount_text(prices.last),
-        last_size=None if prices.last_size is None else amount_text(prices.last_size),
-        updated_at=rfc3339(posted.posted_at),
-        version=posted.number,
-    )
-
-
 def _show_present(symbol: str, quote: Quote) -> PresentQuote:
-    return PresentQuote(
-        symbol=symbol,
-        bid=amount_text(quote.bid),
-        ask=amount_text(quote.ask),
-        bid_size=amount_text(quote.bid_size),
-        ask_size=amount_text(quote.ask_size),
-        last=None if quote.last is None else amount_text(quote.last),
-        last_size=None if quote.last_size is None else amount_text(quote.last_size),
-        source=quote.source,
-        as_of=rfc3339(quote.at),
-    )
+    return PresentQuote(symbol=symbol, **_amounts(quote), source=quote.source, as_of=rfc3339(quote.at))
+
+
+def _amounts(prices: Prices) -> dict[str, Any]:
+    """The prices and sizes as texts."""
+    amounts = {name: getattr(prices, name) for name in Prices.__struct_fields__}
+    return {name: None if amount is None else amount_text(amount) for name, amount in amounts.items()}

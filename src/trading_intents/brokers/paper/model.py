@@ -50,18 +50,21 @@ class Source(StrEnum):
     POSTED = "posted"
 
 
-class Quote(FrozenStruct, frozen=True, kw_only=True):
-    """One event of a symbol's market; `last` is a trade in it. Numbered by symbol and source."""
-
-    source: Source
-    number: int
-    at: datetime
+class Prices(FrozenStruct, frozen=True, kw_only=True):
     bid: Decimal
     ask: Decimal
     bid_size: Decimal
     ask_size: Decimal
-    last: Decimal | None = None
+    last: Decimal | None = None  # a trade
     last_size: Decimal | None = None
+
+
+class Quote(Prices, frozen=True, kw_only=True):
+    """One event of a symbol's market. Numbered by symbol and source."""
+
+    source: Source
+    number: int
+    at: datetime
 
     @property
     def name(self) -> str:

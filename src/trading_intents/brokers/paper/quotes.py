@@ -2,12 +2,11 @@
 the present quotes, as the organization sees them."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime
-from decimal import Decimal
+
+from msgspec.structs import asdict
 
 from trading_intents.brokers.paper import store
-from trading_intents.brokers.paper.model import Quote
+from trading_intents.brokers.paper.model import Prices, Quote, Source
 from trading_intents.brokers.paper.prices import tick_number, walk_quote
 from trading_intents.errors import LimitReached, VersionConflict
 from trading_intents.ids import OrganizationId
@@ -26,31 +25,13 @@ def channel(organization_id: OrganizationId) -> str:
     return f"paper_quotes_{organization_id.hex}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
-    bid: Decimal
-    ask: Decimal
-    bid_size: Decimal
-    ask_size: Decimal
-    last: Decimal | None = None
-    last_size: Decimal | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Posted:
-    symbol: Symbol
-    prices: Prices
-    number: int
-    posted_at: datetime
-
-
 class Quotes:
     def __init__(self, pool: Pool, signals: Signals, seed: int) -> None:
         self._pool, self._signals, self._seed = pool, signals, seed
 
     async def post(
         self, organization_id: OrganizationId, symbol: Symbol, prices: Prices, expected: frozenset[int] | None = None
-    ) -> Posted:
+    ) -> Quote:
         """`expected` are the numbers that the last quote may have."""
         async with self._pool.transaction([organization_id]) as tx:
             number = await store.next_quote_number(tx, organization_id, symbol)
@@ -60,18 +41,18 @@ class Quotes:
                 raise LimitReached(
                     f"the organization has {MAX_SYMBOLS_PER_ORGANIZATION} symbols with quotes, which is the limit"
                 )
-            posted_at = await store.insert_quote(tx, organization_id, symbol, number, **asdict(prices))
+            posted_at = await store.insert_quote(tx, organization_id, symbol, number, prices)
             if number > QUOTES_KEPT:
                 await store.delete_quotes(tx, organization_id, symbol, number - QUOTES_KEPT)
         self._signals.notify(channel(organization_id))
-        return Posted(symbol, prices, number, posted_at)
+        return Quote(source=Source.POSTED, number=number, at=posted_at, **asdict(prices))
 
     async def find(self, organization_id: OrganizationId, symbol: Symbol) -> Quote:
         """The last one posted, however old, or the walk's of this moment."""
         async with self._pool.transaction([organization_id], read_only=True, plans="by_key") as tx:
-            posted = await store.find_last_quote(tx, organization_id, symbol)
+            posted = await store.find_last_quotes(tx, organization_id, [symbol])
             now = await store.read_now(tx)
-        return posted or walk_quote(self._seed, symbol, tick_number(now))
+        return posted.get(symbol) or walk_quote(self._seed, symbol, tick_number(now))
 
     async def list(self, organization_id: OrganizationId, page: PageRequest) -> Sequence[tuple[Symbol, Quote]]:
         """The last ones posted, by symbol. The walk has a quote of every symbol that there can be: it is left out."""

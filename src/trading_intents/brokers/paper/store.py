@@ -7,8 +7,17 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import astuple
 
-from trading_intents.brokers.paper.model import PaperAccount, PaperOrder, PaperOrderStatus, PaperTerms, Quote, Source
+from trading_intents.brokers.paper.model import (
+    PaperAccount,
+    PaperOrder,
+    PaperOrderStatus,
+    PaperTerms,
+    Prices,
+    Quote,
+    Source,
+)
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pages import PageRequest, fetch_page
@@ -116,12 +125,7 @@ def quote_of(row: Row) -> Quote:
         source=Source.POSTED,
         number=row["number"],
         at=row["posted_at"],
-        bid=row["bid"],
-        ask=row["ask"],
-        bid_size=row["bid_size"],
-        ask_size=row["ask_size"],
-        last=row["last"],
-        last_size=row["last_size"],
+        **{name: row[name] for name in Prices.__struct_fields__},
     )
 
 
@@ -263,15 +267,6 @@ async def find_last_quotes(tx: Tx, organization_id: UUID, symbols: Collection[Sy
     return {Symbol(row["symbol"]): quote_of(row) for row in rows}
 
 
-async def find_last_quote(tx: Tx, organization_id: UUID, symbol: Symbol) -> Quote | None:
-    row = await tx.fetchrow(
-        "SELECT * FROM paper_quotes WHERE organization_id = $1 AND symbol = $2 ORDER BY number DESC LIMIT 1",
-        organization_id,
-        symbol,
-    )
-    return None if row is None else quote_of(row)
-
-
 async def list_last_quotes(tx: Tx, organization_id: UUID, page: PageRequest) -> list[tuple[Symbol, Quote]]:
     query = """
         SELECT q.* FROM paper_symbols s
@@ -304,19 +299,7 @@ async def count_symbols(tx: Tx, organization_id: UUID) -> int:
     return count
 
 
-async def insert_quote(
-    tx: Tx,
-    organization_id: UUID,
-    symbol: Symbol,
-    number: int,
-    *,
-    bid: Decimal,
-    ask: Decimal,
-    bid_size: Decimal,
-    ask_size: Decimal,
-    last: Decimal | None,
-    last_size: Decimal | None,
-) -> datetime:
+async def insert_quote(tx: Tx, organization_id: UUID, symbol: Symbol, number: int, prices: Prices) -> datetime:
     posted_at: datetime = await tx.fetchval(
         """
         INSERT INTO paper_quotes (organization_id, symbol, number, bid, ask, bid_size, ask_size, last, last_size)
@@ -326,12 +309,7 @@ async def insert_quote(
         organization_id,
         symbol,
         number,
-        bid,
-        ask,
-        bid_size,
-        ask_size,
-        last,
-        last_size,
+        *astuple(prices),
     )
     return posted_at
 

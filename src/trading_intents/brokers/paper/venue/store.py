@@ -10,7 +10,15 @@ from uuid import UUID
 import msgspec
 
 from trading_intents.brokers.paper.matching import PaperEvent
-from trading_intents.brokers.paper.model import PaperAccount, PaperHolding, PaperOrder, PaperTerms, Quote, Source
+from trading_intents.brokers.paper.model import (
+    PaperAccount,
+    PaperHolding,
+    PaperOrder,
+    PaperTerms,
+    Prices,
+    Quote,
+    Source,
+)
 from trading_intents.brokers.paper.store import (
     EVENT_FIELDS,
     ORDER_FIELDS,
@@ -244,16 +252,10 @@ def list_quotes(organization_ids: Mapping[BookKey, UUID], seen: Mapping[BookKey,
     )
 
 
-class _QuoteFields(msgspec.Struct):
-    symbol: str
+class _QuoteFields(Prices, frozen=True, kw_only=True):
+    symbol: Symbol
     number: int
     posted_at: datetime
-    bid: Decimal
-    ask: Decimal
-    bid_size: Decimal
-    ask_size: Decimal
-    last: Decimal | None
-    last_size: Decimal | None
 
 
 class _QuoteRow(msgspec.Struct):
@@ -265,7 +267,7 @@ def parse_quotes(reply: Reply) -> dict[BookKey, list[Quote]]:
     """Gives quotes by number; none for a symbol without posted quotes."""
     found: dict[BookKey, list[Quote]] = {}
     for row in _decoded(reply, _QuoteRow):
-        place = BookKey(row.account_id, Symbol(row.quote.symbol))
+        place = BookKey(row.account_id, row.quote.symbol)
         found.setdefault(place, []).append(quote_of(msgspec.structs.asdict(row.quote)))
     return found
 
