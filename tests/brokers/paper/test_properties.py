@@ -6,6 +6,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from tests.brokers.paper.market import CASH, NOON, Market, terms
 from trading_intents.amounts import ZERO, exact
@@ -108,10 +109,10 @@ def test_no_order_is_overfilled_or_filled_beyond_its_limit(script: list[tuple[st
     for step in script:
         events = run(market, step)
         for order in market.book.orders.values():
-            limits[order.client_order_id] = order.terms.limit_price
-            assert order.filled <= order.terms.quantity or order.status is PaperOrderStatus.FILLED
-            assert order.status is not PaperOrderStatus.WORKING or order.filled < order.terms.quantity
-            assert order.terms.time_in_force not in ("IMMEDIATE_OR_CANCEL", "FILL_OR_KILL") or (
+            limits[order.client_order_id] = order.limit_price
+            assert order.filled <= order.quantity or order.status is PaperOrderStatus.FILLED
+            assert order.status is not PaperOrderStatus.WORKING or order.filled < order.quantity
+            assert order.time_in_force not in ("IMMEDIATE_OR_CANCEL", "FILL_OR_KILL") or (
                 order.status is not PaperOrderStatus.WORKING or order.waits_for_trigger
             )
         for fill in (event for event in events if event.kind is EventKind.FILL):
@@ -188,10 +189,10 @@ def resting_orders(draw: st.DrawFn) -> list[PaperOrder]:
             number=n,
             broker_order_id="b",
             client_order_id="c",
-            terms=terms(text),
             place=n,
             accepted_at=NOON,
             expires_at=NOON,
+            **asdict(terms(text)),
         )
         for n, text in enumerate(texts)
     ]
@@ -200,8 +201,8 @@ def resting_orders(draw: st.DrawFn) -> list[PaperOrder]:
 def could_match(order: PaperOrder, quote: Quote) -> bool:
     """By the rules themselves, order by order."""
     if order.waits_for_trigger:
-        return is_triggered(order.terms, quote)
-    return touches(order.terms, quote) or is_traded_through(order.terms, quote)
+        return is_triggered(order, quote)
+    return touches(order, quote) or is_traded_through(order, quote)
 
 
 def quote_at(middle: int, last: int | None = None) -> Quote:

@@ -384,9 +384,9 @@ def _snapshot(order: PaperOrder, events: Sequence[BrokerEvent]) -> OrderSnapshot
     return OrderSnapshot(
         client_order_id=order.client_order_id,
         broker_order_id=order.broker_order_id,
-        symbol=order.terms.symbol,
-        side=order.terms.side,
-        quantity=order.terms.quantity,
+        symbol=order.symbol,
+        side=order.side,
+        quantity=order.quantity,
         events=tuple(events),
     )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from trading_intents.amounts import ZERO, exact, quotient
 from trading_intents.brokers.paper.model import (
@@ -97,10 +97,10 @@ class OrderBook:
                 number=number,
                 broker_order_id=made_id(self.seed, self.account_id, "order", number),
                 client_order_id=client_order_id,
-                terms=terms,
                 place=self.account.places,
                 accepted_at=at,
                 expires_at=expiry(terms.time_in_force, at),
+                **asdict(terms),
             )
             reason = refusal or find_flaw(terms) or self._lacks_position(order)
             order = order if reason else self._with_reserve(order, at)
@@ -157,16 +157,16 @@ class OrderBook:
         reason = _unchangeable(order)
         if order is None or reason:
             return None, reason
-        if (terms.symbol, terms.side, terms.kind) != (order.terms.symbol, order.terms.side, order.terms.kind):
+        if (terms.symbol, terms.side, terms.kind) != (order.symbol, order.side, order.kind):
             return None, OTHER_ORDER
         self.account = replace(self.account, places=self.account.places + 1)
-        same_time = terms.time_in_force is order.terms.time_in_force
+        same_time = terms.time_in_force is order.time_in_force
         changed = replace(
             order,
             client_order_id=client_order_id,
-            terms=terms,
             place=self.account.places,
             expires_at=order.expires_at if same_time else expiry(terms.time_in_force, at),
+            **asdict(terms),
         )
         flaw = find_flaw(terms)
         if flaw:
@@ -181,7 +181,7 @@ class OrderBook:
         return sorted(working, key=lambda order: order.place)
 
     def _others(self, order: PaperOrder, side: OrderSide) -> list[PaperOrder]:
-        return [other for other in self._queue() if other.terms.side is side and other.number != order.number]
+        return [other for other in self._queue() if other.side is side and other.number != order.number]
 
     def _see(self, quote: Quote, trades: bool) -> None:
         self.quote = quote
@@ -194,7 +194,7 @@ class OrderBook:
     def _expire(self, at: datetime) -> None:
         for order in self._queue():
             if order.expires_at <= at:
-                days = order.terms.time_in_force is TimeInForce.GOOD_TILL_CANCEL
+                days = order.time_in_force is TimeInForce.GOOD_TILL_CANCEL
                 self._end(
                     order, PaperOrderStatus.EXPIRED, order.expires_at, "good_till_cancel_ended" if days else "day_ended"
                 )
@@ -203,7 +203,7 @@ class OrderBook:
         order, quote = self.orders[number], self.quote
         fresh = quote is not None and quote.is_fresh(at)
         if order.waits_for_trigger:
-            if quote is None or not fresh or not is_triggered(order.terms, quote):
+            if quote is None or not fresh or not is_triggered(order, quote):
                 return
             order = replace(order, triggered=True)
             self._put(order)
@@ -212,35 +212,34 @@ class OrderBook:
         if quote is not None and fresh:
             self._trade(order, quote, at, arrived)
         rest = self.orders[number]
-        if rest.status is PaperOrderStatus.WORKING and rest.terms.time_in_force in _KILLED:
-            self._end(rest, PaperOrderStatus.CANCELLED, at, _KILLED[rest.terms.time_in_force])
+        if rest.status is PaperOrderStatus.WORKING and rest.time_in_force in _KILLED:
+            self._end(rest, PaperOrderStatus.CANCELLED, at, _KILLED[rest.time_in_force])
 
     def _trade(self, order: PaperOrder, quote: Quote, at: datetime, arrived: bool) -> None:
-        terms = order.terms
-        limit = terms.limit_price
-        if touches(terms, quote):
+        limit = order.limit_price
+        if touches(order, quote):
             # A new order trades at the price of the market; a resting order at its own limit.
-            price = market_price(terms, quote) if arrived or limit is None else limit
-            if terms.side is OrderSide.BUY:
+            price = market_price(order, quote) if arrived or limit is None else limit
+            if order.side is OrderSide.BUY:
                 left = quote.ask_size - self.holding.ask_taken
             else:
                 left = quote.bid_size - self.holding.bid_taken
             self._fill(order, min(order.leaves, left), price, at)
         order = self.orders[order.number]
-        if not arrived and limit is not None and is_traded_through(terms, quote):
+        if not arrived and limit is not None and is_traded_through(order, quote):
             size = min(order.leaves, self._trade_left)
             if self._fill(order, size, limit, at, displayed=False):
                 self._trade_left -= size
 
     def _fill(self, order: PaperOrder, size: Decimal, price: Decimal, at: datetime, displayed: bool = True) -> bool:
         """Fills the order; whether anything was filled. An order that the account may not fill ends."""
-        whole = order.terms.time_in_force is TimeInForce.FILL_OR_KILL
+        whole = order.time_in_force is TimeInForce.FILL_OR_KILL
         allowed, reason = self._allowed(order, size, price)
         if allowed <= 0 or (whole and allowed < order.leaves):
             if reason and size > 0 and not whole:
                 self._end(order, PaperOrderStatus.CANCELLED, at, reason)
             return False
-        if displayed and order.terms.side is OrderSide.BUY:
+        if displayed and order.side is OrderSide.BUY:
             self.holding = replace(self.holding, ask_taken=self.holding.ask_taken + allowed)
         elif displayed:
             self.holding = replace(self.holding, bid_taken=self.holding.bid_taken + allowed)
@@ -260,7 +259,7 @@ class OrderBook:
         """Gives how much of it the account may trade, and why not more."""
         if size <= 0:
             return ZERO, None
-        if order.terms.side is OrderSide.SELL:
+        if order.side is OrderSide.SELL:
             held = max(self.holding.position, ZERO)
             return min(size, held), NO_POSITION if order.leaves > held else None
         _, account, holding = self._booked(order, size, price)
@@ -272,7 +271,7 @@ class OrderBook:
         self, order: PaperOrder, quantity: Decimal, price: Decimal
     ) -> tuple[PaperOrder, PaperAccount, PaperHolding]:
         held = self.holding
-        signed = quantity if order.terms.side is OrderSide.BUY else -quantity
+        signed = quantity if order.side is OrderSide.BUY else -quantity
         after, short_value = held.position + signed, held.short_value
         if after >= 0:
             short_value = ZERO
@@ -286,7 +285,7 @@ class OrderBook:
             filled=filled,
             paid=order.paid + quantity * price,
             covers=max(order.covers - quantity, ZERO),
-            status=PaperOrderStatus.FILLED if filled >= order.terms.quantity else order.status,
+            status=PaperOrderStatus.FILLED if filled >= order.quantity else order.status,
         )
         account = replace(
             self.account,
@@ -298,10 +297,9 @@ class OrderBook:
 
     def _with_reserve(self, order: PaperOrder, at: datetime) -> PaperOrder:
         """Reserves what the account must be able to pay: at the order's limit, else at the present price."""
-        terms, fresh = order.terms, self.quote is not None and self.quote.is_fresh(at)
-        stop, limit = terms.stop_price or ZERO, terms.limit_price or ZERO
-        seen = market_price(terms, self.quote) if self.quote is not None and fresh else ZERO
-        match terms.side:
+        stop, limit = order.stop_price or ZERO, order.limit_price or ZERO
+        seen = market_price(order, self.quote) if self.quote is not None and self.quote.is_fresh(at) else ZERO
+        match order.side:
             case OrderSide.SELL:
                 return order
             case OrderSide.BUY:
@@ -316,11 +314,11 @@ class OrderBook:
 
     def _lacks_position(self, order: PaperOrder) -> str | None:
         held = self.holding.position
-        if order.terms.side is OrderSide.SELL:
+        if order.side is OrderSide.SELL:
             promised = sum((other.leaves for other in self._others(order, OrderSide.SELL)), ZERO)
             return NO_POSITION if order.leaves > held - promised else None
         # Held shares are sold by a SELL; a SELL_SHORT that sold them would be marked wrongly.
-        return LONG_POSITION if order.terms.side is OrderSide.SELL_SHORT and held > 0 else None
+        return LONG_POSITION if order.side is OrderSide.SELL_SHORT and held > 0 else None
 
     def _end(
         self,
@@ -364,7 +362,7 @@ class OrderBook:
             replaces=replaces,
             exec_id=exec_id,
             symbol=self.symbol,
-            side=order.terms.side if order else None,
+            side=order.side if order else None,
             quantity=quantity,
             price=price,
             fee=ZERO if kind is EventKind.FILL else None,

@@ -95,11 +95,10 @@ class PaperTerms(FrozenStruct, frozen=True, kw_only=True):
     time_in_force: TimeInForce
 
 
-class PaperOrder(FrozenStruct, frozen=True, kw_only=True):
+class PaperOrder(PaperTerms, frozen=True, kw_only=True):
     number: int  # in its account, from 1
     broker_order_id: str
     client_order_id: str  # of the version that works
-    terms: PaperTerms
     place: int  # in the queue; a replace takes a new one
     status: PaperOrderStatus = PaperOrderStatus.WORKING
     triggered: bool = False
@@ -112,7 +111,7 @@ class PaperOrder(FrozenStruct, frozen=True, kw_only=True):
 
     @property
     def leaves(self) -> Decimal:
-        return max(self.terms.quantity - self.filled, ZERO) if self.status is PaperOrderStatus.WORKING else ZERO
+        return max(self.quantity - self.filled, ZERO) if self.status is PaperOrderStatus.WORKING else ZERO
 
     @property
     def reserved(self) -> Decimal:
@@ -120,7 +119,7 @@ class PaperOrder(FrozenStruct, frozen=True, kw_only=True):
 
     @property
     def waits_for_trigger(self) -> bool:
-        return self.terms.kind in (OrderKind.STOP, OrderKind.STOP_LIMIT) and not self.triggered
+        return self.kind in (OrderKind.STOP, OrderKind.STOP_LIMIT) and not self.triggered
 
 
 class PaperAccount(FrozenStruct, frozen=True, kw_only=True):

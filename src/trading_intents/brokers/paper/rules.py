@@ -111,14 +111,14 @@ def price_levels(orders: Iterable[PaperOrder]) -> PriceLevels:
     stops: dict[bool, list[Decimal]] = {True: [], False: []}
     for order in orders:
         expires_at = order.expires_at if expires_at is None else min(expires_at, order.expires_at)
-        is_buy = order.terms.side is OrderSide.BUY
+        is_buy = order.side is OrderSide.BUY
         if order.waits_for_trigger:
-            assert order.terms.stop_price is not None
-            stops[is_buy].append(order.terms.stop_price)
-        elif order.terms.limit_price is None:
+            assert order.stop_price is not None
+            stops[is_buy].append(order.stop_price)
+        elif order.limit_price is None:
             any_price = True
         else:
-            limits[is_buy].append(order.terms.limit_price)
+            limits[is_buy].append(order.limit_price)
     return PriceLevels(
         expires_at,
         any_price,

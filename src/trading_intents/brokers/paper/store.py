@@ -3,26 +3,17 @@
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
 from uuid import UUID
 
 import msgspec
 from msgspec.structs import astuple
 
-from trading_intents.brokers.paper.model import (
-    PaperAccount,
-    PaperOrder,
-    PaperOrderStatus,
-    PaperTerms,
-    Prices,
-    Quote,
-    Source,
-)
-from trading_intents.brokers.port import BrokerEvent, EventKind
+from trading_intents.brokers.paper.model import PaperAccount, PaperOrder, Prices, Quote, Source
+from trading_intents.brokers.port import BrokerEvent
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pages import PageRequest, fetch_page
 from trading_intents.storage.pipeline import Statement
-from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
+from trading_intents.trading import Symbol
 
 EVENTS_A_READ = 1_000
 
@@ -35,89 +26,18 @@ class CommandTarget(msgspec.Struct, frozen=True):
     broker_order_id: str | None
 
 
-class PaperOrderRow(msgspec.Struct):
-    account_id: UUID
-    number: int
-    broker_order_id: str
-    client_order_id: str
-    symbol: str
-    side: OrderSide
-    kind: OrderKind
-    quantity: Decimal
-    limit_price: Decimal | None
-    stop_price: Decimal | None
-    time_in_force: TimeInForce
-    place: int
-    status: PaperOrderStatus
-    triggered: bool
-    filled: Decimal
-    paid: Decimal
-    covers: Decimal
-    reserve_price: Decimal
-    accepted_at: datetime
-    expires_at: datetime
-
-    def order(self) -> PaperOrder:
-        return PaperOrder(
-            number=self.number,
-            broker_order_id=self.broker_order_id,
-            client_order_id=self.client_order_id,
-            terms=PaperTerms(
-                symbol=Symbol(self.symbol),
-                side=self.side,
-                kind=self.kind,
-                quantity=self.quantity,
-                limit_price=self.limit_price,
-                stop_price=self.stop_price,
-                time_in_force=self.time_in_force,
-            ),
-            place=self.place,
-            status=self.status,
-            triggered=self.triggered,
-            filled=self.filled,
-            paid=self.paid,
-            covers=self.covers,
-            reserve_price=self.reserve_price,
-            accepted_at=self.accepted_at,
-            expires_at=self.expires_at,
-        )
-
-
-ORDER_FIELDS = tuple(name for name in PaperOrder.__struct_fields__ if name != "terms")
-
-
-class EventRow(msgspec.Struct):
-    seq: int
-    kind: EventKind
-    client_order_id: str | None
-    broker_order_id: str | None
-    replaces: str | None
-    exec_id: str | None
-    symbol: str | None
-    side: OrderSide | None
-    quantity: Decimal | None
-    price: Decimal | None
-    fee: Decimal | None
-    cum_quantity: Decimal | None
-    leaves_quantity: Decimal | None
-    average_price: Decimal | None
-    broker_status: str | None
-    venue_time: datetime
-    reason: str | None
-    raw: str
-
-    def event(self) -> BrokerEvent:
-        fields: dict[str, Any] = {name: getattr(self, name) for name in EVENT_FIELDS}
-        return BrokerEvent(dedupe_key=f"paper:{self.seq}", **fields)
-
-
-EVENT_FIELDS = EventRow.__struct_fields__[1:]
-
-
 class TargetRow(msgspec.Struct):
-    order: PaperOrderRow
-    events: list[EventRow]
+    order: PaperOrder
+    events: list[BrokerEvent]
     asked: CommandTarget | None = None
+
+
+# Rows with the fields of a BrokerEvent.
+_EVENTS = "(SELECT *, 'paper:' || seq AS dedupe_key FROM paper_events) AS e"
+_EVENTS_OF_ORDER = f"""
+    SELECT coalesce(json_agg(e ORDER BY e.seq), '[]') FROM {_EVENTS}
+    WHERE e.account_id = o.account_id AND e.number = o.number
+"""  # noqa: S608 - our own constants
 
 
 def quote_of(row: Row) -> Quote:
@@ -133,11 +53,8 @@ def find_targets(targets: Sequence[CommandTarget]) -> Statement:
     """Finds the orders that commands name, each with all of its events so far; by the client order id, where there is
     one."""
     return Statement(
-        """
-        SELECT json_build_object('asked', asked, 'order', o, 'events', (
-            SELECT coalesce(json_agg(e ORDER BY e.seq), '[]') FROM paper_events e
-            WHERE e.account_id = o.account_id AND e.number = o.number
-        ))
+        f"""
+        SELECT json_build_object('asked', asked, 'order', o, 'events', ({_EVENTS_OF_ORDER}))
         FROM json_to_recordset($1::text::json) AS asked (account_id uuid, client_order_id text, broker_order_id text)
         LEFT JOIN LATERAL (
             SELECT number FROM paper_journal
@@ -152,7 +69,7 @@ def find_targets(targets: Sequence[CommandTarget]) -> Statement:
             WHERE account_id = asked.account_id AND broker_order_id = asked.broker_order_id AND j.number IS NULL
             LIMIT 1
         ) AS o
-        """,
+        """,  # noqa: S608 - our own constants
         (_json(targets),),
     )
 
@@ -160,9 +77,11 @@ def find_targets(targets: Sequence[CommandTarget]) -> Statement:
 async def find_order(tx: Tx, account_id: UUID, client_order_id: str) -> tuple[PaperOrder, list[BrokerEvent]] | None:
     """Finds the order that a command with this id made or named, and all its events."""
     statement = find_targets([CommandTarget(account_id, client_order_id, None)])
-    texts = [text for (text,) in map(tuple, await tx.fetch(statement.sql, *statement.arguments))]
-    found = [msgspec.json.decode(text, type=TargetRow) for text in texts]
-    return (found[0].order.order(), [each.event() for each in found[0].events]) if found else None
+    text = await tx.fetchval(statement.sql, *statement.arguments)
+    if text is None:
+        return None
+    found = msgspec.json.decode(text, type=TargetRow)
+    return found.order, found.events
 
 
 async def count_events(tx: Tx, account_id: UUID) -> int:
@@ -184,17 +103,14 @@ async def read_now(tx: Tx) -> datetime:
 async def list_open(tx: Tx, account_id: UUID) -> list[tuple[PaperOrder, list[BrokerEvent]]]:
     """Lists working orders with their events."""
     rows = await tx.fetch(
-        """
-        SELECT json_build_object('order', o, 'events', (
-            SELECT coalesce(json_agg(e ORDER BY e.seq), '[]') FROM paper_events e
-            WHERE e.account_id = o.account_id AND e.number = o.number
-        )) AS found
+        f"""
+        SELECT json_build_object('order', o, 'events', ({_EVENTS_OF_ORDER})) AS found
         FROM paper_orders o WHERE account_id = $1 AND status = 'WORKING' ORDER BY number
-        """,
+        """,  # noqa: S608 - our own constants
         account_id,
     )
     found = [msgspec.json.decode(row["found"], type=TargetRow) for row in rows]
-    return [(each.order.order(), [event.event() for event in each.events]) for each in found]
+    return [(each.order, each.events) for each in found]
 
 
 async def list_positions(tx: Tx, account_id: UUID) -> dict[Symbol, Decimal]:
@@ -204,12 +120,15 @@ async def list_positions(tx: Tx, account_id: UUID) -> dict[Symbol, Decimal]:
 
 async def list_events(tx: Tx, account_id: UUID, after: int) -> list[tuple[int, BrokerEvent]]:
     rows = await tx.fetch(
-        "SELECT * FROM paper_events WHERE account_id = $1 AND seq > $2 ORDER BY seq LIMIT $3",
+        f"""
+        SELECT seq, to_json(e) AS event FROM {_EVENTS}
+        WHERE account_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
+        """,  # noqa: S608 - our own constants
         account_id,
         after,
         EVENTS_A_READ,
     )
-    return [(row["seq"], _event(row)) for row in rows]
+    return [(row["seq"], msgspec.json.decode(row["event"], type=BrokerEvent)) for row in rows]
 
 
 async def list_events_since(tx: Tx, account_id: UUID, since: datetime) -> list[BrokerEvent]:
@@ -321,13 +240,6 @@ async def delete_quotes(tx: Tx, organization_id: UUID, symbol: Symbol, upto: int
         symbol,
         upto,
     )
-
-
-def _event(row: Row) -> BrokerEvent:
-    fields = {name: row[name] for name in EVENT_FIELDS}
-    fields["kind"] = EventKind(row["kind"])
-    fields["side"] = OrderSide(row["side"]) if row["side"] else None
-    return BrokerEvent(dedupe_key=f"paper:{row['seq']}", **fields)
 
 
 def _json(rows: object) -> str:

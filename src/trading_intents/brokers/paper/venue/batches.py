@@ -179,7 +179,7 @@ class PaperVenue:
         ids = {each.account_id for each in stale}
         (working,) = await tx.run([store.list_working(ids)])
         orders = store.parse_orders(working)
-        places = {BookKey(account_id, order.terms.symbol) for account_id, order in orders}
+        places = {BookKey(account_id, order.symbol) for account_id, order in orders}
         places |= {place for place in requested if place.account_id in ids}
         (held,) = await tx.run([store.read_holdings(places)])
         holdings = store.parse_holdings(held)
@@ -189,7 +189,7 @@ class PaperVenue:
             self._put_books(each, holdings, places)
         by_account = {each.account_id: each for each in stale}
         for account_id, order in orders:
-            by_account[account_id].books[order.terms.symbol].orders[order.number] = order
+            by_account[account_id].books[order.symbol].orders[order.number] = order
         seen = {p: _seen(by_account[p.account_id].books[p.symbol]) for p in places}
         organizations = {p: by_account[p.account_id].organization_id for p in places}
         (posted,) = await tx.run([store.list_quotes(organizations, seen)])
@@ -319,7 +319,7 @@ class PaperVenue:
         if target is None:
             return None, ()
         order, events = batch.targets.get(target, (None, ()))
-        if order is None or order.terms.symbol != book.symbol:
+        if order is None or order.symbol != book.symbol:
             return None, ()
         return book.orders.setdefault(order.number, order), events
 

@@ -8,25 +8,11 @@ from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import asdict
 
 from trading_intents.brokers.paper.matching import PaperEvent
-from trading_intents.brokers.paper.model import (
-    PaperAccount,
-    PaperHolding,
-    PaperOrder,
-    PaperTerms,
-    Prices,
-    Quote,
-    Source,
-)
-from trading_intents.brokers.paper.store import (
-    EVENT_FIELDS,
-    ORDER_FIELDS,
-    CommandTarget,
-    PaperOrderRow,
-    TargetRow,
-    quote_of,
-)
+from trading_intents.brokers.paper.model import PaperAccount, PaperHolding, PaperOrder, Quote
+from trading_intents.brokers.paper.store import CommandTarget, TargetRow
 from trading_intents.brokers.port import BrokerEvent
 from trading_intents.storage.pipeline import Reply, Statement, array_text
 from trading_intents.trading import Symbol
@@ -79,7 +65,7 @@ def lock_accounts(account_ids: Iterable[UUID]) -> Statement:
     """Locks accounts by id. An account that another transaction holds is left out."""
     return Statement(
         """
-        SELECT to_json(a) FROM (
+        SELECT account_id, to_json(a) FROM (
             SELECT * FROM paper_accounts
             WHERE account_id = ANY ($1::uuid[]) ORDER BY account_id FOR UPDATE SKIP LOCKED
         ) AS a
@@ -88,22 +74,8 @@ def lock_accounts(account_ids: Iterable[UUID]) -> Statement:
     )
 
 
-class _AccountRow(msgspec.Struct):
-    account_id: UUID
-    cash: Decimal
-    reserved: Decimal
-    short_value: Decimal
-    orders: int
-    events: int
-    places: int
-    commands: int
-
-
 def parse_accounts(reply: Reply) -> dict[UUID, PaperAccount]:
-    return {
-        row.account_id: PaperAccount(**{name: getattr(row, name) for name in PaperAccount.__struct_fields__})
-        for row in _decoded(reply, _AccountRow)
-    }
+    return {UUID(account_id): msgspec.json.decode(text, type=PaperAccount) for account_id, text in reply.texts()}
 
 
 def read_clock() -> Statement:
@@ -112,9 +84,8 @@ def read_clock() -> Statement:
 
 
 def parse_clock(reply: Reply) -> datetime:
-    ((text,),) = reply.rows
-    assert text is not None
-    return datetime.fromisoformat(text.decode())
+    ((text,),) = reply.texts()
+    return datetime.fromisoformat(text)
 
 
 def read_faults(account_ids: Iterable[UUID]) -> Statement:
@@ -157,24 +128,19 @@ def find_commands(ids: Sequence[tuple[UUID, str]]) -> Statement:
 
 def parse_commands(reply: Reply) -> dict[tuple[UUID, str], int | None]:
     return {
-        (UUID(account_id.decode()), client_order_id.decode()): None if number is None else int(number)
-        for account_id, client_order_id, number in reply.rows
-        if account_id and client_order_id
+        (UUID(account_id), client_order_id): None if number is None else int(number)
+        for account_id, client_order_id, number in reply.texts()
     }
 
 
 def parse_targets(reply: Reply) -> dict[CommandTarget, tuple[PaperOrder, list[BrokerEvent]]]:
-    return {
-        row.asked: (row.order.order(), [each.event() for each in row.events])
-        for row in _decoded(reply, TargetRow)
-        if row.asked
-    }
+    return {row.asked: (row.order, row.events) for row in _decoded(reply, TargetRow) if row.asked}
 
 
 def list_working(account_ids: Iterable[UUID]) -> Statement:
     return Statement(
         """
-        SELECT to_json(o) FROM paper_orders o
+        SELECT account_id, to_json(o) FROM paper_orders o
         WHERE account_id = ANY ($1::uuid[]) AND status = 'WORKING' ORDER BY account_id, number
         """,
         (array_text(map(str, account_ids)),),
@@ -182,24 +148,13 @@ def list_working(account_ids: Iterable[UUID]) -> Statement:
 
 
 def parse_orders(reply: Reply) -> list[tuple[UUID, PaperOrder]]:
-    return [(row.account_id, row.order()) for row in _decoded(reply, PaperOrderRow)]
-
-
-class _HoldingRow(msgspec.Struct):
-    account_id: UUID
-    symbol: str
-    position: Decimal
-    short_value: Decimal
-    source: Source | None
-    number: int
-    bid_taken: Decimal
-    ask_taken: Decimal
+    return [(UUID(account_id), msgspec.json.decode(text, type=PaperOrder)) for account_id, text in reply.texts()]
 
 
 def read_holdings(places: Iterable[BookKey]) -> Statement:
     return Statement(
         """
-        SELECT to_json(h)
+        SELECT h.account_id, h.symbol, to_json(h)
         FROM json_populate_recordset(NULL::paper_holdings, $1::text::json) AS asked
         CROSS JOIN LATERAL (
             SELECT * FROM paper_holdings WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
@@ -211,10 +166,8 @@ def read_holdings(places: Iterable[BookKey]) -> Statement:
 
 def parse_holdings(reply: Reply) -> dict[BookKey, PaperHolding]:
     return {
-        BookKey(row.account_id, Symbol(row.symbol)): PaperHolding(
-            **{name: getattr(row, name) for name in PaperHolding.__struct_fields__}
-        )
-        for row in _decoded(reply, _HoldingRow)
+        BookKey(UUID(account_id), symbol): msgspec.json.decode(text, type=PaperHolding)
+        for account_id, symbol, text in reply.texts()
     }
 
 
@@ -222,7 +175,7 @@ def list_quotes(organization_ids: Mapping[BookKey, UUID], seen: Mapping[BookKey,
     """Lists, of each symbol for which the organization posts quotes, the present one and all after the `seen` ones."""
     return Statement(
         """
-        SELECT json_build_object('account_id', asked.account_id, 'quote', q)
+        SELECT asked.account_id, q.symbol, to_json(q)
         FROM json_to_recordset($1::text::json)
              AS asked (account_id uuid, organization_id uuid, symbol text, after bigint)
         CROSS JOIN LATERAL (
@@ -230,7 +183,7 @@ def list_quotes(organization_ids: Mapping[BookKey, UUID], seen: Mapping[BookKey,
             WHERE organization_id = asked.organization_id AND symbol = asked.symbol LIMIT 1
         ) AS s
         CROSS JOIN LATERAL (
-            SELECT * FROM paper_quotes
+            SELECT *, posted_at AS at, 'posted' AS source FROM paper_quotes
             WHERE organization_id = asked.organization_id AND symbol = asked.symbol
               AND number >= least(asked.after + 1, s.number)
         ) AS q
@@ -252,23 +205,11 @@ def list_quotes(organization_ids: Mapping[BookKey, UUID], seen: Mapping[BookKey,
     )
 
 
-class _QuoteFields(Prices, frozen=True, kw_only=True):
-    symbol: Symbol
-    number: int
-    posted_at: datetime
-
-
-class _QuoteRow(msgspec.Struct):
-    account_id: UUID
-    quote: _QuoteFields
-
-
 def parse_quotes(reply: Reply) -> dict[BookKey, list[Quote]]:
     """Gives quotes by number; none for a symbol without posted quotes."""
     found: dict[BookKey, list[Quote]] = {}
-    for row in _decoded(reply, _QuoteRow):
-        place = BookKey(row.account_id, row.quote.symbol)
-        found.setdefault(place, []).append(quote_of(msgspec.structs.asdict(row.quote)))
+    for account_id, symbol, text in reply.texts():
+        found.setdefault(BookKey(UUID(account_id), symbol), []).append(msgspec.json.decode(text, type=Quote))
     return found
 
 
@@ -283,10 +224,7 @@ def add_commands(arrivals: Sequence[Arrival]) -> Statement:
 
 
 def save_accounts(accounts: Mapping[UUID, PaperAccount]) -> Statement:
-    rows = [
-        {"account_id": account_id} | {name: getattr(account, name) for name in PaperAccount.__struct_fields__}
-        for account_id, account in accounts.items()
-    ]
+    rows = [{"account_id": account_id, **asdict(account)} for account_id, account in accounts.items()]
     return Statement(
         """
         UPDATE paper_accounts a
@@ -300,14 +238,12 @@ def save_accounts(accounts: Mapping[UUID, PaperAccount]) -> Statement:
 
 
 def save_holdings(holdings: Mapping[BookKey, PaperHolding]) -> Statement:
-    rows = [
-        place._asdict() | {name: getattr(holding, name) for name in PaperHolding.__struct_fields__}
-        for place, holding in holdings.items()
-    ]
+    columns = f"account_id, symbol, {_columns(PaperHolding)}"
+    rows = [place._asdict() | asdict(holding) for place, holding in holdings.items()]
     return Statement(
         f"""
-        INSERT INTO paper_holdings ({_columns(_HoldingRow)})
-        SELECT {_columns(_HoldingRow)} FROM json_populate_recordset(NULL::paper_holdings, $1::text::json)
+        INSERT INTO paper_holdings ({columns})
+        SELECT {columns} FROM json_populate_recordset(NULL::paper_holdings, $1::text::json)
         ON CONFLICT (account_id, symbol) DO UPDATE
         SET position = excluded.position, short_value = excluded.short_value, source = excluded.source,
             number = excluded.number, bid_taken = excluded.bid_taken, ask_taken = excluded.ask_taken
@@ -317,16 +253,12 @@ def save_holdings(holdings: Mapping[BookKey, PaperHolding]) -> Statement:
 
 
 def save_orders(orders: Sequence[tuple[UUID, PaperOrder]]) -> Statement:
-    rows = [
-        {"account_id": account_id}
-        | {name: getattr(order, name) for name in ORDER_FIELDS}
-        | {name: getattr(order.terms, name) for name in PaperTerms.__struct_fields__}
-        for account_id, order in orders
-    ]
+    columns = f"account_id, {_columns(PaperOrder)}"
+    rows = [{"account_id": account_id, **asdict(order)} for account_id, order in orders]
     return Statement(
         f"""
-        INSERT INTO paper_orders ({_columns(PaperOrderRow)})
-        SELECT {_columns(PaperOrderRow)} FROM json_populate_recordset(NULL::paper_orders, $1::text::json)
+        INSERT INTO paper_orders ({columns})
+        SELECT {columns} FROM json_populate_recordset(NULL::paper_orders, $1::text::json)
         ON CONFLICT (account_id, number) DO UPDATE
         SET client_order_id = excluded.client_order_id, quantity = excluded.quantity,
             limit_price = excluded.limit_price, stop_price = excluded.stop_price,
@@ -338,23 +270,22 @@ def save_orders(orders: Sequence[tuple[UUID, PaperOrder]]) -> Statement:
     )
 
 
+_EVENT_COLUMNS = """
+    account_id, seq, number, kind, client_order_id, broker_order_id, replaces, exec_id, symbol, side, quantity, price,
+    fee, cum_quantity, leaves_quantity, average_price, broker_status, venue_time, reason, raw
+"""
+
+
 def add_events(events: Sequence[tuple[UUID, PaperEvent]]) -> Statement:
     rows = [
-        {"account_id": account_id, "seq": each.place, "number": each.order}
-        | {name: getattr(each.event, name) for name in EVENT_FIELDS}
+        {"account_id": account_id, "seq": each.place, "number": each.order, **asdict(each.event)}
         for account_id, each in events
     ]
     return Statement(
-        """
-        INSERT INTO paper_events (
-            account_id, seq, number, kind, client_order_id, broker_order_id, replaces, exec_id, symbol, side, quantity,
-            price, fee, cum_quantity, leaves_quantity, average_price, broker_status, venue_time, reason, raw
-        )
-        SELECT account_id, seq, number, kind, client_order_id, broker_order_id, replaces, exec_id, symbol, side,
-               quantity, price, fee, cum_quantity, leaves_quantity, average_price, broker_status, venue_time, reason,
-               raw
-        FROM json_populate_recordset(NULL::paper_events, $1::text::json)
-        """,
+        f"""
+        INSERT INTO paper_events ({_EVENT_COLUMNS})
+        SELECT {_EVENT_COLUMNS} FROM json_populate_recordset(NULL::paper_events, $1::text::json)
+        """,  # noqa: S608 - our own constants
         (_json(rows),),
     )
 
