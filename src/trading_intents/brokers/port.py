@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, TypeVar, cast
 from uuid import UUID
 
 from trading_intents.clock import Clock
@@ -22,6 +22,8 @@ ENTRY_POINT_GROUP = "trading_intents.brokers"
 DUPLICATE_ID = "duplicate_id"
 # More digits than any venue sends; longer numbers would slow every sum.
 MAX_DIGITS = 40
+
+T = TypeVar("T")
 
 
 class Outcome(StrEnum):
@@ -298,6 +300,12 @@ class IntegrationContext:
     signals: Signals
     open_transactions: Callable[[], GroupTransactions]
     shared: dict[str, object]
+
+    def share(self, name: str, make: Callable[[], T]) -> T:
+        """Gives what is shared by that name; the first session makes it."""
+        if name not in self.shared:
+            self.shared[name] = make()
+        return cast(T, self.shared[name])
 
 
 @dataclass(frozen=True, slots=True)

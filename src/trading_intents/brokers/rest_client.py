@@ -3,12 +3,12 @@ nothing was sent, what was answered, or neither."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from hashlib import blake2b
 from math import ceil
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import httpx
 import msgspec
@@ -86,10 +86,10 @@ class RestClient:
     ) -> None:
         """Sessions of the same URL and headers share a budget."""
         self.url, self.headers = url.rstrip("/"), dict(headers)
-        self.tls = _shared(context, "tls", httpx.create_ssl_context)  # making one takes long
+        self.tls = context.share("tls", httpx.create_ssl_context)  # making one takes long
         self.skew = timedelta()  # how far the broker's clock is ahead of ours
         credential = blake2b(repr((self.url, sorted(headers.items()))).encode(), digest_size=16).hexdigest()
-        self._budget = _shared(context, credential, lambda: RequestBudget(requests_per_minute))
+        self._budget = context.share(credential, lambda: RequestBudget(requests_per_minute))
         self._clock = context.clock
         self._in_flight, self._is_closed = 0, False
         self._client = httpx.AsyncClient(headers=self.headers, timeout=TIMEOUT, verify=self.tls, trust_env=False)
@@ -153,9 +153,3 @@ class RestClient:
         if status >= 500:
             raise AnswerUnclear(f"the broker answers {status}")
         return RestAnswer(status, body)
-
-
-def _shared(context: IntegrationContext, name: str, make: Callable[[], T]) -> T:
-    if name not in context.shared:
-        context.shared[name] = make()
-    return cast(T, context.shared[name])

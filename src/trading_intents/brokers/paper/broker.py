@@ -50,28 +50,13 @@ MAX_BOOKS_AT_ONCE = 50  # matched before other sessions get their turn
 DOWN = "the link is down"
 
 
-def shared_venue(context: IntegrationContext) -> PaperVenue:
-    """Gives the venue that all sessions of this process share."""
-    if "venue" not in context.shared:
-        settings = context.settings
-        context.shared["venue"] = PaperVenue(
-            context.open_transactions(),
-            int(settings["PAPER_SEED"]),
-            Decimal(settings["PAPER_CASH"]),
-            int(settings["PAPER_MAX_OPEN_ORDERS"]),
-            context.clock,
-        )
-    venue = context.shared["venue"]
-    assert isinstance(venue, PaperVenue)
-    return venue
-
-
 class PaperBroker:
     name = CAPABILITIES.name
     capabilities = CAPABILITIES
 
     def __init__(self, context: IntegrationContext) -> None:
-        self._context, self._venue = context, shared_venue(context)
+        self._context = context
+        self._venue = context.share("venue", lambda: PaperVenue(context))
         self._books = AccountBooks(context.account.id, context.account.organization_id, self._on_events)
         self._down = asyncio.Event()
         self._down.set()
@@ -143,7 +128,7 @@ class PaperBroker:
         account_id = self._context.account.id
         try:
             async with self._context.database.transaction(read_only=True, isolation="repeatable read") as tx:
-                now, number = await store.read_now(tx), await store.count_events(tx, account_id)
+                now = await store.read_now(tx)
                 working = await store.list_open(tx, account_id)
                 executions = await store.list_events_since(tx, account_id, since)
                 held = await store.list_positions(tx, account_id)
@@ -153,7 +138,7 @@ class PaperBroker:
         positions = (
             BrokerEvent(
                 kind=EventKind.POSITION,
-                dedupe_key=f"paper:{number}:{symbol}",
+                dedupe_key=f"paper:{totals.events}:{symbol}",
                 symbol=symbol,
                 quantity=quantity,
                 venue_time=now,
@@ -328,7 +313,7 @@ class PaperBroker:
         """What another process did to the account is worked from here on; positions are valued anew."""
         account_id = self._context.account.id
         async with self._context.database.transaction(read_only=True, isolation="repeatable read") as tx:
-            number = await store.count_events(tx, account_id)
+            number = (await store.read_totals(tx, account_id)).events
             held = self._valuation.positions_at(number)
             if held is None:
                 held = await store.list_positions(tx, account_id)

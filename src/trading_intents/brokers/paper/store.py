@@ -84,11 +84,6 @@ async def find_order(tx: Tx, account_id: UUID, client_order_id: str) -> tuple[Pa
     return found.order, found.events
 
 
-async def count_events(tx: Tx, account_id: UUID) -> int:
-    count: int = await tx.fetchval("SELECT events FROM paper_accounts WHERE account_id = $1", account_id)
-    return count
-
-
 async def read_totals(tx: Tx, account_id: UUID) -> PaperAccount:
     row = await tx.fetchrow("SELECT * FROM paper_accounts WHERE account_id = $1", account_id)
     assert row is not None, "the account is opened first"
@@ -133,19 +128,14 @@ async def list_events(tx: Tx, account_id: UUID, after: int) -> list[tuple[int, B
 
 async def list_events_since(tx: Tx, account_id: UUID, since: datetime) -> list[BrokerEvent]:
     found: list[BrokerEvent] = []
-    first = await find_first_event(tx, account_id, since)
+    first: int | None = await tx.fetchval(
+        "SELECT min(seq) FROM paper_events WHERE account_id = $1 AND recorded_at >= $2", account_id, since
+    )
     while first is not None:
         rows = await list_events(tx, account_id, first - 1)
         found += (event for _, event in rows)
         first = rows[-1][0] + 1 if rows else None
     return found
-
-
-async def find_first_event(tx: Tx, account_id: UUID, since: datetime) -> int | None:
-    first: int | None = await tx.fetchval(
-        "SELECT min(seq) FROM paper_events WHERE account_id = $1 AND recorded_at >= $2", account_id, since
-    )
-    return first
 
 
 async def list_new_quotes(tx: Tx, organization_id: UUID, seen: Mapping[Symbol, int]) -> dict[Symbol, list[Quote]]:

@@ -25,17 +25,24 @@ from trading_intents.brokers.paper.prices import tick_number, walk_middle_cents,
 from trading_intents.brokers.paper.store import CommandTarget, find_targets
 from trading_intents.brokers.paper.venue import store
 from trading_intents.brokers.paper.venue.model import AccountBooks, VenueReply, VenueRequest
-from trading_intents.brokers.paper.venue.store import Arrival, BookKey, Fault
-from trading_intents.brokers.port import DUPLICATE_ID, BrokerEvent, CommandResult, OrderTicket, Outcome
-from trading_intents.clock import Clock, Pacer
-from trading_intents.storage.grouped import GroupCommit, GroupTransactions, PipelinedTransaction
-from trading_intents.storage.pipeline import Reply as DatabaseReply
+from trading_intents.brokers.paper.venue.store import Arrival, AskedQuotes, BookKey, Fault
+from trading_intents.brokers.port import (
+    DUPLICATE_ID,
+    BrokerEvent,
+    CommandResult,
+    IntegrationContext,
+    OrderTicket,
+    Outcome,
+)
+from trading_intents.clock import Pacer
+from trading_intents.storage.grouped import GroupCommit, PipelinedTransaction
+from trading_intents.storage.pipeline import Statement
 
 # How far back a session that was closed follows the walk: five minutes.
 MAX_TICKS_BACK = 1_200
 TOO_OLD, LOST, SCRIPTED = "too_old_to_send", "the link was lost", "scripted_refusal"
 TOO_MANY_ORDERS = "too_many_working_orders"
-LOCKED = "the account is held elsewhere"
+LOCKED = CommandResult(outcome=Outcome.NOT_SENT, message="the account is held elsewhere")
 
 
 @dataclass(slots=True)
@@ -57,11 +64,10 @@ class _TwoSessions(Exception):
 class PaperVenue:
     """The venue, shared by all sessions of a process."""
 
-    def __init__(
-        self, transactions: GroupTransactions, seed: int, cash: Decimal, max_working_orders: int, clock: Clock
-    ) -> None:
-        self._transactions, self._seed, self._cash = transactions, seed, cash
-        self._max_working_orders, self._clock = max_working_orders, clock
+    def __init__(self, context: IntegrationContext) -> None:
+        self._transactions, self._clock = context.open_transactions(), context.clock
+        self._seed, self._cash = int(context.settings["PAPER_SEED"]), Decimal(context.settings["PAPER_CASH"])
+        self._max_working_orders = int(context.settings["PAPER_MAX_OPEN_ORDERS"])
         self._group: GroupCommit[VenueRequest, VenueReply] = GroupCommit(self._work)
 
     async def open(self, books: AccountBooks) -> None:
@@ -109,7 +115,7 @@ class PaperVenue:
         batch, totals, quotes = await self._read(tx, requests)
         replies, pacer = [], Pacer()
         for request in requests:
-            replies.append(self._apply(request, batch, quotes) if request.is_taken else VenueReply(_not_sent(LOCKED)))
+            replies.append(self._apply(request, batch, quotes) if request.is_taken else VenueReply(LOCKED))
             await pacer.pause_if_due()
         taken = {request.books.account_id: request.books for request in requests if request.is_taken}
         books = [(account_id, book) for account_id, each in taken.items() for book in each.books.values()]
@@ -136,23 +142,20 @@ class PaperVenue:
     async def _read(
         self, tx: PipelinedTransaction, requests: Sequence[VenueRequest]
     ) -> tuple[_VenueBatch, dict[UUID, PaperAccount], dict[BookKey, list[Quote]]]:
-        account_ids = {request.books.account_id for request in requests}
         places = {place for request in requests for place in request.places}
-        organizations = {request.books.account_id: request.books.organization_id for request in requests}
         by_account = {request.books.account_id: request.books for request in requests}
         targets = [target for request in requests if (target := request.target)]
         unread = [p for p in places if p.symbol not in by_account[p.account_id].books]
-        seen = {p: _seen(by_account[p.account_id].books.get(p.symbol)) for p in places}
         ids = [each for request in requests for each in request.ids]
         replies = await tx.run(
             [
-                store.lock_accounts(account_ids),
+                store.lock_accounts(by_account),
                 store.read_clock(),
-                store.read_faults(account_ids),
+                store.read_faults(by_account),
                 store.find_commands(ids),
                 find_targets(targets),
                 store.read_holdings(unread),
-                store.list_quotes({p: organizations[p.account_id] for p in places}, seen),
+                _list_quotes(by_account, places),
             ]
         )
         locked, clock, faults, known, meant, held, posted = replies
@@ -162,11 +165,16 @@ class PaperVenue:
             request.is_taken = request.books.account_id in totals and not is_gone
         quotes = store.parse_quotes(posted)
         stale = [each for key, each in by_account.items() if key in totals and each.totals != totals[key]]
-        for each in by_account.values():
-            self._put_books(each, store.parse_holdings(held), places)
+        self._put_books(by_account, store.parse_holdings(held), places)
         if stale:
             quotes |= await self._reload(tx, stale, totals, places)
-        return self._batch(clock, faults, known, meant), totals, quotes
+        batch = _VenueBatch(
+            store.parse_clock(clock),
+            store.parse_faults(faults),
+            store.parse_commands(known),
+            store.parse_targets(meant),
+        )
+        return batch, totals, quotes
 
     async def _reload(
         self,
@@ -176,30 +184,30 @@ class PaperVenue:
         requested: set[BookKey],
     ) -> dict[BookKey, list[Quote]]:
         """Reads all working orders of accounts whose books in memory are outdated."""
-        ids = {each.account_id for each in stale}
-        (working,) = await tx.run([store.list_working(ids)])
+        by_account = {each.account_id: each for each in stale}
+        (working,) = await tx.run([store.list_working(by_account)])
         orders = store.parse_orders(working)
         places = {BookKey(account_id, order.symbol) for account_id, order in orders}
-        places |= {place for place in requested if place.account_id in ids}
+        places |= {place for place in requested if place.account_id in by_account}
         (held,) = await tx.run([store.read_holdings(places)])
-        holdings = store.parse_holdings(held)
         for each in stale:
             each.clear()
             each.totals = totals[each.account_id]
-            self._put_books(each, holdings, places)
-        by_account = {each.account_id: each for each in stale}
+        self._put_books(by_account, store.parse_holdings(held), places)
         for account_id, order in orders:
             by_account[account_id].books[order.symbol].orders[order.number] = order
-        seen = {p: _seen(by_account[p.account_id].books[p.symbol]) for p in places}
-        organizations = {p: by_account[p.account_id].organization_id for p in places}
-        (posted,) = await tx.run([store.list_quotes(organizations, seen)])
+        (posted,) = await tx.run([_list_quotes(by_account, places)])
         return store.parse_quotes(posted)
 
     def _put_books(
-        self, account: AccountBooks, holdings: dict[BookKey, PaperHolding], places: Iterable[BookKey]
+        self,
+        by_account: Mapping[UUID, AccountBooks],
+        holdings: Mapping[BookKey, PaperHolding],
+        places: Iterable[BookKey],
     ) -> None:
         for place in places:
-            if place.account_id == account.account_id and place.symbol not in account.books:
+            account = by_account[place.account_id]
+            if place.symbol not in account.books:
                 account.books[place.symbol] = OrderBook(
                     self._seed,
                     str(account.account_id),
@@ -208,16 +216,6 @@ class PaperVenue:
                     holdings.get(place, PaperHolding()),
                     {},
                 )
-
-    def _batch(
-        self, clock: DatabaseReply, faults: DatabaseReply, known: DatabaseReply, meant: DatabaseReply
-    ) -> _VenueBatch:
-        by_account: dict[UUID, list[Fault]] = {}
-        for fault in store.parse_faults(faults):
-            by_account.setdefault(fault.account_id, []).append(fault)
-        return _VenueBatch(
-            store.parse_clock(clock), by_account, store.parse_commands(known), store.parse_targets(meant)
-        )
 
     def _apply(self, request: VenueRequest, batch: _VenueBatch, quotes: Mapping[BookKey, list[Quote]]) -> VenueReply:
         """Applies market events to the books concerned, then the command."""
@@ -328,6 +326,16 @@ class PaperVenue:
         return TOO_MANY_ORDERS if working >= self._max_working_orders else None
 
 
+def _list_quotes(by_account: Mapping[UUID, AccountBooks], places: Iterable[BookKey]) -> Statement:
+    asked = [(place, by_account[place.account_id]) for place in places]
+    return store.list_quotes(
+        [
+            AskedQuotes(*place, account.organization_id, _seen(account.books.get(place.symbol)))
+            for place, account in asked
+        ]
+    )
+
+
 def _seen(book: OrderBook | None) -> int | None:
     """The number of the posted quote after which the book's orders need all quotes; None: the present one is enough."""
     if book is None or not book.orders:
@@ -335,17 +343,5 @@ def _seen(book: OrderBook | None) -> int | None:
     return book.holding.number if book.holding.source is Source.POSTED else 0
 
 
-def _not_sent(message: str) -> CommandResult:
-    return CommandResult(outcome=Outcome.NOT_SENT, message=message)
-
-
 def _terms(ticket: OrderTicket) -> PaperTerms:
-    return PaperTerms(
-        symbol=ticket.symbol,
-        side=ticket.side,
-        kind=ticket.kind,
-        quantity=ticket.quantity,
-        limit_price=ticket.limit_price,
-        stop_price=ticket.stop_price,
-        time_in_force=ticket.time_in_force,
-    )
+    return msgspec.convert(ticket, PaperTerms, from_attributes=True)

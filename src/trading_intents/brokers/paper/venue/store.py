@@ -95,8 +95,11 @@ def read_faults(account_ids: Iterable[UUID]) -> Statement:
     )
 
 
-def parse_faults(reply: Reply) -> list[Fault]:
-    return _decoded(reply, Fault)
+def parse_faults(reply: Reply) -> dict[UUID, list[Fault]]:
+    by_account: dict[UUID, list[Fault]] = {}
+    for fault in _decoded(reply, Fault):
+        by_account.setdefault(fault.account_id, []).append(fault)
+    return by_account
 
 
 def save_faults(faults: Sequence[Fault]) -> Statement:
@@ -171,8 +174,15 @@ def parse_holdings(reply: Reply) -> dict[BookKey, PaperHolding]:
     }
 
 
-def list_quotes(organization_ids: Mapping[BookKey, UUID], seen: Mapping[BookKey, int | None]) -> Statement:
-    """Lists, of each symbol for which the organization posts quotes, the present one and all after the `seen` ones."""
+class AskedQuotes(msgspec.Struct):
+    account_id: UUID
+    symbol: Symbol
+    organization_id: UUID
+    after: int | None  # None: the present one is enough
+
+
+def list_quotes(asked: Sequence[AskedQuotes]) -> Statement:
+    """Lists, of each symbol for which the organization posts quotes, the present one and all after the asked number."""
     return Statement(
         """
         SELECT asked.account_id, q.symbol, to_json(q)
@@ -189,19 +199,7 @@ def list_quotes(organization_ids: Mapping[BookKey, UUID], seen: Mapping[BookKey,
         ) AS q
         ORDER BY asked.account_id, q.symbol, q.number
         """,
-        (
-            _json(
-                [
-                    {
-                        "account_id": place.account_id,
-                        "organization_id": organization_id,
-                        "symbol": place.symbol,
-                        "after": seen.get(place),
-                    }
-                    for place, organization_id in organization_ids.items()
-                ]
-            ),
-        ),
+        (_json(asked),),
     )
 
 
