@@ -29,7 +29,7 @@ from rich.table import Table
 
 from submit import Bench, serving
 from trading_intents.clock import rfc3339
-from trading_intents.intents.audit import KeptHeads, verify
+from trading_intents.intents.audit import verify
 from trading_intents.intents.writing.record import FIRST_HASH, HASH_VERSION, Record, canonical, chain
 from trading_intents.stats import rollup
 from trading_intents.stats.model import WIDTHS_SECONDS, Window
@@ -161,7 +161,7 @@ async def prepare(bench: Bench, accounts: list[Account]) -> list[tuple[str, floa
         await count_finished(owner)
         await owner.execute("VACUUM ANALYZE", timeout=600)
         started_seconds = time.perf_counter()
-        found = [found async for found in verify(pool, None, KeptHeads(), lambda count: None)]
+        found = [found async for found in verify(pool, None, {}, lambda count: None)]
         verified_seconds = time.perf_counter() - started_seconds
     assert not [account for account in found if account.bad_seq is not None]
     await owner.close()

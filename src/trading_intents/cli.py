@@ -349,7 +349,7 @@ def verify_log(
     """Check each account's chain of hashes, its head, orders and events. Exit code 1 if anything is wrong."""
 
     async def work(settings: Settings, log: Log) -> int:
-        kept = audit.read_heads(against) if against else audit.KeptHeads()
+        kept = audit.read_heads(against) if against else {}
         accounts = actions = damaged = 0
         async with app.open_infrastructure(settings, log) as parts:
             pool, out = parts.database.worker, Console(stderr=True)

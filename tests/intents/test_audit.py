@@ -14,7 +14,7 @@ from tests.conftest import Urls
 from tests.intents.conftest import Opener
 from tests.intents.http_client import Tables, TradingClient, cancel, create, limit, replace
 from tests.tenants import Tenants
-from trading_intents.intents.audit import KeptHeads, Verified, verify
+from trading_intents.intents.audit import Verified, verify
 from trading_intents.intents.writing.record import FIRST_HASH, chain
 from trading_intents.storage.database import WORKER_ROLE, open_pool
 from trading_intents.telemetry import Metrics
@@ -60,7 +60,7 @@ def verified(tenants_database: Urls) -> Verifier:
 
     async def work(account_id: UUID) -> Verified:
         async with open_pool(tenants_database.login, WORKER_ROLE, 1, Metrics()) as pool:
-            (found,) = [found async for found in verify(pool, account_id, KeptHeads(), lambda count: None)]
+            (found,) = [found async for found in verify(pool, account_id, {}, lambda count: None)]
         return found
 
     return lambda trading_client: asyncio.run(work(UUID(trading_client.account["id"])))

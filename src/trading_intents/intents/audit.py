@@ -3,8 +3,9 @@ reads."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from pathlib import Path
 from uuid import UUID
 
@@ -14,12 +15,11 @@ from trading_intents.errors import InvalidRequest, NotFound
 from trading_intents.intents import store
 from trading_intents.intents.writing.record import FIRST_HASH, HASH_VERSION, Record, chain
 from trading_intents.storage.database import Pool, Row
+from trading_intents.storage.pages import NO_END
 from trading_intents.stream import trading_pb2
 from trading_intents.trading import ActionType
 
-PAGE_ACTIONS = 2_000
-PAGE_EVENTS = 2_000
-PAGE_HEADS = 2_000
+PAGE_ROWS = 2_000
 PROVED = """\
 Proved: every action is as it was hashed, none is missing up to its account's head, every account has a head, and every
 order, and every event that is still kept, has the action that it came from."""
@@ -32,8 +32,7 @@ since, against somebody with all rights over the database."""
 COLUMNS = ("account_id", "seq", "intent_id", "organization_id", "action_type", "created_at")
 LOWEST_ID = UUID(int=0)
 
-HIGHEST_SEQ = 2**63 - 1
-
+KeptHeads = Mapping[UUID, Mapping[int, str]]  # hashes that were saved outside the database, by account and seq
 Contradicted = Mapping[UUID, tuple[int, str]]  # an action's seq, and what is wrong with it
 Progress = Callable[[int], None]  # called with how many more actions were read
 
@@ -53,16 +52,6 @@ class Verified:
     actions: int
     bad_seq: int | None = None
     wrong: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class KeptHeads:
-    """Heads that were saved outside the database, by account and seq."""
-
-    hashes: Mapping[UUID, Mapping[int, str]] = field(default_factory=dict)
-
-    def of(self, account_id: UUID) -> Mapping[int, str]:
-        return self.hashes.get(account_id, {})
 
 
 class _RecordFields(msgspec.Struct):
@@ -108,7 +97,7 @@ def read_heads(path: Path) -> KeptHeads:
         raise InvalidRequest(f"{path}: {error.strerror}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise InvalidRequest(f"{path} is not what `audit anchor` prints") from None
-    return KeptHeads(hashes)
+    return hashes
 
 
 async def list_heads(pool: Pool) -> AsyncIterator[Head]:
@@ -116,7 +105,7 @@ async def list_heads(pool: Pool) -> AsyncIterator[Head]:
     last_id = LOWEST_ID
     while True:
         async with pool.transaction(read_only=True) as tx:
-            rows = await store.list_heads(tx, last_id, PAGE_HEADS)
+            rows = await store.list_heads(tx, last_id, PAGE_ROWS)
         if not rows:
             return
         for row in rows:
@@ -134,13 +123,13 @@ async def verify(pool: Pool, account_id: UUID | None, kept: KeptHeads, progress:
     """Checks each account, or the given one. An account is read in one snapshot, so that an append meanwhile is no
     damage."""
     if account_id:
-        if account_id not in kept.hashes and await _next_account(pool, UUID(int=account_id.int - 1)) != account_id:
+        if account_id not in kept and await _next_account(pool, UUID(int=account_id.int - 1)) != account_id:
             raise NotFound("no such account")
         contradicted = await _compare_events(pool, account_id)
         yield await _verify_account(pool, account_id, kept, contradicted, progress)
         return
     contradicted = await _compare_events(pool, None)
-    unseen, last_id = set(kept.hashes) | set(contradicted), LOWEST_ID
+    unseen, last_id = set(kept) | set(contradicted), LOWEST_ID
     while next_id := await _next_account(pool, last_id):
         yield await _verify_account(pool, next_id, kept, contradicted, progress)
         unseen.discard(next_id)
@@ -162,8 +151,9 @@ async def _compare_events(pool: Pool, account_id: UUID | None) -> Contradicted:
         organization_id, last_seq = next_id, 0
         while True:
             async with pool.transaction(read_only=True, plans="by_key") as tx:
-                rows = await store.list_action_events(tx, organization_id, last_seq, account_id, PAGE_EVENTS)
-                actions = [_parse_action(row["payload"]) for row in rows if row["payload"] is not None]
+                rows = await store.list_action_events(tx, organization_id, last_seq, account_id, PAGE_ROWS)
+                payloads = [row["payload"] for row in rows if row["payload"] is not None]
+                actions = [trading_pb2.TradingEvent.FromString(each).intent_action for each in payloads]
                 records = await store.read_records(tx, [(action.account_id, action.seq) for action in actions])
             for action in actions:
                 if wrong := _compare(action, records.get((action.account_id, action.seq))):
@@ -178,10 +168,6 @@ async def _compare_events(pool: Pool, account_id: UUID | None) -> Contradicted:
 async def _next_organization(pool: Pool, after: UUID, account_id: UUID | None) -> UUID | None:
     async with pool.transaction(read_only=True) as tx:
         return await store.next_organization(tx, after, account_id)
-
-
-def _parse_action(payload: bytes) -> trading_pb2.IntentAction:
-    return trading_pb2.TradingEvent.FromString(payload).intent_action
 
 
 def _compare(action: trading_pb2.IntentAction, record: str | None) -> str:
@@ -211,12 +197,12 @@ async def _verify_account(
     async with pool.transaction(read_only=True, isolation="repeatable read") as tx:
         row = await store.find_head(tx, account_id)
         head = Head(account_id, row["seq"], row["hash"]) if row else None
-        log = _Log(account_id, kept.of(account_id))
-        while log.bad_seq is None and (rows := await store.list_whole_actions(tx, account_id, log.seq, PAGE_ACTIONS)):
-            orders = await store.read_orders(tx, account_id, log.seq, rows[-1]["seq"], PAGE_ACTIONS)
+        log = _Log(account_id, kept.get(account_id, {}))
+        while log.bad_seq is None and (rows := await store.list_whole_actions(tx, account_id, log.seq, PAGE_ROWS)):
+            orders = await store.read_orders(tx, account_id, log.seq, rows[-1]["seq"], PAGE_ROWS)
             log.follow(rows, orders)
             progress(len(rows))
-        later = await store.read_orders(tx, account_id, log.seq, HIGHEST_SEQ, PAGE_ACTIONS)
+        later = await store.read_orders(tx, account_id, log.seq, NO_END, PAGE_ROWS)
     log.end(head, later)
     if contradiction := contradicted.get(account_id):
         log.contradict(*contradiction)
@@ -234,7 +220,7 @@ class _Log:
         self.wrong = ""
 
     def follow(self, rows: list[Row], orders: Mapping[int, Row]) -> None:
-        decode = msgspec.json.Decoder(_RecordFields).decode
+        decode, read_columns = msgspec.json.Decoder(_RecordFields).decode, attrgetter(*COLUMNS)
         for row in rows:
             *columns, record, digest = row.values()
             seq = columns[1]
@@ -248,15 +234,8 @@ class _Log:
                 return self._fail(seq, f"its hash_version {fields.hash_version} is not known here")
             if chain(self.hash, record.encode()) != digest:
                 return self._fail(seq, _explain(seq, fields))
-            recorded = [
-                fields.account_id,
-                fields.seq,
-                fields.intent_id,
-                fields.organization_id,
-                fields.action_type,
-                fields.created_at,
-            ]
-            if columns != recorded:
+            recorded = read_columns(fields)
+            if tuple(columns) != recorded:
                 names = [name for name, a, b in zip(COLUMNS, columns, recorded, strict=True) if a != b]
                 return self._fail(seq, f"its record says another {', '.join(names)}")
             if self._kept and self._kept.get(seq, digest) != digest:
