@@ -3,16 +3,15 @@ order."""
 
 import hashlib
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from trading_intents.errors import InvalidRequest, PlatformError, ValidationFailed
+from trading_intents.errors import InvalidRequest, ValidationFailed
 from trading_intents.ids import ID_PATTERN, ID_RULE, parse_id
 from trading_intents.intents.model import Cancel, ClientCommand, Create, Replace, Spec
 from trading_intents.trading import (
     AMOUNT,
-    AMOUNT_PATTERN,
     AMOUNT_RULE,
     NUMBER_FOR_AMOUNT,
     SYMBOL_RULE,
@@ -23,6 +22,7 @@ from trading_intents.trading import (
     TimeInForce,
     parse_symbol,
 )
+from trading_intents.web.amount_fields import Amount
 from trading_intents.web.body import convert
 from trading_intents.web.validation import FOUND_A_NUMBER
 
@@ -32,7 +32,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f]")
 _AMOUNT_FIELDS = frozenset({"quantity", "limit_price", "stop_price"})
 _PAYLOAD, _SPEC = "/command/payload", "/command/payload/spec"
 
-Amount = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": AMOUNT_PATTERN})]
+Body = TypeVar("Body", bound=msgspec.Struct)
 Id = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": ID_PATTERN})]
 
 
@@ -132,19 +132,12 @@ def digest_of(tree: Any) -> str:
 
 def read_command(tree: Any) -> tuple[ClientCommand, str | None]:
     """Gives the command and its client reference, or raises ValidationFailed."""
-    try:
-        body = convert(tree, Submit)
-    except ValidationFailed as error:
-        raise _say_why(error) from None
-    return make_command(body)
+    return make_command(_convert(tree, Submit))
 
 
 def read_question(tree: Any) -> tuple[str, Symbol | None, ClientCommand | None]:
     """The account, the symbol and the command of a question to the controls, or ValidationFailed."""
-    try:
-        body = convert(tree, ControlQuestion)
-    except ValidationFailed as error:
-        raise _say_why(error) from None
+    body = _convert(tree, ControlQuestion)
     symbol = None if body.symbol is None else parse_symbol(body.symbol)
     if body.symbol is not None and symbol is None:
         raise ValidationFailed.at("/symbol", SYMBOL_RULE)
@@ -163,16 +156,11 @@ def count_keys(body: Submit) -> int:
         return count
     if isinstance(payload, CreatePayload):
         count += 1 + (payload.route_strategy is not None)  # order_side
-    spec = payload.spec
-    if spec.limit is not msgspec.UNSET:
-        return count + 4 + (spec.limit.time_in_force is not None)  # spec, its kind, quantity, limit_price
-    if spec.market is not msgspec.UNSET:
-        return count + 3 + (spec.market.time_in_force is not None)
-    if spec.stop is not msgspec.UNSET:
-        return count + 4 + (spec.stop.time_in_force is not None)
-    if spec.stop_limit is not msgspec.UNSET:
-        return count + 5 + (spec.stop_limit.time_in_force is not None)
-    return 0
+    spec = payload.spec.limit or payload.spec.market or payload.spec.stop or payload.spec.stop_limit
+    if not spec:
+        return 0
+    # spec and its kind, then all of its fields but a time_in_force that is left out
+    return count + 1 + len(spec.__struct_fields__) + (spec.time_in_force is not None)
 
 
 def _command(command: CreateCommand | ReplaceCommand | CancelCommand) -> ClientCommand:
@@ -183,10 +171,11 @@ def _command(command: CreateCommand | ReplaceCommand | CancelCommand) -> ClientC
             raise ValidationFailed.at(f"{_PAYLOAD}/symbol", SYMBOL_RULE)
         route = payload.route_strategy or RouteStrategy.SMART
         return Create(symbol, payload.order_side, route, _spec(payload.spec))
-    reference = _id(payload.ref_intent_id)
+    if parse_id(payload.ref_intent_id) is None:
+        raise ValidationFailed.at(f"{_PAYLOAD}/ref_intent_id", ID_RULE)
     if isinstance(payload, ReplacePayload):
-        return Replace(reference, _spec(payload.spec))
-    return Cancel(reference)
+        return Replace(payload.ref_intent_id, _spec(payload.spec))
+    return Cancel(payload.ref_intent_id)
 
 
 def _spec(body: SpecBody) -> Spec:
@@ -212,12 +201,6 @@ def _amount(text: str, kind: OrderKind, name: str) -> str:
     return text
 
 
-def _id(text: str) -> str:
-    if parse_id(text) is None:
-        raise ValidationFailed.at(f"{_PAYLOAD}/ref_intent_id", ID_RULE)
-    return text
-
-
 def _reference(text: str | None) -> str | None:
     if text is None:
         return None
@@ -230,9 +213,12 @@ def _reference(text: str | None) -> str | None:
     return text
 
 
-def _say_why(error: ValidationFailed) -> PlatformError:
+def _convert(tree: Any, kind: type[Body]) -> Body:
     """Tells a caller that sent a JSON number as an amount why amounts are strings."""
-    pointer, detail = error.errors[0].pointer, error.errors[0].detail
-    if pointer.rpartition("/")[2] in _AMOUNT_FIELDS and detail.endswith(FOUND_A_NUMBER):
-        return ValidationFailed.at(pointer, NUMBER_FOR_AMOUNT)
-    return error
+    try:
+        return convert(tree, kind)
+    except ValidationFailed as error:
+        pointer, detail = error.errors[0].pointer, error.errors[0].detail
+        if pointer.rpartition("/")[2] in _AMOUNT_FIELDS and detail.endswith(FOUND_A_NUMBER):
+            raise ValidationFailed.at(pointer, NUMBER_FOR_AMOUNT) from None
+        raise
