@@ -57,7 +57,7 @@ async def test_a_worker_that_lost_its_prepared_statements_records_all_the_same(u
 
         async def deallocate() -> None:
             for part in (execution._dispatcher, execution._recorder):
-                await part._transactions._pipeline.run([Statement("DEALLOCATE ALL")])
+                await (await part._transactions._pipeline.connect()).run([Statement("DEALLOCATE ALL")])
 
         await deallocate()
         intent = await in_process.create()

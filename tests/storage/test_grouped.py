@@ -79,7 +79,7 @@ async def test_nothing_is_written_once_the_connection_with_the_locks_is_lost(url
             await tx.run([READ])
             if is_lost:
                 pipeline.close()
-                assert await pipeline.run([Statement("SELECT 1")]), "another one is open"
+                assert await (await pipeline.connect()).run([Statement("SELECT 1")]), "another one is open"
             await tx.commit([WRITE])
 
     with psycopg.connect(urls.owner.reveal(), autocommit=True) as owner:

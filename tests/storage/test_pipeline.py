@@ -1,7 +1,7 @@
 """Statements that leave together: run in order, refused from the first bad one on, and never mixed up after a loss."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import psycopg
 import pytest
@@ -34,6 +34,10 @@ def link(urls: Urls) -> Iterator[Pipeline]:
     made.close()
 
 
+async def run(link: Pipeline, statements: Sequence[Statement]) -> list[Reply]:
+    return await (await link.connect()).run(statements)
+
+
 async def test_answers_come_in_order_as_texts(link: Pipeline) -> None:
     statements = [
         Statement("BEGIN"),
@@ -43,7 +47,7 @@ async def test_answers_come_in_order_as_texts(link: Pipeline) -> None:
         Statement("COMMIT"),
     ]
     for _ in range(2):  # prepared, then known
-        begun, row, rows, none, committed = await link.run(statements)
+        begun, row, rows, none, committed = await run(link, statements)
         assert (begun.tag, committed.tag) == ("BEGIN", "COMMIT")
         assert row.rows == [("it's é".encode(), rb"\x00ff", None, b"42")]
         assert rows.rows == [(b"1",), (b"2",), (b"3",)]
@@ -51,8 +55,8 @@ async def test_answers_come_in_order_as_texts(link: Pipeline) -> None:
 
 
 async def test_it_acts_as_the_services_role_by_indexes(link: Pipeline) -> None:
-    user, zone, seqscan = await link.run(
-        [Statement("SELECT current_user"), Statement("SHOW TimeZone"), Statement("SHOW enable_seqscan")]
+    user, zone, seqscan = await run(
+        link, [Statement("SELECT current_user"), Statement("SHOW TimeZone"), Statement("SHOW enable_seqscan")]
     )
     assert [reply.rows for reply in (user, zone, seqscan)] == [[(b"ti_service",)], [(b"UTC",)], [(b"off",)]]
 
@@ -60,60 +64,60 @@ async def test_it_acts_as_the_services_role_by_indexes(link: Pipeline) -> None:
 async def test_what_follows_a_refused_statement_is_not_run(link: Pipeline) -> None:
     for _ in range(2):
         with pytest.raises(StatementRefused) as refused:
-            await link.run([Statement("BEGIN"), Statement("SELECT 1 / 0"), Statement("COMMIT")])
+            await run(link, [Statement("BEGIN"), Statement("SELECT 1 / 0"), Statement("COMMIT")])
         assert refused.value.code == "22012"
-        (rolled_back, answer) = await link.run([Statement("ROLLBACK"), *ONE])
+        (rolled_back, answer) = await run(link, [Statement("ROLLBACK"), *ONE])
         assert (rolled_back.tag, [answer]) == ("ROLLBACK", ANSWER)
 
 
 async def test_more_than_a_socket_takes_at_once_passes_both_ways(link: Pipeline) -> None:
     large = "x" * 5_000_000
-    replies = await link.run([Statement("SELECT upper($1::text)", (large,))] * 3)
+    replies = await run(link, [Statement("SELECT upper($1::text)", (large,))] * 3)
     assert [reply.rows[0][0] for reply in replies] == [large.upper().encode()] * 3
 
 
 async def test_what_takes_too_long_is_lost_and_the_next_is_answered_its_own(
     link: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert await link.run(ONE) == ANSWER
+    assert await run(link, ONE) == ANSWER
     monkeypatch.setattr(module, "RUN_LIMIT_SECONDS", 0.05)
     with pytest.raises(ConnectionLost):
-        await link.run([Statement("SELECT pg_sleep(10)")])
+        await run(link, [Statement("SELECT pg_sleep(10)")])
     monkeypatch.undo()
-    assert await link.run(ONE) == ANSWER
+    assert await run(link, ONE) == ANSWER
 
 
 async def test_a_caller_that_is_cancelled_takes_its_answer_with_it(link: Pipeline) -> None:
-    assert await link.run(ONE) == ANSWER
-    waiting = asyncio.create_task(link.run([Statement("SELECT pg_sleep(10)")]))
+    assert await run(link, ONE) == ANSWER
+    waiting = asyncio.create_task(run(link, [Statement("SELECT pg_sleep(10)")]))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert await link.run(ONE) == ANSWER
+    assert await run(link, ONE) == ANSWER
 
 
 async def test_a_link_that_ends_is_lost_and_opened_again(urls: Urls) -> None:
     with proxied(urls.login) as (proxy, login):
         link = Pipeline(login, SERVICE_ROLE)
-        assert await link.run(ONE) == ANSWER
-        waiting = asyncio.create_task(link.run([Statement("SELECT pg_sleep(10)")]))
+        assert await run(link, ONE) == ANSWER
+        waiting = asyncio.create_task(run(link, [Statement("SELECT pg_sleep(10)")]))
         await asyncio.sleep(0)
         proxy.refuse()
         with pytest.raises(ConnectionLost):
             await waiting
         with pytest.raises(Unavailable):
-            await link.run(ONE)
+            await run(link, ONE)
         proxy.work()
         await asyncio.sleep(module.RECONNECT_PAUSE_SECONDS)
-        assert await link.run(ONE) == ANSWER
+        assert await run(link, ONE) == ANSWER
         link.close()
 
 
 async def test_a_wrong_password_is_never_shown(urls: Urls) -> None:
     wrong = type(urls.login)(urls.login.reveal().replace("@", "wrong@", 1))
     with pytest.raises(Unavailable) as unavailable:
-        await Pipeline(wrong, SERVICE_ROLE).run(ONE)
+        await run(Pipeline(wrong, SERVICE_ROLE), ONE)
     assert "wrong" not in str(unavailable.value)
 
 
@@ -121,13 +125,13 @@ async def test_a_link_that_ends_after_any_byte_of_the_answers_is_lost(urls: Urls
     asked = [Statement("BEGIN"), Statement("SELECT 1"), Statement("SELECT 2"), Statement("COMMIT")]
     with proxied(urls.login) as (proxy, url):
         link = Pipeline(url, SERVICE_ROLE)
-        answered = len(await link.run(asked))
+        answered = len(await run(link, asked))
         passed, lost = 0, 0
         while True:
-            await link.run(asked)  # prepared
+            await run(link, asked)  # prepared
             await asyncio.to_thread(proxy.cut_after, passed, gently=True)
             try:
-                assert len(await link.run(asked)) == answered
+                assert len(await run(link, asked)) == answered
                 break
             except ConnectionLost:
                 lost += 1
@@ -140,12 +144,12 @@ async def test_a_link_that_ends_after_any_byte_of_the_answers_is_lost(urls: Urls
 async def test_a_link_whose_end_is_not_seen_yet_is_lost_once_and_made_again(urls: Urls, link: Pipeline) -> None:
     with psycopg.connect(urls.owner.reveal(), autocommit=True) as owner:
         for _ in range(20):
-            (found,) = await link.run([Statement("SELECT pg_backend_pid()")])
+            (found,) = await run(link, [Statement("SELECT pg_backend_pid()")])
             # Not awaited: our loop must not see what came of it before it sends.
             owner.execute("SELECT pg_terminate_backend(%s, 5000)", [int(found.rows[0][0] or 0)])
             with pytest.raises(ConnectionLost):
-                await link.run(ONE)
-            assert await link.run(ONE) == ANSWER
+                await run(link, ONE)
+            assert await run(link, ONE) == ANSWER
 
 
 BEGIN, TWO, COMMIT, ROLLBACK = (Statement(sql) for sql in ("BEGIN", "SELECT 2", "COMMIT", "ROLLBACK"))
@@ -157,7 +161,7 @@ WRITTEN = [Statement("SELECT coalesce(current_setting('test.written', true), '')
 
 async def test_the_first_answers_come_before_the_rest_is_sent(link: Pipeline) -> None:
     for _ in range(2):
-        request = await link.send([BEGIN, *ONE], more=True)
+        request = (await link.connect()).send([BEGIN, *ONE], more=True)
         begun, one = await request.first_replies()
         assert (begun.tag, [one]) == ("BEGIN", ANSWER)
         request.append_statements([TWO], more=True)
@@ -167,12 +171,12 @@ async def test_the_first_answers_come_before_the_rest_is_sent(link: Pipeline) ->
 
 
 async def test_what_leaves_behind_another_is_answered_its_own(link: Pipeline) -> None:
-    first = await link.send([BEGIN, *ONE], more=True)
+    first = (await link.connect()).send([BEGIN, *ONE], more=True)
     await first.first_replies()
     first.append_statements([COMMIT])
-    second = await link.send([BEGIN, TWO], more=True)
+    second = (await link.connect()).send([BEGIN, TWO], more=True)
     second.append_statements([ROLLBACK])
-    third = await link.send(ONE)
+    third = (await link.connect()).send(ONE)
     assert [reply.tag or reply.rows for reply in await first.all_replies()] == ["BEGIN", [(b"1",)], "COMMIT"]
     assert [reply.tag or reply.rows for reply in await second.first_replies()] == ["BEGIN", [(b"2",)]]
     assert await third.all_replies() == ANSWER
@@ -194,7 +198,7 @@ async def test_nothing_is_run_after_what_was_refused(link: Pipeline, is_first: b
             await request.all_replies()
         with pytest.raises(ConnectionDropped):
             await opened.run([WRITE])
-        assert await link.run(WRITTEN) == [Reply("", [(b"f",)])]
+        assert await run(link, WRITTEN) == [Reply("", [(b"f",)])]
 
 
 async def test_after_a_lock_that_was_refused_the_connection_goes_on(urls: Urls, link: Pipeline) -> None:
@@ -204,7 +208,7 @@ async def test_after_a_lock_that_was_refused_the_connection_goes_on(urls: Urls, 
     with psycopg.connect(urls.owner.reveal()) as holder:
         holder.execute("SELECT pg_advisory_lock(1)")
         for _ in range(2):
-            request = await link.send([BEGIN, *ONE], more=True)
+            request = (await link.connect()).send([BEGIN, *ONE], more=True)
             request.append_statements([lock], more=True)
             request.append_statements([WRITE], more=True)
             request.append_statements([COMMIT])
@@ -212,11 +216,11 @@ async def test_after_a_lock_that_was_refused_the_connection_goes_on(urls: Urls, 
                 await request.all_replies()
             assert refused.value.is_contention
             assert await opened.run(ONE) == ANSWER, "COMMIT has ended the transaction, and rolled it back"
-            assert await link.run(WRITTEN) == [Reply("", [(b"f",)])]
-    await link.run([BEGIN, lock, COMMIT])
+            assert await run(link, WRITTEN) == [Reply("", [(b"f",)])]
+    await run(link, [BEGIN, lock, COMMIT])
     assert await link.connect() is opened
     with pytest.raises(StatementRefused):
-        await link.run([WRONG])
+        await run(link, [WRONG])
     assert await link.connect() is not opened
 
 
@@ -235,10 +239,10 @@ async def test_after_a_lock_that_was_refused_the_connection_goes_on(urls: Urls, 
 async def test_only_contention_leaves_the_connection_open(link: Pipeline, code: str, stays_open: bool) -> None:
     opened = await link.connect()
     with pytest.raises(StatementRefused) as refused:
-        await link.run([Statement(f"DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{code}'; END $$")])
+        await run(link, [Statement(f"DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{code}'; END $$")])
     assert refused.value.code == code
     assert (await link.connect() is opened) == stays_open
-    assert await link.run(ONE) == ANSWER
+    assert await run(link, ONE) == ANSWER
 
 
 @pytest.fixture(params=["embedded", "PostgreSQL 15"])
@@ -258,7 +262,7 @@ async def test_a_transaction_whose_rest_does_not_come_is_ended_by_the_server(
     """Whatever was sent last: a process that stopped runs no timers of its own."""
     monkeypatch.setattr(module, "RUN_LIMIT_SECONDS", 60.0)
     link = Pipeline(login, SERVICE_ROLE)
-    request = await link.send([BEGIN, *ONE], more=True)
+    request = (await link.connect()).send([BEGIN, *ONE], more=True)
     for _ in range(parts - 1):
         request.append_statements([TWO], more=True)
     await request.first_replies()
@@ -278,7 +282,7 @@ async def test_a_transaction_that_takes_too_long_is_ended_by_the_server(
 ) -> None:
     """Its connection is lost with it. PostgreSQL 15 and 16 have no such limit."""
     monkeypatch.setattr(module, "RUN_LIMIT_SECONDS", 60.0)
-    request = await link.send([BEGIN, Statement("SELECT pg_sleep(60)")])
+    request = (await link.connect()).send([BEGIN, Statement("SELECT pg_sleep(60)")])
     with pytest.raises(ConnectionLost):
         async with asyncio.timeout(module.TRANSACTION_LIMIT_SECONDS + 2):
             await request.all_replies()
@@ -287,10 +291,10 @@ async def test_a_transaction_that_takes_too_long_is_ended_by_the_server(
 async def test_a_statement_ends_with_the_connection_that_was_given_up(
     urls: Urls, link: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await link.run(ONE)
+    await run(link, ONE)
     monkeypatch.setattr(module, "RUN_LIMIT_SECONDS", 0.05)
     with pytest.raises(ConnectionLost):
-        await link.run([Statement("SELECT pg_sleep(60)")])
+        await run(link, [Statement("SELECT pg_sleep(60)")])
     with psycopg.connect(urls.owner.reveal(), autocommit=True) as owner:
 
         async def is_over() -> bool:
@@ -305,7 +309,7 @@ async def test_what_follows_on_a_lost_link_is_lost_and_never_sent_on_another(lin
     request = opened.send([BEGIN, *ONE], more=True)
     await request.first_replies()
     link.close()
-    assert await link.run(ONE) == ANSWER, "on a new one"
+    assert await run(link, ONE) == ANSWER, "on a new one"
     request.append_statements([COMMIT])
     for lost in (request, opened.send([COMMIT])):
         with pytest.raises(ConnectionDropped):

@@ -45,12 +45,11 @@ def array_text(values: Iterable[str]) -> str:
 
 
 Row = tuple[bytes | None, ...]  # texts
-Rows = list[Row]
 
 
 class Reply(NamedTuple):
     tag: str  # such as COMMIT
-    rows: Rows
+    rows: list[Row]
 
     def texts(self) -> list[list[Any]]:
         """The rows, decoded; each value is a text or None."""
@@ -80,14 +79,14 @@ class ConnectionDropped(ConnectionLost):
 class PipelineRequest:
     """Statements that were sent to the server, and their answers."""
 
-    def __init__(self, link: "PipelineConnection", known: int) -> None:
+    def __init__(self, link: "PipelineConnection", known: int, first: int) -> None:
         """`known` is how many statements the connection had prepared before this request."""
         self.replies: list[Reply] = []
         self.error: Exception | None = None
         self.known = known
         self.open_syncs = 0
         self.is_whole = False
-        self._first = 0
+        self._first = first
         self.timer: asyncio.TimerHandle | None = None
         self._link = link
         loop = asyncio.get_running_loop()
@@ -117,9 +116,6 @@ class PipelineRequest:
         if self.error:
             raise self.error
         return self.replies
-
-    def expect(self, first: int) -> None:
-        self._first = first
 
     def add(self, reply: Reply) -> None:
         self.replies.append(reply)
@@ -158,15 +154,6 @@ class Pipeline:
         if link is None:
             link = self._link = await self._open()
         return link
-
-    async def run(self, statements: Sequence[Statement]) -> list[Reply]:
-        """Runs statements in one round trip. Unavailable: none was sent. Raises StatementRefused or ConnectionLost,
-        too."""
-        return await (await self.connect()).run(statements)
-
-    async def send(self, statements: Sequence[Statement], more: bool = False) -> PipelineRequest:
-        """Sends statements behind earlier ones. With `more` the rest follows by `append_statements`."""
-        return (await self.connect()).send(statements, more)
 
     @property
     def open_connection(self) -> "PipelineConnection | None":
@@ -222,15 +209,13 @@ class PipelineConnection:
             raise
 
     def send(self, statements: Sequence[Statement], more: bool = False) -> PipelineRequest:
-        request = PipelineRequest(self, len(self._names))
+        request = PipelineRequest(self, len(self._names), len(statements) if more else 0)
         if self.lost:
             request.fail(self.lost)
             request.finish()
             return request
         self._requests.append(request)
         request.timer = self._loop.call_later(RUN_LIMIT_SECONDS, self.close)
-        if more:
-            request.expect(len(statements))
         self._send_request(request, statements, more)
         return request
 
