@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 from uuid import UUID
@@ -79,10 +79,6 @@ class Tx(Protocol):
     async def fetchval(self, query: str, *args: object, timeout: float | None = None) -> Any: ...
 
     async def execute(self, query: str, *args: object, timeout: float | None = None) -> str: ...
-
-    async def executemany(
-        self, command: str, args: Sequence[Sequence[object]], *, timeout: float | None = None
-    ) -> None: ...
 
 
 def pack_array(values: Sequence[str | None]) -> str:
@@ -240,6 +236,19 @@ async def open_database(
         yield Database(service, stream, worker)
 
 
+@contextlib.contextmanager
+def explain_refusals(settings: str) -> Iterator[None]:
+    """Each failure to connect becomes an error of ours, whose text has no part of the URL."""
+    try:
+        yield
+    except ValueError:
+        raise StartupRefused(UNREADABLE_URL) from None
+    except REFUSED as error:
+        raise StartupRefused(f"the database refuses us ({error}): check {settings}") from error
+    except CANNOT_CONNECT as error:
+        raise Unavailable("the database cannot be reached") from error
+
+
 @contextlib.asynccontextmanager
 async def open_pool(url: Secret, role: str, size: int, metrics: Metrics) -> AsyncIterator[Pool]:
     async def connect() -> Any:
@@ -255,16 +264,8 @@ async def open_pool(url: Secret, role: str, size: int, metrics: Metrics) -> Asyn
         return connection
 
     connections = ConnectionPool(connect, size)
-    try:
+    with explain_refusals("TRADING_INTENTS_DATABASE_URL and _WORKER_URL, migrate"):
         connections.give_back(await connections.take(ACQUIRE_LIMIT_SECONDS))
-    except ValueError:
-        raise StartupRefused(UNREADABLE_URL) from None
-    except REFUSED as error:
-        raise StartupRefused(
-            f"the database refuses us ({error}): check TRADING_INTENTS_DATABASE_URL and _WORKER_URL, migrate"
-        ) from error
-    except CANNOT_CONNECT as error:
-        raise Unavailable("the database cannot be reached") from error
     try:
         yield Pool(connections, role, metrics)
     finally:

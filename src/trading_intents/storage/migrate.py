@@ -14,14 +14,12 @@ import asyncpg
 from trading_intents.errors import DatabaseMissing, StartupRefused, Unavailable
 from trading_intents.secret import Secret
 from trading_intents.storage.database import (
-    CANNOT_CONNECT,
     LOST,
     OWNER_ROLE,
-    REFUSED,
     SERVICE_ROLE,
-    UNREADABLE_URL,
     WORKER_ROLE,
     Row,
+    explain_refusals,
     read_login,
 )
 from trading_intents.telemetry import Log
@@ -205,14 +203,8 @@ async def _unprepared(owner: Any, login: str, worker: str | None, migrating: boo
 @contextlib.asynccontextmanager
 async def connected(url: Secret) -> AsyncIterator[Any]:
     """A connection of its own. Each failure becomes an error of ours, whose text has no part of the URL."""
-    try:
+    with explain_refusals("TRADING_INTENTS_DATABASE_URL"):
         connection = await asyncpg.connect(url.reveal(), timeout=CONNECT_LIMIT_SECONDS)
-    except ValueError:
-        raise StartupRefused(UNREADABLE_URL) from None
-    except REFUSED as error:
-        raise StartupRefused(f"the database refuses us ({error}): check TRADING_INTENTS_DATABASE_URL") from error
-    except CANNOT_CONNECT as error:
-        raise Unavailable("the database cannot be reached") from error
     try:
         yield connection
     except asyncpg.InsufficientPrivilegeError as error:
