@@ -26,7 +26,7 @@ from trading_intents.clock import SystemClock
 from trading_intents.ids import OrganizationId
 from trading_intents.telemetry import Metrics
 from trading_intents.testing.broker_cards import CARDS
-from trading_intents.testing.broker_suite import Card, StageFault, is_meant_for, play
+from trading_intents.testing.broker_suite import Card, StageFault, play
 from trading_intents.trading import Environment, Symbol
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_broker.py"
@@ -78,7 +78,7 @@ class Stage:
         raise NotImplementedError
 
 
-MEANT = [card for card in CARDS if is_meant_for(card, MODULE.CAPABILITIES) and card.fault is None]
+MEANT = [card for card in CARDS if card.needs(MODULE.CAPABILITIES) and card.fault is None]
 
 
 @pytest.mark.parametrize("card", MEANT, ids=lambda card: card.name)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from typing import Protocol
@@ -14,8 +14,8 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from trading_intents.brokers.port import (
+    AccountSnapshot,
     BrokerAdapter,
-    BrokerBalance,
     BrokerEvent,
     Capabilities,
     CommandResult,
@@ -101,7 +101,6 @@ class CardRun:
     broker: BrokerAdapter
     received: list[BrokerEvent] = field(default_factory=list)
     gaps: list[StreamGap] = field(default_factory=list)
-    balances: list[BrokerBalance] = field(default_factory=list)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _following: "asyncio.Task[None] | None" = None
 
@@ -129,9 +128,7 @@ class CardRun:
             async for event in self.broker.events():
                 if isinstance(event, StreamGap):
                     self.gaps.append(event)
-                elif isinstance(event, BrokerBalance):
-                    self.balances.append(event)
-                else:
+                elif isinstance(event, BrokerEvent):
                     self.received.append(event)
                 self._news.set()
         finally:
@@ -205,6 +202,10 @@ class CardRun:
         assert isinstance(order, OrderSnapshot), order
         return order
 
+    async def snapshot(self) -> AccountSnapshot:
+        """Takes a snapshot with the executions of a day."""
+        return await self.broker.snapshot(await self.stage.now() - timedelta(days=1))
+
     def reported(self, *sent: Sent) -> list[BrokerEvent]:
         """The stream's events about these commands' order, each once, without the optional ones."""
         clients = {each.ticket.client_order_id for each in sent}
@@ -219,22 +220,14 @@ class CardRun:
     async def expect(self, kinds: Sequence[EventKind], *sent: Sent) -> list[BrokerEvent]:
         """Waits until the stream has reported exactly these about the order, in this order; a fill may come in
         parts."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(WAIT_SECONDS):
-                while _folded(self.reported(*sent)) != list(kinds) and not self.has_ended:
-                    self._news.clear()
-                    await self._news.wait()
+        await self._wait_until(lambda: _folded(self.reported(*sent)) == list(kinds) or self.has_ended)
         events = self.reported(*sent)
         assert _folded(events) == list(kinds), f"expected {list(kinds)}, reported {_folded(events)}"
         return events
 
     async def expect_filled(self, quantity: str, *sent: Sent) -> list[BrokerEvent]:
         """Waits until the order's fills sum up to this."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(WAIT_SECONDS):
-                while total(self.fills(*sent)) < Decimal(quantity):
-                    self._news.clear()
-                    await self._news.wait()
+        await self._wait_until(lambda: total(self.fills(*sent)) >= Decimal(quantity))
         fills = self.fills(*sent)
         assert total(fills) == Decimal(quantity), f"filled {total(fills)}, not {quantity}"
         return fills
@@ -244,10 +237,16 @@ class CardRun:
 
     async def expect_end(self) -> None:
         """Waits until the stream has ended or reported a gap."""
-        async with asyncio.timeout(WAIT_SECONDS):
-            while not self.has_ended and not self.gaps:
-                self._news.clear()
-                await self._news.wait()
+        await self._wait_until(lambda: self.has_ended or bool(self.gaps))
+        assert self.has_ended or self.gaps, "the stream goes on without a gap"
+
+    async def _wait_until(self, is_met: Callable[[], bool]) -> None:
+        """Waits for the stream; returns without an error when it is too late."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WAIT_SECONDS):
+                while not is_met():
+                    self._news.clear()
+                    await self._news.wait()
 
 
 def deadline(seconds: float = CALL_SECONDS) -> float:
@@ -258,8 +257,9 @@ def keys_of(events: Iterable[BrokerEvent], kind: EventKind) -> set[str]:
     return {event.dedupe_key for event in events if event.kind is kind}
 
 
-def total(fills: Iterable[BrokerEvent]) -> Decimal:
-    return sum((fill.quantity or Decimal(0) for fill in fills), Decimal(0))
+def total(events: Iterable[BrokerEvent]) -> Decimal:
+    """What the fills among the events sum up to."""
+    return sum((each.quantity or Decimal(0) for each in events if each.kind is EventKind.FILL), Decimal(0))
 
 
 def _folded(events: Sequence[BrokerEvent]) -> list[EventKind]:
@@ -268,10 +268,6 @@ def _folded(events: Sequence[BrokerEvent]) -> list[EventKind]:
     return [
         kind for place, kind in enumerate(kinds) if kind is not EventKind.FILL or kinds[:place][-1:] != [EventKind.FILL]
     ]
-
-
-def is_meant_for(card: Card, capabilities: Capabilities) -> bool:
-    return card.needs(capabilities)
 
 
 async def play(card: Card, stage: Stage) -> None:
@@ -289,7 +285,7 @@ def support_matrix(cards: Sequence[Card], brokers: Sequence[Capabilities]) -> st
     head = ["| Card |", *(f" {broker.name} |" for broker in brokers)]
     lines = ["".join(head), "|---" * (len(brokers) + 1) + "|"]
     for card in cards:
-        marks = (" yes |" if is_meant_for(card, broker) else " - |" for broker in brokers)
+        marks = (" yes |" if card.needs(broker) else " - |" for broker in brokers)
         lines.append(f"| {card.name} |" + "".join(marks))
     return "\n".join(lines)
 

@@ -164,7 +164,9 @@ class FakeVenue:
             return CommandResult(outcome=Outcome.UNKNOWN, code=DUPLICATE_ID)
         self.journal.append((command, ticket.client_order_id))
         if command == "submit":
-            return self._submit(account_id, ticket)
+            made = self.orders[ticket.client_order_id] = VenueOrder(account_id, ticket, f"v{len(self.journal)}")
+            self._emit(made, EventKind.ACCEPTED)
+            return CommandResult(outcome=Outcome.ACKED, broker_order_id=made.number)
         order = self.orders.get(ticket.orig_client_order_id or "")
         if order is None or order.over:
             return CommandResult(outcome=Outcome.REJECTED, code="too_late", message="no such open order")
@@ -176,12 +178,6 @@ class FakeVenue:
         else:
             order.over = True
             self._emit(order, EventKind.CANCELLED)
-        return CommandResult(outcome=Outcome.ACKED, broker_order_id=order.number)
-
-    def _submit(self, account_id: UUID, ticket: OrderTicket) -> CommandResult:
-        order = VenueOrder(account_id, ticket, f"v{len(self.journal)}")
-        self.orders[ticket.client_order_id] = order
-        self._emit(order, EventKind.ACCEPTED)
         return CommandResult(outcome=Outcome.ACKED, broker_order_id=order.number)
 
     def _emit(self, order: VenueOrder, kind: EventKind, **more: object) -> None:
@@ -278,12 +274,11 @@ class VenueLink:
 
 def _snapshot(order: VenueOrder) -> OrderSnapshot:
     ticket = order.ticket
-    events = tuple(order.events)
     return OrderSnapshot(
         client_order_id=ticket.client_order_id,
         broker_order_id=order.number,
         symbol=ticket.symbol,
         side=ticket.side,
         quantity=ticket.quantity,
-        events=events,
+        events=tuple(order.events),
     )

@@ -6,11 +6,11 @@ from tests.brokers.alpaca.simulator import Simulator
 from tests.brokers.alpaca.stage import AlpacaStage
 from trading_intents.brokers.alpaca.wire import CAPABILITIES
 from trading_intents.testing.broker_cards import CARDS
-from trading_intents.testing.broker_suite import Card, is_meant_for, play
+from trading_intents.testing.broker_suite import Card, play
 
 
 def test_every_card_is_meant_for_alpaca() -> None:
-    assert [card.name for card in CARDS if not is_meant_for(card, CAPABILITIES)] == []
+    assert [card.name for card in CARDS if not card.needs(CAPABILITIES)] == []
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)

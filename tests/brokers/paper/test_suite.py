@@ -14,7 +14,7 @@ from trading_intents.brokers.paper.model import CAPABILITIES, Prices
 from trading_intents.brokers.paper.quotes import Quotes
 from trading_intents.brokers.port import Capabilities
 from trading_intents.testing.broker_cards import CARDS
-from trading_intents.testing.broker_suite import Card, StageFault, is_meant_for, play
+from trading_intents.testing.broker_suite import Card, StageFault, play
 from trading_intents.trading import Symbol
 
 FAULTS = {
@@ -54,7 +54,7 @@ class PaperStage:
 
 
 def test_every_card_is_meant_for_the_paper_broker() -> None:
-    assert [card.name for card in CARDS if not is_meant_for(card, CAPABILITIES)] == []
+    assert [card.name for card in CARDS if not card.needs(CAPABILITIES)] == []
     numbers = [card.number for card in CARDS]
     assert numbers == sorted(set(numbers))
 
