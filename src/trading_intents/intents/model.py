@@ -302,9 +302,7 @@ def _check_broker(command: Command, state: SubmissionState) -> None:
 def compose(submission: Submission, command: ClientCommand, order: KnownOrder | None) -> Accepted:
     """The action that the command asks for; `order` is the one that it names."""
     if isinstance(command, Create):
-        spec = command.spec
-        if spec.time_in_force is None:
-            spec = _with_time(spec, TimeInForce.DAY)
+        spec = _with_time(command.spec, TimeInForce.DAY)
         return Accepted(
             ActionType.CREATE, command.symbol, command.side, command.route, spec, submission.client_reference_id
         )
@@ -316,9 +314,7 @@ def compose(submission: Submission, command: ClientCommand, order: KnownOrder | 
     if command.spec.kind is not order.spec.kind:
         raise ValidationFailed.at("/command/payload/spec", f"must be {order.spec.kind}, as the order is")
     assert order.spec.time_in_force is not None
-    spec = command.spec
-    if spec.time_in_force is None:
-        spec = _with_time(spec, order.spec.time_in_force)
+    spec = _with_time(command.spec, order.spec.time_in_force)
     return Accepted(ActionType.REPLACE, order.symbol, order.side, order.route, spec, reference)
 
 
@@ -355,6 +351,9 @@ def _judged_controls(submission: Submission, controls: Controls) -> Controls:
 
 
 def _with_time(spec: Spec, time_in_force: TimeInForce) -> Spec:
+    """The spec, with this time in force if it has none."""
+    if spec.time_in_force is not None:
+        return spec
     return Spec(spec.kind, spec.quantity, spec.limit_price, spec.stop_price, time_in_force)
 
 

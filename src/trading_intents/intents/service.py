@@ -98,7 +98,8 @@ async def _find_order(tx: Tx, account: Account, order_id: str) -> KnownOrder | N
     row = await store.find_order(tx, account.id, UUID(order_id))
     if row is None:
         return None
-    limit_price, stop_price = (None if row[name] is None else amount_text(row[name]) for name in _PRICES)
+    prices = (row["limit_price"], row["stop_price"])
+    limit_price, stop_price = (None if price is None else amount_text(price) for price in prices)
     return KnownOrder(
         account_id=str(account.id),
         symbol=Symbol(row["symbol"]),
@@ -120,6 +121,3 @@ async def _find_order(tx: Tx, account: Account, order_id: str) -> KnownOrder | N
         filled_quantity=row["filled_quantity"],
         counted=row["counted"],
     )
-
-
-_PRICES = ("limit_price", "stop_price")
