@@ -46,9 +46,6 @@ class RestAnswer(NamedTuple):
         """The body of a 200."""
         if self.status != 200:
             raise AnswerUnclear(f"the broker answers {self.status}")
-        return self.decode(type_)
-
-    def decode(self, type_: type[T]) -> T:
         try:
             return msgspec.json.decode(self.body, type=type_)
         except msgspec.MsgspecError:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
+import msgspec
 import psycopg
 from psycopg import pq
 
@@ -42,6 +43,11 @@ class Statement(NamedTuple):
 def array_text(values: Iterable[str]) -> str:
     """An array parameter of numbers, ids or words, none of which needs quoting."""
     return f"{{{','.join(values)}}}"
+
+
+def json_text(rows: object) -> str:
+    """A parameter that the statement makes rows of again."""
+    return msgspec.json.encode(rows).decode()
 
 
 Row = tuple[bytes | None, ...]  # texts

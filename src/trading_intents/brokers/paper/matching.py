@@ -69,10 +69,9 @@ class OrderBook:
             self._levels = price_levels(o for o in self.orders.values() if o.status is PaperOrderStatus.WORKING)
         return self._levels
 
-    def show(self, quote: Quote | None) -> None:
+    def show(self, quote: Quote) -> None:
         """Sets the present quote, for new orders; resting orders have been matched with it already."""
-        if quote is not None:
-            self._see(quote, trades=False)
+        self._see(quote, trades=False)
 
     def feed(self, quote: Quote) -> None:
         """Matches every resting order with a market event, in order of acceptance."""

@@ -12,7 +12,7 @@ from trading_intents.brokers.paper.model import PaperAccount, PaperOrder, Prices
 from trading_intents.brokers.port import BrokerEvent
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pages import PageRequest, fetch_page
-from trading_intents.storage.pipeline import Statement
+from trading_intents.storage.pipeline import Statement, json_text
 from trading_intents.trading import Symbol
 
 EVENTS_A_READ = 1_000
@@ -70,7 +70,7 @@ def find_targets(targets: Sequence[CommandTarget]) -> Statement:
             LIMIT 1
         ) AS o
         """,  # noqa: S608 - our own constants
-        (_json(targets),),
+        (json_text(targets),),
     )
 
 
@@ -230,7 +230,3 @@ async def delete_quotes(tx: Tx, organization_id: UUID, symbol: Symbol, upto: int
         symbol,
         upto,
     )
-
-
-def _json(rows: object) -> str:
-    return msgspec.json.encode(rows).decode()

@@ -36,7 +36,7 @@ from trading_intents.brokers.port import (
 )
 from trading_intents.clock import Pacer
 from trading_intents.storage.grouped import GroupCommit, PipelinedTransaction
-from trading_intents.storage.pipeline import Statement
+from trading_intents.storage.pipeline import Statement, json_text
 
 # How far back a session that was closed follows the walk: five minutes.
 MAX_TICKS_BACK = 1_200
@@ -238,7 +238,6 @@ class PaperVenue:
             key = (books.account_id, request.ticket.client_order_id)
             is_duplicate = key in batch.known
             batch.known.setdefault(key, made)
-            text = msgspec.json.encode(request.ticket).decode()
             batch.arrivals.append(
                 Arrival(
                     books.account_id,
@@ -247,7 +246,7 @@ class PaperVenue:
                     request.ticket.client_order_id,
                     None if is_duplicate else made,
                     is_duplicate,
-                    text,
+                    json_text(request.ticket),
                     batch.now,
                 )
             )

@@ -14,7 +14,7 @@ from trading_intents.brokers.paper.matching import PaperEvent
 from trading_intents.brokers.paper.model import PaperAccount, PaperHolding, PaperOrder, Quote
 from trading_intents.brokers.paper.store import CommandTarget, TargetRow
 from trading_intents.brokers.port import BrokerEvent
-from trading_intents.storage.pipeline import Reply, Statement, array_text
+from trading_intents.storage.pipeline import Reply, Statement, array_text, json_text
 from trading_intents.trading import Symbol
 
 Parsed = TypeVar("Parsed")
@@ -109,7 +109,7 @@ def save_faults(faults: Sequence[Fault]) -> Statement:
         FROM json_populate_recordset(NULL::paper_faults, $1::text::json) AS n
         WHERE f.account_id = n.account_id AND f.kind = n.kind
         """,
-        (_json(faults),),
+        (json_text(faults),),
     )
 
 
@@ -125,7 +125,7 @@ def find_commands(ids: Sequence[tuple[UUID, str]]) -> Statement:
             LIMIT 1
         ) AS j
         """,
-        (_json([{"account_id": account_id, "client_order_id": each} for account_id, each in ids]),),
+        (json_text([{"account_id": account_id, "client_order_id": each} for account_id, each in ids]),),
     )
 
 
@@ -163,7 +163,7 @@ def read_holdings(places: Iterable[BookKey]) -> Statement:
             SELECT * FROM paper_holdings WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
         ) AS h
         """,
-        (_json([place._asdict() for place in places]),),
+        (json_text([place._asdict() for place in places]),),
     )
 
 
@@ -199,7 +199,7 @@ def list_quotes(asked: Sequence[AskedQuotes]) -> Statement:
         ) AS q
         ORDER BY asked.account_id, q.symbol, q.number
         """,
-        (_json(asked),),
+        (json_text(asked),),
     )
 
 
@@ -217,7 +217,7 @@ def add_commands(arrivals: Sequence[Arrival]) -> Statement:
         INSERT INTO paper_journal ({_columns(Arrival)})
         SELECT {_columns(Arrival)} FROM json_populate_recordset(NULL::paper_journal, $1::text::json)
         """,  # noqa: S608 - our own constants
-        (_json(arrivals),),
+        (json_text(arrivals),),
     )
 
 
@@ -231,7 +231,7 @@ def save_accounts(accounts: Mapping[UUID, PaperAccount]) -> Statement:
         FROM json_populate_recordset(NULL::paper_accounts, $1::text::json) AS n
         WHERE a.account_id = n.account_id AND a.account_id = ANY ($2::uuid[])
         """,
-        (_json(rows), array_text(map(str, accounts))),
+        (json_text(rows), array_text(map(str, accounts))),
     )
 
 
@@ -246,7 +246,7 @@ def save_holdings(holdings: Mapping[BookKey, PaperHolding]) -> Statement:
         SET position = excluded.position, short_value = excluded.short_value, source = excluded.source,
             number = excluded.number, bid_taken = excluded.bid_taken, ask_taken = excluded.ask_taken
         """,  # noqa: S608 - our own constants
-        (_json(rows),),
+        (json_text(rows),),
     )
 
 
@@ -264,7 +264,7 @@ def save_orders(orders: Sequence[tuple[UUID, PaperOrder]]) -> Statement:
             triggered = excluded.triggered, filled = excluded.filled, paid = excluded.paid, covers = excluded.covers,
             reserve_price = excluded.reserve_price, expires_at = excluded.expires_at
         """,  # noqa: S608 - our own constants
-        (_json(rows),),
+        (json_text(rows),),
     )
 
 
@@ -284,7 +284,7 @@ def add_events(events: Sequence[tuple[UUID, PaperEvent]]) -> Statement:
         INSERT INTO paper_events ({_EVENT_COLUMNS})
         SELECT {_EVENT_COLUMNS} FROM json_populate_recordset(NULL::paper_events, $1::text::json)
         """,  # noqa: S608 - our own constants
-        (_json(rows),),
+        (json_text(rows),),
     )
 
 
@@ -296,7 +296,3 @@ def _columns(kind: type[msgspec.Struct]) -> str:
 
 def _decoded(reply: Reply, kind: type[Parsed]) -> list[Parsed]:
     return [msgspec.json.decode(text, type=kind) for (text,) in reply.rows if text]
-
-
-def _json(rows: object) -> str:
-    return msgspec.json.encode(rows).decode()
