@@ -149,17 +149,12 @@ class PaperHolding(FrozenStruct, frozen=True, kw_only=True):
     ask_taken: Decimal = ZERO
 
 
-def day_end(at: datetime) -> datetime:
-    """The market never closes, so a day is a UTC day."""
-    midnight = at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    return midnight + timedelta(days=1)
-
-
 def expiry(time_in_force: TimeInForce, at: datetime) -> datetime:
-    """An IOC or FOK order that waits for its trigger lasts for the day."""
+    """An IOC or FOK order that waits for its trigger lasts for the day. The market never closes: a day is a UTC day."""
     if time_in_force is TimeInForce.GOOD_TILL_CANCEL:
         return at + timedelta(days=GOOD_TILL_CANCEL_DAYS)
-    return day_end(at)
+    midnight = at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    return midnight + timedelta(days=1)
 
 
 def tick_of(symbol: Symbol, price: Decimal) -> Decimal:

@@ -8,7 +8,7 @@ from decimal import ROUND_CEILING, Decimal
 from trading_intents.amounts import exact
 from trading_intents.brokers.paper.model import CAPABILITIES, NEEDS, PaperOrder, PaperTerms, Quote, tick_of
 from trading_intents.brokers.paper.prices import CENT, HALF_SPREAD_CENTS
-from trading_intents.trading import OrderSide, Symbol, parse_symbol
+from trading_intents.trading import OrderSide, parse_symbol
 
 BAD_SYMBOL, NOT_OFFERED, BAD_PRICES = "unknown_symbol", "not_offered", "prices_do_not_fit_the_kind"
 NO_ORDERS_AWAY = Decimal(10_000)  # where nothing rests: further than the walk ever goes
@@ -28,11 +28,8 @@ def find_flaw(terms: PaperTerms) -> str | None:
     if not _is_multiple(terms.quantity, step):
         return BAD_STEP
     prices = [price for price in (terms.limit_price, terms.stop_price) if price is not None]
-    return None if all(_fits_tick(terms.symbol, price) for price in prices) else BAD_TICK
-
-
-def _fits_tick(symbol: Symbol, price: Decimal) -> bool:
-    return price > 0 and _is_multiple(price, tick_of(symbol, price))
+    are_ticks = (price > 0 and _is_multiple(price, tick_of(terms.symbol, price)) for price in prices)
+    return None if all(are_ticks) else BAD_TICK
 
 
 def _is_multiple(amount: Decimal, step: Decimal) -> bool:
@@ -95,13 +92,8 @@ class PriceLevels:
         if self.any_price:
             return 0
         bid, ask = (middle_cents - HALF_SPREAD_CENTS) * CENT, (middle_cents + HALF_SPREAD_CENTS) * CENT
-        ways = [
-            *([ask - self.buy_limit] if self.buy_limit is not None else ()),
-            *([self.sell_limit - bid] if self.sell_limit is not None else ()),
-            *([self.buy_stop - ask] if self.buy_stop is not None else ()),
-            *([bid - self.sell_stop] if self.sell_stop is not None else ()),
-        ]
-        nearest = min(ways, default=NO_ORDERS_AWAY)
+        ways = ((ask, self.buy_limit), (self.sell_limit, bid), (self.buy_stop, ask), (bid, self.sell_stop))
+        nearest = min((a - b for a, b in ways if a is not None and b is not None), default=NO_ORDERS_AWAY)
         return max(0, int((nearest / CENT).to_integral_value(ROUND_CEILING)))
 
 

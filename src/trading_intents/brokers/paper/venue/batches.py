@@ -146,7 +146,7 @@ class PaperVenue:
         by_account = {request.books.account_id: request.books for request in requests}
         targets = [target for request in requests if (target := request.target)]
         unread = [p for p in places if p.symbol not in by_account[p.account_id].books]
-        ids = [each for request in requests for each in request.ids]
+        ids = [(each.books.account_id, each.ticket.client_order_id) for each in requests if each.ticket]
         replies = await tx.run(
             [
                 store.lock_accounts(by_account),

@@ -73,10 +73,6 @@ class VenueRequest:
         return {BookKey(self.books.account_id, symbol) for symbol in symbols}
 
     @property
-    def ids(self) -> list[tuple[UUID, str]]:
-        return [(self.books.account_id, self.ticket.client_order_id)] if self.ticket else []
-
-    @property
     def target(self) -> CommandTarget | None:
         if self.ticket is None or self.command == "SUBMIT":
             return None
