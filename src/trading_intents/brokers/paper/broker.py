@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from trading_intents.brokers.paper import store
 from trading_intents.brokers.paper.faults import ActiveFaults, FaultKind
 from trading_intents.brokers.paper.matching import OrderBook, PaperEvent
-from trading_intents.brokers.paper.model import CAPABILITIES, PaperAccount, PaperOrder, Source
+from trading_intents.brokers.paper.model import CAPABILITIES, PaperAccount, Source
 from trading_intents.brokers.paper.prices import TICK_MILLIS, tick_number
 from trading_intents.brokers.paper.quotes import channel
 from trading_intents.brokers.paper.venue.batches import PaperVenue
@@ -110,7 +110,7 @@ class PaperBroker:
                 found = await store.find_order(tx, self._context.account.id, client_order_id)
         except (PlatformError, TimeoutError) as error:
             return LookupUnknown(str(error))
-        return _snapshot(*found) if found else Absent()
+        return _snapshot(found) if found else Absent()
 
     async def events(self) -> AsyncIterator[BrokerEvent | BrokerBalance | StreamGap]:
         while not self._down.is_set():
@@ -147,7 +147,7 @@ class PaperBroker:
         )
         return AccountSnapshot(
             taken_at=now,
-            open_orders=tuple(_snapshot(order, events) for order, events in working),
+            open_orders=tuple(map(_snapshot, working)),
             executions=tuple(executions),
             positions=tuple(positions),
             balance=self._valuation.balance(totals, now),
@@ -365,14 +365,15 @@ class PaperBroker:
         return due
 
 
-def _snapshot(order: PaperOrder, events: Sequence[BrokerEvent]) -> OrderSnapshot:
+def _snapshot(found: store.TargetRow) -> OrderSnapshot:
+    order = found.order
     return OrderSnapshot(
         client_order_id=order.client_order_id,
         broker_order_id=order.broker_order_id,
         symbol=order.symbol,
         side=order.side,
         quantity=order.quantity,
-        events=tuple(events),
+        events=tuple(found.events),
     )
 
 

@@ -27,6 +27,8 @@ class CommandTarget(msgspec.Struct, frozen=True):
 
 
 class TargetRow(msgspec.Struct):
+    """An order with all of its events so far."""
+
     order: PaperOrder
     events: list[BrokerEvent]
     asked: CommandTarget | None = None
@@ -74,14 +76,11 @@ def find_targets(targets: Sequence[CommandTarget]) -> Statement:
     )
 
 
-async def find_order(tx: Tx, account_id: UUID, client_order_id: str) -> tuple[PaperOrder, list[BrokerEvent]] | None:
+async def find_order(tx: Tx, account_id: UUID, client_order_id: str) -> TargetRow | None:
     """Finds the order that a command with this id made or named, and all its events."""
     statement = find_targets([CommandTarget(account_id, client_order_id, None)])
     text = await tx.fetchval(statement.sql, *statement.arguments)
-    if text is None:
-        return None
-    found = msgspec.json.decode(text, type=TargetRow)
-    return found.order, found.events
+    return None if text is None else msgspec.json.decode(text, type=TargetRow)
 
 
 async def read_totals(tx: Tx, account_id: UUID) -> PaperAccount:
@@ -95,7 +94,7 @@ async def read_now(tx: Tx) -> datetime:
     return now
 
 
-async def list_open(tx: Tx, account_id: UUID) -> list[tuple[PaperOrder, list[BrokerEvent]]]:
+async def list_open(tx: Tx, account_id: UUID) -> list[TargetRow]:
     """Lists working orders with their events."""
     rows = await tx.fetch(
         f"""
@@ -104,8 +103,7 @@ async def list_open(tx: Tx, account_id: UUID) -> list[tuple[PaperOrder, list[Bro
         """,  # noqa: S608 - our own constants
         account_id,
     )
-    found = [msgspec.json.decode(row["found"], type=TargetRow) for row in rows]
-    return [(each.order, each.events) for each in found]
+    return [msgspec.json.decode(row["found"], type=TargetRow) for row in rows]
 
 
 async def list_positions(tx: Tx, account_id: UUID) -> dict[Symbol, Decimal]:

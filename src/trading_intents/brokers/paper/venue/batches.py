@@ -22,7 +22,7 @@ from trading_intents.brokers.paper.model import (
     Source,
 )
 from trading_intents.brokers.paper.prices import tick_number, walk_middle_cents, walk_quote
-from trading_intents.brokers.paper.store import CommandTarget, find_targets
+from trading_intents.brokers.paper.store import CommandTarget, TargetRow, find_targets
 from trading_intents.brokers.paper.venue import store
 from trading_intents.brokers.paper.venue.model import AccountBooks, VenueReply, VenueRequest
 from trading_intents.brokers.paper.venue.store import Arrival, AskedQuotes, BookKey, Fault
@@ -51,8 +51,8 @@ class _VenueBatch:
 
     now: datetime
     faults: dict[UUID, list[Fault]]
-    known: dict[tuple[UUID, str], int | None]
-    targets: dict[CommandTarget, tuple[PaperOrder, list[BrokerEvent]]]
+    known: set[tuple[UUID, str]]
+    targets: dict[CommandTarget, TargetRow]
     arrivals: list[Arrival] = field(default_factory=list)
     spent: list[Fault] = field(default_factory=list)
 
@@ -237,7 +237,7 @@ class PaperVenue:
         if result.outcome is not Outcome.NOT_SENT and FaultKind.LOSE not in faults:
             key = (books.account_id, request.ticket.client_order_id)
             is_duplicate = key in batch.known
-            batch.known.setdefault(key, made)
+            batch.known.add(key)
             batch.arrivals.append(
                 Arrival(
                     books.account_id,
@@ -312,13 +312,10 @@ class PaperVenue:
         self, request: VenueRequest, batch: _VenueBatch, book: OrderBook
     ) -> tuple[PaperOrder | None, Sequence[BrokerEvent]]:
         """The order that a REPLACE or CANCEL names, and what happened to it before this batch."""
-        target = request.target
-        if target is None:
+        found = batch.targets.get(request.target) if request.target else None
+        if found is None or found.order.symbol != book.symbol:
             return None, ()
-        order, events = batch.targets.get(target, (None, ()))
-        if order is None or order.symbol != book.symbol:
-            return None, ()
-        return book.orders.setdefault(order.number, order), events
+        return book.orders.setdefault(found.order.number, found.order), found.events
 
     def _lacks_room(self, books: AccountBooks) -> str | None:
         working = sum(len(book.orders) for book in books.books.values())

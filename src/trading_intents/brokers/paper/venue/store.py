@@ -13,7 +13,6 @@ from msgspec.structs import asdict
 from trading_intents.brokers.paper.matching import PaperEvent
 from trading_intents.brokers.paper.model import PaperAccount, PaperHolding, PaperOrder, Quote
 from trading_intents.brokers.paper.store import CommandTarget, TargetRow
-from trading_intents.brokers.port import BrokerEvent
 from trading_intents.storage.pipeline import Reply, Statement, array_text, json_text
 from trading_intents.trading import Symbol
 
@@ -114,13 +113,13 @@ def save_faults(faults: Sequence[Fault]) -> Statement:
 
 
 def find_commands(ids: Sequence[tuple[UUID, str]]) -> Statement:
-    """Finds ids that were used before, each with the order that its command made or named."""
+    """Finds ids that were used before."""
     return Statement(
         """
-        SELECT j.account_id, j.client_order_id, j.number
+        SELECT j.account_id, j.client_order_id
         FROM json_populate_recordset(NULL::paper_journal, $1::text::json) AS asked
         CROSS JOIN LATERAL (
-            SELECT account_id, client_order_id, number FROM paper_journal
+            SELECT account_id, client_order_id FROM paper_journal
             WHERE account_id = asked.account_id AND client_order_id = asked.client_order_id AND NOT duplicate
             LIMIT 1
         ) AS j
@@ -129,15 +128,12 @@ def find_commands(ids: Sequence[tuple[UUID, str]]) -> Statement:
     )
 
 
-def parse_commands(reply: Reply) -> dict[tuple[UUID, str], int | None]:
-    return {
-        (UUID(account_id), client_order_id): None if number is None else int(number)
-        for account_id, client_order_id, number in reply.texts()
-    }
+def parse_commands(reply: Reply) -> set[tuple[UUID, str]]:
+    return {(UUID(account_id), client_order_id) for account_id, client_order_id in reply.texts()}
 
 
-def parse_targets(reply: Reply) -> dict[CommandTarget, tuple[PaperOrder, list[BrokerEvent]]]:
-    return {row.asked: (row.order, row.events) for row in _decoded(reply, TargetRow) if row.asked}
+def parse_targets(reply: Reply) -> dict[CommandTarget, TargetRow]:
+    return {row.asked: row for row in _decoded(reply, TargetRow) if row.asked}
 
 
 def list_working(account_ids: Iterable[UUID]) -> Statement:
