@@ -178,8 +178,8 @@ class CardRun:
         assert sent.result.outcome is Outcome.ACKED, sent.result
         return sent
 
-    async def replace(self, sent: Sent, quantity: str, limit: str | None = None, stop: str | None = None) -> Sent:
-        terms = self.ticket(sent.ticket.side, quantity, limit, stop, sent.ticket.time_in_force)
+    async def replace(self, sent: Sent, quantity: str, limit: str | None = None) -> Sent:
+        terms = self.ticket(sent.ticket.side, quantity, limit, time_in_force=sent.ticket.time_in_force)
         ticket = self._about(sent, terms)
         return Sent(ticket, await self.broker.replace(ticket, deadline()))
 

@@ -38,12 +38,11 @@ START = datetime(2026, 1, 5, 15, 0, tzinfo=UTC)
 class ManualClock:
     """A clock that moves only when a test moves it."""
 
-    def __init__(self, start: datetime = START) -> None:
-        self._start = start
+    def __init__(self) -> None:
         self._elapsed_seconds = 0.0
 
     def now(self) -> datetime:
-        return self._start + timedelta(seconds=self._elapsed_seconds)
+        return START + timedelta(seconds=self._elapsed_seconds)
 
     def monotonic(self) -> float:
         return self._elapsed_seconds
