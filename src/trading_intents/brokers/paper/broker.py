@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from trading_intents.brokers.paper import store
 from trading_intents.brokers.paper.faults import ActiveFaults, FaultKind
 from trading_intents.brokers.paper.matching import OrderBook, PaperEvent
-from trading_intents.brokers.paper.model import CAPABILITIES, PaperAccount, Source
+from trading_intents.brokers.paper.model import CAPABILITIES, Source
 from trading_intents.brokers.paper.prices import TICK_MILLIS, tick_number
 from trading_intents.brokers.paper.quotes import channel
 from trading_intents.brokers.paper.venue.batches import PaperVenue
@@ -132,7 +132,8 @@ class PaperBroker:
                 working = await store.list_open(tx, account_id)
                 executions = await store.list_events_since(tx, account_id, since)
                 held = await store.list_positions(tx, account_id)
-                totals = await self._value(tx, held)
+                totals = await store.read_totals(tx, account_id)
+                await self._value(tx, held, totals.events)
         except PlatformError as error:
             raise BrokerUnavailable(error.detail) from None
         positions = (
@@ -153,13 +154,11 @@ class PaperBroker:
             balance=self._valuation.balance(totals, now),
         )
 
-    async def _value(self, tx: Tx, held: Mapping[Symbol, Decimal]) -> PaperAccount:
-        """Takes positions and quotes anew; gives the account's totals of the same moment."""
-        account = self._context.account
-        totals = await store.read_totals(tx, account.id)
-        quotes = await store.find_last_quotes(tx, account.organization_id, list(held)) if held else {}
-        self._valuation.load(held, quotes, totals.events)
-        return totals
+    async def _value(self, tx: Tx, held: Mapping[Symbol, Decimal], number: int) -> None:
+        """Takes positions as of the event of that number, and quotes, anew."""
+        organization_id = self._context.account.organization_id
+        quotes = await store.find_last_quotes(tx, organization_id, list(held)) if held else {}
+        self._valuation.load(held, quotes, number)
 
     def _changed_balance(self) -> BrokerBalance | None:
         """The balance, if it is another one than was told last. None is told before the session's snapshot has read the
@@ -318,7 +317,7 @@ class PaperBroker:
             if held is None:
                 held = await store.list_positions(tx, account_id)
             if held:
-                await self._value(tx, held)
+                await self._value(tx, held, number)
                 self._books.worked_at = await store.read_now(tx)
                 self._news.set()
         if self._books.totals is None or self._books.totals.events != number:
