@@ -195,13 +195,6 @@ class LookupKind(StrEnum):
     NONE = "none"
 
 
-class ReplaceField(StrEnum):
-    QUANTITY = "quantity"
-    LIMIT_PRICE = "limit_price"
-    STOP_PRICE = "stop_price"
-    TIME_IN_FORCE = "time_in_force"
-
-
 @dataclass(frozen=True, slots=True)
 class PriceTick:
     """Prices from `from_price` on are multiples of `tick`."""
@@ -220,13 +213,10 @@ class Capabilities:
     routes: tuple[RouteStrategy, ...]
     native_replace: bool  # without it a REPLACE is refused, never made of a cancel and a new order
     credential_fields: tuple[str, ...]
-    replace_fields: frozenset[ReplaceField] = frozenset(ReplaceField)
     quantity_step: Decimal | None = None  # None: any
     price_ticks: tuple[PriceTick, ...] = ()  # ascending; none: any
-    client_order_id_pattern: str = r"[A-Z2-7]{18}"
     lookup: LookupKind = LookupKind.NONE
     unique_order_ids: bool = False  # refuses a used client order id for ever, that of a finished order too
-    event_replay: bool = False  # the stream itself repeats what was missed
     requests_per_minute: int | None = None  # of a credential; None: any number
     tells_balances: bool = False  # in snapshots, and by the stream where it can
     calls_at_once: int = 10  # commands of one session that may be under way together
