@@ -83,7 +83,7 @@ class Settings:
     rate_limit_submits: Rate = _setting(Rate(200, 400), "CREATE and REPLACE a second / burst, per caller and process.")
     rate_limit_cancels: Rate = _setting(Rate(200, 400), "CANCELs, likewise.")
     rate_limit_writes: Rate = _setting(Rate(200, 400), "Other writes, likewise.")
-    rate_limit_reads: Rate = _setting(Rate(200, 400), "Reads, likewise.")
+    rate_limit_reads: Rate = _setting(Rate(200, 400), "Reads, likewise; and messages within streams.")
     rate_limit_failures: Rate = _setting(Rate(200, 400), "Failed credentials, per address and process.")
     rate_limit_organization_submits: Rate = _setting(
         Rate(1000, 2000), "CREATE and REPLACE of all API keys of an organization and environment, per process."

@@ -133,7 +133,10 @@ class Metrics:
         self.requests = Requests()
         self.registry.register(self.requests)
         self.rate_limited = Counter(
-            "ti_rate_limited_total", "Requests answered 429, by bucket.", ("bucket",), registry=self.registry
+            "ti_rate_limited_total",
+            "Requests answered 429 and messages of streams that had to wait, by bucket.",
+            ("bucket",),
+            registry=self.registry,
         )
         self.http_connections = Gauge("ti_http_connections", "Open HTTP connections.", registry=self.registry)
         self.http_connections_refused = Counter(

@@ -103,6 +103,18 @@ def make_limits(rate: Rate, clock: ManualClock) -> Limits:
     return Limits({Bucket.READS: rate}, {Bucket.READS: Rate(5, 10)}, clock, Metrics().rate_limited)
 
 
+def test_reserved_tokens_come_one_after_the_other() -> None:
+    clock, keys = ManualClock(), ("ada", "ours")
+    limits = make_limits(Rate(10, 2), clock)
+    waits = [limits.reserve(Bucket.READS, *keys) for _ in range(4)]
+    assert waits == pytest.approx([0, 0, 0.1, 0.2], abs=1e-4)
+    others = [limits.reserve(Bucket.READS, f"{n}", "ours") for n in range(8)]
+    assert others == pytest.approx([0] * 6 + [0.2, 0.4], abs=1e-4), "the organization's"
+    assert limits.reserve(Bucket.READS, "bob", None) == 0
+    clock.advance(1)
+    assert limits.reserve(Bucket.READS, *keys) == 0
+
+
 @given(st.integers(1, 1000), st.integers(1, 1000))
 def test_the_burst_is_exact_for_every_rate(per_second: int, burst: int) -> None:
     clock = ManualClock()

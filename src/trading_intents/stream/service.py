@@ -97,6 +97,7 @@ class Streams:
         self._reads, self._snapshots = asyncio.Semaphore(MAX_READS), asyncio.Semaphore(primings)
         self._of_organization = max(1, primings // 2)  # so that one organization leaves room for another
         self._primings: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
+        self._readers: WeakValueDictionary[OrganizationId, asyncio.Semaphore] = WeakValueDictionary()
 
     @property
     def is_full(self) -> bool:
@@ -219,26 +220,23 @@ class Streams:
         async with contextlib.AsyncExitStack() as turns:
             try:
                 async with asyncio.timeout(TURN_SECONDS):
-                    for each in self._turns(organization_id, primed_for) if primed_for else (self._reads,):
+                    for each in self._turns(organization_id, primed_for):
                         await turns.enter_async_context(each)
             except TimeoutError:
-                raise Unavailable("this process primes too many subscriptions; try again") from None
+                raise Unavailable("this process has too many subscriptions to begin; try again") from None
             transaction = self._pool.transaction(
                 [organization_id], read_only=True, isolation="repeatable read", plans="by_key"
             )
             yield await turns.enter_async_context(transaction)
 
-    def _turns(self, organization_id: OrganizationId, request: Request) -> tuple[asyncio.Semaphore, ...]:
-        """The semaphores of a priming. A caller's streams are primed one after the other, so slow ones delay only their
-        own caller."""
-        own = self._primings.setdefault(caller_of(request).limit_key, asyncio.Semaphore(1))
+    def _turns(self, organization_id: OrganizationId, primed_for: Request | None) -> tuple[asyncio.Semaphore, ...]:
+        """The semaphores of a read or a priming. An organization has half of them at most, so that it leaves room for
+        another. A caller's streams are primed one after the other, so slow ones delay only their own caller."""
+        if primed_for is None:
+            return self._readers.setdefault(organization_id, asyncio.Semaphore(MAX_READS // 2)), self._reads
+        own = self._primings.setdefault(caller_of(primed_for).limit_key, asyncio.Semaphore(1))
         shared = self._primings.setdefault(organization_id, asyncio.Semaphore(self._of_organization))
         return own, shared, self._snapshots
-
-    @contextlib.asynccontextmanager
-    async def _history(self, organization_id: OrganizationId) -> AsyncIterator[Tx]:
-        async with self._reads, self._pool.transaction([organization_id], read_only=True, plans="by_key") as tx:
-            yield tx
 
     async def _read_head(self, organization_id: OrganizationId) -> tuple[UUID, int]:
         async with self._snapshot(organization_id, None) as tx:
@@ -295,7 +293,8 @@ class Streams:
         assert scope.after is not None
         while scope.after < until:
             limit = min(PAGE_EVENTS, until - scope.after)
-            async with contextlib.nullcontext(snapshot) if snapshot else self._history(feed.organization_id) as tx:
+            reading = contextlib.nullcontext(snapshot) if snapshot else self._snapshot(feed.organization_id, None)
+            async with reading as tx:
                 page = await event_log.read_after(tx, feed.organization_id, scope.after, limit)
             if not event_log.is_dense(page, scope.after):
                 raise CursorExpired("the events after the cursor are no longer kept; subscribe without it")

@@ -24,6 +24,7 @@ class Bucket(StrEnum):
     CANCELS = "cancels"
     WRITES = "writes"
     READS = "reads"
+    MESSAGES = "messages"  # to change the subscriptions of an open stream
     FAILURES = "failures"
 
 
@@ -34,6 +35,7 @@ def rates(settings: Settings) -> dict[Bucket, Rate]:
         Bucket.CANCELS: settings.rate_limit_cancels,
         Bucket.WRITES: settings.rate_limit_writes,
         Bucket.READS: settings.rate_limit_reads,
+        Bucket.MESSAGES: settings.rate_limit_reads,
         Bucket.FAILURES: settings.rate_limit_failures,
     }
 
@@ -45,6 +47,7 @@ def organization_rates(settings: Settings) -> dict[Bucket, Rate]:
         Bucket.CANCELS: settings.rate_limit_organization_cancels,
         Bucket.WRITES: settings.rate_limit_organization_writes,
         Bucket.READS: settings.rate_limit_organization_reads,
+        Bucket.MESSAGES: settings.rate_limit_organization_reads,
     }
 
 
@@ -88,6 +91,15 @@ class Limits:
         return self._buckets[bucket].left(principal, now) >= 1 and (
             organization is None or self._organizations[bucket].left(organization, now) >= 1
         )
+
+    def reserve(self, bucket: Bucket, principal: str, organization: str | None) -> float:
+        """Takes the next token of each bucket, and gives the seconds until both are there. Each caller waits for its
+        own token, so that many that wait do not all look again for the same one."""
+        now = self._clock.monotonic()
+        own_seconds = self._buckets[bucket].reserve(principal, now)
+        if organization is None:
+            return own_seconds
+        return max(own_seconds, self._organizations[bucket].reserve(organization, now))
 
     def take_for_address(self, bucket: Bucket, address: str) -> Headers:
         """Takes a token for a caller that needs no credential."""
@@ -141,6 +153,14 @@ class TokenBuckets:
         if full_at is None and len(self._full_at) >= MAX_CALLERS:
             self._forget(now)
         self._full_at[key] = (now if full_at is None or full_at < now else full_at) + self._token_seconds
+
+    def reserve(self, key: str, now: float) -> float:
+        left = self.left(key, now)
+        self.spend(key, now)
+        if left >= 1:
+            return 0.0
+        self._limited.inc()
+        return (1 - left) * self._token_seconds
 
     def headers(self, left: float, shared: "TokenBuckets | None" = None, shared_left: float = 0.0) -> Headers:
         """Each is a list of policies (draft-ietf-httpapi-ratelimit-headers)."""

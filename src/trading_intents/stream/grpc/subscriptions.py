@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import grpc
 
 from trading_intents.errors import InternalError, InvalidRequest, PlatformError, Unauthorized, Unavailable
-from trading_intents.identity.access import Gate
+from trading_intents.identity.access import Gate, caller_of
 from trading_intents.identity.model import Caller
 from trading_intents.stream import trading_pb2
 from trading_intents.stream.grpc.calls import (
@@ -82,6 +82,7 @@ class StreamServicer:
             self._gate.permit(stream.request)
             limit_seconds: float | None = FIRST_MESSAGE_SECONDS
             while (data := await read(context, limit_seconds)) is not None:
+                await self._pace(stream)
                 request = parse(trading_pb2.StreamEventsRequest, data)
                 match request.WhichOneof("request"):
                     case "subscribe":
@@ -94,6 +95,13 @@ class StreamServicer:
             return bool(stream.scopes)
 
         await self._serve(context, ask)
+
+    async def _pace(self, stream: Stream) -> None:
+        """Reads a call no faster than its caller and organization may send messages. Refuses none: a caller may
+        subscribe to all of its accounts at once."""
+        caller = caller_of(stream.request)
+        keys = (caller.limit_key, caller.organization_limit_key)
+        await asyncio.sleep(self._limits.reserve(Bucket.MESSAGES, *keys))
 
     async def _serve(self, context: Context, ask: Ask) -> None:
         """`ask` reads the request and subscribes; False: the caller wants no events."""

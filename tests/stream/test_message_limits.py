@@ -1,0 +1,151 @@
+"""A caller that floods an open call with messages is answered at the pace of its limit, and delays no organization."""
+
+import asyncio
+import contextlib
+import itertools
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import grpc
+import pytest
+
+from tests.conftest import Urls
+from tests.platform import Platform, serving
+from tests.stream.client import ACTION, LIMIT_SECONDS, Client, kind_of
+from tests.stream.follow import ApiOnlyPlatform, Reader
+from tests.stream.test_scopes import Wire
+from tests.tenants import PLENTY, Tenants, key
+from tests.waiting import eventually
+from trading_intents.identity.model import Permission
+from trading_intents.ids import OrganizationId
+from trading_intents.secret import Secret
+from trading_intents.storage.database import Tx, open_database
+from trading_intents.stream import log as event_log
+from trading_intents.telemetry import Metrics, make_log
+
+BURST, PER_SECOND = 20, 20
+CALLS, FLOOD = 3, 200
+POOL_SIZE = 10  # as by default
+
+Limited = Callable[[str], contextlib.AbstractContextManager[Platform]]
+
+
+@pytest.fixture
+def limited(tenants: Tenants, tenants_database: Urls, tmp_path: Path) -> Limited:
+    """Starts a process in which this limit is low."""
+
+    @contextlib.contextmanager
+    def start(limit: str) -> Iterator[Platform]:
+        settings = PLENTY | {"DATABASE_URL": tenants_database.login.reveal(), "ROLES": "stream"}
+        with serving(tmp_path, **settings | {limit: f"{PER_SECOND}/{BURST}"}) as platform:
+            yield platform
+
+    return start
+
+
+class Flood:
+    """A call that sends its messages without waiting, and counts the answers."""
+
+    def __init__(self, platform: Platform, key: str, command: str) -> None:
+        self._client, self.answers = Client(platform.grpc), 0
+        self._wire = Wire(self._client, {"x-api-key": key})
+        for _ in range(FLOOD):
+            getattr(self._wire, command)()
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(grpc.RpcError):
+            for event in self._wire.follower:
+                self.answers += kind_of(event) == "status"
+
+    def stop(self) -> None:
+        assert self._wire.follower.call.is_active(), "it is slowed, not ended"
+        self._wire.follower.cancel()
+        self._wire.finish()
+        self._thread.join()
+        self._client.close()
+
+
+@pytest.mark.parametrize("command", ["subscribe", "unsubscribe"])
+@pytest.mark.parametrize(("limit", "keys"), [("messages", 1), ("organization_messages", CALLS)])
+def test_a_flood_is_answered_at_the_pace_of_the_limit_and_others_meanwhile(
+    limited: Limited, tenants: Tenants, limit: str, keys: int, command: str
+) -> None:
+    organization = {
+        "external_id": f"org_{uuid4()}",
+        "api_keys": [key(f"{n}", "paper", [Permission.STREAM_READ]) for n in range(keys)],
+    }
+    (made,) = tenants.platform.apply({"organizations": [organization]})["organizations"]
+    secrets = itertools.cycle(one["api_key"] for one in made["api_keys"])
+    setting = "RATE_LIMIT_READS" if keys == 1 else "RATE_LIMIT_ORGANIZATION_READS"
+    with limited(setting) as platform, contextlib.closing(Client(platform.grpc)) as client:
+        began = time.monotonic()
+        floods = [Flood(platform, next(secrets), command) for _ in range(CALLS)]
+        counter = re.compile(rf'^ti_rate_limited_total{{bucket="{limit}"}} [1-9]', re.MULTILINE)
+        eventually(lambda: counter.search(platform.client.get("/metrics").text) is not None, LIMIT_SECONDS)
+        other = Wire(client, tenants.callers["other_key"])
+        for _ in range(BURST // 2):
+            other.subscribe()
+            other.expect_status("subscribed")
+            other.unsubscribe()
+            other.expect_status("unsubscribed")
+        answers, passed_seconds = sum(flood.answers for flood in floods), time.monotonic() - began
+        assert answers <= BURST + PER_SECOND * passed_seconds
+        for flood in floods:
+            flood.stop()
+        other.finish()
+
+
+def test_a_caller_may_subscribe_to_more_accounts_at_once_than_its_limit(limited: Limited, tenants: Tenants) -> None:
+    caller = tenants.callers["key_all"]
+    accounts = [
+        tenants.client.post(
+            "/v1/accounts", json={"name": f"{n}", "broker": "paper", "environment": "paper"}, headers=caller
+        ).json()["id"]
+        for n in range(2 * BURST)
+    ]
+    with limited("RATE_LIMIT_READS") as platform:
+        client = Client(platform.grpc)
+        wire = Wire(client, caller)
+        for account in accounts:
+            wire.subscribe(account)
+        client.follow(caller, "", (ACTION,)).subscribed().cancel()  # another call is not refused meanwhile
+        for _ in accounts:
+            wire.expect_status("subscribed")
+        assert wire.follower.call.is_active()
+        wire.finish()
+        client.close()
+
+
+async def test_the_reads_of_one_organization_leave_room_for_anothers(
+    database_url: Secret, organizations: list[OrganizationId], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy, other = organizations[:2]
+    read_head, reading = event_log.head, asyncio.Event()
+
+    async def head(tx: Tx, organization_id: OrganizationId) -> int:
+        if organization_id == busy:
+            reading.set()
+            await asyncio.Event().wait()
+        return await read_head(tx, organization_id)
+
+    monkeypatch.setattr(event_log, "head", head)
+    async with (
+        open_database(database_url, POOL_SIZE, make_log("critical"), Metrics()) as database,
+        ApiOnlyPlatform(database).running() as api_platform,
+        asyncio.timeout(LIMIT_SECONDS),
+    ):
+        readers = [Reader(api_platform, busy) for _ in range(POOL_SIZE)]
+        asking = [asyncio.create_task(reader.subscribe()) for reader in readers]
+        await reading.wait()
+        await Reader(api_platform, other).subscribe()
+        assert not any(task.done() for task in asking)
+        for task in asking:
+            task.cancel()
+        for reader in readers:
+            reader.close()
