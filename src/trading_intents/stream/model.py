@@ -204,11 +204,6 @@ def broker_order_payload(
     )
 
 
-_TRADE_SIDES = {
-    value.name.removeprefix("ORDER_SIDE_"): value.number for value in trading_pb2.OrderSide.DESCRIPTOR.values
-}
-
-
 def broker_trade_payload(*, side: str, **fields: str | int | datetime | None) -> bytes:
     """`fields` are named as in the message; None leaves a field out."""
     message = trading_pb2.BrokerTrade(side=f"ORDER_SIDE_{side}", **_given(fields))
