@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import grpc
 import pytest
@@ -126,15 +126,15 @@ async def test_the_reads_of_one_organization_leave_room_for_anothers(
     database_url: Secret, organizations: list[OrganizationId], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy, other = organizations[:2]
-    read_head, reading = event_log.head, asyncio.Event()
+    read, reading = event_log.read_head, asyncio.Event()
 
-    async def head(tx: Tx, organization_id: OrganizationId) -> int:
+    async def read_head(tx: Tx, organization_id: OrganizationId) -> tuple[UUID, int]:
         if organization_id == busy:
             reading.set()
             await asyncio.Event().wait()
-        return await read_head(tx, organization_id)
+        return await read(tx, organization_id)
 
-    monkeypatch.setattr(event_log, "head", head)
+    monkeypatch.setattr(event_log, "read_head", read_head)
     async with (
         open_database(database_url, POOL_SIZE, make_log("critical"), Metrics()) as database,
         ApiOnlyPlatform(database).running() as api_platform,

@@ -187,12 +187,6 @@ def is_dense(page: Sequence[LoggedEvent], after: int) -> bool:
     return bool(page) and all(event.seq == seq for seq, event in enumerate(page, after + 1))
 
 
-async def head(tx: Tx, organization_id: OrganizationId) -> int:
-    """The organization's last seq; 0 before its first event."""
-    seq: int | None = await tx.fetchval("SELECT seq FROM stream_heads WHERE organization_id = $1", organization_id)
-    return seq or 0
-
-
 async def read_heads(tx: Tx, organizations: Sequence[OrganizationId]) -> tuple[UUID, Mapping[OrganizationId, int]]:
     """Gives the epoch, and each organization's last seq; organizations without an event are left out."""
     rows = await tx.fetch(
@@ -203,6 +197,12 @@ async def read_heads(tx: Tx, organizations: Sequence[OrganizationId]) -> tuple[U
         organizations,
     )
     return rows[0]["epoch"], {OrganizationId(row["organization_id"]): row["seq"] for row in rows if row["seq"]}
+
+
+async def read_head(tx: Tx, organization_id: OrganizationId) -> tuple[UUID, int]:
+    """Gives the epoch and the organization's last seq; 0 before its first event."""
+    epoch, heads = await read_heads(tx, [organization_id])
+    return epoch, heads.get(organization_id, 0)
 
 
 async def is_kept(tx: Tx, organization_id: OrganizationId, seq: int) -> bool:

@@ -185,13 +185,15 @@ class Streams:
             due = before if before is not None and before.after is not None and cursor is None else None
             if due is not None:
                 # First hand over what the replaced subscription had not got yet, so that no event is missed in between.
-                await self._catch_up(stream, due, *await self._read_head(organization_id))
+                async with self._snapshot(organization_id, None) as tx:
+                    place = await event_log.read_head(tx, organization_id)
+                await self._catch_up(stream, due, *place)
             await stream.subscriber.offer([])
             async with contextlib.AsyncExitStack() as snapshot:
                 tx = await snapshot.enter_async_context(
                     self._snapshot(organization_id, stream.request if kinds else None)
                 )
-                epoch, head = await event_log.read_epoch(tx), await event_log.head(tx, organization_id)
+                epoch, head = await event_log.read_head(tx, organization_id)
                 if cursor is not None and not await _leads_on(tx, organization_id, cursor, epoch, head):
                     raise CursorExpired("the events after the cursor are no longer kept; subscribe without it")
                 if not kinds:
@@ -237,10 +239,6 @@ class Streams:
         own = self._primings.setdefault(caller_of(primed_for).limit_key, asyncio.Semaphore(1))
         shared = self._primings.setdefault(organization_id, asyncio.Semaphore(self._of_organization))
         return own, shared, self._snapshots
-
-    async def _read_head(self, organization_id: OrganizationId) -> tuple[UUID, int]:
-        async with self._snapshot(organization_id, None) as tx:
-            return await event_log.read_epoch(tx), await event_log.head(tx, organization_id)
 
     async def _prime(
         self,
