@@ -56,8 +56,9 @@ class ChangedTime(msgspec.Struct, forbid_unknown_fields=True):
     clear: Names | None = None
 
 
-class OrganizationControl(msgspec.Struct, kw_only=True):
-    organization_id: str
+class ManualRecord(msgspec.Struct, kw_only=True):
+    """What the records of all switches have, after the ids of their own."""
+
     manually_disabled: bool
     manual_reason: str | UnsetType = UNSET
     created_at: str
@@ -65,25 +66,19 @@ class OrganizationControl(msgspec.Struct, kw_only=True):
     version: int
 
 
-class AccountControl(msgspec.Struct, kw_only=True):
+class OrganizationControl(ManualRecord):
+    organization_id: str
+
+
+class AccountControl(ManualRecord):
     account_id: str
     organization_id: str
-    manually_disabled: bool
-    manual_reason: str | UnsetType = UNSET
-    created_at: str
-    updated_at: str
-    version: int
 
 
-class SymbolManualControl(msgspec.Struct, kw_only=True):
+class SymbolManualControl(ManualRecord):
     account_id: str
     organization_id: str
     symbol: str
-    manually_disabled: bool
-    manual_reason: str | UnsetType = UNSET
-    created_at: str
-    updated_at: str
-    version: int
 
 
 class SymbolTimeControl(msgspec.Struct, kw_only=True):
@@ -153,39 +148,25 @@ class Owner(NamedTuple):
 
 
 def show_organization(organization_id: str, control: ManualControl) -> OrganizationControl:
-    return OrganizationControl(
-        organization_id=organization_id,
-        manually_disabled=control.switch.disabled,
-        manual_reason=_set(control.switch.reason),
-        created_at=rfc3339(control.created_at),
-        updated_at=rfc3339(control.updated_at),
-        version=control.version,
-    )
+    return OrganizationControl(organization_id, **_show_switch(control))
 
 
 def show_account(owner: Owner, control: ManualControl) -> AccountControl:
-    return AccountControl(
-        account_id=owner.account_id,
-        organization_id=owner.organization_id,
-        manually_disabled=control.switch.disabled,
-        manual_reason=_set(control.switch.reason),
-        created_at=rfc3339(control.created_at),
-        updated_at=rfc3339(control.updated_at),
-        version=control.version,
-    )
+    return AccountControl(owner.account_id, owner.organization_id, **_show_switch(control))
 
 
 def show_manual(owner: Owner, symbol: Symbol, control: ManualControl) -> SymbolManualControl:
-    return SymbolManualControl(
-        account_id=owner.account_id,
-        organization_id=owner.organization_id,
-        symbol=symbol,
-        manually_disabled=control.switch.disabled,
-        manual_reason=_set(control.switch.reason),
-        created_at=rfc3339(control.created_at),
-        updated_at=rfc3339(control.updated_at),
-        version=control.version,
-    )
+    return SymbolManualControl(owner.account_id, owner.organization_id, symbol, **_show_switch(control))
+
+
+def _show_switch(control: ManualControl) -> dict[str, Any]:
+    return {
+        "manually_disabled": control.switch.disabled,
+        "manual_reason": _set(control.switch.reason),
+        "created_at": rfc3339(control.created_at),
+        "updated_at": rfc3339(control.updated_at),
+        "version": control.version,
+    }
 
 
 def show_time(owner: Owner, symbol: Symbol, control: TimeControl) -> SymbolTimeControl:

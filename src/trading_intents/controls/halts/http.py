@@ -10,12 +10,11 @@ from trading_intents.clock import rfc3339
 from trading_intents.controls.bodies import MAX_REASON_CHARACTERS
 from trading_intents.controls.halts.model import Halt, HaltPrincipal, HaltPrincipalType, HaltState, HaltTerms
 from trading_intents.controls.halts.service import Halts
+from trading_intents.controls.http import target_of
 from trading_intents.controls.model import Scope
-from trading_intents.controls.service import ControlTarget
 from trading_intents.errors import AccountClosed, Forbidden, NotFound, NotHalted, ValidationFailed
 from trading_intents.identity.access import Gate, caller_of
 from trading_intents.identity.model import ApiKeyPrincipal, Permission, UserPrincipal
-from trading_intents.ids import parse_id
 from trading_intents.web.body import INVISIBLE
 from trading_intents.web.limits import Bucket
 from trading_intents.web.request import Answer, Request, answer_json
@@ -69,7 +68,7 @@ class HaltHandlers:
     halts: Halts
 
     async def start_account(self, request: Request) -> Answer:
-        target = _target(request, self.write)
+        target = target_of(request, self.write)
         return _answer_started(*await self.halts.start_account(target, lambda: _terms(request), _principal(request)))
 
     async def start_organization(self, request: Request) -> Answer:
@@ -78,14 +77,14 @@ class HaltHandlers:
         return _answer_started(*started)
 
     async def resume_account(self, request: Request) -> Answer:
-        return answer_json(_show(await self.halts.resume_account(_target(request, self.write), _principal(request))))
+        return answer_json(_show(await self.halts.resume_account(target_of(request, self.write), _principal(request))))
 
     async def resume_organization(self, request: Request) -> Answer:
         organization_id = caller_of(request).organization_id
         return answer_json(_show(await self.halts.resume_organization(organization_id, _principal(request))))
 
     async def read_account(self, request: Request) -> Answer:
-        return answer_json(_show(await self.halts.find_account(_target(request, self.read))))
+        return answer_json(_show(await self.halts.find_account(target_of(request, self.read))))
 
     async def read_organization(self, request: Request) -> Answer:
         caller = caller_of(request)
@@ -174,14 +173,6 @@ def _principal(request: Request) -> HaltPrincipal:
         case UserPrincipal(subject=subject):
             return HaltPrincipal(HaltPrincipalType.USER, subject)
     raise AssertionError("the policy takes keys and users only")
-
-
-def _target(request: Request, gate: Gate) -> ControlTarget:
-    return ControlTarget(
-        caller_of(request).organization_id,
-        parse_id(request.params["account_id"]),
-        lambda account: gate.permit_object(request, account.environment),
-    )
 
 
 def _answer_started(halt: Halt, is_new: bool) -> Answer:

@@ -4,9 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from uuid import UUID
 
-from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import check_open
-from trading_intents.accounts.store import find_account
 from trading_intents.controls.halts import store
 from trading_intents.controls.halts.model import (
     Halt,
@@ -17,7 +15,7 @@ from trading_intents.controls.halts.model import (
     first_state,
     halt_event,
 )
-from trading_intents.controls.service import ControlTarget
+from trading_intents.controls.service import ControlTarget, find_target
 from trading_intents.errors import NotFound, NotHalted
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.storage.database import Pool, Tx
@@ -74,7 +72,7 @@ class Halts:
     ) -> tuple[Halt, bool]:
         # The account is read and not locked: a transaction that holds its row must not delay a halt.
         async with self._pool.transaction([target.organization_id]) as tx:
-            account = await _find(tx, target)
+            account = await find_target(tx, target)
             terms = read()
             check_open(account)
             scope = HaltScope(target.organization_id, account.id)
@@ -92,7 +90,7 @@ class Halts:
 
     async def resume_account(self, target: ControlTarget, principal: HaltPrincipal) -> Halt:
         async with self._pool.transaction([target.organization_id]) as tx:
-            account = await _find(tx, target)
+            account = await find_target(tx, target)
             check_open(account)
             halt = await end_halt(tx, HaltScope(target.organization_id, account.id), principal)
         self._tell_resumed(halt, principal)
@@ -106,7 +104,7 @@ class Halts:
 
     async def find_account(self, target: ControlTarget) -> Halt:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
-            account = await _find(tx, target)
+            account = await find_target(tx, target)
             return _there(await store.find_last(tx, HaltScope(target.organization_id, account.id)))
 
     async def find_organization(self, organization_id: OrganizationId, environment: Environment | None) -> Halt:
@@ -127,14 +125,6 @@ class Halts:
     def _tell_resumed(self, halt: Halt, principal: HaltPrincipal) -> None:
         self._signals.notify(STREAM)
         self._log.warning("trading resumed", **_log_fields(halt, principal))
-
-
-async def _find(tx: Tx, target: ControlTarget) -> Account:
-    account = target.account_id and await find_account(tx, target.organization_id, target.account_id)
-    if not account:
-        raise NotFound("no such account")
-    target.check(account)
-    return account
 
 
 def _there(halt: Halt | None) -> Halt:
