@@ -37,8 +37,8 @@ async def test_events_are_numbered_in_their_order_for_each_organization(
 ) -> None:
     one, other, quiet, _ = organizations
     async with database.service.transaction(organizations) as tx:
-        assert await append(tx, [event(one, b"a"), event(other, b"b"), event(one, b"c")]) == {one: 2, other: 1}
-        assert await append(tx, [event(one, b"d")]) == {one: 3}
+        await append(tx, [event(one, b"a"), event(other, b"b"), event(one, b"c")])
+        await append(tx, [event(one, b"d")])
     async with database.worker.transaction() as tx:
         assert await payloads(tx, one) == [(1, b"a"), (2, b"c"), (3, b"d")]
         assert await payloads(tx, other) == [(1, b"b")]
@@ -81,9 +81,11 @@ async def test_what_is_rolled_back_leaves_no_gap(database: Database, organizatio
     one = organizations[0]
     with pytest.raises(asyncpg.DivisionByZeroError):
         async with database.service.transaction([one]) as tx:
-            await tx.fetchval("SELECT 1 / $1::bigint", (await append(tx, [event(one)]))[one] - 1)
+            await append(tx, [event(one)])
+            await tx.execute("SELECT 1 / 0")
     async with database.service.transaction([one]) as tx:
-        assert await append(tx, [event(one)]) == {one: 1}
+        await append(tx, [event(one)])
+        assert (await read_head(tx, one))[1] == 1
 
 
 async def test_a_page_ends_at_its_limit_and_goes_on_after_a_seq(

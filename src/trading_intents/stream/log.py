@@ -23,26 +23,22 @@ MAX_SEQ = 2**63 - 1
 FEW = 4
 
 
-async def append(tx: Tx, events: Sequence[Event]) -> Mapping[OrganizationId, int]:
+async def append(tx: Tx, events: Sequence[Event]) -> None:
     """Appends events in this order. It must be the transaction's last statement: it locks the organizations' heads
-    until the commit.
-
-    Gives each organization's new head, which is the seq of its last event here; the seqs of those before it count down.
-    """
-    statement = appending(events, tells=True)
-    rows = await tx.fetch(statement.sql, *statement.arguments)
-    return {OrganizationId(row["organization_id"]): row["seq"] for row in rows}
+    until the commit."""
+    statement = appending(events)
+    await tx.execute(statement.sql, *statement.arguments)
 
 
-def appending(events: Sequence[Event], tells: bool = False) -> Statement:
-    """Like `append`, as a statement for a pipeline; `tells` makes it return the heads."""
+def appending(events: Sequence[Event]) -> Statement:
+    """Like `append`, as a statement for a pipeline."""
     if len(events) <= FEW and len({event.account_id for event in events}) == 1:
-        return _appending_few(events, tells)
+        return _appending_few(events)
     counts, accounts, places = _place(events)
     payloads = [event.payload for event in events]
     lengths = [len(payload) for payload in payloads]
     return Statement(
-        _APPEND_TELLING if tells else _APPEND,
+        _APPEND,
         (
             pack_array([str(organization_id) for organization_id in counts]),
             pack_array(list(map(str, counts.values()))),
@@ -58,11 +54,11 @@ def appending(events: Sequence[Event], tells: bool = False) -> Statement:
     )
 
 
-def _appending_few(events: Sequence[Event], tells: bool) -> Statement:
+def _appending_few(events: Sequence[Event]) -> Statement:
     """For events of one account: plain values, which take the server half the time."""
     first = events[0]
     return Statement(
-        _append_few(len(events), tells),
+        _append_few(len(events)),
         (
             str(first.organization_id),
             str(first.account_id),
@@ -72,40 +68,33 @@ def _appending_few(events: Sequence[Event], tells: bool) -> Statement:
     )
 
 
-def _append(heads: str, events: str, tells: bool) -> str:
-    if tells:
-        return f"WITH heads AS ({heads}), appended AS ({events}) SELECT organization_id, seq FROM heads"  # noqa: S608 - our own texts
-    return f"WITH heads AS ({heads}) {events}"
-
-
-@lru_cache(maxsize=2 * FEW)
-def _append_few(count: int, tells: bool) -> str:
+@lru_cache(maxsize=FEW)
+def _append_few(count: int) -> str:
     rows = ", ".join(
         f"({count - 1 - number}, ${3 * number + 4}::text::smallint, ${3 * number + 5}::text, ${3 * number + 6}::bytea)"
         for number in range(count)
     )
-    heads = f"""
-        INSERT INTO stream_heads AS head (organization_id, seq) VALUES ($1::text::uuid, {count})
-        ON CONFLICT (organization_id) DO UPDATE SET seq = head.seq + excluded.seq
-        RETURNING organization_id, seq
-    """  # noqa: S608 - numbers of our own
-    events = f"""
+    return f"""
+        WITH heads AS (
+            INSERT INTO stream_heads AS head (organization_id, seq) VALUES ($1::text::uuid, {count})
+            ON CONFLICT (organization_id) DO UPDATE SET seq = head.seq + excluded.seq
+            RETURNING organization_id, seq
+        )
         INSERT INTO stream_events (organization_id, seq, account_id, environment, kind, symbol, payload)
         SELECT organization_id, seq - below, $2::text::uuid, $3::text, kind, symbol, payload
         FROM heads, (VALUES {rows}) AS new (below, kind, symbol, payload)
-    """  # noqa: S608 - likewise
-    return _append(heads, events, tells)
+    """  # noqa: S608 - numbers of our own
 
 
-_HEADS = """
-    INSERT INTO stream_heads AS head (organization_id, seq)
-    SELECT organization_id, count
-    FROM unnest(from_column($1)::uuid[], from_column($2)::bigint[]) AS new (organization_id, count)
-    ORDER BY organization_id  -- as everywhere, so that two transactions never wait for each other
-    ON CONFLICT (organization_id) DO UPDATE SET seq = head.seq + excluded.seq
-    RETURNING organization_id, seq
-"""
-_EVENTS = """
+_APPEND = """
+    WITH heads AS (
+        INSERT INTO stream_heads AS head (organization_id, seq)
+        SELECT organization_id, count
+        FROM unnest(from_column($1)::uuid[], from_column($2)::bigint[]) AS new (organization_id, count)
+        ORDER BY organization_id  -- as everywhere, so that two transactions never wait for each other
+        ON CONFLICT (organization_id) DO UPDATE SET seq = head.seq + excluded.seq
+        RETURNING organization_id, seq
+    )
     INSERT INTO stream_events (organization_id, seq, account_id, environment, kind, symbol, payload)
     SELECT organization_id, heads.seq - (place >> 8 & 4294967295), account_id, environment, place & 255,
            symbol, payload
@@ -119,7 +108,6 @@ _EVENTS = """
          WITH ORDINALITY AS account (organization_id, account_id, environment, number) ON number = place >> 40
     JOIN heads USING (organization_id)
 """
-_APPEND, _APPEND_TELLING = (_append(_HEADS, _EVENTS, tells) for tells in (False, True))
 
 
 def _place(events: Sequence[Event]) -> tuple[dict[UUID | str, int], list[Event], list[int]]:
