@@ -19,7 +19,7 @@ from trading_intents.stream.hub import Hub
 from trading_intents.stream.log import append
 from trading_intents.stream.model import Event, EventType
 from trading_intents.stream.service import Retained, Streams, SubscribeRequest
-from trading_intents.stream.subscriber import Message
+from trading_intents.stream.text import Message
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.trading import Environment
 from trading_intents.web.request import Incoming, Request

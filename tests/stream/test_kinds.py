@@ -14,7 +14,6 @@ from tests.tenants import Tenants
 from tests.waiting import eventually
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Database
-from trading_intents.stream.hub import make_entries
 from trading_intents.stream.log import append, read_after
 from trading_intents.stream.model import Event, EventType, balance_payload, halt_payload
 from trading_intents.stream.subscription_filter import EventPage, Subscription, SubscriptionFilter
@@ -162,7 +161,7 @@ async def test_a_page_keeps_the_organizations_events_in_their_order(
     ]
     async with database.worker.transaction() as tx:
         await append(tx, events)
-        page = EventPage(make_entries(organization, await read_after(tx, organization, 0, 10)))
+        page = EventPage(await read_after(tx, organization, organization, 0, 10))
 
     def seqs(*scopes: UUID | None) -> list[int]:
         wanted = [Subscription(scope, None, frozenset({EventType.HALT}), None) for scope in scopes]

@@ -108,7 +108,7 @@ async def test_events_come_and_are_read_while_upkeep_is_late(
         await append(tx, [event(one)])
     await put(owner, one, 3, 1)
     async with database.worker.transaction() as tx:
-        assert [e.seq for e in await read_after(tx, one, 0, 10)] == [1, 2, 3]
+        assert [e.seq for e in await read_after(tx, one, one, 0, 10)] == [1, 2, 3]
 
 
 async def test_events_are_dropped_after_seven_days_and_not_before(

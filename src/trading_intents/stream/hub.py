@@ -3,7 +3,7 @@ skips none of them, and lets no subscriber wait for another."""
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -14,10 +14,9 @@ from trading_intents.errors import CursorExpired, LimitReached, PlatformError, U
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Pool, show_organizations
 from trading_intents.stream import log as event_log
-from trading_intents.stream.log import LoggedEvent, make_cursor
-from trading_intents.stream.model import cursor_field
-from trading_intents.stream.subscriber import EventBatch, Message, Subscriber, heartbeat
-from trading_intents.stream.subscription_filter import EventPage, StreamEntry, Subscription, SubscriptionFilter
+from trading_intents.stream.log import LoggedEvent
+from trading_intents.stream.subscriber import EventBatch, Subscriber, heartbeat
+from trading_intents.stream.subscription_filter import EventPage, Subscription, SubscriptionFilter
 from trading_intents.telemetry import Log, Metrics, make_series
 
 TRANSPORTS = ("grpc", "sse")  # values of the metrics' label `door`
@@ -51,20 +50,6 @@ class Session:
     check: Callable[[], Awaitable[None]]
 
 
-def make_entries(epoch: UUID, events: Sequence[LoggedEvent]) -> list[StreamEntry]:
-    return [
-        StreamEntry(
-            event.seq,
-            event.account_id,
-            event.environment,
-            event.kind,
-            event.symbol,
-            Message(event.payload + cursor_field(make_cursor(epoch, event.seq))),
-        )
-        for event in events
-    ]
-
-
 @dataclass(eq=False, slots=True)
 class OrganizationFeed:
     """An organization with subscribers. `position` is the last seq that was handed to them."""
@@ -76,7 +61,7 @@ class OrganizationFeed:
     _groups: dict[frozenset[Subscription], tuple[SubscriptionFilter, dict[Subscriber, None]]] = field(
         default_factory=dict
     )
-    _recent: deque[StreamEntry] = field(default_factory=deque)
+    _recent: deque[LoggedEvent] = field(default_factory=deque)
     _recent_bytes: int = 0
     _reached: list[tuple[int, "asyncio.Future[None]"]] = field(default_factory=list)
 
@@ -85,7 +70,7 @@ class OrganizationFeed:
         """Events after this seq need not be read again."""
         return self.position - len(self._recent)
 
-    def since(self, seq: int) -> list[StreamEntry]:
+    def since(self, seq: int) -> list[LoggedEvent]:
         assert self.oldest_buffered_seq <= seq <= self.position
         return list(islice(self._recent, seq - self.oldest_buffered_seq, None))
 
@@ -106,18 +91,18 @@ class OrganizationFeed:
             self._wanted[subscriber] = wanted
             self._groups.setdefault(wanted, (SubscriptionFilter(wanted), {}))[1][subscriber] = None
 
-    def deliver(self, entries: list[StreamEntry]) -> int:
+    def deliver(self, events: list[LoggedEvent]) -> int:
         """Hands events to all subscribers, and gives how many deliveries that were."""
-        page, count = EventPage(entries), 0
+        page, count = EventPage(events), 0
         for subscription_filter, members in self._groups.values():
             selected = subscription_filter.select(page)
             if selected:
-                batch = EventBatch([entry.message for entry in selected])
+                batch = EventBatch([event.message for event in selected])
                 count += len(selected) * len(members)
                 for subscriber in members:
                     subscriber.put(batch)
-        self._remember(entries)
-        self.position = entries[-1].seq
+        self._remember(events)
+        self.position = events[-1].seq
         arrived = [reached for seq, reached in self._reached if seq <= self.position]
         self._reached = [(seq, reached) for seq, reached in self._reached if seq > self.position]
         for reached in arrived:
@@ -125,9 +110,9 @@ class OrganizationFeed:
                 reached.set_result(None)
         return count
 
-    def _remember(self, entries: list[StreamEntry]) -> None:
-        self._recent.extend(entries)
-        self._recent_bytes += sum(len(entry.message.data) for entry in entries)
+    def _remember(self, events: list[LoggedEvent]) -> None:
+        self._recent.extend(events)
+        self._recent_bytes += sum(len(event.message.data) for event in events)
         while len(self._recent) > RECENT_EVENTS or self._recent_bytes > RECENT_BYTES:
             self._recent_bytes -= len(self._recent.popleft().message.data)
 
@@ -227,19 +212,21 @@ class Hub:
                 behind = [f for f in waiting.values() if heads.get(f.organization_id, 0) != f.position][:MAX_PAGES]
                 if behind:  # a page reads faster the fewer organizations the transaction names
                     await show_organizations(tx, [f.organization_id for f in behind])
-                pages = [await event_log.read_after(tx, f.organization_id, f.position, PAGE_EVENTS) for f in behind]
+                pages = [
+                    await event_log.read_after(tx, epoch, f.organization_id, f.position, PAGE_EVENTS) for f in behind
+                ]
             if epoch != self._epoch:
                 self._forget(epoch)
                 continue
             for feed, page in zip(behind, pages, strict=True):
-                self._hand_on(feed, page, epoch)
+                self._hand_on(feed, page)
                 self._requeue(feed)
             # A commit from here on wakes the hub again.
             if len(behind) < MAX_PAGES and all(len(page) < PAGE_EVENTS for page in pages):
                 return POLL_SECONDS if len(waiting) == len(self._feeds) else BACKLOG_PAUSE_SECONDS
         return POLL_SECONDS
 
-    def _hand_on(self, feed: OrganizationFeed, page: list[LoggedEvent], epoch: UUID) -> None:
+    def _hand_on(self, feed: OrganizationFeed, page: list[LoggedEvent]) -> None:
         # A gap means that this process was stopped for longer than events are kept, or that rows of the log are lost.
         if not event_log.is_dense(page, feed.position):
             self._metrics.stream_holes.inc()
@@ -251,7 +238,7 @@ class Hub:
             self._end(feed)
             return
         self._metrics.stream_events.inc(len(page))
-        self._metrics.stream_deliveries.inc(feed.deliver(make_entries(epoch, page)))
+        self._metrics.stream_deliveries.inc(feed.deliver(page))
 
     def _forget(self, epoch: UUID) -> None:
         """Ends all streams, because the database was restored and their cursors are invalid."""

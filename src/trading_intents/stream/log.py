@@ -5,13 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from typing import NamedTuple
 from uuid import UUID
 
 from trading_intents.errors import InvalidCursor
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Tx, pack_array
 from trading_intents.storage.pipeline import Statement
-from trading_intents.stream.model import Event
+from trading_intents.stream.model import Event, cursor_field
+from trading_intents.stream.text import Message
 from trading_intents.trading import Environment
 
 KEEP_DAYS = 7
@@ -132,23 +134,21 @@ def _place(events: Sequence[Event]) -> tuple[dict[UUID | str, int], list[Event],
     return counts, accounts, places
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedEvent:
-    """`payload` lacks its cursor: `payload + cursor_field(make_cursor(epoch, seq))` is the whole message.
-
-    Without an account it is of the organization itself. `kind` is an EventType, or one of a later version.
-    """
+class LoggedEvent(NamedTuple):
+    """An event of the log, ready to be sent: the same object for every subscriber. Without an account it is of the
+    organization itself and goes to every scope and environment. `kind` is an EventType, or one of a later version."""
 
     seq: int
     account_id: UUID | None
     environment: Environment
     kind: int
     symbol: str
-    payload: bytes
+    message: Message
 
 
-async def read_after(tx: Tx, organization_id: OrganizationId, seq: int, limit: int) -> list[LoggedEvent]:
-    """Reads the events that follow that seq. If there is a gap, events are no longer kept, or lost.
+async def read_after(tx: Tx, epoch: UUID, organization_id: OrganizationId, seq: int, limit: int) -> list[LoggedEvent]:
+    """Reads the events that follow that seq. If there is a gap, events are no longer kept, or lost. The epoch is part
+    of their cursors.
 
     The service's role sees the organizations that its transaction names.
     """
@@ -165,7 +165,14 @@ async def read_after(tx: Tx, organization_id: OrganizationId, seq: int, limit: i
         min(seq + limit, MAX_SEQ),
     )
     return [
-        LoggedEvent(number, account_id, Environment(environment), kind, symbol, payload)
+        LoggedEvent(
+            number,
+            account_id,
+            Environment(environment),
+            kind,
+            symbol,
+            Message(payload + cursor_field(make_cursor(epoch, number))),
+        )
         for number, account_id, environment, kind, symbol, payload in (row.values() for row in rows)
     ]
 

@@ -22,11 +22,12 @@ from trading_intents.identity.model import ApiKeyPrincipal
 from trading_intents.ids import OrganizationId, parse_id
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.stream import log as event_log
-from trading_intents.stream.hub import PAGE_EVENTS, Hub, OrganizationFeed, Session, make_entries
+from trading_intents.stream.hub import PAGE_EVENTS, Hub, OrganizationFeed, Session
 from trading_intents.stream.log import Cursor, make_cursor, open_cursor
 from trading_intents.stream.model import Event, EventType
-from trading_intents.stream.subscriber import EventBatch, Message, Subscriber, primed, status
+from trading_intents.stream.subscriber import EventBatch, Subscriber, primed, status
 from trading_intents.stream.subscription_filter import NARROWED, EventPage, Subscription, SubscriptionFilter
+from trading_intents.stream.text import Message
 from trading_intents.telemetry import Log
 from trading_intents.trading import SYMBOL_RULE, Environment, parse_symbol
 from trading_intents.web.request import Request
@@ -279,7 +280,7 @@ class Streams:
         # There is no await from here on, so no event can come in between.
         selected = SubscriptionFilter([scope.wanted]).select(EventPage(feed.since(scope.after)))
         if selected:
-            stream.subscriber.put(EventBatch([entry.message for entry in selected]))
+            stream.subscriber.put(EventBatch([event.message for event in selected]))
         scope.joined = True
         self._change(stream)
 
@@ -293,12 +294,11 @@ class Streams:
             limit = min(PAGE_EVENTS, until - scope.after)
             reading = contextlib.nullcontext(snapshot) if snapshot else self._snapshot(feed.organization_id, None)
             async with reading as tx:
-                page = await event_log.read_after(tx, feed.organization_id, scope.after, limit)
+                page = await event_log.read_after(tx, epoch, feed.organization_id, scope.after, limit)
             if not event_log.is_dense(page, scope.after):
                 raise CursorExpired("the events after the cursor are no longer kept; subscribe without it")
-            entries = make_entries(epoch, page)
-            await stream.subscriber.offer([entry.message for entry in subscription_filter.select(EventPage(entries))])
-            scope.after = entries[-1].seq
+            await stream.subscriber.offer([event.message for event in subscription_filter.select(EventPage(page))])
+            scope.after = page[-1].seq
 
 
 @contextlib.asynccontextmanager

@@ -9,29 +9,13 @@ from datetime import datetime
 from trading_intents.errors import LimitReached, PlatformError
 from trading_intents.stream import trading_pb2
 from trading_intents.stream.model import EventType, cursor_field
-from trading_intents.stream.text import event_text
+from trading_intents.stream.text import Message
 
 MAX_EVENTS_BEHIND = 10_000
 MAX_BYTES_BEHIND = 8 * 1024 * 1024
 # History and retained state are handed over only while less than this waits, at the reader's own pace.
 FREE_EVENTS = 1_000
 FREE_BYTES = 1024 * 1024
-
-
-class Message:
-    """A TradingEvent as bytes and as text, each made once for all subscribers."""
-
-    __slots__ = ("_text", "data")
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self._text: bytes | None = None
-
-    @property
-    def text(self) -> bytes:
-        if self._text is None:
-            self._text = event_text(self.data)
-        return self._text
 
 
 class EventBatch:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import Message as ProtobufMessage
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from trading_intents.clock import rfc3339
@@ -13,6 +13,22 @@ from trading_intents.stream.trading_pb2 import TradingEvent
 
 HEARTBEAT = b": heartbeat\n\n"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Message:
+    """A TradingEvent as bytes and as text, each made once for all subscribers."""
+
+    __slots__ = ("_text", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._text: bytes | None = None
+
+    @property
+    def text(self) -> bytes:
+        if self._text is None:
+            self._text = event_text(self.data)
+        return self._text
 
 
 def event_text(message: bytes) -> bytes:
@@ -28,7 +44,7 @@ def event_text(message: bytes) -> bytes:
     return b"event: %s\n%sdata: %s\n\n" % (str(kind).encode(), id_line, data)
 
 
-def _fields(message: Message) -> dict[str, Any]:
+def _fields(message: ProtobufMessage) -> dict[str, Any]:
     """Leaves absent fields out: absent means unknown."""
     shown = {}
     for field, value in message.ListFields():
@@ -42,7 +58,7 @@ def _fields(message: Message) -> dict[str, Any]:
 def _value(field: FieldDescriptor, value: Any) -> Any:
     if isinstance(value, Timestamp):
         return rfc3339(_EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000))
-    if isinstance(value, Message):
+    if isinstance(value, ProtobufMessage):
         return _fields(value)
     if field.enum_type is not None:
         named = field.enum_type.values_by_number.get(value)
