@@ -115,7 +115,7 @@ export function openOperator({ api }) {
       ...each("ti_execution_links", "state"),
       ["Streams", String(total(samples, "ti_stream_subscribers"))],
       ["HTTP connections", String(total(samples, "ti_http_connections"))],
-      ["Answered 429", String(total(samples, "ti_rate_limited_total"))],
+      ["Rate limited", String(total(samples, "ti_rate_limited_total"))],
       ...each("ti_outbox_oldest_pending_seconds", "queue"),
       ...each("ti_outbox_oldest_claim_seconds", "queue"),
       ...each("ti_execution_alerts_total", "kind").filter(([, value]) => value !== "0"),
