@@ -280,14 +280,11 @@ def _time_of(text: str | None) -> time | None:
     return None if text is None else time.fromisoformat(text)
 
 
-def _rule(row: Row) -> TimeRule:
-    return TimeRule(row["trading_start"], row["trading_end"], row["stale_order_millis"], row["timezone"])
-
-
 def _manual(row: Row) -> ManualControl:
     switch = Switch(row["manually_disabled"], row["manual_reason"])
     return ManualControl(switch, row["created_at"], row["updated_at"], row["version"])
 
 
 def _time(row: Row, prefix: str = "") -> TimeControl:
-    return TimeControl(_rule(row), row[f"{prefix}created_at"], row[f"{prefix}updated_at"], row[f"{prefix}version"])
+    rule = TimeRule(row["trading_start"], row["trading_end"], row["stale_order_millis"], row["timezone"])
+    return TimeControl(rule, row[f"{prefix}created_at"], row[f"{prefix}updated_at"], row[f"{prefix}version"])

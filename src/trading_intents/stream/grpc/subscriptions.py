@@ -39,14 +39,8 @@ Ask = Callable[[Stream], Awaitable[bool]]
 
 class StreamServicer:
     def __init__(self, streams: Streams, gate: Gate, limits: Limits, client_address: ClientAddress, log: Log) -> None:
-        self._streams, self._gate, self._limits, self._client_address, self._log = (
-            streams,
-            gate,
-            limits,
-            client_address,
-            log,
-        )
-
+        self._streams, self._gate, self._limits = streams, gate, limits
+        self._client_address, self._log = client_address, log
         self._admitting = 0
 
     @property
