@@ -46,13 +46,10 @@ def event_text(message: bytes) -> bytes:
 
 def _fields(message: ProtobufMessage) -> dict[str, Any]:
     """Leaves absent fields out: absent means unknown."""
-    shown = {}
-    for field, value in message.ListFields():
-        if field.is_repeated:
-            shown[field.name] = [_value(field, item) for item in value]
-        else:
-            shown[field.name] = _value(field, value)
-    return shown
+    return {
+        field.name: [_value(field, item) for item in value] if field.is_repeated else _value(field, value)
+        for field, value in message.ListFields()
+    }
 
 
 def _value(field: FieldDescriptor, value: Any) -> Any:
