@@ -34,7 +34,7 @@ MAX_ADMISSIONS = 1_000  # calls whose caller is not yet identified
 
 _PEER = re.compile(r"ipv[46]:\[?(.*?)\]?:\d+\Z")
 
-Ask = Callable[[Stream], Awaitable[bool]]
+Ask = Callable[[Stream], Awaitable[None]]
 
 
 class StreamServicer:
@@ -62,17 +62,16 @@ class StreamServicer:
         )
 
     async def _subscribe_events(self, _: AsyncIterator[bytes], context: Context) -> None:
-        async def ask(stream: Stream) -> bool:
+        async def ask(stream: Stream) -> None:
             requested = _read_subscribe(parse(trading_pb2.Subscribe, await read_first(context)))
             requested.check()
             self._gate.permit(stream.request)
             await self._streams.subscribe(stream, requested)
-            return True
 
         await self._serve(context, ask)
 
     async def _stream_events(self, _: AsyncIterator[bytes], context: Context) -> None:
-        async def ask(stream: Stream) -> bool:
+        async def ask(stream: Stream) -> None:
             self._gate.permit(stream.request)
             limit_seconds: float | None = FIRST_MESSAGE_SECONDS
             while (data := await read(context, limit_seconds)) is not None:
@@ -86,7 +85,6 @@ class StreamServicer:
                     case _:
                         raise InvalidRequest("the message has no command; use subscribe or unsubscribe")
                 limit_seconds = None if stream.scopes else IDLE_SECONDS
-            return bool(stream.scopes)
 
         await self._serve(context, ask)
 
@@ -98,7 +96,7 @@ class StreamServicer:
         await asyncio.sleep(self._limits.reserve(Bucket.MESSAGES, *keys))
 
     async def _serve(self, context: Context, ask: Ask) -> None:
-        """`ask` reads the request and subscribes; False: the caller wants no events."""
+        """`ask` reads the requests and subscribes, until there are no more requests."""
         try:
             error = await self._stream(await self._admit(context), context, ask)
         except PlatformError as refusal:
@@ -121,14 +119,14 @@ class StreamServicer:
 
         async def ask_on() -> None:
             try:
-                more = await ask(stream)
+                await ask(stream)
             except PlatformError as refusal:
                 subscriber.end(refusal)
             except Exception as fault:
                 self._log.error("stream request failed", exc_info=fault)
                 subscriber.end(InternalError("an error of the platform; its log has the details"))
             else:
-                if not more and not ended.done():
+                if not stream.scopes and not ended.done():
                     ended.set_result(None)
 
         stream = self._streams.open("grpc", request, notify)
