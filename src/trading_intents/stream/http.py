@@ -14,7 +14,11 @@ from trading_intents.web.routing import Operation, Parameter, Route, Tag
 EVENT_STREAM = b"text/event-stream"
 HEADERS = [(b"x-accel-buffering", b"no")]  # proxies must not collect events before they pass them on
 LAST_EVENT_ID = Parameter(
-    "last-event-id", "The cursor to go on after.", {"type": "string"}, where="header", check=lambda text: _cursor(text)
+    "last-event-id",
+    "The cursor to go on after.",
+    {"type": "string"},
+    where="header",
+    check=lambda text: text and open_cursor(text),  # an empty one means none, as in browsers
 )
 KINDS = {kind.name.lower(): kind for kind in EventType}
 # These were all kinds once: a client that names none gets no kind that it does not know.
@@ -63,9 +67,8 @@ def event_routes(gate: Gate, streams: Streams, log: Log) -> tuple[Route, ...]:
     async def follow(request: Request) -> Answer:
         feed = _EventFeed(streams, request, log)
         try:
-            cursor = _cursor(request.header(b"last-event-id") or "")
             account_id, kinds = request.params["account_id"], _kinds(request.query.get("kinds"))
-            requested = SubscribeRequest(account_id, kinds, resume_after=cursor)
+            requested = SubscribeRequest(account_id, kinds, resume_after=request.header(b"last-event-id") or "")
             await streams.subscribe(feed.stream, requested)
         except BaseException:
             feed.close()
@@ -86,13 +89,6 @@ def event_routes(gate: Gate, streams: Streams, log: Log) -> tuple[Route, ...]:
             answer_media=EVENT_STREAM,
         ),
     )
-
-
-def _cursor(text: str) -> str:
-    """An empty Last-Event-ID means none, as in browsers."""
-    if text:
-        open_cursor(text)
-    return text
 
 
 def _kinds(text: str | None) -> frozenset[EventType]:
