@@ -40,37 +40,6 @@ class OutboxEventType(StrEnum):
     CREDENTIAL_DELETED = "credential.deleted"
 
 
-class Move(StrEnum):
-    PUT = "put"
-    CLAIM = "claim"
-    COMPLETE = "complete"
-    RETRY = "retry"
-    RELEASE = "release"
-    SWEEP = "sweep"
-    PRUNE = "prune"
-    OPERATOR_RETRY = "operator retry"
-    OPERATOR_DROP = "operator drop"
-
-
-# None is "no row": before it is put, and after it is pruned or archived. docs/states.md says when each one happens.
-MOVES: frozenset[tuple[Status | None, Move, Status | None]] = frozenset(
-    {
-        (None, Move.PUT, Status.PENDING),
-        (Status.PENDING, Move.CLAIM, Status.PROCESSING),
-        (Status.PROCESSING, Move.CLAIM, Status.PROCESSING),
-        (Status.PROCESSING, Move.COMPLETE, Status.COMPLETED),
-        (Status.PROCESSING, Move.RETRY, Status.PENDING),
-        (Status.PROCESSING, Move.RETRY, Status.FAILED),
-        (Status.PROCESSING, Move.RELEASE, Status.PENDING),
-        (Status.PENDING, Move.SWEEP, Status.FAILED),
-        (Status.PROCESSING, Move.SWEEP, Status.FAILED),
-        (Status.COMPLETED, Move.PRUNE, None),
-        (Status.FAILED, Move.OPERATOR_RETRY, None),
-        (Status.FAILED, Move.OPERATOR_DROP, None),
-    }
-)
-
-
 @dataclass(frozen=True, slots=True)
 class NewRow:
     """`payload` holds ids and versions only: never a secret. `lane` is for the intents queue: the account."""
