@@ -20,7 +20,7 @@ ENDINGS: dict[str, Ending] = {
     "complete one": outbox.complete_one,
     "retry": lambda tx, row: outbox.retry(tx, [FailedAttempt(row, "again")], LIMIT),
     "fail": lambda tx, row: outbox.retry(tx, [FailedAttempt(row, "no more")], 1),
-    "release": lambda tx, row: outbox.release(tx, [row], 0),
+    "release": lambda tx, row: outbox.release(tx, [row]),
 }
 every_ending = pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
 

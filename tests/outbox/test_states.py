@@ -135,7 +135,7 @@ class Outbox(RuleBasedStateMachine):
             case Move.RETRY:
                 found = self.write(lambda tx: outbox.retry(tx, [FailedAttempt(row, "again", 0)], LIMIT))
             case _:
-                found = self.write(lambda tx: outbox.release(tx, [row], 0))
+                found = self.write(lambda tx: outbox.release(tx, [row]))
         assert set(found) == ({row.token} if held else set())
         self.did(ending)
 

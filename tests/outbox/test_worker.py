@@ -131,7 +131,7 @@ async def test_a_handler_that_releases_gets_its_attempt_back(pool: Pool, table: 
     async def handle(row: ClaimedRow) -> Outcome:
         nonlocal handled
         handled += 1
-        return Release(after_seconds=0) if handled <= 20 else Done()
+        return Release() if handled <= 20 else Done()
 
     await put_rows(pool, new_row())
     async with working(pool, handle):

@@ -76,20 +76,17 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Try again after the back-off, or after so many seconds; on the last attempt the row fails instead.
+    """Try again after the back-off; on the last attempt the row fails instead.
 
     `reason` is kept and shown to operators: never a secret, never what another party sent.
     """
 
     reason: str
-    after_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The handler was not started: the attempt is given back."""
-
-    after_seconds: float = 1.0
+    """The handler was not started: the attempt is given back, and the row is due at once."""
 
 
 Outcome = Done | Retry | Release

@@ -155,20 +155,18 @@ async def retry(tx: Tx, failed_attempts: Sequence[FailedAttempt], attempt_limit:
     return {row["token"]: Status(row["status"]) for row in rows}
 
 
-async def release(tx: Tx, claims: Sequence[ClaimedRow], after_seconds: float) -> set[UUID]:
-    """Releases claims that were not started: pending again, the attempt given back. Gives the tokens that still
-    held."""
+async def release(tx: Tx, claims: Sequence[ClaimedRow]) -> set[UUID]:
+    """Releases claims that were not started: due again, the attempt given back. Gives the tokens that still held."""
     rows = await tx.fetch(
         """
         UPDATE outbox
         SET status = 'pending', attempts = attempts - 1, claimed_at = NULL, claim_token = NULL,
-            due_at = clock_timestamp() + make_interval(secs => $3)
+            due_at = clock_timestamp()
         FROM unnest($1::bigint[], $2::uuid[]) AS held (id, token)
         WHERE outbox.id = held.id AND claim_token = held.token
         RETURNING held.token
         """,
         *ids_and_tokens(claims),
-        after_seconds,
     )
     return {row["token"] for row in rows}
 

@@ -75,17 +75,16 @@ class Settler:
         """Gives the new state for each token; the missing ones no longer held."""
         done = [e.held.row for e in batch if isinstance(e.outcome, Done)]
         failed_attempts = [
-            outbox.FailedAttempt(e.held.row, e.outcome.reason, e.outcome.after_seconds)
-            for e in batch
-            if isinstance(e.outcome, Retry)
+            outbox.FailedAttempt(e.held.row, e.outcome.reason) for e in batch if isinstance(e.outcome, Retry)
         ]
+        released = [e.held.row for e in batch if isinstance(e.outcome, Release)]
         result: dict[UUID, Status] = {}
         if done:
             result |= dict.fromkeys(await outbox.complete(tx, done), Status.COMPLETED)
         if failed_attempts:
             result |= await outbox.retry(tx, failed_attempts, self._attempt_limit)
-        for after_seconds, rows in _by_delay(batch):
-            result |= dict.fromkeys(await outbox.release(tx, rows, after_seconds), Status.PENDING)
+        if released:
+            result |= dict.fromkeys(await outbox.release(tx, released), Status.PENDING)
         return result
 
     def _count(self, batch: list[_Ending], endings: dict[UUID, Status]) -> None:
@@ -107,14 +106,6 @@ def make_outbox_series(queue: Queue, event_types: Iterable[str], metrics: Metric
 
 
 ENDED = {Status.COMPLETED: "completed", Status.PENDING: "retried", Status.FAILED: "failed"}
-
-
-def _by_delay(batch: Iterable[_Ending]) -> list[tuple[float, list[ClaimedRow]]]:
-    grouped: dict[float, list[ClaimedRow]] = {}
-    for ending in batch:
-        if isinstance(ending.outcome, Release):
-            grouped.setdefault(ending.outcome.after_seconds, []).append(ending.held.row)
-    return list(grouped.items())
 
 
 def tell_failed(queue: Queue, event_type: str, metrics: Metrics, log: Log) -> None:

@@ -136,7 +136,7 @@ class Worker:
 
     async def _handle(self, held: ClaimedAttempt) -> None:
         if self._stopping or self._age_seconds(held) > START_SECONDS:
-            await self._settler.settle(held, Release(after_seconds=0))
+            await self._settler.settle(held, Release())
             return
         outcome: Outcome | None = await self._run(held)
         if isinstance(outcome, Done) and outcome.write:
