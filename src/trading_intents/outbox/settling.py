@@ -10,6 +10,7 @@ from trading_intents.errors import PlatformError
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, Done, Outcome, Queue, Release, Retry, Status
 from trading_intents.storage.database import Pool, Tx
+from trading_intents.storage.grouped import GroupCommit
 from trading_intents.telemetry import Log, Metrics, make_series
 
 PAUSE_SECONDS = 0.2
@@ -27,49 +28,37 @@ class ClaimedAttempt:
 class _Ending:
     held: ClaimedAttempt
     outcome: Outcome
-    settled: asyncio.Future[None]
 
 
 class Settler:
-    """A group commit: while one batch is written, the next one gathers."""
-
     def __init__(self, pool: Pool, attempt_limit: int, clock: Clock, metrics: Metrics, log: Log) -> None:
         self._pool, self._attempt_limit, self._clock = pool, attempt_limit, clock
         self._metrics, self._log = metrics, log
-        self._waiting: list[_Ending] = []
-        self._arrived = asyncio.Event()
+        self._group: GroupCommit[_Ending, None] = GroupCommit(self._write)
 
     async def settle(self, held: ClaimedAttempt, outcome: Outcome) -> None:
         """Returns once the outcome is written, or once the claim is void. The claims of a worker limit how many
         wait."""
-        ending = _Ending(held, outcome, asyncio.get_running_loop().create_future())
-        self._waiting.append(ending)
-        self._arrived.set()
-        await ending.settled
+        await self._group.put(_Ending(held, outcome))
 
-    async def run(self) -> None:
-        while True:
-            await self._arrived.wait()
-            self._arrived.clear()
-            batch, self._waiting = self._waiting, []
-            await self._write(batch)
-            for ending in batch:
-                if not ending.settled.done():
-                    ending.settled.set_result(None)
+    async def close(self) -> None:
+        await self._group.close()
 
-    async def _write(self, batch: list[_Ending]) -> None:
+    async def _write(self, batch: list[_Ending]) -> list[None]:
         """Tries again for as long as the claims hold; after that other workers have the rows."""
-        while batch:
+        held = batch
+        while held:
             try:
                 async with self._pool.transaction(plans="fresh") as tx:
-                    endings = await self._settle_all(tx, batch)
+                    endings = await self._settle_all(tx, held)
             except Exception as error:
-                self._log.warning("outbox results not written", rows=len(batch), reason=reason_of(error))
+                self._log.warning("outbox results not written", rows=len(held), reason=reason_of(error))
                 await asyncio.sleep(PAUSE_SECONDS)
-                batch = [e for e in batch if self._clock.monotonic() - e.held.since_seconds < CLAIM_SECONDS]
+                held = [e for e in held if self._clock.monotonic() - e.held.since_seconds < CLAIM_SECONDS]
             else:
-                self._count(batch, endings)
-                return
+                self._count(held, endings)
+                break
+        return [None] * len(batch)
 
     async def _settle_all(self, tx: Tx, batch: list[_Ending]) -> dict[UUID, Status]:
         """Gives the new state for each token; the missing ones no longer held."""

@@ -64,13 +64,12 @@ class Worker:
         self._wakeup = asyncio.Event()
         self._stopping, self._poll_seconds = False, poll_seconds
         self._swept_seconds = -POLL_SECONDS
-        self._background: list[asyncio.Task[None]] = []
+        self._upkeep: asyncio.Task[None] | None = None
         self._claiming: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         context = self._context
-        upkeep = keep_up(self._queue, context.pool, context.metrics, context.log)
-        self._background = [asyncio.create_task(self._settler.run()), asyncio.create_task(upkeep)]
+        self._upkeep = asyncio.create_task(keep_up(self._queue, context.pool, context.metrics, context.log))
         self._claiming = asyncio.create_task(self._claim_until_stopped())
 
     def wake(self) -> None:
@@ -87,10 +86,11 @@ class Worker:
                     await asyncio.shield(self._claiming)
                 while self._running:
                     await asyncio.wait(self._running)
-        tasks = [*self._running, *self._background, *([self._claiming] if self._claiming else [])]
+        tasks = [*self._running, *(task for task in (self._upkeep, self._claiming) if task)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._settler.close()
 
     async def _claim_until_stopped(self) -> None:
         failures = 0
