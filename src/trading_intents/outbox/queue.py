@@ -171,55 +171,35 @@ async def release(tx: Tx, claims: Sequence[ClaimedRow]) -> set[UUID]:
     return {row["token"] for row in rows}
 
 
+_FAIL_USED_UP = """
+    WITH used_up AS MATERIALIZED (
+        SELECT id FROM outbox
+        WHERE {which} AND attempts >= $2
+          AND (status = 'pending' OR claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $3))
+        ORDER BY id
+        LIMIT $4
+        FOR UPDATE SKIP LOCKED
+    )
+    UPDATE outbox
+    SET status = 'failed', finished_at = clock_timestamp(), claimed_at = NULL, claim_token = NULL,
+        last_error = coalesce(last_error, 'the worker of the last attempt went away')
+    FROM used_up
+    WHERE outbox.id = used_up.id
+    RETURNING outbox.id, event_type
+"""
+_SWEEP = _FAIL_USED_UP.format(which="queue = $1 AND finished_at IS NULL")
+_FAIL = _FAIL_USED_UP.format(which="id = ANY ($1::bigint[]) AND status IN ('pending', 'processing')")
+
+
 async def sweep(tx: Tx, queue: Queue, attempt_limit: int) -> list[str]:
     """Fails rows at the attempt limit that wait, or whose worker has ended. Gives their event types."""
-    rows = await tx.fetch(
-        """
-        WITH used_up AS MATERIALIZED (
-            SELECT id FROM outbox
-            WHERE queue = $1 AND finished_at IS NULL AND attempts >= $2
-              AND (status = 'pending' OR claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $3))
-            ORDER BY id
-            LIMIT $4
-            FOR UPDATE SKIP LOCKED
-        )
-        UPDATE outbox
-        SET status = 'failed', finished_at = clock_timestamp(), claimed_at = NULL, claim_token = NULL,
-            last_error = coalesce(last_error, 'the worker of the last attempt went away')
-        FROM used_up
-        WHERE outbox.id = used_up.id
-        RETURNING event_type
-        """,
-        queue,
-        attempt_limit,
-        CLAIM_SECONDS,
-        SWEEP_ROWS,
-    )
+    rows = await tx.fetch(_SWEEP, queue, attempt_limit, CLAIM_SECONDS, SWEEP_ROWS)
     return [row["event_type"] for row in rows]
 
 
 async def fail(tx: Tx, ids: Sequence[int], attempt_limit: int) -> set[int]:
     """Like `sweep`, for these rows alone, whose orders the caller has locked. Gives those that it failed."""
-    rows = await tx.fetch(
-        """
-        WITH used_up AS MATERIALIZED (
-            SELECT id FROM outbox
-            WHERE id = ANY ($1::bigint[]) AND status IN ('pending', 'processing') AND attempts >= $2
-              AND (status = 'pending' OR claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $3))
-            ORDER BY id
-            FOR UPDATE SKIP LOCKED
-        )
-        UPDATE outbox
-        SET status = 'failed', finished_at = clock_timestamp(), claimed_at = NULL, claim_token = NULL,
-            last_error = coalesce(last_error, 'the worker of the last attempt went away')
-        FROM used_up
-        WHERE outbox.id = used_up.id
-        RETURNING outbox.id
-        """,
-        ids,
-        attempt_limit,
-        CLAIM_SECONDS,
-    )
+    rows = await tx.fetch(_FAIL, ids, attempt_limit, CLAIM_SECONDS, len(ids))
     return {row["id"] for row in rows}
 
 
