@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
 from uuid import UUID
 
 from trading_intents.errors import IntentClosed, InvalidRequest, NotFound
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import Queue, Status, scrub
-from trading_intents.storage.database import Pool, Tx
+from trading_intents.storage.database import Pool, Row, Tx
 
-T = TypeVar("T")
 MAX_LISTED = 1_000
 
 
@@ -52,7 +50,8 @@ async def retry(pool: Pool, ids: Sequence[int], who: str, reason: str) -> dict[i
         for row_id in ordered:
             if status := await outbox.final_order_status(tx, row_id):
                 raise IntentClosed(f"row {row_id} is of an order that is {status}; nothing was changed")
-        return {row_id: _found(await outbox.retry_failed(tx, row_id, who, why), row_id) for row_id in ordered}
+        rows = {row_id: await _archive(tx, row_id, who, why, is_retried=True) for row_id in ordered}
+    return {row_id: (Queue(row["queue"]), row["retried_as"]) for row_id, row in rows.items()}
 
 
 async def drop(pool: Pool, ids: Sequence[int], who: str, reason: str) -> None:
@@ -60,7 +59,7 @@ async def drop(pool: Pool, ids: Sequence[int], who: str, reason: str) -> None:
     why = _checked(reason)
     async with pool.transaction() as tx:
         for row_id in sorted(set(ids)):
-            _found(await outbox.drop_failed(tx, row_id, who, why) or None, row_id)
+            await _archive(tx, row_id, who, why, is_retried=False)
 
 
 def _checked(reason: str) -> str:
@@ -69,7 +68,8 @@ def _checked(reason: str) -> str:
     return reason
 
 
-def _found(value: T | None, row_id: int) -> T:
-    if value is None:
+async def _archive(tx: Tx, row_id: int, who: str, reason: str, *, is_retried: bool) -> Row:
+    row = await outbox.archive_failed(tx, row_id, who, reason, is_retried)
+    if row is None:
         raise NotFound(f"there is no failed row {row_id}; nothing was changed")
-    return value
+    return row

@@ -279,15 +279,16 @@ async def final_order_status(tx: Tx, row_id: int) -> str | None:
     return status
 
 
-async def retry_failed(tx: Tx, row_id: int, who: str, reason: str) -> tuple[Queue, int] | None:
-    """Puts a new row and archives the failed one. Gives its queue and the new id; None when there is no such row."""
-    row = await tx.fetchrow(
+async def archive_failed(tx: Tx, row_id: int, who: str, reason: str, is_retried: bool) -> Row | None:
+    """Archives a failed row, and puts a new one in its place if it is retried. Gives its queue and the new id; None
+    when there is no such row."""
+    return await tx.fetchrow(
         """
         WITH gone AS (
             DELETE FROM outbox WHERE id = $1 AND status = 'failed' RETURNING *
         ), fresh AS (
             INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload)
-            SELECT queue, event_type, organization_id, order_key, lane, payload FROM gone
+            SELECT queue, event_type, organization_id, order_key, lane, payload FROM gone WHERE $4
             RETURNING id
         )
         INSERT INTO outbox_archive (
@@ -295,37 +296,15 @@ async def retry_failed(tx: Tx, row_id: int, who: str, reason: str) -> tuple[Queu
             last_error, action, retried_as, archived_by, reason
         )
         SELECT gone.id, queue, event_type, organization_id, order_key, lane, payload, attempts, created_at, finished_at,
-               last_error, 'retried', fresh.id, $2, $3
-        FROM gone CROSS JOIN fresh
+               last_error, CASE WHEN $4 THEN 'retried' ELSE 'dropped' END, fresh.id, $2, $3
+        FROM gone LEFT JOIN fresh ON true
         RETURNING queue, retried_as
         """,
         row_id,
         who,
         reason,
+        is_retried,
     )
-    return (Queue(row["queue"]), row["retried_as"]) if row else None
-
-
-async def drop_failed(tx: Tx, row_id: int, who: str, reason: str) -> bool:
-    """Archives the failed row; False when there is no such row."""
-    tag = await tx.execute(
-        """
-        WITH gone AS (
-            DELETE FROM outbox WHERE id = $1 AND status = 'failed' RETURNING *
-        )
-        INSERT INTO outbox_archive (
-            id, queue, event_type, organization_id, order_key, lane, payload, attempts, created_at, failed_at,
-            last_error, action, archived_by, reason
-        )
-        SELECT id, queue, event_type, organization_id, order_key, lane, payload, attempts, created_at, finished_at,
-               last_error, 'dropped', $2, $3
-        FROM gone
-        """,
-        row_id,
-        who,
-        reason,
-    )
-    return tag == "INSERT 0 1"
 
 
 def _claimed(row: Row) -> ClaimedRow:
