@@ -28,6 +28,7 @@ from trading_intents.errors import DatabaseMissing, InvalidRequest, PlatformErro
 from trading_intents.intents import audit
 from trading_intents.outbox import operators
 from trading_intents.outbox.model import Queue, Status, channel
+from trading_intents.outbox.queue import MAX_LISTED, list_rows
 from trading_intents.recovery.commands import add_commands
 from trading_intents.storage.embedded.server import lock_holder
 from trading_intents.storage.migrate import migrate as run_migrations
@@ -281,7 +282,7 @@ Reason = Annotated[str, typer.Option(help="The reason, which is recorded.")]
 def list_outbox(
     queue: Annotated[list[Queue] | None, typer.Option(help="Only these queues.")] = None,
     status: Annotated[list[Status] | None, typer.Option(help="Only rows of these statuses; failed by default.")] = None,
-    limit: Annotated[int, typer.Option(help="Rows at most.", min=1, max=operators.MAX_LISTED)] = 100,
+    limit: Annotated[int, typer.Option(help="Rows at most.", min=1, max=MAX_LISTED)] = 100,
 ) -> None:
     """Show rows, oldest first: id, queue, status, event type, attempts, when queued, organization, last error."""
 
@@ -290,10 +291,10 @@ def list_outbox(
             app.open_infrastructure(settings, log) as parts,
             parts.database.worker.transaction(read_only=True) as tx,
         ):
-            rows = await operators.list_rows(tx, queue or list(Queue), status or [Status.FAILED], limit)
+            rows = await list_rows(tx, queue or list(Queue), status or [Status.FAILED], limit)
         for row in rows:
-            cells = (row.id, row.queue, row.status, row.event_type, row.attempts, rfc3339(row.created_at))
-            typer.echo("\t".join(map(str, (*cells, row.organization_id, row.last_error or ""))))
+            *cells, created_at, organization_id, error = row.values()
+            typer.echo("\t".join(map(str, (*cells, rfc3339(created_at), organization_id, error or ""))))
 
     _run(work, quiet=True)
 

@@ -97,10 +97,10 @@ async def test_rows_are_listed_by_queue_and_status_oldest_first(pool: Pool, tabl
     ids = await fail_rows(pool, table, 3)
     await put_rows(pool, new_row("user.deleted", Queue.USERS))
     async with pool.transaction() as tx:
-        assert [row.id for row in await operators.list_rows(tx, list(Queue), [Status.FAILED], 2)] == ids[:2]
-        [waiting] = await operators.list_rows(tx, [Queue.USERS], list(Status), 100)
-        assert await operators.list_rows(tx, [Queue.INTENTS], list(Status), 100) == []
-    assert (waiting.event_type, waiting.status, waiting.attempts) == ("user.deleted", Status.PENDING, 0)
+        assert [row["id"] for row in await outbox.list_rows(tx, list(Queue), [Status.FAILED], 2)] == ids[:2]
+        [waiting] = await outbox.list_rows(tx, [Queue.USERS], list(Status), 100)
+        assert await outbox.list_rows(tx, [Queue.INTENTS], list(Status), 100) == []
+    assert (waiting["event_type"], waiting["status"], waiting["attempts"]) == ("user.deleted", Status.PENDING, 0)
 
 
 async def test_an_operator_does_it_all_by_command(pool: Pool, table: Table, urls: Urls, tmp_path: Path) -> None:

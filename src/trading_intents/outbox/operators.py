@@ -1,46 +1,11 @@
-"""Use cases of operators: list rows, retry failed ones, drop them. Never changes a row that has not failed."""
+"""Use cases of operators: retry failed rows, drop them. Never changes a row that has not failed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from uuid import UUID
 
 from trading_intents.errors import IntentClosed, InvalidRequest, NotFound
 from trading_intents.outbox import queue as outbox
-from trading_intents.outbox.model import Queue, Status, scrub
+from trading_intents.outbox.model import Queue, scrub
 from trading_intents.storage.database import Pool, Row, Tx
-
-MAX_LISTED = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    id: int
-    queue: Queue
-    event_type: str
-    organization_id: UUID
-    status: Status
-    attempts: int
-    created_at: datetime
-    last_error: str | None
-
-
-async def list_rows(tx: Tx, queues: Sequence[Queue], statuses: Sequence[Status], limit: int) -> list[Listed]:
-    """The oldest first."""
-    rows = await outbox.list_rows(tx, queues, statuses, min(limit, MAX_LISTED))
-    return [
-        Listed(
-            row["id"],
-            Queue(row["queue"]),
-            row["event_type"],
-            row["organization_id"],
-            Status(row["status"]),
-            row["attempts"],
-            row["created_at"],
-            row["last_error"],
-        )
-        for row in rows
-    ]
 
 
 async def retry(pool: Pool, ids: Sequence[int], who: str, reason: str) -> dict[int, tuple[Queue, int]]:

@@ -14,6 +14,7 @@ from trading_intents.trading import FrozenStruct
 
 SWEEP_ROWS = 1_000
 PRUNE_ROWS = 1_000
+MAX_LISTED = 1_000
 
 # For a transaction with fresh plans, as all that works on many rows: the table can grow a thousandfold in a minute. Nor
 # may stale statistics spoil it. Without MATERIALIZED the CTE may run once for every row it is joined with, and
@@ -257,7 +258,7 @@ async def list_rows(tx: Tx, queues: Sequence[Queue], statuses: Sequence[Status],
     """The oldest first."""
     return await tx.fetch(
         """
-        SELECT id, queue, event_type, organization_id, status, attempts, created_at, last_error
+        SELECT id, queue, status, event_type, attempts, created_at, organization_id, last_error
         FROM outbox WHERE queue = ANY ($1) AND status = ANY ($2) ORDER BY id LIMIT $3
         """,
         list(queues),
