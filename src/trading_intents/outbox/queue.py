@@ -2,7 +2,6 @@
 claim's token, and does nothing if it is not the row's."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 import msgspec
@@ -60,15 +59,6 @@ class FailedAttempt(FrozenStruct, frozen=True):
     reason: str
     after_seconds: float | None = None
     is_urgent: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """Rows that are not completed, by status, and the ages of the oldest; 0 when there is none."""
-
-    counts: dict[Status, int]
-    oldest_pending_seconds: float
-    oldest_claim_seconds: float
 
 
 async def put(tx: Tx, rows: Sequence[NewRow]) -> None:
@@ -226,27 +216,25 @@ async def prune(tx: Tx, queue: Queue, keep_seconds: float) -> int:
     return removed
 
 
-async def measure(tx: Tx, queue: Queue) -> Backlog:
-    """Counts rows and ages, without completed rows, of which there can be millions."""
-    rows = await tx.fetch(
+async def measure(tx: Tx, queue: Queue) -> Row:
+    """Counts rows that are not completed, of which there can be millions, and gives the ages of the oldest; 0 when
+    there is none."""
+    row = await tx.fetchrow(
         """
-        SELECT status, count(*) AS count,
-               extract(epoch FROM clock_timestamp() - min(created_at))::float8 AS oldest_seconds,
-               extract(epoch FROM clock_timestamp() - min(claimed_at))::float8 AS oldest_claim_seconds
-        FROM outbox WHERE queue = $1 AND finished_at IS NULL GROUP BY status
-        UNION ALL
-        SELECT 'failed', count(*), 0, NULL FROM outbox
-        WHERE queue = $1 AND status = 'failed' AND finished_at IS NOT NULL
+        SELECT count(*) FILTER (WHERE status = 'pending') AS pending,
+            count(*) FILTER (WHERE status = 'processing') AS processing,
+            (SELECT count(*) FROM outbox
+             WHERE queue = $1 AND status = 'failed' AND finished_at IS NOT NULL) AS failed,
+            greatest(0, extract(
+                epoch FROM clock_timestamp() - min(created_at) FILTER (WHERE status = 'pending')
+            ))::float8 AS oldest_pending_seconds,
+            greatest(0, extract(epoch FROM clock_timestamp() - min(claimed_at)))::float8 AS oldest_claim_seconds
+        FROM outbox WHERE queue = $1 AND finished_at IS NULL
         """,
         queue,
     )
-    by_status = {Status(row["status"]): row for row in rows}
-    pending, processing = by_status.get(Status.PENDING), by_status.get(Status.PROCESSING)
-    return Backlog(
-        {status: row["count"] for status, row in by_status.items()},
-        max(0.0, pending["oldest_seconds"]) if pending else 0.0,
-        max(0.0, processing["oldest_claim_seconds"]) if processing else 0.0,
-    )
+    assert row is not None
+    return row
 
 
 async def read_health(tx: Tx) -> list[Row]:

@@ -32,9 +32,9 @@ async def keep_up(queue: Queue, pool: Pool, metrics: Metrics, log: Log) -> None:
         async with pool.transaction(read_only=True, plans="fresh") as tx:
             backlog = await outbox.measure(tx, queue)
         for status in (Status.PENDING, Status.PROCESSING, Status.FAILED):
-            metrics.outbox_backlog.labels(queue, status).set(backlog.counts.get(status, 0))
-        metrics.outbox_oldest_pending.labels(queue).set(backlog.oldest_pending_seconds)
-        metrics.outbox_oldest_claim.labels(queue).set(backlog.oldest_claim_seconds)
+            metrics.outbox_backlog.labels(queue, status).set(backlog[status])
+        metrics.outbox_oldest_pending.labels(queue).set(backlog["oldest_pending_seconds"])
+        metrics.outbox_oldest_claim.labels(queue).set(backlog["oldest_claim_seconds"])
 
     def on_error(work: str, error: Exception) -> None:
         log.warning("outbox upkeep failed", queue=queue, work=work, reason=reason_of(error))
