@@ -90,7 +90,7 @@ class Watch:
 
     async def over(self) -> bool:
         health = await read_health(self._database.service)
-        assert sum(entry.count for entry in health.entries) == self._rows
+        assert sum(entry["count"] for entry in health.entries) == self._rows
         assert sum(health.count(status) for status in Status) == self._rows
         final = {row["id"]: row["status"] for row in await self._table.rows() if row["finished_at"]}
         assert self._final.items() <= final.items()

@@ -8,7 +8,7 @@ import msgspec
 from trading_intents.clock import rfc3339
 from trading_intents.outbox.health import OutboxHealth, read_health
 from trading_intents.outbox.model import OutboxEventType, Status
-from trading_intents.storage.database import Pool
+from trading_intents.storage.database import Pool, Row
 from trading_intents.web.limits import Bucket
 from trading_intents.web.problem import PLAIN_500
 from trading_intents.web.request import Answer, Request, answer_json
@@ -60,25 +60,20 @@ def outbox_routes(policy: Policy, pool: Pool) -> tuple[Route, ...]:
 
 def _show(health: OutboxHealth) -> OutboxHealthResponse:
     return OutboxHealthResponse(
-        entries=[
-            OutboxHealthEntry(
-                entry.status,
-                entry.event_type,
-                entry.count,
-                rfc3339(entry.oldest_created_at),
-                entry.max_attempts,
-                _show_moment(entry.oldest_claimed_at),
-            )
-            for entry in health.entries
-        ],
+        entries=[_show_entry(row) for row in health.entries],
         pending=health.count(Status.PENDING),
         processing=health.count(Status.PROCESSING),
         failed=health.count(Status.FAILED),
         completed=health.count(Status.COMPLETED),
-        oldest_claim_at=_show_moment(health.oldest_claim_at),
-        oldest_failed_at=_show_moment(health.oldest_created_at(Status.FAILED)),
-        oldest_pending_at=_show_moment(health.oldest_created_at(Status.PENDING)),
+        oldest_claim_at=_show_moment(health.oldest(Status.PROCESSING, "oldest_claimed_at")),
+        oldest_failed_at=_show_moment(health.oldest(Status.FAILED, "oldest_created_at")),
+        oldest_pending_at=_show_moment(health.oldest(Status.PENDING, "oldest_created_at")),
     )
+
+
+def _show_entry(row: Row) -> OutboxHealthEntry:
+    moments = {name: _show_moment(row[name]) for name in ("oldest_created_at", "oldest_claimed_at")}
+    return OutboxHealthEntry(**{**row, **moments})
 
 
 def _show_moment(moment: datetime | None) -> str | None:
