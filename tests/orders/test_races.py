@@ -4,7 +4,7 @@ import pytest
 
 from tests.orders.facts import D, arrived, bust, fill, ours, terms, told, view
 from trading_intents.brokers.port import DUPLICATE_ID, BrokerEvent, CommandResult, EventKind, Outcome
-from trading_intents.orders.facts import CommandKind, Fact, FactKind, admit, owner, result_facts
+from trading_intents.orders.facts import CommandKind, Fact, FactKind, admit, outcome_kind, own_fact, owner
 from trading_intents.orders.model import OrderFlag, OrderState, OrderStatus, PendingCommands, carry_flags, derive
 
 E, F, S = EventKind, FactKind, OrderStatus
@@ -205,8 +205,10 @@ def test_a_refusal_for_a_duplicate_id_is_no_rejection() -> None:
     seen = view(told(E.REJECTED, reason=DUPLICATE_ID))
     assert (seen.status, seen.state) == (S.UNKNOWN, OrderState.OPEN)
     refused = CommandResult(outcome=Outcome.REJECTED, code=DUPLICATE_ID)
-    assert view(*result_facts(CommandKind.SUBMIT, "C", refused, 0)).status is S.UNKNOWN
-    assert view(*result_facts(CommandKind.SUBMIT, "C", refused, 0), told(E.ACCEPTED)).status is S.NEW
+    kind = outcome_kind(CommandKind.SUBMIT, refused)
+    assert kind is FactKind.UNCERTAIN
+    assert view(own_fact(kind, "C", 0)).status is S.UNKNOWN
+    assert view(own_fact(kind, "C", 0), told(E.ACCEPTED)).status is S.NEW
 
 
 def test_an_order_that_we_did_not_send_has_no_owner() -> None:

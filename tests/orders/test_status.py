@@ -4,7 +4,7 @@ import pytest
 
 from tests.orders.facts import D, fill, ours, terms, told, view
 from trading_intents.brokers.port import CommandResult, EventKind, Outcome
-from trading_intents.orders.facts import CommandKind, Fact, FactKind, result_facts
+from trading_intents.orders.facts import CommandKind, Fact, FactKind, outcome_kind, own_fact
 from trading_intents.orders.model import OrderState, OrderStatus, PendingCommands
 
 E, F, S = EventKind, FactKind, OrderStatus
@@ -84,30 +84,28 @@ def test_a_refused_cancel_never_rejects_the_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "outcome", "kinds"),
+    ("command", "outcome", "kind"),
     [
-        (CommandKind.SUBMIT, Outcome.ACKED, [F.ACCEPTED]),
-        (CommandKind.SUBMIT, Outcome.REJECTED, [F.REJECTED]),
-        (CommandKind.SUBMIT, Outcome.UNKNOWN, [F.UNCERTAIN]),
-        (CommandKind.SUBMIT, Outcome.NOT_SENT, []),
-        (CommandKind.REPLACE, Outcome.ACKED, []),
-        (CommandKind.REPLACE, Outcome.REJECTED, [F.REPLACE_REJECTED]),
-        (CommandKind.REPLACE, Outcome.UNKNOWN, [F.UNCERTAIN]),
-        (CommandKind.REPLACE, Outcome.NOT_SENT, []),
-        (CommandKind.CANCEL, Outcome.ACKED, []),
-        (CommandKind.CANCEL, Outcome.REJECTED, [F.CANCEL_REJECTED]),
-        (CommandKind.CANCEL, Outcome.UNKNOWN, [F.UNCERTAIN]),
-        (CommandKind.CANCEL, Outcome.NOT_SENT, []),
+        (CommandKind.SUBMIT, Outcome.ACKED, F.ACCEPTED),
+        (CommandKind.SUBMIT, Outcome.REJECTED, F.REJECTED),
+        (CommandKind.SUBMIT, Outcome.UNKNOWN, F.UNCERTAIN),
+        (CommandKind.SUBMIT, Outcome.NOT_SENT, None),
+        (CommandKind.REPLACE, Outcome.ACKED, None),
+        (CommandKind.REPLACE, Outcome.REJECTED, F.REPLACE_REJECTED),
+        (CommandKind.REPLACE, Outcome.UNKNOWN, F.UNCERTAIN),
+        (CommandKind.REPLACE, Outcome.NOT_SENT, None),
+        (CommandKind.CANCEL, Outcome.ACKED, None),
+        (CommandKind.CANCEL, Outcome.REJECTED, F.CANCEL_REJECTED),
+        (CommandKind.CANCEL, Outcome.UNKNOWN, F.UNCERTAIN),
+        (CommandKind.CANCEL, Outcome.NOT_SENT, None),
     ],
 )
 def test_an_outcome_means_one_thing_for_each_command(
-    command: CommandKind, outcome: Outcome, kinds: list[FactKind]
+    command: CommandKind, outcome: Outcome, kind: FactKind | None
 ) -> None:
-    facts = result_facts(command, "C", CommandResult(outcome=outcome, broker_order_id="b1"), 7)
-    assert [fact.kind for fact in facts] == kinds
+    assert outcome_kind(command, CommandResult(outcome=outcome, broker_order_id="b1")) is kind
 
 
 def test_an_answer_gives_the_brokers_own_id() -> None:
-    acked = CommandResult(outcome=Outcome.ACKED, broker_order_id="b1")
-    seen = view(*result_facts(CommandKind.SUBMIT, "C", acked, 0))
+    seen = view(own_fact(F.ACCEPTED, "C", 0, broker_order_id="b1"))
     assert (seen.status, seen.broker_order_id) == (S.NEW, "b1")

@@ -140,17 +140,8 @@ def own_fact(
     )
 
 
-def result_facts(command: CommandKind, client_order_id: str, result: CommandResult, arrival: int) -> tuple[Fact, ...]:
-    """The facts in an answer: its updates, and what its outcome means for this kind of command."""
-    updates = tuple(event_fact(event, arrival + 1 + place) for place, event in enumerate(result.updates))
-    kind = _outcome_kind(command, result)
-    if kind is None:
-        return updates
-    reason = None if kind is FactKind.ACCEPTED else result.message or result.code
-    return own_fact(kind, client_order_id, arrival, reason, result.broker_order_id), *updates
-
-
-def _outcome_kind(command: CommandKind, result: CommandResult) -> FactKind | None:
+def outcome_kind(command: CommandKind, result: CommandResult) -> FactKind | None:
+    """What an answer's outcome tells of this kind of command, if anything."""
     match result.outcome:
         case Outcome.NOT_SENT:
             return None

@@ -16,11 +16,7 @@ from trading_intents.balances.model import AccountBalance, balance_event
 from trading_intents.brokers.port import BrokerEvent, CommandResult, EventKind
 from trading_intents.clock import Pacer
 from trading_intents.orders.events import day_of, order_event, position_event, trade_event
-from trading_intents.orders.facts import (
-    CommandKind,
-    Fact,
-    result_facts,
-)
+from trading_intents.orders.facts import CommandKind, Fact, FactKind, outcome_kind
 from trading_intents.orders.ledger import store as ledger
 from trading_intents.orders.ledger import writes as written
 from trading_intents.orders.ledger.booking import (
@@ -118,12 +114,12 @@ class RecordedAccount(FrozenStruct, frozen=True):
 def answer_facts(
     order_id: UUID, command: CommandKind, client_order_id: str, result: CommandResult
 ) -> tuple[PlatformFact, ...]:
-    """The facts of a command's outcome itself. Its updates are events, which `record` takes beside them."""
-    return tuple(
-        PlatformFact(order_id, fact.kind, client_order_id, fact.reason, fact.broker_order_id)
-        for fact in result_facts(command, client_order_id, result, 0)
-        if fact.key.startswith("own:")
-    )
+    """The fact of a command's outcome itself, if it has one. Its updates are events, which `record` takes beside it."""
+    kind = outcome_kind(command, result)
+    if kind is None:
+        return ()
+    reason = None if kind is FactKind.ACCEPTED else result.message or result.code
+    return (PlatformFact(order_id, kind, client_order_id, reason, result.broker_order_id),)
 
 
 async def record(
