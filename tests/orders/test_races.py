@@ -1,10 +1,14 @@
 """The race table of the order machine, row by row."""
 
+from uuid import UUID
+
 import pytest
 
 from tests.orders.facts import D, arrived, bust, fill, ours, terms, told, view
 from trading_intents.brokers.port import DUPLICATE_ID, BrokerEvent, CommandResult, EventKind, Outcome
-from trading_intents.orders.facts import CommandKind, Fact, FactKind, admit, outcome_kind, own_fact, owner
+from trading_intents.orders.facts import LONG_AGO, CommandKind, Fact, FactKind, admit, outcome_kind, own_fact
+from trading_intents.orders.ledger.matching import LedgerIndex, find_owner
+from trading_intents.orders.ledger.store import Ledger, LedgerMatch
 from trading_intents.orders.model import OrderFlag, OrderState, OrderStatus, PendingCommands, carry_flags, derive
 
 E, F, S = EventKind, FactKind, OrderStatus
@@ -212,16 +216,19 @@ def test_a_refusal_for_a_duplicate_id_is_no_rejection() -> None:
 
 
 def test_an_order_that_we_did_not_send_has_no_owner() -> None:
-    ours_by_client, ours_by_broker = {"C": "o1", "R": "o1"}, {"b1": "o1"}
+    account_id, order_id = UUID(int=1), UUID(int=2)
+    found = [LedgerMatch("client", account_id, name, order_id) for name in ("C", "R")]
+    found.append(LedgerMatch("broker", account_id, "b1", order_id))
+    index = LedgerIndex(Ledger(found, {}, {}, LONG_AGO))
 
-    def who(**ids: str) -> str | None:
+    def who(**ids: str) -> UUID | None:
         kind = E.FILL_BUST if ids.get("replaces", "").startswith("e") else E.STATUS
         event = BrokerEvent(kind=kind, dedupe_key="k", **ids)  # type: ignore[arg-type]  # the fields are texts
-        return owner(event, ours_by_client, ours_by_broker)
+        return find_owner(event, {}, account_id, index)
 
     assert who(client_order_id="Z", broker_order_id="b9") is None
     assert who() is None
-    assert who(client_order_id="C") == "o1"
-    assert who(client_order_id="X", replaces="R") == "o1"
-    assert who(client_order_id="X", broker_order_id="b1") == "o1"
+    assert who(client_order_id="C") == order_id
+    assert who(client_order_id="X", replaces="R") == order_id
+    assert who(client_order_id="X", broker_order_id="b1") == order_id
     assert who(replaces="e1", client_order_id="Z") is None

@@ -36,7 +36,6 @@ from trading_intents.execution.sessions.session import BrokerSession
 from trading_intents.execution.store import ClaimedCommand
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.orders.facts import CommandKind, FactKind, client_order_id
-from trading_intents.orders.ledger.matching import PlatformFact
 from trading_intents.orders.ledger.recording import answer_facts
 from trading_intents.orders.model import OrderState
 from trading_intents.outbox import intents_queue as queue
@@ -59,7 +58,6 @@ LOCKED_PAUSE_SECONDS = 0.02  # before a command is claimed again whose order ano
 NOT_OURS_SECONDS = 0.5
 RETRY_PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0)
 TRUE = "t"  # PostgreSQL's text of a boolean
-CANCEL_NOT_DELIVERED = "cancel_not_delivered"
 CANCEL_LOST = frozenset({FactKind.CANCEL_REJECTED, FactKind.CANCEL_DROPPED})
 
 
@@ -274,7 +272,7 @@ class Dispatcher:
     def _answered(self, entry: RecorderEntry, row: ClaimedRow, result: CommandResult) -> RecorderEntry:
         command, client_id = COMMANDS[row.event_type], entry.client_order_id
         own = answer_facts(row.order_key, command, client_id, result)
-        entry = replace(entry, events=result.updates, own=tuple(map(_with_code, own)))
+        entry = replace(entry, events=result.updates, own=own)
         match result.outcome:
             case Outcome.NOT_SENT:
                 if row.attempts >= self._limits.attempt_limit:
@@ -376,8 +374,3 @@ def _context(command: ClaimedCommand, client_id: str, max_age_seconds: float) ->
         is_halted_since=command.is_halted_since == TRUE,
         halt_stands=None if command.halt_stands is None else command.halt_stands == TRUE,
     )
-
-
-def _with_code(fact: PlatformFact) -> PlatformFact:
-    """Gives a refused CANCEL our own reason code in place of the broker's text."""
-    return replace(fact, reason=CANCEL_NOT_DELIVERED) if fact.kind is FactKind.CANCEL_REJECTED else fact

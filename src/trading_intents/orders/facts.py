@@ -5,13 +5,11 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import TypeVar, assert_never
+from typing import assert_never
 from uuid import UUID
 
 from trading_intents.brokers.port import DUPLICATE_ID, BrokerEvent, CommandResult, EventKind, Outcome
 from trading_intents.trading import FrozenStruct
-
-Owner = TypeVar("Owner")
 
 
 class FactKind(StrEnum):
@@ -52,6 +50,7 @@ _REASONS = {
     FactKind.STALE: "stale",
     FactKind.CANCELLED_BEFORE_SEND: "before_send",
     FactKind.HALTED: "halted",
+    FactKind.CANCEL_REJECTED: "cancel_not_delivered",  # whatever the broker says of it
     FactKind.CANCEL_DROPPED: "cancel_not_delivered",
 }
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -215,14 +214,3 @@ def _completeness(fact: Fact) -> tuple[int, str, str]:
     ids = fact.client_order_id, fact.broker_order_id, fact.reason
     known = fact.fee, fact.cum_quantity, fact.average_price, fact.venue_time, *ids
     return sum(each is not None for each in known), fact.key, repr(known)
-
-
-def owner(event: BrokerEvent, by_client_id: Mapping[str, Owner], by_broker_id: Mapping[str, Owner]) -> Owner | None:
-    """Finds the order of an event; None: an order that the platform did not send, which never belongs to an intent."""
-    ids = [event.client_order_id]
-    if event.kind not in (EventKind.FILL_BUST, EventKind.FILL_CORRECT):
-        ids.append(event.replaces)
-    found = next((by_client_id[each] for each in ids if each is not None and each in by_client_id), None)
-    if found is None and event.broker_order_id is not None:
-        return by_broker_id.get(event.broker_order_id)
-    return found

@@ -9,16 +9,7 @@ from trading_intents.balances.model import AccountBalance
 from trading_intents.brokers.port import BrokerBalance, BrokerEvent, EventKind
 from trading_intents.brokers.sanitizing import sanitize, sanitize_balance, sanitize_id, sanitize_text
 from trading_intents.ids import OrganizationId
-from trading_intents.orders.facts import (
-    LONG_AGO,
-    Fact,
-    FactKind,
-    admit,
-    conflict_with,
-    event_fact,
-    own_fact,
-    owner,
-)
+from trading_intents.orders.facts import LONG_AGO, Fact, FactKind, admit, conflict_with, event_fact, own_fact
 from trading_intents.orders.ledger.store import AccountName, ConcernedNames, Ledger, LedgerMatch, PositionKey
 from trading_intents.trading import Environment, FrozenStruct
 
@@ -179,7 +170,7 @@ def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
     )
     for place, reported in prepared.event_facts.items():
         fact = reported
-        order_id = owners.get(fact.key) or _owner(prepared.events[place], own_clients, account_id, index)
+        order_id = owners.get(fact.key) or find_owner(prepared.events[place], own_clients, account_id, index)
         sent = index.clients.get(AccountName(account_id, reported.client_order_id or ""))
         if order_id and sent and sent.order_id not in (None, order_id):
             # The key was used for another order before: that order keeps its fact, and this fact is lost.
@@ -207,20 +198,19 @@ def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
     return new_facts
 
 
-def _owner(
+def find_owner(
     event: BrokerEvent, own_clients: Mapping[str | None, UUID], account_id: UUID, index: LedgerIndex
 ) -> UUID | None:
-    by_client = {
-        each: own_clients.get(each)
-        or (found.order_id if (found := index.clients.get(AccountName(account_id, each))) else None)
-        for each in (event.client_order_id, event.replaces)
-        if each
-    }
-    by_broker: dict[str, UUID | None] = {}
-    if event.broker_order_id:
-        sent = index.brokers.get(AccountName(account_id, event.broker_order_id))
-        by_broker = {event.broker_order_id: sent[-1].order_id if sent else None}
-    return owner(event, {each: found for each, found in by_client.items() if found}, by_broker)
+    """Finds the order of an event; None: an order that the platform did not send, which never belongs to an intent."""
+    names = [event.client_order_id]
+    if event.kind not in (EventKind.FILL_BUST, EventKind.FILL_CORRECT):  # which replace an execution
+        names.append(event.replaces)
+    for name in filter(None, names):
+        sent = index.clients.get(AccountName(account_id, name))
+        if order_id := own_clients.get(name) or (sent.order_id if sent else None):
+            return order_id
+    sent_as = index.brokers.get(AccountName(account_id, event.broker_order_id or ""))
+    return sent_as[-1].order_id if sent_as else None
 
 
 def _adopt(prepared: PreparedRecording, index: LedgerIndex, new_facts: NewFacts) -> None:

@@ -118,7 +118,8 @@ def answer_facts(
     kind = outcome_kind(command, result)
     if kind is None:
         return ()
-    reason = None if kind is FactKind.ACCEPTED else result.message or result.code
+    has_reason = kind not in (FactKind.ACCEPTED, FactKind.CANCEL_REJECTED)
+    reason = result.message or result.code if has_reason else None
     return (PlatformFact(order_id, kind, client_order_id, reason, result.broker_order_id),)
 
 
