@@ -4,7 +4,6 @@ clock, no memory of an earlier answer."""
 from collections.abc import Collection, Iterable, Sequence
 from decimal import Decimal
 from enum import StrEnum
-from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -67,17 +66,22 @@ class PendingCommands(FrozenStruct, frozen=True):
     replace: str | None = None
 
 
-class OrderView(FrozenStruct, frozen=True, kw_only=True):
+class ShownOrder(FrozenStruct, frozen=True, kw_only=True):
+    """What an order's row shows that decides which flags stay."""
+
     status: OrderStatus
+    filled_quantity: Decimal
+    average_price: Decimal | None
+    flags: tuple[OrderFlag, ...]
+
+
+class OrderView(ShownOrder, frozen=True, kw_only=True):
     state: OrderState
     confirmed: OrderVersion  # the last one that the broker confirmed; the CREATE's until then
     quantity: Decimal  # the confirmed one's, or what was filled where a REPLACE asked for less than that
-    filled_quantity: Decimal
     leaves_quantity: Decimal
-    average_price: Decimal | None
     broker_order_id: str | None
     reason: str | None
-    flags: tuple[OrderFlag, ...]
     pending: PendingCommands  # commands without an answer; empty once the order is final
     acknowledged: bool  # the broker has shown that it has the order: a CANCEL need not be held
     trades: tuple[TradeView, ...]
@@ -132,19 +136,6 @@ def derive(terms: OrderTerms, facts: Iterable[Fact], pending: PendingCommands) -
         acknowledged=acknowledged,
         trades=booked,
     )
-
-
-class ShownOrder(Protocol):
-    """The last shown state of an order: an earlier view, or its row."""
-
-    @property
-    def status(self) -> OrderStatus: ...
-    @property
-    def filled_quantity(self) -> Decimal: ...
-    @property
-    def average_price(self) -> Decimal | None: ...
-    @property
-    def flags(self) -> tuple[OrderFlag, ...]: ...
 
 
 def carry_flags(before: ShownOrder, after: OrderView) -> OrderView:

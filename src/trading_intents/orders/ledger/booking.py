@@ -22,6 +22,7 @@ from trading_intents.orders.model import (
     OrderVersion,
     OrderView,
     PendingCommands,
+    ShownOrder,
     carry_flags,
     derive,
     is_acknowledged,
@@ -102,13 +103,6 @@ class SettledOrder(FrozenStruct, frozen=True):
     uncounted: Decimal | None = None  # what it adds, if its account is tracked: it was over, and is open again
 
 
-class _ShownOrder(FrozenStruct, frozen=True):
-    status: OrderStatus
-    filled_quantity: Decimal
-    average_price: Decimal | None
-    flags: tuple[OrderFlag, ...]
-
-
 def history_of(history: OrderHistory) -> tuple[OrderTerms, Sequence[Fact], PendingCommands]:
     """The commands that were asked of the broker, and the facts that answer them; any attempt's answers a CANCEL."""
     ids = {action.seq: client_order_id(action.action_id) for action in history.actions}
@@ -138,11 +132,11 @@ def settle(history: OrderHistory, new: Collection[str], places: Mapping[str, int
     """`new` are the keys of new facts; `places` gives each event's place in the batch."""
     row = history.row
     terms, facts, pending = history_of(history)
-    shown = _ShownOrder(
-        OrderStatus(row["order_status"]),
-        row["filled_quantity"],
-        row["average_price"],
-        tuple(map(OrderFlag, row["flags"])),
+    shown = ShownOrder(
+        status=OrderStatus(row["order_status"]),
+        filled_quantity=row["filled_quantity"],
+        average_price=row["average_price"],
+        flags=tuple(map(OrderFlag, row["flags"])),
     )
     view = carry_flags(shown, derive(terms, facts, pending))
     after, written, visible = _row_after(history, terms, view, new)
