@@ -1,6 +1,6 @@
 """Matches broker events to orders and finds those that are new. Pure: no I/O, no clock."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
@@ -52,15 +52,10 @@ class NewFacts:
 
     facts: dict[str, tuple[Fact, UUID | None]]
     places: dict[str, int] = field(default_factory=dict)  # of those that are events
-    matched: dict[str, UUID] = field(default_factory=dict)  # facts that had no order until now, by key
-    adopted: dict[str, tuple[Fact, UUID | None]] = field(default_factory=dict)  # these facts themselves
+    adopted: dict[str, tuple[Fact, UUID]] = field(default_factory=dict)  # facts that had no order until now
     named: dict[str, str] = field(default_factory=dict)  # broker's ids by client order id
     # Told under a key that was used for something else, and lost but for this; with their orders.
     conflicts: list[tuple[Fact, UUID | None]] = field(default_factory=list)
-
-    @property
-    def inserted(self) -> Iterable[tuple[Fact, UUID | None]]:
-        return self.facts.values()
 
 
 class PreparedRecording(FrozenStruct, frozen=True):
@@ -190,7 +185,6 @@ def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
             known[admitted.key], owners[admitted.key] = admitted, order_id
             new_facts.places[admitted.key] = place
             if recorded and order_id:
-                new_facts.matched[admitted.key] = order_id
                 new_facts.adopted[admitted.key] = recorded, order_id
             else:
                 new_facts.facts[admitted.key] = admitted, order_id
@@ -236,5 +230,4 @@ def _adopt(prepared: PreparedRecording, index: LedgerIndex, new_facts: NewFacts)
             owned = [(at, order_id) for at, order_id in senders.get(name.name, ()) if at <= each.at]
             owner_id = max(owned)[1] if owned else None
             if owner_id is not None and owner_id in concerned and each.fact.key not in new_facts.adopted:
-                new_facts.matched[each.fact.key] = owner_id
                 new_facts.adopted[each.fact.key] = each.fact, owner_id

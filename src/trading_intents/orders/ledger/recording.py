@@ -183,12 +183,12 @@ def write_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
     facts = [
         (r.account_ref.account_id, r.account_ref.organization_id, *each)
         for r in recorded
-        for each in r.new_facts.inserted
+        for each in r.new_facts.facts.values()
     ]
     matched = {
         AccountName(r.account_ref.account_id, key): owner
         for r in recorded
-        for key, owner in r.new_facts.matched.items()
+        for key, (_, owner) in r.new_facts.adopted.items()
     }
     named = {
         AccountName(r.account_ref.account_id, each): number
