@@ -11,14 +11,9 @@ from trading_intents.clock import Wakeup
 from trading_intents.errors import Unavailable
 from trading_intents.execution import store
 from trading_intents.execution.model import LOOKUP_PAUSES_SECONDS
+from trading_intents.orders.ledger.booking import SettledOrder
 from trading_intents.orders.ledger.matching import AccountRecording, AccountRef, PlatformFact
-from trading_intents.orders.ledger.recording import (
-    BookedOrder,
-    RecordedAccount,
-    publish_statements,
-    record,
-    write_statements,
-)
+from trading_intents.orders.ledger.recording import RecordedAccount, publish_statements, record, write_statements
 from trading_intents.orders.ledger.reporting import log_recorded
 from trading_intents.outbox import intents_queue as outbox
 from trading_intents.outbox.model import ClaimedRow, Status
@@ -59,7 +54,7 @@ class RecorderResult(FrozenStruct, frozen=True):
     current state of the orders that changed in its transaction."""
 
     status: Status | None
-    orders: Mapping[UUID, BookedOrder]
+    orders: Mapping[UUID, SettledOrder]
 
 
 class Recorder:

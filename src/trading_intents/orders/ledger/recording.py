@@ -4,13 +4,11 @@ transaction. Never talks to a broker; orders/model.py decides what an order is."
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from decimal import Decimal
 from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
 
-from trading_intents.amounts import ZERO
 from trading_intents.balances import store as balances_store
 from trading_intents.balances.model import AccountBalance, balance_event
 from trading_intents.brokers.port import BrokerEvent, CommandResult, EventKind
@@ -48,12 +46,11 @@ from trading_intents.orders.ledger.matching import (
 )
 from trading_intents.orders.ledger.prices import newest_prices, told_prices
 from trading_intents.orders.ledger.store import AccountName, PositionKey, parse_ledger, read_ledger
-from trading_intents.orders.model import OrderView
 from trading_intents.orders.positions import NetPosition, from_trades, opening, position_columns
 from trading_intents.prices import store as prices_store
 from trading_intents.prices.model import ReferencePrice
 from trading_intents.stats import store as stats_store
-from trading_intents.stats.model import StatsEntry, sum_up
+from trading_intents.stats.model import sum_up
 from trading_intents.storage.database import Row
 from trading_intents.storage.grouped import StatementRunner
 from trading_intents.storage.pipeline import Reply, Statement
@@ -67,26 +64,11 @@ REPORT_AGE = timedelta(seconds=15)
 MAX_OVERTAKING_FILLS = 20_000  # in REPORT_AGE
 
 
-class BookedOrder(FrozenStruct, frozen=True):
-    """An order after its new facts: the row as it is now, and the view that it was made of."""
-
-    row: Row
-    view: OrderView
-
-
-class PositionDifference(FrozenStruct, frozen=True):
-    """A position for which the broker newly reports a quantity that is not ours."""
-
-    symbol: str
-    ours: Decimal
-    brokers: Decimal
-
-
 class PositionChange(FrozenStruct, frozen=True):
     row: Row  # as it is now
     is_new: bool
     visible: bool  # whether a reader sees it changed
-    difference: PositionDifference | None
+    is_new_difference: bool  # the broker newly reports a quantity that is not ours
 
 
 class RecordedAccount(FrozenStruct, frozen=True):
@@ -94,13 +76,10 @@ class RecordedAccount(FrozenStruct, frozen=True):
 
     account_ref: AccountRef
     new_facts: NewFacts
-    orders: Mapping[UUID, BookedOrder]
-    written: tuple[Row, ...]  # orders that are to be
+    orders: Mapping[UUID, SettledOrder]
     resurrected: tuple[UUID, ...]  # the broker has them although they were given up: they are cancelled at once
     trades: tuple[TradeChange, ...]  # as they are booked
     positions: tuple[PositionChange, ...]
-    differences: tuple[PositionDifference, ...]
-    entries: tuple[StatsEntry, ...]
     events: Sequence[Event]  # to be published
     trade_places: Mapping[UUID, int]  # of the trades' events among them
     cancelled: frozenset[UUID] = frozenset()  # of those that were locked beside: a CANCEL was asked for
@@ -160,13 +139,10 @@ async def _book(tx: StatementRunner, prepared: PreparedRecording, index: LedgerI
     return RecordedAccount(
         account_ref,
         new_facts,
-        {each.row["order_id"]: BookedOrder(each.row, each.view) for each in settled},
-        tuple(each.row for each in settled if each.written),
+        {each.row["order_id"]: each for each in settled},
         tuple(each.row["order_id"] for each in settled if each.resurrected),
         tuple(changes),
         tuple(holdings),
-        tuple(each.difference for each in holdings if each.difference),
-        sum_up(entry for each in settled for entry in each.entries),
         events,
         trade_places,
         frozenset(each for each in prepared.also_locked if index.histories[each].row["cancel_requested"]),
@@ -195,7 +171,7 @@ def write_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
         for r in recorded
         for each, number in r.new_facts.named.items()
     }
-    orders = [row for r in recorded for row in r.written]
+    orders = [each.row for r in recorded for each in r.orders.values() if each.written]
     held = [each for r in recorded for each in r.positions]
     balances = [r.balance for r in recorded if r.balance]
     new, old = ([each.row for each in held if each.is_new is is_new] for is_new in (True, False))
@@ -213,7 +189,7 @@ def write_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
 def publish_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
     """The last statements before the commit: stats, reference prices and exposures, then the organizations' stream
     heads, and the trades by their seqs."""
-    entries = [entry for each in recorded for entry in each.entries]
+    entries = sum_up(entry for r in recorded for order in r.orders.values() for entry in order.entries)
     prices = newest_prices((each.account_ref, price) for each in recorded for price in each.prices)
     events: list[Event] = []
     places: dict[UUID, int] = {}
@@ -327,12 +303,11 @@ def _changed(
     visible = before.position != after.position
     reported = (before.broker_quantity, before.differs) != (after.broker_quantity, after.differs)
     received_at = row["now"] if visible or reported else row["received_at"]
-    differing = PositionDifference(row["symbol"], after.position.quantity, after.broker_quantity or ZERO)
     return PositionChange(
         {**row, **position_columns(after.position), **counts, **account, "received_at": received_at},
         is_new,
         visible,
-        differing if after.differs and reported else None,
+        after.differs and reported,
     )
 
 

@@ -32,12 +32,12 @@ def log_recorded(recorded: RecordedAccount, log: Log, metrics: Metrics) -> None:
             key=fact.key,
             told=fact.kind.value,
         )
-    for each in recorded.differences:
+    for row in (change.row for change in recorded.positions if change.is_new_difference):
         metrics.position_differences.inc()
         log.warning(
             "position differs",
             account_id=str(recorded.account_ref.account_id),
-            symbol=each.symbol,
-            ours=amount_text(each.ours),
-            brokers=amount_text(each.brokers),
+            symbol=row["symbol"],
+            ours=amount_text(row["quantity"]),
+            brokers=amount_text(row["broker_quantity"]),
         )
