@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trading_intents.orders.positions import Booking, NetPosition, apply_booking, from_trades, opening
+from trading_intents.orders.positions import Booking, NetPosition, from_trades, opening
 from trading_intents.trading import OrderSide
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -80,12 +80,12 @@ def test_a_days_result_starts_again_at_midnight_in_utc() -> None:
     late = datetime(2026, 3, 2, 23, 59, 59, 999_999, tzinfo=UTC)
     midnight = late + timedelta(microseconds=1)
     today, tomorrow = date(2026, 3, 2), date(2026, 3, 3)
-    held = apply_booking(NetPosition(), Booking(OrderSide.BUY, D(10), D(10), None, NOON))
-    position = apply_booking(held, Booking(OrderSide.SELL, D(1), D(12), None, late))
+    held = from_trades([Booking(OrderSide.BUY, D(10), D(10), None, NOON)], NetPosition())
+    position = from_trades([Booking(OrderSide.SELL, D(1), D(12), None, late)], held)
     assert (position.daily_pnl(today), position.daily_pnl(tomorrow)) == (D(2), D(0))
-    position = apply_booking(position, Booking(OrderSide.SELL, D(1), D(15), D(1), midnight))
+    position = from_trades([Booking(OrderSide.SELL, D(1), D(15), D(1), midnight)], position)
     assert (position.daily_pnl(today), position.daily_pnl(tomorrow)) == (D(0), D(4))
-    position = apply_booking(position, Booking(OrderSide.SELL, D(1), D(20), None, late))
+    position = from_trades([Booking(OrderSide.SELL, D(1), D(20), None, late)], position)
     assert (position.daily_pnl(tomorrow), position.realized_pnl) == (D(4), D(16))
 
 
@@ -134,7 +134,7 @@ def test_a_position_that_is_closed_has_realized_all_its_cash(bookings: list[Book
     position = from_trades(bookings)
     if position.quantity:
         side = OrderSide.SELL if position.quantity > 0 else OrderSide.BUY
-        position = apply_booking(position, Booking(side, abs(position.quantity), D(7), None, NOON))
+        position = from_trades([Booking(side, abs(position.quantity), D(7), None, NOON)], position)
     with localcontext(prec=500):
         assert position.realized_pnl == position.value_sold - position.value_bought - position.fees
     assert (position.open_cost, position.average_cost) == (D(0), D(0))

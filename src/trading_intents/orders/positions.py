@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from trading_intents.amounts import ZERO, exact, normalized, quotient
 from trading_intents.trading import FrozenStruct, OrderSide
@@ -80,32 +80,19 @@ def opening(quantity: Decimal, price: Decimal | None) -> NetPosition:
     )
 
 
-_COLUMNS = NetPosition.__struct_fields__
-
-
 def position_from_row(row: Mapping[str, Any]) -> NetPosition:
     """Reads the position from a row that has its fields among others."""
-    return NetPosition(*[row[name] for name in _COLUMNS])
-
-
-def position_columns(position: NetPosition) -> dict[str, Any]:
-    """The position's fields, for a row."""
-    return {name: getattr(position, name) for name in _COLUMNS}
-
-
-def apply_booking(position: NetPosition, booking: Booking) -> NetPosition:
-    return from_trades((booking,), position)
+    return NetPosition(*[row[name] for name in NetPosition.__struct_fields__])
 
 
 def from_trades(bookings: Iterable[Booking], position: NetPosition = FLAT) -> NetPosition:
-    """Computes the position anew, as after a bust or a correction: averages cannot be undone."""
+    """Adds trades to a position. After a bust or a correction it is computed anew: averages cannot be undone."""
     with exact():
         for booking in bookings:
             if booking.quantity:  # a busted trade does not count, nor does its fee
                 position = _add(position, booking)
-    values: list[Any] = [getattr(position, name) for name in _COLUMNS]
-    spelled: list[Any] = [normalized(value) if isinstance(value, Decimal) else value for value in values]
-    return NetPosition(*spelled)
+    values: list[Any] = [normalized(each) if isinstance(each, Decimal) else each for each in astuple(position)]
+    return NetPosition(*values)
 
 
 def _add(position: NetPosition, booking: Booking) -> NetPosition:
@@ -120,7 +107,7 @@ def _add(position: NetPosition, booking: Booking) -> NetPosition:
     fees = position.fees + (booking.fee or ZERO)
     realized = sold - bought + open_cost - opening_cost - fees
     day = booking.at.astimezone(UTC).date()
-    position_from_row = position.day_pnl if position.day is not None and day <= position.day else ZERO
+    earlier = position.day_pnl if position.day is not None and day <= position.day else ZERO
     # A late trade of an earlier day does not count in this day's result.
     gained = ZERO if position.day is not None and day < position.day else realized - position.realized_pnl
     return replace(
@@ -134,7 +121,7 @@ def _add(position: NetPosition, booking: Booking) -> NetPosition:
         value_sold=sold,
         fees=fees,
         day=day if position.day is None else max(day, position.day),
-        day_pnl=position_from_row + gained,
+        day_pnl=earlier + gained,
     )
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from msgspec.structs import asdict
+
 from trading_intents.amounts import ZERO, exact, normalized
 from trading_intents.brokers.port import AccountSnapshot, BrokerEvent, EventKind
 from trading_intents.brokers.sanitizing import sanitize
@@ -15,7 +17,7 @@ from trading_intents.orders.ledger.matching import AccountRef
 from trading_intents.orders.ledger.recording import sum_trades
 from trading_intents.orders.ledger.store import PositionKey
 from trading_intents.orders.ledger.writes import write_positions
-from trading_intents.orders.positions import NetPosition, opening, position_columns
+from trading_intents.orders.positions import NetPosition, opening
 from trading_intents.prices import store as prices_store
 from trading_intents.prices.model import PriceKey, PriceRules
 from trading_intents.storage.database import Row, Tx
@@ -104,7 +106,7 @@ async def _reopened(tx: Tx, account_ref: AccountRef, row: Row, start: NetPositio
     place = PositionKey(account_ref.account_id, row["symbol"])
     position = await sum_trades(PoolTransaction(tx), place, start)
     account = {"environment": account_ref.environment, "broker": account_ref.broker}
-    return {**row, **position_columns(position), **account, "received_at": row["now"]}
+    return {**row, **asdict(position), **account, "received_at": row["now"]}
 
 
 async def _write(tx: Tx, rows: Sequence[Row]) -> None:

@@ -28,7 +28,7 @@ from trading_intents.orders.model import (
     is_acknowledged,
     state_of,
 )
-from trading_intents.orders.positions import Booking, NetPosition, apply_booking, position_from_row
+from trading_intents.orders.positions import Booking, NetPosition, from_trades, position_from_row
 from trading_intents.orders.store import OrderHistory, TradeRow
 from trading_intents.stats.model import Measure, StatsEntry, ack_key
 from trading_intents.storage.database import Row
@@ -286,7 +286,7 @@ def read_holding(row: Row) -> HeldPosition:
 
 def book_trade(holding: HeldPosition, change: TradeChange) -> HeldPosition:
     """Adds a new trade to the position. For a rebooked trade the caller sums the position up again."""
-    position = apply_booking(holding.position, change.booking) if change.before is None else holding.position
+    position = from_trades((change.booking,), holding.position) if change.before is None else holding.position
     return with_position(holding, position)
 
 

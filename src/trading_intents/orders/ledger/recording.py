@@ -46,7 +46,7 @@ from trading_intents.orders.ledger.matching import (
 )
 from trading_intents.orders.ledger.prices import newest_prices, told_prices
 from trading_intents.orders.ledger.store import AccountName, PositionKey, parse_ledger, read_ledger
-from trading_intents.orders.positions import NetPosition, from_trades, opening, position_columns
+from trading_intents.orders.positions import NetPosition, from_trades, opening
 from trading_intents.prices import store as prices_store
 from trading_intents.prices.model import ReferencePrice
 from trading_intents.stats import store as stats_store
@@ -304,7 +304,7 @@ def _changed(
     reported = (before.broker_quantity, before.differs) != (after.broker_quantity, after.differs)
     received_at = row["now"] if visible or reported else row["received_at"]
     return PositionChange(
-        {**row, **position_columns(after.position), **counts, **account, "received_at": received_at},
+        {**row, **msgspec.structs.asdict(after.position), **counts, **account, "received_at": received_at},
         is_new,
         visible,
         after.differs and reported,
