@@ -1,6 +1,10 @@
 """Orders, trades and positions over HTTP: parse, call one use case, render."""
 
 from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import TypeVar
+from uuid import UUID
 
 import msgspec
 
@@ -12,7 +16,7 @@ from trading_intents.errors import ValidationFailed, either
 from trading_intents.identity.access import Gate
 from trading_intents.ids import ID_RULE, parse_id
 from trading_intents.orders import model
-from trading_intents.orders.events import day_of, maybe_text
+from trading_intents.orders.events import day_of
 from trading_intents.orders.executions import TradeFlag
 from trading_intents.orders.positions import NetPosition, position_from_row
 from trading_intents.orders.service import OrderFilter, Orders, PricedPosition
@@ -42,6 +46,7 @@ from trading_intents.web.paging import (
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import Operation, Parameter, Route, Tag
 
+Shown = TypeVar("Shown", bound=msgspec.Struct)
 MAX_REFERENCE_CHARACTERS = 64
 FILTERS = (
     Parameter("state", "Only orders in this state.", {"type": "string", "enum": list(model.OrderState)}),
@@ -266,81 +271,39 @@ def _is_line(text: str) -> bool:
 
 
 def _order(row: Row) -> Order:
-    order_id = str(row["order_id"])
-    status = model.OrderStatus(row["order_status"])
-    return Order(
-        order_id,
-        order_id,
-        row["command_seq"],
-        row["external_order_id"],
-        str(row["account_id"]),
-        str(row["organization_id"]),
-        row["environment"],
-        row["broker"],
-        row["symbol"],
-        model.state_of(status),
-        status,
-        row["order_type"],
-        row["order_side"],
-        maybe_text(row["limit_price"]),
-        maybe_text(row["stop_price"]),
-        maybe_text(row["average_price"]),
-        row["route_strategy"],
-        amount_text(row["quantity"]),
-        amount_text(row["filled_quantity"]),
-        row["time_in_force"],
-        row["client_reference_id"],
-        row["reason"],
-        row["flags"],
-        row["broker_sent_at"] and rfc3339(row["broker_sent_at"]),
-        rfc3339(row["received_at"]),
-        rfc3339(row["created_at"]),
-        rfc3339(row["updated_at"]),
-        row["version"],
-    )
+    state = model.state_of(model.OrderStatus(row["order_status"]))
+    return _shown(Order, {**row, "intent_id": row["order_id"], "order_state": state})
 
 
 def _trade(row: Row) -> Trade:
-    order_id = str(row["order_id"])
-    return Trade(
-        str(row["trade_id"]),
-        row["exec_id"],
-        order_id,
-        order_id,
-        str(row["account_id"]),
-        row["symbol"],
-        row["side"],
-        amount_text(row["quantity"]),
-        amount_text(row["price"]),
-        maybe_text(row["fee"]),
-        amount_text(row["cumulative_quantity"]),
-        amount_text(row["leaves_quantity"]),
-        row["client_reference_id"],
-        row["flags"],
-        row["broker_sent_at"] and rfc3339(row["broker_sent_at"]),
-        rfc3339(row["received_at"]),
-    )
+    return _shown(Trade, {**row, "intent_id": row["order_id"]})
+
+
+def _shown(kind: type[Shown], row: Row) -> Shown:
+    """The row's columns of the fields' names, each in the form in which the platform sends it."""
+    return kind(**{name: _text(row[name]) for name in kind.__struct_fields__})
+
+
+def _text(value: object) -> object:
+    if isinstance(value, datetime):
+        return rfc3339(value)
+    if isinstance(value, Decimal):
+        return amount_text(value)
+    return str(value) if isinstance(value, UUID) else value
 
 
 def _position(priced: PricedPosition) -> Position:
-    row = priced.row
-    position = position_from_row(row)
-    return Position(
-        row["symbol"],
-        amount_text(position.quantity),
-        maybe_text(position.average_cost),
-        amount_text(position.realized_pnl),
-        amount_text(position.daily_pnl(day_of(row["now"]))),
-        rfc3339(row["received_at"]),
-        amount_text(position.opening_quantity),
-        maybe_text(row["broker_quantity"]),
-        row["differs"],
-        *_market(position, priced.price),
-    )
+    position = position_from_row(priced.row)
+    derived = {"average_cost": position.average_cost, "daily_pnl": position.daily_pnl(day_of(priced.row["now"]))}
+    return _shown(Position, {**priced.row, **derived, **_market(position, priced.price)})
 
 
-def _market(position: NetPosition, price: ReferencePrice | None) -> tuple[str | None, ...]:
+def _market(position: NetPosition, price: ReferencePrice | None) -> dict[str, object]:
     if price is None:
-        return None, None, None, None
-    value, unrealized = position.market_value(price.price), position.unrealized_pnl(price.price)
-    return amount_text(price.price), rfc3339(price.as_of), amount_text(value), maybe_text(unrealized)
+        return dict.fromkeys(("market_price", "market_price_at", "market_value", "unrealized_pnl"))
+    return {
+        "market_price": price.price,
+        "market_price_at": price.as_of,
+        "market_value": position.market_value(price.price),
+        "unrealized_pnl": position.unrealized_pnl(price.price),
+    }
