@@ -35,6 +35,10 @@ def amount_text(amount: Decimal) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def maybe_text(amount: Decimal | None) -> str | None:
+    return None if amount is None else amount_text(amount)
+
+
 class FrozenStruct(msgspec.Struct, frozen=True, gc=False):
     """For the values that every submit makes: made in a fifth of a tuple's time, a tenth of a dataclass's."""
 

@@ -1,7 +1,5 @@
 """Balances over HTTP: parse, call one use case, render."""
 
-from decimal import Decimal
-
 import msgspec
 
 from trading_intents.accounts.http import find_account
@@ -9,7 +7,7 @@ from trading_intents.accounts.service import Accounts
 from trading_intents.balances.service import Balances
 from trading_intents.clock import rfc3339
 from trading_intents.identity.access import Gate
-from trading_intents.trading import amount_text
+from trading_intents.trading import maybe_text
 from trading_intents.web.limits import Bucket
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import Operation, Route, Tag
@@ -32,7 +30,7 @@ def balance_routes(gate: Gate, accounts: Accounts, balances: Balances) -> tuple[
         told = await balances.find(account)
         if told is None:
             return answer_json(Balance(str(account.id)))
-        cash, power, equity = map(_text, (told.cash, told.buying_power, told.equity))
+        cash, power, equity = map(maybe_text, (told.cash, told.buying_power, told.equity))
         return answer_json(Balance(str(account.id), told.currency, cash, power, equity, rfc3339(told.as_of)))
 
     return (
@@ -47,7 +45,3 @@ def balance_routes(gate: Gate, accounts: Accounts, balances: Balances) -> tuple[
             bucket=Bucket.READS,
         ),
     )
-
-
-def _text(amount: Decimal | None) -> str | None:
-    return None if amount is None else amount_text(amount)

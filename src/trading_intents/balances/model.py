@@ -1,7 +1,6 @@
 """A balance as it is kept and streamed, and which changes are told when. Pure: no I/O, no clock."""
 
 from dataclasses import dataclass
-from decimal import Decimal
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -9,7 +8,7 @@ from msgspec.structs import replace
 from trading_intents.brokers.port import BrokerBalance
 from trading_intents.ids import OrganizationId
 from trading_intents.stream.model import Event, EventType, balance_payload
-from trading_intents.trading import Environment, FrozenStruct, amount_text
+from trading_intents.trading import Environment, FrozenStruct, maybe_text
 
 PACE_SECONDS = 5.0
 
@@ -31,16 +30,12 @@ def balance_event(told: AccountBalance) -> Event:
         organization_id=str(told.organization_id),
         broker=told.broker,
         currency=balance.currency,
-        cash=_text(balance.cash),
-        buying_power=_text(balance.buying_power),
-        equity=_text(balance.equity),
+        cash=maybe_text(balance.cash),
+        buying_power=maybe_text(balance.buying_power),
+        equity=maybe_text(balance.equity),
         as_of=balance.as_of,
     )
     return Event(told.organization_id, told.account_id, told.environment, EventType.BALANCE, "", payload)
-
-
-def _text(amount: Decimal | None) -> str | None:
-    return None if amount is None else amount_text(amount)
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, date, datetime
-from decimal import Decimal
 from functools import partial
 from uuid import UUID
 
@@ -19,7 +18,7 @@ from trading_intents.stream.model import (
     broker_position_payload,
     broker_trade_payload,
 )
-from trading_intents.trading import Environment, amount_text
+from trading_intents.trading import Environment, amount_text, maybe_text
 
 RETAIN_SECONDS = 3_600
 RETAINED_PAGE = 500  # orders or positions that are in memory at a time
@@ -102,10 +101,6 @@ def position_event(row: Row, today: date) -> Event:
         value_sold=amount_text(position.value_sold),
     )
     return _event(row, EventType.BROKER_POSITION, payload)
-
-
-def maybe_text(amount: Decimal | None) -> str | None:
-    return None if amount is None else amount_text(amount)
 
 
 def day_of(moment: datetime) -> date:
