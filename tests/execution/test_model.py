@@ -20,6 +20,7 @@ from trading_intents.brokers.port import (
     LookupKind,
     LookupUnknown,
     OrderSnapshot,
+    OrderTicket,
 )
 from trading_intents.clock import SystemClock
 from trading_intents.controls.limits.model import AppliedLimits, TradingLimits
@@ -32,7 +33,6 @@ from trading_intents.execution.model import (
     Send,
     SendContext,
     Settle,
-    TicketTerms,
     UnresolvedOrder,
     Verdict,
     classify_lookup,
@@ -43,7 +43,7 @@ from trading_intents.execution.model import (
 )
 from trading_intents.ids import OrganizationId, id_maker
 from trading_intents.orders.facts import CommandKind, client_order_id
-from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
+from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
 
 ORDER = UUID(int=1)
 NO_CONTROLS = Controls(OrganizationId(uuid4()), AccountId(uuid4()))
@@ -57,18 +57,14 @@ CREATE, REPLACE, CANCEL = CommandKind.SUBMIT, CommandKind.REPLACE, CommandKind.C
 CONTEXT = SendContext(
     command=CREATE,
     order_id=ORDER,
-    client_order_id="mine",
-    confirmed_id="first",
-    broker_order_id="v1",
-    terms=TicketTerms(
-        Symbol("AAPL"),
-        OrderSide.BUY,
-        OrderKind.LIMIT,
-        Decimal(10),
-        Decimal(100),
-        None,
-        TimeInForce.DAY,
-        RouteStrategy.SMART,
+    ticket=OrderTicket(
+        client_order_id="mine",
+        symbol=Symbol("AAPL"),
+        side=OrderSide.BUY,
+        kind=OrderKind.LIMIT,
+        quantity=Decimal(10),
+        limit_price=Decimal(100),
+        time_in_force=TimeInForce.DAY,
     ),
     now=datetime(2026, 1, 5, 15, tzinfo=UTC),
     age_seconds=1.0,
@@ -83,7 +79,7 @@ CONTEXT = SendContext(
     controls=NO_CONTROLS,
     max_age_seconds=30.0,
 )
-SHORT = replace(CONTEXT.terms, side=OrderSide.SELL_SHORT)
+SHORT = replace(CONTEXT.ticket, side=OrderSide.SELL_SHORT)
 
 
 def said(decision: Decision) -> str:
@@ -134,9 +130,9 @@ def said(decision: Decision) -> str:
         ({"limits": STRICT}, "REFUSED max_order_quantity"),
         ({"command": REPLACE, "acknowledged": True, "limits": STRICT}, "REPLACE_DROPPED max_order_quantity"),
         ({"limits": STRICT, "halt_stands": True, "closes": True}, "send"),
-        ({"limits": NO_SHORTS, "terms": SHORT}, "REFUSED allow_short"),
+        ({"limits": NO_SHORTS, "ticket": SHORT}, "REFUSED allow_short"),
         ({"limits": NO_SHORTS}, "send"),
-        ({"limits": NO_SHORTS, "terms": replace(SHORT, side=OrderSide.SELL)}, "send"),
+        ({"limits": NO_SHORTS, "ticket": replace(SHORT, side=OrderSide.SELL)}, "send"),
         ({"account_disabled": True}, "REFUSED account_disabled"),
         ({"claim_seconds": 2.1}, "hold"),
         ({"is_resend": True}, "send"),
@@ -151,13 +147,11 @@ def test_a_turn_comes_to_one_thing(changes: dict[str, Any], expected: str) -> No
     assert said(decide(replace(CONTEXT, **changes))) == expected
 
 
-def test_a_ticket_says_which_version_it_changes_and_how_long_it_is_good() -> None:
+def test_a_command_is_good_for_a_limited_time_unless_it_is_a_cancel() -> None:
     create, cancel = decide(CONTEXT), decide(replace(CONTEXT, command=CANCEL, acknowledged=True))
     assert isinstance(create, Send)
     assert isinstance(cancel, Send)
-    assert (create.ticket.orig_client_order_id, create.ticket.broker_order_id) == (None, None)
     assert (create.left_seconds, create.call_seconds) == (29.0, 3.4)
-    assert (cancel.ticket.orig_client_order_id, cancel.ticket.broker_order_id) == ("first", "v1")
     assert cancel.left_seconds is None
 
 

@@ -191,9 +191,13 @@ async def test_replace_and_cancel_follow_their_order(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
         intent = await in_process.create()
         await in_process.until_status(intent, "NEW")
+        (sent,) = in_process.venue.orders.values()
+        created = sent.ticket
+        assert (created.orig_client_order_id, created.broker_order_id) == (None, None)
         seq = await in_process.replace(intent, "7")
         order = await in_process.until_status(intent, "NEW")
         assert (order["quantity"], order["command_seq"]) == (7, seq)
+        assert (sent.ticket.orig_client_order_id, sent.ticket.broker_order_id) == (created.client_order_id, "v1")
         await in_process.cancel(intent)
         await in_process.until_status(intent, "CANCELLED")
         assert [command for command, _ in in_process.venue.journal] == ["submit", "replace", "cancel"]

@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from trading_intents.brokers.port import DUPLICATE_ID, CommandResult, Outcome
+from trading_intents.brokers.port import DUPLICATE_ID, CommandResult, OrderTicket, Outcome
 from trading_intents.clock import Clock, Pacer, Wakeup
 from trading_intents.controls.limits.store import LIMIT_LEVELS, applied_limits
 from trading_intents.controls.store import controls_from_texts
@@ -21,12 +21,12 @@ from trading_intents.errors import PlatformError
 from trading_intents.execution import store
 from trading_intents.execution.model import (
     COMMANDS,
+    CREATE,
     Decision,
     Hold,
     Send,
     SendContext,
     Settle,
-    TicketTerms,
     decide,
     used_up,
 )
@@ -341,22 +341,25 @@ def _context(command: ClaimedCommand, client_id: str, max_age_seconds: float) ->
     record = msgspec.json.decode(command.record, type=_Record)
     assert command.claim_millis is not None
     controls, limits = command.controls[:-LIMIT_LEVELS], command.controls[-LIMIT_LEVELS:]
+    is_create = command.event_type == CREATE
+    ticket = OrderTicket(
+        client_order_id=client_id,
+        broker_order_id=None if is_create else command.external_order_id,
+        orig_client_order_id=None if is_create else client_order_id(UUID(command.confirmed_action_id)),
+        symbol=Symbol(record.symbol),
+        side=record.order_side,
+        kind=ORDER_KINDS[record.order_type],
+        quantity=Decimal(record.quantity),
+        limit_price=Decimal(record.limit_price) if record.limit_price else None,
+        stop_price=Decimal(record.stop_price) if record.stop_price else None,
+        time_in_force=record.time_in_force,
+        extended_hours=record.time_in_force is TimeInForce.EXT,
+        route=record.route_strategy,
+    )
     return SendContext(
         command=COMMANDS[command.event_type],
         order_id=UUID(command.order_id),
-        client_order_id=client_id,
-        confirmed_id=client_order_id(UUID(command.confirmed_action_id)),
-        broker_order_id=command.external_order_id,
-        terms=TicketTerms(
-            Symbol(record.symbol),
-            record.order_side,
-            ORDER_KINDS[record.order_type],
-            Decimal(record.quantity),
-            Decimal(record.limit_price) if record.limit_price else None,
-            Decimal(record.stop_price) if record.stop_price else None,
-            record.time_in_force,
-            record.route_strategy,
-        ),
+        ticket=ticket,
         now=datetime.fromisoformat(command.now),
         age_seconds=int(command.age_millis) / 1000,
         claim_seconds=int(command.claim_millis) / 1000,

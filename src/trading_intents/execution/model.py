@@ -4,7 +4,6 @@ Pure: no I/O, no clock; times and ages are arguments."""
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import datetime
-from decimal import Decimal
 from enum import StrEnum
 from uuid import UUID
 
@@ -23,7 +22,7 @@ from trading_intents.controls.model import Controls, Triggered, evaluate
 from trading_intents.orders.facts import CommandKind, FactKind
 from trading_intents.orders.ledger.matching import PlatformFact
 from trading_intents.orders.model import FINAL_STATUSES
-from trading_intents.trading import FrozenStruct, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
+from trading_intents.trading import FrozenStruct
 
 CALL_SECONDS = 3.5  # from the claim: the handler's four, less the time to write the answer down
 SEND_SECONDS = 2.0  # from the claim: a command that waited longer is claimed again
@@ -47,28 +46,12 @@ COMMANDS = {
 }
 
 
-class TicketTerms(FrozenStruct, frozen=True):
-    """The order's terms after the command; for a CANCEL, its current terms."""
-
-    symbol: Symbol
-    side: OrderSide
-    kind: OrderKind
-    quantity: Decimal
-    limit_price: Decimal | None
-    stop_price: Decimal | None
-    time_in_force: TimeInForce
-    route: RouteStrategy
-
-
 class SendContext(FrozenStruct, frozen=True, kw_only=True):
     """All that decides whether a command is sent, read under its order's lock. Ages are by the database's clock."""
 
     command: CommandKind
     order_id: UUID
-    client_order_id: str
-    confirmed_id: str  # of the version that the broker last confirmed
-    broker_order_id: str | None
-    terms: TicketTerms
+    ticket: OrderTicket  # for a CANCEL, with the order's current terms
     now: datetime
     age_seconds: float
     claim_seconds: float
@@ -161,10 +144,10 @@ def _given_up(context: SendContext) -> PlatformFact | None:
         return _fact(context, FactKind.REPLACE_DROPPED, "cancel_requested")
     if context.age_seconds > max_age_seconds(context):
         if context.is_resend:
-            return used_up(context.command, context.order_id, context.client_order_id)
+            return used_up(context.command, context.order_id, context.ticket.client_order_id)
         return _fact(context, FactKind.STALE if is_create else FactKind.REPLACE_DROPPED, "stale")
     refused = "account_disabled" if context.account_disabled and not context.halt_stands else None
-    if triggered := evaluate(context.judged_controls, context.terms.symbol, context.now) + _judge_limits(context):
+    if triggered := evaluate(context.judged_controls, context.ticket.symbol, context.now) + _judge_limits(context):
         refused = triggered[0].reason
     return _fact(context, FactKind.REFUSED if is_create else FactKind.REPLACE_DROPPED, refused) if refused else None
 
@@ -172,16 +155,16 @@ def _given_up(context: SendContext) -> PlatformFact | None:
 def _judge_limits(context: SendContext) -> tuple[Triggered, ...]:
     if context.halt_stands:
         return ()  # a halt's own orders pass
-    terms, controls = context.terms, context.controls
+    ticket, controls = context.ticket, context.controls
     owner = LimitOwner(str(controls.organization_id), str(controls.account_id))
     asked = AskedOrder(
         is_create=context.command is CommandKind.SUBMIT,
-        symbol=terms.symbol,
-        side=terms.side,
-        kind=terms.kind,
-        quantity=terms.quantity,
-        limit_price=terms.limit_price,
-        stop_price=terms.stop_price,
+        symbol=ticket.symbol,
+        side=ticket.side,
+        kind=ticket.kind,
+        quantity=ticket.quantity,
+        limit_price=ticket.limit_price,
+        stop_price=ticket.stop_price,
     )
     return judge_again(context.limits, owner, asked)
 
@@ -197,28 +180,13 @@ def used_up(command: CommandKind, order_id: UUID, client_order_id: str) -> Platf
 
 
 def _fact(context: SendContext, kind: FactKind, reason: str | None = None) -> PlatformFact:
-    return PlatformFact(context.order_id, kind, context.client_order_id, reason)
+    return PlatformFact(context.order_id, kind, context.ticket.client_order_id, reason)
 
 
 def _send(context: SendContext, left_seconds: float | None) -> Decision:
     if context.claim_seconds > SEND_SECONDS:
         return Hold(0.0)
-    terms, is_create = context.terms, context.command is CommandKind.SUBMIT
-    ticket = OrderTicket(
-        client_order_id=context.client_order_id,
-        broker_order_id=None if is_create else context.broker_order_id,
-        orig_client_order_id=None if is_create else context.confirmed_id,
-        symbol=terms.symbol,
-        side=terms.side,
-        kind=terms.kind,
-        quantity=terms.quantity,
-        limit_price=terms.limit_price,
-        stop_price=terms.stop_price,
-        time_in_force=terms.time_in_force,
-        extended_hours=terms.time_in_force is TimeInForce.EXT,
-        route=terms.route,
-    )
-    return Send(ticket, left_seconds, CALL_SECONDS - context.claim_seconds)
+    return Send(context.ticket, left_seconds, CALL_SECONDS - context.claim_seconds)
 
 
 class UnresolvedOrder(FrozenStruct, frozen=True):
