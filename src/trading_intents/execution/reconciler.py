@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
-from trading_intents.brokers.port import Absent, BrokerEvent, Capabilities, Lookup, OrderSnapshot, OrderTicket
+import msgspec
+
+from trading_intents.brokers.port import (
+    Absent,
+    BrokerEvent,
+    Capabilities,
+    Lookup,
+    LookupUnknown,
+    OrderSnapshot,
+    OrderTicket,
+)
 from trading_intents.clock import Clock, Wakeup, repeat
 from trading_intents.execution import store
 from trading_intents.execution.dispatcher import SendLimits, alert_lost_cancel
@@ -49,6 +59,7 @@ MAX_STALE = 100
 CANCEL_AGAIN_SECONDS = 60.0  # before a stale order gets another CANCEL
 CALL_SECONDS = 3.5
 
+FOUND = {OrderSnapshot: "order", Absent: "absent", LookupUnknown: "unknown"}  # by a look-up
 AppendCancel = Callable[[OrganizationId, UUID, UUID], Awaitable[bool]]  # organization, account, order
 
 
@@ -157,7 +168,7 @@ class Reconciler:
         try:
             order = await link.look_up(client_order_id(row["confirmed_action_id"]), row["external_order_id"])
             replaced = await link.look_up(row["replace_id"], None) if row["replace_id"] else None
-            self._metrics.execution_lookups.labels(_found(order)).inc()
+            self._metrics.execution_lookups.labels(FOUND.get(type(order), FOUND[LookupUnknown])).inc()
             await self._conclude(LookupResult(row, link, link.integration.capabilities, order, replaced))
         except Exception as error:
             self._log.warning("look-up not written", order=str(row["order_id"]), reason=reason_of(error))
@@ -303,33 +314,9 @@ class Reconciler:
                 alert_lost_cancel(row["order_key"], self._metrics, self._log)
 
 
-FOUND_ORDER, FOUND_ABSENT, FOUND_UNKNOWN = FOUND = ("order", "absent", "unknown")  # by a look-up
-
-
-def _found(order: Lookup) -> str:
-    match order:
-        case OrderSnapshot():
-            return FOUND_ORDER
-        case Absent():
-            return FOUND_ABSENT
-    return FOUND_UNKNOWN
-
-
 def _read_unresolved(row: Row) -> UnresolvedOrder:
-    return UnresolvedOrder(
-        row["order_status"],
-        tuple(row["flags"]),
-        row["acknowledged"],
-        row["is_sent"],
-        row["pending_replace_seq" if row["acknowledged"] else "create_seq"] in row["restored_seqs"],
-        row["was_cancelled"],
-        row["replace_id"],
-        row["cancel_id"],
-        row["is_pending"],
-        row["lookups"],
-        row["absent_seconds"],
-        row["was_halted"],
-    )
+    in_doubt = row["pending_replace_seq" if row["acknowledged"] else "create_seq"]
+    return msgspec.convert({**row, "is_restored": in_doubt in row["restored_seqs"]}, UnresolvedOrder)
 
 
 def _ending(row: Row) -> PlatformFact:

@@ -202,9 +202,6 @@ class _RowClaimLost(Exception):
 
 def _recordings(entries: Sequence[RecorderEntry]) -> list[AccountRecording]:
     """One recording for each account; an order whose row is put back is locked with the others."""
-    by_account: dict[UUID, list[RecorderEntry]] = {}
-    for entry in entries:
-        by_account.setdefault(entry.account_ref.account_id, []).append(entry)
     return [
         AccountRecording(
             part[0].account_ref,
@@ -213,21 +210,17 @@ def _recordings(entries: Sequence[RecorderEntry]) -> list[AccountRecording]:
             frozenset(entry.row.order_key for entry in part if entry.row and entry.failed_attempt),
             next((entry.balance for entry in reversed(part) if entry.balance), None),
         )
-        for part in by_account.values()
+        for part in _split(entries, lambda entry: entry.account_ref.account_id)
     ]
 
 
 def _make_due_now(entry: RecorderEntry, cancelled: set[UUID]) -> RecorderEntry:
     """Makes the next attempt due at once if its order was cancelled meanwhile, so that the CANCEL behind it does not
     wait. A CANCEL makes waiting rows due under the order's lock, which is held here as well."""
-    failed_attempt = entry.failed_attempt
-    if (
-        failed_attempt is None
-        or failed_attempt.row.order_key not in cancelled
-        or failed_attempt.row.event_type == CANCEL
-    ):
+    failed = entry.failed_attempt
+    if failed is None or failed.row.order_key not in cancelled or failed.row.event_type == CANCEL:
         return entry
-    return replace(entry, failed_attempt=replace(failed_attempt, after_seconds=0.0, is_urgent=True))
+    return replace(entry, failed_attempt=replace(failed, after_seconds=0.0, is_urgent=True))
 
 
 def _split(entries: Sequence[RecorderEntry], key: Callable[[RecorderEntry], Hashable]) -> list[list[RecorderEntry]]:

@@ -81,7 +81,7 @@ class Execution:
         commands = [command.lower() for command in CommandKind]
         make_series(metrics.execution_sends, commands, [outcome.lower() for outcome in Outcome])
         make_series(metrics.execution_call_seconds, commands)
-        make_series(metrics.execution_lookups, FOUND)
+        make_series(metrics.execution_lookups, FOUND.values())
         make_series(metrics.execution_links, ConnectionState)
         self._upkeep: asyncio.Task[None] | None = None
 
