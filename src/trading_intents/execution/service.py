@@ -11,7 +11,6 @@ from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Wakeup
 from trading_intents.controls.halts.service import CHANNEL as HALTS
 from trading_intents.execution.dispatcher import Dispatcher, SendLimits
-from trading_intents.execution.halting.parts import SystemActions
 from trading_intents.execution.halting.worker import HaltWorker
 from trading_intents.execution.model import COMMANDS
 from trading_intents.execution.reconciler import FOUND, Reconciler
@@ -19,6 +18,7 @@ from trading_intents.execution.recorder import Recorder
 from trading_intents.execution.sessions.event_reader import SessionDependencies
 from trading_intents.execution.sessions.leases import CHANNEL, Leases
 from trading_intents.ids import IdMaker
+from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.orders.facts import CommandKind
 from trading_intents.outbox.model import HANDLER_SECONDS, Queue, channel
 from trading_intents.outbox.settling import make_outbox_series
@@ -40,7 +40,7 @@ class Execution:
         signals: Signals,
         make_id: IdMaker,
         max_age_millis: int,
-        actions: SystemActions,
+        actions: PlatformActions,
         open_transactions: Callable[[], GroupTransactions],
         reconcile_seconds: float,
         prices: PriceRules,

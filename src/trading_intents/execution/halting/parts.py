@@ -1,10 +1,10 @@
 """One account's part of a halt: a bounded step of cancelling or closing, whose result is written down. All that it goes
 by is in the database or at the broker, so a step may be cut off anywhere and taken again by another process."""
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -31,20 +31,13 @@ from trading_intents.execution.halting.model import (
 from trading_intents.execution.sessions.session import BrokerSession
 from trading_intents.intents.model import Cancel, Close, Command, Submission
 from trading_intents.intents.writing.batch import Receipt
+from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.storage.database import Pool, Row, Tx
 from trading_intents.trading import Symbol
 
 MAX_APPENDED = 100  # commands in a step
 SOON_SECONDS = 0.1  # until the next step, while this one had more to do
 PAUSES_SECONDS = (0.2, 0.5, 1.0, 2.0)  # while nothing changes
-
-
-class SystemActions(Protocol):
-    """Records the platform's own commands. Unavailable: perhaps they were recorded; a second time they are refused."""
-
-    def cancel(self, organization_id: UUID, account_id: UUID, order_id: UUID) -> Awaitable[bool]: ...
-
-    def append(self, submissions: Sequence[Submission]) -> Awaitable[list[Receipt | PlatformError]]: ...
 
 
 class PartKey(NamedTuple):
@@ -63,7 +56,7 @@ class HaltPart:
         closes: bool,
         halt_at: datetime,
         pool: Pool,
-        actions: SystemActions,
+        actions: PlatformActions,
         clock: Clock,
     ) -> None:
         self.key, self.organization_id, self.closes, self._halt_at = key, organization_id, closes, halt_at

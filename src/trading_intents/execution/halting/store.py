@@ -47,18 +47,7 @@ async def unfinished_halts(tx: Tx, after: UUID, limit: int) -> list[UUID]:
 
 async def read_progress(tx: Tx, halt_id: UUID, account_id: UUID) -> Progress | None:
     row = await tx.fetchrow("SELECT * FROM halt_parts WHERE halt_id = $1 AND account_id = $2", halt_id, account_id)
-    if row is None:
-        return None
-    return Progress(
-        HaltState(row["state"]),
-        row["base_seq"],
-        row["seen_seq"],
-        row["orders"],
-        row["orders_done"],
-        tuple(row["symbols"]),
-        row["positions_done"],
-        (),
-    )
+    return msgspec.convert({**row, "waiting": ()}, Progress) if row else None
 
 
 async def count_open(tx: Tx, account_id: UUID, halt_at: object, seen_seq: int) -> Row:
@@ -138,10 +127,10 @@ async def held_quantities(tx: Tx, account_id: UUID) -> dict[str, Decimal]:
 
 async def write_progress(
     tx: Tx, halt_id: UUID, account_id: UUID, organization_id: UUID, closes: bool, progress: Progress
-) -> bool:
+) -> None:
     """Unless the halt is over, or has got more to do since `closes` was read. The lock on its row keeps a second call
     from adding to it in between."""
-    tag = await tx.execute(
+    await tx.execute(
         """
         INSERT INTO halt_parts AS p (
             halt_id, account_id, organization_id, state, base_seq, seen_seq, orders, orders_done, symbols,
@@ -169,7 +158,6 @@ async def write_progress(
         progress.positions_done,
         msgspec.json.encode([each.entry(account_id) for each in progress.waiting]).decode(),
     )
-    return bool(tag == "INSERT 0 1")
 
 
 async def lock_halt(tx: Tx, halt_id: UUID) -> Halt | None:

@@ -3,14 +3,15 @@ account that cannot go on delays neither the others of its halt nor another orga
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from uuid import UUID
 
 from trading_intents.clock import Clock, repeat
 from trading_intents.controls.halts.model import Halt, HaltState, halt_event
 from trading_intents.execution.halting import store
-from trading_intents.execution.halting.parts import HaltPart, PartKey, SystemActions
+from trading_intents.execution.halting.parts import HaltPart, PartKey
 from trading_intents.execution.sessions.leases import Leases
+from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.outbox.settling import reason_of
 from trading_intents.storage.database import Pool, Row, Tx
 from trading_intents.storage.signals import Signals
@@ -33,7 +34,7 @@ FIRST = UUID(int=0)
 
 class HaltWorker:
     def __init__(
-        self, pool: Pool, leases: Leases, actions: SystemActions, signals: Signals, clock: Clock, log: Log
+        self, pool: Pool, leases: Leases, actions: PlatformActions, signals: Signals, clock: Clock, log: Log
     ) -> None:
         self._pool, self._leases, self._actions, self._signals = pool, leases, actions, signals
         self._clock, self._log = clock, log
@@ -101,7 +102,8 @@ class HaltWorker:
 
     def _turns(self) -> list[HaltPart]:
         """The parts that are due: the longest due first, of each organization and of all only so many at a time."""
-        now, each = self._clock.monotonic(), Counter(self._parts[key].organization_id for key in self._running_known())
+        now = self._clock.monotonic()
+        each = Counter(self._parts[key].organization_id for key in self._running if key in self._parts)
         due = [part for key, part in self._parts.items() if key not in self._running and self._due.get(key, 0.0) <= now]
         due.sort(key=lambda part: self._due.get(part.key, 0.0))
         queues: dict[UUID, list[HaltPart]] = {}
@@ -116,9 +118,6 @@ class HaltWorker:
                     taken.append(queue.pop(0))
                     each[organization_id] += 1
         return taken
-
-    def _running_known(self) -> Sequence[PartKey]:
-        return [key for key in self._running if key in self._parts]
 
     def _begin(self, part: HaltPart) -> None:
         task = self._running[part.key] = asyncio.create_task(self._step(part))
