@@ -86,6 +86,18 @@ async def lock_positions(
     )
 
 
+async def held_quantities(tx: Tx, account_id: UUID) -> dict[str, Decimal]:
+    """Ours, of the symbols of which we hold something or the broker last said that it does."""
+    rows = await tx.fetch(
+        """
+        SELECT symbol, quantity FROM positions
+        WHERE account_id = $1 AND (quantity <> 0 OR coalesce(broker_quantity, 0) <> 0) ORDER BY symbol
+        """,
+        account_id,
+    )
+    return {row["symbol"]: row["quantity"] for row in rows}
+
+
 ORDERS = SeqLog("orders", "create_seq", "created_at")
 _NARROWED = "account_id = $1 AND create_seq >= $2 AND create_seq < $3"
 _LIST_ORDERS = "SELECT * FROM orders WHERE {narrowed} ORDER BY create_seq {direction} LIMIT $4"

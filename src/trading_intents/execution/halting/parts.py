@@ -32,6 +32,7 @@ from trading_intents.execution.sessions.session import BrokerSession
 from trading_intents.intents.model import Cancel, Close, Command, Submission
 from trading_intents.intents.writing.batch import Receipt
 from trading_intents.intents.writing.system import PlatformActions
+from trading_intents.orders import store as orders_store
 from trading_intents.storage.database import Pool, Row, Tx
 from trading_intents.trading import Symbol
 
@@ -121,7 +122,7 @@ class HaltPart:
         account_id = self.key.account_id
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
             working = await store.open_symbols(tx, account_id)
-            held = {*await store.held_quantities(tx, account_id), *working}
+            held = {*await orders_store.held_quantities(tx, account_id), *working}
             waits = await self._waits(tx, held, working, progress.base_seq)
         now_seconds = self._clock.monotonic()
         for symbol, report in self._differing.items():
@@ -141,7 +142,7 @@ class HaltPart:
     ) -> Progress:
         """`told` was asked for when no order was open but of the `working` symbols; None: the broker tells none."""
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
-            ours = await store.held_quantities(tx, self.key.account_id)
+            ours = await orders_store.held_quantities(tx, self.key.account_id)
             waits = await self._waits(tx, {*(told or ()), *ours, *working}, working, progress.base_seq)
         self._differing = {} if told is None else differing(told, ours, self._differing, asked_seconds)
         quantities = ours if told is None else told

@@ -1,7 +1,6 @@
 """Halts at work in the database, one function per statement. Never decides. Times are the database's."""
 
 from collections.abc import Sequence
-from decimal import Decimal
 from uuid import UUID
 
 import msgspec
@@ -111,18 +110,6 @@ async def closing_attempts(tx: Tx, account_id: UUID, base_seq: int) -> dict[str,
         base_seq,
     )
     return {row["symbol"]: ClosingAttempts(row["count"], row["seconds"]) for row in rows}
-
-
-async def held_quantities(tx: Tx, account_id: UUID) -> dict[str, Decimal]:
-    """Ours, of the symbols of which we hold something or the broker last said that it does."""
-    rows = await tx.fetch(
-        """
-        SELECT symbol, quantity FROM positions
-        WHERE account_id = $1 AND (quantity <> 0 OR coalesce(broker_quantity, 0) <> 0)
-        """,
-        account_id,
-    )
-    return {row["symbol"]: row["quantity"] for row in rows}
 
 
 async def write_progress(

@@ -173,12 +173,12 @@ class EventReader:
             openings = await open_positions(tx, self._account_ref, reports, self._dependencies.prices)
         if openings:
             self._dependencies.signals.notify(STREAM)
-        for each in openings:
+        for row in openings:
             self._dependencies.log.warning(
                 "position opening",
                 account_id=self._account,
-                symbol=each.symbol,
-                opening_quantity=amount_text(each.quantity),
+                symbol=row["symbol"],
+                opening_quantity=amount_text(row["opening_quantity"]),
             )
         return reports
 

@@ -2,7 +2,6 @@
 sets them, once for all symbols: a later report of a new symbol may be of a fill that is still on its way."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 
 from msgspec.structs import asdict
@@ -26,12 +25,6 @@ from trading_intents.stream import log as stream_log
 from trading_intents.trading import Symbol
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
-    symbol: str
-    quantity: Decimal
-
-
 async def complete_reports(tx: Tx, account_ref: AccountRef, snapshot: AccountSnapshot) -> list[BrokerEvent]:
     """What the snapshot says of every position; a symbol that we hold and that it leaves out is 0."""
     reports = list(snapshot.positions or ())
@@ -45,15 +38,16 @@ async def complete_reports(tx: Tx, account_ref: AccountRef, snapshot: AccountSna
             symbol=Symbol(symbol),
             quantity=ZERO,
         )
-        for symbol in await store.held_symbols(tx, account_ref.account_id)
+        for symbol in await orders_store.held_quantities(tx, account_ref.account_id)
         if symbol not in reported
     ]
 
 
 async def open_positions(
     tx: Tx, account_ref: AccountRef, reports: Sequence[BrokerEvent], rules: PriceRules
-) -> list[Opening]:
-    """The openings that are not 0, written and published; none once the account had them. Executions come first.
+) -> list[Row]:
+    """Positions with an opening that is not 0, written and published; none once the account had them. Executions come
+    first.
 
     An opening costs the broker's average price, else the symbol's reference price."""
     if not await store.claim_openings(tx, account_ref.account_id, account_ref.organization_id):
@@ -73,7 +67,7 @@ async def open_positions(
             price = report.average_price if report.average_price is not None else prices.get(row["symbol"])
             rows.append(await _reopened(tx, account_ref, row, opening(quantity, price)))
     await _write(tx, rows)
-    return [Opening(row["symbol"], row["opening_quantity"]) for row in rows]
+    return rows
 
 
 async def cost_openings(tx: Tx, account_ref: AccountRef, rules: PriceRules) -> bool:

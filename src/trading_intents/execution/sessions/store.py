@@ -204,18 +204,6 @@ def needs_no_broker(max_age_millis: int) -> str:
     """  # noqa: S608 - our own constants
 
 
-async def held_symbols(tx: Tx, account_id: UUID) -> list[str]:
-    """Symbols of which we hold something, or the broker last said that it does."""
-    rows = await tx.fetch(
-        """
-        SELECT symbol FROM positions
-        WHERE account_id = $1 AND (quantity <> 0 OR coalesce(broker_quantity, 0) <> 0) ORDER BY symbol
-        """,
-        account_id,
-    )
-    return [row["symbol"] for row in rows]
-
-
 async def list_uncosted(tx: Tx, account_id: UUID) -> list[str]:
     """Symbols whose opening has no cost, and of which nothing was closed."""
     rows = await tx.fetch(
