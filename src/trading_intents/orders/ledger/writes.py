@@ -92,6 +92,8 @@ def write_orders(orders: Sequence[Row]) -> Statement:
 
 
 _POSITION_COLUMNS = ", ".join(PositionColumns.__struct_fields__)
+_WRITTEN_COLUMNS = set(PositionColumns.__struct_fields__) - {"account_id", "symbol", "organization_id"}
+_SET_POSITION = ", ".join(f"{name} = n.{name}" for name in sorted(_WRITTEN_COLUMNS))
 
 
 def insert_positions(positions: Sequence[Row]) -> Statement:
@@ -108,17 +110,12 @@ def insert_positions(positions: Sequence[Row]) -> Statement:
 
 def write_positions(positions: Sequence[Row]) -> Statement:
     return Statement(
-        """
-        UPDATE positions p
-        SET quantity = n.quantity, open_cost = n.open_cost, realized_pnl = n.realized_pnl,
-            value_bought = n.value_bought, value_sold = n.value_sold, fees = n.fees, day = n.day, day_pnl = n.day_pnl,
-            opening_quantity = n.opening_quantity, opening_price = n.opening_price, opening_cost = n.opening_cost,
-            uncosted_quantity = n.uncosted_quantity, broker_quantity = n.broker_quantity, broker_key = n.broker_key,
-            broker_sent_at = n.broker_sent_at, differs = n.differs, received_at = n.received_at
+        f"""
+        UPDATE positions p SET {_SET_POSITION}
         FROM json_populate_recordset(NULL::positions, $1::text::json) AS n
         WHERE p.account_id = n.account_id AND p.symbol = n.symbol
           AND p.account_id = ANY ($2::text::uuid[]) AND p.symbol = ANY ($3::text::text[])
-        """,
+        """,  # noqa: S608 - our own constants
         (
             json_text(positions),
             array_text({str(position["account_id"]) for position in positions}),
