@@ -14,7 +14,7 @@ from trading_intents.clock import SystemClock
 from trading_intents.config import Settings
 from trading_intents.errors import InvalidRequest, StartupRefused
 from trading_intents.recovery.backups import Report, make_backup
-from trading_intents.recovery.external import backup_commands, restore_commands
+from trading_intents.recovery.external import BACKUP, RESTORE, show_commands
 from trading_intents.recovery.marking import mark_restored, refuse_workers
 from trading_intents.recovery.restore import restore_backup
 from trading_intents.stream.model import CHANNEL as STREAM
@@ -42,7 +42,7 @@ def add_commands(cli: typer.Typer, run: Run, operator: Callable[[], str]) -> Non
 
         async def work(settings: Settings, log: Log) -> int:
             if settings.database_url:
-                typer.echo(backup_commands(settings, folder))
+                typer.echo(show_commands(BACKUP, settings, folder))
                 return 1
             with _reporting() as report:
                 made = await make_backup(settings, SystemClock(), log, folder, incremental, not without_keys, report)
@@ -80,7 +80,7 @@ def add_commands(cli: typer.Typer, run: Run, operator: Callable[[], str]) -> Non
                 typer.echo(NEVER_SENT.format(count))
                 return 0
             if settings.database_url:
-                typer.echo(restore_commands(settings, folder))
+                typer.echo(show_commands(RESTORE, settings, folder))
                 return 1
             with _reporting() as report:
                 done = await restore_backup(settings, SystemClock(), log, folder, replace, operator(), report)

@@ -27,15 +27,7 @@ pg_combinebackup {folder}/full {folder}/increment --output=NEW_DATA_FOLDER
 trading-intents restore --mark"""
 
 
-def backup_commands(settings: Settings, folder: Path) -> str:
-    return _fill(BACKUP, settings, folder)
-
-
-def restore_commands(settings: Settings, folder: Path) -> str:
-    return _fill(RESTORE, settings, folder)
-
-
-def _fill(text: str, settings: Settings, folder: Path) -> str:
+def show_commands(text: str, settings: Settings, folder: Path) -> str:
     home = settings.data_dir.absolute()
     files = [name for name in KEPT_FILES if name not in PASSWORD_FILES and (home / name).exists()]
     named = ", ".join(str(home / name) for name in files) or f"no key files are in {home}"
