@@ -9,7 +9,7 @@ from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
 from trading_intents.clock import TimeRange
 from trading_intents.errors import NotFound
 from trading_intents.orders import store
-from trading_intents.orders.model import OrderState, OrderStatus, state_of
+from trading_intents.orders.model import FINAL_STATUSES, OrderState, OrderStatus, state_of
 from trading_intents.prices import store as prices_store
 from trading_intents.prices.model import PriceKey, PriceRules, ReferencePrice
 from trading_intents.storage.database import Pool, Row
@@ -41,10 +41,9 @@ class OrderFilter:
             for status in OrderStatus
             if (not self.statuses or status in self.statuses) and (not self.state or state_of(status) is self.state)
         ]
-        is_open = OrderState.OPEN.__eq__
         return store.ListedStatuses(
-            [status for status in chosen if is_open(state_of(status))],
-            [status for status in chosen if not is_open(state_of(status))],
+            [status for status in chosen if status not in FINAL_STATUSES],
+            [status for status in chosen if status in FINAL_STATUSES],
         )
 
     @property
@@ -100,15 +99,11 @@ class Orders:
         """Each with its symbol's reference price, where one is known. Only paper broker accounts have the walk."""
         async with self._pool.transaction([account.organization_id], read_only=True, plans="in_order") as tx:
             rows = await store.list_positions(tx, account.id, page)
-            keys = [_price_key(account, row) for row in rows]
+            keys = [PriceKey(account.organization_id, account.environment, Symbol(row["symbol"])) for row in rows]
             known = await prices_store.find_prices(tx, keys)
         has_walk = account.broker == PAPER.name
         prices = [self._price_rules.pick(known[key], has_walk=has_walk) for key in keys]
         return [PricedPosition(row, price) for row, price in zip(rows, prices, strict=True)]
-
-
-def _price_key(account: Account, row: Row) -> PriceKey:
-    return PriceKey(account.organization_id, account.environment, Symbol(row["symbol"]))
 
 
 def _first_part(seqs: SeqRange, is_descending: bool) -> SeqRange:

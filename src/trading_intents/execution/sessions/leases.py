@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -173,7 +173,7 @@ class Leases:
         self._seen_at = now
         active = [link for link in self.links.values() if link.is_up and link.has_events]
         if active:
-            await store.mark_seen(tx, self.worker_id, _ids(active))
+            await store.mark_seen(tx, self.worker_id, [link.account_ref.account_id for link in active])
         for link in active:
             link.has_events = False
 
@@ -205,7 +205,7 @@ class Leases:
         while worker_id == self.worker_id:
             try:
                 async with self._dependencies.pool.transaction() as tx:
-                    await store.give_back(tx, worker_id, [account_id])
+                    await store.give_back(tx, worker_id, account_id)
             except Exception as error:
                 self._dependencies.log.warning("lease not given back", reason=reason_of(error))
                 await asyncio.sleep(RETRY_SECONDS)
@@ -255,7 +255,3 @@ def _claimable(links: Sequence[BrokerSession], where: str = "true", slots: int |
 
 def _batched(links: Sequence[BrokerSession], size: int) -> list[Sequence[BrokerSession]]:
     return [links[start : start + size] for start in range(0, len(links), size)]
-
-
-def _ids(links: Iterable[BrokerSession]) -> list[UUID]:
-    return [link.account_ref.account_id for link in links]

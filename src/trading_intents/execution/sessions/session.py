@@ -181,9 +181,7 @@ class BrokerSession:
         self._dependencies.metrics.execution_sends.labels(command.lower(), outcome.lower()).inc()
         is_bad = outcome in (Outcome.UNKNOWN, Outcome.NOT_SENT)
         if is_bad and self.breaker.failed(self._dependencies.clock.monotonic()):
-            self._dependencies.log.warning(
-                "broker submits stopped", broker=self.account_ref.broker, account=str(self.account_ref.account_id)
-            )
+            self._dependencies.log.warning("broker submits stopped", **self._log_fields())
             self._wakeup.set()
             self._dependencies.states_changed.set()
 

@@ -87,12 +87,9 @@ async def take(tx: Tx, worker_id: UUID, most: int) -> list[Row] | None:
     )
 
 
-async def give_back(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> None:
-    await tx.execute(
-        "UPDATE leases SET worker_id = NULL WHERE worker_id = $1 AND account_id = ANY ($2::uuid[])",
-        worker_id,
-        account_ids,
-    )
+async def give_back(tx: Tx, worker_id: UUID, account_id: UUID) -> None:
+    query = "UPDATE leases SET worker_id = NULL WHERE worker_id = $1 AND account_id = $2"
+    await tx.execute(query, worker_id, account_id)
 
 
 async def retire(tx: Tx, worker_id: UUID) -> None:
