@@ -4,7 +4,7 @@ import contextlib
 import logging
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, product
 from typing import Literal, TextIO, get_args
 
@@ -132,139 +132,112 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.requests = Requests()
         self.registry.register(self.requests)
-        self.rate_limited = Counter(
+        self.rate_limited = self._counter(
             "ti_rate_limited_total",
             "Requests answered 429 and messages of streams that had to wait, by bucket.",
-            ("bucket",),
-            registry=self.registry,
+            "bucket",
         )
-        self.http_connections = Gauge("ti_http_connections", "Open HTTP connections.", registry=self.registry)
-        self.http_connections_refused = Counter(
+        self.http_connections = self._gauge("ti_http_connections", "Open HTTP connections.")
+        self.http_connections_refused = self._counter(
             "ti_http_connections_refused_total",
             "HTTP connections refused, by the limit that they exceed: total or address.",
-            ("limit",),
-            registry=self.registry,
+            "limit",
         )
-        self.postgres_starts = Counter(
-            "ti_embedded_postgres_starts_total", "Times this process started PostgreSQL.", registry=self.registry
+        self.postgres_starts = self._counter(
+            "ti_embedded_postgres_starts_total", "Times this process started PostgreSQL."
         )
-        self.pool_in_use = Gauge(
-            "ti_database_connections_in_use",
-            "Connections in use, by database role.",
-            ("role",),
-            registry=self.registry,
+        self.pool_in_use = self._gauge(
+            "ti_database_connections_in_use", "Connections in use, by database role.", "role"
         )
-        self.outbox_rows = Counter(
+        self.outbox_rows = self._counter(
             "ti_outbox_rows_total",
             "Outbox attempts that ended, by the row's new state: completed, retried or failed.",
-            ("queue", "event_type", "ended"),
-            registry=self.registry,
+            "queue",
+            "event_type",
+            "ended",
         )
-        self.outbox_handler_seconds = Histogram(
-            "ti_outbox_handler_seconds", "Time in an outbox handler.", ("queue", "event_type"), registry=self.registry
+        self.outbox_handler_seconds = self._histogram(
+            "ti_outbox_handler_seconds", "Time in an outbox handler.", "queue", "event_type"
         )
-        self.outbox_backlog = Gauge(
-            "ti_outbox_backlog_rows",
-            "Outbox rows that are pending, processing or failed.",
-            ("queue", "status"),
-            registry=self.registry,
+        self.outbox_backlog = self._gauge(
+            "ti_outbox_backlog_rows", "Outbox rows that are pending, processing or failed.", "queue", "status"
         )
-        self.outbox_oldest_pending = Gauge(
-            "ti_outbox_oldest_pending_seconds", "Age of the oldest pending row.", ("queue",), registry=self.registry
+        self.outbox_oldest_pending = self._gauge(
+            "ti_outbox_oldest_pending_seconds", "Age of the oldest pending row.", "queue"
         )
-        self.outbox_oldest_claim = Gauge(
-            "ti_outbox_oldest_claim_seconds", "Age of the oldest claim.", ("queue",), registry=self.registry
-        )
-        self.position_differences = Counter(
-            "ti_position_differences_total",
-            "Positions of which a broker newly reported another quantity than ours.",
-            registry=self.registry,
+        self.outbox_oldest_claim = self._gauge("ti_outbox_oldest_claim_seconds", "Age of the oldest claim.", "queue")
+        self.position_differences = self._counter(
+            "ti_position_differences_total", "Positions of which a broker newly reported another quantity than ours."
         )
         make_series(self.http_connections_refused, ("address", "total"))
         self._count_writer()
         self._count_execution()
         self._count_stream()
 
+    def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
+        return Counter(name, meaning, labels, registry=self.registry)
+
+    def _gauge(self, name: str, meaning: str, *labels: str) -> Gauge:
+        return Gauge(name, meaning, labels, registry=self.registry)
+
+    def _histogram(
+        self, name: str, meaning: str, *labels: str, buckets: Sequence[float] = SECONDS_BUCKETS
+    ) -> Histogram:
+        return Histogram(name, meaning, labels, registry=self.registry, buckets=buckets)
+
     def alert(self, kind: AlertKind) -> None:
         self.execution_alerts.labels(kind).inc()
 
     def _count_writer(self) -> None:
-        self.writer_batches = Counter(
+        self.writer_batches = self._counter(
             "ti_writer_batches",
             "Batches by path: ahead (optimistic), asked (ordinary), mistaken (optimistic with a stale cache).",
-            ["way"],
-            registry=self.registry,
+            "way",
         )
-        self.writer_batch_size = Histogram(
-            "ti_writer_batch_size",
-            "Commands decided in one transaction.",
-            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256),
-            registry=self.registry,
+        self.writer_batch_size = self._histogram(
+            "ti_writer_batch_size", "Commands decided in one transaction.", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256)
         )
-        self.writer_wait_seconds = Histogram(
-            "ti_writer_wait_seconds", "Longest time that a command of a batch waited.", registry=self.registry
+        self.writer_wait_seconds = self._histogram(
+            "ti_writer_wait_seconds", "Longest time that a command of a batch waited."
         )
-        self.writer_decide_seconds = Histogram(
-            "ti_writer_decide_seconds", "Time to lock, read, decide and append a batch.", registry=self.registry
+        self.writer_decide_seconds = self._histogram(
+            "ti_writer_decide_seconds", "Time to lock, read, decide and append a batch."
         )
-        self.writer_commit_seconds = Histogram(
-            "ti_writer_commit_seconds", "Time of a batch's commit.", registry=self.registry
-        )
-        self.intents_refused = Counter(
-            "ti_intents_refused_total", "Commands refused, by error code.", ("code",), registry=self.registry
-        )
-        self.stats_rolled_at = Gauge(
+        self.writer_commit_seconds = self._histogram("ti_writer_commit_seconds", "Time of a batch's commit.")
+        self.intents_refused = self._counter("ti_intents_refused_total", "Commands refused, by error code.", "code")
+        self.stats_rolled_at = self._gauge(
             "ti_stats_rolled_timestamp_seconds",
             "When this process last found the stats' buckets up to date with the log, as Unix time.",
-            registry=self.registry,
         )
 
     def _count_execution(self) -> None:
-        self.execution_sends = Counter(
-            "ti_execution_sends_total",
-            "Commands sent to a broker, by outcome.",
-            ("command", "outcome"),
-            registry=self.registry,
+        self.execution_sends = self._counter(
+            "ti_execution_sends_total", "Commands sent to a broker, by outcome.", "command", "outcome"
         )
-        self.execution_call_seconds = Histogram(
-            "ti_execution_call_seconds", "Time in a broker's call.", ("command",), registry=self.registry
+        self.execution_call_seconds = self._histogram(
+            "ti_execution_call_seconds", "Time in a broker's call.", "command"
         )
-        self.execution_lookups = Counter(
-            "ti_execution_lookups_total", "Look-ups of orders, by what was found.", ("found",), registry=self.registry
+        self.execution_lookups = self._counter(
+            "ti_execution_lookups_total", "Look-ups of orders, by what was found.", "found"
         )
-        self.execution_leases = Gauge(
-            "ti_execution_leases", "Accounts that this process has leased.", registry=self.registry
+        self.execution_leases = self._gauge("ti_execution_leases", "Accounts that this process has leased.")
+        self.execution_links = self._gauge("ti_execution_links", "Broker sessions, by state.", "state")
+        self.execution_breakers = self._gauge(
+            "ti_execution_breakers_open", "Broker sessions on which submits are stopped."
         )
-        self.execution_links = Gauge(
-            "ti_execution_links", "Broker sessions, by state.", ("state",), registry=self.registry
-        )
-        self.execution_breakers = Gauge(
-            "ti_execution_breakers_open", "Broker sessions on which submits are stopped.", registry=self.registry
-        )
-        self.execution_alerts = Counter(
-            "ti_execution_alerts_total",
-            "Alerts that an operator must act on, by kind.",
-            ("kind",),
-            registry=self.registry,
+        self.execution_alerts = self._counter(
+            "ti_execution_alerts_total", "Alerts that an operator must act on, by kind.", "kind"
         )
         make_series(self.execution_alerts, get_args(AlertKind))
 
     def _count_stream(self) -> None:
-        self.stream_subscribers = Gauge(
-            "ti_stream_subscribers", "Open streams, by transport.", ("door",), registry=self.registry
-        )
-        self.stream_events = Counter(
-            "ti_stream_events_total", "Events read from the log for subscribers.", registry=self.registry
-        )
-        self.stream_holes = Counter(
-            "ti_stream_holes_total", "Times that events were missing from the log.", registry=self.registry
-        )
-        self.stream_deliveries = Counter(
-            "ti_stream_deliveries_total", "Live events handed to subscribers.", registry=self.registry
-        )
-        self.stream_ended = Counter(
+        self.stream_subscribers = self._gauge("ti_stream_subscribers", "Open streams, by transport.", "door")
+        self.stream_events = self._counter("ti_stream_events_total", "Events read from the log for subscribers.")
+        self.stream_holes = self._counter("ti_stream_holes_total", "Times that events were missing from the log.")
+        self.stream_deliveries = self._counter("ti_stream_deliveries_total", "Live events handed to subscribers.")
+        self.stream_ended = self._counter(
             "ti_stream_ended_total",
             "Streams that ended, by the error's code; left: the reader ended it.",
-            ("door", "code"),
-            registry=self.registry,
+            "door",
+            "code",
         )
