@@ -123,7 +123,7 @@ async def open_site() -> AsyncIterator[Site]:
     routes += operations_routes(Anyone(), missing, metrics.registry, clock)
     routes += description_routes(Anyone(), routes, "0.1.0", "http://127.0.0.1:8080")
     rates, shared = (dict.fromkeys(Bucket, rate) for rate in (Rate(5, 10), Rate(10, 15)))
-    limits = Limits(rates, shared, clock, metrics.rate_limited)
+    limits = Limits(rates | {Bucket.CANCELS: Rate(1000, 1000)}, shared, clock, metrics.rate_limited)
     app = App(routes, limits, ClientAddress(("127.0.0.9", "10.0.0.0/8")), clock, metrics, make_log("info", logs))
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
@@ -183,7 +183,7 @@ def _routes(lever: list[Site]) -> tuple[Route, ...]:
 
     anyone, known = Anyone(), Known()
     return (
-        route("GET", "/v1/things/{symbol}/time", anyone, echo, "Echo.", answer=Echo),
+        route("GET", "/v1/things/{symbol}/time", anyone, echo, "Echo.", answer=Echo, bucket=Bucket.CANCELS),
         route("GET", "/v1/things/special/time", anyone, limited, "Literal.", answer=Echo),
         route("POST", "/v1/places/{place}/orders", known, create, "Create.", body=Order, answer=Order, status=201),
         route("PUT", "/v1/orders", anyone, update, "Update.", body=Order, answer=Order, parameters=(IF_MATCH,)),
@@ -191,7 +191,7 @@ def _routes(lever: list[Site]) -> tuple[Route, ...]:
         route("GET", "/v1/slow", anyone, slow, "Wait.", answer=Echo),
         route("GET", "/v1/broken", anyone, broken, "Break.", answer=Echo),
         route("GET", "/v1/plain", known, broken, "Break in plain text.", answer=Echo, error_shape=PLAIN),
-        route("GET", "/v1/limited", known, limited, "Limited.", answer=Echo, bucket=Bucket.READS),
+        route("GET", "/v1/limited", known, limited, "Limited.", answer=Echo),
         route("POST", "/v1/quick/{name}", anyone, echo, "Begun without a task.", answer=Echo, fast=fast),
-        route("GET", "/v1/limited-address", anyone, limited, "Limited.", answer=Echo, bucket=Bucket.READS),
+        route("GET", "/v1/limited-address", anyone, limited, "Limited.", answer=Echo),
     )

@@ -18,7 +18,6 @@ from trading_intents.ids import parse_id
 from trading_intents.secret import Secret
 from trading_intents.trading import Environment, OrderKind, RouteStrategy, TimeInForce
 from trading_intents.web.body import Name, Text
-from trading_intents.web.limits import Bucket
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import IF_MATCH, Operation, Route, Tag
@@ -159,7 +158,6 @@ class AccountHandlers:
 def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, ...]:
     handlers = AccountHandlers(read, write, accounts)
     one, many = "/v1/accounts/{account_id}", "/v1/accounts"
-    reads, writes = Bucket.READS, Bucket.WRITES
     return (
         Route(
             "POST",
@@ -171,7 +169,6 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
             body=NewAccount,
             answer=TradingAccount,
             status=201,
-            bucket=writes,
             errors=(LimitReached,),
         ),
         Route(
@@ -182,7 +179,6 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
             "List the organization's accounts; an API key sees its own environment's.",
             operation=Operation("list_accounts", Tag.ACCOUNTS),
             answer=Listing[TradingAccount],
-            bucket=reads,
             parameters=PAGE_PARAMETERS,
         ),
         Route(
@@ -193,7 +189,6 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
             "Read an account.",
             operation=Operation("get_account", Tag.ACCOUNTS),
             answer=TradingAccount,
-            bucket=reads,
         ),
         Route(
             "PATCH",
@@ -204,7 +199,6 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
             operation=Operation("update_account", Tag.ACCOUNTS),
             body=ChangedAccount,
             answer=TradingAccount,
-            bucket=writes,
             parameters=(IF_MATCH,),
             errors=(AccountClosed,),
         ),
@@ -216,7 +210,6 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
             "Close an account for good; it and its history stay readable.",
             operation=Operation("close_account", Tag.ACCOUNTS),
             status=204,
-            bucket=writes,
             parameters=(IF_MATCH,),
             errors=(AccountClosed, OpenOrders),
         ),
@@ -262,7 +255,6 @@ def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: 
     handlers = CredentialHandlers(read, write, accounts, credentials)
     many = "/v1/accounts/{account_id}/credentials"
     one = many + "/{credential_id}"
-    reads, writes = Bucket.READS, Bucket.WRITES
     return (
         Route(
             "POST",
@@ -274,7 +266,6 @@ def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: 
             body=NewCredential,
             answer=Credential,
             status=201,
-            bucket=writes,
             errors=(AccountClosed, LimitReached),
         ),
         Route(
@@ -285,7 +276,6 @@ def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: 
             "List the account's credential, without its secrets.",
             operation=Operation("list_credentials", Tag.CREDENTIALS),
             answer=Listing[Credential],
-            bucket=reads,
             parameters=PAGE_PARAMETERS,
         ),
         Route(
@@ -297,7 +287,6 @@ def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: 
             operation=Operation("update_credential", Tag.CREDENTIALS),
             body=ChangedCredential,
             answer=Credential,
-            bucket=writes,
             parameters=(IF_MATCH,),
             errors=(AccountClosed,),
         ),
@@ -309,7 +298,6 @@ def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: 
             "Delete a credential and its secrets.",
             operation=Operation("delete_credential", Tag.CREDENTIALS),
             status=204,
-            bucket=writes,
             parameters=(IF_MATCH,),
             errors=(AccountClosed, OpenOrders),
         ),
@@ -345,7 +333,6 @@ def broker_routes(gate: Gate, brokers: Registry) -> tuple[Route, ...]:
             "List the brokers and what each can do.",
             operation=Operation("list_brokers", Tag.BROKERS),
             answer=Listing[Broker],
-            bucket=Bucket.READS,
             parameters=PAGE_PARAMETERS,
         ),
     )

@@ -8,7 +8,6 @@ from trading_intents.clock import rfc3339
 from trading_intents.identity.access import Gate, caller_of
 from trading_intents.identity.model import ApiKeyPrincipal, ServicePrincipal, UserPrincipal
 from trading_intents.trading import Environment
-from trading_intents.web.limits import Bucket
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import Operation, Route, Tag
 
@@ -56,5 +55,4 @@ def caller_route(gates: Mapping[str, Gate]) -> Route:
         "Tell whose the credential is and what it may call.",
         operation=Operation("get_caller", Tag.USERS),
         answer=CallerDescription,
-        bucket=Bucket.READS,
     )

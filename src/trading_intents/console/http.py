@@ -15,7 +15,6 @@ from trading_intents.identity.access import Gate
 from trading_intents.identity.provider import TOKEN_SECONDS
 from trading_intents.identity.service import TokenIssuer
 from trading_intents.web.description.static import HTML, MEDIA, StaticFile, browser_headers
-from trading_intents.web.limits import Bucket
 from trading_intents.web.request import NO_STORE, Answer, Request, answer_json
 from trading_intents.web.routing import Operation, Route, Tag
 
@@ -70,7 +69,6 @@ def console_routes(gates: Mapping[str, Gate], settings: Settings, issuer: TokenI
     async def configuration(request: Request) -> Answer:
         return answer_json(shown)
 
-    read = Bucket.READS
     routes = (
         caller_route(gates),
         Route(
@@ -80,7 +78,6 @@ def console_routes(gates: Mapping[str, Gate], settings: Settings, issuer: TokenI
             page,
             "Open the console.",
             operation=Operation("get_console", Tag.CONSOLE),
-            bucket=read,
             answer_media=HTML,
             any_query=True,  # an issuer brings the user back with some
         ),
@@ -91,7 +88,6 @@ def console_routes(gates: Mapping[str, Gate], settings: Settings, issuer: TokenI
             file,
             "Read a script or style of the console.",
             operation=Operation("get_console_file", Tag.CONSOLE),
-            bucket=read,
             answer_media=MEDIA[".js"],
             any_query=True,
         ),
@@ -103,7 +99,6 @@ def console_routes(gates: Mapping[str, Gate], settings: Settings, issuer: TokenI
             "Read how users sign in to the console.",
             operation=Operation("get_console_config", Tag.CONSOLE),
             answer=ConsoleSettings,
-            bucket=read,
         ),
     )
     return (*routes, _session_route(gate, settings.data_dir, issuer)) if issuer and has_demo_links else routes
@@ -129,7 +124,6 @@ def _session_route(gate: Gate, data_dir: Path, issuer: TokenIssuer) -> Route:
         operation=Operation("create_console_session", Tag.CONSOLE),
         body=DemoCode,
         answer=DemoSession,
-        bucket=Bucket.WRITES,
         max_body_bytes=MAX_CODE_BYTES,
         errors=(Unauthorized, Forbidden, NotFound),
     )

@@ -151,7 +151,6 @@ class KeyHandlers:
 def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
     handlers = KeyHandlers(keys)
     gate = gates["api_keys"]
-    write, read = Bucket.WRITES, Bucket.READS
     return (
         Route(
             "POST",
@@ -163,7 +162,6 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
             body=NewApiKey,
             answer=CreatedApiKey,
             status=201,
-            bucket=write,
             errors=(LimitReached,),
         ),
         Route(
@@ -174,7 +172,6 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
             "List the organization's API keys.",
             operation=Operation("list_api_keys", Tag.API_KEYS),
             answer=Listing[ApiKey],
-            bucket=read,
             parameters=PAGE_PARAMETERS,
         ),
         Route(
@@ -186,7 +183,6 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
             operation=Operation("update_api_key", Tag.API_KEYS),
             body=ApiKeyChange,
             answer=ApiKey,
-            bucket=write,
             parameters=(IF_MATCH,),
         ),
         Route(
@@ -197,7 +193,6 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
             "Delete an API key.",
             operation=Operation("delete_api_key", Tag.API_KEYS),
             status=204,
-            bucket=write,
             parameters=(IF_MATCH,),
         ),
         Route(
@@ -209,7 +204,7 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
             operation=Operation("validate_api_key", Tag.API_KEYS),
             body=KeyToValidate,
             answer=KeyValidation,
-            bucket=read,
+            bucket=Bucket.READS,
             max_body_bytes=MAX_VALIDATION_BYTES,
             errors=(InvalidApiKey,),
         ),
@@ -236,7 +231,6 @@ def organization_routes(gate: Gate, organizations: Organizations) -> tuple[Route
             "Find an organization by its identity provider's id.",
             operation=Operation("find_organization", Tag.ORGANIZATIONS),
             answer=Organization,
-            bucket=Bucket.READS,
         ),
     )
 
@@ -255,7 +249,6 @@ def user_routes(gate: Gate, users: Users) -> tuple[Route, ...]:
             "Delete the calling user for good, here and at the identity provider.",
             operation=Operation("delete_current_user", Tag.USERS),
             status=204,
-            bucket=Bucket.WRITES,
             error_shape=PLAIN,
             any_query=True,
         ),
@@ -295,7 +288,6 @@ def provider_routes(gate: Gate, provider: EmbeddedProvider, issuer: TokenIssuer)
             body=TokenRequest,
             body_media=FORM,
             answer=IssuedToken,
-            bucket=Bucket.WRITES,
             errors=(Unauthorized, InvalidScope, UnsupportedGrantType),
             error_shape=OAUTH,
         ),
@@ -307,7 +299,6 @@ def provider_routes(gate: Gate, provider: EmbeddedProvider, issuer: TokenIssuer)
             "Read the embedded provider's metadata.",
             operation=Operation("get_provider_metadata", Tag.TOKENS),
             answer=dict[str, Any],
-            bucket=Bucket.READS,
         ),
         Route(
             "GET",
@@ -317,7 +308,6 @@ def provider_routes(gate: Gate, provider: EmbeddedProvider, issuer: TokenIssuer)
             "Read the embedded provider's public keys.",
             operation=Operation("get_provider_keys", Tag.TOKENS),
             answer=dict[str, Any],
-            bucket=Bucket.READS,
         ),
     )
 

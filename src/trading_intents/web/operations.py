@@ -13,7 +13,6 @@ from trading_intents.telemetry import Requests
 from trading_intents.web.description.openapi import build_openapi, errors_of
 from trading_intents.web.description.pages import STYLE_PATH, Pages
 from trading_intents.web.description.static import HTML, MEDIA
-from trading_intents.web.limits import Bucket
 from trading_intents.web.request import JSON, Answer, Request, answer_json
 from trading_intents.web.routing import Operation, Policy, Route, Tag
 
@@ -133,7 +132,6 @@ def description_routes(policy: Policy, described: Sequence[Route], version: str,
             "Read this description as OpenAPI 3.1.",
             operation=Operation("get_openapi", Tag.OPERATIONS),
             answer=dict[str, Any],
-            bucket=Bucket.READS,
         ),
         Route(
             "GET",
@@ -142,7 +140,6 @@ def description_routes(policy: Policy, described: Sequence[Route], version: str,
             docs,
             "Read this description as a page.",
             operation=Operation("get_docs", Tag.OPERATIONS),
-            bucket=Bucket.READS,
             answer_media=HTML,
             any_query=True,
         ),
@@ -153,7 +150,6 @@ def description_routes(policy: Policy, described: Sequence[Route], version: str,
             home,
             "Read what this is and where to begin.",
             operation=Operation("get_home", Tag.OPERATIONS),
-            bucket=Bucket.READS,
             answer_media=HTML,
             any_query=True,
         ),
@@ -164,7 +160,6 @@ def description_routes(policy: Policy, described: Sequence[Route], version: str,
             style,
             "Read the style of these pages.",
             operation=Operation("get_page_style", Tag.OPERATIONS),
-            bucket=Bucket.READS,
             answer_media=MEDIA[".css"],
             any_query=True,
         ),

@@ -125,13 +125,13 @@ class Route:
     answer: Any = None  # the msgspec type of the success body
     status: int = 200
     repeated_status: int | None = None  # of the same answer where the call found its work done before
-    bucket: Bucket | None = None
+    bucket: Bucket | None = None  # None: READS of a GET, WRITES of anything else
     is_counted_by_handler: bool = False  # the bucket then counts only requests that are refused before the handler runs
     parameters: tuple[Parameter, ...] = ()
     errors: tuple[type[PlatformError], ...] = ()  # beyond those that every route of its shape has
     error_shape: ErrorShape = PROBLEM
     fast: FastHandler | None = None  # given the request, the path's one parameter and the caller's address
-    always: bool = False  # answers while the process drains
+    always: bool = False  # answers while the process drains, and has no rate limit
     any_query: bool = False  # query parameters that it does not declare are ignored, not refused
     answer_media: bytes = JSON
     body_media: bytes = JSON
@@ -141,6 +141,12 @@ class Route:
         for need in ("name", "meaning", "identify", "permit"):
             if not hasattr(self.policy, need):
                 raise TypeError(f"{self.method} {self.path} has no policy")
+
+    @property
+    def limited_by(self) -> Bucket | None:
+        if self.always:
+            return None
+        return self.bucket or (Bucket.READS if self.method == "GET" else Bucket.WRITES)
 
 
 class App:
@@ -157,13 +163,8 @@ class App:
     ) -> None:
         self.routes = tuple(routes)
         self._table = _Table(self.routes)
-        self._limits, self.client_address, self._clock, self.metrics, self._log = (
-            limits,
-            client_address,
-            clock,
-            metrics,
-            log,
-        )
+        self._limits, self.client_address, self._clock = limits, client_address, clock
+        self.metrics, self._log = metrics, log
         self._in_flight: set[object] = set()
         self._refusals_logged, self._failures_logged = _PerSecond(MAX_REFUSALS_LOGGED), _PerSecond(MAX_FAILURES_LOGGED)
         self._disk_failed_at = -math.inf
@@ -271,13 +272,14 @@ class App:
         if not request.incoming.taken and not route.always:
             raise Unavailable("this process is shutting down; try another, or again")
         await self._identify(route, request)
-        if route.bucket and not route.is_counted_by_handler:
-            request.headers_out += self._take(route.bucket, request)
+        bucket = route.limited_by
+        if bucket and not route.is_counted_by_handler:
+            request.headers_out += self._take(bucket, request)
         try:
             self._check(route, request)
         except PlatformError:
-            if route.bucket and route.is_counted_by_handler:
-                request.headers_out += self._take(route.bucket, request)
+            if bucket and route.is_counted_by_handler:
+                request.headers_out += self._take(bucket, request)
             raise
         return await route.handle(request)
 

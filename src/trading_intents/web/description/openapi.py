@@ -172,13 +172,11 @@ def errors_of(route: Route) -> list[type[PlatformError]]:
     """What a route of this shape can answer, and what it says itself."""
     found: list[type[PlatformError]] = [errors.InternalError, *route.errors]
     if not route.always:
-        found.append(errors.Unavailable)
+        found += [errors.Unavailable, errors.RateLimited]
     if route.method != "GET":
         found.append(errors.OutcomeUnknown)
     if not route.policy.public:
         found += [errors.Unauthorized, errors.Forbidden, errors.InvalidRequest, errors.RateLimited]
-    if route.bucket:
-        found.append(errors.RateLimited)
     if "{" in route.path:
         found.append(errors.NotFound)
     if route.body is not None:
