@@ -232,8 +232,9 @@ async def _key(
 
 async def _service_account(tx: Tx, item: WantedServiceAccount) -> ProvisionedServiceAccount:
     secret = make_client_secret().reveal()
-    account, new = await store.put_service_account(tx, item.client_id, digest(secret), item.scopes, item.disabled)
-    return ProvisionedServiceAccount(account.client_id, sorted(account.scopes), account.disabled, secret if new else "")
+    account = await store.put_service_account(tx, item.client_id, digest(secret), item.scopes, item.disabled)
+    shown = secret if account.digest == digest(secret) else ""  # else it keeps the secret that it had
+    return ProvisionedServiceAccount(account.client_id, sorted(account.scopes), account.disabled, shown)
 
 
 async def user_token(parts: Infrastructure, user: str, organization: str | None) -> Secret:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from uuid import UUID
 
+import msgspec
+
 from trading_intents.accounts.model import Account, AccountId, ConnectionState, CredentialId, CredentialRecord
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Row, Tx
@@ -27,7 +29,7 @@ async def insert_account(
     environment: Environment,
     external_account_id: str | None,
 ) -> Account:
-    row = await tx.fetchrow(
+    [row] = await tx.fetch(
         """
         WITH account AS (
             INSERT INTO accounts (id, organization_id, name, broker, environment, external_account_id)
@@ -44,7 +46,6 @@ async def insert_account(
         environment,
         external_account_id,
     )
-    assert row is not None
     return _account(row)
 
 
@@ -106,7 +107,7 @@ async def list_accounts(
 async def update_account(
     tx: Tx, account_id: AccountId, name: str, external_account_id: str | None, disabled: bool
 ) -> Account:
-    row = await tx.fetchrow(
+    [row] = await tx.fetch(
         """
         UPDATE accounts SET name = $2, external_account_id = $3, disabled = $4,
             version = version + 1, updated_at = clock_timestamp()
@@ -117,7 +118,6 @@ async def update_account(
         external_account_id,
         disabled,
     )
-    assert row is not None
     return _account(row)
 
 
@@ -137,14 +137,13 @@ async def has_open_orders(tx: Tx, account_id: AccountId) -> bool:
 
 
 async def close_account(tx: Tx, account_id: AccountId) -> Account:
-    row = await tx.fetchrow(
+    [row] = await tx.fetch(
         """
         UPDATE accounts SET closed_at = clock_timestamp(), version = version + 1, updated_at = clock_timestamp()
         WHERE id = $1 RETURNING *
         """,
         account_id,
     )
-    assert row is not None
     return _account(row)
 
 
@@ -170,7 +169,7 @@ async def mark_credential(tx: Tx, account_id: AccountId, has_credential: bool) -
 async def insert_credential(
     tx: Tx, credential_id: UUID, account: Account, label: str | None, fields: Sequence[str], fingerprint: str
 ) -> CredentialRecord:
-    row = await tx.fetchrow(
+    [row] = await tx.fetch(
         """
         INSERT INTO credentials (id, organization_id, account_id, broker, label, fields, fingerprint)
         VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING *
@@ -183,7 +182,6 @@ async def insert_credential(
         fields,
         fingerprint,
     )
-    assert row is not None
     return _credential(row)
 
 
@@ -202,7 +200,7 @@ async def lock_credential(tx: Tx, account_id: AccountId, credential_id: UUID) ->
 async def update_credential(
     tx: Tx, credential_id: CredentialId, label: str | None, fields: Sequence[str], fingerprint: str
 ) -> CredentialRecord:
-    row = await tx.fetchrow(
+    [row] = await tx.fetch(
         """
         UPDATE credentials SET label = $2, fields = $3, fingerprint = $4,
             version = version + 1, updated_at = clock_timestamp()
@@ -213,7 +211,6 @@ async def update_credential(
         fields,
         fingerprint,
     )
-    assert row is not None
     return _credential(row)
 
 
@@ -280,21 +277,7 @@ async def rewrap_sealed(tx: Tx, sealed_id: UUID, sealed: bytes) -> None:
 
 
 def _account(row: Row) -> Account:
-    return Account(
-        id=AccountId(row["id"]),
-        organization_id=OrganizationId(row["organization_id"]),
-        name=row["name"],
-        broker=row["broker"],
-        environment=Environment(row["environment"]),
-        external_account_id=row["external_account_id"],
-        disabled=row["disabled"],
-        connection=_connection(row),
-        has_credential=row["has_credential"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-        closed_at=row["closed_at"],
-        version=row["version"],
-    )
+    return msgspec.convert(dict(row) | {"connection": _connection(row)}, Account)
 
 
 def _connection(row: Row) -> ConnectionState:
@@ -304,15 +287,4 @@ def _connection(row: Row) -> ConnectionState:
 
 
 def _credential(row: Row) -> CredentialRecord:
-    return CredentialRecord(
-        id=CredentialId(row["id"]),
-        account_id=AccountId(row["account_id"]),
-        organization_id=OrganizationId(row["organization_id"]),
-        broker=row["broker"],
-        label=row["label"],
-        fields=tuple(row["fields"]),
-        fingerprint=row["fingerprint"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-        version=row["version"],
-    )
+    return msgspec.convert(dict(row), CredentialRecord)

@@ -159,6 +159,7 @@ class ApiKeyRecord:
 @dataclass(frozen=True, slots=True)
 class ServiceAccount:
     client_id: str
+    digest: bytes  # of its secret
     scopes: frozenset[Scope]
     disabled: bool
 

@@ -155,8 +155,7 @@ class Callers:
 
     async def _read_service(self, client_id: str) -> ServiceAccount | None:
         async with self._pool.transaction(read_only=True) as tx:
-            found = await store.find_service_account(tx, client_id)
-            return found and found[0]
+            return await store.find_service_account(tx, client_id)
 
     async def _read_organization(self, organization_id: UUID) -> OrganizationRecord | None:
         async with self._pool.transaction(read_only=True) as tx:
@@ -286,10 +285,10 @@ class TokenIssuer:
     async def issue(self, client_id: str, client_secret: str, scope: str | None) -> tuple[Secret, frozenset[Scope]]:
         async with self._pool.transaction(read_only=True) as tx:
             found = await store.find_service_account(tx, client_id) if _plausible(client_id) else None
-        stored = found[1] if found else bytes(32)
-        if not same_digest(stored, digest(client_secret)) or found is None or found[0].disabled:
+        stored = found.digest if found else bytes(32)
+        if not same_digest(stored, digest(client_secret)) or found is None or found.disabled:
             raise Unauthorized("the client id or the client secret is wrong", challenge=BASIC_CHALLENGE)
-        scopes = _narrow(found[0].scopes, scope)
+        scopes = _narrow(found.scopes, scope)
         return self._provider.issue_service_token(client_id, scopes), scopes
 
     async def issue_for_user(self, user: str, organization: str | None) -> Secret:

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
+import msgspec
+
 from trading_intents.identity.model import (
     ApiKeyPrincipal,
     ApiKeyRecord,
@@ -42,7 +44,7 @@ async def find_key(tx: Tx, digest: bytes) -> KeyRecord | None:
 
 
 async def find_user(tx: Tx, provider: str, subject: str, organization: str | None) -> UserRecord:
-    row = await tx.fetchrow(
+    [row] = await tx.fetch(
         """
         SELECT u.id AS user_id, u.deleting_at, u.tokens_after, m.role,
                o.id AS o_id, o.provider AS o_provider, o.external_id AS o_external_id, o.name AS o_name,
@@ -56,7 +58,6 @@ async def find_user(tx: Tx, provider: str, subject: str, organization: str | Non
         subject,
         organization,
     )
-    assert row is not None
     return UserRecord(
         known=row["user_id"] is not None,
         deleted=row["deleting_at"] is not None,
@@ -66,13 +67,9 @@ async def find_user(tx: Tx, provider: str, subject: str, organization: str | Non
     )
 
 
-async def find_service_account(tx: Tx, client_id: str) -> tuple[ServiceAccount, bytes] | None:
-    row = await tx.fetchrow(
-        "SELECT client_id, scopes, disabled, digest FROM service_accounts WHERE client_id = $1", client_id
-    )
-    if row is None:
-        return None
-    return ServiceAccount(row["client_id"], frozenset(map(Scope, row["scopes"])), row["disabled"]), row["digest"]
+async def find_service_account(tx: Tx, client_id: str) -> ServiceAccount | None:
+    row = await tx.fetchrow("SELECT * FROM service_accounts WHERE client_id = $1", client_id)
+    return msgspec.convert(dict(row), ServiceAccount) if row else None
 
 
 async def find_organization(tx: Tx, organization_id: UUID) -> OrganizationRecord | None:
@@ -122,7 +119,7 @@ async def insert_key(
     digest: bytes,
     hint: str,
 ) -> ApiKeyRecord:
-    row = await tx.fetchrow(
+    [row] = await tx.fetch(
         """
         INSERT INTO api_keys (id, organization_id, name, environment, permissions, digest, hint)
         VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING *
@@ -135,7 +132,6 @@ async def insert_key(
         digest,
         hint,
     )
-    assert row is not None
     return _key(row)
 
 
@@ -169,7 +165,7 @@ async def find_key_by_name(
 async def update_key(
     tx: Tx, key_id: KeyId, name: str, permissions: Iterable[Permission], disabled: bool
 ) -> ApiKeyRecord:
-    row = await tx.fetchrow(
+    [row] = await tx.fetch(
         """
         UPDATE api_keys
         SET name = $2, permissions = $3, disabled = $4, version = version + 1, updated_at = clock_timestamp()
@@ -180,7 +176,6 @@ async def update_key(
         sorted(permissions),
         disabled,
     )
-    assert row is not None
     return _key(row)
 
 
@@ -215,7 +210,7 @@ async def put_organization(
     disabled: bool | None,
 ) -> OrganizationRecord:
     """Inserts an organization, or changes the fields that are not None."""
-    row = await tx.fetchrow(
+    [row] = await tx.fetch(
         """
         INSERT INTO organizations AS o (id, provider, external_id, name, entitlements, disabled)
         VALUES ($1, $2, $3, coalesce($4, $3), coalesce($5::text[], '{}'), coalesce($6, false))
@@ -231,13 +226,12 @@ async def put_organization(
         None if entitlements is None else sorted(entitlements),
         disabled,
     )
-    assert row is not None
     return _organization(row)
 
 
 async def put_user(tx: Tx, user_id: UUID, provider: str, external_id: str) -> UUID:
     """Inserts or finds a user; a deleted user is set up again, and old tokens stay refused."""
-    row = await tx.fetchrow(
+    found: UUID = await tx.fetchval(
         """
         INSERT INTO users AS u (id, provider, external_id) VALUES ($1, $2, $3)
         ON CONFLICT (provider, external_id) DO UPDATE
@@ -250,8 +244,7 @@ async def put_user(tx: Tx, user_id: UUID, provider: str, external_id: str) -> UU
         provider,
         external_id,
     )
-    assert row is not None
-    return UUID(str(row["id"]))
+    return found
 
 
 async def put_membership(tx: Tx, user_id: UUID, organization_id: OrganizationId, role: Role | None) -> Role:
@@ -273,31 +266,29 @@ async def put_membership(tx: Tx, user_id: UUID, organization_id: OrganizationId,
 
 async def put_service_account(
     tx: Tx, client_id: str, digest: bytes, scopes: Iterable[Scope] | None, disabled: bool | None
-) -> tuple[ServiceAccount, bool]:
-    """Inserts a service account with this digest, or changes it and keeps the old digest; whether it is new."""
-    row = await tx.fetchrow(
+) -> ServiceAccount:
+    """Inserts a service account with this digest, or changes it and keeps the old digest."""
+    [row] = await tx.fetch(
         """
         INSERT INTO service_accounts AS s (client_id, digest, scopes, disabled)
         VALUES ($1, $2, coalesce($3::text[], '{}'), coalesce($4, false))
         ON CONFLICT (client_id) DO UPDATE
         SET scopes = coalesce($3::text[], s.scopes), disabled = coalesce($4, s.disabled)
-        RETURNING client_id, scopes, disabled, digest
+        RETURNING *
         """,
         client_id,
         digest,
         None if scopes is None else sorted(scopes),
         disabled,
     )
-    assert row is not None
-    account = ServiceAccount(row["client_id"], frozenset(map(Scope, row["scopes"])), row["disabled"])
-    return account, row["digest"] == digest
+    return msgspec.convert(dict(row), ServiceAccount)
 
 
 async def record_deletion(
     tx: Tx, user_id: UUID, provider: str, external_id: str, organization_id: OrganizationId
 ) -> UUID:
     """Refuses the user's tokens from this commit on. A user whom only the provider knew gets a row."""
-    row = await tx.fetchrow(
+    found: UUID = await tx.fetchval(
         """
         INSERT INTO users AS u (id, provider, external_id, deleting_at, deleting_organization_id)
         VALUES ($1, $2, $3, clock_timestamp(), $4)
@@ -311,8 +302,7 @@ async def record_deletion(
         external_id,
         organization_id,
     )
-    assert row is not None
-    return UUID(str(row["id"]))
+    return found
 
 
 async def list_unfinished_deletions(tx: Tx, provider: str, limit: int) -> list[tuple[UUID, str, OrganizationId]]:
@@ -359,28 +349,9 @@ async def delete_memberships_of_deleted(tx: Tx, user_id: UUID) -> None:
 
 
 def _organization(row: Row, prefix: str = "") -> OrganizationRecord:
-    return OrganizationRecord(
-        id=OrganizationId(row[prefix + "id"]),
-        provider=row[prefix + "provider"],
-        external_id=row[prefix + "external_id"],
-        name=row[prefix + "name"],
-        entitlements=frozenset(map(Entitlement, row[prefix + "entitlements"])),
-        disabled=row[prefix + "disabled"],
-        created_at=row[prefix + "created_at"],
-    )
+    own = {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
+    return msgspec.convert(own, OrganizationRecord)
 
 
 def _key(row: Row) -> ApiKeyRecord:
-    return ApiKeyRecord(
-        id=KeyId(row["id"]),
-        organization_id=OrganizationId(row["organization_id"]),
-        name=row["name"],
-        environment=Environment(row["environment"]),
-        permissions=frozenset(map(Permission, row["permissions"])),
-        disabled=row["disabled"],
-        hint=row["hint"],
-        last_used_at=row["last_used_at"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-        version=row["version"],
-    )
+    return msgspec.convert(dict(row), ApiKeyRecord)
