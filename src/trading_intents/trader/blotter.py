@@ -21,8 +21,8 @@ from trading_intents_client import (
     PositionEvent,
     PrimedEvent,
     TradingAccount,
-    TradingError,
 )
+from trading_intents_client.stream.events import StreamedOrder, StreamedPosition
 
 MAX_ORDERS = 1000
 MAX_EVENTS = 200
@@ -76,52 +76,30 @@ class Blotter:
     def apply(self, event: Event) -> None:
         with self._lock:
             if isinstance(event, OrderEvent):
-                order = event.order
-                before = self._orders.get(order.order_id)
-                self._put(
-                    OrderRow(
-                        order_id=order.order_id,
-                        version=order.version,
-                        at=before.at if before else order.received_at,
-                        symbol=order.symbol,
-                        side=str(order.order_side or "-"),
-                        order_type=str(order.order_type or "-"),
-                        quantity=order.quantity,
-                        filled=order.filled_quantity,
-                        limit_price=order.limit_price,
-                        average_price=order.average_price,
-                        status=str(order.order_status),
-                        reason=order.reason,
-                    )
-                )
+                before = self._orders.get(event.order.order_id)
+                self._put(_order_row(event.order, before.at if before else event.order.received_at))
             elif isinstance(event, PositionEvent):
                 self._apply_position(event)
             elif isinstance(event, GapEvent):
                 self._orders = {key: row for key, row in self._orders.items() if not row.is_open}
                 for record in event.orders:
-                    self._put(_order_row(record))
-                self._positions = {position.symbol: _position_row(position) for position in event.positions}
+                    self._put(_order_row(record, record.created_at))
+                self._positions = _position_rows(event.positions)
             if event.cursor is not None and not isinstance(event, PrimedEvent):
                 self._events.append((datetime.now(UTC), event_line(event)))
 
     def set_orders(self, orders: Iterable[OrderRecord]) -> None:
-        found = [_order_row(order) for order in orders]  # read before the lock is taken
+        found = [_order_row(order, order.created_at) for order in orders]  # read before the lock is taken
         with self._lock:
             for row in found:
                 self._put(row)
 
     def set_positions(self, positions: Iterable[Position]) -> None:
-        found = {position.symbol: _position_row(position) for position in positions}
+        found = _position_rows(positions)
         with self._lock:
             # The stream may have told a fill while they were read.
             newer = {key: row for key, row in self._positions.items() if _is_newer(row, found.get(key))}
             self._positions, self.trouble = found | newer, None
-
-    def set_balances(self, balances: Balances) -> None:
-        self.balances = balances
-
-    def set_trouble(self, error: TradingError) -> None:
-        self.trouble = str(error)
 
     def orders(self) -> list[OrderRow]:
         """Open ones first, and the newest of each first."""
@@ -153,25 +131,17 @@ class Blotter:
         unrealized = None
         if price is not None and told.average_cost is not None:
             unrealized = (price - told.average_cost) * told.quantity
-        self._positions[told.symbol] = PositionRow(
-            symbol=told.symbol,
-            at=told.received_at,
-            quantity=told.quantity,
-            average_cost=told.average_cost,
-            market_price=price,
-            unrealized_pnl=unrealized,
-            daily_pnl=told.daily_pnl,
-        )
+        self._positions[told.symbol] = _position_row(told, price, unrealized)
 
 
-def _order_row(order: OrderRecord) -> OrderRow:
+def _order_row(order: OrderRecord | StreamedOrder, at: datetime | None) -> OrderRow:
     return OrderRow(
         order_id=order.order_id,
         version=order.version,
-        at=order.created_at,
+        at=at,
         symbol=order.symbol,
-        side=str(order.order_side),
-        order_type=str(order.order_type),
+        side=str(order.order_side or "-"),
+        order_type=str(order.order_type or "-"),
         quantity=order.quantity,
         filled=order.filled_quantity,
         limit_price=order.limit_price,
@@ -185,13 +155,19 @@ def _is_newer(known: PositionRow, read: PositionRow | None) -> bool:
     return read is None or (known.at is not None and read.at is not None and known.at > read.at)
 
 
-def _position_row(position: Position) -> PositionRow:
+def _position_rows(positions: Iterable[Position]) -> dict[str, PositionRow]:
+    return {told.symbol: _position_row(told, told.market_price, told.unrealized_pnl) for told in positions}
+
+
+def _position_row(
+    told: Position | StreamedPosition, market_price: Decimal | None, unrealized_pnl: Decimal | None
+) -> PositionRow:
     return PositionRow(
-        symbol=position.symbol,
-        at=position.received_at,
-        quantity=position.quantity,
-        average_cost=position.average_cost,
-        market_price=position.market_price,
-        unrealized_pnl=position.unrealized_pnl,
-        daily_pnl=position.daily_pnl,
+        symbol=told.symbol,
+        at=told.received_at,
+        quantity=told.quantity,
+        average_cost=told.average_cost,
+        market_price=market_price,
+        unrealized_pnl=unrealized_pnl,
+        daily_pnl=told.daily_pnl,
     )

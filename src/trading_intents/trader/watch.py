@@ -79,9 +79,9 @@ def read_again(account: Account, blotter: Blotter, stop: threading.Event) -> Non
                 blotter.set_orders(account.orders(order=SortOrder.DESC).page(limit=RECENT_ORDERS).data)
                 is_first = False
             blotter.set_positions(account.positions())
-            blotter.set_balances(account.balances())
+            blotter.balances = account.balances()
         except TradingError as error:
-            blotter.set_trouble(error)
+            blotter.trouble = str(error)
         except Exception as error:
             blotter.failure = error
             stop.set()
