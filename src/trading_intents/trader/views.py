@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import msgspec
@@ -15,16 +16,28 @@ from trading_intents.trader.watch import watch_account
 from trading_intents_client import Event, SortOrder, TradingClient
 from trading_intents_client.transport.credentials import DEMO_URL
 
-ORDER_COLUMNS = ("time", "symbol", "side", "type", "quantity", "filled", "limit", "stop", "average", "status", "id")
-ORDER_FIELDS = (
-    "created_at", "symbol", "order_side", "order_type", "quantity", "filled_quantity", "limit_price", "stop_price",
-    "average_price", "order_status", "order_id",
-)  # fmt: skip
-POSITION_COLUMNS = ("symbol", "quantity", "cost", "price", "value", "unrealized", "realized", "today", "broker has")
-POSITION_FIELDS = (
-    "symbol", "quantity", "average_cost", "market_price", "market_value", "unrealized_pnl", "realized_pnl", "daily_pnl",
-    "broker_quantity",
-)  # fmt: skip
+# The columns of each table, and the fields that they show.
+ORDERS = {
+    "time": "created_at", "symbol": "symbol", "side": "order_side", "type": "order_type", "quantity": "quantity",
+    "filled": "filled_quantity", "limit": "limit_price", "stop": "stop_price", "average": "average_price",
+    "status": "order_status", "id": "order_id",
+}  # fmt: skip
+TRADES = {
+    "time": "received_at", "symbol": "symbol", "side": "side", "quantity": "quantity", "price": "price", "fee": "fee",
+    "order": "order_id",
+}  # fmt: skip
+POSITIONS = {
+    "symbol": "symbol", "quantity": "quantity", "cost": "average_cost", "price": "market_price",
+    "value": "market_value", "unrealized": "unrealized_pnl", "realized": "realized_pnl", "today": "daily_pnl",
+    "broker has": "broker_quantity",
+}  # fmt: skip
+BALANCES = {
+    "currency": "currency", "cash": "cash", "buying power": "buying_power", "equity": "equity", "as of": "as_of",
+}  # fmt: skip
+QUOTE = {
+    "symbol": "symbol", "bid size": "bid_size", "bid": "bid", "ask": "ask", "ask size": "ask_size", "last": "last",
+    "source": "source", "as of": "as_of",
+}  # fmt: skip
 Newest = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=100, help="How many, the newest.")]
 
 
@@ -47,24 +60,14 @@ def orders(
         wanted = status.upper() if status else None
         found = find_account(client, account).orders(state=state, status=wanted, symbol=symbol, order=SortOrder.DESC)
         shown = found.page(limit=limit).data[::-1]
-        if as_json:
-            for order in shown:
-                print_json(order)
-            return
-        rows = [[getattr(order, name) for name in ORDER_FIELDS] for order in shown]
-        print_table(ORDER_COLUMNS, rows, "no orders" if every or status else "no open orders")
+        _print(shown, as_json, ORDERS, "no orders" if every or status else "no open orders")
 
 
 def trades(limit: Newest = 50, account: AccountName = "", as_json: AsJson = False) -> None:
     """Show the newest executions."""
     with exit_codes(), open_client(os.environ) as client:
         shown = find_account(client, account).trades(order=SortOrder.DESC).page(limit=limit).data[::-1]
-        if as_json:
-            for trade in shown:
-                print_json(trade)
-            return
-        rows = ((t.received_at, t.symbol, t.side, t.quantity, t.price, t.fee, t.order_id) for t in shown)
-        print_table(("time", "symbol", "side", "quantity", "price", "fee", "order"), rows, "no trades")
+        _print(shown, as_json, TRADES, "no trades")
 
 
 def positions(
@@ -75,36 +78,28 @@ def positions(
     """Show what the account holds."""
     with exit_codes(), open_client(os.environ) as client:
         shown = [p for p in find_account(client, account).positions() if every or p.quantity]
-        if as_json:
-            for position in shown:
-                print_json(position)
-            return
-        rows = [[getattr(position, name) for name in POSITION_FIELDS] for position in shown]
-        print_table(POSITION_COLUMNS, rows, "no positions")
+        _print(shown, as_json, POSITIONS, "no positions")
 
 
 def balances(account: AccountName = "", as_json: AsJson = False) -> None:
     """Show the account's money."""
     with exit_codes(), open_client(os.environ) as client:
         told = find_account(client, account).balances()
-        if as_json:
-            print_json(told)
-            return
-        row = (told.currency, told.cash, told.buying_power, told.equity, told.as_of)
-        columns = ("currency", "cash", "buying power", "equity", "as of")
-        print_table(columns, [row], "no cash and no equity: the broker has told none yet")
+        _print([told], as_json, BALANCES, "no cash and no equity: the broker has told none yet")
 
 
 def quote(symbol: Symbol, as_json: AsJson = False) -> None:
     """Show the paper broker's price of a symbol."""
     with exit_codes(), open_client(os.environ) as client:
-        told = client.market.quote(symbol)
-        if as_json:
-            print_json(told)
-            return
-        row = (told.symbol, told.bid_size, told.bid, told.ask, told.ask_size, told.last, told.source, told.as_of)
-        columns = ("symbol", "bid size", "bid", "ask", "ask size", "last", "source", "as of")
-        print_table(columns, [row], "")
+        _print([client.market.quote(symbol)], as_json, QUOTE, "")
+
+
+def _print(shown: Iterable[object], as_json: bool, fields: Mapping[str, str], empty: str) -> None:
+    if not as_json:
+        print_table(fields, [[getattr(each, name) for name in fields.values()] for each in shown], empty)
+        return
+    for each in shown:
+        print_json(each)
 
 
 def events(
