@@ -16,7 +16,7 @@ from trading_intents.config import LOCAL_PROVIDER, PREFIX, Settings
 from trading_intents.console.demo import DEMO, DEMO_FILE, is_loopback, make_code, read_demo_key
 from trading_intents.errors import DatabaseMissing, StartupRefused, ValidationFailed
 from trading_intents.identity import store
-from trading_intents.identity.keys import digest, make_client_secret, make_key, parse_key
+from trading_intents.identity.keys import digest, hint, make_client_secret, make_key
 from trading_intents.identity.model import Entitlement, OrganizationRecord, Permission, Role, Scope
 from trading_intents.identity.service import TokenIssuer
 from trading_intents.outbox.model import Queue, channel
@@ -211,8 +211,6 @@ async def _key(
     key = await store.find_key_by_name(tx, organization.id, item.name, item.environment)
     if key is None:
         shown = (secret or make_key(item.environment)).reveal()
-        parsed = parse_key(shown)
-        assert parsed is not None
         key = await store.insert_key(
             tx,
             parts.make_id(),
@@ -220,8 +218,8 @@ async def _key(
             item.name,
             item.environment,
             set(item.permissions or ()),
-            parsed.digest,
-            parsed.hint,
+            digest(shown),
+            hint(shown),
         )
     permissions = key.permissions if item.permissions is None else frozenset(item.permissions)
     disabled = key.disabled if item.disabled is None else item.disabled

@@ -6,7 +6,6 @@ import re
 import secrets
 import string
 import zlib
-from dataclasses import dataclass
 
 from trading_intents.secret import Secret
 from trading_intents.trading import Environment
@@ -17,16 +16,7 @@ CHECKSUM_LENGTH = 6
 HINT_LENGTH = 4
 CLIENT_SECRET_PREFIX = "tis_"  # noqa: S105 - a prefix, so that leak scanners can tell one
 
-_KEY = re.compile(rf"tip_(paper|live)_[0-9A-Za-z]{{{RANDOM_LENGTH + CHECKSUM_LENGTH}}}")
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedKey:
-    """A well-formed key. It holds no part of the key but the hint; only the database knows whether it exists."""
-
-    environment: Environment
-    digest: bytes
-    hint: str
+_KEY = re.compile(rf"tip_(?:paper|live)_[0-9A-Za-z]{{{RANDOM_LENGTH + CHECKSUM_LENGTH}}}")
 
 
 def make_key(environment: Environment) -> Secret:
@@ -37,12 +27,9 @@ def make_client_secret() -> Secret:
     return _make(CLIENT_SECRET_PREFIX)
 
 
-def parse_key(text: str) -> ParsedKey | None:
-    """Parses a key; None for a text that never was one, so that malformed keys need no look-up."""
-    match = _KEY.fullmatch(text)
-    if match is None or text[-CHECKSUM_LENGTH:] != _checksum(text[:-CHECKSUM_LENGTH]):
-        return None
-    return ParsedKey(Environment(match[1]), digest(text), hint(text))
+def is_key(text: str) -> bool:
+    """Whether it is well-formed. Another text never was a key, and needs no look-up."""
+    return bool(_KEY.fullmatch(text)) and text[-CHECKSUM_LENGTH:] == _checksum(text[:-CHECKSUM_LENGTH])
 
 
 def digest(text: str) -> bytes:

@@ -19,7 +19,7 @@ from trading_intents.errors import (
     VersionConflict,
 )
 from trading_intents.identity import store
-from trading_intents.identity.keys import digest, make_key, parse_key, same_digest
+from trading_intents.identity.keys import digest, hint, is_key, make_key, same_digest
 from trading_intents.identity.model import (
     ApiKeyRecord,
     Caller,
@@ -141,7 +141,7 @@ class Callers:
         return await self._organizations.get(organization_id, lambda: self._read_organization(organization_id))
 
     async def _read_key(self, text: str, key_digest: bytes) -> KeyRecord | None:
-        if parse_key(text) is None:
+        if not is_key(text):
             return None  # it never was a key, so nothing is read
         async with self._pool.transaction(read_only=True) as tx:
             record = await store.find_key(tx, key_digest)
@@ -193,8 +193,7 @@ class ApiKeys:
     ) -> tuple[ApiKeyRecord, Secret]:
         """Makes a key. The key itself is only in this answer: the database has its digest."""
         secret = make_key(environment)
-        parsed = parse_key(secret.reveal())
-        assert parsed is not None
+        text = secret.reveal()
         async with self._pool.transaction([organization_id]) as tx:
             await store.lock_organization(tx, organization_id)
             if await store.count_keys(tx, organization_id) >= MAX_KEYS_PER_ORGANIZATION:
@@ -202,7 +201,7 @@ class ApiKeys:
                     f"the organization has {MAX_KEYS_PER_ORGANIZATION} API keys, which is the limit; delete some"
                 )
             key = await store.insert_key(
-                tx, self._make_id(), organization_id, name, environment, permissions, parsed.digest, parsed.hint
+                tx, self._make_id(), organization_id, name, environment, permissions, digest(text), hint(text)
             )
         return key, secret
 
@@ -245,11 +244,11 @@ class ApiKeys:
 
     async def validate(self, text: str) -> tuple[ApiKeyRecord, bool]:
         """Gives the key, and whether it or its organization is disabled."""
-        parsed = parse_key(text)
+        key_digest = digest(text)
         async with self._pool.transaction(read_only=True) as tx:
             # Malformed keys are looked up too, so that they take the same time as unknown ones.
-            record = await store.find_key(tx, parsed.digest if parsed else digest(text))
-        if parsed is None or record is None or not same_digest(record.digest, parsed.digest):
+            record = await store.find_key(tx, key_digest)
+        if not is_key(text) or record is None or not same_digest(record.digest, key_digest):
             raise InvalidApiKey
         return record.key, record.key.disabled or record.organization.disabled
 
