@@ -33,15 +33,8 @@ from trading_intents.identity.access import RULES, Gate, organization_of
 from trading_intents.identity.http import key_routes, organization_routes, provider_routes, user_routes
 from trading_intents.identity.provider import EmbeddedProvider, load_issuer
 from trading_intents.identity.service import ApiKeys, Callers, Organizations, TokenIssuer, keep_reporting
-from trading_intents.identity.tokens import TokenVerifier, external_verifier
-from trading_intents.identity.users import (
-    LocalDirectory,
-    RemoteDirectory,
-    UserDirectory,
-    Users,
-    keep_resuming,
-    user_handlers,
-)
+from trading_intents.identity.tokens import external_verifier
+from trading_intents.identity.users import UserDirectory, Users, keep_resuming, user_handlers
 from trading_intents.ids import IdMaker, id_maker, id_text_maker
 from trading_intents.intents.http import intent_routes, submit_route
 from trading_intents.intents.reductions import reduction_routes
@@ -194,12 +187,11 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     name, make_id, signals = settings.identity_provider_name, infra.make_id, infra.signals
     provider = embedded_provider(infra, may_create=True) if name == LOCAL_PROVIDER else None
     if provider:
-        verifier: TokenVerifier = provider.verifier(infra.log)
-        directory: UserDirectory = LocalDirectory()
+        verifier, directory = provider.verifier(infra.log), None
     else:
         assert infra.client is not None
         verifier = external_verifier(settings, infra.client, infra.clock, infra.log)
-        directory = RemoteDirectory(infra.client, settings.identity_users_url)
+        directory = UserDirectory(infra.client, settings.identity_users_url)
     callers = Callers(pool, verifier, name, provider is not None, infra.clock)
     internal = frozenset(settings.internal_organizations)
     gates = {rule.name: Gate(rule, callers, internal) for rule in RULES.values()}

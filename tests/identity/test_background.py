@@ -10,7 +10,7 @@ import pytest
 
 from trading_intents.identity import service, users
 from trading_intents.identity.service import Callers, keep_reporting
-from trading_intents.identity.users import LocalDirectory, keep_resuming
+from trading_intents.identity.users import keep_resuming
 from trading_intents.storage.database import Pool
 from trading_intents.telemetry import Log
 
@@ -49,7 +49,7 @@ async def test_an_unexpected_error_does_not_end_background_work(
     if work == "reporting":
         running = asyncio.create_task(keep_reporting(cast(Callers, failing), log))
     else:
-        running = asyncio.create_task(keep_resuming(cast(Pool, failing), LocalDirectory(), "local", log))
+        running = asyncio.create_task(keep_resuming(cast(Pool, failing), None, "local", log))
     again = asyncio.create_task(failing.used_again.wait())
     done, _ = await asyncio.wait([again, running], timeout=WAIT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     running.cancel()

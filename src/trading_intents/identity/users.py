@@ -2,7 +2,6 @@
 crash."""
 
 import asyncio
-from typing import Protocol
 from urllib.parse import quote
 from uuid import UUID
 
@@ -27,25 +26,14 @@ RESUME_SECONDS = 5.0
 MAX_RESUMED = 100
 
 
-class UserDirectory(Protocol):
-    async def delete(self, subject: str) -> None:
-        """The user is deleted when this returns; Unavailable when that is not known."""
-        ...
-
-
-class LocalDirectory:
-    """Users of the embedded provider are only in the database, so recording the deletion deletes them."""
-
-    async def delete(self, subject: str) -> None: ...
-
-
-class RemoteDirectory:
+class UserDirectory:
     """Users of an external provider: DELETE {IDENTITY_USERS_URL}/{subject}, where 404 means done."""
 
     def __init__(self, client: httpx.AsyncClient, url: str) -> None:
         self._client, self._url = client, url.rstrip("/")
 
     async def delete(self, subject: str) -> None:
+        """The user is deleted when this returns; Unavailable when that is not known."""
         if not self._url:
             raise Unavailable("the identity provider cannot be notified: TRADING_INTENTS_IDENTITY_USERS_URL is not set")
         try:
@@ -59,7 +47,13 @@ class RemoteDirectory:
 
 class Users:
     def __init__(
-        self, pool: Pool, provider: str, directory: UserDirectory, make_id: IdMaker, signals: Signals, callers: Callers
+        self,
+        pool: Pool,
+        provider: str,
+        directory: UserDirectory | None,  # None: the users are only in the database
+        make_id: IdMaker,
+        signals: Signals,
+        callers: Callers,
     ) -> None:
         self._pool, self._provider, self._directory = pool, provider, directory
         self._make_id, self._signals, self._callers = make_id, signals, callers
@@ -76,10 +70,11 @@ class Users:
 
 
 async def finish(
-    pool: Pool, directory: UserDirectory, user_id: UUID, subject: str, organization_id: OrganizationId
+    pool: Pool, directory: UserDirectory | None, user_id: UUID, subject: str, organization_id: OrganizationId
 ) -> None:
     """Finishes a recorded deletion: at the provider, then with one event."""
-    await directory.delete(subject)
+    if directory:
+        await directory.delete(subject)
     async with pool.transaction([organization_id]) as tx:
         marked = await store.mark_deleted(tx, user_id)
         if marked is None:
@@ -93,7 +88,7 @@ async def finish(
         await put(tx, [NewRow(Queue.USERS, USER_DELETED, organization_id, user_id, payload)])
 
 
-async def keep_resuming(pool: Pool, directory: UserDirectory, provider: str, log: Log) -> None:
+async def keep_resuming(pool: Pool, directory: UserDirectory | None, provider: str, log: Log) -> None:
     """Finishes deletions whose process died or whose provider was unavailable."""
 
     async def resume() -> None:
