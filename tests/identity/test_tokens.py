@@ -37,7 +37,6 @@ async def test_a_token_of_each_algorithm_verifies(
         scopes=frozenset(),
         issued_at=clock.now(),
         expires_at=clock.now() + timedelta(seconds=900),
-        issuer=issuer.url,
     )
 
 

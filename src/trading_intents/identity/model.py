@@ -100,7 +100,6 @@ class Claims:
     scopes: frozenset[Scope]  # empty for a user
     issued_at: datetime  # 1970 when the token does not say
     expires_at: datetime
-    issuer: str
 
 
 @dataclass(frozen=True, slots=True)

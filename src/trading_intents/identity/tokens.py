@@ -143,8 +143,7 @@ def _check_is_access_token(header: dict[str, Any], payload: dict[str, Any]) -> N
 
 
 def _read_claims(payload: dict[str, Any], rules: TokenRules, now: float) -> Claims:
-    issuer = _text(payload, "iss")
-    if issuer is None or issuer != rules.issuer:
+    if _text(payload, "iss") != rules.issuer:
         _refuse("another issuer")
     if rules.audience not in _texts(payload.get("aud"), "aud"):
         _refuse("another audience")
@@ -161,7 +160,6 @@ def _read_claims(payload: dict[str, Any], rules: TokenRules, now: float) -> Clai
         scopes=_read_scopes(payload, names.scopes) if kind is ClaimsKind.SERVICE else frozenset(),
         issued_at=datetime.fromtimestamp(_second(payload.get("iat", 0), "iat"), UTC),
         expires_at=_read_expiry(payload, now),
-        issuer=issuer,
     )
 
 
