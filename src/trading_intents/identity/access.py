@@ -3,7 +3,6 @@
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
 
 from trading_intents.errors import (
     EntitlementRequired,
@@ -23,6 +22,7 @@ from trading_intents.identity.model import (
     ServicePrincipal,
     UserPrincipal,
 )
+from trading_intents.identity.service import Callers
 from trading_intents.ids import OrganizationId
 from trading_intents.trading import Environment
 from trading_intents.web.request import Request
@@ -195,39 +195,34 @@ RULES = {
 }
 
 
-class Authenticator(Protocol):
-    async def by_key(self, text: str) -> Caller: ...
-
-    async def by_token(self, token: str, organization: str | None) -> Caller:
-        """`organization` is the one that a service account reads; a user's comes from the token."""
-        ...
-
-
 class Gate:
     """Applies a rule of the table; it is the policy of routes."""
 
-    def __init__(self, rule: Rule, authenticator: Authenticator, internal_organizations: AbstractSet[str]) -> None:
+    def __init__(self, rule: Rule, callers: Callers, internal_organizations: AbstractSet[str]) -> None:
         self.name, self.meaning, self.public = rule.name, rule.meaning, rule.public
         takes_bearer = {rule.user, rule.service} != {Refuse.AS_401}
         takes = {"api_key": rule.key is not Refuse.AS_401, "bearer": takes_bearer}
         self.credentials = tuple(kind for kind, is_taken in takes.items() if is_taken)
         self.names_organization = rule.names_organization and not isinstance(rule.service, Refuse)
-        self._rule, self._authenticator, self._internal = rule, authenticator, internal_organizations
+        self._rule, self._callers, self._internal = rule, callers, internal_organizations
 
     async def identify(self, request: Request) -> None:
         """Identifies the caller; 401 or 400 if that fails, or if the endpoint does not take this kind of caller."""
         key, bearer = self._credentials(request)
         if key is not None:
-            caller = await self._authenticator.by_key(key)
+            caller = await self._callers.by_key(key)
         elif bearer is not None:
             named = request.header(b"x-organization-id") if self._rule.names_organization else None
-            caller = await self._authenticator.by_token(bearer, named)
+            caller = await self._callers.by_token(bearer, named)
         else:
             raise Unauthorized("send an API key as x-api-key, or a bearer token")
         check_kind(self._rule, caller)
         request.caller = caller
-        if isinstance(caller.principal, ServicePrincipal) and self._rule.names_organization:
-            _check_names_organization(self._rule, request)
+        is_service = isinstance(caller.principal, ServicePrincipal)
+        if is_service and self.names_organization and not request.header(b"x-organization-id"):
+            raise InvalidRequest(
+                "the header x-organization-id is missing; a service account names the organization that it reads"
+            )
 
     def check(self, caller: Caller) -> None:
         """As `identify` and `permit`, for a caller that is known without a request: 401 for its kind, 403 for
@@ -330,10 +325,3 @@ def _is_internal(caller: Caller, internal_organizations: AbstractSet[str]) -> bo
     return organization is not None and not internal_organizations.isdisjoint(
         {str(organization.id), organization.external_id}
     )
-
-
-def _check_names_organization(rule: Rule, request: Request) -> None:
-    if not request.header(b"x-organization-id") and not isinstance(rule.service, Refuse):
-        raise InvalidRequest(
-            "the header x-organization-id is missing; a service account names the organization that it reads"
-        )

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
 from uuid import UUID
 
 from trading_intents.clock import Clock, repeat
@@ -36,6 +35,7 @@ from trading_intents.identity.model import (
     UserRecord,
 )
 from trading_intents.identity.provider import EmbeddedProvider
+from trading_intents.identity.tokens import TokenVerifier
 from trading_intents.ids import ID_RULE, IdMaker, OrganizationId, parse_id
 from trading_intents.outbox.settling import reason_of
 from trading_intents.secret import Secret
@@ -52,14 +52,10 @@ LAST_USED_SECONDS = 5.0
 MAX_CLIENT_ID = 128
 
 
-class Verifier(Protocol):
-    async def verify(self, token: str) -> Claims: ...
-
-
 class Callers:
     """Identifies callers. What it reads from the database is at most 800 ms old."""
 
-    def __init__(self, pool: Pool, verifier: Verifier, provider: str, local: bool, clock: Clock) -> None:
+    def __init__(self, pool: Pool, verifier: TokenVerifier, provider: str, local: bool, clock: Clock) -> None:
         self._pool, self._verifier, self._provider, self._local, self._clock = pool, verifier, provider, local, clock
         self._keys = TtlCache[bytes, KeyRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
         self._users = TtlCache[tuple[str, str | None], UserRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
@@ -86,6 +82,7 @@ class Callers:
         return record.caller
 
     async def by_token(self, token: str, organization: str | None) -> Caller:
+        """`organization` is the one that a service account reads; a user's comes from the token."""
         claims = await self._verifier.verify(token)
         if claims.kind is ClaimsKind.SERVICE:
             return await self._service(claims, organization)
