@@ -9,7 +9,8 @@ from urllib.parse import quote, urlencode
 Schema = Mapping[str, Any]
 
 _TIME = "2026-01-05T15:00:00.000000Z"
-# A name means the same everywhere in this API. None is taken where the schema allows null.
+# A name means the same everywhere in this API. None is taken where the schema allows null. The first of an enumeration
+# and a time need no entry.
 VALUES: Mapping[str, Any] = {
     "access_token": "eyJhbGciOiJFZERTQSJ9.eyJzdWIiOiJyZXBvcnRlciJ9.c2lnbmF0dXJl",
     "account_id": "01a1dd3b-0e5c-7d53-8a94-4b7a3c1f0b62",
@@ -18,8 +19,6 @@ VALUES: Mapping[str, Any] = {
     "allowed": True,
     "allowed_symbols": ["AAPL", "MSFT"],
     "api_key": "tip_paper_EGIaLl36Ih3laA2dT8IRemcCDNISuSMf2OPwTt",
-    "as_of": _TIME,
-    "asked": "12",
     "ask": "187.5",
     "ask_size": "200",
     "average_cost": "187.42",
@@ -35,15 +34,11 @@ VALUES: Mapping[str, Any] = {
     "client_secret": "the-secret-that-admin-apply-showed",
     "closed_at": None,
     "code": "validation_failed",
-    "connection": "connected",
     "credential_fields": ["api_key_id", "api_secret"],
     "credential_id": "01a1dd3b-2f10-7c11-9d0e-6c2b8b1f6a55",
     "cumulative_quantity": "10",
     "currency": "USD",
     "daily_pnl": "0",
-    "detail": "?statee: unknown query parameter; did you mean state?",
-    "did_you_mean": "state",
-    "differs": False,
     "duplicate_window_millis": 500,
     "environment": "paper",
     "environments": ["paper", "live"],
@@ -70,12 +65,10 @@ VALUES: Mapping[str, Any] = {
     "last_size": None,
     "last_used_at": None,
     "leaves_quantity": "0",
-    "limit": "principal",
     "limit_price": "187.5",
     "manual_reason": "earnings tonight",
     "manually_disabled": True,
     "market_price": "188",
-    "market_price_at": _TIME,
     "market_value": "1880",
     "max_daily_loss": "5000",
     "max_open_orders": 50,
@@ -88,13 +81,10 @@ VALUES: Mapping[str, Any] = {
     "notional": "1874.2",
     "opening_quantity": "0",
     "order_id": "01a1dd3b-5e1c-7aa3-9c94-0b7a3c1f0b01",
-    "order_side": "BUY",
-    "order_state": "CLOSED",
     "order_status": "FILLED",
     "order_type": "LIMIT",
     "organization_id": "01a1dd2f-4492-731e-ac51-f15666b39ddb",
     "permissions": ["intent:read", "intent:edit"],
-    "pointer": "?statee",
     "price": "187.42",
     "price_collar_bps": 200,
     "principal_id": "01a1dd2f-4829-75b0-8eb4-622a00644a0f",
@@ -105,26 +95,21 @@ VALUES: Mapping[str, Any] = {
     "realized_pnl": "0",
     "reason": None,
     "ref_intent_id": "01a1dd3b-5e1c-7aa3-9c94-0b7a3c1f0b01",
-    "request_id": "5f0c1d2e3a4b5c6d7e8f9a0b",
     "route_strategy": "SMART",
     "scope": "intent:read",
     "secrets": {"api_key_id": "PK1", "api_secret": "s1"},
-    "side": "BUY",
     "spec": {"Limit": {"quantity": "10", "limit_price": "187.5", "time_in_force": "DAY"}},
     "stale_order_millis": 60_000,
     "status": "ready",
     "stop_price": None,
     "symbol": "AAPL",
     "time_in_force": "DAY",
-    "time_window": "last_day",
     "timezone": "America/New_York",
-    "title": "The request breaks a rule",
     "token_type": "Bearer",
     "trade_id": "01a1dd3b-7a01-7b11-8c0e-1c2b8b1f6a02",
     "trading_end": "16:00:00",
     "trading_start": "09:30:00",
     "triggered": [],
-    "type": "/docs#validation_failed",
     "unrealized_pnl": "5.8",
     "x-organization-id": "01a1dd2f-4492-731e-ac51-f15666b39ddb",
 }
@@ -141,9 +126,9 @@ class Examples:
             schema = self._components[schema["$ref"].rpartition("/")[2]]
         return schema
 
-    def answer(self, schema: Schema) -> Any:
-        """With every field that there is."""
-        return self._value("", schema, lambda name, resolved: True)
+    def answer(self, schema: Schema, name: str = "") -> Any:
+        """With every field that there is; of a parameter by its name."""
+        return self._value(name, schema, lambda name, resolved: True)
 
     def requests(self, schema: Schema) -> dict[str, Any]:
         """Bodies with the fields that are required and those worth showing; of a tagged union, one for each tag."""
@@ -157,10 +142,6 @@ class Examples:
                 variants = field["discriminator"]["mapping"].items()
                 return {tag: made | {name: self._value(name, {"$ref": ref}, shown)} for tag, ref in variants}
         return {"": made}
-
-    def parameter(self, name: str, schema: Schema) -> Any:
-        """Of a place in a path, the query or a header."""
-        return self._value(name, schema, lambda name, resolved: True)
 
     def _value(self, name: str, schema: Schema, shown: Any) -> Any:
         resolved = self.resolve(schema)

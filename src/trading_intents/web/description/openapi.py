@@ -120,7 +120,7 @@ def _parameter(parameter: Parameter, examples: Examples) -> dict[str, Any]:
         "required": parameter.where == "path",
         "description": parameter.meaning,
         "schema": parameter.schema,
-        "example": examples.parameter(parameter.name, parameter.schema),
+        "example": examples.answer(parameter.schema, parameter.name),
     }
 
 
