@@ -11,10 +11,10 @@ from trading_intents.clock import Clock
 from trading_intents.errors import Unavailable, wire_errors
 from trading_intents.telemetry import Requests
 from trading_intents.web.description.openapi import build_openapi, errors_of
-from trading_intents.web.description.pages import STYLE_PATH, Pages
+from trading_intents.web.description.pages import STYLE_PATH, make_pages
 from trading_intents.web.description.static import HTML, MEDIA
 from trading_intents.web.request import JSON, Answer, Request, answer_json
-from trading_intents.web.routing import Operation, Policy, Route, Tag
+from trading_intents.web.routing import Handler, Operation, Policy, Route, Tag
 
 T = TypeVar("T")
 
@@ -49,6 +49,7 @@ def operations_routes(
     async def render_metrics() -> bytes:
         return generate_latest(registry)
 
+    text = CONTENT_TYPE_LATEST.encode()
     lacking, rendered = _Cached(missing, clock), _Cached(render_metrics, clock)
 
     async def healthz(request: Request) -> Answer:
@@ -60,44 +61,23 @@ def operations_routes(
         return answer_json(Health("ready"))
 
     async def metrics(request: Request) -> Answer:
-        return Answer(await rendered.get(), 200, CONTENT_TYPE_LATEST.encode())
+        return Answer(await rendered.get(), 200, text)
 
-    text = CONTENT_TYPE_LATEST.encode()
+    def probe(path: str, handle: Handler, summary: str, operation_id: str, **more: Any) -> Route:
+        operation = Operation(operation_id, Tag.OPERATIONS)
+        return Route("GET", path, policy, handle, summary, operation=operation, always=True, any_query=True, **more)
+
     return (
-        Route(
-            "GET",
-            "/healthz",
-            policy,
-            healthz,
-            "Check that the process is alive.",
-            operation=Operation("check_liveness", Tag.OPERATIONS),
-            answer=Health,
-            always=True,
-            any_query=True,
-        ),
-        Route(
-            "GET",
+        probe("/healthz", healthz, "Check that the process is alive.", "check_liveness", answer=Health),
+        probe(
             "/readyz",
-            policy,
             readyz,
             "Check that the process can do its roles' work.",
-            operation=Operation("check_readiness", Tag.OPERATIONS),
+            "check_readiness",
             answer=Health,
-            always=True,
-            any_query=True,
             errors=(Unavailable,),
         ),
-        Route(
-            "GET",
-            "/metrics",
-            policy,
-            metrics,
-            "Read the metrics for Prometheus.",
-            operation=Operation("get_metrics", Tag.OPERATIONS),
-            always=True,
-            any_query=True,
-            answer_media=text,
-        ),
+        probe("/metrics", metrics, "Read the metrics for Prometheus.", "get_metrics", answer_media=text),
     )
 
 
@@ -114,14 +94,12 @@ def description_routes(policy: Policy, described: Sequence[Route], version: str,
     async def openapi(request: Request) -> Answer:
         return Answer(encoded, 200, JSON)
 
-    async def docs(request: Request) -> Answer:
-        return pages.reference.answer(request)
+    def page(path: str, summary: str, operation_id: str, media: bytes = HTML) -> Route:
+        async def read(request: Request) -> Answer:
+            return pages[path].answer(request)
 
-    async def home(request: Request) -> Answer:
-        return pages.home.answer(request)
-
-    async def style(request: Request) -> Answer:
-        return pages.style.answer(request)
+        operation = Operation(operation_id, Tag.OPERATIONS)
+        return Route("GET", path, policy, read, summary, operation=operation, answer_media=media, any_query=True)
 
     routes = (
         Route(
@@ -133,37 +111,10 @@ def description_routes(policy: Policy, described: Sequence[Route], version: str,
             operation=Operation("get_openapi", Tag.OPERATIONS),
             answer=dict[str, Any],
         ),
-        Route(
-            "GET",
-            "/docs",
-            policy,
-            docs,
-            "Read this description as a page.",
-            operation=Operation("get_docs", Tag.OPERATIONS),
-            answer_media=HTML,
-            any_query=True,
-        ),
-        Route(
-            "GET",
-            "/",
-            policy,
-            home,
-            "Read what this is and where to begin.",
-            operation=Operation("get_home", Tag.OPERATIONS),
-            answer_media=HTML,
-            any_query=True,
-        ),
-        Route(
-            "GET",
-            STYLE_PATH,
-            policy,
-            style,
-            "Read the style of these pages.",
-            operation=Operation("get_page_style", Tag.OPERATIONS),
-            answer_media=MEDIA[".css"],
-            any_query=True,
-        ),
+        page("/docs", "Read this description as a page.", "get_docs"),
+        page("/", "Read what this is and where to begin.", "get_home"),
+        page(STYLE_PATH, "Read the style of these pages.", "get_page_style", MEDIA[".css"]),
     )
     document = build_openapi((*described, *routes), version, url)
-    encoded, pages = msgspec.json.encode(document), Pages(document, wire_errors(), url)
+    encoded, pages = msgspec.json.encode(document), make_pages(document, wire_errors(), url)
     return routes

@@ -24,18 +24,18 @@ curl -s {url}/v1/accounts/$ACCOUNT/intents \\
 curl -s {url}/v1/accounts/$ACCOUNT/orders -H "x-api-key: $KEY\""""
 
 
-class Pages:
-    """The pages and the one style that they share."""
-
-    def __init__(self, document: Mapping[str, Any], errors: Iterable[type[PlatformError]], url: str) -> None:
-        headers = browser_headers()
-        title = f"{document['info']['title']} {document['info']['version']}"
-        reference = _page(f"API of the {title}", _reference(document, errors))
-        has_console = "/console" in document["paths"]
-        self.home = StaticFile(_page(title, _home(title, url, has_console)), HTML, headers)
-        self.reference = StaticFile(reference, HTML, headers)
-        style = resources.files(__package__).joinpath("page.css").read_bytes()
-        self.style = StaticFile(style, MEDIA[".css"], headers)
+def make_pages(document: Mapping[str, Any], errors: Iterable[type[PlatformError]], url: str) -> dict[str, StaticFile]:
+    """The pages and the one style that they share, by path."""
+    headers = browser_headers()
+    title = f"{document['info']['title']} {document['info']['version']}"
+    home = _page(title, _home(title, url, has_console="/console" in document["paths"]))
+    reference = _page(f"API of the {title}", _reference(document, errors))
+    style = resources.files(__package__).joinpath("page.css").read_bytes()
+    return {
+        "/": StaticFile(home, HTML, headers),
+        "/docs": StaticFile(reference, HTML, headers),
+        STYLE_PATH: StaticFile(style, MEDIA[".css"], headers),
+    }
 
 
 def _page(title: str, content: str) -> bytes:
