@@ -22,12 +22,12 @@ PlatformError
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class FieldError:
+
+class FieldProblem(msgspec.Struct, frozen=True, omit_defaults=True):
     pointer: str  # RFC 6901, into the body; of a query parameter ?name
     detail: str
     did_you_mean: str = ""
@@ -52,7 +52,7 @@ class PlatformError(Exception):
     title: ClassVar[str] = "Internal error"
 
     def __init__(
-        self, detail: str = "", *, headers: Mapping[str, str] | None = None, errors: Sequence[FieldError] = ()
+        self, detail: str = "", *, headers: Mapping[str, str] | None = None, errors: Sequence[FieldProblem] = ()
     ) -> None:
         super().__init__(detail or self.title)
         self.detail = detail or self.title
@@ -191,10 +191,10 @@ class ValidationFailed(PlatformError):
 
     @classmethod
     def at(cls, pointer: str, detail: str) -> "ValidationFailed":
-        return cls.listing([FieldError(pointer, detail)])
+        return cls.listing([FieldProblem(pointer, detail)])
 
     @classmethod
-    def listing(cls, found: Sequence[FieldError]) -> "ValidationFailed":
+    def listing(cls, found: Sequence[FieldProblem]) -> "ValidationFailed":
         return cls("; ".join(f"{error.pointer or '/'}: {error.detail}" for error in found), errors=found)
 
 

@@ -6,14 +6,8 @@ from typing import Any
 
 import msgspec
 
-from trading_intents.errors import ControlRejected, InternalError, PlatformError, RateLimited, Unavailable
+from trading_intents.errors import ControlRejected, FieldProblem, InternalError, PlatformError, RateLimited, Unavailable
 from trading_intents.web.request import JSON, Answer
-
-
-class FieldProblem(msgspec.Struct, omit_defaults=True):
-    pointer: str
-    detail: str
-    did_you_mean: str = ""
 
 
 class TriggeredControl(msgspec.Struct):
@@ -65,11 +59,12 @@ class ErrorShape:
 
 
 def _encode_problem(error: PlatformError, request_id: str) -> bytes:
-    fields = [FieldProblem(e.pointer, e.detail, e.did_you_mean) for e in error.errors]
     triggered = list(error.triggered) if isinstance(error, ControlRejected) else []
     limit = error.limit if isinstance(error, RateLimited) else ""
     kind = f"/docs#{error.code}"
-    problem = Problem(kind, error.title, error.status, error.detail, error.code, request_id, fields, triggered, limit)
+    problem = Problem(
+        kind, error.title, error.status, error.detail, error.code, request_id, list(error.errors), triggered, limit
+    )
     return msgspec.json.encode(problem)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import inspect
 
-from trading_intents.errors import FieldError, ValidationFailed, either, json_pointer
+from trading_intents.errors import FieldProblem, ValidationFailed, either, json_pointer
 
 MAX_FOUND_CHARACTERS = 40
 
@@ -53,18 +53,18 @@ def explain(message: str, tree: Any, kind: Any) -> ValidationFailed:
         detail = f"found {_short(value['found'])}; use {either(allowed)}"
     else:
         detail = _rule(what)
-    return ValidationFailed.listing([FieldError(json_pointer(*steps), detail, near)])
+    return ValidationFailed.listing([FieldProblem(json_pointer(*steps), detail, near)])
 
 
 def unknown_parameters(given: Iterable[str], known: Sequence[str]) -> ValidationFailed | None:
     """Says which parameters of a query the route does not have: a mistyped filter is never ignored."""
-    found: list[FieldError] = []
+    found: list[FieldProblem] = []
     for name in given:
         if name not in known:
             near = nearest(name, known)
             allowed = f"use {either(known)}" if known else "this path takes none"
             detail = f"unknown query parameter; {f'did you mean {near}?' if near else allowed}"
-            found.append(FieldError(f"?{name}", detail, near))
+            found.append(FieldProblem(f"?{name}", detail, near))
     return ValidationFailed.listing(found) if found else None
 
 
