@@ -1,7 +1,7 @@
 """Re-wraps every sealed secret under the newest master key, page by page, while the service runs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from uuid import UUID
 
 from trading_intents.accounts import store
@@ -21,49 +21,32 @@ class Rotation:
     unused: tuple[int, ...]  # keys that no secret needs and that were not dropped
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
-    rewrapped: int
-    unreadable: list[UUID]
-    versions: set[int]  # master keys that its rows need now
-    last: UUID | None  # the last row of the page; None at the end
-
-
 async def rotate(
     worker: Pool, vault: EmbeddedVault, add: bool, retire: bool, on_progress: Callable[[int], None]
 ) -> Rotation:
     """`add` makes a new master key first; `retire` drops those that no row needs any more."""
     newest = await vault.add_master_key() if add else max(vault.key_versions())
-    rewrapped, unreadable, used, after = 0, list[UUID](), {newest}, None
+    rewrapped, unreadable, used = 0, list[UUID](), {newest}
+    after: UUID | None = None
     while True:
-        page = await _rewrap_page(worker, vault, after)
-        rewrapped += page.rewrapped
-        unreadable += page.unreadable
-        used |= page.versions
+        async with worker.transaction() as tx:
+            rows = await store.lock_sealed(tx, after, PAGE)
+            for row in rows:
+                ref = SecretRef(row["organization_id"], row["account_id"], row["credential_id"])
+                sealed = row["sealed"]
+                try:
+                    sealed = await vault.rewrap(ref, sealed)
+                except SecretUnreadable:
+                    unreadable.append(ref.credential_id)
+                used.add(vault.key_version(sealed))
+                if sealed != row["sealed"]:
+                    await store.rewrap_sealed(tx, row["id"], sealed)
+                    rewrapped += 1
         on_progress(rewrapped)
-        after = page.last
-        if after is None:
+        if len(rows) < PAGE:
             break
+        after = rows[-1]["id"]
     unused = sorted(set(vault.key_versions()) - used) if retire else []
     retired = [version for version in unused if await vault.retire(version)]
     kept = tuple(version for version in unused if version not in retired)
     return Rotation(newest, rewrapped, tuple(unreadable), tuple(retired), kept)
-
-
-async def _rewrap_page(worker: Pool, vault: EmbeddedVault, after: UUID | None) -> _Page:
-    page = _Page(0, [], set(), None)
-    changed = 0
-    async with worker.transaction() as tx:
-        rows = await store.lock_sealed(tx, after, PAGE)
-        for row in rows:
-            ref = SecretRef(row["organization_id"], row["account_id"], row["credential_id"])
-            sealed = row["sealed"]
-            try:
-                sealed = await vault.rewrap(ref, sealed)
-            except SecretUnreadable:
-                page.unreadable.append(ref.credential_id)
-            page.versions.add(vault.key_version(sealed))
-            if sealed != row["sealed"]:
-                await store.rewrap_sealed(tx, row["id"], sealed)
-                changed += 1
-    return replace(page, rewrapped=changed, last=rows[-1]["id"] if len(rows) == PAGE else None)
