@@ -4,10 +4,11 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 import msgspec
 
-from trading_intents.accounts.model import AccountChange, AccountId
+from trading_intents.accounts.model import AccountChange, AccountDetails, AccountId
 from trading_intents.accounts.service import apply_change, check_broker, insert
 from trading_intents.accounts.store import find_account_by_name
 from trading_intents.app import Infrastructure, embedded_provider, http_url
@@ -94,7 +95,7 @@ class ProvisionedKey(msgspec.Struct, omit_defaults=True):
 
 
 class ProvisionedAccount(msgspec.Struct):
-    id: str
+    id: UUID
     name: str
     broker: str
     environment: Environment
@@ -184,24 +185,10 @@ async def _account(
     account = await find_account_by_name(tx, organization.id, item.name, item.broker, item.environment)
     if account is None:
         _check_broker(parts.brokers, item, place)
-        account = await insert(
-            tx,
-            parts.make_id(),
-            organization.id,
-            item.name,
-            item.broker,
-            item.environment,
-            item.external_account_id,
-        )
+        given = AccountDetails(item.name, item.broker, item.environment, item.external_account_id)
+        account = await insert(tx, parts.make_id(), organization.id, given)
     account = await apply_change(tx, account, AccountChange(None, item.external_account_id, item.disabled))
-    return ProvisionedAccount(
-        str(account.id),
-        account.name,
-        account.broker,
-        account.environment,
-        account.external_account_id,
-        account.disabled,
-    )
+    return msgspec.convert(account, ProvisionedAccount, from_attributes=True)
 
 
 async def _key(

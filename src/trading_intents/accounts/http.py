@@ -7,7 +7,7 @@ import msgspec
 
 from trading_intents.accounts import model
 from trading_intents.accounts.credentials import CredentialChange, Credentials
-from trading_intents.accounts.model import Account, AccountChange, ConnectionState
+from trading_intents.accounts.model import Account, AccountChange, AccountDetails, ConnectionState
 from trading_intents.accounts.service import Accounts
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import rfc3339
@@ -110,13 +110,8 @@ class AccountHandlers:
     async def create(self, request: Request) -> Answer:
         body = request.body(NewAccount)
         self.write.permit_object(request, body.environment)
-        account = await self.accounts.create(
-            caller_of(request).organization_id,
-            body.name,
-            body.broker,
-            body.environment,
-            body.external_account_id or None,
-        )
+        given = AccountDetails(body.name, body.broker, body.environment, body.external_account_id or None)
+        account = await self.accounts.create(caller_of(request).organization_id, given)
         return answer_json(self._show(account), 201, account.version)
 
     async def listing(self, request: Request) -> Answer:

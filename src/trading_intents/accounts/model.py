@@ -40,6 +40,16 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
+class AccountDetails:
+    """What is given of a new account."""
+
+    name: str
+    broker: str
+    environment: Environment
+    external_account_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class CredentialRecord:
     """Everything but the secrets: those are in the vault and nowhere else."""
 

@@ -4,7 +4,14 @@ from collections.abc import Callable
 from uuid import UUID
 
 from trading_intents.accounts import store
-from trading_intents.accounts.model import Account, AccountChange, ConnectionState, changed, shown_connection
+from trading_intents.accounts.model import (
+    Account,
+    AccountChange,
+    AccountDetails,
+    ConnectionState,
+    changed,
+    shown_connection,
+)
 from trading_intents.brokers.registry import Registry
 from trading_intents.errors import (
     AccountClosed,
@@ -34,17 +41,10 @@ class Accounts:
     def __init__(self, pool: Pool, make_id: IdMaker, brokers: Registry, signals: Signals) -> None:
         self._pool, self._make_id, self._brokers, self._signals = pool, make_id, brokers, signals
 
-    async def create(
-        self,
-        organization_id: OrganizationId,
-        name: str,
-        broker: str,
-        environment: Environment,
-        external_account_id: str | None,
-    ) -> Account:
-        check_broker(self._brokers, broker, environment)
+    async def create(self, organization_id: OrganizationId, given: AccountDetails) -> Account:
+        check_broker(self._brokers, given.broker, given.environment)
         async with self._pool.transaction([organization_id]) as tx:
-            account = await insert(tx, self._make_id(), organization_id, name, broker, environment, external_account_id)
+            account = await insert(tx, self._make_id(), organization_id, given)
         self._signals.notify(channel(Queue.ACCOUNTS))
         return account
 
@@ -121,22 +121,12 @@ def check_version(version: int, expected: Expected) -> None:
         raise VersionConflict(f"the version is {version}; read it again")
 
 
-async def insert(
-    tx: Tx,
-    account_id: UUID,
-    organization_id: OrganizationId,
-    name: str,
-    broker: str,
-    environment: Environment,
-    external_account_id: str | None,
-) -> Account:
+async def insert(tx: Tx, account_id: UUID, organization_id: OrganizationId, given: AccountDetails) -> Account:
     """Inserts the account and its event."""
     await lock_organization(tx, organization_id)
     if await store.count_accounts(tx, organization_id) >= MAX_ACCOUNTS_PER_ORGANIZATION:
         raise LimitReached(f"the organization has {MAX_ACCOUNTS_PER_ORGANIZATION} accounts, which is the limit")
-    account = await store.insert_account(
-        tx, account_id, organization_id, name, broker, environment, external_account_id
-    )
+    account = await store.insert_account(tx, account_id, organization_id, given)
     await tell(tx, OutboxEventType.ACCOUNT_CREATED, account)
     return account
 

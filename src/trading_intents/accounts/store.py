@@ -5,7 +5,14 @@ from uuid import UUID
 
 import msgspec
 
-from trading_intents.accounts.model import Account, AccountId, ConnectionState, CredentialId, CredentialRecord
+from trading_intents.accounts.model import (
+    Account,
+    AccountDetails,
+    AccountId,
+    ConnectionState,
+    CredentialId,
+    CredentialRecord,
+)
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pages import PageRequest, fetch_page
@@ -20,15 +27,7 @@ async def count_accounts(tx: Tx, organization_id: OrganizationId) -> int:
     return int(await tx.fetchval("SELECT count(*) FROM accounts WHERE organization_id = $1", organization_id))
 
 
-async def insert_account(
-    tx: Tx,
-    account_id: UUID,
-    organization_id: OrganizationId,
-    name: str,
-    broker: str,
-    environment: Environment,
-    external_account_id: str | None,
-) -> Account:
+async def insert_account(tx: Tx, account_id: UUID, organization_id: OrganizationId, given: AccountDetails) -> Account:
     [row] = await tx.fetch(
         """
         WITH account AS (
@@ -41,10 +40,10 @@ async def insert_account(
         """,
         account_id,
         organization_id,
-        name,
-        broker,
-        environment,
-        external_account_id,
+        given.name,
+        given.broker,
+        given.environment,
+        given.external_account_id,
     )
     return _account(row)
 
