@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import httpx
 
@@ -48,8 +48,8 @@ from trading_intents.orders.events import retained_orders, retained_positions
 from trading_intents.orders.http import order_routes
 from trading_intents.orders.service import Orders
 from trading_intents.outbox.http import outbox_routes
-from trading_intents.outbox.model import Handler, Queue, channel
-from trading_intents.outbox.worker import POLL_SECONDS, Worker, WorkerContext
+from trading_intents.outbox.model import Queue, channel
+from trading_intents.outbox.worker import Worker, WorkerContext
 from trading_intents.prices.http import price_routes
 from trading_intents.prices.model import PriceRules
 from trading_intents.prices.service import ReferencePrices
@@ -173,13 +173,11 @@ class Features:
     limits: Limits
     routes: tuple[Route, ...]
     event_routes: tuple[Route, ...]
-    handlers: Callable[[], Mapping[Queue, Mapping[str, Handler]]]
+    directory: UserDirectory | None
+    batch_dependencies: BatchDependencies
     writer: Writer
-    execution: Callable[[LossJudge, WorkerContext], Execution]
-    losses: Callable[[], LossJudge]
     hub: Hub
     grpc: GrpcListener
-    resume_deletions: Callable[[], Coroutine[Any, Any, None]]
 
 
 def build_features(infra: Infrastructure, vault: Vault) -> Features:
@@ -230,32 +228,22 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     servicer = StreamServicer(streams, gates["stream"], limits, ClientAddress(settings.trusted_proxies), infra.log)
     files = (settings.tls_certificate_file, settings.tls_key_file)
     grpc = GrpcListener(servicer, settings.max_streams, settings.grpc_host, settings.grpc_port, *files)
-
-    def handlers() -> Mapping[Queue, Mapping[str, Handler]]:
-        return {Queue.ACCOUNTS: account_handlers(infra.database.worker, brokers, vault), Queue.USERS: user_handlers()}
-
-    return Features(
-        callers,
-        gates,
-        limits,
-        routes,
-        event_routes(gates["stream"], streams, infra.log),
-        handlers,
-        writer,
-        partial(build_execution, infra, vault, tools),
-        lambda: LossJudge(infra.database.worker, price_rules, make_id, signals, infra.clock, infra.log),
-        hub,
-        grpc,
-        lambda: keep_resuming(infra.database.worker, directory, name, infra.log),
-    )
+    streamed = event_routes(gates["stream"], streams, infra.log)
+    return Features(callers, gates, limits, routes, streamed, directory, tools, writer, hub, grpc)
 
 
-def build_execution(
-    infra: Infrastructure, vault: Vault, tools: BatchDependencies, losses: LossJudge, worker_context: WorkerContext
-) -> Execution:
-    settings, signals = infra.settings, infra.signals
-    return Execution(
-        worker_context,
+def build_workers(
+    infra: Infrastructure, vault: Vault, tools: BatchDependencies, losses: LossJudge
+) -> list[Worker | Execution]:
+    """Builds a worker for each queue of jobs, and the execution of intents."""
+    settings, signals, pool = infra.settings, infra.signals, infra.database.worker
+    context = WorkerContext(pool, settings.outbox_attempt_limit, infra.clock, infra.metrics, infra.log)
+    accounts = Worker(Queue.ACCOUNTS, account_handlers(pool, infra.brokers, vault), context)
+    users = Worker(Queue.USERS, user_handlers(), context, poll_seconds=USERS_POLL_SECONDS)
+    signals.subscribe(channel(Queue.ACCOUNTS), accounts.wake)
+    signals.subscribe(channel(Queue.USERS), users.wake)
+    execution = Execution(
+        context,
         infra.brokers,
         vault,
         partial(broker_settings, settings),
@@ -268,6 +256,7 @@ def build_execution(
         tools.prices,
         losses.on_trades,
     )
+    return [accounts, users, execution]
 
 
 async def serve(
@@ -295,7 +284,7 @@ async def serve(
             _tune_gc()
             demo = await prepare(infra)
             connections = connection_limits(settings.http_connections_per_address)
-            async with serving(app, listener, connections), working(infra, features) as workers:
+            async with serving(app, listener, connections), working(infra, features, vault) as workers:
                 address = features.grpc.address if "stream" in settings.roles else None
                 greet(infra, Addresses(http_url(settings), address), demo)
                 await stop.wait()
@@ -339,7 +328,7 @@ def build_app(infra: Infrastructure, features: Features) -> App:
 
 
 @contextlib.asynccontextmanager
-async def working(infra: Infrastructure, features: Features) -> AsyncIterator[list[Worker | Execution]]:
+async def working(infra: Infrastructure, features: Features, vault: Vault) -> AsyncIterator[list[Worker | Execution]]:
     """Runs the background work while the block runs."""
     background = [
         asyncio.create_task(keep_reporting(features.callers, infra.log)),
@@ -350,16 +339,12 @@ async def working(infra: Infrastructure, features: Features) -> AsyncIterator[li
         background.append(asyncio.create_task(features.writer.run()))
     workers: list[Worker | Execution] = []
     if "worker" in infra.settings.roles:
-        background.append(asyncio.create_task(features.resume_deletions()))
-        background.append(asyncio.create_task((losses := features.losses()).run()))
-        background.append(asyncio.create_task(keep_up(infra.database.worker, infra.clock, infra.metrics, infra.log)))
-        limit = infra.settings.outbox_attempt_limit
-        worker_context = WorkerContext(infra.database.worker, limit, infra.clock, infra.metrics, infra.log)
-        for queue, handlers in features.handlers().items():
-            poll_seconds = USERS_POLL_SECONDS if queue is Queue.USERS else POLL_SECONDS
-            workers.append(worker := Worker(queue, handlers, worker_context, poll_seconds=poll_seconds))
-            infra.signals.subscribe(channel(queue), worker.wake)
-        workers.append(features.execution(losses, worker_context))
+        pool, tools = infra.database.worker, features.batch_dependencies
+        losses = LossJudge(pool, tools.prices, infra.make_id, infra.signals, infra.clock, infra.log)
+        resuming = keep_resuming(pool, features.directory, infra.settings.identity_provider_name, infra.log)
+        upkeep = keep_up(pool, infra.clock, infra.metrics, infra.log)
+        background += [asyncio.create_task(work) for work in (resuming, losses.run(), upkeep)]
+        workers = build_workers(infra, vault, tools, losses)
         for each in workers:
             each.start()
     try:
