@@ -64,14 +64,14 @@ class Limits:
             for bucket, rate in organizations.items()
         }
 
-    def take(self, bucket: Bucket, principal: str, organization: str | None) -> Headers:
+    def take(self, bucket: Bucket, principal: str, organization: str | None, limit: str = "principal") -> Headers:
         """Takes a token of each bucket, or of neither and raises RateLimited; gives the headers that say what is
-        left."""
+        left. `limit` says whose the first bucket is."""
         now, buckets = self._clock.monotonic(), self._buckets[bucket]
         left = buckets.left(principal, now)
         if organization is None:
             if left < 1:
-                buckets.refuse("principal", left, buckets.headers(left))
+                buckets.refuse(limit, left, buckets.headers(left))
             buckets.spend(principal, now)
             return buckets.headers(left - 1)
         shared = self._organizations[bucket]
@@ -79,7 +79,7 @@ class Limits:
         if left < 1 or shared_left < 1:
             headers = buckets.headers(left, shared, shared_left)
             if buckets.wait_seconds(left) >= shared.wait_seconds(shared_left):
-                buckets.refuse("principal", left, headers)
+                buckets.refuse(limit, left, headers)
             shared.refuse("organization", shared_left, headers)
         buckets.spend(principal, now)
         shared.spend(organization, now)
@@ -103,12 +103,14 @@ class Limits:
 
     def take_for_address(self, bucket: Bucket, address: str) -> Headers:
         """Takes a token for a caller that needs no credential."""
-        self._check(bucket, f"address:{address}")
-        return self._buckets[bucket].headers(self._spend(bucket, f"address:{address}") - 1)
+        return self.take(bucket, f"address:{address}", None, "address")
 
     def check_failures(self, address: str) -> None:
         """Raises RateLimited if the address has no token left for a failed credential; takes none."""
-        self._check(Bucket.FAILURES, address)
+        buckets = self._buckets[Bucket.FAILURES]
+        left = buckets.left(address, self._clock.monotonic())
+        if left < 1:
+            buckets.refuse("address", left, buckets.headers(left))
 
     def has_failures(self, address: str) -> bool:
         """Whether `check_failures` would pass. Counts nothing."""
@@ -116,21 +118,8 @@ class Limits:
 
     def spend_failure(self, address: str) -> None:
         """Takes a token if there is one."""
-        self._spend(Bucket.FAILURES, address)
-
-    def _check(self, bucket: Bucket, key: str) -> None:
-        buckets = self._buckets[bucket]
-        left = buckets.left(key, self._clock.monotonic())
-        if left < 1:
-            buckets.refuse("address", left, buckets.headers(left))
-
-    def _spend(self, bucket: Bucket, key: str) -> float:
-        """Takes a token, and gives how many there were before."""
-        buckets, now = self._buckets[bucket], self._clock.monotonic()
-        left = buckets.left(key, now)
-        if left >= 1:
-            buckets.spend(key, now)
-        return left
+        if self.has_failures(address):
+            self._buckets[Bucket.FAILURES].spend(address, self._clock.monotonic())
 
 
 class TokenBuckets:
