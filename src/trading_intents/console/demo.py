@@ -1,13 +1,13 @@
 """One-time links into the demo's console. What is stored of one is its digest, for as long as it holds."""
 
 import contextlib
-import hashlib
 import ipaddress
 import json
 import secrets
 import time
 from pathlib import Path
 
+from trading_intents.identity.keys import digest
 from trading_intents.secret import Secret
 
 DEMO = "demo"  # the external id of the organization and of its user
@@ -31,13 +31,13 @@ def make_code(data_dir: Path) -> Secret:
             if _age_seconds(stored) > LINK_SECONDS:
                 stored.unlink()
     code = Secret(secrets.token_urlsafe(CODE_BYTES))
-    (folder / _digest(code.reveal())).touch(mode=0o600, exist_ok=False)
+    (folder / digest(code.reveal()).hex()).touch(mode=0o600, exist_ok=False)
     return code
 
 
 def redeem_code(data_dir: Path, code: str) -> bool:
     """Whether it was a code, young enough and never used. Of several who try at once, one is told so."""
-    stored = data_dir / LINKS_FOLDER / _digest(code)
+    stored = data_dir / LINKS_FOLDER / digest(code).hex()
     try:
         age_seconds = _age_seconds(stored)
         stored.unlink()
@@ -51,10 +51,6 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _digest(code: str) -> str:
-    return hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _age_seconds(stored: Path) -> float:

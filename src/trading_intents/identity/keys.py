@@ -33,8 +33,8 @@ def is_key(text: str) -> bool:
 
 
 def digest(text: str) -> bytes:
-    """The digest that is stored instead of a key or client secret."""
-    # Not a slow password hash: 190 random bits cannot be guessed at any speed, and this runs on every request.
+    """The digest that is stored instead of a key, a client secret or a code."""
+    # Not a slow password hash: 128 random bits and more cannot be guessed at any speed, and this runs on every request.
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
