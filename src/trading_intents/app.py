@@ -286,7 +286,7 @@ async def serve(
             connections = connection_limits(settings.http_connections_per_address)
             async with serving(app, listener, connections), working(infra, features, vault) as workers:
                 address = features.grpc.address if "stream" in settings.roles else None
-                greet(infra, Addresses(http_url(settings), address), demo)
+                greet(infra, Addresses(settings.http_url, address), demo)
                 await stop.wait()
                 log.info("draining")
                 features.hub.drain()
@@ -320,7 +320,7 @@ def build_app(infra: Infrastructure, features: Features) -> App:
         routes += features.routes
     if {"api", "stream"} & set(settings.roles):
         routes += features.event_routes
-    routes += description_routes(public, routes, __version__, http_url(settings))
+    routes += description_routes(public, routes, __version__, settings.http_url)
     make_request_series(infra.metrics.requests, routes)
     addresses = ClientAddress(settings.trusted_proxies)
     app = App(routes, features.limits, addresses, infra.clock, infra.metrics, infra.log)
@@ -367,8 +367,3 @@ def _tune_gc() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD_OBJECTS)
-
-
-def http_url(settings: Settings) -> str:
-    host, port = settings.http_host, settings.http_port
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

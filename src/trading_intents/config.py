@@ -145,6 +145,11 @@ class Settings:
     paper_seed: int = _setting(1, "What the paper broker's prices, ids and chances are made from.")
     log_level: str = _setting("info", "debug, info, warning or error.")
 
+    @property
+    def http_url(self) -> str:
+        host = f"[{self.http_host}]" if ":" in self.http_host else self.http_host
+        return f"http://{host}:{self.http_port}"
+
 
 def names() -> dict[str, str]:
     """Every setting's variable and meaning."""

@@ -11,7 +11,7 @@ import msgspec
 from trading_intents.accounts.model import AccountChange, AccountDetails, AccountId
 from trading_intents.accounts.service import apply_change, check_broker, insert
 from trading_intents.accounts.store import find_account_by_name
-from trading_intents.app import Infrastructure, embedded_provider, http_url
+from trading_intents.app import Infrastructure, embedded_provider
 from trading_intents.brokers.registry import Registry
 from trading_intents.config import LOCAL_PROVIDER, PREFIX, Settings
 from trading_intents.console.demo import DEMO, DEMO_FILE, is_loopback, make_code, read_demo_key
@@ -240,7 +240,7 @@ def make_console_link(settings: Settings, url: str) -> Secret:
         )
     if not url and (settings.http_port == 0 or not is_loopback(settings.http_host)):
         raise StartupRefused("links are for a platform that serves this machine alone; say where with --url")
-    return Secret(f"{url or http_url(settings)}/console#code={make_code(settings.data_dir).reveal()}")
+    return Secret(f"{url or settings.http_url}/console#code={make_code(settings.data_dir).reveal()}")
 
 
 @dataclass(frozen=True, slots=True)

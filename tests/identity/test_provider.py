@@ -255,7 +255,7 @@ def test_the_kid_is_the_thumbprint_of_rfc_8037(clock: ManualClock) -> None:
 
 
 def test_discovery_points_to_where_the_caller_reached_us(provider: EmbeddedProvider) -> None:
-    document: dict[str, Any] = provider.discovery("http://127.0.0.1:8080")
+    document: dict[str, Any] = provider.discovery()
     assert document["issuer"] == "http://127.0.0.1:8080"
     assert document["token_endpoint"] == "http://127.0.0.1:8080/oauth/token"
     assert document["jwks_uri"] == "http://127.0.0.1:8080/.well-known/jwks.json"

@@ -272,7 +272,7 @@ def provider_routes(gate: Gate, provider: EmbeddedProvider, issuer: TokenIssuer)
         return answer
 
     async def discovery(request: Request) -> Answer:
-        return answer_json(provider.discovery(provider.base_url))
+        return answer_json(provider.discovery())
 
     async def keys(request: Request) -> Answer:
         return answer_json(provider.jwks())

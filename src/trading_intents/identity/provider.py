@@ -54,7 +54,7 @@ class EmbeddedProvider:
 
     def __init__(self, settings: Settings, issuer: Issuer, clock: Clock, make_id: IdMaker) -> None:
         self.issuer = issuer.name
-        self.base_url = settings.identity_issuer or _address(settings)
+        self._base_url = settings.identity_issuer or settings.http_url
         self._audience = settings.identity_audience
         self._names = ClaimNames()
         self._key = issuer.key
@@ -84,12 +84,12 @@ class EmbeddedProvider:
     def jwks(self) -> dict[str, Any]:
         return {"keys": [self._jwk]}
 
-    def discovery(self, base_url: str) -> dict[str, Any]:
-        """RFC 8414 metadata. `base_url` is the platform's address for the caller, without a slash at the end."""
+    def discovery(self) -> dict[str, Any]:
+        """RFC 8414 metadata."""
         return {
             "issuer": self.issuer,
-            "token_endpoint": base_url + TOKEN_PATH,
-            "jwks_uri": base_url + KEYS_PATH,
+            "token_endpoint": self._base_url + TOKEN_PATH,
+            "jwks_uri": self._base_url + KEYS_PATH,
             "grant_types_supported": ["client_credentials"],
             "response_types_supported": ["none"],  # a required field, though no user logs in here
             "subject_types_supported": ["public"],
@@ -126,7 +126,7 @@ def load_issuer(settings: Settings, may_create: bool = True) -> Issuer:
         if not key_path.exists():
             _make_file(key_path, _new_key())
         if not (settings.identity_issuer or name_path.exists()):
-            _make_file(name_path, _address(settings).encode())
+            _make_file(name_path, settings.http_url.encode())
         return Issuer(settings.identity_issuer or _read_name(name_path), _read_key_file(key_path))
     except OSError as error:
         raise StartupRefused(f"{error.filename}: {error.strerror}") from error
@@ -182,8 +182,3 @@ def _published(key: Ed25519PrivateKey) -> dict[str, Any]:
     needed = json.dumps({name: public[name] for name in ("crv", "kty", "x")}, separators=(",", ":"))
     kid = base64.urlsafe_b64encode(hashlib.sha256(needed.encode()).digest()).rstrip(b"=").decode()
     return {**public, "kid": kid, "alg": "EdDSA", "use": "sig"}
-
-
-def _address(settings: Settings) -> str:
-    host = f"[{settings.http_host}]" if ":" in settings.http_host else settings.http_host
-    return f"http://{host}:{settings.http_port}"
