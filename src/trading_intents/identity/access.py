@@ -57,6 +57,28 @@ class Rule:
     public: bool = False
 
 
+def _reading(name: str, permission: Permission) -> Rule:
+    meaning = f"an API key with {permission}; a user; a service account with {permission}"
+    return Rule(name, meaning, key=permission, user=ANY_ROLE, service=Scope(permission))
+
+
+def _writing(name: str, permission: Permission) -> Rule:
+    meaning = f"an API key with {permission}; an admin"
+    return Rule(name, meaning, key=permission, user=ADMIN, service=Refuse.AS_403)
+
+
+def _with_any_credential(name: str) -> Rule:
+    return Rule(
+        name,
+        "any caller with a credential",
+        key=Grant.ANY,
+        user=Grant.ANY,
+        service=Grant.ANY,
+        names_organization=False,
+        user_needs_organization=False,
+    )
+
+
 _P, _S = Permission, Scope
 _PREMIUM = Entitlement.CONTROLS_PREMIUM
 
@@ -74,13 +96,7 @@ RULES = {
             two_credentials_status=401,
         ),
         Rule("submit_intent", "an API key with intent:edit (on live accounts trading_live)", key=_P.INTENT_EDIT),
-        Rule(
-            "read_intents",
-            "an API key with intent:read; a user; a service account with intent:read",
-            key=_P.INTENT_READ,
-            user=ANY_ROLE,
-            service=_S.INTENT_READ,
-        ),
+        _reading("read_intents", _P.INTENT_READ),
         Rule(
             "write_controls",
             "with controls_premium: an API key with control:edit; an admin",
@@ -106,13 +122,7 @@ RULES = {
             service=Refuse.AS_403,
         ),
         Rule("halt_organization", "an admin", user=ADMIN),
-        Rule(
-            "read_halts",
-            "an API key with control:read; a user; a service account with control:read",
-            key=_P.CONTROL_READ,
-            user=ANY_ROLE,
-            service=_S.CONTROL_READ,
-        ),
+        _reading("read_halts", _P.CONTROL_READ),
         Rule(
             "organization_by_provider",
             "a service account; a user of that organization",
@@ -122,27 +132,9 @@ RULES = {
             user_needs_organization=False,
         ),
         Rule("delete_current_user", "a user with an active organization", user=Grant.ANY, two_credentials_status=401),
-        Rule(
-            "write_accounts",
-            "an API key with account:edit; an admin",
-            key=_P.ACCOUNT_EDIT,
-            user=ADMIN,
-            service=Refuse.AS_403,
-        ),
-        Rule(
-            "write_credentials",
-            "an API key with credential:edit; an admin",
-            key=_P.CREDENTIAL_EDIT,
-            user=ADMIN,
-            service=Refuse.AS_403,
-        ),
-        Rule(
-            "read_accounts",
-            "an API key with account:read; a user; a service account with account:read",
-            key=_P.ACCOUNT_READ,
-            user=ANY_ROLE,
-            service=_S.ACCOUNT_READ,
-        ),
+        _writing("write_accounts", _P.ACCOUNT_EDIT),
+        _writing("write_credentials", _P.CREDENTIAL_EDIT),
+        _reading("read_accounts", _P.ACCOUNT_READ),
         Rule("api_keys", "an admin", user=ADMIN),
         Rule(
             "paper_quotes",
@@ -159,38 +151,10 @@ RULES = {
             service=_S.ACCOUNT_READ,
             environment=Environment.PAPER,
         ),
-        Rule(
-            "write_reference_prices",
-            "an API key with control:edit; an admin",
-            key=_P.CONTROL_EDIT,
-            user=ADMIN,
-            service=Refuse.AS_403,
-        ),
-        Rule(
-            "brokers",
-            "any caller with a credential",
-            key=Grant.ANY,
-            user=Grant.ANY,
-            service=Grant.ANY,
-            names_organization=False,
-            user_needs_organization=False,
-        ),
-        Rule(
-            "read_caller",
-            "any caller with a credential",
-            key=Grant.ANY,
-            user=Grant.ANY,
-            service=Grant.ANY,
-            names_organization=False,
-            user_needs_organization=False,
-        ),
-        Rule(
-            "stream",
-            "an API key with stream:read; a user; a service account with stream:read",
-            key=_P.STREAM_READ,
-            user=ANY_ROLE,
-            service=_S.STREAM_READ,
-        ),
+        _writing("write_reference_prices", _P.CONTROL_EDIT),
+        _with_any_credential("brokers"),
+        _with_any_credential("read_caller"),
+        _reading("stream", _P.STREAM_READ),
     )
 }
 
