@@ -82,23 +82,15 @@ class StreamingBody(Protocol):
         ...
 
 
-class Answer:
-    """Bytes ready to be sent; with a feed, what it writes follows them. `failure` is for the log: the request's id and
-    the error, where it is not the caller's."""
+class Answer(msgspec.Struct):
+    """Bytes ready to be sent; with a feed, what it writes follows them."""
 
-    __slots__ = ("body", "content_type", "failure", "feed", "headers", "status")
-
-    def __init__(
-        self,
-        body: bytes = b"",
-        status: int = 200,
-        content_type: bytes = JSON,
-        headers: list[tuple[bytes, bytes]] | None = None,
-        feed: StreamingBody | None = None,
-        failure: tuple[str, PlatformError] | None = None,
-    ) -> None:
-        self.body, self.status, self.content_type, self.feed = body, status, content_type, feed
-        self.headers, self.failure = headers or [], failure
+    body: bytes = b""
+    status: int = 200
+    content_type: bytes = JSON
+    headers: Headers = []
+    feed: StreamingBody | None = None
+    failure: tuple[str, PlatformError] | None = None  # for the log: the request's id and the platform's error
 
 
 def answer_json(value: Any, status: int = 200, version: int | None = None) -> Answer:
