@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -167,8 +168,7 @@ class Examples:
 
 
 def _fits(value: Any, schema: Schema) -> bool:
-    kinds = {None: "null", True: "boolean", False: "boolean"}
-    kind = kinds.get(value) if value is None or isinstance(value, bool) else _JSON_TYPES[type(value)]
+    kind = _JSON_TYPES[type(value)]
     if "enum" in schema:
         return value in schema["enum"]
     if kind == "array" and value and "enum" in schema.get("items", {}):
@@ -179,7 +179,7 @@ def _fits(value: Any, schema: Schema) -> bool:
     )
 
 
-_JSON_TYPES = {str: "string", int: "integer", list: "array", dict: "object"}
+_JSON_TYPES = {NoneType: "null", bool: "boolean", str: "string", int: "integer", list: "array", dict: "object"}
 
 
 def curl(method: str, path: str, operation: Schema, url: str) -> str:
