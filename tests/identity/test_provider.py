@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from tests.identity.issuer import SigningKey, encode, p256_key
 from trading_intents.config import Settings
 from trading_intents.errors import StartupRefused, Unauthorized
-from trading_intents.identity.model import ClaimsKind, Scope
+from trading_intents.identity.model import Scope
 from trading_intents.identity.provider import (
     ISSUER_FILE,
     KEY_FILE,
@@ -114,7 +114,7 @@ async def test_a_user_token_says_who_and_for_which_organization(
     provider: EmbeddedProvider, clock: ManualClock, log: Log
 ) -> None:
     claims = await provider.verifier(log).verify(provider.issue_user_token("ada", "org_acme", "admin").reveal())
-    assert (claims.kind, claims.subject) == (ClaimsKind.USER, "ada")
+    assert (claims.is_service, claims.subject) == (False, "ada")
     assert (claims.organization, claims.role) == ("org_acme", "admin")
     assert (claims.expires_at - clock.now()).total_seconds() == TOKEN_SECONDS == 15 * 60
 
@@ -127,7 +127,7 @@ async def test_a_user_token_may_name_no_organization(provider: EmbeddedProvider,
 @pytest.mark.parametrize("scopes", [set(), {Scope.INTENT_READ}, set(Scope)], ids=len)
 async def test_a_service_token_carries_its_scopes(provider: EmbeddedProvider, log: Log, scopes: set[Scope]) -> None:
     claims = await provider.verifier(log).verify(provider.issue_service_token("reporter", scopes).reveal())
-    assert (claims.kind, claims.subject, set(claims.scopes)) == (ClaimsKind.SERVICE, "reporter", scopes)
+    assert (claims.is_service, claims.subject, set(claims.scopes)) == (True, "reporter", scopes)
 
 
 def test_a_token_is_an_access_token_as_rfc_9068_has_it(provider: EmbeddedProvider) -> None:
@@ -269,4 +269,4 @@ async def test_settings_for_external_claims_do_not_change_the_embedded_tokens(
 ) -> None:
     provider = make_provider(tmp_path, clock, identity_claim_role="sub", identity_claim_kind="role")
     claims = await provider.verifier(log).verify(provider.issue_user_token("ada", "org_acme", "service").reveal())
-    assert (claims.kind, claims.role) == (ClaimsKind.USER, "service")
+    assert (claims.is_service, claims.role) == (False, "service")

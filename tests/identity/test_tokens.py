@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tests.identity.conftest import MakeVerifier, Refused
 from tests.identity.issuer import Issuer, SigningKey, ed25519_key, encode, p256_key, rsa_key
 from trading_intents.config import Settings
-from trading_intents.identity.model import Claims, ClaimsKind, Scope
+from trading_intents.identity.model import Claims, Scope
 from trading_intents.identity.tokens import LEEWAY_SECONDS, MAX_KID_CHARACTERS, MAX_TOKEN_CHARACTERS, TokenVerifier
 from trading_intents.testing.fakes import ManualClock
 
@@ -30,7 +30,7 @@ async def test_a_token_of_each_algorithm_verifies(
     issuer: Issuer, verifier: TokenVerifier, clock: ManualClock, keys: dict[str, SigningKey], algorithm: str
 ) -> None:
     assert await verifier.verify(issuer.token(key=keys[algorithm])) == Claims(
-        kind=ClaimsKind.USER,
+        is_service=False,
         subject="ada",
         organization="org_acme",
         role="admin",
@@ -68,13 +68,13 @@ async def test_a_service_account_has_the_scopes_that_we_know(
     issuer: Issuer, verifier: TokenVerifier, scope: Any
 ) -> None:
     claims = await verifier.verify(issuer.token(issuer.claims(kind="service", scope=scope)))
-    assert claims.kind is ClaimsKind.SERVICE
+    assert claims.is_service
     assert claims.scopes == {Scope.INTENT_READ, Scope.CREDENTIAL_READ}
 
 
 async def test_scopes_of_a_user_grant_nothing(issuer: Issuer, verifier: TokenVerifier) -> None:
     claims = await verifier.verify(issuer.token(issuer.claims(scope="credential:read", kind="Service")))
-    assert (claims.kind, claims.scopes) == (ClaimsKind.USER, frozenset())
+    assert (claims.is_service, claims.scopes) == (False, frozenset())
 
 
 async def test_claims_are_found_by_exact_name_or_dotted_path(
@@ -95,7 +95,7 @@ async def test_claims_are_found_by_exact_name_or_dotted_path(
     assert (claims.organization, claims.role) == ("o1", "member")
     told = {"gty": "client-credentials", "permissions": ["stream:read"], "resource": "no object"}
     claims = await verifier.verify(issuer.token(issuer.claims(**told)))
-    assert (claims.kind, claims.scopes, claims.role) == (ClaimsKind.SERVICE, frozenset({Scope.STREAM_READ}), None)
+    assert (claims.is_service, claims.scopes, claims.role) == (True, frozenset({Scope.STREAM_READ}), None)
 
 
 # Forged algorithms and headers

@@ -84,16 +84,11 @@ class ServicePrincipal:
 Principal = ApiKeyPrincipal | UserPrincipal | ServicePrincipal
 
 
-class ClaimsKind(StrEnum):
-    USER = "user"
-    SERVICE = "service"
-
-
 @dataclass(frozen=True, slots=True)
 class Claims:
     """The claims of a verified token, as its issuer made them: they may be older than what the database knows."""
 
-    kind: ClaimsKind
+    is_service: bool  # else of a user
     subject: str
     organization: str | None
     role: str | None

@@ -23,7 +23,6 @@ from trading_intents.identity.model import (
     ApiKeyRecord,
     Caller,
     Claims,
-    ClaimsKind,
     KeyId,
     KeyRecord,
     OrganizationRecord,
@@ -84,7 +83,7 @@ class Callers:
     async def by_token(self, token: str, organization: str | None) -> Caller:
         """`organization` is the one that a service account reads; a user's comes from the token."""
         claims = await self._verifier.verify(token)
-        if claims.kind is ClaimsKind.SERVICE:
+        if claims.is_service:
             return await self._service(claims, organization)
         return await self._user(claims)
 

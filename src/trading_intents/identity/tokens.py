@@ -15,7 +15,7 @@ from jwt import PyJWK, PyJWS, PyJWTError
 from trading_intents.clock import Clock
 from trading_intents.config import Settings
 from trading_intents.errors import Unauthorized, Unavailable
-from trading_intents.identity.model import Claims, ClaimsKind, Scope
+from trading_intents.identity.model import Claims, Scope
 from trading_intents.telemetry import Log
 
 MAX_TOKEN_CHARACTERS = 8 * 1024
@@ -151,13 +151,13 @@ def _read_claims(payload: dict[str, Any], rules: TokenRules, now: float) -> Clai
     if subject is None:
         _refuse("no sub")
     names = rules.claims
-    kind = ClaimsKind.SERVICE if _text(payload, names.kind) == names.kind_service else ClaimsKind.USER
+    is_service = _text(payload, names.kind) == names.kind_service
     return Claims(
-        kind=kind,
+        is_service=is_service,
         subject=subject,
         organization=_text(payload, names.organization),
         role=_text(payload, names.role),
-        scopes=_read_scopes(payload, names.scopes) if kind is ClaimsKind.SERVICE else frozenset(),
+        scopes=_read_scopes(payload, names.scopes) if is_service else frozenset(),
         issued_at=datetime.fromtimestamp(_second(payload.get("iat", 0), "iat"), UTC),
         expires_at=_read_expiry(payload, now),
     )
