@@ -89,12 +89,6 @@ class Urls:
 
 
 @dataclass(frozen=True, slots=True)
-class Addresses:
-    http: str
-    grpc: str | None  # None without the role `stream`
-
-
-@dataclass(frozen=True, slots=True)
 class Infrastructure:
     """The objects from which every feature is built."""
 
@@ -264,11 +258,12 @@ async def serve(
     log: Log,
     stop: asyncio.Event,
     prepare: Callable[[Infrastructure], Awaitable[Demo]],
-    greet: Callable[[Infrastructure, Addresses, Demo], None],
+    greet: Callable[[Infrastructure, str | None, Demo], None],
 ) -> None:
     """Runs everything that this process's roles need, until `stop` is set.
 
-    `prepare` runs before the first request is served; `greet` gets the addresses, and what `prepare` gave.
+    `prepare` runs before the first request is served; `greet` gets the stream's address, None without the role, and
+    what `prepare` gave.
     """
     if "stream" in settings.roles:  # so that a taken port is reported before anything is started
         bind(settings.grpc_host, settings.grpc_port, "GRPC").close()
@@ -286,7 +281,7 @@ async def serve(
             connections = connection_limits(settings.http_connections_per_address)
             async with serving(app, listener, connections), working(infra, features, vault) as workers:
                 address = features.grpc.address if "stream" in settings.roles else None
-                greet(infra, Addresses(settings.http_url, address), demo)
+                greet(infra, address, demo)
                 await stop.wait()
                 log.info("draining")
                 features.hub.drain()

@@ -7,7 +7,6 @@ import pwd
 import signal
 import sys
 from collections.abc import Callable, Coroutine
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
@@ -75,9 +74,7 @@ def choose_command(
     """The Trading Intents Platform. Settings are TRADING_INTENTS_* variables."""
 
 
-def _run(
-    work: Callable[[Settings, Log], Coroutine[Any, Any, int | None]], roles: str = "", quiet: bool = False
-) -> None:
+def _run(work: Callable[[Settings, Log], Coroutine[Any, Any, int | None]], roles: str = "", quiet: bool = True) -> None:
     environ = dict(os.environ)
     if roles:
         environ[config.PREFIX + "ROLES"] = roles
@@ -107,7 +104,7 @@ def serve(roles: Annotated[str, typer.Option(help="api, stream, worker; comma se
                 raise
             raise StartupRefused(f"already running here, pid {pid}, on {settings.data_dir}; {error.detail}") from None
 
-    _run(work, roles)
+    _run(work, roles, quiet=False)
 
 
 def _stop_signal() -> asyncio.Event:
@@ -129,20 +126,20 @@ def _stop_signal() -> asyncio.Event:
     return stop
 
 
-def _greet(parts: app.Infrastructure, addresses: app.Addresses, demo: provision.Demo | None) -> None:
-    settings, url = parts.settings, addresses.http
+def _greet(parts: app.Infrastructure, grpc: str | None, demo: provision.Demo | None) -> None:
+    settings, url = parts.settings, parts.settings.http_url
     if demo:
         provision.keep_demo_url(settings.data_dir, url)
     if not sys.stderr.isatty():
-        where = {"http": url} | ({"grpc": addresses.grpc} if addresses.grpc else {})
+        where = {"http": url} | ({"grpc": grpc} if grpc else {})
         parts.log.info("serving", version=__version__, **where, roles=list(settings.roles), pid=os.getpid())
         return
     place = "external database" if settings.database_url else f"embedded PostgreSQL in {settings.data_dir}"
     out = Console(stderr=True, highlight=False)
     out.print(f"\n[bold green]Trading Intents Platform[/] {__version__} is ready\n")
     out.print(f"  HTTP    [bold]{url}[/]   (open it in a browser)")
-    if addresses.grpc:
-        out.print(f"  gRPC    [bold]{addresses.grpc}[/]")
+    if grpc:
+        out.print(f"  gRPC    [bold]{grpc}[/]")
     out.print(f"  roles   {', '.join(settings.roles)}")
     out.print(f"  data    {terminal_text(place)}\n", soft_wrap=True)
     if demo and demo.account_id:
@@ -165,7 +162,7 @@ def migrate() -> None:
             names = await run_migrations(urls.owner, urls.login, log, worker_url=urls.worker)
         typer.echo("\n".join(f"applied {name}" for name in names) or "nothing to do")
 
-    _run(work, quiet=True)
+    _run(work)
 
 
 @cli.command(name="doctor")
@@ -189,7 +186,7 @@ def examine(
             )
         return 1 if any(finding.state == "wrong" for finding in findings) else 0
 
-    _run(work, quiet=True)
+    _run(work)
 
 
 @admin.command()
@@ -203,7 +200,7 @@ def apply(file: Annotated[str, typer.Argument(help="A JSON document, or - for st
             answer = await provision.apply(parts, wanted)
         typer.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))
 
-    _run(work, quiet=True)
+    _run(work)
 
 
 def _read(file: str) -> bytes:
@@ -225,7 +222,7 @@ def token(
             issued = await provision.user_token(parts, user, organization or None)
         typer.echo(issued.reveal())
 
-    _run(work, quiet=True)
+    _run(work)
 
 
 @cli.command(name="console")
@@ -237,7 +234,7 @@ def open_console(
     async def work(settings: Settings, log: Log) -> None:
         typer.echo(provision.make_console_link(settings, url).reveal())
 
-    _run(work, quiet=True)
+    _run(work)
 
 
 @vault.command(name="rotate")
@@ -264,7 +261,7 @@ def rotate_vault(
             typer.echo(f"not retired: {', '.join(map(str, done.unused))}; {_why_kept(settings)}")
         return 1 if done.unreadable or (done.unused and not settings.vault_master_keys) else 0
 
-    _run(work, quiet=True)
+    _run(work)
 
 
 def _why_kept(settings: Settings) -> str:
@@ -296,7 +293,7 @@ def list_outbox(
             *cells, created_at, organization_id, error = row.values()
             typer.echo("\t".join(map(str, (*cells, rfc3339(created_at), organization_id, error or ""))))
 
-    _run(work, quiet=True)
+    _run(work)
 
 
 @outbox.command(name="retry")
@@ -311,7 +308,7 @@ def retry_outbox(ids: Ids, reason: Reason) -> None:
         for old, (_, new) in made.items():
             typer.echo(f"{old} again as {new}")
 
-    _run(work, quiet=True)
+    _run(work)
 
 
 @outbox.command(name="drop")
@@ -323,7 +320,7 @@ def drop_outbox(ids: Ids, reason: Reason) -> None:
             await operators.drop(parts.database.worker, ids, _operator(), reason)
         typer.echo(f"dropped {' '.join(map(str, ids))}")
 
-    _run(work, quiet=True)
+    _run(work)
 
 
 @streams.command(name="renew-epoch")
@@ -336,7 +333,7 @@ def renew_epoch(reason: Reason) -> None:
             parts.signals.notify(STREAM)
         typer.echo(f"the epoch is {epoch}")
 
-    _run(work, quiet=True)
+    _run(work)
 
 
 @audits.command(name="verify")
@@ -371,7 +368,7 @@ def verify_log(
             typer.echo(f"{audit.PROVED}\n{audit.PROVED_AGAINST if against else audit.NOT_PROVED}")
         return 1 if damaged else 0
 
-    _run(work, quiet=True)
+    _run(work)
 
 
 @audits.command(name="anchor")
@@ -384,7 +381,7 @@ def print_heads() -> None:
             async for head in audit.list_heads(parts.database.worker):
                 typer.echo(audit.head_line(head))
 
-    _run(work, quiet=True)
+    _run(work)
 
 
 def _operator() -> str:
@@ -395,6 +392,6 @@ def _operator() -> str:
         return f"uid {os.getuid()}"
 
 
-add_commands(cli, partial(_run, quiet=True), _operator)
+add_commands(cli, _run, _operator)
 add_order_commands(cli)
 add_view_commands(cli)

@@ -245,12 +245,11 @@ def make_console_link(settings: Settings, url: str) -> Secret:
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    key: Secret
     account_id: AccountId | None  # None: it was closed
 
 
 async def prepare_demo(parts: Infrastructure) -> Demo | None:
-    """Gives the demo's key and account. The demo is made on an empty embedded database, never on an external one."""
+    """Gives the demo's account. The demo is made on an empty embedded database, never on an external one."""
     if parts.settings.database_url:
         return None
     async with parts.database.service.transaction(read_only=True) as tx:
@@ -260,7 +259,7 @@ async def prepare_demo(parts: Infrastructure) -> Demo | None:
         return None
     if empty:
         await apply(parts, _demo_document(), {DEMO: key})
-    return Demo(key, await _demo_account(parts))
+    return Demo(await _demo_account(parts))
 
 
 def keep_demo_url(data_dir: Path, url: str) -> None:
