@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from trading_intents.accounts.vault.master_keys import MasterKey, MasterKeys
+from trading_intents.accounts.vault.master_keys import EnvironmentKeys, KeyFile, MasterKey
 from trading_intents.accounts.vault.port import MAX_FIELDS_BYTES, SecretRef, decode_fields, encode_fields
 from trading_intents.errors import SecretUnreadable
 from trading_intents.secret import Secret
@@ -29,7 +29,7 @@ MAX_SEALED_BYTES = FIELDS_AT + BOX_BYTES + MAX_FIELDS_BYTES
 
 
 class EmbeddedVault:
-    def __init__(self, keys: MasterKeys) -> None:
+    def __init__(self, keys: EnvironmentKeys | KeyFile) -> None:
         self._keys = keys
 
     async def seal(self, ref: SecretRef, secrets: Mapping[str, Secret]) -> bytes:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -38,22 +37,6 @@ class MasterKey:
     made_at: int = 0  # seconds since 1970
 
 
-class MasterKeys(Protocol):
-    def newest(self) -> MasterKey:
-        """The one that seals."""
-        ...
-
-    def find(self, version: int) -> MasterKey | None: ...
-
-    def versions(self) -> tuple[int, ...]:
-        """Ascending."""
-        ...
-
-    def add(self) -> int: ...
-
-    def retire(self, version: int) -> bool: ...
-
-
 class EnvironmentKeys:
     """VAULT_MASTER_KEYS, as `1:base64,2:base64`: fixed for the life of the process."""
 
@@ -65,6 +48,7 @@ class EnvironmentKeys:
             raise StartupRefused(f"{variable}: must look like 1:KEY,2:KEY; each KEY is 32 bytes in base64")
 
     def newest(self) -> MasterKey:
+        """The one that seals."""
         return self._keys[max(self._keys)]
 
     def find(self, version: int) -> MasterKey | None:
