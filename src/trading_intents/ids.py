@@ -27,11 +27,7 @@ _ID = re.compile(ID_PATTERN.replace("$", r"\Z"))
 def id_maker(clock: Clock) -> IdMaker:
     """Makes UUIDv7s: 48 bits of milliseconds, then 74 random ones."""
     make_text = id_text_maker()
-
-    def make() -> UUID:
-        return _uuid(make_text(clock.now()))
-
-    return make
+    return lambda: _uuid(make_text(clock.now()))
 
 
 def id_text_maker() -> IdTextMaker:

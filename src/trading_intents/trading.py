@@ -64,12 +64,7 @@ class OrderKind(StrEnum):
 
 
 # The names of the kinds in records and orders.
-ORDER_TYPES = {
-    OrderKind.MARKET: "MARKET",
-    OrderKind.LIMIT: "LIMIT",
-    OrderKind.STOP: "STOP",
-    OrderKind.STOP_LIMIT: "STOP_LIMIT",
-}
+ORDER_TYPES = {kind: kind.name for kind in OrderKind}
 ORDER_KINDS = {name: kind for kind, name in ORDER_TYPES.items()}
 OrderType = Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(ORDER_KINDS)})]
 
