@@ -12,7 +12,7 @@ import httpx
 
 from trading_intents import __version__
 from trading_intents.accounts.credentials import Credentials
-from trading_intents.accounts.http import account_routes, broker_routes, credential_routes
+from trading_intents.accounts.http import account_routes, broker_route, credential_routes
 from trading_intents.accounts.jobs import account_handlers
 from trading_intents.accounts.service import Accounts
 from trading_intents.accounts.vault import Vault, open_vault
@@ -30,7 +30,7 @@ from trading_intents.controls.routes import control_routes
 from trading_intents.errors import PlatformError
 from trading_intents.execution.service import Execution
 from trading_intents.identity.access import RULES, Gate, organization_of
-from trading_intents.identity.http import key_routes, organization_routes, provider_routes, user_routes
+from trading_intents.identity.http import key_routes, organization_route, provider_routes, user_route
 from trading_intents.identity.provider import EmbeddedProvider, load_issuer
 from trading_intents.identity.service import ApiKeys, Callers, Organizations, TokenIssuer, keep_reporting
 from trading_intents.identity.tokens import external_verifier
@@ -199,13 +199,13 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     quotes = Quotes(pool, signals, settings.paper_seed)
     routes = (
         *key_routes(gates, ApiKeys(pool, make_id, callers)),
-        *organization_routes(gates["organization_by_provider"], Organizations(pool, name)),
-        *user_routes(gates["delete_current_user"], Users(pool, name, directory, make_id, signals, callers)),
+        organization_route(gates["organization_by_provider"], Organizations(pool, name)),
+        user_route(gates["delete_current_user"], Users(pool, name, directory, make_id, signals, callers)),
         *(provider_routes(gates["public"], provider, TokenIssuer(pool, provider)) if provider else ()),
         *console_routes(gates, settings, TokenIssuer(pool, provider) if provider else None),
         *account_routes(read_accounts, gates["write_accounts"], accounts),
         *credential_routes(read_accounts, gates["write_credentials"], accounts, credentials),
-        *broker_routes(gates["brokers"], brokers),
+        broker_route(gates["brokers"], brokers),
         *outbox_routes(gates["outbox_health"], pool),
         *control_routes(gates, pool, price_rules, Halts(pool, make_id, signals, infra.log)),
         *quote_routes(gates["read_paper_quotes"], gates["paper_quotes"], organization_of, quotes),

@@ -299,7 +299,7 @@ def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: 
     )
 
 
-def broker_routes(gate: Gate, brokers: Registry) -> tuple[Route, ...]:
+def broker_route(gate: Gate, brokers: Registry) -> Route:
     shown = [
         Broker(
             manifest.name,
@@ -319,17 +319,15 @@ def broker_routes(gate: Gate, brokers: Registry) -> tuple[Route, ...]:
         rows = page.select(shown, lambda broker: broker.name)
         return answer_json(page.answer(rows, lambda broker: broker.name, lambda broker: broker))
 
-    return (
-        Route(
-            "GET",
-            "/v1/brokers",
-            gate,
-            listing,
-            "List the brokers and what each can do.",
-            operation=Operation("list_brokers", Tag.BROKERS),
-            answer=Listing[Broker],
-            parameters=PAGE_PARAMETERS,
-        ),
+    return Route(
+        "GET",
+        "/v1/brokers",
+        gate,
+        listing,
+        "List the brokers and what each can do.",
+        operation=Operation("list_brokers", Tag.BROKERS),
+        answer=Listing[Broker],
+        parameters=PAGE_PARAMETERS,
     )
 
 

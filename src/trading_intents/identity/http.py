@@ -211,7 +211,7 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
     )
 
 
-def organization_routes(gate: Gate, organizations: Organizations) -> tuple[Route, ...]:
+def organization_route(gate: Gate, organizations: Organizations) -> Route:
     async def by_provider(request: Request) -> Answer:
         found = await organizations.by_provider(
             caller_of(request), request.params["provider"], request.params["provider_id"]
@@ -222,36 +222,32 @@ def organization_routes(gate: Gate, organizations: Organizations) -> tuple[Route
             )
         )
 
-    return (
-        Route(
-            "GET",
-            "/v1/organizations/by-provider/{provider}/{provider_id}",
-            gate,
-            by_provider,
-            "Find an organization by its identity provider's id.",
-            operation=Operation("find_organization", Tag.ORGANIZATIONS),
-            answer=Organization,
-        ),
+    return Route(
+        "GET",
+        "/v1/organizations/by-provider/{provider}/{provider_id}",
+        gate,
+        by_provider,
+        "Find an organization by its identity provider's id.",
+        operation=Operation("find_organization", Tag.ORGANIZATIONS),
+        answer=Organization,
     )
 
 
-def user_routes(gate: Gate, users: Users) -> tuple[Route, ...]:
+def user_route(gate: Gate, users: Users) -> Route:
     async def delete_current(request: Request) -> Answer:
         await users.delete_current(caller_of(request))
         return Answer(status=204)
 
-    return (
-        Route(
-            "DELETE",
-            "/v1/users/me",
-            gate,
-            delete_current,
-            "Delete the calling user for good, here and at the identity provider.",
-            operation=Operation("delete_current_user", Tag.USERS),
-            status=204,
-            error_shape=PLAIN,
-            any_query=True,
-        ),
+    return Route(
+        "DELETE",
+        "/v1/users/me",
+        gate,
+        delete_current,
+        "Delete the calling user for good, here and at the identity provider.",
+        operation=Operation("delete_current_user", Tag.USERS),
+        status=204,
+        error_shape=PLAIN,
+        any_query=True,
     )
 
 
