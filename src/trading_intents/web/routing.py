@@ -19,7 +19,6 @@ from trading_intents.errors import (
     PlatformError,
     Unauthorized,
     Unavailable,
-    ValidationFailed,
 )
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.body import MAX_BODY_BYTES
@@ -287,7 +286,10 @@ class App:
         """Reads the request, and raises what keeps it from its handler."""
         if route.body is not None and route.body_media is JSON:
             request.read_json(route.max_body_bytes, route.is_body_optional)
-        unknown = None if route.any_query else _unknown_parameter(route, request)
+        unknown = None
+        if request.incoming.query_string and not route.any_query:
+            known = [each.name for each in route.parameters if each.where == "query"]
+            unknown = unknown_parameters(request.query, known)
         for parameter in route.parameters:
             if parameter.check and (given := request.parameter(parameter.where, parameter.name)) is not None:
                 parameter.check(given)
@@ -312,12 +314,6 @@ class App:
         if caller is None:
             return self._limits.take_for_address(bucket, request.address)
         return self._limits.take(bucket, caller.limit_key, caller.organization_limit_key)
-
-
-def _unknown_parameter(route: Route, request: Request) -> ValidationFailed | None:
-    if not request.incoming.query_string:
-        return None
-    return unknown_parameters(request.query, [each.name for each in route.parameters if each.where == "query"])
 
 
 class _PerSecond:
