@@ -96,6 +96,21 @@ def test_a_credential_that_does_not_open_fails_the_rotation(urls: Urls, tmp_path
         assert f"credential {stored['id']} does not open" in done.stdout
 
 
+def test_a_credential_of_another_kind_of_vault_is_named_by_the_rotation(urls: Urls, tmp_path: Path) -> None:
+    with serving(tmp_path, **settings_of(urls)) as platform:
+        made = platform.apply(DOCUMENT)["organizations"][0]
+        headers = {"x-api-key": made["api_keys"][0]["api_key"]}
+        url = f"/v1/accounts/{made['accounts'][0]['id']}/credentials"
+        stored = platform.client.post(url, json={"secrets": SECRETS}, headers=headers).json()
+        fetch(urls, f"UPDATE sealed_secrets SET sealed = '\\x02{bytes(16).hex()}'")  # as OpenBao's are
+        done = platform.run("vault", "rotate")
+        assert (done.returncode, done.stderr) == (1, "")
+        assert done.stdout.splitlines() == [
+            "master key 2; 0 secrets re-wrapped",
+            f"credential {stored['id']} does not open: store its secrets anew",
+        ]
+
+
 def sealed(urls: Urls) -> bytes:
     found: bytes = fetch(urls, "SELECT sealed FROM sealed_secrets WHERE NOT discarded")[0]["sealed"]
     return found
