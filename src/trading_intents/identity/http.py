@@ -112,9 +112,8 @@ class KeyHandlers:
     async def create(self, request: Request) -> Answer:
         body = request.body(NewApiKey)
         organization_id = caller_of(request).organization_id
-        key, secret = await self.keys.create(
-            organization_id, body.name, body.environment, _distinct(body.permissions, "/permissions")
-        )
+        permissions = _distinct(body.permissions)
+        key, secret = await self.keys.create(organization_id, body.name, body.environment, permissions)
         shown = CreatedApiKey(**_show_key(key), api_key=secret.reveal())
         answer = answer_json(shown, 201, key.version)
         answer.headers.append(NO_STORE)
@@ -129,7 +128,7 @@ class KeyHandlers:
     async def change(self, request: Request) -> Answer:
         def read_change() -> KeyChange:
             body = request.body(ApiKeyChange)
-            permissions = None if body.permissions is None else _distinct(body.permissions, "/permissions")
+            permissions = None if body.permissions is None else _distinct(body.permissions)
             return KeyChange(body.name, permissions, body.disabled)
 
         organization_id, key_id = caller_of(request).organization_id, parse_id(request.params["id"])
@@ -324,9 +323,9 @@ def _show_key(key: model.ApiKeyRecord) -> dict[str, Any]:
     }
 
 
-def _distinct(permissions: list[Permission], pointer: str) -> frozenset[Permission]:
+def _distinct(permissions: list[Permission]) -> frozenset[Permission]:
     if len(set(permissions)) != len(permissions):
-        raise ValidationFailed.at(pointer, "must name each permission once")
+        raise ValidationFailed.at("/permissions", "must name each permission once")
     return frozenset(permissions)
 
 
