@@ -1,9 +1,10 @@
 """One platform with two tenants, an internal organization, and every kind of caller."""
 
 import asyncio
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from tests.platform import Platform, serving
 from trading_intents.app import open_infrastructure
 from trading_intents.config import load
 from trading_intents.identity.model import Entitlement, Permission, Scope
+from trading_intents.identity.provider import TOKEN_SECONDS
 from trading_intents.provision import user_token
 from trading_intents.telemetry import make_log
 
 Headers = dict[str, str]
+RENEW_SECONDS = TOKEN_SECONDS / 3
 EVERY_PERMISSION, EVERY_SCOPE = list(Permission), list(Scope)
 KINDS = ("SUBMITS", "CANCELS", "WRITES", "READS")
 LIMITS = (*KINDS, "FAILURES", *(f"ORGANIZATION_{kind}" for kind in KINDS))
@@ -79,7 +82,20 @@ USERS: tuple[tuple[str, str | None], ...] = (
 class Tenants:
     platform: Platform
     answer: dict[str, Any]
-    callers: dict[str, Headers]
+    callers: dict[str, Headers] = field(default_factory=dict)
+    _sign_ins: list[Callable[[], dict[str, Headers]]] = field(default_factory=list)
+    _signed_in_at: float = field(default_factory=time.monotonic)
+
+    def sign_in(self, callers: Callable[[], dict[str, Headers]]) -> None:
+        """Adds callers whose tokens are renewed while the session lasts."""
+        self._sign_ins.append(callers)
+        self.callers |= callers()
+
+    def renew(self) -> None:
+        if time.monotonic() - self._signed_in_at > RENEW_SECONDS:
+            self._signed_in_at = time.monotonic()
+            for callers in self._sign_ins:
+                self.callers |= callers()
 
     @property
     def client(self) -> Any:
@@ -111,8 +127,8 @@ def made_tenants(urls: Urls, folder: Path, **changes: str) -> Iterator[Tenants]:
         "INTERNAL_ORGANIZATIONS": "org_internal",
     }
     with serving(folder, **settings | changes) as platform:
-        made = Tenants(platform, platform.apply(DOCUMENT), {})
-        made.callers = _callers(made)
+        made = Tenants(platform, platform.apply(DOCUMENT))
+        made.sign_in(lambda: _callers(made))
         yield made
 
 
@@ -126,6 +142,13 @@ def tenants_database(databases: Databases) -> Iterator[Urls]:
 def tenants(tenants_database: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
     with made_tenants(tenants_database, tmp_path_factory.mktemp("world")) as made:
         yield made
+
+
+@pytest.fixture(autouse=True)
+def renewed_tokens(request: pytest.FixtureRequest) -> None:
+    """The whole suite may take longer than a token holds."""
+    if "tenants" in request.fixturenames:
+        request.getfixturevalue("tenants").renew()
 
 
 async def _user_tokens(tenants: Tenants) -> list[str]:

@@ -58,8 +58,12 @@ def plain(tenants: Tenants) -> Tenants:
     """The world, with an organization that has no entitlement."""
     made = tenants.platform.apply({"organizations": [PLAIN]})["organizations"][0]
     keys = {api_key["name"]: {"x-api-key": api_key["api_key"]} for api_key in made["api_keys"]}
-    admin = {"authorization": f"Bearer {tenants.platform.token('plain-admin', 'org_plain')}"}
-    tenants.callers |= {"plain_key": keys["paper"], "plain_live": keys["live"], "plain_admin": admin}
+
+    def callers() -> dict[str, dict[str, str]]:
+        admin = {"authorization": f"Bearer {tenants.platform.token('plain-admin', 'org_plain')}"}
+        return {"plain_key": keys["paper"], "plain_live": keys["live"], "plain_admin": admin}
+
+    tenants.sign_in(callers)
     return tenants
 
 
