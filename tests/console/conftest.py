@@ -19,7 +19,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 FLAGS += ["--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"]
 DESKTOP: Any = {"width": 1280, "height": 800}
 PHONE: Any = {"width": 390, "height": 844}
-LIMIT_MILLIS = 15_000
+LIMIT_SECONDS = 30.0
 
 
 @pytest.fixture
@@ -60,19 +60,30 @@ class Screen:
                 self.page.get_by_role("button", name="Add a credential").click()
             self.page.get_by_label("API key or user's token").last.fill(credential)
             self.page.get_by_role("button", name="Sign in").last.click()
-            self.page.get_by_role("button", name="Sign out").wait_for()
+            self.wait_signed_in(place + 1)
         self.wait_live()
 
     def sign_in_to_demo(self) -> None:
         done = self.platform.run("console", "--url", self.platform.url)
         self.page.goto(done.stdout.strip())
+        self.wait_signed_in(2)
         self.wait_live()
+
+    def wait_signed_in(self, credentials: int) -> None:
+        """Until the view offers what so many credentials may do: each that is added opens it anew."""
+        self.page.locator(".chip").nth(credentials - 1).wait_for()
+        self.page.locator("main:not([aria-busy])").wait_for()
 
     def wait_live(self) -> None:
         self.page.locator(".connection.live").wait_for()
 
     def view(self, title: str) -> None:
         self.page.get_by_role("link", name=title, exact=True).click()
+        self.wait_view(title)
+
+    def wait_view(self, title: str) -> None:
+        """The view before it has fields of the same names."""
+        self.page.get_by_role("heading", name=title, exact=True, level=1).wait_for()
 
     def order(self, symbol: str, quantity: str = "10", limit: str = "") -> None:
         ticket = self.page.locator("form.ticket")
@@ -99,7 +110,7 @@ def screens(browser: "Browser") -> Iterator[Screens]:
     @contextmanager
     def open_screen(platform: Platform, viewport: Any = None, scheme: Any = "light") -> Iterator[Screen]:
         context = browser.new_context(viewport=viewport or DESKTOP, color_scheme=scheme)
-        context.set_default_timeout(LIMIT_MILLIS)
+        context.set_default_timeout(LIMIT_SECONDS * 1000)
         screen = Screen(context.new_page(), platform)
         opened.append(screen)
         screen.page.on("pageerror", lambda error: screen.faults.append(str(error)))

@@ -4,7 +4,7 @@ import json
 import uuid
 from typing import Any
 
-from tests.console.conftest import Screen, Screens
+from tests.console.conftest import LIMIT_SECONDS, Screen, Screens
 from tests.console.test_views import bearer, make_account, symbol
 from tests.tenants import Tenants
 from tests.waiting import eventually
@@ -29,7 +29,7 @@ class Held:
             self.routes.append(route)
 
     def wait(self) -> None:
-        eventually(lambda: bool(self.page.evaluate("true") and self.routes), 15)
+        eventually(lambda: bool(self.page.evaluate("true") and self.routes), LIMIT_SECONDS)
 
     def release(self) -> None:
         self.is_released = True
@@ -58,6 +58,18 @@ def test_signing_out_while_accounts_are_read_stays_signed_out(screens: Screens, 
         held.release()
         assert screen.page.locator("header.top").is_hidden()
         assert screen.page.get_by_label("API key or user's token").is_visible()
+
+
+def test_a_view_is_busy_until_it_offers_what_a_new_credential_may_do(screens: Screens, tenants: Tenants) -> None:
+    make_account(tenants, "seen by two")
+    with screens(tenants.platform) as screen:
+        screen.sign_in(bearer(tenants, "key_all"))
+        held = Held(screen, "**/v1/accounts?*")
+        add_credential(screen, bearer(tenants, "admin"))
+        held.wait()
+        screen.page.locator("main[aria-busy=true]").wait_for()
+        held.release()
+        screen.wait_signed_in(2)
 
 
 def test_an_account_whose_stream_was_refused_stays_chosen(screens: Screens, tenants: Tenants) -> None:
@@ -236,7 +248,7 @@ def test_a_stream_ends_with_the_credential_that_opened_it(screens: Screens, tena
         screen.page.on("request", lambda request: opened.append(request.headers) if "/events?" in request.url else None)
         screen.page.get_by_role("button", name="Forget the paper key").click()
         screen.page.locator(".chip").first.get_by_text("admin").wait_for()
-        eventually(lambda: bool(screen.page.evaluate("true") and opened), 10)
+        eventually(lambda: bool(screen.page.evaluate("true") and opened), LIMIT_SECONDS)
         screen.wait_live()
         assert [headers.get("authorization", "") for headers in opened] == [f"Bearer {bearer(tenants, 'admin')}"]
         assert screen.page.get_by_label("Account", exact=True).input_value() == account

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.console.conftest import Screen, Screens
+from tests.console.conftest import LIMIT_SECONDS, Screen, Screens
 from tests.platform import Platform
 from tests.tenants import Tenants
 from tests.waiting import eventually
@@ -176,7 +176,7 @@ def make_account(tenants: Tenants, name: str) -> str:
         found = tenants.client.get(f"/v1/accounts/{made['id']}", headers=tenants.callers["key_all"]).json()
         return bool(found["connection"] == "connected")
 
-    eventually(is_connected, 10)
+    eventually(is_connected, LIMIT_SECONDS)
     return str(made["id"])
 
 

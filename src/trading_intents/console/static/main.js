@@ -96,6 +96,7 @@ class Page {
 
   _showSignIn() {
     this._close();
+    this._main.ariaBusy = null;
     this._header.hidden = this._nav.hidden = true;
     document.title = "Sign in · Trading Intents console";
     const { form, element } = signInForm(this._settings, this._session);
@@ -112,6 +113,7 @@ class Page {
       return;
     }
     this._showCredentials();
+    this._main.ariaBusy = "true"; // the view may be opened anew
     try {
       await this._readAccounts();
     } catch (error) {
@@ -134,6 +136,7 @@ class Page {
     const isForgotten = streamedBy && !credentials.some(({ label }) => label === streamedBy);
     if (!chosen || isForgotten || status?.state === "refused") this._follow(account);
     this._route();
+    this._main.ariaBusy = null;
     const advice = "Add another credential, or make an account by POST /v1/accounts.";
     if (!account) this._say(`These credentials may read no trading account. ${advice}`);
   }
