@@ -40,7 +40,7 @@ class Keyboard:
         self.go(name, "SELECT")
         self.press("Home")
         chosen = "() => document.activeElement.selectedOptions?.[0]?.textContent.trim()"
-        for _ in range(MAX_TABS):
+        for _ in range(self.page.evaluate("document.activeElement.options.length")):
             if self.page.evaluate(chosen) == text:
                 return
             self.press("ArrowDown")
@@ -55,6 +55,11 @@ class Keyboard:
         self.go(name, "INPUT")
         self.press("Control+a")
         self.page.keyboard.type(text)
+
+    def send(self) -> None:
+        """The answer moves the focus to the quantity, and may come after the first events of the order."""
+        self.press("Enter")
+        self.page.locator("form.ticket").get_by_text("Accepted:").wait_for()
 
 
 def test_a_trader_works_by_keyboard_alone(screens: Screens, tenants: Tenants) -> None:
@@ -73,7 +78,7 @@ def test_a_trader_works_by_keyboard_alone(screens: Screens, tenants: Tenants) ->
 
         keys.type("Symbol", filled)
         keys.type("Quantity", "3")
-        keys.press("Enter")
+        keys.send()
         screen.row(filled).get_by_text("Filled").wait_for()
 
         keys.press("Escape")
@@ -82,7 +87,7 @@ def test_a_trader_works_by_keyboard_alone(screens: Screens, tenants: Tenants) ->
         keys.press("ArrowDown")
         keys.type("Quantity", "5")
         keys.type("Limit price", "0.01")
-        keys.press("Enter")
+        keys.send()
         screen.row(resting).get_by_text("New", exact=True).wait_for()
 
         keys.go("Orders")
@@ -98,15 +103,17 @@ def test_a_trader_works_by_keyboard_alone(screens: Screens, tenants: Tenants) ->
         keys.press("Escape")
         screen.row(resting).get_by_text("Cancelled").wait_for()
 
+        keys.press("Alt+3")
+        screen.wait_view("Controls")
         set_window_and_halt(keys, page, filled)
 
 
 def set_window_and_halt(keys: Keyboard, page: Any, symbol: str) -> None:
-    keys.press("Alt+3")
     keys.type("Symbol", symbol)
     keys.press("Enter")
     dialog = page.get_by_role("dialog")
-    dialog.get_by_role("button", name="Set the window").wait_for()
+    # Tab passes over the fields while their values are being read.
+    dialog.locator("button:enabled", has_text="Set the window").wait_for()
     keys.type("Trading from", "09:30:00")
     keys.type("Until", "16:00:00")
     keys.press("Enter")
