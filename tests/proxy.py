@@ -28,8 +28,8 @@ class Verdict(Enum):
     CUT_UNANSWERED = "the link ends when its answer comes"
 
 
-# Bytes are answered in the target's place, and the link ends.
-Watch = Callable[[bytes], Verdict | bytes]
+# Bytes are answered in the target's place, and the link ends. After a number of bytes the rest is held.
+Watch = Callable[[bytes], Verdict | bytes | int]
 
 
 class FaultProxy:
@@ -161,6 +161,10 @@ class FaultProxy:
                 back.write(verdict)
                 await back.drain()
                 return
+            if isinstance(verdict, int):
+                server.write(data[:verdict])
+                await server.drain()
+                data, verdict = data[verdict:], Verdict.HOLD
             if verdict is Verdict.HOLD:
                 self._open.clear()
                 self.held.set()
