@@ -126,9 +126,10 @@ def test_an_interrupt_cancels_the_call_and_tells_the_key(account: Account, tenan
 # As a file that is not closed, it warns.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_client_that_is_forgotten_leaves_no_thread(tenants: Tenants, api_key: str) -> None:
+    before = set(threading.enumerate())
     client = TradingClient(tenants.platform.url, api_key=api_key)
     client.platform.liveness()
-    thread = next(t for t in threading.enumerate() if t.name == "trading-intents-client")
+    (thread,) = (t for t in threading.enumerate() if t not in before and t.name == "trading-intents-client")
     del client
     gc.collect()
     eventually(lambda: not thread.is_alive(), LIMIT_SECONDS)

@@ -44,7 +44,8 @@ def test_prices_and_money_are_shown(account: Account, client: TradingClient) -> 
 def test_lists_are_read_in_both_orders_and_by_time_and_status(account: Account) -> None:
     placed = [account.buy("ACME", number, limit=1) for number in (1, 2, 3)]
     filled = account.buy("AAPL", 4).wait()
-    placed[2].wait(until="NEW")
+    for order in placed:
+        order.wait(until="NEW")
     assert [order.quantity for order in account.orders(order="desc")] == [4, 3, 2, 1]
     assert [order.quantity for order in account.orders(status="NEW")] == [1, 2, 3]
     assert [order.quantity for order in account.orders(status=[OrderStatus.FILLED, "REJECTED"])] == [4]
