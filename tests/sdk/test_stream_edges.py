@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -30,7 +31,7 @@ from trading_intents_client import (
 from trading_intents_client.stream import grpc_source
 from trading_intents_client.stream.events import read_event
 
-LIMIT_SECONDS = 20
+LIMIT_SECONDS = 60
 ORDER: dict[str, Any] = {
     "order_id": "o", "intent_id": "o", "account_id": "a", "organization_id": "g", "symbol": "S", "quantity": "1",
     "order_state": "ORDER_STATE_OPEN", "order_status": "ORDER_STATUS_NEW",
@@ -64,7 +65,7 @@ async def no_snapshot(cursor: str | None) -> GapEvent:
 
 async def test_a_grpc_stream_that_falls_silent_is_connected_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep-alive asks the next proxy only: what tells that the platform is there are its heartbeats."""
-    monkeypatch.setattr(grpc_source, "STREAM_READ_SECONDS", 0.3)
+    monkeypatch.setattr(grpc_source, "STREAM_READ_SECONDS", 1.0)
     calls = 0
 
     async def serve(request: bytes, context: Any) -> AsyncIterator[bytes]:
@@ -240,15 +241,19 @@ def test_texts_that_look_like_something_else_stay_texts(text: str) -> None:
 
 
 async def test_reads_that_are_cancelled_in_any_moment_lose_no_event(async_account: AsyncAccount) -> None:
-    """Polling with a time limit cancels a read in any moment: the events are all told, once."""
+    """Polling with a time limit cancels a read in any moment: the events are all told, once.
+
+    A cancelled read ends its connection, so that in the end the limits must be long enough for a new one.
+    """
     stream = async_account.events()
     await anext(stream)
     await async_account.buy("AAPL", 2)
     seen: list[Event] = []
     async with asyncio.timeout(LIMIT_SECONDS):
-        for number in range(1000):
+        for number in itertools.count():
+            limit_seconds = 0.001 * (number % 40) * (1 + number // 40)
             with contextlib.suppress(TimeoutError):
-                seen.append(await asyncio.wait_for(anext(stream), 0.001 * (number % 40)))
+                seen.append(await asyncio.wait_for(anext(stream), limit_seconds))
             if len(seen) == 5:
                 break
     began = seen[0].cursor
