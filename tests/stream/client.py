@@ -12,7 +12,7 @@ import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 ROOT = Path(__file__).parents[2]
-LIMIT_SECONDS = 30.0
+LIMIT_SECONDS = 60.0
 ORDER, POSITION, TRADE, ACTION, BALANCE, HALT = 1, 2, 3, 4, 5, 6
 ALL = (ORDER, POSITION, TRADE, ACTION)
 PRIMED = 2

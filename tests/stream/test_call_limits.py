@@ -59,6 +59,16 @@ class Silent:
             self._left.set()
 
 
+def await_no_subscribers(platform: Platform) -> None:
+    """The platform hears of a cancelled call a moment later."""
+
+    def subscribers() -> list[str]:
+        lines = platform.client.get("/metrics").text.splitlines()
+        return [line for line in lines if line.startswith("ti_stream_subscribers{") and not line.endswith(" 0.0")]
+
+    eventually(lambda: not subscribers(), LIMIT_SECONDS)
+
+
 def watch(client: Client) -> Any:
     stub = health_pb2_grpc.HealthStub(client.channel)
     return stub.Watch(health_pb2.HealthCheckRequest(service=""), timeout=LIMIT_SECONDS)
@@ -81,6 +91,7 @@ def test_health_watches_take_no_stream_of_a_subscribers(small: Platform, tenants
         assert next(call).status == health_pb2.HealthCheckResponse.SERVING
     for client in clients:
         assert Follower(watch(client)).ended()[0] == "RESOURCE_EXHAUSTED"
+        await_no_subscribers(small)
         client.follow(tenants.callers["key_all"], "", (ACTION,)).subscribed().cancel()
     assert all(call.is_active() for calls in watches for call in calls)
     for client in clients:
@@ -141,6 +152,7 @@ def test_readiness_tells_when_every_stream_is_taken(small: Platform, tenants: Te
     def is_ready() -> bool:
         return small.client.get("/readyz").status_code == 200
 
+    await_no_subscribers(small)
     eventually(is_ready, LIMIT_SECONDS)
     followers = [client.follow(tenants.callers["key_all"], "", (ACTION,)).subscribed() for _ in range(MAX_STREAMS)]
     eventually(lambda: not is_ready(), LIMIT_SECONDS)  # what it says may be a moment old

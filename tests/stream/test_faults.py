@@ -101,7 +101,8 @@ class Faithful:
                 client.close()
 
     def _follow(self, client: Client) -> None:
-        for event in client.follow(self._caller, resume_after=self._cursor):
+        request = subscribe(resume_after=self._cursor).SerializeToString()
+        for event in client.send(self._caller, request, RUN_SECONDS):
             self._cursor = event.cursor or self._cursor
             if kind_of(event) == "primed":
                 self.subscribed.set()

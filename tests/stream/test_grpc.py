@@ -21,6 +21,7 @@ from tests.stream.client import (
     subscribe,
 )
 from tests.stream.conftest import Opener
+from tests.stream.test_sse import new_caller
 from tests.tenants import Tenants
 from tests.waiting import eventually
 from trading_intents.stream.subscriber import MAX_EVENTS_BEHIND
@@ -221,12 +222,12 @@ def test_a_cursor_of_another_log_is_out_of_range(client: Client, trading_client:
 
 
 def test_one_stream_more_than_a_hundred_is_refused_until_one_ends(client: Client, tenants: Tenants) -> None:
-    caller = tenants.callers["other_key"]
+    caller, _ = new_caller(tenants)
     followers = [client.follow(caller, "", (ACTION,)) for _ in range(100)]
     for follower in followers:
         follower.subscribed()
     assert client.follow(caller, "", (ACTION,)).ended()[0] == "RESOURCE_EXHAUSTED"
-    client.follow(tenants.callers["other_admin"], "", (ACTION,)).subscribed()
+    client.follow(tenants.callers["admin"], "", (ACTION,)).subscribed()
     followers.pop().cancel()
     # The server hears of a cancelled call a moment later.
     eventually(lambda: client.follow(caller, "", ()).ended()[0] == "INVALID_ARGUMENT", LIMIT_SECONDS)
