@@ -31,7 +31,7 @@ def postgres_15() -> Iterator[str]:
         (folder / "log").open("wb") as log,
         subprocess.Popen(command, user=user.pw_uid, group=user.pw_gid, cwd=folder, stderr=log) as server,
     ):
-        eventually(lambda: "ready to accept" in (folder / "log").read_text(), 10)
+        eventually(lambda: "ready to accept" in (folder / "log").read_text(), 60)
         try:
             yield f"postgresql://postgres@/postgres?host={folder}"
         finally:

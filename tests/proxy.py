@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 from trading_intents.secret import Secret
 
 CHUNK_BYTES = 65536
-CALL_LIMIT_SECONDS = 5
+CALL_LIMIT_SECONDS = 20
 RESET_ON_CLOSE, END_ON_CLOSE = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 
 

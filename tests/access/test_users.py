@@ -71,7 +71,7 @@ def test_a_user_who_comes_back_needs_a_new_token(tenants: Tenants, world_tables:
     old = member(tenants, "returner")
     assert tenants.client.delete(URL, headers=old).status_code == 204
     new = member(tenants, "returner")
-    eventually(lambda: tenants.client.get("/v1/accounts", headers=new).status_code == 200, 2)
+    eventually(lambda: tenants.client.get("/v1/accounts", headers=new).status_code == 200, 10)
     assert tenants.client.get("/v1/accounts", headers=old).status_code == 401
     done = "SELECT 1 FROM outbox WHERE queue = 'users' AND payload->>'subject' = 'returner' AND status = 'completed'"
     eventually(lambda: bool(world_tables.fetch(done)), 10)

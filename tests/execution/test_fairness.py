@@ -18,7 +18,7 @@ from trading_intents.testing.fakes import Act, FakeVenue, VenueLink
 CALL_SECONDS = 3.0
 QUEUED = 300
 MARGIN_SECONDS = 0.1
-ROUNDS = 3
+ROUNDS = 10
 
 
 class SlowVenue(FakeVenue):

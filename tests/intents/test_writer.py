@@ -239,7 +239,7 @@ async def test_those_who_leave_do_no_harm(in_process_writer: InProcessWriter) ->
     async def free() -> bool:
         return in_process_writer.in_use() == 0
 
-    await eventually_async(free, 2)
+    await eventually_async(free, 10)
 
 
 async def answered(in_process_writer: InProcessWriter, seconds: float) -> str:

@@ -20,7 +20,7 @@ from tests.waiting import eventually
 
 PROGRAM = "tests.server_process"
 STOP_LIMIT_SECONDS = 20
-DEATH_LIMIT_SECONDS = 2
+DEATH_LIMIT_SECONDS = 20
 
 
 class ServerProcess:
@@ -98,7 +98,7 @@ def all_gone(data_dir: Path) -> bool:
 
 
 async def query(url: str, sql: str) -> Any:
-    connection = await asyncpg.connect(url, timeout=2)
+    connection = await asyncpg.connect(url, timeout=20)
     try:
         return await connection.fetchval(sql)
     finally:

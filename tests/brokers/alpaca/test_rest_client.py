@@ -40,7 +40,7 @@ async def test_a_request_that_is_cancelled_twice_leaves_no_connection_open(
     async def all_closed() -> bool:
         return all(each.is_closed() for each in opened)
 
-    await eventually_async(all_closed, 2)
+    await eventually_async(all_closed, 10)
     release.set()
 
 
