@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 SIDES = 3
-LIMIT_SECONDS = 120.0
+LIMIT_SECONDS = 600.0
 LOOK_SECONDS = 0.05
 
 
