@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +10,8 @@ from pathlib import Path
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
+
+from tests.free_port import free_port
 
 CLIENT = ("reporter", "a-secret-of-the-test")
 PROGRAM = """
@@ -47,7 +48,7 @@ class OidcProvider:
 
 @contextlib.contextmanager
 def running_provider(module_folder: str, folder: Path) -> Iterator[OidcProvider]:
-    port = _free_port()
+    port = free_port()
     jwk = ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()), as_dict=True)
     told = {
         "module": json.dumps(f"{module_folder}/lib/index.js"),
@@ -66,10 +67,3 @@ def running_provider(module_folder: str, folder: Path) -> Iterator[OidcProvider]
             yield OidcProvider(f"http://127.0.0.1:{port}")
         finally:
             node.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -2,22 +2,15 @@
 
 import json
 import signal
-import socket
 import uuid
 from pathlib import Path
 from typing import Any
 
 from tests.console.conftest import Screen, Screens
+from tests.free_port import free_port
 from tests.platform import serving
 
 pytest_plugins = ("tests.started_dirs",)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_a_killed_platform_is_told_of_and_resumed_after_without_a_gap(screens: Screens, warm: Path) -> None:

@@ -13,7 +13,7 @@ from jwt.algorithms import ECAlgorithm
 
 from tests.conftest import Urls
 from tests.console.conftest import Screen, Screens
-from tests.console.test_disconnect import free_port
+from tests.free_port import free_port
 from tests.platform import Platform, serving
 
 MODULE = Path(__file__).parents[2] / ".venv" / "npm" / "node_modules" / "oidc-provider"

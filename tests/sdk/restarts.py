@@ -1,23 +1,17 @@
 """A platform that is killed and started again on the same port, while clients go on."""
 
 import contextlib
-import socket
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.free_port import free_port
 from tests.platform import Platform, serving
 from tests.tenants import PLENTY
 
 RESTART_LIMIT_SECONDS = 120
 # A loaded machine may take longer to start again than a command may usually wait to be sent.
 PATIENT = {"EXECUTION_MAX_AGE_MILLIS": "600000"}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
 
 
 class RestartedPlatform:
