@@ -23,7 +23,7 @@ def test_an_answer_has_the_headers_that_are_described(tenants: Tenants, document
         method: str, path: str, body: Any = None, caller: str = "admin", headers: dict[str, str] | None = None
     ) -> Any:
         place = path
-        for name, value in {"account_id": account, "intent_id": intent, "order_id": intent, "symbol": "AAPL"}.items():
+        for name, value in {"account_id": account, "intent_id": intent, "order_id": intent, "symbol": "HEADS"}.items():
             place = place.replace(f"{{{name}}}", value)
         sent = tenants.callers[caller] | (headers or {})
         answer = tenants.client.request(method, place, headers=sent, **({} if body is None else {"json": body}))

@@ -38,7 +38,7 @@ class Lists:
             assert answer.status_code == 200, answer.text
         for n in range(2):
             self._post("/v1/api-keys", {"name": f"list {n}", "environment": "paper", "permissions": []})
-            path = f"/v1/reference-prices/{SYMBOLS[n]}"
+            path = f"/v1/reference-prices/LIST{n}"
             assert self._client.put(path, json={"price": "5"}, headers=key).status_code == 200
         one = f"/v1/accounts/{made}"
         self.paths = {
