@@ -16,10 +16,10 @@ from tests.waiting import eventually
 WITHIN_SECONDS = 1.0
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def firm(tenants: Tenants) -> Tenants:
-    """A tenant of our own in the world: its organization's switch is nobody else's matter."""
-    name = f"org_firm_{uuid.uuid4().hex}"  # another one when this is made again
+    """A tenant of the test's own: its organization's switch and entitlements are nobody else's matter."""
+    name = f"org_firm_{uuid.uuid4().hex}"
     made = tenants.platform.apply(
         {
             "organizations": [
