@@ -64,7 +64,7 @@ def test_an_order_that_cannot_be_written_is_not_taken_and_the_log_says_why(
             refused = submit(worker_processes, f"full-{round_number}")
             assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
             assert refused.headers["retry-after"] == "1"
-            eventually(lambda: readiness(worker_processes) == 503, 1)
+            eventually(lambda: readiness(worker_processes) == 503, READY_SECONDS)
             line = log_line(worker_processes, f"full-{round_number}")
             assert (line["level"], line["code"], NO_SPACE in line["cause"]) == ("warning", "unavailable", True)
             assert tables.value("SELECT count(*) FROM actions") == recorded
