@@ -76,7 +76,7 @@ async def test_an_answer_that_never_comes_is_unknown_in_time(cuts: Cuts) -> None
     stage, told, proxy = cuts
     run = await stage.link()
     told.text, told.verdict = b"POST /v2/orders", Verdict.HOLD
-    sent = await run.broker.submit(run.ticket(OrderSide.BUY, "1", "50"), deadline(0.3))
+    sent = await run.broker.submit(run.ticket(OrderSide.BUY, "1", "50"), deadline(1.5))
     assert sent.outcome is Outcome.UNKNOWN
     proxy.work()
     await run.close()

@@ -67,7 +67,7 @@ async def test_a_delayed_answer_and_its_events_come_late(venue: Venue) -> None:
     assert (await link.submit("one", "buy 1 market")).outcome is Outcome.ACKED
     assert clock.monotonic() - start >= 0.3
     await venue.fault(account, "delay", millis=60_000, remaining=1)
-    asked = await link.broker.submit(ticket("two", terms("buy 1 market")), deadline(0.5))
+    asked = await link.broker.submit(ticket("two", terms("buy 1 market")), deadline(2.0))
     assert asked.outcome is Outcome.UNKNOWN
     assert isinstance(await link.broker.lookup("two", None, deadline()), OrderSnapshot)
 
