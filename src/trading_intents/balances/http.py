@@ -8,7 +8,6 @@ from trading_intents.balances.service import Balances
 from trading_intents.clock import rfc3339
 from trading_intents.identity.access import Gate
 from trading_intents.trading import maybe_text
-from trading_intents.web.limits import Bucket
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import Operation, Route, Tag
 
@@ -42,6 +41,5 @@ def balance_routes(gate: Gate, accounts: Accounts, balances: Balances) -> tuple[
             "Read the account's cash, buying power and equity.",
             operation=Operation("get_balances", Tag.PRICES),
             answer=Balance,
-            bucket=Bucket.READS,
         ),
     )

@@ -27,7 +27,6 @@ from trading_intents.errors import AccountClosed, LimitReached, NotFound, Valida
 from trading_intents.identity.access import Gate, caller_of
 from trading_intents.ids import parse_id
 from trading_intents.trading import SYMBOL_RULE, Symbol, parse_symbol
-from trading_intents.web.limits import Bucket
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, Page, read_page
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import IF_MATCH, Operation, Route, Tag
@@ -67,7 +66,6 @@ class SwitchHandlers:
 def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: ControlsService) -> tuple[Route, ...]:
     handlers = SwitchHandlers(read, write, write_organization, controls)
     organization, account = "/v1/controls/organization", "/v1/controls/accounts/{account_id}"
-    reads, writes = Bucket.READS, Bucket.WRITES
     return (
         Route(
             "GET",
@@ -77,7 +75,6 @@ def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: C
             "Read the organization's switch.",
             operation=Operation("get_organization_control", Tag.CONTROLS),
             answer=OrganizationControl,
-            bucket=reads,
             errors=(NotFound,),
         ),
         Route(
@@ -89,7 +86,6 @@ def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: C
             operation=Operation("set_organization_control", Tag.CONTROLS),
             body=ManualSwitch,
             answer=OrganizationControl,
-            bucket=writes,
             parameters=(IF_MATCH,),
         ),
         Route(
@@ -100,7 +96,6 @@ def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: C
             "Read an account's switch.",
             operation=Operation("get_account_control", Tag.CONTROLS),
             answer=AccountControl,
-            bucket=reads,
         ),
         Route(
             "PUT",
@@ -111,7 +106,6 @@ def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: C
             operation=Operation("set_account_control", Tag.CONTROLS),
             body=ManualSwitch,
             answer=AccountControl,
-            bucket=writes,
             parameters=(IF_MATCH,),
             errors=(AccountClosed,),
         ),
@@ -165,7 +159,7 @@ class SymbolHandlers:
 
 def symbol_routes(read: Gate, write: Gate, controls: ControlsService, zones: AbstractSet[str]) -> tuple[Route, ...]:
     handlers = SymbolHandlers(read, write, controls, zones)
-    many, reads, writes = "/v1/controls/accounts/{account_id}/symbols", Bucket.READS, Bucket.WRITES
+    many = "/v1/controls/accounts/{account_id}/symbols"
     one = many + "/{symbol}"
     return (
         Route(
@@ -176,7 +170,6 @@ def symbol_routes(read: Gate, write: Gate, controls: ControlsService, zones: Abs
             "List the account's symbols that have a control.",
             operation=Operation("list_symbol_controls", Tag.CONTROLS),
             answer=Listing[ListedSymbol],
-            bucket=reads,
             parameters=PAGE_PARAMETERS,
         ),
         Route(
@@ -187,7 +180,6 @@ def symbol_routes(read: Gate, write: Gate, controls: ControlsService, zones: Abs
             "Read a symbol's controls.",
             operation=Operation("get_symbol_controls", Tag.CONTROLS),
             answer=SymbolControls,
-            bucket=reads,
             errors=(ValidationFailed,),
         ),
         Route(
@@ -199,7 +191,6 @@ def symbol_routes(read: Gate, write: Gate, controls: ControlsService, zones: Abs
             operation=Operation("set_symbol_control", Tag.CONTROLS),
             body=ManualSwitch,
             answer=SymbolManualControl,
-            bucket=writes,
             parameters=(IF_MATCH,),
             errors=(AccountClosed, LimitReached),
         ),
@@ -211,7 +202,6 @@ def symbol_routes(read: Gate, write: Gate, controls: ControlsService, zones: Abs
             "Remove both controls of a symbol.",
             operation=Operation("delete_symbol_controls", Tag.CONTROLS),
             status=204,
-            bucket=writes,
             parameters=(IF_MATCH,),
             errors=(AccountClosed, ValidationFailed),
         ),
@@ -224,7 +214,6 @@ def symbol_routes(read: Gate, write: Gate, controls: ControlsService, zones: Abs
             operation=Operation("update_symbol_time_control", Tag.CONTROLS),
             body=ChangedTime,
             answer=SymbolTimeControl,
-            bucket=writes,
             parameters=(IF_MATCH,),
             errors=(AccountClosed, LimitReached),
         ),

@@ -188,7 +188,7 @@ class IntentHandlers:
 
 def intent_routes(gate: Gate, read_controls: Gate, accounts: Accounts, intents: Intents) -> tuple[Route, ...]:
     handlers = IntentHandlers(gate, accounts, intents)
-    many, reads = "/v1/accounts/{account_id}/intents", Bucket.READS
+    many = "/v1/accounts/{account_id}/intents"
     one = many + "/{intent_id}"
     return (
         _evaluate_route(read_controls, intents),
@@ -200,7 +200,6 @@ def intent_routes(gate: Gate, read_controls: Gate, accounts: Accounts, intents: 
             "List the account's action records, in the order of their seq.",
             operation=Operation("list_intents", Tag.INTENTS),
             answer=ActionListing,
-            bucket=reads,
             parameters=PARAMETERS,
         ),
         Route(
@@ -211,7 +210,6 @@ def intent_routes(gate: Gate, read_controls: Gate, accounts: Accounts, intents: 
             "Count the account's actions, intents, refusals and fills in a window of time.",
             operation=Operation("get_intent_stats", Tag.INTENTS),
             answer=Stats,
-            bucket=reads,
             parameters=(TIME_WINDOW,),
             errors=(ValidationFailed,),
         ),
@@ -223,7 +221,6 @@ def intent_routes(gate: Gate, read_controls: Gate, accounts: Accounts, intents: 
             "Read the latest action of an intent.",
             operation=Operation("get_intent", Tag.INTENTS),
             answer=ActionRecord,
-            bucket=reads,
         ),
         Route(
             "GET",
@@ -233,7 +230,6 @@ def intent_routes(gate: Gate, read_controls: Gate, accounts: Accounts, intents: 
             "List the actions of an intent, in the order of their seq.",
             operation=Operation("list_intent_actions", Tag.INTENTS),
             answer=ActionListing,
-            bucket=reads,
             parameters=PARAMETERS,
         ),
     )

@@ -32,7 +32,6 @@ from trading_intents.trading import (
     amount_text,
     parse_symbol,
 )
-from trading_intents.web.limits import Bucket
 from trading_intents.web.paging import (
     PAGE_PARAMETERS,
     Listing,
@@ -174,7 +173,7 @@ class OrderHandlers:
 
 def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route, ...]:
     handlers = OrderHandlers(gate, accounts, orders)
-    of_account, reads = "/v1/accounts/{account_id}", Bucket.READS
+    of_account = "/v1/accounts/{account_id}"
     return (
         Route(
             "GET",
@@ -184,7 +183,6 @@ def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route,
             "List the account's orders, in the order of their CREATEs.",
             operation=Operation("list_orders", Tag.ORDERS),
             answer=Listing[Order],
-            bucket=reads,
             parameters=(*FILTERS, *PAGE_PARAMETERS),
             errors=(ValidationFailed,),
         ),
@@ -196,7 +194,6 @@ def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route,
             "Read an order.",
             operation=Operation("get_order", Tag.ORDERS),
             answer=Order,
-            bucket=reads,
         ),
         Route(
             "GET",
@@ -206,7 +203,6 @@ def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route,
             "List the account's trades, in the order in which they were last told of.",
             operation=Operation("list_trades", Tag.ORDERS),
             answer=Listing[Trade],
-            bucket=reads,
             parameters=(*time_parameters("received_at"), *PAGE_PARAMETERS),
         ),
         Route(
@@ -217,7 +213,6 @@ def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route,
             "List the account's positions, by symbol.",
             operation=Operation("list_positions", Tag.ORDERS),
             answer=Listing[Position],
-            bucket=reads,
             parameters=PAGE_PARAMETERS,
         ),
     )

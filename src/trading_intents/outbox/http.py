@@ -9,7 +9,6 @@ from trading_intents.clock import rfc3339
 from trading_intents.outbox.health import OutboxHealth, read_health
 from trading_intents.outbox.model import OutboxEventType, Status
 from trading_intents.storage.database import Pool, Row
-from trading_intents.web.limits import Bucket
 from trading_intents.web.problem import PLAIN_500
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import Operation, Policy, Route, Tag
@@ -51,7 +50,6 @@ def outbox_routes(policy: Policy, pool: Pool) -> tuple[Route, ...]:
             "Read how the accounts queue is doing, across all organizations.",
             operation=Operation("get_outbox_health", Tag.OPERATIONS),
             answer=OutboxHealthResponse,
-            bucket=Bucket.READS,
             error_shape=PLAIN_500,
             any_query=True,
         ),

@@ -12,7 +12,6 @@ from trading_intents.prices import model
 from trading_intents.prices.service import ReferencePrices
 from trading_intents.trading import SYMBOL_RULE, Environment, amount_text, parse_symbol
 from trading_intents.web.amount_fields import Amount, read_amount, read_body
-from trading_intents.web.limits import Bucket
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, make_cursor, read_page
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import Operation, Parameter, Route, Tag
@@ -78,7 +77,6 @@ def price_routes(read: Gate, write: Gate, prices: ReferencePrices) -> tuple[Rout
             "List the organization's reference prices, by symbol.",
             operation=Operation("list_reference_prices", Tag.PRICES),
             answer=Listing[SymbolPrice],
-            bucket=Bucket.READS,
             parameters=(ENVIRONMENT, *PAGE_PARAMETERS),
             errors=(ValidationFailed,),
         ),
@@ -90,7 +88,6 @@ def price_routes(read: Gate, write: Gate, prices: ReferencePrices) -> tuple[Rout
             "Read a symbol's reference price.",
             operation=Operation("get_reference_price", Tag.PRICES),
             answer=SymbolPrice,
-            bucket=Bucket.READS,
             parameters=(ENVIRONMENT,),
             errors=(NotFound, ValidationFailed),
         ),
@@ -103,7 +100,6 @@ def price_routes(read: Gate, write: Gate, prices: ReferencePrices) -> tuple[Rout
             operation=Operation("post_reference_price", Tag.PRICES),
             body=NewReferencePrice,
             answer=SymbolPrice,
-            bucket=Bucket.WRITES,
             errors=(LimitReached,),
         ),
     )

@@ -7,7 +7,6 @@ from trading_intents.stream.model import EventType
 from trading_intents.stream.service import Stream, Streams, SubscribeRequest
 from trading_intents.stream.subscriber import failure
 from trading_intents.telemetry import Log
-from trading_intents.web.limits import Bucket
 from trading_intents.web.request import Answer, Request, ResponseWriter
 from trading_intents.web.routing import Operation, Parameter, Route, Tag
 
@@ -83,7 +82,6 @@ def event_routes(gate: Gate, streams: Streams, log: Log) -> tuple[Route, ...]:
             follow,
             "Follow an account's events as they happen.",
             operation=Operation("stream_events", Tag.EVENTS),
-            bucket=Bucket.READS,
             parameters=(LAST_EVENT_ID, KINDS_PARAMETER),
             errors=(CursorExpired, LimitReached, ValidationFailed),
             answer_media=EVENT_STREAM,

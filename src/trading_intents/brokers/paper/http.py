@@ -12,7 +12,6 @@ from trading_intents.errors import LimitReached, NotFound, ValidationFailed
 from trading_intents.ids import OrganizationId
 from trading_intents.trading import SYMBOL_RULE, amount_text, parse_symbol
 from trading_intents.web.amount_fields import Amount, read_amount, read_body
-from trading_intents.web.limits import Bucket
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import IF_MATCH, Operation, Policy, Route, Tag
@@ -95,7 +94,6 @@ def quote_routes(
             "List the quotes that the organization posted last, by symbol.",
             operation=Operation("list_paper_quotes", Tag.PAPER),
             answer=Listing[PresentQuote],
-            bucket=Bucket.READS,
             parameters=PAGE_PARAMETERS,
         ),
         Route(
@@ -106,7 +104,6 @@ def quote_routes(
             "Read a symbol's present quote: posted, or the walk's.",
             operation=Operation("get_paper_quote", Tag.PAPER),
             answer=PresentQuote,
-            bucket=Bucket.READS,
             errors=(NotFound,),
         ),
         Route(
@@ -118,7 +115,6 @@ def quote_routes(
             operation=Operation("post_paper_quote", Tag.PAPER),
             body=NewQuote,
             answer=PaperQuote,
-            bucket=Bucket.WRITES,
             parameters=(IF_MATCH,),
             errors=(LimitReached,),
         ),

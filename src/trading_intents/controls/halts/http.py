@@ -139,7 +139,6 @@ def _level(
             f"Read the halt of {text} that stands, else the last one.",
             operation=Operation(f"get_{name}_halt", Tag.CONTROLS),
             answer=HaltRecord,
-            bucket=Bucket.READS,
             errors=(NotFound,),
         ),
         Route(

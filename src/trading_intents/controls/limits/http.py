@@ -22,7 +22,6 @@ from trading_intents.controls.limits.service import LimitsService
 from trading_intents.errors import AccountClosed, LimitReached, NotFound, ValidationFailed
 from trading_intents.identity.access import Gate, caller_of
 from trading_intents.web.amount_fields import read_body
-from trading_intents.web.limits import Bucket
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routing import IF_MATCH, Handler, Operation, Route, Tag
 
@@ -154,7 +153,6 @@ def _level_routes(
             f"Read {whose} limits.",
             operation=Operation(f"get_{level}_limits", Tag.CONTROLS),
             answer=answer,
-            bucket=Bucket.READS,
             errors=(*missing, *invalid),
         ),
         Route(
@@ -166,7 +164,6 @@ def _level_routes(
             operation=Operation(f"set_{level}_limits", Tag.CONTROLS),
             body=body,
             answer=answer,
-            bucket=Bucket.WRITES,
             parameters=(IF_MATCH,),
             errors=tuple(error for error in errors if error is not ValidationFailed),
         ),
@@ -178,7 +175,6 @@ def _level_routes(
             f"Remove {whose} limits.",
             operation=Operation(f"delete_{level}_limits", Tag.CONTROLS),
             status=204,
-            bucket=Bucket.WRITES,
             parameters=(IF_MATCH,),
             errors=(*missing, *closed, *invalid),
         ),
