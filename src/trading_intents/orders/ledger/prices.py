@@ -11,7 +11,7 @@ from trading_intents.prices.model import PriceKey, PriceSource, ReferencePrice, 
 from trading_intents.trading import Symbol
 
 
-def told_prices(
+def reported_prices(
     account_ref: AccountRef, changes: Sequence[TradeChange], reports: Iterable[BrokerEvent], now: datetime
 ) -> tuple[ReferencePrice, ...]:
     """A corrected trade tells its price again, at its own time; a fill that we only infer tells none."""

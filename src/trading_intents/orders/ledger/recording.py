@@ -44,7 +44,7 @@ from trading_intents.orders.ledger.matching import (
     prepare,
     reported_places,
 )
-from trading_intents.orders.ledger.prices import newest_prices, told_prices
+from trading_intents.orders.ledger.prices import newest_prices, reported_prices
 from trading_intents.orders.ledger.store import AccountName, PositionKey, parse_ledger, read_ledger
 from trading_intents.orders.positions import NetPosition, from_trades, opening
 from trading_intents.prices import store as prices_store
@@ -147,7 +147,7 @@ async def _book(tx: StatementRunner, prepared: PreparedRecording, index: LedgerI
         trade_places,
         frozenset(each for each in prepared.also_locked if index.histories[each].row["cancel_requested"]),
         prepared.left_out,
-        told_prices(account_ref, changes, (event for _, event in reports), index.now),
+        reported_prices(account_ref, changes, (event for _, event in reports), index.now),
         balance,
         (*new_facts.conflicts, *((fact, each.row["order_id"]) for each in settled for fact in each.conflicts)),
         tuple(each.exposure for each in settled if each.exposure),
