@@ -280,10 +280,12 @@ def _shown(kind: type[Shown], row: Row) -> Shown:
 
 
 def _text(value: object) -> object:
-    if isinstance(value, datetime):
-        return rfc3339(value)
+    if value is None or isinstance(value, str):
+        return value
     if isinstance(value, Decimal):
         return amount_text(value)
+    if isinstance(value, datetime):
+        return rfc3339(value)
     return str(value) if isinstance(value, UUID) else value
 
 
