@@ -188,13 +188,13 @@ def _judge_price(
 ) -> Iterator[Triggered]:
     most, collar = level.max_order_notional, level.price_collar_bps
     if most is not None:
-        prices = [each for each in (asked.limit_price, asked.stop_price, reference) if each is not None]
-        limit = amount_text(most)
-        if not prices:
-            yield _no_price(Reason.MAX_ORDER_NOTIONAL, scope, asked, limit)
-        elif (notional := asked.quantity * max(prices)) > most:
-            worth, price = amount_text(notional), amount_text(max(prices))
-            detail = f"the order's value at {price} is {worth}; at most {limit} is allowed"
+        known = [each for each in (asked.limit_price, asked.stop_price, reference) if each is not None]
+        price = max(known, default=None)
+        if price is None:
+            yield _no_price(Reason.MAX_ORDER_NOTIONAL, scope, asked, amount_text(most))
+        elif (notional := asked.quantity * price) > most:
+            limit, worth = amount_text(most), amount_text(notional)
+            detail = f"the order's value at {amount_text(price)} is {worth}; at most {limit} is allowed"
             yield Triggered(Reason.MAX_ORDER_NOTIONAL, scope, detail, limit, worth)
     if collar is None or asked.limit_price is None:
         return
