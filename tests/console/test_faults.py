@@ -102,6 +102,29 @@ def test_an_account_that_no_credential_reads_any_more_is_not_shown(screens: Scre
         assert screen.page.evaluate("document.body.dataset.environment") is None
 
 
+def test_a_late_answer_leaves_the_next_order_as_it_is_typed(screens: Screens, tenants: Tenants) -> None:
+    """A price that goes on in the field for the quantity would be an order that nobody meant."""
+    account = make_account(tenants, "typing ahead")
+    with screens(tenants.platform) as screen:
+        screen.sign_in(bearer(tenants, "key_all"))
+        screen.page.get_by_label("Account", exact=True).select_option(account)
+        screen.wait_live()
+        ticket = screen.page.locator("form.ticket")
+        fields = {name: ticket.get_by_label(name) for name in ("Symbol", "Order type", "Quantity", "Limit price")}
+        fields["Symbol"].fill(symbol())
+        fields["Quantity"].fill("10")
+        held = Held(screen, "**/intents")
+        fields["Quantity"].press("Enter")
+        held.wait()
+        fields["Order type"].select_option("Limit")
+        fields["Quantity"].fill("3")
+        fields["Limit price"].press_sequentially("18")
+        held.release()
+        ticket.get_by_text("Accepted: BUY 10").wait_for()
+        screen.page.keyboard.type("7.50")
+        assert [fields[name].input_value() for name in ("Quantity", "Limit price")] == ["3", "187.50"]
+
+
 def test_an_order_without_an_answer_is_sent_again_under_its_key(screens: Screens, tenants: Tenants) -> None:
     """The first attempt arrives, and no attempt is answered until the trader sends the same order again."""
     account = make_account(tenants, "unanswered")

@@ -111,10 +111,14 @@ export function makeTicket(context) {
       timer = window.setTimeout(() => void evaluate(), EVALUATE_MILLIS);
     },
     onSubmit: async (values) => {
+      const focused = document.activeElement;
       const answer = await context.submit(commandOf(values));
-      form.set({ quantity: "" }); // so that a second Enter sends nothing
-      form.focus("quantity");
-      forgetVerdict();
+      // Whoever types the next order already is not disturbed.
+      if (JSON.stringify(form.values) === JSON.stringify(values)) {
+        form.set({ quantity: "" }); // so that a second Enter sends nothing
+        if (document.activeElement === focused) form.focus("quantity");
+        forgetVerdict();
+      }
       const order = `${values.order_side} ${values.quantity} ${values.symbol}`;
       return `Accepted: ${order}, action ${answer.seq} of the account.`;
     },
