@@ -172,6 +172,10 @@ def test_a_log_as_it_was_written_is_sound(tenants: Tenants, full_client: Trading
             "UPDATE actions SET record = '{' WHERE account_id = $account AND seq = 7",
             "action 7: its record cannot be read",
         ),
+        *(
+            (f"UPDATE stream_events SET payload = {payload} WHERE account_id = $account", "action 1: event ")
+            for payload in ("''", "'garbage'", "payload || '\\xff'", "convert_to(gen_random_uuid()::text, 'UTF8')")
+        ),
     ],
 )
 def test_the_first_bad_action_is_named(

@@ -10,6 +10,7 @@ from pathlib import Path
 from uuid import UUID
 
 import msgspec
+from google.protobuf.message import DecodeError
 
 from trading_intents.errors import InvalidRequest, NotFound
 from trading_intents.intents import store
@@ -146,23 +147,38 @@ async def _next_account(pool: Pool, after: UUID) -> UUID | None:
 async def _compare_events(pool: Pool, account_id: UUID | None) -> Contradicted:
     """Finds the first action of each account that differs from its event, as long as the event is kept."""
     contradicted: dict[UUID, tuple[int, str]] = {}
+    last_of: dict[UUID, int] = {}  # the seq of an account's last action that an event told of
     organization_id = LOWEST_ID
     while next_id := await _next_organization(pool, organization_id, account_id):
         organization_id, last_seq = next_id, 0
         while True:
             async with pool.transaction(read_only=True, plans="by_key") as tx:
                 rows = await store.list_action_events(tx, organization_id, last_seq, account_id, PAGE_ROWS)
-                payloads = [row["payload"] for row in rows if row["payload"] is not None]
-                actions = [trading_pb2.TradingEvent.FromString(each).intent_action for each in payloads]
-                records = await store.read_records(tx, [(action.account_id, action.seq) for action in actions])
-            for action in actions:
-                if wrong := _compare(action, records.get((action.account_id, action.seq))):
-                    known = contradicted.get(UUID(action.account_id), (action.seq, wrong))
-                    contradicted[UUID(action.account_id)] = min(known, (action.seq, wrong))
+                events = [(row, _read_action(row)) for row in rows if row["payload"] is not None]
+                places = [(action.account_id, action.seq) for _, action in events if action]
+                records = await store.read_records(tx, places)
+            for row, action in events:
+                seq = action.seq if action else last_of.get(row["account_id"], 0) + 1
+                wrong = f"event {row['seq']} of the stream, which tells of it or of a later one, cannot be read"
+                if action:
+                    wrong = _compare(action, records.get((action.account_id, seq)))
+                    last_of[row["account_id"]] = seq
+                if wrong:
+                    known = contradicted.get(row["account_id"], (seq, wrong))
+                    contradicted[row["account_id"]] = min(known, (seq, wrong))
             if not rows:
                 break
             last_seq = rows[-1]["seq"]
     return contradicted
+
+
+def _read_action(event: Row) -> trading_pb2.IntentAction | None:
+    """None: the event cannot be read, or tells of another account than its row says."""
+    try:
+        action = trading_pb2.TradingEvent.FromString(event["payload"]).intent_action
+    except DecodeError:
+        return None
+    return action if action.account_id == str(event["account_id"]) else None
 
 
 async def _next_organization(pool: Pool, after: UUID, account_id: UUID | None) -> UUID | None:

@@ -153,7 +153,8 @@ async def list_action_events(
     read."""
     return await tx.fetch(
         """
-        SELECT seq, CASE WHEN kind = $4 AND ($3::uuid IS NULL OR account_id = $3) THEN payload END AS payload
+        SELECT seq, account_id,
+               CASE WHEN kind = $4 AND ($3::uuid IS NULL OR account_id = $3) THEN payload END AS payload
         FROM stream_events WHERE organization_id = $1 AND seq > $2 ORDER BY seq LIMIT $5
         """,
         organization_id,
