@@ -2,11 +2,20 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trading_intents.controls.limits.state import recent as module
-from trading_intents.controls.limits.state.recent import NOWHERE, RecentByAccount, RecentOrders, RecentRead, put_recent
+from trading_intents.controls.limits.state.recent import (
+    Head,
+    RecentByAccount,
+    RecentOrders,
+    RecentRead,
+    find_whole,
+    plan_reads,
+    put_recent,
+)
 
 START = datetime(2026, 11, 1, 5, 59, 30, tzinfo=UTC)  # half a minute before New York's clocks go back
 FIRST, SECOND = (1, "aa"), (2, "bb")
@@ -17,7 +26,7 @@ FIRST, SECOND = (1, "aa"), (2, "bb")
     steps=st.lists(st.tuples(st.integers(0, 20_000), st.sampled_from(["", "a", "b", "c"])), max_size=60),
 )
 def test_it_counts_and_finds_what_a_list_of_all_orders_has(window_millis: int, steps: list[tuple[int, str]]) -> None:
-    recent, accepted, now = RecentOrders(window_millis), list[tuple[datetime, str]](), START
+    recent, accepted, now = RecentOrders(window_millis, START), list[tuple[datetime, str]](), START
     for millis, terms in steps:
         now += timedelta(milliseconds=millis)
         since = now.replace(microsecond=0) - timedelta(seconds=59)
@@ -34,28 +43,71 @@ def test_it_counts_and_finds_what_a_list_of_all_orders_has(window_millis: int, s
 
 
 def test_what_the_log_adds_is_added_only_where_the_log_has_what_is_known() -> None:
-    known: RecentByAccount = {}
-    reads = [RecentRead("x", NOWHERE, 60_000), RecentRead("y", NOWHERE, 0)]
+    memory: RecentByAccount = {}
     now, second = START.isoformat(), str(int(START.timestamp()))
     rows = [["create", "x", "a", now], ["second", "x", second, "2"], ["second", "y", second, "1"]]
-    put_recent(known, reads, rows, {"x": FIRST, "y": FIRST})
-    assert [(each.head, each.count(START), each.find("a")) for each in known.values()] == [
-        (FIRST, 2, START),
-        (FIRST, 1, None),
-    ]
-    more: list[list[str | None]] = [["known", "x", "true", None], ["known", "y", "false", None]]
-    more.append(["second", "x", second, "3"])
-    put_recent(known, [RecentRead("x", FIRST, 60_000), RecentRead("y", FIRST, 0)], more, {"x": SECOND, "y": SECOND})
-    assert [(each.head, each.count(START), each.find("a")) for each in known.values()] == [
-        (SECOND, 5, START),
-        (SECOND, 0, None),
-    ]
+    rows += [["account", "x", "false", "true"], ["account", "y", "false", "true"]]
+    first = {"x": FIRST, "y": FIRST}
+    put_recent(memory, [RecentRead("x", None, 60_000), RecentRead("y", None, 0)], rows, first, START)
+    assert shown(memory) == {"x": (FIRST, 2, START), "y": (FIRST, 1, None)}
+    reads = [RecentRead("x", memory["x"], 60_000), RecentRead("y", memory["y"], 0)]
+    memory.clear()  # the accounts are evicted while their logs are read
+    rows = [["account", "x", "true", "true"], ["second", "x", second, "3"], ["account", "y", "false", "true"]]
+    found = put_recent(memory, reads, rows, {"x": SECOND, "y": SECOND}, START)
+    assert shown(found) == shown(memory) == {"x": (SECOND, 5, START), "y": (SECOND, 0, None)}
 
 
-def test_the_accounts_that_were_read_longest_ago_are_forgotten() -> None:
-    known: RecentByAccount = {}
-    for number in range(module.MAX_ACCOUNTS + 2):
-        put_recent(known, [RecentRead(str(number), NOWHERE, 0)], [], {str(number): FIRST})
-    assert len(known) == module.MAX_ACCOUNTS
-    assert "1" not in known
-    assert "2" in known
+def test_a_log_that_takes_too_long_to_read_stays_unknown() -> None:
+    memory: RecentByAccount = {}
+    rows = [["account", "x", "false", "false"], ["account", "y", "false", "true"]]
+    found = put_recent(memory, [RecentRead(each, None, 0) for each in "xy"], rows, {"x": FIRST, "y": FIRST}, START)
+    assert [*found] == [*memory] == ["y"]
+
+
+def test_only_what_ends_at_the_head_is_whole_and_what_was_used_longest_ago_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_ACCOUNTS", 3)
+    memory = make(*"abcd")
+    whole = find_whole(memory, {"a": FIRST, "b": SECOND, "e": FIRST}, START)
+    assert [*whole] == ["a"]
+    assert [*memory] == ["c", "d", "a"], "b was used before a"
+    assert plan_reads({"a": 0, "c": 0, "f": 0}, memory, whole, START) == [
+        RecentRead("c", memory["c"], 0),
+        RecentRead("f", None, 0),
+    ]
+    assert plan_reads({"a": 5}, memory, whole, START) == [RecentRead("a", None, 5)], "no terms were remembered"
+    find_whole(memory, {"d": FIRST}, START + timedelta(seconds=61))
+    assert len(memory) == 3
+    find_whole(memory, {"d": FIRST}, START + timedelta(seconds=62))
+    assert [*memory] == ["d"], "the others have been idle for a minute"
+
+
+def test_a_clock_that_is_set_back_has_the_log_read_again() -> None:
+    """Something may be forgotten that is of the last minute again."""
+    memory = make("a")
+    later = START + timedelta(seconds=90)
+    assert [*find_whole(memory, {"a": FIRST}, later)] == ["a"]
+    assert find_whole(memory, {"a": FIRST}, START) == {}
+    assert plan_reads({"a": 0}, memory, {}, START) == [RecentRead("a", None, 0)]
+
+
+def test_seconds_that_come_out_of_order_are_forgotten_in_time() -> None:
+    recent, ahead = RecentOrders(0, START), START + timedelta(hours=1)
+    recent.accept("", ahead)
+    for second in range(600):
+        recent.accept("", START + timedelta(seconds=second))
+    assert recent.count(START + timedelta(seconds=599)) == 61, "the last minute's, and the one ahead"
+    assert len(recent._seconds) == 61
+
+
+def make(*account_ids: str) -> RecentByAccount:
+    memory: RecentByAccount = {}
+    for account_id in account_ids:
+        rows = [["account", account_id, "false", "true"]]
+        put_recent(memory, [RecentRead(account_id, None, 0)], rows, {account_id: FIRST}, START)
+    return memory
+
+
+def shown(known: RecentByAccount) -> dict[str, tuple[Head, int, datetime | None]]:
+    return {name: (each.head, each.count(START), each.find("a")) for name, each in known.items()}

@@ -10,10 +10,12 @@ import pytest
 
 from tests.conftest import Urls
 from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
-from trading_intents.controls.limits.state import recent as module
-from trading_intents.controls.limits.state.recent import NOWHERE, RecentByAccount, RecentRead, put_recent
+from trading_intents.controls.limits.state import recent, statements
+from trading_intents.controls.limits.state.recent import RecentByAccount, RecentOrders, RecentRead, put_recent
 from trading_intents.controls.limits.state.statements import read_recent
 from trading_intents.intents.model import Create, Spec, Submission
+from trading_intents.intents.writing.batch import run_batch
+from trading_intents.intents.writing.statements import SKIP, WAIT
 from trading_intents.storage.database import pack_array
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
@@ -50,7 +52,7 @@ async def test_what_either_process_accepts_counts_in_both(
     pair: tuple[InProcessWriter, InProcessWriter], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     if seed == 3:
-        monkeypatch.setattr(module, "MAX_MISSED", 0)  # all that others wrote is read apart
+        monkeypatch.setattr(statements, "MAX_READ_ACTIONS", 0)  # all that others wrote is read apart
     first, chance = pair[0], random.Random(seed)
     accepted: dict[int, str] = {}
     for _ in range(STEPS):
@@ -82,6 +84,41 @@ async def test_a_process_that_only_cancelled_meanwhile_misses_nothing(
     assert codes([await first.submit(create(first, 2))]) == ["control_rejected"]
 
 
+async def test_a_log_is_read_with_other_commands_only_if_it_is_short(
+    pair: tuple[InProcessWriter, InProcessWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restart, when nothing is known of any account."""
+    first, second = pair
+    dependencies = second.writer._dependencies
+    await first.submit_all([create(first, quantity) for quantity in range(1, 5)])
+    monkeypatch.setattr(statements, "MAX_READ_ACTIONS", 3)
+    batch = [create(first, 1), create(first, 5), first.create(first.accounts[1])]
+    result = await run_batch(dependencies, batch, SKIP)
+    assert [each is None for each in result.outcomes] == [True, True, False], "it waits apart"
+    monkeypatch.setattr(statements, "MAX_READ_ACTIONS", 4)
+    result = await run_batch(dependencies, batch, SKIP)
+    assert codes(result.outcomes) == ["control_rejected", "recorded", "recorded"]
+
+
+async def test_reading_one_account_forgets_none_of_the_same_batch(
+    pair: tuple[InProcessWriter, InProcessWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = pair
+    await first.owner.execute(
+        "INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)"
+        """ VALUES ($1, $2, '{"max_orders_per_minute": 1}', false)""",
+        first.accounts[1],
+        first.organization,
+    )
+    assert codes([await first.submit(create(first, 1))]) == ["recorded"]
+    monkeypatch.setattr(recent, "MAX_ACCOUNTS", 1)
+    batch = [create(first, 1), create(first, 2), create(first, 1, account=1), create(first, 2, account=1)]
+    dependencies = first.writer._dependencies
+    outcomes = (await run_batch(dependencies, batch, WAIT)).outcomes
+    assert codes(outcomes) == ["control_rejected", "recorded", "recorded", "control_rejected"]
+    assert codes((await run_batch(dependencies, batch, SKIP)).outcomes) == ["control_rejected"] * 4
+
+
 async def test_both_processes_at_once_accept_no_order_too_many(pair: tuple[InProcessWriter, InProcessWriter]) -> None:
     first, second = pair
     crowd = [(writer, create(first, quantity)) for quantity in range(1, 33) for writer in (first, second)]
@@ -102,13 +139,16 @@ async def test_orders_of_longer_ago_do_not_count(pair: tuple[InProcessWriter, In
 
 
 async def read(owner: asyncpg.Connection, account: UUID, known: tuple[int, str]) -> RecentByAccount:
-    statement = read_recent([RecentRead(str(account), known, 60_000)])
-    rows = await owner.fetch(statement.sql, *statement.arguments)
-    found: RecentByAccount = {}
-    is_known = dict(map(tuple, (row[:3:2] for row in rows))).get("known") == "true"
-    assert is_known == (known[1] == f"{known[0]:064x}")
-    put_recent(found, [RecentRead(str(account), NOWHERE, 60_000)], map(tuple, rows), {str(account): known})
-    return found
+    now = await owner.fetchval("SELECT clock_timestamp()")
+    base = RecentOrders(60_000, now) if known[0] else None
+    if base:
+        base.head = known
+    asked = RecentRead(str(account), base, 60_000)
+    statement = read_recent([asked], may_take_long=True)
+    rows = [tuple(row) for row in await owner.fetch(statement.sql, *statement.arguments)]
+    ((*_, is_known, _),) = [row for row in rows if row[0] == "account"]
+    assert (is_known == "true") == (known[1] == f"{known[0]:064x}")
+    return put_recent({}, [asked], rows, {str(account): known}, now)
 
 
 @pytest.mark.parametrize("seed", range(3))

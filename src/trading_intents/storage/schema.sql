@@ -825,7 +825,7 @@ CREATE POLICY worker ON exposures TO ti_worker USING (true);
 GRANT SELECT, INSERT, UPDATE ON exposures TO ti_service, ti_worker;
 GRANT DELETE ON exposures TO ti_worker;
 
--- Not used any more: the log says it. A later migration drops it, when no process that writes it can be left.
+-- Only for processes of the version before, which do not see what newer ones accept: update all of them together.
 CREATE TABLE order_rates (
     account_id uuid NOT NULL,
     second timestamptz NOT NULL,
@@ -841,7 +841,7 @@ CREATE POLICY worker ON order_rates TO ti_worker USING (true);
 GRANT SELECT, INSERT, UPDATE ON order_rates TO ti_service, ti_worker;
 GRANT DELETE ON order_rates TO ti_worker;
 
--- Not used any more, likewise.
+-- Likewise.
 CREATE TABLE recent_creates (
     account_id uuid NOT NULL,
     terms text COLLATE "C" NOT NULL,

@@ -89,6 +89,7 @@ export function makeTicket(context) {
   const price = el("div", { class: "price" });
   let timer = 0;
   let asked = 0;
+  let edits = 0; // made by hand
   /** @type {Record<string, string[]>} */
   let timesByKind = {};
 
@@ -106,15 +107,16 @@ export function makeTicket(context) {
       { name: "time_in_force", label: "Time in force", kind: "select", options: timeOptions(TIMES), value: "DAY" },
     ],
     onInput: () => {
+      edits += 1;
       layOut();
       window.clearTimeout(timer);
       timer = window.setTimeout(() => void evaluate(), EVALUATE_MILLIS);
     },
     onSubmit: async (values) => {
-      const focused = document.activeElement;
+      const [sent, focused] = [edits, document.activeElement];
       const answer = await context.submit(commandOf(values));
       // Whoever types the next order already is not disturbed.
-      if (JSON.stringify(form.values) === JSON.stringify(values)) {
+      if (edits === sent) {
         form.set({ quantity: "" }); // so that a second Enter sends nothing
         if (document.activeElement === focused) form.focus("quantity");
         forgetVerdict();

@@ -38,9 +38,9 @@ async def find_limit_state(
     reads, state, runner = LimitStateReads([place]), TrackedState(), PoolTransaction(tx)
     reads.put(await runner.run(reads.statements(is_tracked)), [place], prices, state, now)
     if place.needs_recent:
-        read = RecentRead(account_id, NOWHERE, place.window_millis)
-        (reply,) = await runner.run([read_recent([read])])
-        put_recent(state.recent, [read], reply.texts(), {account_id: NOWHERE})
+        read = RecentRead(account_id, None, place.window_millis)
+        (reply,) = await runner.run([read_recent([read], may_take_long=True)])
+        state.recent = put_recent({}, [read], reply.texts(), {account_id: NOWHERE}, now)
     return state.met_by(account_id, asked, now)
 
 

@@ -201,38 +201,36 @@ async def read_state(
             replies = [*locked, *await link.run(reads.reads())]
             early: list[Reply] = []
         else:
-            expected = LimitStateReads(_expected_places(submissions, memory.places))
+            created = [(s.account_id, s.command.symbol) for s in submissions if isinstance(s.command, Create)]
+            expected = LimitStateReads(memory.places[place] for place in created if place in memory.places)
             ahead = expected.statements()
             replies = await link.run([*locks, *reads.reads(), *ahead])
             early = replies[len(replies) - len(ahead) :]
             replies = replies[: len(replies) - len(ahead)]
         state = parse_replies(brokers, reads, replies)
-        state.tracking.recent = find_whole(memory.recent, state.heads)
+        state.tracking.recent = find_whole(memory.recent, state.heads, state.now)
         needed = _find_limited(submissions, state, memory.places) if state.limits else []
         if not needed:
             return state
         windows = {each.account_id: each.window_millis for each in needed if each.needs_recent}
-        missing, state.unread = plan_reads(windows, memory.recent, state.heads, locking.may_track)
+        missing = plan_reads(windows, memory.recent, state.tracking.recent, state.now)
         starts: list[Statement] = []
         if state.untracked and locking.may_track:
             starts = start_tracking(sorted(state.untracked))
             state.tracked |= state.untracked
             state.untracked.clear()
         more = LimitStateReads(needed) if starts or not expected.covers(needed) else None
-        late = [*starts, *([read_recent(missing)] if missing else ()), *(more.statements() if more else ())]
+        logs = [read_recent(missing, may_take_long=locking.may_track)] if missing else []
+        late = [*starts, *logs, *(more.statements() if more else ())]
         replies = (await link.run(late))[len(starts) :] if late else []
     except ConnectionLost:
         raise Unavailable("the connection to the database was lost; nothing was recorded") from None
     if missing:
-        put_recent(memory.recent, missing, replies.pop(0).texts(), state.heads)
-        state.tracking.recent = find_whole(memory.recent, state.heads)
+        found = put_recent(memory.recent, missing, replies.pop(0).texts(), state.heads, state.now)
+        state.tracking.recent |= found
+        state.unread = {read.account_id for read in missing} - found.keys()
     (more or expected).put(replies if more else early, needed, prices, state.tracking, state.now)
     return state
-
-
-def _expected_places(submissions: Sequence[Submission], limited: LimitedPlaces) -> list[LimitedPlace]:
-    places = [(each.account_id, each.command.symbol) for each in submissions if isinstance(each.command, Create)]
-    return [limited[place] for place in places if place in limited]
 
 
 def _find_limited(submissions: Sequence[Submission], state: BatchState, limited: LimitedPlaces) -> list[LimitedPlace]:

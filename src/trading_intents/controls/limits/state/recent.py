@@ -1,5 +1,5 @@
 """What an account's log says of its last minute, kept in memory by the process that appends to it. Pure: no I/O, no
-clock. The hash of the log's head says whether it is still all of it."""
+clock. The seq and hash of the log's head say whether it is still all of it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from trading_intents.controls.limits.model import RATE_SECONDS
 
 MAX_ACCOUNTS = 10_000
-MAX_MISSED = 1_000  # actions of other processes that are read while other accounts' commands wait
+MAX_READ_ACTIONS = 1_000  # of all accounts together, while other accounts' commands wait
+KEPT = timedelta(seconds=RATE_SECONDS + 1)  # after an account's last order its log says nothing of the last minute
 Head = tuple[int, str]  # the seq and hash of an action, up to which a log is known
 NOWHERE: Head = (0, "")
 
@@ -16,20 +17,20 @@ NOWHERE: Head = (0, "")
 class RecentOrders:
     """Accepted CREATEs and REPLACEs by second, and when CREATEs of these terms were last accepted, up to an action."""
 
-    def __init__(self, window_millis: int) -> None:
+    def __init__(self, window_millis: int, now: datetime) -> None:
         """`window_millis`: for how long terms are remembered."""
         self.window_millis = window_millis
         self.head: Head = NOWHERE
+        self.used_at = now  # of a later moment some may be forgotten already, if the database's clock was set back
         self._window = timedelta(milliseconds=window_millis)
-        self._seconds: dict[int, int] = {}  # the oldest first
+        self._seconds: dict[int, int] = {}
         self._orders = 0  # in all of them
+        self._pruned_second = 0
         self._accepted: dict[str, datetime] = {}  # the oldest first
 
     def count(self, now: datetime) -> int:
         """The orders of the last minute, by whole seconds."""
-        oldest = int(now.timestamp()) - RATE_SECONDS
-        while self._seconds and (second := next(iter(self._seconds))) <= oldest:
-            self._orders -= self._seconds.pop(second)
+        self._prune(int(now.timestamp()))
         return self._orders
 
     def find(self, terms: str) -> datetime | None:
@@ -37,7 +38,9 @@ class RecentOrders:
 
     def accept(self, terms: str, now: datetime) -> None:
         """Without `terms` it is no CREATE."""
-        self.add(int(now.timestamp()), 1)
+        second = int(now.timestamp())
+        self._prune(second)
+        self.add(second, 1)
         self.remember(terms, now)
 
     def add(self, second: int, orders: int) -> None:
@@ -52,66 +55,79 @@ class RecentOrders:
         while accepted_at - self._accepted[oldest := next(iter(self._accepted))] > self._window:
             del self._accepted[oldest]
 
+    def _prune(self, second: int) -> None:
+        if second == self._pruned_second:
+            return
+        self._pruned_second = second
+        for old in [each for each in self._seconds if each <= second - RATE_SECONDS]:
+            self._orders -= self._seconds.pop(old)
 
-RecentByAccount = dict[str, RecentOrders]
+
+RecentByAccount = dict[str, RecentOrders]  # the one that was used longest ago first
 
 
 class RecentRead(NamedTuple):
-    """An account whose log is to be read: from where it is known, and how far back its terms count."""
+    """An account whose log is to be read: after what is known of it, and how far back its terms count."""
 
     account_id: str
-    known: Head
+    known: RecentOrders | None
     window_millis: int
+
+    @property
+    def head(self) -> Head:
+        return self.known.head if self.known else NOWHERE
+
+
+def find_whole(memory: RecentByAccount, heads: Mapping[str, Head], now: datetime) -> RecentByAccount:
+    """What is known of these accounts up to their heads. Forgets the accounts that have been idle for longer than it
+    matters."""
+    whole: RecentByAccount = {}
+    for account_id, head in heads.items():
+        recent = memory.get(account_id)
+        if recent is not None and recent.head == head and recent.used_at <= now:
+            recent.used_at = now
+            memory[account_id] = whole[account_id] = memory.pop(account_id)
+    while memory and (len(memory) > MAX_ACCOUNTS or next(iter(memory.values())).used_at < now - KEPT):
+        del memory[next(iter(memory))]
+    return whole
 
 
 def plan_reads(
-    windows: Mapping[str, int], known: RecentByAccount, heads: Mapping[str, Head], may_take_long: bool
-) -> tuple[list[RecentRead], set[str]]:
-    """What is to be read of logs that now end at these heads; and the accounts whose reads would take too long here.
-    The windows are those of accounts that are judged by their last orders."""
-    reads, too_long = list[RecentRead](), set[str]()
+    windows: Mapping[str, int], memory: RecentByAccount, whole: RecentByAccount, now: datetime
+) -> list[RecentRead]:
+    """What is to be read of accounts that are judged by their last orders; the windows are theirs."""
+    reads: list[RecentRead] = []
     for account_id, window_millis in windows.items():
-        head, recent = heads[account_id], known.get(account_id)
-        if recent is None or recent.window_millis < window_millis:
-            read, is_short = RecentRead(account_id, NOWHERE, window_millis), False
-        elif recent.head != head:
-            read = RecentRead(account_id, recent.head, recent.window_millis)
-            is_short = 0 < head[0] - recent.head[0] <= MAX_MISSED
-        else:
-            continue
-        if may_take_long or is_short:
-            reads.append(read)
-        else:
-            too_long.add(account_id)
-    return reads, too_long
-
-
-def find_whole(known: RecentByAccount, heads: Mapping[str, Head]) -> RecentByAccount:
-    """What is known of these accounts up to their heads."""
-    return {
-        account_id: recent
-        for account_id, head in heads.items()
-        if (recent := known.get(account_id)) is not None and recent.head == head
-    }
+        recent = memory.get(account_id)
+        if recent is None or recent.window_millis < window_millis or recent.used_at > now:
+            reads.append(RecentRead(account_id, None, window_millis))
+        elif account_id not in whole:
+            reads.append(RecentRead(account_id, recent, recent.window_millis))
+    return reads
 
 
 def put_recent(
-    known: RecentByAccount, reads: Sequence[RecentRead], rows: Iterable[Sequence[Any]], heads: Mapping[str, Head]
-) -> None:
-    """Takes the rows of `read_recent`."""
-    of: dict[str, list[list[Any]]] = {"known": [], "second": [], "create": []}
+    memory: RecentByAccount,
+    reads: Sequence[RecentRead],
+    rows: Iterable[Sequence[Any]],
+    heads: Mapping[str, Head],
+    now: datetime,
+) -> RecentByAccount:
+    """Takes the rows of `read_recent`. What is known of an account is not in them if reading it would take too long."""
+    of: dict[str, list[list[Any]]] = {"account": [], "second": [], "create": []}
     for kind, *row in rows:
         of[kind].append(row)
-    still_known = {account_id for account_id, is_known, _ in of["known"] if is_known == "true"}
-    for account_id, _, window_millis in reads:
-        recent = known.pop(account_id, None)  # so that it becomes the newest
-        if recent is None or account_id not in still_known:
-            recent = RecentOrders(window_millis)
-        recent.head = heads[account_id]
-        known[account_id] = recent
-    for account_id, second, orders in sorted(of["second"]):
-        known[account_id].add(int(second), int(orders))
+    asked, found = {read.account_id: read for read in reads}, dict[str, RecentOrders]()
+    for account_id, is_known, is_read in of["account"]:
+        if is_read != "true":
+            continue
+        read = asked[account_id]
+        recent = read.known if read.known and is_known == "true" else RecentOrders(read.window_millis, now)
+        recent.head, recent.used_at = heads[account_id], now
+        memory.pop(account_id, None)  # so that it becomes the newest
+        memory[account_id] = found[account_id] = recent
+    for account_id, second, orders in of["second"]:
+        found[account_id].add(int(second), int(orders))
     for account_id, terms, accepted_at in sorted(of["create"], key=lambda row: datetime.fromisoformat(row[2])):
-        known[account_id].remember(terms, datetime.fromisoformat(accepted_at))
-    while len(known) > MAX_ACCOUNTS:
-        del known[next(iter(known))]
+        found[account_id].remember(terms, datetime.fromisoformat(accepted_at))
+    return found

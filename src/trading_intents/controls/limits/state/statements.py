@@ -4,7 +4,7 @@ Arguments are texts: see `pack_array`."""
 from collections.abc import Sequence
 
 from trading_intents.controls.limits.model import RATE_SECONDS
-from trading_intents.controls.limits.state.recent import RecentRead
+from trading_intents.controls.limits.state.recent import MAX_READ_ACTIONS, RecentRead
 from trading_intents.prices.store import KNOWN_PRICES, PRICE_JOINS
 from trading_intents.storage.database import pack_array
 from trading_intents.storage.pipeline import Statement
@@ -84,7 +84,7 @@ _TERMS = """
     concat_ws('|', r ->> 'symbol', r ->> 'order_side', r ->> 'order_type', r ->> 'quantity',
               coalesce(r ->> 'limit_price', ''), coalesce(r ->> 'stop_price', ''))
 """
-MAX_DOUBLINGS = 17  # more than the largest limit of orders a minute
+MAX_DOUBLINGS = 30
 # Probes at doubling distances from the log's end find how far back a minute is: what is at or before the latest that is
 # too old does not count. Terms count a second longer than asked, since the batch looked at the clock before.
 _READ_RECENT = f"""
@@ -95,21 +95,27 @@ _READ_RECENT = f"""
         FROM unnest(from_column($1)::uuid[], from_column($2)::bigint[], from_column($3), from_column($4)::bigint[])
              AS wanted (account_id, seq, hash, window_millis)
         JOIN account_heads head ON head.account_id = wanted.account_id
-    ), recent AS MATERIALIZED (
-        SELECT a.account_id, a.action_type, a.created_at, a.record, asked.window_millis
+    ), sized AS MATERIALIZED (
+        SELECT asked.*, greatest(old.seq, CASE WHEN asked.is_known THEN asked.seq ELSE 0 END) AS after
         FROM asked CROSS JOIN LATERAL (
             SELECT coalesce(max(a.seq), 0) AS seq
             FROM generate_series(0, {MAX_DOUBLINGS}) AS doubling
             JOIN actions a ON a.account_id = asked.account_id AND a.seq = asked.head - (1 << doubling)
-            WHERE a.created_at < clock_timestamp() - interval '{RATE_SECONDS + 1} seconds'
-        ) AS old CROSS JOIN LATERAL (
-            SELECT * FROM actions
-            WHERE account_id = asked.account_id
-              AND seq > greatest(old.seq, CASE WHEN asked.is_known THEN asked.seq ELSE 0 END)
+            WHERE 1 << doubling < asked.head
+              AND a.created_at < clock_timestamp() - interval '{RATE_SECONDS + 1} seconds'
+        ) AS old
+    ), chosen AS MATERIALIZED (
+        SELECT sized.*, sum(head - after) OVER (ORDER BY head - after, account_id) <= $5::text::bigint AS is_read
+        FROM sized
+    ), recent AS MATERIALIZED (
+        SELECT a.account_id, a.action_type, a.created_at, a.record, chosen.window_millis
+        FROM chosen CROSS JOIN LATERAL (
+            SELECT * FROM actions WHERE account_id = chosen.account_id AND seq > chosen.after
         ) AS a
-        WHERE a.action_type <> 'CANCEL' AND a.created_at >= clock_timestamp() - interval '{RATE_SECONDS + 1} seconds'
+        WHERE chosen.is_read AND a.action_type <> 'CANCEL'
+          AND a.created_at >= clock_timestamp() - interval '{RATE_SECONDS + 1} seconds'
     )
-    SELECT 'known', account_id::text, is_known::text, NULL FROM asked
+    SELECT 'account', account_id::text, is_known::text, is_read::text FROM chosen
     UNION ALL
     SELECT 'second', account_id::text, floor(extract(epoch FROM created_at))::bigint::text, count(*)::text
     FROM recent GROUP BY 2, 3
@@ -122,13 +128,15 @@ _READ_RECENT = f"""
     ) AS created
     GROUP BY 2, 3
 """  # noqa: S608 - our own constants
+_NO_MAX = 2**62
 
 
-def read_recent(reads: Sequence[RecentRead]) -> Statement:
+def read_recent(reads: Sequence[RecentRead], *, may_take_long: bool) -> Statement:
     """Rows for `put_recent`: whether each log has what is known of it, then what came after that, or all of the last
-    minute."""
-    rows = [(account_id, str(seq), digest, str(window_millis)) for account_id, (seq, digest), window_millis in reads]
-    return Statement(_READ_RECENT, tuple(map(pack_array, zip(*rows, strict=True))))
+    minute; if it may not take long, of the shortest only, MAX_READ_ACTIONS together."""
+    rows = [(each.account_id, str(each.head[0]), each.head[1], str(each.window_millis)) for each in reads]
+    max_actions = str(_NO_MAX if may_take_long else MAX_READ_ACTIONS)
+    return Statement(_READ_RECENT, (*map(pack_array, zip(*rows, strict=True)), max_actions))
 
 
 _RESULTS = f"""
