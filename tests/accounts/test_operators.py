@@ -111,6 +111,22 @@ def test_a_credential_of_another_kind_of_vault_is_named_by_the_rotation(urls: Ur
         ]
 
 
+def test_no_master_key_is_retired_while_a_damaged_secret_may_need_it(urls: Urls, tmp_path: Path) -> None:
+    with serving(tmp_path, **settings_of(urls)) as platform:
+        made = platform.apply(DOCUMENT)["organizations"][0]
+        headers = {"x-api-key": made["api_keys"][0]["api_key"]}
+        url = f"/v1/accounts/{made['accounts'][0]['id']}/credentials"
+        platform.client.post(url, json={"secrets": SECRETS}, headers=headers)
+        whole = sealed(urls)
+        fetch(urls, f"UPDATE sealed_secrets SET sealed = '\\x{(b'?' + whole[1:]).hex()}'")
+        assert platform.run("vault", "rotate").returncode == 1
+        done = platform.run("vault", "rotate", "--retire")
+        assert (done.returncode, "retired" in done.stdout) == (1, False), "no key is unused"
+        fetch(urls, f"UPDATE sealed_secrets SET sealed = '\\x{whole.hex()}'")
+        done = platform.run("vault", "rotate")
+        assert (done.returncode, "1 secrets re-wrapped" in done.stdout) == (0, True), done.stdout
+
+
 def sealed(urls: Urls) -> bytes:
     found: bytes = fetch(urls, "SELECT sealed FROM sealed_secrets WHERE NOT discarded")[0]["sealed"]
     return found

@@ -1,6 +1,5 @@
 """Re-wraps every sealed secret under the newest master key, page by page, while the service runs."""
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
@@ -39,8 +38,10 @@ async def rotate(
                     sealed = await vault.rewrap(ref, sealed)
                 except SecretUnreadable:
                     unreadable.append(ref.credential_id)
-                with contextlib.suppress(SecretUnreadable):  # of another kind of vault: it needs none of the keys
+                try:
                     used.add(vault.key_version(sealed))
+                except SecretUnreadable:  # of another kind of vault, or damaged: then any key may be its own
+                    used.update(vault.key_versions())
                 if sealed != row["sealed"]:
                     await store.rewrap_sealed(tx, row["id"], sealed)
                     rewrapped += 1
