@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from statistics import median
 from uuid import UUID
 
 import asyncpg
@@ -18,7 +19,7 @@ from trading_intents.testing.fakes import Act, FakeVenue, VenueLink
 CALL_SECONDS = 3.0
 QUEUED = 300
 MARGIN_SECONDS = 0.1
-ROUNDS = 10
+ROUNDS = 9
 
 
 class SlowVenue(FakeVenue):
@@ -58,7 +59,7 @@ class SlowLink(VenueLink):
 
 
 async def time_create_and_cancel(in_process: InProcessExecution, account: UUID) -> tuple[float, float]:
-    """The best of some rounds: seconds until a CREATE is acknowledged, and until a CANCEL has ended it."""
+    """Seconds until a CREATE is acknowledged, and until a CANCEL has ended it, in the middle one of some rounds."""
     creates, cancels = [], []
     for _ in range(ROUNDS):
         began = time.monotonic()
@@ -69,7 +70,7 @@ async def time_create_and_cancel(in_process: InProcessExecution, account: UUID) 
         await in_process.submit(in_process.in_process_writer.command(account, Cancel(str(intent))))
         await in_process.until_status(intent, "CANCELLED")
         cancels.append(time.monotonic() - began)
-    return min(creates), min(cancels)
+    return median(creates), median(cancels)
 
 
 @pytest.mark.exclusive(seconds=15)

@@ -40,8 +40,11 @@ def test_a_killed_workers_accounts_are_worked_by_another(urls: Urls, tmp_path: P
 def test_a_worker_that_ends_hands_over_at_once(urls: Urls, tmp_path: Path) -> None:
     with open_worker_processes(urls, tmp_path) as worker_processes, worker_processes.worker() as first:
         eventually(lambda: bool(worker_processes.tables.value("SELECT count(*) FROM leases") == 2), 10)
+        worker_id = worker_processes.tables.value("SELECT id FROM workers")
         with worker_processes.worker():
             assert first.stop() == 0
+            left = worker_processes.tables.value("SELECT count(*) FROM workers WHERE id = $1", worker_id)
+            assert left == 0, "its leases are free, and need not expire"
             worker_processes.submit_all([create(market())] * 2)
             eventually(lambda: worker_processes.statuses() == {"FILLED": 2}, TAKEOVER_SECONDS - 2)
 

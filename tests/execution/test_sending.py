@@ -201,6 +201,9 @@ async def test_replace_and_cancel_follow_their_order(urls: Urls) -> None:
         await in_process.cancel(intent)
         await in_process.until_status(intent, "CANCELLED")
         assert [command for command, _ in in_process.venue.journal] == ["submit", "replace", "cancel"]
+        cancelled = in_process.venue.tickets[-1]
+        named = cancelled.orig_client_order_id, cancelled.broker_order_id
+        assert named == (sent.ticket.client_order_id, "v1")
 
 
 async def test_commands_that_come_at_once_go_out_in_order(urls: Urls) -> None:

@@ -95,6 +95,7 @@ class FakeVenue:
         )
         self.acts: deque[Act] = deque()
         self.journal: list[tuple[str, str]] = []  # command, client order id: all that arrived, each id once
+        self.tickets: list[OrderTicket] = []
         self.duplicates: list[tuple[str, str]] = []  # those that came under a used id
         self.orders: dict[str, VenueOrder] = {}  # by the client order ids of all versions
         self.links: list[VenueLink] = []
@@ -162,6 +163,7 @@ class FakeVenue:
             self.duplicates.append((command, ticket.client_order_id))
             return CommandResult(outcome=Outcome.UNKNOWN, code=DUPLICATE_ID)
         self.journal.append((command, ticket.client_order_id))
+        self.tickets.append(ticket)
         if command == "submit":
             made = self.orders[ticket.client_order_id] = VenueOrder(account_id, ticket, f"v{len(self.journal)}")
             self._emit(made, EventKind.ACCEPTED)
