@@ -22,9 +22,11 @@ from tests.conftest import Urls
 from tests.platform import COMMAND, STOP_LIMIT_SECONDS, Platform, environment, run_command, serving
 from tests.storage.conftest import all_gone
 from tests.waiting import eventually
+from trading_intents import provision
 from trading_intents.app import DRAIN_SECONDS
 from trading_intents.cli import STOPPED_AT_ONCE, cli
 from trading_intents.config import PREFIX
+from trading_intents.errors import StartupRefused
 
 pytest_plugins = ("tests.started_dirs",)
 
@@ -293,3 +295,9 @@ def test_an_external_database_gets_no_demo_and_no_server(tmp_path: Path, urls: U
         assert done.returncode == 1
         assert "no user demo" in done.stderr
         assert not {"postgres", "postgres.lock", "demo.json"} & {path.name for path in folder.iterdir()}
+
+
+def test_a_demo_file_without_a_key_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "demo.json").write_text('{"api_key": "nonsense"}')
+    with pytest.raises(StartupRefused, match="holds no API key"):
+        provision._demo_key(tmp_path, make=True)

@@ -17,7 +17,7 @@ from trading_intents.config import LOCAL_PROVIDER, PREFIX, Settings
 from trading_intents.console.demo import DEMO, DEMO_FILE, is_loopback, make_code, read_demo_key
 from trading_intents.errors import DatabaseMissing, StartupRefused, ValidationFailed
 from trading_intents.identity import store
-from trading_intents.identity.keys import digest, hint, make_client_secret, make_key
+from trading_intents.identity.keys import digest, hint, is_key, make_client_secret, make_key
 from trading_intents.identity.model import Entitlement, OrganizationRecord, Permission, Role, Scope
 from trading_intents.identity.service import TokenIssuer
 from trading_intents.outbox.model import Queue, channel
@@ -287,7 +287,10 @@ def _demo_key(data_dir: Path, make: bool) -> Secret | None:
         text = json.dumps({"api_key": make_key(Environment.PAPER).reveal()})
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(text)
-    return read_demo_key(data_dir)
+    key = read_demo_key(data_dir)
+    if key and not is_key(key.reveal()):
+        raise StartupRefused(f"{path} holds no API key; remove it if nobody uses the demo, and start again")
+    return key
 
 
 def _demo_document() -> Document:
