@@ -81,42 +81,41 @@ def test_vault_keys_are_rotated_while_the_service_runs(urls: Urls, tmp_path: Pat
         assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "retired 1, 2")
 
 
+def store_credential(platform: Platform) -> str:
+    """Of an account of a new organization; its id."""
+    made = platform.apply(DOCUMENT)["organizations"][0]
+    headers = {"x-api-key": made["api_keys"][0]["api_key"]}
+    url = f"/v1/accounts/{made['accounts'][0]['id']}/credentials"
+    return str(platform.client.post(url, json={"secrets": SECRETS}, headers=headers).json()["id"])
+
+
 def test_a_credential_that_does_not_open_fails_the_rotation(urls: Urls, tmp_path: Path) -> None:
     with serving(tmp_path, **settings_of(urls)) as platform:
-        made = platform.apply(DOCUMENT)["organizations"][0]
-        headers = {"x-api-key": made["api_keys"][0]["api_key"]}
-        url = f"/v1/accounts/{made['accounts'][0]['id']}/credentials"
-        stored = platform.client.post(url, json={"secrets": SECRETS}, headers=headers).json()
+        credential = store_credential(platform)
         file = tmp_path / "vault-keys.json"
         keys = json.loads(file.read_text())
         other = [key | {"key": b64encode(bytes(32)).decode()} for key in keys["keys"]]
         file.write_text(json.dumps({"keys": other}))
         done = platform.run("vault", "rotate")
         assert done.returncode == 1
-        assert f"credential {stored['id']} does not open" in done.stdout
+        assert f"credential {credential} does not open" in done.stdout
 
 
 def test_a_credential_of_another_kind_of_vault_is_named_by_the_rotation(urls: Urls, tmp_path: Path) -> None:
     with serving(tmp_path, **settings_of(urls)) as platform:
-        made = platform.apply(DOCUMENT)["organizations"][0]
-        headers = {"x-api-key": made["api_keys"][0]["api_key"]}
-        url = f"/v1/accounts/{made['accounts'][0]['id']}/credentials"
-        stored = platform.client.post(url, json={"secrets": SECRETS}, headers=headers).json()
+        credential = store_credential(platform)
         fetch(urls, f"UPDATE sealed_secrets SET sealed = '\\x02{bytes(16).hex()}'")  # as OpenBao's are
         done = platform.run("vault", "rotate")
         assert (done.returncode, done.stderr) == (1, "")
         assert done.stdout.splitlines() == [
             "master key 2; 0 secrets re-wrapped",
-            f"credential {stored['id']} does not open: store its secrets anew",
+            f"credential {credential} does not open: store its secrets anew",
         ]
 
 
 def test_no_master_key_is_retired_while_a_damaged_secret_may_need_it(urls: Urls, tmp_path: Path) -> None:
     with serving(tmp_path, **settings_of(urls)) as platform:
-        made = platform.apply(DOCUMENT)["organizations"][0]
-        headers = {"x-api-key": made["api_keys"][0]["api_key"]}
-        url = f"/v1/accounts/{made['accounts'][0]['id']}/credentials"
-        platform.client.post(url, json={"secrets": SECRETS}, headers=headers)
+        store_credential(platform)
         whole = sealed(urls)
         fetch(urls, f"UPDATE sealed_secrets SET sealed = '\\x{(b'?' + whole[1:]).hex()}'")
         assert platform.run("vault", "rotate").returncode == 1

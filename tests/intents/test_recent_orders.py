@@ -100,6 +100,24 @@ async def test_a_log_is_read_with_other_commands_only_if_it_is_short(
     assert codes(result.outcomes) == ["control_rejected", "recorded", "recorded"]
 
 
+async def test_logs_that_are_long_together_are_not_all_read_with_other_commands(
+    pair: tuple[InProcessWriter, InProcessWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = pair
+    await first.owner.execute(
+        "INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)"
+        """ VALUES ($1, $2, '{"max_orders_per_minute": 9}', false)""",
+        first.accounts[1],
+        first.organization,
+    )
+    for account, orders in ((0, 2), (1, 3)):
+        await first.submit_all([create(first, quantity, account) for quantity in range(1, orders + 1)])
+    monkeypatch.setattr(statements, "MAX_READ_ACTIONS", 4)
+    batch = [create(first, 8, account) for account in (0, 1, 2)]
+    result = await run_batch(second.writer._dependencies, batch, SKIP)
+    assert [each is None for each in result.outcomes] == [False, True, False], "the shortest first"
+
+
 async def test_reading_one_account_forgets_none_of_the_same_batch(
     pair: tuple[InProcessWriter, InProcessWriter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
