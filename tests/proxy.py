@@ -15,6 +15,7 @@ from trading_intents.secret import Secret
 
 CHUNK_BYTES = 65536
 CALL_LIMIT_SECONDS = 20
+LAST_WORDS = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to unexpected postmaster exit\0\0"
 RESET_ON_CLOSE, END_ON_CLOSE = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 
 
@@ -43,6 +44,7 @@ class FaultProxy:
         self.held = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._links: set[asyncio.Task[None]] = set()
+        self._clients: set[asyncio.StreamWriter] = set()
         self._listener: socket.socket | None = None
         self._resetting = False
         self._budget: int | None = None
@@ -77,6 +79,16 @@ class FaultProxy:
         """
         self._call(self._set(budget=answer_bytes, gently=gently))
 
+    def send_last_words(self) -> None:
+        """Every client is told that PostgreSQL was killed, as its sessions do, but no link ends yet."""
+
+        async def send() -> None:
+            rest = struct.pack("!i", 4 + len(LAST_WORDS)) + LAST_WORDS
+            for client in self._clients:
+                client.write(b"N" + rest + b"E" + rest)  # as a notice first, which a test can listen for
+
+        self._call(send())
+
     async def _set(
         self,
         listening: bool = True,
@@ -110,6 +122,7 @@ class FaultProxy:
     def _accept(self, listener: socket.socket) -> None:
         client, _ = listener.accept()
         client.setblocking(False)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         link = self._loop.create_task(self._serve(client))
         self._links.add(link)
@@ -124,6 +137,7 @@ class FaultProxy:
                 return
             asks, writer = await asyncio.open_connection(sock=client)
             ends.append(writer)
+            self._clients.add(writer)
             answers, upstream = await self._connect()
             ends.append(upstream)
             mute = asyncio.Event()
@@ -138,6 +152,7 @@ class FaultProxy:
         except (OSError, asyncio.CancelledError):
             pass  # the target is away, or the link is being ended
         finally:
+            self._clients.difference_update(ends)
             for end in ends:
                 end.transport.abort()
             await asyncio.sleep(0)  # an aborted transport closes its socket in the loop's next turn

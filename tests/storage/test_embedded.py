@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import shutil
 import signal
 import stat
@@ -22,6 +23,9 @@ from trading_intents.telemetry import make_log
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to stop being it: sudo -E make test")
 AS_NOBODY = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all")
+KILLED_STARTS = 20
+LOGINS_SECONDS = 0.08  # for which a server that has started is asked for its logins
+RETURN_LIMIT_SECONDS = 10
 WITHOUT_NAMESPACES = (sys.executable, str(Path(__file__).with_name("without_namespaces.py")))
 
 
@@ -136,6 +140,23 @@ async def test_killed_postgres_is_back_with_all_rows(data_dir: Path, start: Star
         kill_postgres(data_dir)
         process.until("started")
         assert await query(url, "SELECT n FROM t") == 42
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+async def test_postgres_killed_at_any_moment_of_its_start_is_back(data_dir: Path, start: Start, loop: str) -> None:
+    process = start(data_dir, "--loop", loop)
+    url = process.until("url")["owner_url"]
+    log, moments = data_dir / "postgres.log", random.Random(1)
+
+    async def is_ready_again() -> bool:
+        return log.read_text().count("ready to accept connections") > starts
+
+    for _ in range(KILLED_STARTS):
+        starts = log.read_text().count("ready to accept connections")
+        kill_postgres(data_dir)
+        await eventually_async(is_ready_again, RETURN_LIMIT_SECONDS)
+        await asyncio.sleep(moments.uniform(0, LOGINS_SECONDS))
+    assert await query(url, "SELECT 1") == 1
 
 
 async def test_a_recycled_pid_does_not_stop_it(data_dir: Path, start: Start) -> None:

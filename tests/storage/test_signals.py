@@ -1,12 +1,18 @@
-"""What becomes of a listener whose URL cannot be read."""
+"""What becomes of a listener whose URL cannot be read, or whose server dies."""
 
+import asyncio
 from pathlib import Path
 
 from tests.conftest import Urls
 from tests.platform import serving
+from tests.proxy import proxied
+from tests.storage.conftest import query
 from tests.waiting import eventually
+from trading_intents.storage.signals import open_signals
+from trading_intents.telemetry import make_log
 
 NOTICED_SECONDS = 10
+CHANNEL = "ti_test"
 
 
 def test_an_unreadable_listen_url_is_told_without_its_password(urls: Urls, tmp_path: Path) -> None:
@@ -15,3 +21,23 @@ def test_an_unreadable_listen_url_is_told_without_its_password(urls: Urls, tmp_p
     with serving(tmp_path, **settings) as platform:
         eventually(lambda: any("signals lost" in line for line in platform.logs), NOTICED_SECONDS)
     assert "Marked" not in "".join(platform.logs)
+
+
+async def test_a_listener_goes_on_after_the_last_words_of_a_server(urls: Urls) -> None:
+    called = asyncio.Event()
+
+    async def is_called() -> None:
+        async with asyncio.timeout(NOTICED_SECONDS):
+            await called.wait()
+        called.clear()
+
+    with proxied(urls.login) as (proxy, url):
+        async with open_signals(url, make_log("error")) as signals:
+            signals.subscribe(CHANNEL, called.set)
+            await is_called()
+            proxy.send_last_words()
+            await query(url.reveal(), "SELECT 1")  # the same way and later, so that the listener has read them
+            signals.notify("ti_other")
+            await is_called()
+            await query(urls.owner.reveal(), f"NOTIFY {CHANNEL}")
+            await is_called()

@@ -8,6 +8,8 @@ from typing import Any
 
 import asyncpg
 
+# What the driver raises when it cannot connect or a connection is lost, and for what the server refuses.
+CONNECTION_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 CLOSE_LIMIT_SECONDS = 5.0
 # How many may be opened at once. When many callers start together, connections that are given back serve most of them.
 MAKING_LIMIT = 2
@@ -81,7 +83,7 @@ class ConnectionPool:
                     await self._permits.acquire()
         while self._idle:
             connection, _ = self._idle.pop()
-            with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            with contextlib.suppress(*CONNECTION_ERRORS):
                 await connection.close(timeout=CLOSE_LIMIT_SECONDS)
         await asyncio.sleep(0)  # terminated connections close their sockets in the loop's next iteration
 

@@ -11,7 +11,7 @@ import asyncpg
 
 from trading_intents.errors import DiskFailed, OutcomeUnknown, PlatformError, StartupRefused, Unavailable
 from trading_intents.secret import Secret
-from trading_intents.storage.connections import ConnectionPool, PoolQuota, register_array_types
+from trading_intents.storage.connections import CONNECTION_ERRORS, ConnectionPool, PoolQuota, register_array_types
 from trading_intents.telemetry import Log, Metrics
 
 OWNER_ROLE, SERVICE_ROLE, WORKER_ROLE = "ti_owner", "ti_service", "ti_worker"
@@ -176,7 +176,7 @@ class Pool:
                     raise
                 finally:
                     self._give_back(connection)
-        except (PlatformError, asyncpg.PostgresError, *LOST_IF_CLOSED):
+        except (PlatformError, *CONNECTION_ERRORS):
             return False
 
     async def _take(self) -> Any:
@@ -330,7 +330,7 @@ async def _begin(
         await connection.execute(begin, timeout=BEGIN_LIMIT_SECONDS)
     except BaseException as error:
         connection.terminate()
-        if isinstance(error, (asyncpg.PostgresError, *LOST_IF_CLOSED)):
+        if isinstance(error, CONNECTION_ERRORS):
             # Whatever the error is, the server takes no transactions: it may have become a standby.
             raise Unavailable("the database cannot be reached") from error
         raise

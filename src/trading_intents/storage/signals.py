@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 
 from trading_intents.secret import Secret
+from trading_intents.storage.connections import CONNECTION_ERRORS
 from trading_intents.telemetry import Log
 
 CONNECT_LIMIT_SECONDS = 2.0
@@ -55,7 +56,7 @@ class Signals:
                 )
                 failures = 0
                 await self._use(connection)
-            except (OSError, ValueError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except (ValueError, *CONNECTION_ERRORS) as error:
                 self._log.warning("signals lost", reason=type(error).__name__)
             await asyncio.sleep(PAUSES_SECONDS[min(failures, len(PAUSES_SECONDS) - 1)])
             failures += 1
@@ -104,7 +105,7 @@ class Signals:
             async with asyncio.timeout(CLOSE_LIMIT_SECONDS):
                 await self._send(connection)
                 await connection.close()
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        except CONNECTION_ERRORS:
             connection.terminate()
 
     def _call(self, channel: str) -> None:

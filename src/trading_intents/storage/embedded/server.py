@@ -16,6 +16,7 @@ import asyncpg
 
 from trading_intents.errors import StartupRefused
 from trading_intents.secret import Secret
+from trading_intents.storage.connections import CONNECTION_ERRORS
 from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE
 from trading_intents.storage.embedded.cluster import (
     ALIVE,
@@ -106,7 +107,7 @@ class _Supervisor:
         if not await self._accepts(LOGIN, DATABASE):
             return False
         if not await self._accepts(WORKER_LOGIN, DATABASE):
-            with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            with contextlib.suppress(*CONNECTION_ERRORS):
                 await self._make_logins()
         return await self._accepts(WORKER_LOGIN, DATABASE)
 
@@ -115,7 +116,8 @@ class _Supervisor:
         with self._cluster.lock.open("r+b", buffering=0) as lock:
             while not _locked(lock.fileno()):  # noqa: ASYNC110 - the kernel tells nobody that a lock is free
                 await asyncio.sleep(TAKEOVER_POLL_SECONDS)
-            _write_pid(lock)
+            with contextlib.suppress(OSError):  # a full disk: the pid is for people
+                _write_pid(lock)
             self._owner = True
             pause = RESTART_PAUSE_SECONDS
             while True:
@@ -127,7 +129,7 @@ class _Supervisor:
         """Runs PostgreSQL once; whether it started. Only before the first start is a failure raised."""
         try:
             await self._run()
-        except (StartupRefused, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except Exception as error:  # any at all: nobody else would start PostgreSQL again
             if self._ready.is_set():
                 self._log.error("PostgreSQL not started", reason=str(error))
                 return False
@@ -194,7 +196,7 @@ class _Supervisor:
         try:
             url = self._cluster.url(login, database).reveal()
             connection = await asyncpg.connect(url, timeout=CONNECT_LIMIT_SECONDS)
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        except CONNECTION_ERRORS:
             return False
         connection.terminate()
         return True
@@ -276,13 +278,14 @@ def _locked(file: int, kind: int = fcntl.LOCK_EX) -> bool:
 
 
 def _end_leftovers(cluster_name: str) -> None:
-    """Ends children of a killed postmaster: in a long query they notice its death late and delay the next start."""
+    """Kills children of a killed postmaster: in a long query they notice its death late and delay the next start, and
+    the postmaster, which kills those that hang in their own end, is gone."""
     title = f"postgres: {cluster_name}: ".encode()
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             pid = int(folder.name)
             if (folder / "cmdline").read_bytes().startswith(title):
-                os.kill(pid, signal.SIGQUIT)
+                os.kill(pid, signal.SIGKILL)
 
 
 async def _stop(process: Process) -> None:
