@@ -229,28 +229,6 @@ async def test_a_stalled_link_is_given_up_in_time(linked_pool: Pool, proxy: Faul
     assert await linked_pool.healthy()
 
 
-async def test_the_last_words_of_a_server_are_an_outage_before_the_connection_ends(
-    linked_pool: Pool, proxy: FaultProxy
-) -> None:
-    async def hear_last_words(tx: Any) -> None:
-        heard = asyncio.Event()
-        tx.add_log_listener(lambda *_: heard.set())
-        proxy.send_last_words()
-        async with asyncio.timeout(HOLD_LIMIT_SECONDS):
-            await heard.wait()
-
-    async def transact(statement: str) -> None:
-        async with linked_pool.transaction() as tx:
-            await hear_last_words(tx)
-            if statement:
-                await tx.execute(statement)
-
-    for statement, error in (("SELECT 1", Unavailable), ("", OutcomeUnknown)):
-        with pytest.raises(error):
-            await transact(statement)
-        assert await linked_pool.healthy()
-
-
 async def transact(pool: Pool) -> None:
     with pytest.raises(Unavailable):
         async with pool.transaction():

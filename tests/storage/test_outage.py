@@ -6,14 +6,17 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.conftest import Urls
+from tests.proxy import proxied
 from tests.storage.conftest import ServerProcess, Start, kill_postgres, postmaster, query
 from tests.waiting import eventually_async
 from trading_intents.errors import OutcomeUnknown, Unavailable
 from trading_intents.secret import Secret
-from trading_intents.storage.database import Database, open_database
+from trading_intents.storage.database import SERVICE_ROLE, Database, open_database, open_pool
 from trading_intents.storage.migrate import migrate
 from trading_intents.telemetry import Metrics, make_log
 
@@ -155,3 +158,25 @@ async def test_who_stands_still_in_a_transaction_keeps_nobody_longer_than_they_w
     with pytest.raises((Unavailable, OutcomeUnknown)):
         await stand_still()
     assert served.is_set()
+
+
+async def test_the_last_words_of_a_server_are_an_outage_before_the_connection_ends(urls: Urls) -> None:
+    async def hear_last_words(tx: Any) -> None:
+        heard = asyncio.Event()
+        tx.add_log_listener(lambda *_: heard.set())
+        proxy.send_last_words()
+        async with asyncio.timeout(COMMITS_LIMIT_SECONDS):
+            await heard.wait()
+
+    async def transact(statement: str) -> None:
+        async with pool.transaction() as tx:
+            await hear_last_words(tx)
+            if statement:
+                await tx.execute(statement)
+
+    with proxied(urls.login) as (proxy, url):
+        async with open_pool(url, SERVICE_ROLE, 1, Metrics()) as pool:
+            for statement, error in (("SELECT 1", Unavailable), ("", OutcomeUnknown)):
+                with pytest.raises(error):
+                    await transact(statement)
+                assert await pool.healthy()
