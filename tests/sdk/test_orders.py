@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from tests.tenants import Tenants
+from tests.waiting import eventually_async
 from trading_intents_client import (
     FILLED,
     Account,
@@ -17,6 +18,8 @@ from trading_intents_client import (
     TradingClient,
     errors,
 )
+
+WAITING_SECONDS = 20
 
 
 def test_a_market_order_is_waited_for_until_it_is_filled(account: Account) -> None:
@@ -72,13 +75,16 @@ def test_a_wait_for_no_order_of_the_account_fails(account: Account, client: Trad
 
 
 class CountingTransport(httpx.AsyncHTTPTransport):
-    """Counts the streams that are opened. The server's own count falls only some time after a stream was closed."""
+    """Counts the streams that are opened, and the orders that were read. The server's own count of streams falls only
+    some time after one was closed."""
 
-    streams = 0
+    streams, reads = 0, 0
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         self.streams += request.url.path.endswith("/events")
-        return await super().handle_async_request(request)
+        answer = await super().handle_async_request(request)
+        self.reads += "/orders/" in request.url.path
+        return answer
 
 
 async def test_many_who_wait_share_one_stream(tenants: Tenants, api_key: str, async_account: AsyncAccount) -> None:
@@ -94,11 +100,20 @@ async def test_many_who_wait_share_one_stream(tenants: Tenants, api_key: str, as
     assert transport.streams == 1
 
 
-async def test_a_wait_sees_a_status_that_passes_quickly(async_account: AsyncAccount) -> None:
+async def test_a_wait_sees_a_status_that_passes_quickly(
+    tenants: Tenants, api_key: str, async_account: AsyncAccount
+) -> None:
     """By polling PENDING_CANCEL would be missed; the stream tells it."""
-    order = await async_account.buy("ACME", 1, limit=1)
-    await order.wait(until="NEW")
-    passing = asyncio.ensure_future(order.wait(until=OrderStatus.PENDING_CANCEL))
-    await asyncio.sleep(0)
-    await order.cancel()
-    assert (await passing).order_status in (OrderStatus.PENDING_CANCEL, OrderStatus.CANCELLED)
+    transport = CountingTransport(limits=httpx.Limits())
+    async with AsyncTradingClient(tenants.platform.url, api_key=api_key, transport=transport) as client:
+        order = await client.account(async_account.id).buy("ACME", 1, limit=1)
+        await order.wait(until="NEW")
+        before = transport.reads
+        passing = asyncio.ensure_future(order.wait(until=OrderStatus.PENDING_CANCEL))
+
+        async def is_waiting() -> bool:
+            return transport.reads > before
+
+        await eventually_async(is_waiting, WAITING_SECONDS)
+        await order.cancel()
+        assert (await passing).order_status in (OrderStatus.PENDING_CANCEL, OrderStatus.CANCELLED)
