@@ -9,6 +9,7 @@ from uuid import UUID
 
 from trading_intents.accounts.model import ConnectionState
 from trading_intents.clock import Wakeup, repeat
+from trading_intents.errors import OutcomeUnknown
 from trading_intents.execution.sessions import store
 from trading_intents.execution.sessions.event_reader import SessionDependencies
 from trading_intents.execution.sessions.session import BrokerSession
@@ -61,10 +62,11 @@ class Leases:
         self._reported: dict[UUID, ConnectionState] = {}
         self._seen_at = self._brokerless_at = dependencies.clock.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: dict[asyncio.Task[None], UUID] = {}  # with their accounts
+        self._is_unsure = False  # a commit was not answered: the leases may be others than the sessions
 
     def start(self) -> None:
-        balance = repeat(self._balance, RETRY_SECONDS, self._log_unbalanced, self._wakeup)
+        balance = repeat(self._balance, RETRY_SECONDS, self._on_unbalanced, self._wakeup)
         self._tasks = [asyncio.create_task(work) for work in (self._renew(), balance, self._write_states())]
 
     def wake(self) -> None:
@@ -134,7 +136,8 @@ class Leases:
         for link in list(self.links.values()):
             self._close(link, give_back=False)
 
-    def _log_unbalanced(self, _: str, error: Exception) -> None:
+    def _on_unbalanced(self, _: str, error: Exception) -> None:
+        self._is_unsure |= isinstance(error, OutcomeUnknown)
         self._dependencies.log.warning("leases not balanced", reason=reason_of(error))
 
     async def _balance(self) -> float:
@@ -143,8 +146,9 @@ class Leases:
             return RETRY_SECONDS
         worker_id = self.worker_id
         async with self._dependencies.pool.transaction(plans="fresh") as tx:
+            lost = await self._find_lost(tx) if self._is_unsure else set[UUID]()
             seen = await store.survey(tx)
-            missing = math.ceil(seen["accounts"] / max(1, seen["workers"])) - len(self.links)
+            missing = math.ceil(seen["accounts"] / max(1, seen["workers"])) - len(self.links) + len(lost)
             taken = await store.take(tx, worker_id, min(missing, MAX_TAKEN)) if missing > 0 else []
             changed = await store.changed_links(tx, worker_id)
             closed = [account_id for account_id, link in self.links.items() if link.is_closed]
@@ -154,17 +158,23 @@ class Leases:
             return 0.0
         for row in taken or ():
             self._open(row)
-        for account_id in changed:
+        for account_id in lost.union(forgotten):
+            self._close(self.links[account_id], give_back=False)
+        for account_id in self.links if self._is_unsure else changed:
             if link := self.links.get(account_id):
                 link.refresh()
-        for account_id in forgotten:
-            self._close(self.links[account_id], give_back=False)
+        self._is_unsure = False
         for link in list(self.links.values())[: min(MAX_GIVEN, max(0, -missing))]:
             self._close(link, give_back=True)
         self._dependencies.metrics.execution_leases.set(len(self.links))
         if taken is None or len(taken) == MAX_TAKEN:
             return MIN_PAUSE_SECONDS
         return min(BALANCE_SECONDS, max(MIN_PAUSE_SECONDS, seen["expires_seconds"] or 0.0))
+
+    async def _find_lost(self, tx: Tx) -> set[UUID]:
+        """Frees leases that have no session, which may be taken then, and gives the sessions that have no lease."""
+        known = [*self.links, *self._closing.values()]
+        return self.links.keys() - await store.keep_leases(tx, self.worker_id, known)
 
     async def _mark_seen(self, tx: Tx) -> None:
         now = self._dependencies.clock.monotonic()
@@ -197,8 +207,8 @@ class Leases:
                 await self._give_back(account_id, worker_id)
 
         task = asyncio.create_task(close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._closing[task] = account_id
+        task.add_done_callback(self._closing.pop)
 
     async def _give_back(self, account_id: UUID, worker_id: UUID) -> None:
         """Retries until it is done: no worker could work an account whose lease stays held."""

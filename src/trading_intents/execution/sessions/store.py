@@ -92,6 +92,16 @@ async def give_back(tx: Tx, worker_id: UUID, account_id: UUID) -> None:
     await tx.execute(query, worker_id, account_id)
 
 
+async def keep_leases(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> set[UUID]:
+    """Gives back the worker's leases of all other accounts; gives those of these accounts that it holds."""
+    await tx.execute(
+        "UPDATE leases SET worker_id = NULL WHERE worker_id = $1 AND account_id <> ALL ($2::uuid[])",
+        worker_id,
+        account_ids,
+    )
+    return {row["account_id"] for row in await tx.fetch("SELECT account_id FROM leases WHERE worker_id = $1", worker_id)}
+
+
 async def retire(tx: Tx, worker_id: UUID) -> None:
     """Removes the worker, which frees all its leases."""
     await tx.execute("DELETE FROM workers WHERE id = $1", worker_id)

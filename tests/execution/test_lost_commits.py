@@ -1,0 +1,83 @@
+"""The connection is lost when a worker's transaction about leases is committed and not answered: no account is left
+without its session for that."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from tests.conftest import Urls
+from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
+from tests.execution.test_links import set_credential, until_connection
+from tests.intents.in_process_writer import add_account
+from tests.proxy import Verdict, proxied
+from trading_intents.execution.service import Execution
+from trading_intents.testing.fakes import FakeVenue
+
+pytestmark = pytest.mark.idle
+
+
+class LostAnswers:
+    """Ends every connection of the worker's pool whose COMMIT is answered, while it is on."""
+
+    is_on = False
+
+    def look(self, data: bytes) -> Verdict:
+        return Verdict.CUT_UNANSWERED if self.is_on and b"COMMIT\0" in data else Verdict.PASS
+
+
+@asynccontextmanager
+async def executing_through(
+    urls: Urls, accounts: int = 1, venue: FakeVenue | None = None
+) -> AsyncIterator[tuple[InProcessExecution, Execution, LostAnswers]]:
+    lost = LostAnswers()
+    async with open_in_process(urls, accounts, venue) as in_process:
+        with proxied(urls.login, lost.look) as (_, login):
+            async with executing(replace(in_process, urls=replace(urls, login=login))) as execution:
+                yield in_process, execution, lost
+
+
+async def until_found(in_process: InProcessExecution, query: str) -> None:
+    async def found() -> bool:
+        return bool(await in_process.in_process_writer.owner.fetchval(query))
+
+    await in_process.until(found)
+
+
+async def test_an_account_whose_lease_was_taken_unanswered_is_worked(urls: Urls) -> None:
+    async with executing_through(urls) as (in_process, _, lost):
+        await until_connection(in_process, "connected")
+        lost.is_on = True
+        writer = in_process.in_process_writer
+        added = await add_account(writer.owner, writer.organization)
+        await until_found(in_process, "SELECT count(*) = 2 FROM leases WHERE worker_id IS NOT NULL")
+        lost.is_on = False
+        await until_connection(in_process, "connected", added)
+
+
+async def test_a_credential_that_was_noticed_unanswered_is_used(urls: Urls) -> None:
+    venue = FakeVenue("paper", credential_fields=("token",))
+    async with executing_through(urls, venue=venue) as (in_process, _, lost):
+        await until_connection(in_process, "credential_missing")
+        lost.is_on = True
+        await set_credential(in_process, "new")
+        await until_found(in_process, "SELECT generation = link_generation FROM leases, accounts")
+        lost.is_on = False
+        await until_connection(in_process, "connected")
+
+
+async def test_a_closed_account_that_was_forgotten_unanswered_costs_no_other_its_session(urls: Urls) -> None:
+    async with executing_through(urls, accounts=2) as (in_process, execution, lost):
+        kept, closed = in_process.in_process_writer.accounts
+        for account in (kept, closed):
+            await until_connection(in_process, "connected", account)
+        await in_process.in_process_writer.owner.execute(
+            "UPDATE accounts SET closed_at = now(), link_generation = link_generation + 1 WHERE id = $1", closed
+        )
+        await in_process.until_true(lambda: execution.leases.links[closed].is_closed)
+        lost.is_on = True
+        await until_found(in_process, "SELECT count(*) = 1 FROM leases")
+        lost.is_on = False
+        await in_process.until_true(lambda: list(execution.leases.links) == [kept])
+        assert await in_process.in_process_writer.owner.fetchval("SELECT count(worker_id) FROM leases") == 1
