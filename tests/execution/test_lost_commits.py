@@ -1,6 +1,7 @@
-"""The connection is lost when a worker's transaction about leases is committed and not answered: no account is left
-without its session for that."""
+"""The connection is lost while a worker commits a change of leases: no account is left without its session for that,
+and the worker can be stopped."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,13 +19,23 @@ from trading_intents.testing.fakes import FakeVenue
 pytestmark = pytest.mark.idle
 
 
+STOP_LIMIT_SECONDS = 10
+GIVE_BACK = b"SET worker_id = NULL WHERE worker_id = $1 AND account_id = $2"
+
+
 class LostAnswers:
-    """Ends every connection of the worker's pool whose COMMIT is answered, while it is on."""
+    """Ends every connection of the worker's pool whose COMMIT is answered, or that sends a named statement, while it is
+    on."""
 
     is_on = False
+    statement: bytes | None = None
+    count = 0
 
     def look(self, data: bytes) -> Verdict:
-        return Verdict.CUT_UNANSWERED if self.is_on and b"COMMIT\0" in data else Verdict.PASS
+        if not self.is_on or (self.statement or b"COMMIT\0") not in data:
+            return Verdict.PASS
+        self.count += 1
+        return Verdict.CUT_UNSENT if self.statement else Verdict.CUT_UNANSWERED
 
 
 @asynccontextmanager
@@ -81,3 +92,16 @@ async def test_a_closed_account_that_was_forgotten_unanswered_costs_no_other_its
         lost.is_on = False
         await in_process.until_true(lambda: list(execution.leases.links) == [kept])
         assert await in_process.in_process_writer.owner.fetchval("SELECT count(worker_id) FROM leases") == 1
+
+
+async def test_a_worker_that_cannot_give_a_lease_back_stops_and_frees_all(urls: Urls) -> None:
+    async with executing_through(urls, accounts=2) as (in_process, first, lost):
+        await in_process.until_true(lambda: len(first.leases.links) == 2)
+        lost.is_on, lost.statement = True, GIVE_BACK
+        async with executing(in_process) as second:
+            await in_process.until_true(lambda: lost.count > 0)
+            try:
+                await asyncio.wait_for(first.stop(0), STOP_LIMIT_SECONDS)
+            finally:
+                lost.is_on = False
+            await in_process.until_true(lambda: len(second.leases.links) == 2)

@@ -63,6 +63,7 @@ class Leases:
         self._seen_at = self._brokerless_at = dependencies.clock.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: dict[asyncio.Task[None], UUID] = {}  # with their accounts
+        self._is_closed = False
         self._is_unsure = False  # a commit was not answered: the leases may be others than the sessions
 
     def start(self) -> None:
@@ -96,6 +97,7 @@ class Leases:
 
     async def close(self, limit_seconds: float) -> None:
         """Closes all sessions and retires the worker, which frees all its leases at once."""
+        self._is_closed = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -211,8 +213,8 @@ class Leases:
         task.add_done_callback(self._closing.pop)
 
     async def _give_back(self, account_id: UUID, worker_id: UUID) -> None:
-        """Retries until it is done: no worker could work an account whose lease stays held."""
-        while worker_id == self.worker_id:
+        """Retries until it is done: no worker could work an account whose lease stays held. `close` frees it too."""
+        while worker_id == self.worker_id and not self._is_closed:
             try:
                 async with self._dependencies.pool.transaction() as tx:
                     await store.give_back(tx, worker_id, account_id)
