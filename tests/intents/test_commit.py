@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import struct
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -22,6 +23,8 @@ from trading_intents.intents.writing.writer import MAX_LOST_COMMITS
 
 CROWD = 4
 COMMIT = b"commit_"  # how the name of the writer's prepared statement begins
+NO_LOGIN = b"SFATAL\0VFATAL\0C28000\0Mrole is not permitted to log in\0\0"
+ANSWER_LIMIT_SECONDS = 10
 
 
 class CutAtCommit:
@@ -33,10 +36,12 @@ class CutAtCommit:
         self.left = 0
         self.is_last = self.is_over = False
         """Whether nothing passes any more after a cut."""
+        self.after: Verdict | bytes = Verdict.CUT_UNSENT
+        """What becomes of the rest then."""
 
-    def look(self, data: bytes) -> Verdict:
+    def look(self, data: bytes) -> Verdict | bytes:
         if self.is_over:
-            return Verdict.CUT_UNSENT
+            return self.after
         if COMMIT not in data or self.left <= 0:
             return Verdict.PASS
         self.left -= 1
@@ -157,13 +162,18 @@ async def test_a_commit_that_never_arrives_is_given_up(in_process_writer: InProc
     ]
 
 
-async def test_an_end_that_stays_unknown_is_told_so(in_process_writer: InProcessWriter, cut: CutAtCommit) -> None:
+@pytest.mark.parametrize(
+    "after", [Verdict.CUT_UNSENT, b"E" + struct.pack("!i", 4 + len(NO_LOGIN)) + NO_LOGIN], ids=["away", "refusing"]
+)
+async def test_an_end_that_stays_unknown_is_told_so(
+    in_process_writer: InProcessWriter, cut: CutAtCommit, after: Verdict | bytes
+) -> None:
     """Nobody can be asked for three seconds: it may be recorded or not, and the answer says just that."""
     await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
-    cut.left, cut.is_last = 1, True
-    assert codes([await in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0]))]) == [
-        "outcome_unknown"
-    ]
+    cut.left, cut.is_last, cut.after = 1, True, after
+    async with asyncio.timeout(ANSWER_LIMIT_SECONDS):
+        outcome = await in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
+    assert codes([outcome]) == ["outcome_unknown"]
     cut.is_over = False
     assert await in_process_writer.count("actions") in (1, 2)
 

@@ -381,6 +381,9 @@ class Writer:
             return ABORTED  # the id is in the future: the server crashed and has forgotten it
         except (PlatformError, TimeoutError):
             return None
+        except Exception as error:  # the callers wait: they are answered whatever it is
+            self._log.error("commit outcome not read", exc_info=error)
+            return None
 
 
 def _organizations(batch: Sequence[PendingSubmission]) -> list[UUID]:
