@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.intents.in_process_writer import PRICES, InProcessWriter, add_account, codes, furnish, open_in_process_writer
+from tests.intents.test_queue import pending
 from tests.intents.test_writer import whole
 from tests.waiting import eventually_async
 from trading_intents.brokers.registry import installed_brokers
@@ -20,8 +21,10 @@ from trading_intents.ids import id_text_maker
 from trading_intents.intents.model import Submission
 from trading_intents.intents.writing import lock_waits
 from trading_intents.intents.writing.batch import BatchDependencies
+from trading_intents.intents.writing.queue import PendingSubmission
 from trading_intents.intents.writing.statements import LOCK_LIMIT_SECONDS
 from trading_intents.intents.writing.system import PlatformActions
+from trading_intents.secret import Secret
 from trading_intents.storage.database import WORKER_ROLE
 from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import open_signals
@@ -242,3 +245,31 @@ async def test_a_caller_who_leaves_while_his_command_waits_takes_it_with_him(
         await eventually_async(is_given_up, 10)
     assert await recorded(in_process_writer, [in_process_writer.create(account)])
     assert await whole(in_process_writer) == [1]
+
+
+async def test_a_lock_that_is_found_as_the_last_waits_end_is_waited_for() -> None:
+    free, written = asyncio.Event(), list[PendingSubmission]()
+
+    async def attempt(_: Pipeline, batch: list[PendingSubmission]) -> list[PendingSubmission]:
+        await free.wait()
+        written.extend(batch)
+        return []
+
+    async def find_one_more() -> None:
+        await free.wait()
+        waits.add("one more", [pending("one more")])
+
+    link, clock = Pipeline(Secret("postgresql://nowhere"), WORKER_ROLE), SystemClock()
+    waits = lock_waits.LockWaits(link, attempt, lambda *_: None, clock)
+    for number in range(lock_waits.MAX_CONNECTIONS):
+        waits.add(str(number), [pending(str(number))])
+    await asyncio.sleep(0)  # by now each of them waits
+    finding = asyncio.create_task(find_one_more())
+    await asyncio.sleep(0)
+    free.set()  # all go on in the loop's next iteration, the finder last
+    await finding
+
+    async def is_written() -> bool:
+        return len(written) == lock_waits.MAX_CONNECTIONS + 1
+
+    await eventually_async(is_written, 2)

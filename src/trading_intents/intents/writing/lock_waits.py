@@ -43,7 +43,8 @@ class LockWaits:
             self._queues[held_id] = SubmissionQueue()
             self._turns.append(held_id)
         self._queues[held_id].put_back(batch)
-        if len(self._tasks) < MAX_CONNECTIONS:
+        # A task that has ended is removed a moment later, and takes no queue any more.
+        if sum(not task.done() for task in self._tasks) < MAX_CONNECTIONS:
             task = asyncio.create_task(self._work(self._links.pop() if self._links else self._link.another()))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
