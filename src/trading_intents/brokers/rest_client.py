@@ -132,7 +132,7 @@ class RestClient:
                         raise AnswerUnclear("the answer is too long")
         except NEVER_REACHED as error:
             raise NotSent(f"the broker cannot be reached: {type(error).__name__}") from None
-        except (httpx.HTTPError, TimeoutError) as error:
+        except (httpx.HTTPError, OSError) as error:  # httpx lets errors of TLS out
             raise AnswerUnclear(f"no answer: {type(error).__name__}") from None
         return self._check(response, bytes(body), began)
 

@@ -264,7 +264,7 @@ class JwksSource:
                 self._keys = read_key_set(await self._fetch())
             self._fetched_at = self._clock.monotonic()
             self._log.info("identity provider keys fetched", usable_keys=len(self._keys))
-        except (httpx.HTTPError, TimeoutError, ValueError, RecursionError) as error:
+        except (httpx.HTTPError, OSError, ValueError, RecursionError) as error:  # httpx lets errors of TLS out
             self._log.warning("identity provider keys not fetched", error=type(error).__name__, detail=str(error))
         finally:
             self._loading = None

@@ -39,7 +39,7 @@ class UserDirectory:
         try:
             async with asyncio.timeout(PROVIDER_SECONDS):
                 answer = await self._client.delete(f"{self._url}/{quote(subject, safe='')}", follow_redirects=False)
-        except (httpx.HTTPError, TimeoutError):
+        except (httpx.HTTPError, OSError):  # httpx lets errors of TLS out
             raise Unavailable("the identity provider cannot be reached; the deletion is recorded and goes on") from None
         if not answer.is_success and answer.status_code not in (404, 410):
             raise Unavailable("the identity provider refuses the deletion; it is recorded and tried again")

@@ -32,6 +32,7 @@ MAX_RETRIES = 2
 # The stream has a heartbeat after 10 quiet seconds.
 STREAM_READ_SECONDS = 25.0
 NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+REQUEST_ERRORS = (httpx.HTTPError, OSError)  # httpx lets errors of TLS out
 
 T = TypeVar("T")
 
@@ -185,7 +186,7 @@ class Transport:
             response = await self._http().request(
                 method, path, content=content, params=params, headers=headers, auth=self._endpoint.credentials
             )
-        except httpx.HTTPError as error:
+        except REQUEST_ERRORS as error:
             return failure_of(error, self.url)
         except TradingError as error:  # of the request for a token
             return error
@@ -198,7 +199,7 @@ class Transport:
             response = await self._http().post(
                 "/oauth/token", data=form, auth=httpx.BasicAuth(client_id, client_secret)
             )
-        except httpx.HTTPError as error:
+        except REQUEST_ERRORS as error:
             raise failure_of(error, self.url) from None
         if not response.is_success:
             raise error_of(response)
@@ -218,11 +219,11 @@ class Transport:
                     await response.aread()
                     raise error_of(response)
                 yield response.aiter_bytes()
-        except httpx.HTTPError as error:
+        except REQUEST_ERRORS as error:
             raise failure_of(error, self.url) from None
 
 
-def failure_of(error: httpx.HTTPError, url: str) -> TradingError:
+def failure_of(error: httpx.HTTPError | OSError, url: str) -> TradingError:
     told = str(error) or type(error).__name__
     if isinstance(error, NOT_SENT):
         return Unreachable(f"no connection to {url}: {told}")

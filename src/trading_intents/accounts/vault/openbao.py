@@ -75,7 +75,7 @@ class OpenBaoVault:
         try:
             async with asyncio.timeout(TOTAL_SECONDS):
                 return await self._fetch(method, url, headers, body)
-        except (httpx.HTTPError, TimeoutError) as error:
+        except (httpx.HTTPError, OSError) as error:  # httpx lets errors of TLS out
             failure = type(error).__name__
         self._log.warning("vault unreachable", method=method, error=failure)
         raise Unavailable("the vault cannot be reached")
