@@ -129,6 +129,17 @@ async def test_a_version_that_is_told_by_what_it_replaced_makes_no_stream_mute(s
     await run.close()
 
 
+async def test_a_link_whose_stream_can_be_compared_no_more_ends(stage: AlpacaStage) -> None:
+    run = await stage.link(watch_seconds=0.1)
+    stage.account.submit(MARKET_ORDER).json["submitted_at"] = "2026-01-05T15:00:00"  # in an unknown zone
+
+    async def has_ended() -> bool:
+        return run.has_ended
+
+    await eventually_async(has_ended, 5)
+    await run.close()
+
+
 async def test_an_execution_that_is_told_late_is_in_the_next_snapshot(stage: AlpacaStage) -> None:
     """Else the count of its order stands in for it for ever, and a version has no count."""
     run = await stage.link()

@@ -283,7 +283,16 @@ class AlpacaBroker:
         )
 
     async def _watch(self) -> None:
-        """Ends a link whose stream has not told what REST has had for a while. Reads the balance, which none tells."""
+        """Ends a link whose stream is mute, or can be compared with REST no more."""
+        try:
+            await self._compare()
+        except AuthFailed as error:
+            self._break(error)
+        except Exception as error:
+            self._break(BrokerUnavailable(f"the update stream cannot be watched: {type(error).__name__}"))
+
+    async def _compare(self) -> None:
+        """Finds what REST has had for a while and the stream has not told. Reads the balance, which none tells."""
         since, rest = self._rest.now(), self._rest
         while True:
             await asyncio.sleep(self._watch_seconds)
@@ -292,8 +301,6 @@ class AlpacaBroker:
                 known = [each.exec_id or "" for each in await rest.list_executions(since, until, rest.deadline())]
                 orders = await rest.list_orders(rest.deadline(), status="open")
                 self._balance = (await rest.read_account(rest.deadline())).balance(rest.now())
-            except AuthFailed as error:
-                return self._break(error)
             except BrokerUnavailable:
                 continue
             known += [each.id for each in orders if since < each.submitted_at < until and each.status == "new"]
