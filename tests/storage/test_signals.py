@@ -1,11 +1,11 @@
-"""What becomes of a listener whose URL cannot be read, or whose server dies."""
+"""What becomes of a listener whose URL cannot be read, or whose server dies or answers nonsense."""
 
 import asyncio
 from pathlib import Path
 
 from tests.conftest import Urls
 from tests.platform import serving
-from tests.proxy import proxied
+from tests.proxy import Verdict, proxied
 from tests.storage.conftest import query
 from tests.waiting import eventually
 from trading_intents.storage.signals import open_signals
@@ -13,6 +13,7 @@ from trading_intents.telemetry import make_log
 
 NOTICED_SECONDS = 10
 CHANNEL = "ti_test"
+NONSENSE = b"1\0\0\0\4t\0\0\0\6\0\0T\0\0\0\10\0\5abZ\0\0\0\5I"  # with a row whose fields are missing
 
 
 def test_an_unreadable_listen_url_is_told_without_its_password(urls: Urls, tmp_path: Path) -> None:
@@ -41,3 +42,20 @@ async def test_a_listener_goes_on_after_the_last_words_of_a_server(urls: Urls) -
             await is_called()
             await query(urls.owner.reveal(), f"NOTIFY {CHANNEL}")
             await is_called()
+
+
+async def test_a_listener_goes_on_after_an_answer_that_is_no_answer(urls: Urls) -> None:
+    called, answered = asyncio.Event(), list[bytes]()
+
+    def answer_once(data: bytes) -> Verdict | bytes:
+        if b"LISTEN" not in data or answered:
+            return Verdict.PASS
+        answered.append(data)
+        return NONSENSE
+
+    with proxied(urls.login, answer_once) as (_, url):
+        async with open_signals(url, make_log("error")) as signals:
+            signals.subscribe(CHANNEL, called.set)
+            async with asyncio.timeout(NOTICED_SECONDS):
+                await called.wait()
+    assert answered

@@ -56,7 +56,7 @@ class Signals:
                 )
                 failures = 0
                 await self._use(connection)
-            except (ValueError, *CONNECTION_ERRORS) as error:
+            except Exception as error:  # any at all: nobody else would listen
                 self._log.warning("signals lost", reason=type(error).__name__)
             await asyncio.sleep(PAUSES_SECONDS[min(failures, len(PAUSES_SECONDS) - 1)])
             failures += 1
