@@ -91,12 +91,13 @@ class Directory:
     def __init__(self) -> None:
         self.deleted: list[str] = []
         self.status = 204
+        self.refused = ""  # the path of a user whom it never deletes
         directory = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_DELETE(self) -> None:
                 directory.deleted.append(self.path)
-                self.send_response(directory.status)
+                self.send_response(403 if self.path == directory.refused else directory.status)
                 self.send_header("content-length", "0")
                 self.end_headers()
 
@@ -134,9 +135,9 @@ def settings_of(issuer: Issuer, directory: Directory, urls: Urls) -> dict[str, s
     }
 
 
-def user(issuer: Issuer, platform: Platform) -> Headers:
+def user(issuer: Issuer, platform: Platform, subject: str = "auth0|a/b") -> Headers:
     platform.apply({"organizations": [{"external_id": "org_acme"}]})
-    return {"authorization": f"Bearer {issuer.token(issuer.claims(sub='auth0|a/b'))}"}
+    return {"authorization": f"Bearer {issuer.token(issuer.claims(sub=subject))}"}
 
 
 @pytest.mark.parametrize("status", [204, 200, 404, 410])
@@ -162,6 +163,18 @@ def test_a_provider_that_is_away_is_asked_again_until_it_is_done(
         assert events(tables, "auth0|a/b") == []
         directory.status = 204
         eventually(lambda: len(events(tables, "auth0|a/b")) == 1, 15)
+
+
+def test_a_user_whom_the_provider_never_deletes_keeps_no_other(
+    issuer: Issuer, directory: Directory, urls: Urls, tables: Tables, tmp_path: Path
+) -> None:
+    directory.status = 500
+    with serving(tmp_path, **settings_of(issuer, directory, urls)) as platform:
+        for subject in ("ada", "bob"):
+            assert platform.client.delete(URL, headers=user(issuer, platform, subject)).status_code == 503
+        directory.status, directory.refused = 204, "/users/ada"
+        eventually(lambda: len(events(tables, "bob")) == 1, 15)
+        assert events(tables, "ada") == []
 
 
 @pytest.mark.parametrize("step", ["recorded", "deleted at the provider", "told"])

@@ -95,7 +95,10 @@ async def keep_resuming(pool: Pool, directory: UserDirectory | None, provider: s
         async with pool.transaction(read_only=True) as tx:
             found = await store.list_unfinished_deletions(tx, provider, MAX_RESUMED)
         for user_id, subject, organization_id in found:
-            await finish(pool, directory, user_id, subject, organization_id)
+            try:
+                await finish(pool, directory, user_id, subject, organization_id)
+            except Exception as error:  # the provider may refuse one user for ever
+                on_error("", error)
 
     def on_error(_: str, error: Exception) -> None:
         log.warning("user deletion not finished", reason=reason_of(error))
