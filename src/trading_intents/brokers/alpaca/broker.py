@@ -19,13 +19,12 @@ from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavaila
 from trading_intents.brokers.rest_client import AnswerUnclear, NotSent
 from trading_intents.clock import rfc3339
 
-_E = port.EventKind
 SNAPSHOT_SECONDS = 9.0
 STREAM_OPTIONS: dict[str, Any] = {"ping_interval": 10.0, "ping_timeout": 10.0, "close_timeout": 1.0, "proxy": None}
 MUTE_SECONDS = 10.0  # what REST has and the stream has not told by then, it will never tell
 WATCH_SECONDS = 30.0  # between comparisons of the two
 # What a snapshot tells of orders that are over, beside their executions.
-ENDS = frozenset({_E.CANCELLED, _E.EXPIRED, _E.REJECTED, _E.REPLACED, _E.REPLACE_REJECTED})
+ENDS = frozenset(port.EventKind[name] for name in ("CANCELLED", "EXPIRED", "REJECTED", "REPLACED", "REPLACE_REJECTED"))
 MAX_REMEMBERED = 20_000
 MAX_VERSIONS = 20  # of an order that are followed
 
@@ -249,8 +248,7 @@ class AlpacaBroker:
             return [port.StreamGap(f"an update is not understood: {type(error).__name__}")]
 
     async def _read_versions(self) -> AsyncIterator[BrokerEvent | port.StreamGap]:
-        """What replaced other orders. While it may not be asked for it is kept: the snapshot after a gap would not be
-        sent either, which ends the session, and CANCELs with it."""
+        """What replaced other orders. It is kept while it may not be asked for: a gap would end the session then."""
         for order_id in list(self._unread):
             try:
                 for event in wire.order_events(await self._rest.get(order_id, self._rest.deadline())):
@@ -283,16 +281,7 @@ class AlpacaBroker:
         )
 
     async def _watch(self) -> None:
-        """Ends a link whose stream is mute, or can be compared with REST no more."""
-        try:
-            await self._compare()
-        except AuthFailed as error:
-            self._break(error)
-        except Exception as error:
-            self._break(BrokerUnavailable(f"the update stream cannot be watched: {type(error).__name__}"))
-
-    async def _compare(self) -> None:
-        """Finds what REST has had for a while and the stream has not told. Reads the balance, which none tells."""
+        """Ends a link whose stream lacks what REST has had for a while, or cannot be compared. Reads the balance."""
         since, rest = self._rest.now(), self._rest
         while True:
             await asyncio.sleep(self._watch_seconds)
@@ -301,9 +290,12 @@ class AlpacaBroker:
                 known = [each.exec_id or "" for each in await rest.list_executions(since, until, rest.deadline())]
                 orders = await rest.list_orders(rest.deadline(), status="open")
                 self._balance = (await rest.read_account(rest.deadline())).balance(rest.now())
+                known += [each.id for each in orders if since < each.submitted_at < until and each.status == "new"]
             except BrokerUnavailable:
                 continue
-            known += [each.id for each in orders if since < each.submitted_at < until and each.status == "new"]
+            except Exception as error:
+                unread = BrokerUnavailable(f"the update stream cannot be watched: {type(error).__name__}")
+                return self._break(error if isinstance(error, AuthFailed) else unread)
             if any(each not in self._told for each in known):
                 self._break(BrokerUnavailable("the update stream is mute"))
             since = max(since, until)
