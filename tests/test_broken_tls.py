@@ -33,9 +33,9 @@ Ask = Callable[[str, httpx.AsyncClient], Awaitable[Any]]
 ASKED: dict[str, Ask] = {
     "identity provider's keys": lambda url, client: JwksSource(url, client, SystemClock(), LOG).find("kid"),
     "identity provider's users": lambda url, client: UserDirectory(client, url).delete("ada"),
-    "vault": lambda url, client: OpenBaoVault(
-        Settings(vault_url=url, vault_token=Secret("t")), client, LOG
-    ).open(ROW, SEALED),
+    "vault": lambda url, client: OpenBaoVault(Settings(vault_url=url, vault_token=Secret("t")), client, LOG).open(
+        ROW, SEALED
+    ),
 }
 
 

@@ -158,10 +158,10 @@ class Leases:
             await self._mark_seen(tx)
         if worker_id != self.worker_id:
             return 0.0
-        for row in taken or ():
-            self._open(row)
         for account_id in lost.union(forgotten):
             self._close(self.links[account_id], give_back=False)
+        for row in taken or ():  # a lost one may be among them, if its account is open again
+            self._open(row)
         for account_id in self.links if self._is_unsure else changed:
             if link := self.links.get(account_id):
                 link.refresh()

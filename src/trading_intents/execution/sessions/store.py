@@ -99,7 +99,9 @@ async def keep_leases(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> s
         worker_id,
         account_ids,
     )
-    return {row["account_id"] for row in await tx.fetch("SELECT account_id FROM leases WHERE worker_id = $1", worker_id)}
+    return {
+        row["account_id"] for row in await tx.fetch("SELECT account_id FROM leases WHERE worker_id = $1", worker_id)
+    }
 
 
 async def retire(tx: Tx, worker_id: UUID) -> None:
