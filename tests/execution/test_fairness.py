@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
+from tests.execution.in_process_execution import ATTEMPT_LIMIT, InProcessExecution, executing, open_in_process
 from trading_intents.brokers.port import CommandResult, IntegrationContext, Lookup, OrderTicket
 from trading_intents.execution.dispatcher import MAX_IN_FLIGHT
 from trading_intents.execution.reconciler import MAX_LOOKUPS
@@ -178,3 +178,16 @@ async def test_what_another_transaction_holds_delays_nobody_else(urls: Urls, hel
             assert (await other.order(theirs))["order_status"] == "NEW"
         await holder.close()
         await other.until_status(theirs, "FILLED")
+
+
+async def test_a_locked_order_keeps_no_other_accounts_used_up_row_from_failing(urls: Urls) -> None:
+    async with open_in_process(urls, accounts=2) as in_process:
+        locked, free = [await in_process.create(account=each) for each in in_process.in_process_writer.accounts]
+        await in_process.in_process_writer.owner.execute("UPDATE outbox SET attempts = $1", ATTEMPT_LIMIT)
+        holder = await asyncpg.connect(urls.owner.reveal())
+        async with holder.transaction():
+            await holder.execute("SELECT FROM orders WHERE order_id = $1 FOR UPDATE", locked)
+            async with executing(in_process):
+                await in_process.until_status(free, "REJECTED")
+                assert (await in_process.order(locked))["order_status"] == "PENDING_NEW"
+        await holder.close()

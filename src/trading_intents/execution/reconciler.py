@@ -144,7 +144,10 @@ class Reconciler:
             self._cancelling = asyncio.create_task(self._cancel_stale(stale))
         for account_id in sorted({row["lane"] for row in used_up_rows}):
             if link := links.get(account_id):
-                await self._fail(link, [row for row in used_up_rows if row["lane"] == account_id])
+                try:
+                    await self._fail(link, [row for row in used_up_rows if row["lane"] == account_id])
+                except Exception as error:  # such as a lock that is held: the other accounts' rows are failed
+                    self._log_failed("fail", error)
 
     def _look_up(self, rows: Sequence[Row]) -> None:
         for row in rows:
