@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
+from tests.proxy import Verdict, proxied
 from tests.storage.catalog import describe, unprotected_tables
 from trading_intents.errors import StartupRefused, Unavailable
 from trading_intents.secret import Secret
@@ -18,6 +19,7 @@ from trading_intents.storage.migrate import FOLDER, migrate, pending, read_files
 from trading_intents.telemetry import Metrics, make_log
 
 LOG = make_log("error")
+ANSWER_SECONDS = 10
 SCHEMA = FOLDER.with_name("schema.sql")
 # A caller is looked up here before the organization is known.
 IDENTITY_TABLES = {"memberships", "api_keys"}
@@ -192,3 +194,16 @@ async def test_a_login_that_may_make_roles_needs_no_superuser(empty: Urls, weak:
 async def test_an_absent_server_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(Unavailable):
         await pending(Secret(f"postgresql://a:b@/c?host={tmp_path}"))
+
+
+async def test_a_server_that_answers_no_more_is_unavailable(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{migrate.__module__}.ANSWER_LIMIT_SECONDS", 0.5, raising=False)
+    monkeypatch.setattr(f"{migrate.__module__}.CONNECT_LIMIT_SECONDS", 1.0)
+
+    def hold(data: bytes) -> Verdict:
+        return Verdict.HOLD if b"pg_roles" in data else Verdict.PASS
+
+    with proxied(urls.login, hold) as (_, url):
+        async with asyncio.timeout(ANSWER_SECONDS):
+            with pytest.raises(Unavailable):
+                await migrate(urls.owner, url, LOG)

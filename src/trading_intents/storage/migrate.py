@@ -13,6 +13,7 @@ import asyncpg
 
 from trading_intents.errors import DatabaseMissing, StartupRefused, Unavailable
 from trading_intents.secret import Secret
+from trading_intents.storage.connections import CONNECTION_ERRORS
 from trading_intents.storage.database import (
     LOST,
     OWNER_ROLE,
@@ -29,6 +30,7 @@ CONNECT_LIMIT_SECONDS = 5.0
 TURN_LIMIT_SECONDS = 300
 STATEMENT_LIMIT_SECONDS = 300
 LOCK_LIMIT_SECONDS = 5
+ANSWER_LIMIT_SECONDS = 310.0  # of a statement: longer than the server's own limits, if it does not answer at all
 PREPARE_ATTEMPTS = 5
 ADVISORY_LOCK = 7_469_001
 TABLE = ("public", "schema_migrations")
@@ -137,7 +139,8 @@ async def _apply_next(owner: Any, files: Sequence[Migration]) -> str:
             f"SET LOCAL statement_timeout = '{STATEMENT_LIMIT_SECONDS}s';"
             f"SET LOCAL lock_timeout = '{LOCK_LIMIT_SECONDS}s'"
         )
-        await owner.execute(todo[0].text)
+        # The server's limit is for each statement.
+        await owner.execute(todo[0].text, timeout=ANSWER_LIMIT_SECONDS * (1 + todo[0].text.count(";")))
         await owner.execute(
             "INSERT INTO public.schema_migrations (version, name, sha256) VALUES ($1, $2, $3)",
             todo[0].version,
@@ -204,7 +207,9 @@ async def _unprepared(owner: Any, login: str, worker: str | None, migrating: boo
 async def connected(url: Secret) -> AsyncIterator[Any]:
     """A connection of its own. Each failure becomes an error of ours, whose text has no part of the URL."""
     with explain_refusals("TRADING_INTENTS_DATABASE_URL"):
-        connection = await asyncpg.connect(url.reveal(), timeout=CONNECT_LIMIT_SECONDS)
+        connection = await asyncpg.connect(
+            url.reveal(), timeout=CONNECT_LIMIT_SECONDS, command_timeout=ANSWER_LIMIT_SECONDS
+        )
     try:
         yield connection
     except asyncpg.InsufficientPrivilegeError as error:
@@ -212,7 +217,8 @@ async def connected(url: Secret) -> AsyncIterator[Any]:
     except LOST as error:
         raise Unavailable("the connection to the database was lost; nothing was recorded") from error
     finally:
-        await connection.close(timeout=CONNECT_LIMIT_SECONDS)
+        with contextlib.suppress(*CONNECTION_ERRORS):  # an error from before is the one to tell
+            await connection.close(timeout=CONNECT_LIMIT_SECONDS)
 
 
 def _may_not(error: asyncpg.InsufficientPrivilegeError) -> str:
