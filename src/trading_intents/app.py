@@ -271,6 +271,7 @@ async def serve(
         settings = replace(settings, http_port=listener.getsockname()[1])  # 0 asks for any free port: it is known now
         needs_worker = "worker" in settings.roles
         async with (
+            _interrupted_by(stop) as interrupt,
             open_infrastructure(settings, log, needs_worker, may_create=True) as infra,
             open_vault(settings, infra.clock, log) as vault,
         ):
@@ -280,6 +281,7 @@ async def serve(
             demo = await prepare(infra)
             connections = connection_limits(settings.http_connections_per_address)
             async with serving(app, listener, connections), working(infra, features, vault) as workers:
+                interrupt.cancel()
                 address = features.grpc.address if "stream" in settings.roles else None
                 greet(infra, address, demo)
                 await stop.wait()
@@ -293,6 +295,28 @@ async def serve(
                 if not drained:
                     log.warning("requests still running after the drain", seconds=DRAIN_SECONDS)
     log.info("stopped")
+
+
+@contextlib.asynccontextmanager
+async def _interrupted_by(stop: asyncio.Event) -> AsyncIterator[asyncio.Task[None]]:
+    """Ends the block when `stop` is set, as a start may wait long for others, until the task that it gives is
+    cancelled."""
+    block = asyncio.current_task()
+    assert block is not None
+
+    async def interrupt() -> None:
+        await stop.wait()
+        block.cancel()
+
+    task = asyncio.create_task(interrupt())
+    try:
+        yield task
+    except asyncio.CancelledError:
+        if not task.done() or task.cancelled():
+            raise
+        block.uncancel()
+    finally:
+        task.cancel()
 
 
 def build_app(infra: Infrastructure, features: Features) -> App:
