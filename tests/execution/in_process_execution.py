@@ -30,6 +30,7 @@ from trading_intents.storage.database import WORKER_ROLE, open_database
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import Signals, open_signals
+from trading_intents.stream import trading_pb2
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.testing.fakes import FakeVenue
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
@@ -95,6 +96,13 @@ class InProcessExecution:
     async def order(self, intent_id: UUID) -> Any:
         return await self.in_process_writer.owner.fetchrow("SELECT * FROM orders WHERE order_id = $1", intent_id)
 
+    async def told_statuses(self, intent_id: UUID) -> list[str]:
+        """Every status that the stream told of the order, also one that lasted for a moment."""
+        rows = await self.in_process_writer.owner.fetch("SELECT payload FROM stream_events ORDER BY seq")
+        events = [trading_pb2.TradingEvent.FromString(row["payload"]).broker_order for row in rows]
+        told = [event.order_status for event in events if event.order_id == str(intent_id)]
+        return [trading_pb2.OrderStatus.Name(status).removeprefix("ORDER_STATUS_") for status in told]
+
     async def rows(self, intent_id: UUID) -> list[Any]:
         return list(
             await self.in_process_writer.owner.fetch("SELECT * FROM outbox WHERE order_key = $1 ORDER BY id", intent_id)
@@ -126,6 +134,24 @@ class InProcessExecution:
 
     async def until(self, condition: Callable[[], Awaitable[bool]], limit_seconds: float = WAIT_SECONDS) -> float:
         return await eventually_async(condition, limit_seconds)
+
+    async def put_off(self, intent_id: UUID) -> None:
+        """Once the venue's acts are used up: the intent's command that failed is not tried again before `make_due`."""
+
+        async def is_put_off() -> bool:
+            later = "UPDATE outbox SET due_at = clock_timestamp() + interval '1 h'"
+            failed = "WHERE order_key = $1 AND status = 'pending' RETURNING true"
+            return not self.venue.acts and bool(
+                await self.in_process_writer.owner.fetchval(f"{later} {failed}", intent_id)
+            )
+
+        await self.until(is_put_off)
+
+    async def make_due(self) -> None:
+        """Every command that waits to be tried again."""
+        await self.in_process_writer.owner.execute(
+            "UPDATE outbox SET due_at = clock_timestamp() WHERE status = 'pending'"
+        )
 
     async def until_true(self, condition: Callable[[], bool], limit_seconds: float = WAIT_SECONDS) -> float:
         async def asked() -> bool:

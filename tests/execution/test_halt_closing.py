@@ -178,11 +178,13 @@ async def test_a_closing_order_that_a_resume_finds_unsent_is_cancelled(urls: Url
         found = await halt(in_process, close_positions=True)
 
         async def is_made() -> bool:
-            return bool(await actions(in_process, found, "CREATE")) and not in_process.venue.acts
+            return bool(await actions(in_process, found, "CREATE"))
 
         await in_process.until(is_made)
-        await resume(in_process, found)
         (row,) = await actions(in_process, found, "CREATE")
+        await in_process.put_off(row["intent_id"])
+        await resume(in_process, found)
+        await in_process.make_due()
         order = await in_process.until_status(row["intent_id"], "CANCELLED")
         assert order["reason"] == "resumed"
         assert len(in_process.venue.arrived("submit")) == 1

@@ -65,10 +65,11 @@ async def test_an_unsent_replace_is_dropped(urls: Urls, is_resumed: bool) -> Non
         await in_process.until_status(intent, "NEW")
         in_process.venue.acts.append(Act.FAIL)
         await in_process.replace(intent, "7")
-        await in_process.until_true(lambda: not in_process.venue.acts)
+        await in_process.put_off(intent)
         found = await halt(in_process, cancel_orders=False)
         if is_resumed:
             await resume(in_process, found)
+        await in_process.make_due()
         order = await in_process.until_status(intent, "NEW")
         assert (order["quantity"], order["reason"]) == (10, "halted")
         assert in_process.venue.arrived("replace") == []

@@ -65,8 +65,9 @@ async def test_a_replace_that_a_control_refuses_is_dropped(urls: Urls) -> None:
         await in_process.until_status(intent, "NEW")
         in_process.venue.acts.append(Act.FAIL)
         await in_process.replace(intent, "7")
-        await in_process.until_true(lambda: not in_process.venue.acts)
+        await in_process.put_off(intent)
         await in_process.in_process_writer.owner.execute(DISABLINGS["symbol_manually_disabled"])
+        await in_process.make_due()
         order = await in_process.until_status(intent, "NEW")
         assert (order["quantity"], order["reason"]) == (10, "symbol_manually_disabled")
         assert in_process.venue.arrived("replace") == []
@@ -112,8 +113,9 @@ async def test_a_replace_that_grew_old_is_dropped(urls: Urls) -> None:
         await in_process.until_status(intent, "NEW")
         in_process.venue.acts.append(Act.FAIL)
         await in_process.replace(intent, "7")
-        await in_process.until_true(lambda: not in_process.venue.acts)
+        await in_process.put_off(intent)
         await make_older(in_process, 31)
+        await in_process.make_due()
         order = await in_process.until_status(intent, "NEW")
         assert (order["quantity"], order["reason"]) == (10, "stale")
 

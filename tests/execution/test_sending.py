@@ -61,11 +61,11 @@ async def test_a_worker_that_lost_its_prepared_statements_records_all_the_same(u
 
         await deallocate()
         intent = await in_process.create()
-        await in_process.until_status(intent, "NEW", 3)
-        await in_process.until_rows_are("completed", 3)
+        await in_process.until_status(intent, "NEW")
+        await in_process.until_rows_are("completed")
         await deallocate()
         in_process.fill(await in_process.coid(intent))
-        await in_process.until_status(intent, "FILLED", 3)
+        await in_process.until_status(intent, "FILLED")
         assert [row["attempts"] for row in await in_process.rows(intent)] == [1]
         assert (in_process.venue.lookups, alerts(metrics, "event_left_out")) == ([], 0)
 
@@ -86,9 +86,9 @@ async def test_an_unclear_answer_is_looked_up_and_never_sent_again(urls: Urls, a
         in_process.venue.is_mute = True
         in_process.venue.acts.append(act)
         intent = await in_process.create()
-        await in_process.until_status(intent, "UNKNOWN")
         await in_process.until_status(intent, "NEW")
         await in_process.until_rows_are("completed")
+        assert await in_process.told_statuses(intent) == ["PENDING_NEW", "UNKNOWN", "NEW"]
         assert in_process.venue.journal == [("submit", await in_process.coid(intent))]
         assert in_process.venue.lookups == [await in_process.coid(intent)]
 
@@ -171,15 +171,13 @@ async def test_used_up_attempts_end_the_row_and_the_order_together(urls: Urls) -
         assert in_process.venue.journal == []
 
 
+@pytest.mark.exclusive(seconds=2)
 async def test_a_create_in_back_off_is_settled_by_its_cancel(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
         in_process.venue.acts += [Act.FAIL] * 3
         intent = await in_process.create()
-
-        async def backs_off() -> bool:
-            return [(row["status"], row["attempts"]) for row in await in_process.rows(intent)] == [("pending", 3)]
-
-        await in_process.until(backs_off)
+        await in_process.put_off(intent)
+        assert [row["attempts"] for row in await in_process.rows(intent)] == [3]
         await in_process.cancel(intent)
         order = await in_process.until_status(intent, "CANCELLED", 2)
         assert order["reason"] == "before_send"
@@ -240,13 +238,14 @@ async def test_a_command_that_was_taken_and_is_never_answered_is_looked_up(urls:
         await in_process.until_status(intent, "CANCELLED")
 
 
+@pytest.mark.exclusive(seconds=2)
 async def test_an_unsent_replace_is_dropped_by_a_cancel(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
         intent = await in_process.create()
         await in_process.until_status(intent, "NEW")
         in_process.venue.acts += [Act.FAIL] * 2
         await in_process.replace(intent, "7")
-        await in_process.until_true(lambda: not in_process.venue.acts)
+        await in_process.put_off(intent)
         await in_process.cancel(intent)
         order = await in_process.until_status(intent, "CANCELLED", 2)
         assert order["quantity"] == 10
