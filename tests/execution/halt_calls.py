@@ -32,7 +32,7 @@ async def shown(in_process: InProcessExecution, found: Halt) -> Any:
     return dict(row) | {"waiting": msgspec.json.decode(row["waiting"])}
 
 
-async def until(in_process: InProcessExecution, found: Halt, limit_seconds: float = 15.0, **wanted: Any) -> Any:
+async def until(in_process: InProcessExecution, found: Halt, limit_seconds: float = 30.0, **wanted: Any) -> Any:
     last: Any = None
 
     async def reached() -> bool:
@@ -84,12 +84,14 @@ async def hold(in_process: InProcessExecution, symbol: str = "AAPL", quantity: s
 
 
 async def closing_orders(in_process: InProcessExecution, found: Halt, count: int = 1) -> list[UUID]:
-    """The intents of the halt's closing orders, once there are so many and the last is at the venue."""
+    """The intents of the halt's closing orders, once there are so many and all of them are at the venue."""
 
-    async def made() -> bool:
-        return len(await actions(in_process, found, "CREATE")) == count
+    async def made() -> list[UUID]:
+        return [row["intent_id"] for row in await actions(in_process, found, "CREATE")]
 
-    await in_process.until(made)
-    intents = [row["intent_id"] for row in await actions(in_process, found, "CREATE")]
-    await in_process.until_status(intents[-1], "NEW")
-    return intents
+    async def are_at_the_venue() -> bool:
+        orders = [await in_process.order(intent) for intent in await made()]
+        return len(orders) == count and all(order["external_order_id"] for order in orders)
+
+    await in_process.until(are_at_the_venue)
+    return await made()

@@ -35,7 +35,7 @@ from trading_intents.telemetry import Metrics, make_log
 from trading_intents.testing.fakes import FakeVenue
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
-WAIT_SECONDS = 15.0
+WAIT_SECONDS = 30.0  # a busy machine takes long
 POOL_SIZE = 8
 ATTEMPT_LIMIT = 10
 MAX_AGE_MILLIS = 30_000

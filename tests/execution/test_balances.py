@@ -76,9 +76,9 @@ async def test_the_snapshots_balance_is_recorded_and_not_again_after_a_restart(u
 async def test_other_cash_is_told_at_once_and_another_equity_at_its_pace(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
         await in_process.until_true(lambda: bool(in_process.venue.links))
+        began = time.monotonic()
         in_process.venue.tell_balance(balance("1", "1"))
         await until_told(in_process, ("1", "1"))
-        began = time.monotonic()
         in_process.venue.tell_balance(balance("1", "2", at=1))
         in_process.venue.tell_balance(balance("1", "3", at=2))
         await until_told(in_process, ("1", "1"), ("1", "3"))

@@ -14,6 +14,7 @@ from trading_intents.brokers.port import CommandResult, IntegrationContext, Look
 from trading_intents.execution.dispatcher import MAX_IN_FLIGHT
 from trading_intents.execution.reconciler import MAX_LOOKUPS
 from trading_intents.intents.model import Cancel
+from trading_intents.storage.database import LOCK_LIMIT_SECONDS
 from trading_intents.testing.fakes import Act, FakeVenue, VenueLink
 
 CALL_SECONDS = 3.0
@@ -105,7 +106,8 @@ async def test_an_account_has_no_more_commands_under_way_than_its_broker_takes(u
             claimed = await in_process.in_process_writer.owner.fetchval(
                 "SELECT count(*) FROM outbox WHERE lane = $1 AND attempts > 0", slow
             )
-            assert (claimed, venue.max_under_way) == (4, 4)
+            # On a slow machine some of the calls have ended meanwhile, and others have taken their place.
+            assert (claimed - venue.ended <= 4, venue.max_under_way) == (True, 4), (claimed, venue.ended)
 
 
 @pytest.mark.exclusive(seconds=15)
@@ -154,6 +156,7 @@ async def test_a_cancel_overtakes_the_queue_of_its_own_account(urls: Urls) -> No
         assert await in_process.coid(queued[-1]) not in venue.arrived("submit")
 
 
+@pytest.mark.exclusive(seconds=2)
 @pytest.mark.parametrize("held", ["stream_heads", "orders"])
 async def test_what_another_transaction_holds_delays_nobody_else(urls: Urls, held: str) -> None:
     """A process that stands still in a transaction keeps its locks for seconds."""
@@ -174,7 +177,7 @@ async def test_what_another_transaction_holds_delays_nobody_else(urls: Urls, hel
             await holder.execute(f"SELECT FROM {held} WHERE {where} FOR UPDATE", key)
             in_process.fill(their_id)  # nothing is awaited between them: both are in one batch
             in_process.fill(my_id)
-            await in_process.until_status(mine, "FILLED", 1.0)
+            await in_process.until_status(mine, "FILLED", LOCK_LIMIT_SECONDS - 0.4)  # nobody waited for the lock
             assert (await other.order(theirs))["order_status"] == "NEW"
         await holder.close()
         await other.until_status(theirs, "FILLED")

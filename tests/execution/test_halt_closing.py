@@ -38,8 +38,9 @@ async def test_every_position_is_closed_by_a_market_order_of_the_other_side(urls
         assert (await in_process.order(still_open))["order_status"] == "CANCELLED"
         made = [(row["symbol"], row["side"], row["quantity"]) for row in await actions(in_process, found, "CREATE")]
         assert sorted(made) == [("AAPL", "SELL", "10"), ("MSFT", "SELL", "3")]
-        state = await until(in_process, found, state="closing", positions=2, positions_done=0)
-        assert {each["reason"] for each in state["waiting"]} == {"closing"}
+        account_id = str(in_process.account)
+        waiting = [{"account_id": account_id, "symbol": each, "reason": "closing"} for each in ("AAPL", "MSFT")]
+        await until(in_process, found, state="closing", positions=2, positions_done=0, waiting=waiting)
         for row in await actions(in_process, found, "CREATE"):
             in_process.fill(await in_process.coid(row["intent_id"]), row["quantity"])
         await until(in_process, found, state="done", positions=2, positions_done=2, waiting=[])

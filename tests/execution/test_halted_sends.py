@@ -8,10 +8,8 @@ import pytest
 from tests.conftest import Urls
 from tests.execution.halt_calls import halt, resume
 from tests.execution.in_process_execution import executing, open_in_process
-from tests.waiting import eventually_async
-from trading_intents.controls.halts.store import lock_halts
+from tests.waiting import COUNT_BLOCKED, eventually_async
 from trading_intents.controls.store import HALT_LOCK
-from trading_intents.ids import OrganizationId
 from trading_intents.testing.fakes import Act
 
 pytestmark = pytest.mark.idle
@@ -128,8 +126,7 @@ async def test_a_halt_waits_for_the_transaction_that_marks_sends_and_not_longer(
         organization = str(in_process.in_process_writer.organization)
         await marking.execute("SELECT pg_advisory_xact_lock_shared($1, hashtext($2))", HALT_LOCK, organization)
         task = asyncio.create_task(halt(in_process))
-        waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
-        await eventually_async(lambda: in_process.in_process_writer.owner.fetchval(waits), WAIT_SECONDS)
+        await eventually_async(lambda: in_process.in_process_writer.owner.fetchval(COUNT_BLOCKED), WAIT_SECONDS)
         await transaction.rollback()
         assert (await task).state == "cancelling"
         await marking.close()
@@ -139,11 +136,15 @@ async def test_while_a_halt_begins_only_cancels_are_sent(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
         intent = await in_process.create()
         await in_process.until_status(intent, "NEW")
-        writer = in_process.in_process_writer
-        async with writer.pool.transaction([writer.organization]) as tx:
-            await lock_halts(tx, OrganizationId(writer.organization))
+        beginning = await asyncpg.connect(
+            urls.owner.reveal()
+        )  # may stand still in a transaction for as long as it takes
+        async with beginning.transaction():
+            organization = str(in_process.in_process_writer.organization)
+            await beginning.execute("SELECT pg_advisory_xact_lock($1, hashtext($2))", HALT_LOCK, organization)
             waiting = await in_process.create()
             await in_process.cancel(intent)
             await in_process.until_status(intent, "CANCELLED")
             assert (await in_process.order(waiting))["order_status"] == "PENDING_NEW"
+        await beginning.close()
         await in_process.until_status(waiting, "NEW")

@@ -14,7 +14,7 @@ from tests.tenants import Tenants
 from tests.waiting import eventually
 from trading_intents.trading import amount_text
 
-SETTLED_SECONDS = 5.0
+SETTLED_SECONDS = 20.0
 SIDES = {"buy": "BUY", "sell": "SELL", "short": "SELL_SHORT"}
 TIMES = {"gtc": "GOOD_TILL_CANCEL", "ioc": "IMMEDIATE_OR_CANCEL", "fok": "FILL_OR_KILL", "day": "DAY"}
 SPECS = {"market": market, "limit": limit, "stop": stop, "stoplimit": stop_limit}

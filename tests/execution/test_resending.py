@@ -8,6 +8,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
+from tests.execution.test_refusing import make_older
 from tests.execution.test_sending import alerts, prove_absent, until_missed
 from trading_intents.brokers.port import IntegrationContext, Lookup
 from trading_intents.execution.model import PROOF_SECONDS
@@ -25,12 +26,6 @@ async def lose_create(in_process: InProcessExecution) -> UUID:
     intent = await in_process.create()
     await until_missed(in_process)
     return intent
-
-
-async def hurry_rows(in_process: InProcessExecution) -> None:
-    await in_process.in_process_writer.owner.execute(
-        "UPDATE outbox SET due_at = clock_timestamp() WHERE status = 'pending'"
-    )
 
 
 async def test_a_create_that_never_arrived_is_sent_again_under_its_id(urls: Urls) -> None:
@@ -61,14 +56,9 @@ async def test_a_create_is_sent_again_until_it_arrives(urls: Urls) -> None:
 
 
 async def test_a_create_that_is_too_old_by_then_is_not_delivered(urls: Urls) -> None:
-    async with open_in_process(urls) as in_process, executing(in_process, max_age_millis=1_500):
+    async with open_in_process(urls) as in_process, executing(in_process):
         intent = await lose_create(in_process)
-
-        async def is_old() -> bool:
-            age = "SELECT clock_timestamp() > created_at + interval '1.5 s' FROM actions WHERE intent_id = $1"
-            return bool(await in_process.in_process_writer.owner.fetchval(age, intent))
-
-        await in_process.until(is_old)
+        await make_older(in_process, 31)
         await prove_absent(in_process)
         order = await in_process.until_status(intent, "REJECTED")
         assert order["reason"] == "not_delivered"
@@ -136,14 +126,14 @@ async def test_a_create_that_arrives_before_its_repetition_is_not_sent_again(url
         await owner.execute("UPDATE commands SET sent_at = NULL, unclear_at = NULL")
         await owner.execute("UPDATE orders SET lookup_due_at = NULL, lookups = 0, absent_at = NULL")
         await owner.execute(
-            "UPDATE outbox SET status = 'pending', finished_at = NULL, due_at = clock_timestamp() + interval '5 s',"
+            "UPDATE outbox SET status = 'pending', finished_at = NULL, due_at = clock_timestamp() + interval '1 h',"
             """ payload = payload || '{"resend": true}'"""
         )
         async with executing(in_process):
             await in_process.until_true(lambda: bool(in_process.venue.links))
             in_process.venue.take(in_process.account, "submit", in_process.venue.lost[coid])
             await in_process.until_status(intent, "NEW")
-            await hurry_rows(in_process)
+            await in_process.make_due()
             await in_process.until_rows_are("completed")
             await in_process.until_true(lambda: in_process.venue.lookups.count(coid) > 1)
         assert (in_process.venue.journal, in_process.venue.duplicates) == ([("submit", coid)], [])
@@ -263,7 +253,7 @@ async def test_a_cancel_that_ten_attempts_could_not_deliver_is_told(urls: Urls) 
         await in_process.cancel(intent)
 
         async def is_used_up() -> bool:
-            await hurry_rows(in_process)
+            await in_process.make_due()
             return [row["status"] for row in await in_process.rows(intent)] == ["completed", "failed"]
 
         await in_process.until(is_used_up)

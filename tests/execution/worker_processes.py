@@ -26,6 +26,7 @@ SUBMITTERS = 8
 SUBMIT_TRIES = 20
 LIFE_SECONDS = (1.0, 3.0)
 STOP_SECONDS = 8.0
+CONNECTED_SECONDS = 30.0  # workers that are killed meanwhile have to begin again
 
 
 @dataclass
@@ -211,7 +212,8 @@ class Mortals:
 
 def until_connected(worker_processes: WorkerProcesses) -> None:
     eventually(
-        lambda: bool(worker_processes.tables.value("SELECT bool_and(connection = 'connected') FROM accounts")), 10
+        lambda: bool(worker_processes.tables.value("SELECT bool_and(connection = 'connected') FROM accounts")),
+        CONNECTED_SECONDS,
     )
 
 
