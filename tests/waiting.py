@@ -4,6 +4,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
+# How many sessions of the connection's own database wait for a lock: other tests' databases are on the same server.
+COUNT_BLOCKED = """
+    SELECT count(*) FROM pg_locks WHERE NOT granted AND pid IN (
+        SELECT pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE d.datname = current_database()
+    )
+"""
 POLL_SECONDS = 0.01
 MAX_POLL_SECONDS = 0.25
 # Of the time that was waited: whoever waits for seconds leaves the machine to what it waits for.

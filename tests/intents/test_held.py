@@ -13,7 +13,7 @@ from tests.conftest import Urls
 from tests.intents.in_process_writer import PRICES, InProcessWriter, add_account, codes, furnish, open_in_process_writer
 from tests.intents.test_queue import pending
 from tests.intents.test_writer import whole
-from tests.waiting import eventually_async
+from tests.waiting import COUNT_BLOCKED, eventually_async
 from trading_intents.brokers.registry import installed_brokers
 from trading_intents.clock import SystemClock
 from trading_intents.errors import Unavailable
@@ -86,9 +86,7 @@ async def recorded(in_process_writer: InProcessWriter, submissions: list[Submiss
 
 
 async def waiters(in_process_writer: InProcessWriter) -> int:
-    found: int = await in_process_writer.owner.fetchval(
-        "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()"
-    )
+    found: int = await in_process_writer.owner.fetchval(COUNT_BLOCKED)
     return found
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import Urls
 from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
 from tests.proxy import FaultProxy, proxied
-from tests.waiting import eventually_async
+from tests.waiting import COUNT_BLOCKED, eventually_async
 from trading_intents.errors import Unavailable
 from trading_intents.intents.model import Submission
 from trading_intents.intents.store import ActionPlace
@@ -144,7 +144,7 @@ async def test_a_command_of_a_held_account_waits_and_is_refused_in_time(
     waiting = asyncio.create_task(in_process_writer.submit(in_process_writer.create(held)))
 
     async def waits() -> bool:
-        return bool(await in_process_writer.owner.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+        return bool(await in_process_writer.owner.fetchval(COUNT_BLOCKED))
 
     await eventually_async(waits, 2)
     await transaction.rollback()
@@ -167,7 +167,7 @@ async def test_an_account_that_stays_held_does_not_fail_one_that_comes_free(
     )
 
     async def waits() -> bool:
-        return bool(await in_process_writer.owner.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+        return bool(await in_process_writer.owner.fetchval(COUNT_BLOCKED))
 
     await eventually_async(waits, 2)
     await transactions[1].rollback()

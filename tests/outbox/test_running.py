@@ -7,6 +7,7 @@ import pytest
 from tests.outbox.rows import LIMIT, Table, new_row, put_rows
 from tests.outbox.working import LOG, WAIT_SECONDS, done, until, until_finished, working, writing
 from tests.proxy import proxied
+from tests.waiting import COUNT_BLOCKED
 from trading_intents.outbox import worker as worker_module
 from trading_intents.outbox.model import ClaimedRow, Done, OutboxEventType, Outcome
 from trading_intents.secret import Secret
@@ -109,7 +110,7 @@ async def test_stopping_waits_for_what_runs_and_gives_back_what_was_not_started(
             worker.wake()
 
             async def claiming() -> bool:
-                return bool(await table.connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+                return bool(await table.connection.fetchval(COUNT_BLOCKED))
 
             await until(claiming)
             stopping = asyncio.create_task(worker.stop(WAIT_SECONDS))

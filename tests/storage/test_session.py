@@ -6,6 +6,7 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
+from tests.waiting import COUNT_BLOCKED
 from trading_intents.errors import Unavailable
 from trading_intents.storage.database import WORKER_ROLE, Database, Pool, pack_array
 from trading_intents.storage.pipeline import Pipeline, Statement
@@ -53,7 +54,7 @@ async def test_a_lock_that_stays_held_is_told_as_unavailable(
         await holder.execute("SELECT pg_advisory_xact_lock(1)")
         with pytest.raises(Unavailable):
             await lock(database.service)
-        assert await holder.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted") == 0
+        assert await holder.fetchval(COUNT_BLOCKED) == 0
     await lock(database.service)
     await holder.close()
 

@@ -89,7 +89,7 @@ class Reader:
                 await self._wakeup.wait()
 
     async def has(self, last: int) -> "Reader":
-        await self.until(lambda reader: reader.messages and number_of(reader.messages[-1]) == last)
+        await self.until(lambda reader: next(filter(None, map(number_of, reversed(reader.messages))), 0) == last)
         return self
 
     async def ended(self) -> PlatformError:

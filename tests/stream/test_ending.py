@@ -110,8 +110,8 @@ def test_whoever_may_no_longer_is_ended_soon(
 
 
 def test_a_quiet_stream_has_heartbeats_and_they_have_no_cursor(client: Client, tenants: Tenants) -> None:
-    follower = follow(client, tenants.callers["internal_admin"])
     since = time.time()
+    follower = follow(client, tenants.callers["internal_admin"])
     event = next(follower.call)
     assert (kind_of(event), event.cursor) == ("heartbeat", "")
     assert abs(event.heartbeat.sent_at.ToSeconds() - time.time()) < END_SECONDS

@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.stream.conftest import event
-from tests.waiting import eventually_async
+from tests.waiting import COUNT_BLOCKED, eventually_async
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Database
 from trading_intents.stream.log import DAYS_AHEAD, KEEP_DAYS, append, drop_partitions, make_partitions, read_after
@@ -168,7 +168,7 @@ async def test_nobody_waits_for_upkeep_that_meets_a_long_reader(
 
         adding = asyncio.create_task(add())
         while not upkeep.done():
-            assert await owner.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted") == 0
+            assert await owner.fetchval(COUNT_BLOCKED) == 0
         await adding
         assert not await upkeep
         assert await days(owner) == before
@@ -216,7 +216,7 @@ async def test_an_append_that_meets_the_making_of_todays_partition_waits_for_it(
             await append(tx, [event(organizations[0])])
 
     async def is_waiting() -> bool:
-        return bool(await owner.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+        return bool(await owner.fetchval(COUNT_BLOCKED))
 
     async with database.worker.transaction() as tx:
         assert await make_partitions(tx)

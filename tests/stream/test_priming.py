@@ -17,6 +17,13 @@ from trading_intents.telemetry import Metrics, make_log
 
 PAGE = 500
 POOL_SIZE = 10  # as by default
+LIMIT_SECONDS = 30
+
+
+def wait_for_slow_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if they read just fast enough, for ever."""
+    for limit in ("PAGE_SECONDS", "PRIMING_START_SECONDS"):
+        monkeypatch.setattr(service, limit, 10.0 * LIMIT_SECONDS)
 
 
 @pytest.fixture
@@ -102,8 +109,9 @@ async def test_a_large_state_is_primed_a_page_at_a_time(
 
 
 async def test_readers_that_stop_while_they_are_primed_hold_up_no_other_organization(
-    database_url: Secret, organizations: list[OrganizationId]
+    database_url: Secret, organizations: list[OrganizationId], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    wait_for_slow_readers(monkeypatch)
     one, other = organizations[:2]
 
     async def retained(tx: Tx, organization_id: OrganizationId, *scope: object) -> AsyncIterator[Sequence[Event]]:
@@ -117,7 +125,7 @@ async def test_readers_that_stop_while_they_are_primed_hold_up_no_other_organiza
         stopped = [Reader(api_platform, one, reading=False) for _ in range(10)]
         subscribing = [asyncio.create_task(reader.subscribe(kinds=POSITIONS)) for reader in stopped]
         await stopped[0].until(lambda reader: reader.line.events >= 1_000)
-        async with asyncio.timeout(1):  # less than the reader that stopped is waited for
+        async with asyncio.timeout(LIMIT_SECONDS):  # less than the reader that stopped is waited for
             free = await Reader(api_platform, other).subscribe(kinds=POSITIONS)
             await free.until(lambda reader: len(reader.numbers) == PAGE)
         for task in subscribing:
@@ -127,7 +135,6 @@ async def test_readers_that_stop_while_they_are_primed_hold_up_no_other_organiza
 
 PAGES, PAGE_EVENTS = 6, FREE_EVENTS // 2
 SLOW_STREAMS = 8
-LIMIT_SECONDS = 30
 
 
 async def six_pages(tx: Tx, organization_id: OrganizationId, *scope: object) -> AsyncIterator[Sequence[Event]]:
@@ -138,8 +145,7 @@ async def six_pages(tx: Tx, organization_id: OrganizationId, *scope: object) -> 
 async def test_slow_streams_of_one_caller_keep_no_other_caller_from_being_primed(
     database_url: Secret, organizations: list[OrganizationId], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for limit in ("PAGE_SECONDS", "PRIMING_START_SECONDS"):
-        monkeypatch.setattr(service, limit, 10.0 * LIMIT_SECONDS)  # as if they read just fast enough, for ever
+    wait_for_slow_readers(monkeypatch)
     async with (
         open_database(database_url, POOL_SIZE, make_log("error"), Metrics()) as database,
         ApiOnlyPlatform(database, six_pages).running() as api_platform,

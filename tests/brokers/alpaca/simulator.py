@@ -24,6 +24,7 @@ from tests.brokers.alpaca.book import Account, Refused, plain, stamp
 T = TypeVar("T")
 PAGE, MAX_PAGE = 50, 500
 LIMIT_PER_MINUTE = 200
+STEP_SECONDS = 30  # for the simulator's thread to do something
 EQUITIES = ("equity", "portfolio_value", "last_equity")
 UNAUTHORIZED = 401, {"message": "unauthorized."}
 
@@ -354,7 +355,7 @@ class ThreadedSimulator:
         async def run() -> T:
             return step()
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(5)
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(STEP_SECONDS)
 
 
 @contextlib.contextmanager
@@ -363,11 +364,11 @@ def simulating_in_thread(socket: Path | None = None) -> Iterator[ThreadedSimulat
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     simulator = Simulator()
-    asyncio.run_coroutine_threadsafe(simulator.start(socket), loop).result(5)
+    asyncio.run_coroutine_threadsafe(simulator.start(socket), loop).result(STEP_SECONDS)
     try:
         yield ThreadedSimulator(simulator, loop)
     finally:
-        asyncio.run_coroutine_threadsafe(simulator.stop(), loop).result(5)
+        asyncio.run_coroutine_threadsafe(simulator.stop(), loop).result(STEP_SECONDS)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(5)
+        thread.join(STEP_SECONDS)
         loop.close()

@@ -66,6 +66,6 @@ async def test_a_slow_answer_is_no_clock_that_is_off(stage: AlpacaStage, monkeyp
         return await answer(slow, *asked)
 
     monkeypatch.setattr(stage.simulator, "_answer", answer_slowly)
-    account = await rest.read_account(rest.deadline())
+    account = await rest.read_account(rest.deadline(4 * SLOW_SECONDS))
     await rest.close()
     assert account.notices(rest.skew) == ()

@@ -16,7 +16,7 @@ async def trade(link: Link, name: str) -> None:
     for n in range(1_000_000):
         client_order_id = f"{name}-{n}"
         result = await link.submit(client_order_id, SYMBOL_LINES[n % len(SYMBOL_LINES)])
-        if result.outcome is not Outcome.UNKNOWN:
+        if result.outcome in (Outcome.ACKED, Outcome.REJECTED):  # a slow machine may send one too late
             print(client_order_id, result.outcome, flush=True)
         if n % 3 == 0:
             await link.cancel(f"{client_order_id}-x", client_order_id)

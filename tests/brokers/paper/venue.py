@@ -36,7 +36,7 @@ from trading_intents.telemetry import Metrics, make_log
 from trading_intents.trading import Environment, Symbol, amount_text
 
 CALL_SECONDS = 3.0
-WAIT_SECONDS = 5.0
+WAIT_SECONDS = 20.0  # a busy machine takes long
 SETTINGS = {"PAPER_CASH": "1000000", "PAPER_SEED": "7", "PAPER_MAX_OPEN_ORDERS": "1000"}
 
 

@@ -12,7 +12,7 @@ from alpaca.trading.enums import OrderSide, QueryOrderStatus, TimeInForce
 from alpaca.trading.requests import GetOrdersRequest, LimitOrderRequest, MarketOrderRequest, ReplaceOrderRequest
 from alpaca.trading.stream import TradingStream
 
-WAIT_SECONDS = 10
+WAIT_SECONDS = 40
 
 
 def main(url: str, key: str, secret: str) -> None:
