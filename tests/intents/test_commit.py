@@ -182,5 +182,5 @@ async def test_an_end_that_stays_unknown_is_told_so(
             "recorded"
         ]
 
-    await eventually_async(back, 5)
+    await eventually_async(back, 20)
     await whole(in_process_writer)

@@ -203,6 +203,7 @@ async def test_a_cancel_of_the_platforms_own_waits_for_no_lock_for_long(
         cancels.close()
 
 
+@pytest.mark.exclusive(seconds=3)
 async def test_a_command_that_is_given_up_leaves_nothing_behind(
     in_process_writer: InProcessWriter, holder: asyncpg.Connection
 ) -> None:

@@ -99,14 +99,17 @@ def nothing_written(tables: Tables, hostile: TradingClient) -> Iterator[None]:
 
 
 def told(trading_client: TradingClient, content: bytes, headers: dict[str, str] | None = None) -> httpx.Response:
-    """An answer that is some 4xx, in time."""
-    before = time.monotonic()
-    answer = trading_client.client.post(
-        trading_client.url, content=content, headers=trading_client.headers | JSON | (headers or {})
-    )
-    took = time.monotonic() - before
-    assert 400 <= answer.status_code < 500, (content[:200], answer.text)
-    assert took < ANSWER_SECONDS, (content[:200], took)
+    """An answer that is some 4xx, in time. What costs much does so each time; a busy machine may stand still once."""
+    for is_last in (False, False, True):
+        before = time.monotonic()
+        answer = trading_client.client.post(
+            trading_client.url, content=content, headers=trading_client.headers | JSON | (headers or {})
+        )
+        took = time.monotonic() - before
+        assert 400 <= answer.status_code < 500, (content[:200], answer.text)
+        if took < ANSWER_SECONDS:
+            break
+        assert not is_last, (content[:200], took)
     assert answer.headers["content-type"] == "application/problem+json"
     return answer
 

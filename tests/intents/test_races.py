@@ -114,7 +114,7 @@ def test_a_plan_or_organization_that_ends_is_honoured_at_once(
             trading_client.client.post(trading_client.url, json=create(), headers=trading_client.headers).status_code
             == 202
         ),
-        2,
+        10,
     )
 
     def told(client: httpx.Client, body: dict[str, Any]) -> tuple[int, str]:

@@ -139,7 +139,7 @@ async def test_an_answer_that_fails_keeps_nobody_else_from_theirs(in_process_wri
     for answer in (answers.append, fail, answers.append, fail, answers.append):
         in_process_writer.writer.enqueue(in_process_writer.create(in_process_writer.accounts[0]), answer)
     assert codes(
-        [await asyncio.wait_for(in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0])), 5)]
+        [await asyncio.wait_for(in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0])), 20)]
     ) == ["recorded"]
     assert codes(answers) == ["recorded"] * 3
     assert await whole(in_process_writer) == [6]

@@ -17,7 +17,7 @@ from trading_intents.stats.rollup import BEHIND_ACTIONS
 LENGTHS = {"last_hour": timedelta(hours=1), "last_day": timedelta(days=1), "last_week": timedelta(days=7)} | {
     "last_month": timedelta(days=30)
 }
-ROLL_LIMIT_SECONDS = 10
+ROLL_LIMIT_SECONDS = 40
 
 
 def stats(trading_client: TradingClient, window: str | None = None) -> dict[str, Any]:

@@ -130,6 +130,7 @@ async def test_a_held_account_is_passed_over_and_the_others_go_on(
     await holder.close()
 
 
+@pytest.mark.exclusive(seconds=ANSWER_SECONDS)
 async def test_a_command_of_a_held_account_waits_and_is_refused_in_time(
     in_process_writer: InProcessWriter, urls: Urls
 ) -> None:
@@ -153,6 +154,7 @@ async def test_a_command_of_a_held_account_waits_and_is_refused_in_time(
     await holder.close()
 
 
+@pytest.mark.exclusive(seconds=ANSWER_SECONDS)
 async def test_an_account_that_stays_held_does_not_fail_one_that_comes_free(
     in_process_writer: InProcessWriter, urls: Urls
 ) -> None:
