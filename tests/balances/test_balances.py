@@ -92,8 +92,7 @@ def test_a_short_sale_is_worth_less_when_the_price_rises(tenants: Tenants, opene
 def test_a_walked_position_counts_at_the_walks_middle(opener: Opener) -> None:
     symbol, trading_client = new_symbol(), opener()
     paid = Decimal(trade(trading_client, symbol, "BUY", "1")["average_price"])
-    cash = str((Decimal(START) - paid).normalize())
-    eventually(lambda: balances(trading_client)["cash"] == cash, TOLD_SECONDS)
+    eventually(lambda: Decimal(balances(trading_client)["cash"] or 0) == Decimal(START) - paid, TOLD_SECONDS)
     assert abs(Decimal(balances(trading_client)["equity"]) - Decimal(START)) < 21
 
 
