@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -30,6 +31,7 @@ NEVER_SENT = {("EXPIRED", "stale"), ("REJECTED", "not_delivered")}
 SENT_ONCE = ["SUBMIT"]
 STOP_SECONDS = 8.0
 PACE_SECONDS = 0.5
+SETTLED_SECONDS = 30.0
 MAX_AGE = timedelta(milliseconds=Settings().execution_max_age_millis)
 ORDERED = ["SUBMIT", "REPLACE", "CANCEL"]
 
@@ -77,12 +79,12 @@ def test_no_order_is_sent_twice_though_workers_die_and_answers_are_lost(
         worker_processes.script("drop_answer", "0.05")
         with Mortals(worker_processes, 2, pauses=is_long).working() as workers:
             made = trickle(worker_processes, intents, seconds)
+            eventually(lambda: workers.kills >= 2, SETTLED_SECONDS)
             worker_processes.heal()
             workers.over.set()
             took = until_settled(worker_processes, 60 if is_long else 30, hurry=not is_long)
         ended = worker_processes.statuses(with_reason=True)
         print(f"\n{workers.kills} kills, {workers.stops} stops, settled in {took:.1f} s: {ended}")
-        assert workers.kills >= 2
         check_once(worker_processes, made)
 
 
@@ -148,15 +150,14 @@ def is_subsequence(commands: list[str]) -> bool:
     return all(command in left for command in commands)
 
 
-def send_triples(worker_processes: WorkerProcesses, triples: int, pause_seconds: float) -> list[str]:
+def send_triples(worker_processes: WorkerProcesses, triples: int, pause: Callable[[str, str], object]) -> list[str]:
     """CREATE, REPLACE and CANCEL of orders that rest. A REPLACE that comes too late is no harm."""
-    pause = threading.Event()
 
     def send(place: int) -> str:
         account = worker_processes.accounts[place % len(worker_processes.accounts)]
         intent = worker_processes.submit(create(limit("5", "1")), account)
         for body in (replace(intent, limit("6", "1")), cancel(intent)):
-            pause.wait(pause_seconds)
+            pause(account, intent)
             worker_processes.try_to_submit(body, account)
         return intent
 
@@ -166,12 +167,12 @@ def send_triples(worker_processes: WorkerProcesses, triples: int, pause_seconds:
 
 @pytest.mark.parametrize("triples", [20, pytest.param(300, marks=pytest.mark.chaos)])
 def test_commands_of_an_intent_stay_in_order_though_workers_die(urls: Urls, tmp_path: Path, triples: int) -> None:
-    is_long = triples > 100
+    is_long, over = triples > 100, threading.Event()
     with open_worker_processes(urls, tmp_path, accounts=3) as worker_processes:
         with Mortals(worker_processes, 2, pauses=False).working() as workers:
             until_connected(worker_processes)
-            made = send_triples(worker_processes, triples, 0.2 if is_long else 0.1)
-            eventually(lambda: workers.kills >= 2, 20)
+            made = send_triples(worker_processes, triples, lambda *_: over.wait(0.2 if is_long else 0.1))
+            eventually(lambda: workers.kills >= 2, SETTLED_SECONDS)
             workers.over.set()
             until_settled(worker_processes, 90 if is_long else 40, hurry=not is_long)
         journal, orders = worker_processes.journal(), worker_processes.orders()
@@ -188,7 +189,13 @@ def test_commands_of_an_intent_stay_in_order_though_workers_die(urls: Urls, tmp_
 def test_without_kills_every_command_arrives(urls: Urls, tmp_path: Path, triples: int) -> None:
     with open_worker_processes(urls, tmp_path, accounts=3) as worker_processes, worker_processes.worker():
         until_connected(worker_processes)
-        made = send_triples(worker_processes, triples, 1.0)
+
+        def until_working(account: str, intent: str) -> None:
+            url = f"{worker_processes.api.url}/v1/accounts/{account}/orders/{intent}"
+            client, headers = worker_processes.api.client, worker_processes.headers
+            eventually(lambda: client.get(url, headers=headers).json()["order_status"] == "NEW", SETTLED_SECONDS)
+
+        made = send_triples(worker_processes, triples, until_working)
         until_settled(worker_processes, 30, hurry=False)
         assert worker_processes.journal() == dict.fromkeys(made, ORDERED)
         assert worker_processes.statuses() == {"CANCELLED": triples}

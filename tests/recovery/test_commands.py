@@ -227,7 +227,7 @@ def test_a_restore_that_is_killed_leaves_nothing_or_marked_data(warm: Path, tmp_
             process.wait(whole_seconds * kill / (kills + 1))
         process.kill()
         process.wait()
-        eventually(lambda: all_gone(folder) and all_gone(folder / "restoring"), 5)
+        eventually(lambda: all_gone(folder) and all_gone(folder / "restoring"), SETTLED_SECONDS)
         if (folder / "postgres").exists():
             with server(folder) as urls, psycopg.connect(urls.owner.reveal()) as owner:
                 assert owner.execute("SELECT count(restored_at) FROM commands").fetchone() == (3,)
