@@ -240,7 +240,7 @@ async def never_healthy(pool: Pool) -> None:
 
 
 async def test_a_crowd_on_a_cold_pool_shares_what_its_first_made(urls: Urls, metrics: Metrics) -> None:
-    crowd, all_hold, holding = 20, asyncio.Event(), 0
+    crowd, all_hold, holding = 10, asyncio.Event(), 0
     open_ones = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename <> current_user"
 
     async def use() -> None:
@@ -327,7 +327,7 @@ async def test_a_caller_cancelled_twice_gives_the_connection_up(
     task.cancel()
     await asyncio.wait([task], timeout=0.01)
     task.cancel()
-    await asyncio.wait([task], timeout=1)
+    await asyncio.wait([task], timeout=HOLD_LIMIT_SECONDS)
     assert task.cancelled()
     watch.at_commit = Verdict.PASS
     proxy.work()

@@ -25,7 +25,9 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to stop b
 AS_NOBODY = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all")
 KILLED_STARTS = 20
 LOGINS_SECONDS = 0.08  # for which a server that has started is asked for its logins
-RETURN_LIMIT_SECONDS = 10
+RETURN_LIMIT_SECONDS = 30
+GONE_LIMIT_SECONDS = 20  # a backend in the middle of a query would go on for longer
+INITDB_LIMIT_SECONDS = 20  # until it has begun
 WITHOUT_NAMESPACES = (sys.executable, str(Path(__file__).with_name("without_namespaces.py")))
 
 
@@ -78,7 +80,7 @@ async def test_root_can_run_it_where_namespaces_are_forbidden(tmp_path: Path, st
     assert (tmp_path / "data" / "postgres").stat().st_uid != 0
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
     process.kill()
-    eventually(lambda: all_gone(tmp_path / "data"), 2)
+    eventually(lambda: all_gone(tmp_path / "data"), GONE_LIMIT_SECONDS)
     # And back in a place that allows them, with the same files.
     assert await query(start(tmp_path / "data").until("url")["url"], "SELECT 1") == 1
 
@@ -107,7 +109,7 @@ async def test_an_ordinary_user_can_run_it(nobodys_folder: Path, start: Start) -
     process = start(nobodys_folder / "data", python=nobodys_python())
     assert await query(process.until("url")["url"], "SELECT 1") == 1
     process.kill()
-    eventually(lambda: all_gone(nobodys_folder / "data"), 2)
+    eventually(lambda: all_gone(nobodys_folder / "data"), GONE_LIMIT_SECONDS)
 
 
 @pytest.mark.parametrize("name", ["d" * 120, "a, b&c:%20é"])
@@ -128,7 +130,7 @@ async def test_a_killed_owner_leaves_no_process(data_dir: Path, start: Start, lo
     process = start(data_dir, "--loop", loop)
     async with busy(process.until("url")["owner_url"]):
         process.kill()
-        eventually(lambda: all_gone(data_dir), 2)
+        eventually(lambda: all_gone(data_dir), GONE_LIMIT_SECONDS)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
@@ -197,7 +199,7 @@ async def test_cancelling_a_start_leaves_no_process(tmp_path: Path) -> None:
             raise AssertionError("cancelled before")
 
     task = asyncio.create_task(run())
-    await eventually_async(lambda: asyncio.sleep(0, initdb_is_at_work(tmp_path / "data")), 5)
+    await eventually_async(lambda: asyncio.sleep(0, initdb_is_at_work(tmp_path / "data")), INITDB_LIMIT_SECONDS)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -210,7 +212,7 @@ def initdb_is_at_work(data_dir: Path) -> bool:
 
 async def test_an_initdb_that_was_killed_is_begun_again(tmp_path: Path, start: Start) -> None:
     killed = start(tmp_path / "data")
-    eventually(lambda: initdb_is_at_work(tmp_path / "data"), 5)
+    eventually(lambda: initdb_is_at_work(tmp_path / "data"), INITDB_LIMIT_SECONDS)
     killed.kill()
     assert await query(start(tmp_path / "data").until("url")["url"], "SELECT 1") == 1
     assert not initdb_is_at_work(tmp_path / "data")
@@ -238,7 +240,7 @@ class busy:  # noqa: N801 - reads as a clause
         loop = "DO $$ BEGIN PERFORM count(*) FROM generate_series(1, 1000000000) AS a (n) WHERE a.n % 7 = 9; END $$"
         self._query = asyncio.create_task(self._connection.execute(loop))
         running = "SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE 'DO %' AND state = 'active'"
-        await eventually_async(lambda: query(self._url, running), 5)
+        await eventually_async(lambda: query(self._url, running), RETURN_LIMIT_SECONDS)
 
     async def __aexit__(self, *_: object) -> None:
         await asyncio.wait([self._query])

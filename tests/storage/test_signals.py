@@ -11,7 +11,7 @@ from tests.waiting import eventually
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import make_log
 
-NOTICED_SECONDS = 10
+NOTICED_SECONDS = 30
 CHANNEL = "ti_test"
 NONSENSE = b"1\0\0\0\4t\0\0\0\6\0\0T\0\0\0\10\0\5abZ\0\0\0\5I"  # with a row whose fields are missing
 
