@@ -12,6 +12,7 @@ from tests.intents.http_client import cancel, create, limit, market
 from tests.waiting import eventually
 from trading_intents.telemetry import AlertKind
 
+SETTLED_SECONDS = 20
 MEASURED = re.compile(r"ti_outbox_(backlog|oldest)")  # gauges that a worker sets when it has looked
 
 
@@ -26,9 +27,9 @@ def use(worker_processes: WorkerProcesses) -> None:
     client, account = worker_processes.api.client, f"/v1/accounts/{worker_processes.accounts[0]}"
     worker_processes.submit(create(market()))
     resting = worker_processes.submit(create(limit("1", "1")))
-    eventually(lambda: worker_processes.statuses() == {"FILLED": 1, "NEW": 1}, 10)
+    eventually(lambda: worker_processes.statuses() == {"FILLED": 1, "NEW": 1}, SETTLED_SECONDS)
     worker_processes.submit(cancel(resting))
-    eventually(lambda: worker_processes.statuses() == {"FILLED": 1, "CANCELLED": 1}, 10)
+    eventually(lambda: worker_processes.statuses() == {"FILLED": 1, "CANCELLED": 1}, SETTLED_SECONDS)
     for wrong in (cancel(resting), cancel(worker_processes.accounts[0]), create(limit("1")) | {"more": 1}):
         assert client.post(f"{account}/intents", json=wrong, headers=worker_processes.headers).status_code in (
             404,
@@ -55,6 +56,7 @@ def test_what_happens_makes_no_series_that_was_not_there(urls: Urls, tmp_path: P
         until_connected(worker_processes)
         use(worker_processes)
         eventually(
-            lambda: 'ended_total{code="left",door="sse"} 1.0' in worker_processes.api.client.get("/metrics").text, 5
+            lambda: 'ended_total{code="left",door="sse"} 1.0' in worker_processes.api.client.get("/metrics").text,
+            SETTLED_SECONDS,
         )
         assert [series(url) - known for url, known in before.items()] == [set(), set()]

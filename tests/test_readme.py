@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTED, DOCUMENTED_GRPC = "127.0.0.1:8080", "127.0.0.1:5051"
 FOLLOWER = ".venv/bin/python examples/follow_stream.py"
 DEMO = ". examples/demo.sh"
-RUN_SECONDS = 60
+RUN_SECONDS = 110
 TRADE = "'broker_trade|TradeEvent'"  # as curl shows it, and the Python client
 # What goes on until Ctrl-C has a terminal of its own, and has begun before the next command is typed.
 ENDLESS = """

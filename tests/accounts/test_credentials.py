@@ -162,7 +162,7 @@ def test_replaced_and_deleted_secrets_are_removed(tenants: Tenants, tenants_data
         query = f"SELECT 1 FROM sealed_secrets WHERE account_id = '{account_id}'"
         return len(asyncio.run(_rows(tenants_database, query)))
 
-    eventually(lambda: left() == 0, 10)
+    eventually(lambda: left() == 0, 30)
 
 
 def test_marked_secrets_are_found_nowhere(tenants: Tenants, tenants_database: Urls, tmp_path: Path) -> None:

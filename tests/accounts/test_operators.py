@@ -46,7 +46,7 @@ def test_apply_makes_accounts_once_and_changes_what_it_names(urls: Urls, tmp_pat
         events = "SELECT event_type FROM outbox WHERE queue = 'accounts' ORDER BY id"
         assert [row["event_type"] for row in fetch(urls, events)] == ["account.created", "account.updated"]
         wanted = "SELECT 1 FROM accounts WHERE link_generation = 2 AND NOT link_wanted"
-        eventually(lambda: bool(fetch(urls, wanted)), 10)
+        eventually(lambda: bool(fetch(urls, wanted)), 30)
         bad = {"organizations": [{"external_id": "o2", "accounts": [ACCOUNT | {"broker": "nobody"}]}]}
         refused = platform.run("admin", "apply", "-", stdin=json.dumps(bad))
         assert (refused.returncode, "/broker" in refused.stderr) == (1, True)

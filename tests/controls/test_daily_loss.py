@@ -12,7 +12,7 @@ from tests.tenants import EVERY_PERMISSION, Tenants
 from tests.waiting import eventually
 from trading_intents.controls.store import HALT_LOCK
 
-WAIT_SECONDS = 15
+WAIT_SECONDS = 30
 
 
 class LossyAccount:
@@ -25,7 +25,9 @@ class LossyAccount:
         self.id = self.trading_client.account["id"]
         self.quote("99", "101")
         self.trading_client.accepted(self.order("BUY", market("10")))
-        eventually(lambda: self.value("SELECT quantity FROM positions WHERE account_id = $1::text::uuid") == 10, 15)
+        eventually(
+            lambda: self.value("SELECT quantity FROM positions WHERE account_id = $1::text::uuid") == 10, WAIT_SECONDS
+        )
         self.quote("99", "101")
 
     def value(self, query: str) -> Any:

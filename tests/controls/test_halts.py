@@ -14,9 +14,9 @@ from tests.conftest import Urls
 from tests.controls.calls import URL, TradingClient, code, pointers
 from tests.stream.test_sse import following
 from tests.tenants import EVERY_PERMISSION, Tenants
-from tests.waiting import eventually
+from tests.waiting import eventually, eventually_async
 
-WAIT_SECONDS = 15.0
+WAIT_SECONDS = 30.0
 WHY = {"reason": "model review"}
 
 
@@ -289,10 +289,16 @@ def test_every_change_of_a_halt_is_on_the_stream(firm: Tenants) -> None:
     assert (told[0]["principal_id"], told[0]["reason"]) == (made["principal_id"], "model review")
 
 
+def is_done(firm: Tenants) -> bool:
+    return bool(halt_organization(firm, "GET").json()["state"] == "done")
+
+
 async def test_a_key_sees_what_accounts_of_its_environment_wait_for(firm: Tenants, tenants_database: Urls) -> None:
     paper = TradingClient(firm).account
     live = TradingClient(firm, broker="alpaca", environment="live").account
     found = halt_organization(firm).json()
+    # After that no worker writes to it any more.
+    await eventually_async(lambda: asyncio.to_thread(is_done, firm), WAIT_SECONDS)
     waiting = [
         {"account_id": each, "reason": "cancel_pending", "order_id": str(uuid.uuid4())} for each in (paper, live)
     ]
@@ -300,7 +306,7 @@ async def test_a_key_sees_what_accounts_of_its_environment_wait_for(firm: Tenant
     try:
         await connection.execute("SET session_replication_role = replica")
         await connection.execute(
-            "UPDATE halts SET state = 'done', waiting = $2::jsonb WHERE id = $1::text::uuid",
+            "UPDATE halts SET waiting = $2::jsonb WHERE id = $1::text::uuid",
             found["id"],
             json.dumps(waiting),
         )

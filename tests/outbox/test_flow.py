@@ -145,7 +145,7 @@ async def test_a_worker_that_is_told_to_end_leaves_no_claim(
     async def under_way() -> bool:
         return await table.count("completed") > 100
 
-    await eventually_async(under_way, 10)
+    await eventually_async(under_way, FLOW_SECONDS)
     assert await process.end(signal.SIGTERM) == 0
     rows = await table.rows()
     assert {row["status"] for row in rows} == {"pending", "completed"}

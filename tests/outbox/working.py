@@ -13,7 +13,7 @@ from trading_intents.storage.database import Pool, Tx
 from trading_intents.telemetry import Metrics, make_log
 
 LOG = make_log("critical")
-WAIT_SECONDS = 10
+WAIT_SECONDS = 30
 
 
 class SteadyClock(SystemClock):
