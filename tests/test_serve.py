@@ -31,7 +31,7 @@ from trading_intents.errors import StartupRefused
 pytest_plugins = ("tests.started_dirs",)
 
 WARM_START_SECONDS = 3
-ORPHAN_SECONDS = 20
+ORPHAN_SECONDS = 2  # operating.md says so
 TAKE_OVER_SECONDS = 5
 ROOT = Path(__file__).parents[1]
 COLUMNS, LINES = 80, 24
@@ -108,6 +108,7 @@ def test_a_signal_ends_everything_and_every_log_line_is_json(warm: Path, number:
     assert told == ["serving", "draining", "stopped"]
 
 
+@pytest.mark.exclusive(seconds=ORPHAN_SECONDS)
 def test_a_kill_leaves_no_postgresql_behind(warm: Path) -> None:
     with serving(warm) as platform:
         platform.process.kill()
@@ -180,6 +181,7 @@ def test_a_drain_finishes_what_was_begun_and_takes_nothing_new(warm: Path) -> No
     assert all_gone(warm)
 
 
+@pytest.mark.exclusive(seconds=ORPHAN_SECONDS)
 def test_a_second_signal_stops_at_once(warm: Path) -> None:
     with serving(warm) as platform, contextlib.closing(HalfSent(platform.url, demo_key(warm))):
         platform.process.send_signal(signal.SIGTERM)

@@ -59,7 +59,7 @@ async def test_a_link_that_ends_is_opened_again_and_reconciled(urls: Urls) -> No
         in_process.fill(await in_process.coid(intent))
         await in_process.until_status(intent, "FILLED")
         await until_connection(in_process, "connected")
-        assert in_process.venue.snapshots == 2
+        assert in_process.venue.snapshots >= 2
 
 
 async def test_a_gap_is_reconciled(urls: Urls) -> None:
@@ -70,7 +70,7 @@ async def test_a_gap_is_reconciled(urls: Urls) -> None:
         in_process.fill(await in_process.coid(intent))
         in_process.venue.leave_gap()
         await in_process.until_status(intent, "FILLED")
-        assert in_process.venue.snapshots == 2
+        assert in_process.venue.snapshots >= 2
 
 
 async def end_unheard(in_process: InProcessExecution, intent: UUID) -> None:
@@ -87,7 +87,7 @@ async def test_an_order_that_was_sent_just_before_the_link_ended_is_looked_up_la
         await end_unheard(in_process, intent)
         in_process.venue.disconnect()
         ended = await in_process.until_status(intent, "CANCELLED")
-        assert in_process.venue.snapshots == 2
+        assert in_process.venue.snapshots >= 2
         assert in_process.venue.lookups == [await in_process.coid(intent)]
         sent_at = await in_process.in_process_writer.owner.fetchval("SELECT sent_at FROM commands")
         assert ended["finished_at"] - sent_at >= timedelta(seconds=JUST_SENT_SECONDS)

@@ -26,6 +26,7 @@ AS_NOBODY = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "
 KILLED_STARTS = 20
 LOGINS_SECONDS = 0.08  # for which a server that has started is asked for its logins
 RETURN_LIMIT_SECONDS = 30
+ORPHAN_SECONDS = 2  # operating.md says so
 GONE_LIMIT_SECONDS = 20  # a backend in the middle of a query would go on for longer
 INITDB_LIMIT_SECONDS = 20  # until it has begun
 WITHOUT_NAMESPACES = (sys.executable, str(Path(__file__).with_name("without_namespaces.py")))
@@ -125,12 +126,13 @@ async def test_a_long_or_odd_path_gets_a_short_plain_socket(data_dir: Path, star
     folder.rmdir()
 
 
+@pytest.mark.exclusive(seconds=ORPHAN_SECONDS)
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 async def test_a_killed_owner_leaves_no_process(data_dir: Path, start: Start, loop: str) -> None:
     process = start(data_dir, "--loop", loop)
     async with busy(process.until("url")["owner_url"]):
         process.kill()
-        eventually(lambda: all_gone(data_dir), GONE_LIMIT_SECONDS)
+        eventually(lambda: all_gone(data_dir), ORPHAN_SECONDS)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
