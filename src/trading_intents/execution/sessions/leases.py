@@ -160,7 +160,7 @@ class Leases:
             return 0.0
         for account_id in lost.union(forgotten):
             self._close(self.links[account_id], give_back=False)
-        for row in taken or ():  # a lost one may be among them, if its account is open again
+        for row in taken or ():  # after that: what is taken has no session, whatever it had
             self._open(row)
         for account_id in self.links if self._is_unsure else changed:
             if link := self.links.get(account_id):
