@@ -17,6 +17,7 @@ from tests.storage.conftest import ServerProcess, Start, kill_postgres, postmast
 from tests.waiting import eventually_async
 from trading_intents.errors import OutcomeUnknown, Unavailable
 from trading_intents.secret import Secret
+from trading_intents.storage import connections
 from trading_intents.storage.database import SERVICE_ROLE, Database, open_database, open_pool
 from trading_intents.storage.migrate import migrate
 from trading_intents.telemetry import Metrics, make_log
@@ -27,6 +28,7 @@ COMMITS_BETWEEN_KILLS = 30
 CLIENT_PAUSE_SECONDS = 0.01
 ANSWER_LIMIT_SECONDS = 3
 RETURN_LIMIT_SECONDS = 5
+POOL_SIZE = 10
 COMMITS_LIMIT_SECONDS = 30  # for many of them, and for what the test prepares
 
 
@@ -184,3 +186,18 @@ async def test_the_last_words_of_a_server_are_an_outage_before_the_connection_en
                 with pytest.raises(error):
                     await transact(statement)
                 assert await pool.healthy()
+
+
+async def test_a_pool_whose_link_is_stalled_closes_all_its_connections_at_once(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "CLOSE_LIMIT_SECONDS", 0.5)
+    with proxied(urls.login) as (proxy, url):
+        async with contextlib.AsyncExitStack() as stack:
+            pool = await stack.enter_async_context(open_pool(url, SERVICE_ROLE, POOL_SIZE, Metrics()))
+            async with contextlib.AsyncExitStack() as used:
+                for _ in range(POOL_SIZE):
+                    await used.enter_async_context(pool.transaction())
+            proxy.stall()
+            async with asyncio.timeout(POOL_SIZE * connections.CLOSE_LIMIT_SECONDS / 2):
+                await stack.aclose()

@@ -81,10 +81,9 @@ class ConnectionPool:
             async with asyncio.timeout(CLOSE_LIMIT_SECONDS):
                 for _ in range(self.size):
                     await self._permits.acquire()
-        while self._idle:
-            connection, _ = self._idle.pop()
-            with contextlib.suppress(*CONNECTION_ERRORS):
-                await connection.close(timeout=CLOSE_LIMIT_SECONDS)
+        idle, self._idle = self._idle, []  # closed together: a server that does not answer keeps each for the limit
+        closing = (connection.close(timeout=CLOSE_LIMIT_SECONDS) for connection, _ in idle)
+        await asyncio.gather(*closing, return_exceptions=True)
         await asyncio.sleep(0)  # terminated connections close their sockets in the loop's next iteration
 
     def _most_recent(self) -> Any:
