@@ -11,7 +11,14 @@ from datetime import timedelta
 from trading_intents.accounts.vault import Vault
 from trading_intents.balances import store as balances_store
 from trading_intents.balances.model import BalancePacer
-from trading_intents.brokers.port import AccountSnapshot, BrokerAdapter, BrokerBalance, BrokerEvent, StreamGap
+from trading_intents.brokers.port import (
+    AccountSnapshot,
+    BrokerAdapter,
+    BrokerBalance,
+    BrokerEvent,
+    BrokerUnavailable,
+    StreamGap,
+)
 from trading_intents.brokers.registry import Registry
 from trading_intents.brokers.sanitizing import sanitize_id
 from trading_intents.clock import Clock
@@ -219,6 +226,10 @@ class EventReader:
                 await self._buffer.put(event)
         except Exception as error:
             ended = error
+        except asyncio.CancelledError:
+            if self._reading is None or self._reading.cancelling():
+                raise
+            ended = BrokerUnavailable("the event stream was cancelled")  # by the adapter
         await self._buffer.put(ended)
 
     @property

@@ -197,6 +197,10 @@ class BrokerSession:
                 state = ConnectionState.CREDENTIAL_REJECTED
             except Exception as error:
                 self._log_once("broker link ended", _explain(error))
+            except asyncio.CancelledError:
+                if self._task is None or self._task.cancelling():
+                    raise
+                self._log_once("broker link ended", "its adapter was cancelled")  # not the session
             finally:
                 self._show(state)
             if self._dependencies.clock.monotonic() - began > OPEN_SECONDS:

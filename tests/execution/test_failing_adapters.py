@@ -1,0 +1,96 @@
+"""What an adapter does wrong ends its session, is logged, and is followed by another session."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime
+from uuid import UUID
+
+import pytest
+
+from tests.conftest import Urls
+from tests.execution.in_process_execution import executing, open_in_process
+from tests.execution.test_links import until_connection
+from trading_intents.brokers.paper.broker import INTEGRATION, PaperBroker
+from trading_intents.brokers.port import AccountSnapshot, BrokerBalance, BrokerEvent, IntegrationContext, StreamGap
+from trading_intents.testing.fakes import FakeVenue, VenueLink
+
+pytestmark = pytest.mark.idle
+
+
+class CancelledVenue(FakeVenue):
+    """Its first link waits, where it is told to, for something that is cancelled: as gRPC's calls may be."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__("paper")
+        self.where = where
+
+    def connect(self, context: IntegrationContext) -> VenueLink:
+        self.contexts.append(context)
+        link = CancelledLink if len(self.contexts) == 1 else VenueLink
+        return link(self, context.account.id)
+
+
+class CancelledLink(VenueLink):
+    def __init__(self, venue: FakeVenue, account_id: UUID) -> None:
+        super().__init__(venue, account_id)
+        assert isinstance(venue, CancelledVenue)
+        self._where = venue.where
+
+    async def _meet(self, where: str) -> None:
+        if where == self._where:
+            cancelled = asyncio.get_running_loop().create_future()
+            cancelled.cancel()
+            await cancelled
+
+    async def open(self) -> None:
+        await self._meet("open")
+        await super().open()
+
+    async def snapshot(self, since: datetime) -> AccountSnapshot:
+        await self._meet("snapshot")
+        return await super().snapshot(since)
+
+    async def events(self) -> AsyncIterator[BrokerEvent | BrokerBalance | StreamGap]:
+        await self._meet("events")
+        async for event in super().events():
+            yield event
+
+
+@pytest.mark.parametrize("where", ["open", "snapshot", "events"])
+async def test_a_session_whose_adapter_is_cancelled_is_opened_again(
+    urls: Urls, where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with (
+        open_in_process(urls, venue=CancelledVenue(where)) as in_process,
+        executing(in_process, level="warning"),
+    ):
+        await in_process.until_true(lambda: len(in_process.venue.contexts) == 2)
+        await until_connection(in_process, "connected")
+        intent = await in_process.create()
+        await in_process.until_status(intent, "NEW")
+        in_process.fill(await in_process.coid(intent))
+        await in_process.until_status(intent, "FILLED")
+    assert "broker link ended" in capsys.readouterr().err
+
+
+async def test_the_reason_for_which_the_paper_market_ended_is_logged(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    look, failures = PaperBroker._look_at_market, list[PaperBroker]()
+
+    async def fail_once(self: PaperBroker) -> None:
+        if not failures:
+            failures.append(self)
+            raise ZeroDivisionError
+        await look(self)
+
+    monkeypatch.setattr(PaperBroker, "_look_at_market", fail_once)
+    async with open_in_process(urls) as in_process, executing(in_process, level="warning", integration=INTEGRATION):
+        await until_connection(in_process, "connected")
+        intent = await in_process.create()  # it rests, and the market is looked at
+        await in_process.until_true(lambda: bool(failures))
+        await in_process.until_status(intent, "NEW")
+        await until_connection(in_process, "connected")
+    told = capsys.readouterr().err
+    assert "broker link ended" in told
+    assert "ZeroDivisionError" in told
