@@ -122,6 +122,8 @@ class PaperBroker:
                 yield balance
             if not batch:
                 await self._news.wait()
+        if self._running and self._running.done() and not self._running.cancelled():
+            self._running.result()  # raises what ended the market
 
     async def snapshot(self, since: datetime) -> AccountSnapshot:
         """Gives every other event since beside the executions, so that orders that ended meanwhile are included."""
