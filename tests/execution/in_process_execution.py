@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
@@ -200,9 +200,11 @@ async def executing(
     level: str = "critical",
     clock: Clock | None = None,
     integration: Integration | None = None,
+    others: Sequence[Integration] = (),
     reconcile_seconds: float = RECONCILE_SECONDS,
 ) -> AsyncIterator[Execution]:
-    """One worker, with connections of its own. `integration` takes the place of the venue's."""
+    """One worker, with connections of its own. `integration` takes the place of the venue's, `others` are beside
+    it."""
     log, clock, counted = make_log(level), clock or SystemClock(), metrics or Metrics()
 
     login = in_process.urls.login
@@ -212,7 +214,7 @@ async def executing(
         open_signals(login, log) as signals,
     ):
         worker_context = WorkerContext(database.worker, attempt_limit, clock, counted, log)
-        brokers = Registry([integration or in_process.venue.integration])
+        brokers = Registry([integration or in_process.venue.integration, *others])
         link = stack.enter_context(contextlib.closing(Pipeline(login, WORKER_ROLE)))
         tools = BatchDependencies(link, brokers, id_text_maker(), clock, PRICES)
         execution = Execution(

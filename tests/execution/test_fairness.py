@@ -10,9 +10,12 @@ import pytest
 
 from tests.conftest import Urls
 from tests.execution.in_process_execution import ATTEMPT_LIMIT, InProcessExecution, executing, open_in_process
+from tests.intents.in_process_writer import add_account
 from trading_intents.brokers.port import CommandResult, IntegrationContext, Lookup, OrderTicket
 from trading_intents.execution.dispatcher import MAX_IN_FLIGHT
 from trading_intents.execution.reconciler import MAX_LOOKUPS
+from trading_intents.execution.sessions.event_reader import MAX_OPENING
+from trading_intents.execution.sessions.session import OPEN_SECONDS
 from trading_intents.intents.model import Cancel
 from trading_intents.storage.database import LOCK_LIMIT_SECONDS
 from trading_intents.testing.fakes import Act, FakeVenue, VenueLink
@@ -194,3 +197,32 @@ async def test_a_locked_order_keeps_no_other_accounts_used_up_row_from_failing(u
                 await in_process.until_status(free, "REJECTED")
                 assert (await in_process.order(locked))["order_status"] == "PENDING_NEW"
         await holder.close()
+
+
+class HangingVenue(FakeVenue):
+    """Opens no session, and says nothing."""
+
+    def connect(self, context: IntegrationContext) -> VenueLink:
+        self.contexts.append(context)
+        return HangingLink(self, context.account.id)
+
+
+class HangingLink(VenueLink):
+    async def open(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_broker_that_opens_no_session_delays_no_other_brokers(urls: Urls) -> None:
+    hanging, other = HangingVenue("paper"), FakeVenue("other")
+    async with (
+        open_in_process(urls, accounts=2 * MAX_OPENING, venue=hanging) as in_process,
+        executing(in_process, others=[other.integration]),
+    ):
+        await in_process.until_true(lambda: len(hanging.contexts) >= 2 * MAX_OPENING)
+        writer = in_process.in_process_writer
+        added = await add_account(writer.owner, writer.organization, broker="other")
+
+        async def is_connected() -> bool:
+            return await in_process.connection(added) == "connected"
+
+        await in_process.until(is_connected, OPEN_SECONDS)

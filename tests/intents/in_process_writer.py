@@ -114,12 +114,13 @@ async def furnish(owner: asyncpg.Connection) -> tuple[UUID, UUID]:
     return organization, key
 
 
-async def add_account(owner: asyncpg.Connection, organization: UUID) -> UUID:
+async def add_account(owner: asyncpg.Connection, organization: UUID, broker: str = "paper") -> UUID:
     account = uuid4()
     await owner.execute(
-        "INSERT INTO accounts (id, organization_id, name, broker, environment) VALUES ($1, $2, 'a', 'paper', 'paper')",
+        "INSERT INTO accounts (id, organization_id, name, broker, environment) VALUES ($1, $2, 'a', $3, 'paper')",
         account,
         organization,
+        broker,
     )
     await owner.execute(
         "INSERT INTO account_heads (account_id, organization_id) VALUES ($1, $2)", account, organization

@@ -36,7 +36,7 @@ from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.trading import amount_text
 
-MAX_OPENING = 8  # sessions; thousands that open at once would starve the rest of the process
+MAX_OPENING = 8  # sessions of a broker; thousands that open at once would starve the rest of the process
 SNAPSHOT_SECONDS = 10.0
 MAX_BUFFERED = 1_000  # events; then the broker's iterator waits, and reports a gap if it cannot
 MAX_EVENTS = 100  # in a transaction
@@ -64,7 +64,9 @@ class SessionDependencies:
     prices: PriceRules
     shared: defaultdict[str, dict[str, object]] = field(default_factory=lambda: defaultdict(dict))  # by broker
     states_changed: asyncio.Event = field(default_factory=asyncio.Event)
-    opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_OPENING))
+    opening: defaultdict[str, asyncio.Semaphore] = field(  # by broker: one that hangs keeps its own sessions waiting
+        default_factory=lambda: defaultdict(lambda: asyncio.Semaphore(MAX_OPENING))
+    )
 
 
 _Received = BrokerEvent | BrokerBalance | StreamGap | Exception | None  # None: the stream has ended

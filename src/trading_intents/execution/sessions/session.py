@@ -278,7 +278,7 @@ class BrokerSession:
             self.account_ref, broker, self._dependencies, self._is_unseen, self._on_event, self._on_healthy
         )
         try:
-            async with self._dependencies.opening:
+            async with self._dependencies.opening[self.account_ref.broker]:
                 async with asyncio.timeout(OPEN_SECONDS):
                     await broker.open()
                 reader.start()
