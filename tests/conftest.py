@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.fork_server import Fork
 from tests.server_process import in_database
@@ -28,6 +29,8 @@ STOP_LIMIT_SECONDS = 30
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 4 << 30
 GARBAGE_OBJECTS = 50_000
+# What these find depends on how busy the machine is, and on the examples that chance made.
+BY_CHANCE = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 
 Once = Callable[[str, Callable[[Path], None]], Path]
 Databases = Callable[[], contextlib.AbstractContextManager["Urls"]]
@@ -35,6 +38,8 @@ Databases = Callable[[], contextlib.AbstractContextManager["Urls"]]
 
 def pytest_configure() -> None:
     """Databases live in memory where there is room: here programs are killed, not machines. `make chaos` uses disks."""
+    settings.register_profile("busy machine", deadline=None, suppress_health_check=BY_CHANCE)
+    settings.load_profile("busy machine")
     gc.disable()
     if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))

@@ -226,7 +226,7 @@ states = st.builds(
 
 @pytest.mark.parametrize("examples", [150, pytest.param(500, marks=pytest.mark.chaos)])
 def test_every_state_gives_one_answer_and_it_is_a_safe_one(examples: int) -> None:
-    settings(max_examples=examples, deadline=None)(given(commands, states)(check_answer))()
+    settings(max_examples=examples)(given(commands, states)(check_answer))()
 
 
 def check_answer(command: Any, met: SubmissionState) -> None:
@@ -264,7 +264,7 @@ def check_answer(command: Any, met: SubmissionState) -> None:
     assert decide(asked, met, NOW) == made, "the same question has the same answer"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     states, st.sampled_from(OPEN_STATUSES), st.booleans(), st.booleans(), st.frozensets(st.sampled_from(Entitlement))
 )

@@ -108,7 +108,7 @@ BOOKINGS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(BOOKINGS, st.none() | AMOUNT, st.sampled_from([D(0), D("12.5"), D(-700)]))
 def test_a_position_is_the_sum_of_its_trades_to_the_last_digit(
     bookings: list[Booking], price: Decimal | None, held: Decimal
@@ -128,7 +128,7 @@ def test_a_position_is_the_sum_of_its_trades_to_the_last_digit(
         assert price is None or position.opening_cost == held * price
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(BOOKINGS)
 def test_a_position_that_is_closed_has_realized_all_its_cash(bookings: list[Booking]) -> None:
     position = from_trades(bookings)
@@ -140,7 +140,7 @@ def test_a_position_that_is_closed_has_realized_all_its_cash(bookings: list[Book
     assert (position.open_cost, position.average_cost) == (D(0), D(0))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(BOOKINGS)
 def test_the_average_cost_lies_between_the_prices_paid(bookings: list[Booking]) -> None:
     position = from_trades(bookings)

@@ -63,7 +63,7 @@ def shuffled(facts: list[Fact], chance: random.Random) -> list[Fact]:
     return arrived(mixed)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(histories, st.integers(0, 2**32))
 def test_no_shuffle_with_repeats_changes_the_order(facts: list[Fact], seed: int) -> None:
     chance = random.Random(seed)
@@ -76,7 +76,7 @@ def test_the_shuffles_are_at_least_ten_thousand() -> None:
     assert EXAMPLES * SHUFFLES >= 10_000
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(histories)
 def test_what_is_filled_is_the_sum_of_the_trades(facts: list[Fact]) -> None:
     seen = derive(CHAIN, arrived(facts), COMMANDS)
@@ -96,7 +96,7 @@ def assert_consistent(seen: OrderView) -> None:
     assert seen.leaves_quantity == (max(seen.quantity - seen.filled_quantity, 0) if seen.status in OPEN else 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(histories)
 def test_what_is_admitted_one_by_one_derives_as_the_whole(facts: list[Fact]) -> None:
     kept: dict[str, Fact] = {}
@@ -109,7 +109,7 @@ def test_what_is_admitted_one_by_one_derives_as_the_whole(facts: list[Fact]) -> 
     assert stored == derive(CHAIN, [*kept.values()] * 2, COMMANDS)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.permutations(range(8)), st.integers(0, 8))
 def test_stand_ins_only_ever_fill_the_holes_of_what_was_seen(order: list[int], seen_count: int) -> None:
     """Eight fills of ten, counted by the broker: after any of them the filled quantity is the highest count."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
@@ -211,8 +211,6 @@ def test_random_moves_never_leave_the_table_of_moves(machine: type[Outbox]) -> N
         settings=settings(
             max_examples=30,
             stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow],
             database=None,
         ),
     )

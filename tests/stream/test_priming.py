@@ -131,6 +131,8 @@ async def test_readers_that_stop_while_they_are_primed_hold_up_no_other_organiza
         for task in subscribing:
             task.cancel()
         await asyncio.gather(*subscribing, return_exceptions=True)
+        for reader in stopped:
+            reader.close()
 
 
 PAGES, PAGE_EVENTS = 6, FREE_EVENTS // 2

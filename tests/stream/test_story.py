@@ -81,7 +81,7 @@ def test_primed_then_live_while_orders_keep_coming(
     """Whenever one attaches: the state that it gets and what follows are what one saw who was there all along."""
     symbol, chance = a_symbol(), random.Random(7)
     quote(tenants, symbol, "100", "1000000")
-    witness = client.follow(tenants.callers["admin"], kinds=(*ALL, BALANCE)).subscribed()
+    witness = client.follow(trading_client.headers, kinds=(*ALL, BALANCE)).subscribed()  # of the followers' environment
     start = witness.until(lambda event: kind_of(event) == "primed")[-1]
     accounts = [trading_client.account["id"], ""]
 

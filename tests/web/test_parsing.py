@@ -227,7 +227,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 HEAD = b"POST / HTTP/1.1\r\nhost: x\r\n"
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @example(HEAD + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", [])
 @example(HEAD + b"connection: upgrade\r\nupgrade: h2c\r\ncontent-length: 3\r\n\r\nabc", [])
 @example(HEAD + b"connection: upgrade\r\nupgrade: h2c\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", [])
@@ -245,7 +245,7 @@ def test_what_we_take_h11_takes_as_well_wherever_it_is_cut(data: bytes, places: 
     assert take([bytes([byte]) for byte in data]) == (taken, refused)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.binary(max_size=40), max_size=5))
 def test_random_bytes_are_taken_by_h11_or_by_nobody(pieces: list[bytes]) -> None:
     taken, _ = take(pieces)

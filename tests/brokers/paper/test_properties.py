@@ -73,7 +73,7 @@ def signed(fill: BrokerEvent) -> Decimal:
     return fill.quantity if fill.side is OrderSide.BUY else -fill.quantity
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(steps)
 def test_the_books_balance_after_every_step(script: list[tuple[str, object]]) -> None:
     market = Market()
@@ -101,7 +101,7 @@ def test_the_books_balance_after_every_step(script: list[tuple[str, object]]) ->
     assert numbers == [f"paper:{n}" for n in range(1, len(numbers) + 1)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(steps)
 def test_no_order_is_overfilled_or_filled_beyond_its_limit(script: list[tuple[str, object]]) -> None:
     market = Market()
