@@ -14,8 +14,10 @@ def account_handlers(worker: Pool, brokers: Registry, vault: Vault) -> dict[str,
 
     async def follow(row: ClaimedRow) -> Done:
         account_id = row.order_key
-        async with worker.transaction(read_only=True) as tx:
+        async with worker.transaction() as tx:
             discarded = await store.list_discarded(tx, account_id)
+            if discarded:  # the session must not go on with them, even if the vault does not forget them
+                await store.want_link(tx, account_id, needing_credential)
         for item in discarded:
             ref = SecretRef(item["organization_id"], item["account_id"], item["credential_id"])
             await vault.forget(ref, item["sealed"])
