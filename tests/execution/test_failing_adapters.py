@@ -15,6 +15,7 @@ from trading_intents.brokers.port import AccountSnapshot, BrokerBalance, BrokerE
 from trading_intents.testing.fakes import FakeVenue, VenueLink
 
 pytestmark = pytest.mark.idle
+STOP_LIMIT_SECONDS = 15
 
 
 class CancelledVenue(FakeVenue):
@@ -71,6 +72,47 @@ async def test_a_session_whose_adapter_is_cancelled_is_opened_again(
         in_process.fill(await in_process.coid(intent))
         await in_process.until_status(intent, "FILLED")
     assert "broker link ended" in capsys.readouterr().err
+
+
+class DeafVenue(FakeVenue):
+    """Its links go on listening when they are cancelled, until they are released."""
+
+    is_released = False
+
+    def connect(self, context: IntegrationContext) -> VenueLink:
+        self.contexts.append(context)
+        return DeafLink(self, context.account.id)
+
+
+class DeafLink(VenueLink):
+    async def events(self) -> AsyncIterator[BrokerEvent | BrokerBalance | StreamGap]:
+        while True:
+            try:
+                async for event in super().events():
+                    yield event
+            except asyncio.CancelledError:
+                assert isinstance(self._venue, DeafVenue)
+                if self._venue.is_released:
+                    raise
+
+
+async def test_an_adapter_that_cannot_be_cancelled_holds_up_neither_the_next_session_nor_the_stop(urls: Urls) -> None:
+    venue = DeafVenue("paper")
+    async with open_in_process(urls, venue=venue) as in_process, executing(in_process) as execution:
+        try:
+            await until_connection(in_process, "connected")
+            await in_process.in_process_writer.owner.execute(
+                "UPDATE accounts SET external_account_id = 'x', link_generation = link_generation + 1"
+            )
+            await in_process.until_true(lambda: len(venue.contexts) == 2)
+            await until_connection(in_process, "connected")
+            async with asyncio.timeout(STOP_LIMIT_SECONDS):
+                await execution.stop(0)
+        finally:
+            venue.is_released = True
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                if "EventReader" in repr(task):
+                    task.cancel()
 
 
 async def test_the_reason_for_which_the_paper_market_ended_is_logged(

@@ -38,6 +38,7 @@ from trading_intents.trading import amount_text
 
 MAX_OPENING = 8  # sessions of a broker; thousands that open at once would starve the rest of the process
 SNAPSHOT_SECONDS = 10.0
+CLOSE_SECONDS = 2.0  # for a part of an adapter to end
 MAX_BUFFERED = 1_000  # events; then the broker's iterator waits, and reports a gap if it cannot
 MAX_EVENTS = 100  # in a transaction
 SEEN_MARGIN = timedelta(seconds=30)  # clocks differ, and a broker may report an execution late
@@ -98,7 +99,9 @@ class EventReader:
     async def close(self) -> None:
         if self._reading is not None:
             self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
+            _, late = await asyncio.wait({self._reading}, timeout=CLOSE_SECONDS)
+            if late:
+                self._dependencies.log.error("broker adapter cannot be cancelled", broker=self._account_ref.broker)
 
     async def listen(self) -> None:
         """Records buffered events until the stream ends."""

@@ -29,13 +29,13 @@ from trading_intents.brokers.sanitizing import sanitize
 from trading_intents.errors import PlatformError
 from trading_intents.execution.model import Breaker, Budget, first_reconcile_seconds
 from trading_intents.execution.sessions import store
-from trading_intents.execution.sessions.event_reader import EventReader, SessionDependencies
+from trading_intents.execution.sessions.event_reader import CLOSE_SECONDS, EventReader, SessionDependencies
 from trading_intents.orders.facts import CommandKind
 from trading_intents.orders.ledger.matching import AccountRef
 from trading_intents.outbox.settling import reason_of
 
 OPEN_SECONDS = 10.0
-CLOSE_SECONDS = 2.0
+END_SECONDS = 5.0  # for a session that is cancelled, whatever its adapter does
 LOOKUP_SECONDS = 3.0
 MAX_REMEMBERED = 1_000
 # Before the session is opened again, and between snapshots while the breaker is open.
@@ -104,7 +104,7 @@ class BrokerSession:
                 await self._idle.wait()
         if self._task:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await asyncio.wait({self._task}, timeout=END_SECONDS)
 
     async def call(self, command: CommandKind, ticket: OrderTicket, deadline: float) -> CommandResult:
         """Every error after the broker was called becomes UNKNOWN."""
