@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -18,6 +19,7 @@ import pytest
 from tests.server_process import LOGIN
 from tests.storage.conftest import Start, all_gone, kill_postgres, postmaster, query
 from tests.waiting import eventually, eventually_async
+from trading_intents.storage.embedded import server
 from trading_intents.storage.embedded.server import running
 from trading_intents.telemetry import make_log
 
@@ -248,3 +250,25 @@ class busy:  # noqa: N801 - reads as a clause
         await asyncio.wait([self._query])
         assert isinstance(self._query.exception(), asyncpg.PostgresError)
         self._connection.terminate()
+
+
+async def test_a_cancellation_counts_though_the_program_ends_in_the_same_moment() -> None:
+    """Else PostgreSQL would be started again, and the process that stops would wait for its end for ever."""
+    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    class EndingProcess:
+        returncode = None
+
+        def send_signal(self, number: int) -> None: ...
+
+        async def wait(self) -> int:
+            return await ended
+
+    ending: Any = EndingProcess()
+    stopping = asyncio.create_task(server._stop(ending))
+    for _ in range(3):  # until it waits
+        await asyncio.sleep(0)
+    ended.set_result(0)
+    stopping.cancel()
+    await asyncio.wait({stopping})
+    assert stopping.cancelled()

@@ -166,7 +166,8 @@ class _Supervisor:
         folder = self._cluster.new_folder()
         process = await self._spawn(self._cluster.initdb_command(folder))
         try:
-            status = await asyncio.wait_for(process.wait(), INITDB_LIMIT_SECONDS)
+            async with asyncio.timeout(INITDB_LIMIT_SECONDS):
+                status = await process.wait()
         except TimeoutError:
             raise self._refusal("initdb takes too long") from None
         finally:
@@ -295,4 +296,5 @@ async def _stop(process: Process) -> None:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(step)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), limit)
+            async with asyncio.timeout(limit):  # not by wait_for, which can lose a cancellation
+                await process.wait()
