@@ -10,11 +10,13 @@ import pytest
 from tests.outbox.rows import LIMIT, Table, new_row, put_rows
 from tests.outbox.working import SteadyClock, until, until_finished, working, writing
 from trading_intents.errors import InvalidRequest
+from trading_intents.outbox import queue
 from trading_intents.outbox.model import ClaimedRow, Done, OutboxEventType, Outcome, Release, Retry
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.telemetry import Metrics
 
 MARKER = "s3cret-marker"
+LONG_SECONDS = 1000
 
 
 class LeapingClock(SteadyClock):
@@ -107,8 +109,12 @@ async def test_a_write_that_fails_undoes_everything_and_is_tried_again(
     ids=lambda value: type(value).__name__,
 )
 async def test_a_handler_that_fails_is_tried_again_and_only_safe_words_are_kept(
-    pool: Pool, table: Table, outcome: Retry | Exception, kept: str
+    pool: Pool, table: Table, monkeypatch: pytest.MonkeyPatch, outcome: Retry | Exception, kept: str
 ) -> None:
+    monkeypatch.setattr(
+        queue, "backoff_seconds", lambda attempts: LONG_SECONDS
+    )  # the second attempt is not to come yet
+
     async def handle(row: ClaimedRow) -> Outcome:
         if isinstance(outcome, Retry):
             return outcome
