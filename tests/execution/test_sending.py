@@ -5,6 +5,7 @@ import pytest
 from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from trading_intents.brokers.port import EventKind
+from trading_intents.execution.sessions import session
 from trading_intents.storage.pipeline import Statement
 from trading_intents.telemetry import Metrics
 from trading_intents.testing.fakes import Act, FakeVenue
@@ -346,8 +347,11 @@ async def test_a_command_that_was_marked_and_never_answered_is_only_looked_up(ur
         assert in_process.venue.lookups == [await in_process.coid(intent)]
 
 
-async def test_an_order_is_not_looked_up_again_by_what_was_read_before_the_answer(urls: Urls) -> None:
+async def test_an_order_is_not_looked_up_again_by_what_was_read_before_the_answer(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Which look-ups are due is read while the order's own is under way, and acted upon once that has ended."""
+    monkeypatch.setattr(session, "LOOKUP_SECONDS", 60.0)  # it waits until the test lets it go
     async with open_in_process(urls) as in_process, executing(in_process):
         owner, venue = in_process.in_process_writer.owner, in_process.venue
 
@@ -364,7 +368,7 @@ async def test_an_order_is_not_looked_up_again_by_what_was_read_before_the_answe
         await owner.execute("BEGIN; LOCK TABLE symbol_times IN ACCESS EXCLUSIVE MODE")  # is read after the look-ups
         await in_process.until(reader_waits)
         venue.answers_lookups.set()
-        await in_process.until_status(first, "NEW", 2)
+        await in_process.until_status(first, "NEW")
         await owner.execute("ROLLBACK")
         second = await in_process.create()
         await in_process.until_status(second, "NEW")
