@@ -103,6 +103,37 @@ async def test_a_kind_that_only_a_newer_server_has_moves_the_cursor_over_grpc_to
     assert b"c2" in asked[1]
 
 
+async def test_a_consumer_that_is_cancelled_as_an_event_comes_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its timeout would be over otherwise, and it would go on without one."""
+    received: asyncio.Queue[Any] = asyncio.Queue()
+
+    class Channel:
+        read = received.get
+
+        async def __aenter__(self) -> "Channel":
+            return self
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+        def unary_stream(self, *_: object, response_deserializer: Any, **__: object) -> Any:
+            received.put_nowait(response_deserializer(PRIMED))
+            return lambda *_, **__: self
+
+    monkeypatch.setattr(grpc_source, "_channel", lambda *_: Channel())
+    async with AsyncTradingClient("http://127.0.0.1:9", api_key="k") as client, asyncio.timeout(LIMIT_SECONDS):
+        stream = client.account("a").events(over="grpc")
+        event = await anext(stream)
+        assert isinstance(event, PrimedEvent)
+        waiting = asyncio.ensure_future(anext(stream))
+        for _ in range(5):  # until it waits
+            await asyncio.sleep(0)
+        received.put_nowait(grpc.aio.EOF)
+        waiting.cancel()
+        await asyncio.wait({waiting}, timeout=1)
+        assert waiting.cancelled()
+        await stream.aclose()
+
+
 @pytest.mark.parametrize("over", ["http", "grpc"])
 async def test_a_stream_outlives_its_token_by_the_next_one(over: str) -> None:
     """The server ends the stream of an expired token; the next token goes on after the cursor."""

@@ -69,8 +69,12 @@ def grpc_source(transport: Transport, account_id: str, kinds: Sequence[str] | No
                 response_deserializer=messages["trading.TradingEvent"].FromString,
             )(request, metadata=metadata)
             try:
-                # Keep-alive asks the next proxy only. The platform has a heartbeat.
-                while (message := await asyncio.wait_for(call.read(), STREAM_READ_SECONDS)) is not grpc.aio.EOF:
+                while True:
+                    # Keep-alive asks the next proxy only. The platform has a heartbeat.
+                    async with asyncio.timeout(STREAM_READ_SECONDS):  # not by wait_for, which can lose a cancellation
+                        message = await call.read()
+                    if message is grpc.aio.EOF:
+                        return
                     told = json_format.MessageToDict(message, preserving_proto_field_name=True)
                     event = read_event(told)
                     if event is not None:
