@@ -11,8 +11,18 @@ from tests.conftest import Urls
 from tests.execution.in_process_execution import executing, open_in_process
 from tests.execution.test_links import until_connection
 from trading_intents.brokers.paper.broker import INTEGRATION, PaperBroker
-from trading_intents.brokers.port import AccountSnapshot, BrokerBalance, BrokerEvent, IntegrationContext, StreamGap
-from trading_intents.testing.fakes import FakeVenue, VenueLink
+from trading_intents.brokers.port import (
+    AccountSnapshot,
+    BrokerBalance,
+    BrokerEvent,
+    CommandResult,
+    IntegrationContext,
+    Lookup,
+    OrderTicket,
+    StreamGap,
+)
+from trading_intents.telemetry import Metrics
+from trading_intents.testing.fakes import Act, FakeVenue, VenueLink
 
 pytestmark = pytest.mark.idle
 STOP_LIMIT_SECONDS = 15
@@ -51,6 +61,15 @@ class CancelledLink(VenueLink):
         await self._meet("snapshot")
         return await super().snapshot(since)
 
+    async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
+        result = await super().submit(ticket, deadline)
+        await self._meet("submit")
+        return result
+
+    async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
+        await self._meet("lookup")
+        return await super().lookup(client_order_id, broker_order_id, deadline)
+
     async def events(self) -> AsyncIterator[BrokerEvent | BrokerBalance | StreamGap]:
         await self._meet("events")
         async for event in super().events():
@@ -72,6 +91,24 @@ async def test_a_session_whose_adapter_is_cancelled_is_opened_again(
         in_process.fill(await in_process.coid(intent))
         await in_process.until_status(intent, "FILLED")
     assert "broker link ended" in capsys.readouterr().err
+
+
+async def test_a_command_whose_adapter_is_cancelled_is_unknown(urls: Urls) -> None:
+    metrics, venue = Metrics(), CancelledVenue("submit")
+    async with open_in_process(urls, venue=venue) as in_process, executing(in_process, metrics=metrics):
+        await in_process.until_status(await in_process.create(), "NEW")
+    assert metrics.execution_sends.labels("submit", "unknown")._value.get() == 1
+    assert len(venue.arrived("submit")) == 1
+
+
+async def test_a_look_up_whose_adapter_is_cancelled_is_unknown(urls: Urls) -> None:
+    metrics, venue = Metrics(), CancelledVenue("lookup")
+    async with open_in_process(urls, venue=venue) as in_process, executing(in_process, metrics=metrics):
+        venue.is_mute = True
+        venue.acts.append(Act.DROP)
+        await in_process.create()
+        unknown = metrics.execution_lookups.labels("unknown")._value
+        await in_process.until_true(lambda: unknown.get() > 0)
 
 
 class DeafVenue(FakeVenue):

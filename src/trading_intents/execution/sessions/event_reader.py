@@ -4,9 +4,10 @@ sends a command."""
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import TypeVar
 
 from trading_intents.accounts.vault import Vault
 from trading_intents.balances import store as balances_store
@@ -70,7 +71,19 @@ class SessionDependencies:
     )
 
 
+T = TypeVar("T")
 _Received = BrokerEvent | BrokerBalance | StreamGap | Exception | None  # None: the stream has ended
+
+
+async def call_adapter(call: Awaitable[T]) -> T:
+    """What an adapter gives. BrokerUnavailable: its call was cancelled, as gRPC may do, and not the one who waits."""
+    try:
+        return await call
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise BrokerUnavailable("the adapter was cancelled") from None
 
 
 class EventReader:
@@ -161,7 +174,7 @@ class EventReader:
             if self._balances is None:
                 self._balances = BalancePacer(await balances_store.find_balance(tx, self._account_ref.account_id))
         async with asyncio.timeout(SNAPSHOT_SECONDS):
-            snapshot = await self._broker.snapshot(seen_at - SEEN_MARGIN)
+            snapshot = await call_adapter(self._broker.snapshot(seen_at - SEEN_MARGIN))
         order_events = [event for order in snapshot.open_orders for event in order.events]
         await self._write_all([*order_events, *snapshot.executions])
         # After the executions, which the positions include.
@@ -224,17 +237,16 @@ class EventReader:
                 )
                 return
 
+    async def _buffer_events(self) -> None:
+        async for event in self._broker.events():
+            await self._buffer.put(event)
+
     async def _read(self) -> None:
         ended: Exception | None = None
         try:
-            async for event in self._broker.events():
-                await self._buffer.put(event)
+            await call_adapter(self._buffer_events())
         except Exception as error:
             ended = error
-        except asyncio.CancelledError:
-            if self._reading is None or self._reading.cancelling():
-                raise
-            ended = BrokerUnavailable("the event stream was cancelled")  # by the adapter
         await self._buffer.put(ended)
 
     @property

@@ -29,7 +29,12 @@ from trading_intents.brokers.sanitizing import sanitize
 from trading_intents.errors import PlatformError
 from trading_intents.execution.model import Breaker, Budget, first_reconcile_seconds
 from trading_intents.execution.sessions import store
-from trading_intents.execution.sessions.event_reader import CLOSE_SECONDS, EventReader, SessionDependencies
+from trading_intents.execution.sessions.event_reader import (
+    CLOSE_SECONDS,
+    EventReader,
+    SessionDependencies,
+    call_adapter,
+)
 from trading_intents.orders.facts import CommandKind
 from trading_intents.orders.ledger.matching import AccountRef
 from trading_intents.outbox.settling import reason_of
@@ -116,7 +121,7 @@ class BrokerSession:
         self._enter()
         try:
             async with asyncio.timeout(left_seconds):
-                result = await method(ticket, deadline)
+                result = await call_adapter(method(ticket, deadline))
         except TimeoutError:
             result = CommandResult(outcome=Outcome.UNKNOWN, message="no answer in time")
         except Exception as error:
@@ -145,7 +150,7 @@ class BrokerSession:
         try:
             async with asyncio.timeout(LOOKUP_SECONDS):
                 deadline = self._dependencies.clock.monotonic() + LOOKUP_SECONDS
-                return await self._broker.lookup(client_order_id, broker_order_id, deadline)
+                return await call_adapter(self._broker.lookup(client_order_id, broker_order_id, deadline))
         except TimeoutError:
             return LookupUnknown("no answer in time")
         except Exception as error:
@@ -197,10 +202,6 @@ class BrokerSession:
                 state = ConnectionState.CREDENTIAL_REJECTED
             except Exception as error:
                 self._log_once("broker link ended", _explain(error))
-            except asyncio.CancelledError:
-                if self._task is None or self._task.cancelling():
-                    raise
-                self._log_once("broker link ended", "its adapter was cancelled")  # not the session
             finally:
                 self._show(state)
             if self._dependencies.clock.monotonic() - began > OPEN_SECONDS:
@@ -243,7 +244,7 @@ class BrokerSession:
             self._broker = self._reader = None
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(CLOSE_SECONDS):
-                    await broker.close()
+                    await call_adapter(broker.close())
         return ConnectionState.DISCONNECTED
 
     async def _read(self) -> _SessionSetup:
@@ -280,7 +281,7 @@ class BrokerSession:
         try:
             async with self._dependencies.opening[self.account_ref.broker]:
                 async with asyncio.timeout(OPEN_SECONDS):
-                    await broker.open()
+                    await call_adapter(broker.open())
                 reader.start()
                 await reader.reconcile()
             self._broker, self._reader, self._logged = broker, reader, None
