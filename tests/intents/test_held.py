@@ -271,4 +271,4 @@ async def test_a_lock_that_is_found_as_the_last_waits_end_is_waited_for() -> Non
     async def is_written() -> bool:
         return len(written) == lock_waits.MAX_CONNECTIONS + 1
 
-    await eventually_async(is_written, 2)
+    await eventually_async(is_written, 10)

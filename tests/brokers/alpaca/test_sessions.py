@@ -136,7 +136,7 @@ async def test_a_link_whose_stream_can_be_compared_no_more_ends(stage: AlpacaSta
     async def has_ended() -> bool:
         return run.has_ended
 
-    await eventually_async(has_ended, 5)
+    await eventually_async(has_ended, 20)
     await run.close()
 
 
