@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import asyncpg
 import pytest
 
 from tests.conftest import Urls
@@ -93,6 +94,21 @@ async def test_a_closed_account_that_was_forgotten_unanswered_costs_no_other_its
         lost.is_on = False
         await in_process.until_true(lambda: list(execution.leases.links) == [kept])
         assert await in_process.in_process_writer.owner.fetchval("SELECT count(worker_id) FROM leases") == 1
+
+
+async def test_a_worker_that_was_stopped_while_it_claimed_may_be_stopped_again(urls: Urls) -> None:
+    async with open_in_process(urls) as in_process, executing(in_process) as execution:
+        await until_connection(in_process, "connected")
+        holder = await asyncpg.connect(urls.owner.reveal())
+        async with holder.transaction():
+            await holder.execute("LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE")
+            claiming = (
+                "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%claim%'"
+            )
+            await until_found(in_process, f"{claiming} AND datname = current_database()")
+            await execution.stop(0)
+        await holder.close()
+        await execution.stop(5)
 
 
 async def test_a_worker_that_cannot_give_a_lease_back_stops_and_frees_all(urls: Urls) -> None:

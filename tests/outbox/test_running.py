@@ -122,6 +122,20 @@ async def test_stopping_waits_for_what_runs_and_gives_back_what_was_not_started(
     assert (first["status"], second["status"], second["attempts"]) == ("completed", "pending", 0)
 
 
+async def test_a_worker_that_was_stopped_while_it_claimed_may_be_stopped_again(pool: Pool, table: Table) -> None:
+    async with working(pool, done) as worker:
+        async with table.connection.transaction():
+            await table.connection.execute("LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE")
+            worker.wake()
+
+            async def claiming() -> bool:
+                return bool(await table.connection.fetchval(COUNT_BLOCKED))
+
+            await until(claiming)
+            await worker.stop(0)
+        await worker.stop(WAIT_SECONDS)
+
+
 async def test_stopping_ends_at_its_limit_and_leaves_the_rest_to_others(pool: Pool, table: Table) -> None:
     entered = asyncio.Event()
 

@@ -117,7 +117,7 @@ class Dispatcher:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_seconds):
                 if self._task:
-                    await asyncio.shield(self._task)
+                    await asyncio.wait([self._task])
                 while self._sending:
                     await asyncio.wait(self._sending)
         tasks = [*self._sending, *([self._task] if self._task else [])]

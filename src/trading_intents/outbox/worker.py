@@ -83,7 +83,7 @@ class Worker:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_seconds):
                 if self._claiming:
-                    await asyncio.shield(self._claiming)
+                    await asyncio.wait([self._claiming])
                 while self._running:
                     await asyncio.wait(self._running)
         tasks = [*self._running, *(task for task in (self._upkeep, self._claiming) if task)]
