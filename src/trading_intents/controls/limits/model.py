@@ -118,7 +118,7 @@ class AskedOrder(FrozenStruct, frozen=True, kw_only=True):
     terms: str = ""  # of a CREATE: what makes another one its duplicate
 
 
-class LimitState(FrozenStruct, frozen=True, kw_only=True):
+class LimitState(FrozenStruct, frozen=True):
     """What the account did before, and what the symbol is worth. Quantities are of the symbol."""
 
     position: Decimal = ZERO  # negative: short
@@ -145,21 +145,19 @@ def judge(
     with exact():
         reached = _reached(asked, state)
         for level, scope in _scoped(limits, owner, asked.symbol):
-            found += _judge_stateless(level, scope, asked)
-            if level.needs_price:
-                found += _judge_price(level, scope, asked, state.reference_price)
-            if level.needs_tracking:
-                found += _judge_exposure(level, scope, asked, state, reached)
-            if level.needs_recent:
-                found += _judge_recent(level, scope, asked, state, now)
+            _judge_stateless(level, scope, asked, found)
+            _judge_price(level, scope, asked, state.reference_price, found)
+            _judge_exposure(level, scope, asked, state, reached, found)
+            _judge_recent(level, scope, asked, state, now, found)
     return tuple(found)
 
 
 def judge_again(limits: AppliedLimits, owner: LimitOwner, asked: AskedOrder) -> tuple[Triggered, ...]:
     """As `judge`, before a send: only what needs neither the account's state nor a price."""
-    return tuple(
-        each for level, scope in _scoped(limits, owner, asked.symbol) for each in _judge_stateless(level, scope, asked)
-    )
+    found: list[Triggered] = []
+    for level, scope in _scoped(limits, owner, asked.symbol):
+        _judge_stateless(level, scope, asked, found)
+    return tuple(found)
 
 
 def _scoped(limits: AppliedLimits, owner: LimitOwner, symbol: Symbol) -> Iterator[tuple[TradingLimits, Scope]]:
@@ -171,35 +169,36 @@ def _scoped(limits: AppliedLimits, owner: LimitOwner, symbol: Symbol) -> Iterato
         yield limits.symbol, {"Symbol": {"account_id": owner.account_id, "symbol": symbol}}
 
 
-def _judge_stateless(level: TradingLimits, scope: Scope, asked: AskedOrder) -> Iterator[Triggered]:
+def _judge_stateless(level: TradingLimits, scope: Scope, asked: AskedOrder, found: list[Triggered]) -> None:
     most, allowed = level.max_order_quantity, level.allowed_symbols
     if most is not None and asked.quantity > most:
         detail = f"the order's quantity is {amount_text(asked.quantity)}; at most {amount_text(most)} is allowed"
-        yield Triggered(Reason.MAX_ORDER_QUANTITY, scope, detail, amount_text(most), amount_text(asked.quantity))
+        limit, quantity = amount_text(most), amount_text(asked.quantity)
+        found.append(Triggered(Reason.MAX_ORDER_QUANTITY, scope, detail, limit, quantity))
     if level.allow_short is False and asked.side is OrderSide.SELL_SHORT:
-        yield Triggered(Reason.ALLOW_SHORT, scope, "the order sells short, which is not allowed", False, asked.side)
+        detail = "the order sells short, which is not allowed"
+        found.append(Triggered(Reason.ALLOW_SHORT, scope, detail, False, asked.side))
     if allowed is not None and asked.symbol not in allowed:
         detail = f"{asked.symbol} is not among the {len(allowed)} allowed symbols"
-        yield Triggered(Reason.ALLOWED_SYMBOLS, scope, detail, sorted(allowed), asked.symbol)
+        found.append(Triggered(Reason.ALLOWED_SYMBOLS, scope, detail, sorted(allowed), asked.symbol))
 
 
 def _judge_price(
-    level: TradingLimits, scope: Scope, asked: AskedOrder, reference: Decimal | None
-) -> Iterator[Triggered]:
+    level: TradingLimits, scope: Scope, asked: AskedOrder, reference: Decimal | None, found: list[Triggered]
+) -> None:
     most, collar = level.max_order_notional, level.price_collar_bps
     if most is not None:
-        known = [each for each in (asked.limit_price, asked.stop_price, reference) if each is not None]
-        price = max(known, default=None)
+        price = _highest_price(asked, reference)
         if price is None:
-            yield _no_price(Reason.MAX_ORDER_NOTIONAL, scope, asked, amount_text(most))
+            found.append(_no_price(Reason.MAX_ORDER_NOTIONAL, scope, asked, amount_text(most)))
         elif (notional := asked.quantity * price) > most:
             limit, worth = amount_text(most), amount_text(notional)
             detail = f"the order's value at {amount_text(price)} is {worth}; at most {limit} is allowed"
-            yield Triggered(Reason.MAX_ORDER_NOTIONAL, scope, detail, limit, worth)
+            found.append(Triggered(Reason.MAX_ORDER_NOTIONAL, scope, detail, limit, worth))
     if collar is None or asked.limit_price is None:
         return
     if reference is None:
-        yield _no_price(Reason.PRICE_COLLAR_BPS, scope, asked, collar)
+        found.append(_no_price(Reason.PRICE_COLLAR_BPS, scope, asked, collar))
         return
     is_buy = asked.side is OrderSide.BUY
     beyond = asked.limit_price - reference if is_buy else reference - asked.limit_price
@@ -210,7 +209,15 @@ def _judge_price(
             f"the limit price {amount_text(asked.limit_price)} is {side} the reference price {amount_text(reference)} "
             f"by {bps} basis points; at most {collar} are allowed"
         )
-        yield Triggered(Reason.PRICE_COLLAR_BPS, scope, detail, collar, bps)
+        found.append(Triggered(Reason.PRICE_COLLAR_BPS, scope, detail, collar, bps))
+
+
+def _highest_price(asked: AskedOrder, reference: Decimal | None) -> Decimal | None:
+    highest = reference
+    for price in (asked.limit_price, asked.stop_price):
+        if price is not None and (highest is None or price > highest):
+            highest = price
+    return highest
 
 
 def _no_price(field: Reason, scope: Scope, asked: AskedOrder, limit: LimitValue) -> Triggered:
@@ -219,31 +226,33 @@ def _no_price(field: Reason, scope: Scope, asked: AskedOrder, limit: LimitValue)
 
 
 def _judge_exposure(
-    level: TradingLimits, scope: Scope, asked: AskedOrder, state: LimitState, reached: Decimal
-) -> Iterator[Triggered]:
-    orders = (state.account_open_orders if "Account" in scope else state.open_orders) + 1
-    if asked.is_create and level.max_open_orders is not None and orders > level.max_open_orders:
-        detail = f"there were {orders} open orders with it; at most {level.max_open_orders} are allowed"
-        yield Triggered(Reason.MAX_OPEN_ORDERS, scope, detail, level.max_open_orders, orders)
+    level: TradingLimits, scope: Scope, asked: AskedOrder, state: LimitState, reached: Decimal, found: list[Triggered]
+) -> None:
+    if asked.is_create and level.max_open_orders is not None:
+        orders = (state.account_open_orders if "Account" in scope else state.open_orders) + 1
+        if orders > level.max_open_orders:
+            detail = f"there were {orders} open orders with it; at most {level.max_open_orders} are allowed"
+            found.append(Triggered(Reason.MAX_OPEN_ORDERS, scope, detail, level.max_open_orders, orders))
     most = level.max_position_quantity
     if most is not None and abs(reached) > most and not _only_reduces(asked, state, reached):
         detail = (
             f"with the open orders of its side the position would be {amount_text(reached)}; "
             f"at most {amount_text(most)} is allowed, long or short"
         )
-        yield Triggered(Reason.MAX_POSITION_QUANTITY, scope, detail, amount_text(most), amount_text(abs(reached)))
+        limit, quantity = amount_text(most), amount_text(abs(reached))
+        found.append(Triggered(Reason.MAX_POSITION_QUANTITY, scope, detail, limit, quantity))
     if level.allow_short is False and asked.side is OrderSide.SELL and reached < 0:
         free = max(reached + asked.open_after, ZERO)
         detail = (
             f"the order sells {amount_text(asked.open_after)}; the long position less other open sells is "
             f"{amount_text(free)}, and selling short is not allowed"
         )
-        yield Triggered(Reason.ALLOW_SHORT, scope, detail, False, amount_text(asked.open_after))
+        found.append(Triggered(Reason.ALLOW_SHORT, scope, detail, False, amount_text(asked.open_after)))
     loss = level.max_daily_loss
     if loss is not None and -state.daily_result >= loss and not _only_reduces(asked, state, reached):
         lost = amount_text(-state.daily_result)
         detail = f"today's result is a loss of {lost}; from {amount_text(loss)} on only orders that reduce pass"
-        yield Triggered(Reason.MAX_DAILY_LOSS, scope, detail, amount_text(loss), lost)
+        found.append(Triggered(Reason.MAX_DAILY_LOSS, scope, detail, amount_text(loss), lost))
 
 
 def _reached(asked: AskedOrder, state: LimitState) -> Decimal:
@@ -258,15 +267,15 @@ def _only_reduces(asked: AskedOrder, state: LimitState, reached: Decimal) -> boo
 
 
 def _judge_recent(
-    level: TradingLimits, scope: Scope, asked: AskedOrder, state: LimitState, now: datetime
-) -> Iterator[Triggered]:
+    level: TradingLimits, scope: Scope, asked: AskedOrder, state: LimitState, now: datetime, found: list[Triggered]
+) -> None:
     rate, orders, window = level.max_orders_per_minute, state.orders_last_minute + 1, level.duplicate_window_millis
     if rate is not None and orders > rate:
         detail = f"{orders} orders were accepted in {RATE_SECONDS} seconds with it; at most {rate} are allowed"
-        yield Triggered(Reason.MAX_ORDERS_PER_MINUTE, scope, detail, rate, orders)
+        found.append(Triggered(Reason.MAX_ORDERS_PER_MINUTE, scope, detail, rate, orders))
     if window is None or not asked.is_create or state.duplicate_at is None:
         return
     since_millis = max((now - state.duplicate_at) // timedelta(milliseconds=1), 0)
     if since_millis < window:
         detail = f"an equal order was accepted {since_millis} ms before; within {window} ms it counts as a duplicate"
-        yield Triggered(Reason.DUPLICATE_WINDOW_MILLIS, scope, detail, window, since_millis)
+        found.append(Triggered(Reason.DUPLICATE_WINDOW_MILLIS, scope, detail, window, since_millis))

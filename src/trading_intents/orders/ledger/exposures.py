@@ -48,13 +48,24 @@ def exposure_change(row: Mapping[str, Any], before: Decimal | None, after: Decim
 
 def sum_changes(changes: Iterable[ExposureChange]) -> list[ExposureChange]:
     """One for each symbol that changes, in the order in which their rows are locked."""
-    sums: dict[tuple[str, str, str], tuple[int, Decimal, Decimal]] = {}
+    sums: dict[tuple[str, str], ExposureChange] = {}
     for each in changes:
-        place = each.account_id, each.symbol, each.organization_id
-        orders, buy, sell = sums.get(place, (0, ZERO, ZERO))
-        sums[place] = orders + each.open_orders, EXACT.add(buy, each.open_buy), EXACT.add(sell, each.open_sell)
-    return [
-        ExposureChange(*place, orders, buy, sell)
-        for place, (orders, buy, sell) in sorted(sums.items())
-        if orders or buy or sell
-    ]
+        place = each.account_id, each.symbol
+        before = sums.get(place)
+        sums[place] = each if before is None else _sum(before, each)
+    return [sums[place] for place in sorted(sums) if _is_change(sums[place])]
+
+
+def _sum(one: ExposureChange, other: ExposureChange) -> ExposureChange:
+    return ExposureChange(
+        one.account_id,
+        one.symbol,
+        one.organization_id,
+        one.open_orders + other.open_orders,
+        EXACT.add(one.open_buy, other.open_buy),
+        EXACT.add(one.open_sell, other.open_sell),
+    )
+
+
+def _is_change(change: ExposureChange) -> bool:
+    return bool(change.open_orders or change.open_buy or change.open_sell)

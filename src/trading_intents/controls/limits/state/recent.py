@@ -25,12 +25,13 @@ class RecentOrders:
         self._window = timedelta(milliseconds=window_millis)
         self._seconds: dict[int, int] = {}
         self._orders = 0  # in all of them
-        self._pruned_second = 0
+        self._moment: datetime | None = None  # for which the seconds are pruned
+        self._second = 0  # the one that it is in
         self._accepted: dict[str, datetime] = {}  # the oldest first
 
     def count(self, now: datetime) -> int:
         """The orders of the last minute, by whole seconds."""
-        self._prune(int(now.timestamp()))
+        self._prune(now)
         return self._orders
 
     def find(self, terms: str) -> datetime | None:
@@ -38,9 +39,8 @@ class RecentOrders:
 
     def accept(self, terms: str, now: datetime) -> None:
         """Without `terms` it is no CREATE."""
-        second = int(now.timestamp())
-        self._prune(second)
-        self.add(second, 1)
+        self._prune(now)
+        self.add(self._second, 1)
         self.remember(terms, now)
 
     def add(self, second: int, orders: int) -> None:
@@ -55,12 +55,14 @@ class RecentOrders:
         while accepted_at - self._accepted[oldest := next(iter(self._accepted))] > self._window:
             del self._accepted[oldest]
 
-    def _prune(self, second: int) -> None:
-        if second == self._pruned_second:
+    def _prune(self, now: datetime) -> None:
+        if now is self._moment:  # as when an order is judged and then accepted
             return
-        self._pruned_second = second
-        for old in [each for each in self._seconds if each <= second - RATE_SECONDS]:
-            self._orders -= self._seconds.pop(old)
+        self._moment, second = now, int(now.timestamp())
+        if second != self._second:
+            self._second = second
+            for old in [each for each in self._seconds if each <= second - RATE_SECONDS]:
+                self._orders -= self._seconds.pop(old)
 
 
 RecentByAccount = dict[str, RecentOrders]  # the one that was used longest ago first
