@@ -1,7 +1,7 @@
 """Measures accepted intents a second over HTTP against pgbench doing the specification's minimal transaction.
 
 Run it alone on the machine: `python bench/submit.py`. Exit code 1 when a bar is missed. With `--limits` it compares
-accounts that have every limit with accounts that have none, both on the ordinary write path.
+accounts that have every limit with accounts that have none on the ordinary write path (`WRITER_OPTIMISTIC=off`).
 """
 
 import json
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -211,19 +211,21 @@ MIN_SHARE_WITH_LIMITS = 0.85
 
 
 def compare_limits() -> int:
-    """Accepted intents a second with every limit set, of those without any; in turn, as both meet the same load."""
-    with tempfile.TemporaryDirectory(prefix="ti-bench-") as name, serving(Path(name), WRITER_OPTIMISTIC="off") as bench:
-        headers, free = provision(bench)
-        _, limited = provision(bench)
-        with httpx.Client(base_url=bench.url, headers=headers) as client:
+    """Accepted intents a second of accounts with every limit, of those without any on the ordinary path; in turn."""
+    with ExitStack() as stack:
+        folders = [Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ti-bench-"))) for _ in range(2)]
+        ordinary = stack.enter_context(serving(folders[0], WRITER_OPTIMISTIC="off"))
+        bench = stack.enter_context(serving(folders[1]))
+        free, limited = provision(ordinary), provision(bench)
+        with httpx.Client(base_url=bench.url, headers=limited[0]) as client:
             client.put("/v1/reference-prices/AAPL", json={"price": "150"}).raise_for_status()
-            for account in limited:
+            for account in limited[1]:
                 client.put(f"/v1/controls/accounts/{account}/limits", json=EVERY_LIMIT).raise_for_status()
         rounds: dict[str, list[dict[str, Any]]] = {"none": [], "every limit": []}
         for _ in range(ROUNDS):
-            bench.psql("CHECKPOINT")
-            for what, accounts in (("none", free), ("every limit", limited)):
-                rounds[what].append(bench.post(headers, accounts, 64))
+            for what, one, accounts in (("none", ordinary, free), ("every limit", bench, limited)):
+                one.psql("CHECKPOINT")
+                rounds[what].append(one.post(*accounts, 64))
     table = Table("limits", "per second", "p50 ms", "p99 ms", "service µs", "postgres µs")
     for what, found in rounds.items():
         top = best(found)

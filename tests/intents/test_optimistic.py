@@ -29,6 +29,7 @@ from trading_intents.intents.writing import writer as module
 from trading_intents.intents.writing.batch import BatchDependencies, Receipt
 from trading_intents.intents.writing.batch_state import BatchState
 from trading_intents.intents.writing.optimistic import MAX_LATE, StateCache
+from trading_intents.intents.writing.rules import Rules, RulesCache
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.storage.database import SERVICE_ROLE
 from trading_intents.storage.pipeline import Pipeline
@@ -358,12 +359,11 @@ def met(submission: Submission, now: datetime) -> BatchState:
         now=now,
         now_text=str(now),
         transaction_id="1",
-        versions={submission.organization_id: "1"},
-        accounts={submission.account_id: account},
-        keys={str(submission.key_id): key},
-        switches={},
-        windows={},
-        halts={},
+        rules=Rules(
+            versions={submission.organization_id: "1"},
+            accounts={submission.account_id: account},
+            keys={str(submission.key_id): key},
+        ),
     )
 
 
@@ -383,10 +383,11 @@ async def test_a_clock_that_runs_otherwise_is_noticed(
     local: InProcessWriter, passed: float, away: timedelta, right: bool
 ) -> None:
     submission, clock = local.create(local.accounts[0]), ManualClock()
-    memory = StateCache(installed_brokers(make_log("critical")), clock)
-    memory.update([submission], met(submission, NOON))
+    memory = StateCache(installed_brokers(make_log("critical")), clock, RulesCache())
+    link: Any = "the connection"
+    memory.update(link, [submission], met(submission, NOON))
     clock.seconds += passed
-    assert memory.covers([submission])
+    assert memory.covers(link, [submission])
     now = memory.now()
     assert now == NOON + timedelta(seconds=passed)
     second = met(submission, now + away)

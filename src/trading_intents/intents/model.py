@@ -201,7 +201,7 @@ def decide(submission: Submission, state: SubmissionState, now: datetime) -> Dec
             triggered = evaluate(_judged_controls(submission, state.controls), accepted.symbol, now)
             if state.limits is not NO_LIMITS:
                 owner = LimitOwner(submission.organization_id, submission.account_id)
-                asked = state.asked or asked_order(accepted, state.order)
+                asked = state.asked or asked_order(accepted.symbol, accepted.side, accepted.spec, state.order)
                 triggered += judge(state.limits, owner, asked, state.limit_state or LimitState(), now)
             if triggered:
                 raise ControlRejected(triggered, list(dict.fromkeys(item.reason for item in triggered)))
@@ -210,28 +210,27 @@ def decide(submission: Submission, state: SubmissionState, now: datetime) -> Dec
     return accepted
 
 
-def asked_order(accepted: Accepted, order: KnownOrder | None) -> AskedOrder:
-    """A CREATE or REPLACE as limits judge it; `order` is the one that a REPLACE names."""
-    spec, is_create = accepted.spec, accepted.action_type is ActionType.CREATE
+def asked_order(symbol: Symbol, side: OrderSide, spec: Spec, replaced: KnownOrder | None = None) -> AskedOrder:
+    """A CREATE as limits judge it, or a REPLACE of this order."""
     quantity = open_after = Decimal(spec.quantity)
     open_before = ZERO
-    if not is_create and order is not None:
-        confirmed = Decimal(order.spec.quantity)
-        open_before = open_quantity(confirmed, None, order.filled_quantity)
-        open_after = open_quantity(confirmed, quantity, order.filled_quantity)
+    if replaced is not None:
+        confirmed = Decimal(replaced.spec.quantity)
+        open_before = open_quantity(confirmed, None, replaced.filled_quantity)
+        open_after = open_quantity(confirmed, quantity, replaced.filled_quantity)
+    limit_price, stop_price = spec.limit_price, spec.stop_price
     return AskedOrder(
-        is_create=is_create,
-        symbol=accepted.symbol,
-        side=accepted.side,
+        is_create=replaced is None,
+        symbol=symbol,
+        side=side,
         kind=spec.kind,
         quantity=quantity,
-        limit_price=None if spec.limit_price is None else Decimal(spec.limit_price),
-        stop_price=None if spec.stop_price is None else Decimal(spec.stop_price),
+        limit_price=None if limit_price is None else Decimal(limit_price),
+        stop_price=None if stop_price is None else Decimal(stop_price),
         open_before=open_before,
         open_after=open_after,
-        terms=f"{accepted.symbol}|{accepted.side}|{ORDER_TYPES[spec.kind]}|{spec.quantity}|{spec.limit_price or ''}"
-        f"|{spec.stop_price or ''}"
-        if is_create
+        terms=f"{symbol}|{side}|{ORDER_TYPES[spec.kind]}|{spec.quantity}|{limit_price or ''}|{stop_price or ''}"
+        if replaced is None
         else "",
     )
 

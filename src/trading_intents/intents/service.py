@@ -87,7 +87,8 @@ class Intents:
                 raise ValidationFailed.at("/symbol", f"must be {accepted.symbol}, as the command's is")
             if isinstance(command, Cancel):
                 return ()  # it is never refused
-            asked, now = asked_order(accepted, order), await read_clock(tx)
+            asked = asked_order(accepted.symbol, accepted.side, accepted.spec, order)
+            now = await read_clock(tx)
             limits, is_tracked = await read_applied(tx, account.id, accepted.symbol)
             met = await find_limit_state(tx, account, limits, is_tracked, asked, self._prices, now)
             triggered = evaluate(await read_one(tx, account.id, accepted.symbol), accepted.symbol, now)

@@ -35,8 +35,9 @@ async def find_limit_state(
     """What an order would meet that is judged by these limits now."""
     account_id, organization_id = str(account.id), str(account.organization_id)
     place = limited_place(account_id, asked.symbol, organization_id, account.environment, account.broker, limits)
-    reads, state, runner = LimitStateReads([place]), TrackedState(), PoolTransaction(tx)
-    reads.put(await runner.run(reads.statements(is_tracked)), [place], prices, state, now)
+    places = {(account_id, str(asked.symbol)): place}
+    reads, state, runner = LimitStateReads(places), TrackedState(), PoolTransaction(tx)
+    reads.put(await runner.run(reads.statements(is_tracked)), places, prices, state, now)
     if place.needs_recent:
         read = RecentRead(account_id, None, place.window_millis)
         (reply,) = await runner.run([read_recent([read], may_take_long=True)])

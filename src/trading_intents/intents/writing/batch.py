@@ -8,14 +8,14 @@ from msgspec import structs
 
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Clock, rfc3339
-from trading_intents.controls.limits.state.tracking import LimitMemory
+from trading_intents.controls.limits.model import AskedOrder
+from trading_intents.controls.limits.state.recent import RecentByAccount
 from trading_intents.errors import ControlRejected, PlatformError
 from trading_intents.ids import IdTextMaker
 from trading_intents.intents.model import (
     Accepted,
     AccountState,
     Cancel,
-    Create,
     EarlierAction,
     NewOrder,
     Replayed,
@@ -35,6 +35,7 @@ from trading_intents.intents.writing.record import (
     marked_order_payload,
     new_payloads,
 )
+from trading_intents.intents.writing.rules import RulesCache
 from trading_intents.orders.positions import note_order
 from trading_intents.prices.model import PriceRules
 from trading_intents.stats import store as stats_store
@@ -87,7 +88,8 @@ class BatchDependencies:
     make_id: IdTextMaker
     clock: Clock
     prices: PriceRules
-    limit_memory: LimitMemory = field(default_factory=LimitMemory)
+    rules: RulesCache | None = None  # None: the rules are always read
+    recent: RecentByAccount = field(default_factory=dict)  # what limits need of the accounts' logs
 
 
 OnCommitted = Callable[[PipelineConnection, Sequence[Submission], BatchState], None]
@@ -109,12 +111,21 @@ async def run_batch(
     link = await dependencies.link.connect()  # one for the whole batch, which holds the locks
     try:
         state = await read_state(
-            link, submissions, dependencies.brokers, dependencies.prices, dependencies.limit_memory, locking
+            link,
+            submissions,
+            dependencies.brokers,
+            dependencies.prices,
+            dependencies.recent,
+            dependencies.rules,
+            locking,
         )
         work, outcomes = decide_all(dependencies, submissions, state)
         result = BatchResult(outcomes, work.batch.last(), state.transaction_id, dependencies.clock.monotonic())
+        request = link.send(work.writes(), more=True)
         on_sent()
-        await wait_committed(link.send([*work.writes(), *work.events(), statements.COMMIT]), result)
+        # Built while the server works on the rest.
+        request.append_statements([*work.counts(), *work.events(), statements.COMMIT])
+        await wait_committed(request, result)
     except StatementRefused:
         with contextlib.suppress(StatementRefused, ConnectionLost):
             await link.run([statements.ROLLBACK])
@@ -136,7 +147,7 @@ def decide_all(
     for submission in submissions:
         # An account that exists but is not locked here is locked by another transaction; one that does not exist is
         # refused.
-        skipped = submission.account_id not in state.heads and submission.account_id in state.accounts
+        skipped = submission.account_id not in state.heads and submission.account_id in state.rules.accounts
         is_unknown = submission.account_id in state.untracked or submission.account_id in state.unread
         waits = is_unknown and not isinstance(submission.command, Cancel)
         outcomes.append(None if skipped or waits else work.settle(submission))
@@ -165,9 +176,10 @@ class BatchBuilder:
         ] = []  # each with the message of the order that it changed
 
     def settle(self, submission: Submission) -> Receipt | PlatformError:
-        decision = decide(submission, self._state.state(submission), self._state.now)
+        met = self._state.state(submission)
+        decision = decide(submission, met, self._state.now)
         if isinstance(decision, Accepted):
-            return self._append(submission, decision)
+            return self._append(submission, decision, met.asked)
         if isinstance(decision, Replayed):
             return Receipt(decision.intent_id, decision.seq, replayed=True)
         if isinstance(decision, ControlRejected) and submission.key_id:
@@ -183,8 +195,11 @@ class BatchBuilder:
             *([statements.append(batch, now)] if batch.actions else ()),
             *([statements.make_due_now(batch.cancelled_intents)] if batch.cancelled_intents else ()),
             *([stats_store.insert_entries(self._counts)] if self._counts else ()),
-            *(self._state.tracking.writes() if self._state.tracked else ()),
         ]
+
+    def counts(self) -> list[Statement]:
+        """The statements that write what limits count, which comes after all of `writes`."""
+        return self._state.tracking.writes() if self._state.tracked else []
 
     def events(self) -> list[Statement]:
         """The statement that appends the stream's events. It comes last, because it locks the organizations' stream
@@ -192,10 +207,10 @@ class BatchBuilder:
         events = [event for pending in self._pending_events for event in self._make_events(*pending)]
         return [stream_log.appending(events)] if events else []
 
-    def _append(self, submission: Submission, accepted: Accepted) -> Receipt:
+    def _append(self, submission: Submission, accepted: Accepted, asked: AskedOrder | None) -> Receipt:
         state, batch, command = self._state, self.batch, submission.command
         account_id = submission.account_id
-        account = state.accounts[account_id]
+        account = state.rules.accounts[account_id]
         is_new = isinstance(command, NewOrder)
         intent_id = self._make_id(state.now) if isinstance(command, NewOrder) else command.ref_intent_id
         seq, previous = state.heads[account_id]
@@ -239,23 +254,22 @@ class BatchBuilder:
         if recent:
             recent.head = state.heads[account_id]
         if accepted.action_type is not ActionType.CANCEL and (recent or account_id in state.tracked):
-            self._count(submission, accepted, intent_id)
+            self._count(account_id, accepted, None if accepted.closes else asked, intent_id)
         self._pending_events.append(
             (record, account, None if is_new else self._mark(accepted.action_type, intent_id, seq))
         )
         return Receipt(intent_id, seq)
 
-    def _count(self, submission: Submission, accepted: Accepted, intent_id: str) -> None:
+    def _count(self, account_id: str, accepted: Accepted, asked: AskedOrder | None, intent_id: str) -> None:
         """Among its account's recent and open orders. One that was over and is open again may not be counted yet."""
-        state, order, account_id = self._state, self._state.orders.get(intent_id), submission.account_id
-        asked = state.asked(submission, order) if isinstance(submission.command, Create) else None
-        asked = asked or asked_order(accepted, order)
+        state, order = self._state, self._state.orders.get(intent_id)
+        asked = asked or asked_order(accepted.symbol, accepted.side, accepted.spec, order)
         if recent := state.tracking.recent.get(account_id):
             recent.accept(asked.terms, state.now)
         if account_id not in state.tracked:
             return
         is_new = order is None or not order.counted
-        state.tracking.accept(account_id, state.accounts[account_id].organization_id, asked, is_new)
+        state.tracking.accept(account_id, state.rules.accounts[account_id].organization_id, asked, is_new)
         if order is not None:
             state.orders[intent_id] = structs.replace(order, counted=True)
 

@@ -1,39 +1,24 @@
-"""The state in which a batch is decided: heads, orders, accounts, keys and controls, read under the locks of the
+"""The state in which a batch is decided: heads, orders, rules and what limits need, read under the locks of the
 heads."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, time
+from datetime import datetime
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any
 
 from trading_intents.brokers.registry import Registry
-from trading_intents.controls.limits.model import NO_LIMITS, AppliedLimits, AskedOrder, LimitState, TradingLimits
-from trading_intents.controls.limits.state.recent import find_whole, plan_reads, put_recent
+from trading_intents.controls.limits.model import NO_LIMITS, AppliedLimits, AskedOrder, LimitState
+from trading_intents.controls.limits.state.recent import RecentByAccount, find_whole, plan_reads, put_recent
 from trading_intents.controls.limits.state.statements import read_recent, start_tracking
-from trading_intents.controls.limits.state.tracking import (
-    LimitedPlace,
-    LimitedPlaces,
-    LimitMemory,
-    LimitStateReads,
-    TrackedState,
-    limited_place,
-)
-from trading_intents.controls.limits.store import parse_limits
-from trading_intents.controls.model import Controls, StandingHalt, Switch, TimeRule
+from trading_intents.controls.limits.state.tracking import LimitedPlaces, LimitStateReads, TrackedState
 from trading_intents.errors import Unavailable
-from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.intents import store
 from trading_intents.intents.model import (
-    Accepted,
-    AccountState,
     Cancel,
     Close,
     Create,
     EarlierAction,
-    KeyState,
     KnownOrder,
     NewOrder,
     Spec,
@@ -44,10 +29,11 @@ from trading_intents.intents.model import (
 )
 from trading_intents.intents.writing import statements
 from trading_intents.intents.writing.record import trimmed
+from trading_intents.intents.writing.rules import Rules, RulesCache, parse_clock, parse_rules
 from trading_intents.orders.positions import Holding, parse_holdings
 from trading_intents.prices.model import PriceRules
 from trading_intents.storage.pipeline import ConnectionLost, PipelineConnection, Reply, Row, Statement
-from trading_intents.trading import ORDER_KINDS, ActionType, Environment, OrderSide, RouteStrategy, Symbol, TimeInForce
+from trading_intents.trading import ORDER_KINDS, OrderSide, RouteStrategy, Symbol, TimeInForce
 
 
 @dataclass(slots=True)
@@ -62,83 +48,55 @@ class BatchState:
     now: datetime
     now_text: str
     transaction_id: str
-    versions: dict[str, str]  # by organization: of its accounts, keys and controls
-    accounts: dict[str, AccountState]
-    keys: dict[str, KeyState]
-    switches: dict[tuple[str, str], Switch]  # by organization or account, and by symbol or an empty text
-    windows: dict[tuple[str, str], TimeRule]
-    halts: dict[str, StandingHalt]  # by organization or account
-    limits: dict[tuple[str, str], TradingLimits] = field(default_factory=dict)  # as the switches
+    rules: Rules
     tracked: set[str] = field(default_factory=set)  # accounts whose orders are counted
     untracked: set[str] = field(default_factory=set)  # those that must be before their orders can be judged
     unread: set[str] = field(default_factory=set)  # those whose log must be read before
     limited: LimitedPlaces = field(default_factory=dict)
     tracking: TrackedState = field(default_factory=TrackedState)
-    _created: dict[int, AskedOrder] = field(default_factory=dict)  # by the identity of the submission
     holdings: dict[tuple[str, str], Holding] = field(default_factory=dict)  # by account and symbol, that a Close names
 
     def state(self, submission: Submission) -> SubmissionState:
         account_id, command, key = submission.account_id, submission.command, submission.idempotency_key
-        account = self.accounts.get(account_id)
+        rules = self.rules
+        account = rules.accounts.get(account_id)
         order = None if isinstance(command, NewOrder) else self.orders.get(command.ref_intent_id)
         symbol = command.symbol if isinstance(command, NewOrder) else order.symbol if order else ""
-        organization_id, place = submission.organization_id, (account_id, symbol)
         return SubmissionState(
-            self.keys.get(submission.key_id) if submission.key_id else None,
+            rules.keys.get(submission.key_id) if submission.key_id else None,
             account,
             self.brokers.find(account.broker) if account else None,
             order,
             self.earlier.get((account_id, key)) if key else None,
-            Controls(
-                organization_id,
-                account_id,
-                self.switches.get((organization_id, "")),
-                self.switches.get((account_id, "")),
-                self.switches.get(place),
-                self.windows.get(place),
-                self.halts.get(organization_id),
-                self.halts.get(account_id),
-            ),
-            *(self._limits_met(submission, order) if self.limits else (NO_LIMITS, None, None)),
-            self.holdings.get(place),
+            rules.controls_of(submission.organization_id, account_id, symbol),
+            *(self._limits_met(submission, order) if rules.limits else (NO_LIMITS, None, None)),
+            self.holdings.get((account_id, symbol)),
         )
-
-    def limits_of(self, submission: Submission, symbol: str) -> AppliedLimits:
-        organization_id, account_id = submission.organization_id, submission.account_id
-        owners = ((organization_id, ""), (account_id, ""), (account_id, symbol))
-        found = [self.limits.get(owner) for owner in owners]
-        return AppliedLimits(*found) if any(found) else NO_LIMITS
-
-    def asked(self, submission: Submission, order: KnownOrder | None) -> AskedOrder | None:
-        """The order that is asked for; None: none that limits judge. The platform's own pass."""
-        command = submission.command
-        if isinstance(command, Cancel) or submission.key_id is None:
-            return None
-        if isinstance(command, Close):
-            left = self.holdings[submission.account_id, command.symbol].left_to_close
-            return closing_order(command.symbol, left) if left else None
-        if isinstance(command, Create):
-            if id(submission) not in self._created:
-                created = ActionType.CREATE, command.symbol, command.side, command.route, command.spec
-                self._created[id(submission)] = asked_order(Accepted(*created, None), None)
-            return self._created[id(submission)]
-        if order is None:
-            return None
-        replaced = ActionType.REPLACE, order.symbol, order.side, order.route, command.spec
-        return asked_order(Accepted(*replaced, None), order)
 
     def _limits_met(
         self, submission: Submission, order: KnownOrder | None
     ) -> tuple[AppliedLimits, AskedOrder | None, LimitState | None]:
-        asked = self.asked(submission, order)
+        asked = self._asked(submission, order)
         if asked is None:
             return NO_LIMITS, None, None
         account_id = submission.account_id
         place = self.limited.get((account_id, asked.symbol))
         if place is None:
-            return self.limits_of(submission, asked.symbol), asked, None
+            return self.rules.limits_of(submission.organization_id, account_id, asked.symbol), asked, None
         assert account_id in self.tracking.recent or not place.needs_recent
         return place.limits, asked, self.tracking.met_by(account_id, asked, self.now)
+
+    def _asked(self, submission: Submission, order: KnownOrder | None) -> AskedOrder | None:
+        """The order that is asked for; None: none that limits judge. The platform's own pass."""
+        command = submission.command
+        if isinstance(command, Cancel) or submission.key_id is None:
+            return None
+        if isinstance(command, Create):
+            return asked_order(command.symbol, command.side, command.spec)
+        if isinstance(command, Close):
+            left = self.holdings[submission.account_id, command.symbol].left_to_close
+            return closing_order(command.symbol, left) if left else None
+        return asked_order(order.symbol, order.side, command.spec, order) if order else None
 
 
 class BatchReads:
@@ -167,15 +125,15 @@ class BatchReads:
         ]
 
     def reads(self) -> list[Statement]:
+        holdings = [store.read_holdings(self.holdings)] if self.holdings else ()
+        return [*self._earlier(), *holdings, self.read_rules()]
+
+    def read_rules(self) -> Statement:
         symbols = self.symbols or [""]
-        return [
-            *self._earlier(),
-            *([store.read_holdings(self.holdings)] if self.holdings else ()),
-            statements.read_state(self.organization_ids, self.account_ids, self.key_ids, symbols),
-        ]
+        return statements.read_state(self.organization_ids, self.account_ids, self.key_ids, symbols)
 
     def checks(self) -> list[Statement]:
-        """Used instead of the reads when their results are cached: they say whether the cache still holds."""
+        """Used instead of the reads when the rules are cached: they say whether the cache still holds."""
         return [*self._earlier(), statements.read_versions(self.organization_ids)]
 
     def _earlier(self) -> list[Statement]:
@@ -187,77 +145,109 @@ async def read_state(
     submissions: Sequence[Submission],
     brokers: Registry,
     prices: PriceRules,
-    memory: LimitMemory,
+    memory: RecentByAccount,
+    cache: RulesCache | None,
     locking: statements.Locking,
 ) -> BatchState:
-    """What the limits of a place needed in earlier batches is read with the rest, which saves a round trip, and used if
-    they need the same now."""
-    reads, expected = BatchReads(submissions), LimitStateReads(())
-    locks = reads.locks(locking)
+    """Takes one round trip; another one for the symbols of the orders that are named, and for what limits need if the
+    rules are not cached."""
     try:
-        if reads.references:  # only the orders know the symbols
-            locked = await link.run(locks)
-            reads.symbols |= {Symbol(_texts(row)[_SYMBOL]) for row in locked[-1].rows}
-            replies = [*locked, *await link.run(reads.reads())]
-            early: list[Reply] = []
+        early: EarlyReads | None = None
+        if cache and cache.covers(link, submissions):
+            state, early = await _read_with_cache(link, submissions, brokers, cache, locking)
         else:
-            created = [(s.account_id, s.command.symbol) for s in submissions if isinstance(s.command, Create)]
-            expected = LimitStateReads(memory.places[place] for place in created if place in memory.places)
-            ahead = expected.statements()
-            replies = await link.run([*locks, *reads.reads(), *ahead])
-            early = replies[len(replies) - len(ahead) :]
-            replies = replies[: len(replies) - len(ahead)]
-        state = parse_replies(brokers, reads, replies)
-        state.tracking.recent = find_whole(memory.recent, state.heads, state.now)
-        needed = _find_limited(submissions, state, memory.places) if state.limits else []
-        if not needed:
-            return state
-        windows = {each.account_id: each.window_millis for each in needed if each.needs_recent}
-        missing = plan_reads(windows, memory.recent, state.tracking.recent, state.now)
-        starts: list[Statement] = []
-        if state.untracked and locking.may_track:
-            starts = start_tracking(sorted(state.untracked))
-            state.tracked |= state.untracked
-            state.untracked.clear()
-        more = LimitStateReads(needed) if starts or not expected.covers(needed) else None
-        logs = [read_recent(missing, may_take_long=locking.may_track)] if missing else []
-        late = [*starts, *logs, *(more.statements() if more else ())]
-        replies = (await link.run(late))[len(starts) :] if late else []
+            state = await _read_all(link, BatchReads(submissions), brokers, locking)
+            state.limited = _find_limited(submissions, state)
+        state.tracking.recent = find_whole(memory, state.heads, state.now)
+        if state.limited:
+            await _read_for_limits(link, state, prices, memory, early, locking)
     except ConnectionLost:
         raise Unavailable("the connection to the database was lost; nothing was recorded") from None
-    if missing:
-        found = put_recent(memory.recent, missing, replies.pop(0).texts(), state.heads, state.now)
-        state.tracking.recent |= found
-        state.unread = {read.account_id for read in missing} - found.keys()
-    (more or expected).put(replies if more else early, needed, prices, state.tracking, state.now)
     return state
 
 
-def _find_limited(submissions: Sequence[Submission], state: BatchState, limited: LimitedPlaces) -> list[LimitedPlace]:
-    """Those of these submissions. Notes them for later batches, and accounts that must be tracked first."""
-    if len(limited) > MAX_LIMITED:
-        limited.clear()
-    for each in submissions:
-        symbol, account = symbol_of(each, state.order_rows), state.accounts.get(each.account_id)
-        is_judged = each.key_id is not None and not isinstance(each.command, Cancel)  # the platform's own pass
-        if not is_judged or not symbol or account is None or each.account_id not in state.heads:
-            continue
-        place, limits = (each.account_id, symbol), state.limits_of(each, symbol)
-        known = limited.get(place)
-        if known is None or known.limits != limits:
-            if not limits.needs_state:
-                limited.pop(place, None)
-                continue
-            known = limited[place] = limited_place(
-                *place, account.organization_id, account.environment, account.broker, limits
-            )
-        state.limited[place] = known
-        if known.needs_tracking and each.account_id not in state.tracked:
-            state.untracked.add(each.account_id)
-    return list(state.limited.values())
+EarlyReads = tuple[LimitStateReads, list[Reply]]
 
 
-MAX_LIMITED = 50_000
+async def _read_all(
+    link: PipelineConnection, reads: BatchReads, brokers: Registry, locking: statements.Locking
+) -> BatchState:
+    locks = reads.locks(locking)
+    if not reads.references:
+        return parse_replies(brokers, reads, await link.run([*locks, *reads.reads()]))
+    locked = await link.run(locks)  # only the orders know the symbols
+    reads.symbols |= {Symbol(_texts(row)[_SYMBOL]) for row in locked[-1].rows}
+    return parse_replies(brokers, reads, [*locked, *await link.run(reads.reads())])
+
+
+async def _read_with_cache(
+    link: PipelineConnection,
+    submissions: Sequence[Submission],
+    brokers: Registry,
+    cache: RulesCache,
+    locking: statements.Locking,
+) -> tuple[BatchState, EarlyReads | None]:
+    """Reads only the rules' versions, and right behind them what limits need; the rules themselves if the cache is
+    stale."""
+    reads = BatchReads(submissions)
+    request = link.send([*reads.locks(locking), *reads.checks()], more=True)
+    limited = cache.find_limited(submissions)
+    limit_reads = LimitStateReads(limited, cache.rules.baselines)
+    request.append_statements(limit_reads.statements())
+    first = await request.first_replies()
+    state = parse_replies(brokers, reads, first)
+    replies = (await request.all_replies())[len(first) :]
+    if cache.is_valid(state.rules.versions):
+        state.rules = cache.rules
+        state.limited = {place: each for place, each in limited.items() if each.account_id in state.heads}
+        return state, (limit_reads, replies)
+    cache.clear()
+    (read,) = await link.run([reads.read_rules()])
+    state.rules = parse_rules(reads.organization_ids, read.rows)
+    state.limited = _find_limited(submissions, state)
+    return state, None
+
+
+async def _read_for_limits(
+    link: PipelineConnection,
+    state: BatchState,
+    prices: PriceRules,
+    memory: RecentByAccount,
+    early: EarlyReads | None,
+    locking: statements.Locking,
+) -> None:
+    """Reads what the limits of the state's places need, unless it was read with the locks. Notes the accounts that must
+    be tracked first, or whose log must be read, if that may take too long."""
+    places = state.limited.values()
+    state.untracked = {each.account_id for each in places if each.needs_tracking} - state.tracked
+    starts: list[Statement] = []
+    if state.untracked and locking.may_track:
+        starts, early = start_tracking(sorted(state.untracked)), None
+        state.tracked |= state.untracked
+        state.untracked = set()
+    windows = {each.account_id: each.window_millis for each in places if each.needs_recent}
+    missing = plan_reads(windows, memory, state.tracking.recent, state.now)
+    logs = [read_recent(missing, may_take_long=locking.may_track)] if missing else []
+    reads, replies = early or (LimitStateReads(state.limited, state.rules.baselines), [])
+    late = [*starts, *logs, *(() if early else reads.statements())]
+    late_replies = (await link.run(late))[len(starts) :] if late else []
+    if missing:
+        known = put_recent(memory, missing, late_replies.pop(0).texts(), state.heads, state.now)
+        state.tracking.recent |= known
+        state.unread = {each.account_id for each in missing} - known.keys()
+    reads.put(replies if early else late_replies, state.limited, prices, state.tracking, state.now)
+
+
+def _find_limited(submissions: Sequence[Submission], state: BatchState) -> LimitedPlaces:
+    """The places of these commands whose limits need more than the rules. The platform's own commands pass."""
+    if not state.rules.limits:
+        return {}
+    judged = [each for each in submissions if each.key_id is not None and not isinstance(each.command, Cancel)]
+    places = {(each.account_id, symbol_of(each, state.order_rows)) for each in judged}
+    found = {place: state.rules.limited_place(*place) for place in places if place[0] in state.heads}
+    return {place: each for place, each in found.items() if each}
+
+
 _SYMBOL = statements.OrderTexts._fields.index("symbol")
 
 
@@ -279,11 +269,8 @@ def parse_replies(brokers: Registry, reads: BatchReads, replies: Sequence[Reply]
     held = before.pop() if reads.holdings else None
     earlier = map(_texts, before.pop().rows) if reads.keyed else ()
     orders = [statements.OrderTexts(*_texts(row)) for row in before.pop().rows] if reads.references else []
-    of: dict[bytes | None, list[Row]] = defaultdict(list)
-    for row in read.rows:
-        of[row[0]].append(row)
-    ((_, now, transaction_id, *_),) = map(_texts, of[_CLOCK])
     heads = [_texts(row) for row in before.pop().rows]
+    now, transaction_id = parse_clock(read.rows)
     return BatchState(
         brokers=brokers,
         heads={account_id: (int(seq), digest) for account_id, seq, digest, _ in heads},
@@ -296,81 +283,10 @@ def parse_replies(brokers: Registry, reads: BatchReads, replies: Sequence[Reply]
         now=datetime.fromisoformat(now),
         now_text=now,
         transaction_id=transaction_id,
-        versions=dict.fromkeys(reads.organization_ids, _NEVER_CHANGED) | dict(map(_version, of[_RULES])),
-        accounts=dict(map(_account, of[_ACCOUNT])),
-        keys=dict(map(_key, of[_KEY])),
-        switches=dict(map(_switch, of[_SWITCH])),
-        windows=dict(map(_window, of[_WINDOW])),
-        halts=dict(map(_halt, of[_HALT])),
-        limits=dict(map(_limits, of[_LIMIT])),
+        rules=parse_rules(reads.organization_ids, read.rows),
         tracked={account_id for account_id, _, _, tracked in heads if tracked == "t"},
         holdings=parse_holdings(map(_texts, held.rows)) if held else {},
     )
-
-
-_CLOCK, _RULES, _ACCOUNT, _KEY, _SWITCH, _WINDOW, _HALT, _LIMIT = (kind.encode() for kind in statements.Kind)
-_NEVER_CHANGED = "0"
-
-
-def _version(row: Row) -> tuple[str, str]:
-    _, organization_id, version, *_ = _texts(row)
-    return organization_id, version
-
-
-# These are cached because the same rows come again and again.
-@lru_cache(maxsize=10_000)
-def _account(row: Row) -> tuple[str, AccountState]:
-    _, account_id, organization_id, environment, broker, disabled, closed, stored = _texts(row)
-    return account_id, AccountState(
-        organization_id, _ENVIRONMENTS[environment], broker, disabled == _TRUE, closed == _TRUE, stored == _TRUE
-    )
-
-
-@lru_cache(maxsize=10_000)
-def _key(row: Row) -> tuple[str, KeyState]:
-    _, key_id, organization_id, environment, permissions, entitlements, disabled, _ = _texts(row)
-    return key_id, KeyState(
-        organization_id,
-        _ENVIRONMENTS[environment],
-        frozenset(map(Permission, _members(permissions))),
-        frozenset(map(Entitlement, _members(entitlements))),
-        disabled == _TRUE,
-    )
-
-
-@lru_cache(maxsize=10_000)
-def _switch(row: Row) -> tuple[tuple[str, str], Switch]:
-    _, owner_id, symbol, reason, *_ = _texts(row)
-    return (owner_id, symbol), Switch(True, reason)
-
-
-@lru_cache(maxsize=10_000)
-def _window(row: Row) -> tuple[tuple[str, str], TimeRule]:
-    _, owner_id, symbol, start, end, stale, zone, _ = _texts(row)
-    return (owner_id, symbol), TimeRule(_time(start), _time(end), stale and int(stale), zone)
-
-
-@lru_cache(maxsize=10_000)
-def _halt(row: Row) -> tuple[str, StandingHalt]:
-    _, owner_id, halt_id, reason, *_ = _texts(row)
-    return owner_id, StandingHalt(halt_id, reason)
-
-
-def _limits(row: Row) -> tuple[tuple[str, str], TradingLimits]:
-    _, owner_id, symbol, rules, *_ = _texts(row)
-    return (owner_id, symbol), parse_limits(rules)
-
-
-_TRUE = "true"
-_ENVIRONMENTS = {str(each): each for each in Environment}
-
-
-def _time(text: str | None) -> time | None:
-    return None if text is None else time.fromisoformat(text)
-
-
-def _members(text: str) -> list[str]:
-    return text.strip("{}").split(",") if text != "{}" else []
 
 
 def _order(row: statements.OrderTexts) -> KnownOrder:

@@ -7,13 +7,12 @@ from datetime import datetime, timedelta
 
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Clock
-from trading_intents.controls.limits.model import TradingLimits
-from trading_intents.controls.model import StandingHalt, Switch, TimeRule
 from trading_intents.errors import PlatformError, Unavailable
-from trading_intents.intents.model import AccountState, Create, KeyState, Submission
+from trading_intents.intents.model import Submission
 from trading_intents.intents.writing import statements
 from trading_intents.intents.writing.batch import BatchDependencies, BatchResult, decide_all, wait_committed
 from trading_intents.intents.writing.batch_state import BatchReads, BatchState, parse_replies
+from trading_intents.intents.writing.rules import MAX_KNOWN, RulesCache
 from trading_intents.storage.pipeline import (
     ConnectionDropped,
     ConnectionLost,
@@ -25,71 +24,43 @@ from trading_intents.telemetry import Log, Metrics
 
 CACHE_PAUSE_SECONDS = 1.0  # for how long the cache is not used after it was wrong
 STALE = "mistaken"  # the label that the metric of batches has for it
-MAX_KNOWN = 50_000
 MAX_LATE = timedelta(milliseconds=500)  # how long after its decision a batch may reach the server
 MAX_EARLY = timedelta(milliseconds=1)  # how far our estimate of the server's clock may be ahead of it
 
 
 class StateCache:
-    def __init__(self, brokers: Registry, clock: Clock) -> None:
-        self._brokers, self._clock = brokers, clock
+    def __init__(self, brokers: Registry, clock: Clock, rules: RulesCache) -> None:
+        self._brokers, self._clock, self._rules = brokers, clock, rules
         self._start: datetime | None = None  # the server's time at which our steady clock was zero
         self._last: datetime | None = None
-        self._link: PipelineConnection | None = None
-        self.clear()
-
-    def use(self, link: PipelineConnection) -> None:
-        """Clears the cache if the connection is another one. It may lead to a server that lost the latest commits,
-        where a version that we have seen stands for other rules."""
-        if link is not self._link:
-            self.clear()
-            self._link = link
+        self._heads: dict[str, tuple[int, str]] = {}  # of accounts that are not tracked
 
     def clear(self) -> None:
-        self._known: set[tuple[str, str, str, str]] = set()  # organization, account, key, symbol
-        self._heads: dict[str, tuple[int, str]] = {}
-        self._versions: dict[str, str] = {}  # by organization: of its accounts, keys and controls
-        self._accounts: dict[str, AccountState] = {}
-        self._keys: dict[str, KeyState] = {}
-        self._switches: dict[tuple[str, str], Switch] = {}
-        self._windows: dict[tuple[str, str], TimeRule] = {}
-        self._halts: dict[str, StandingHalt] = {}
-        self._limits: dict[tuple[str, str], TradingLimits] = {}
+        self._heads = {}
+        self._rules.clear()
 
     def clear_heads(self, account_ids: Iterable[str]) -> None:
         for account_id in account_ids:
             self._heads.pop(account_id, None)
 
-    def update(self, submissions: Sequence[Submission], state: BatchState) -> None:
-        """Caches the state of a batch, as it is after the commit."""
-        is_old = any(self._versions.get(key, version) != version for key, version in state.versions.items())
-        if is_old or len(self._known) > MAX_KNOWN:
-            self.clear()
+    def update(self, link: PipelineConnection, submissions: Sequence[Submission], state: BatchState) -> None:
+        """Caches the state of a batch, as it is after the commit on this connection."""
         self._track_clock(state.now)
-        for each in submissions:
-            account_id, key_id = each.account_id, each.key_id
-            if account_id not in state.heads or key_id is None or key_id not in state.keys:
-                continue
-            self._heads[account_id] = state.heads[account_id]
-            self._accounts[account_id] = state.accounts[account_id]
-            self._keys[key_id] = state.keys[key_id]
-            if isinstance(each.command, Create) and _is_stateless(each, each.command, state):
-                self._known.add((each.organization_id, account_id, key_id, each.command.symbol))
-        self._versions |= state.versions
-        self._switches |= state.switches
-        self._windows |= state.windows
-        self._halts |= state.halts
-        self._limits |= state.limits
+        self._rules.use(link)
+        self._rules.keep(submissions, state.rules)
+        is_tracked = state.tracked | state.untracked
+        self._heads |= {account_id: head for account_id, head in state.heads.items() if account_id not in is_tracked}
+        if len(self._heads) > MAX_KNOWN:
+            self._heads = {}
 
-    def covers(self, submissions: Sequence[Submission]) -> bool:
-        """Whether the cache holds everything that is needed to decide these commands."""
-        for each in submissions:
-            if not isinstance(each.command, Create):
-                return False
-            place = each.organization_id, each.account_id, each.key_id or "", each.command.symbol
-            if place not in self._known or each.account_id not in self._heads:
-                return False
-        return True
+    def covers(self, link: PipelineConnection, submissions: Sequence[Submission]) -> bool:
+        """Whether the cache holds everything that is needed to decide these commands. Open orders, positions and
+        prices, which some limits need, are never cached."""
+        return (
+            all(each.account_id in self._heads for each in submissions)
+            and self._rules.covers(link, submissions)
+            and not self._rules.find_limited(submissions)
+        )
 
     def now(self) -> datetime:
         """An estimate of the server's clock, which never goes back."""
@@ -110,13 +81,7 @@ class StateCache:
             now=now,
             now_text=now.isoformat(),
             transaction_id="",
-            versions=self._versions,
-            accounts=self._accounts,
-            keys=self._keys,
-            switches=self._switches,
-            windows=self._windows,
-            halts=self._halts,
-            limits=self._limits,
+            rules=self._rules.rules,
         )
 
     def is_valid(self, now: datetime, actual: BatchState) -> bool:
@@ -127,7 +92,7 @@ class StateCache:
             -MAX_EARLY <= actual.now - now <= MAX_LATE
             and not actual.earlier
             and not actual.tracked
-            and all(self._versions.get(key) == version for key, version in actual.versions.items())
+            and self._rules.is_valid(actual.rules.versions)
         )
 
     def _track_clock(self, now: datetime) -> None:
@@ -138,13 +103,6 @@ class StateCache:
         self._start = start if is_back or self._start is None else max(self._start, start)
         if self._last is not None:
             self._last = min(self._last, now + MAX_EARLY)
-
-
-def _is_stateless(submission: Submission, command: Create, state: BatchState) -> bool:
-    """Whether its state can be cached: that of tracked accounts, and prices, are read under the head's lock."""
-    account_id = submission.account_id
-    is_tracked = account_id in state.tracked or account_id in state.untracked
-    return not is_tracked and not state.limits_of(submission, command.symbol).needs_state
 
 
 class CacheStale(Exception):
@@ -170,9 +128,11 @@ class PendingCommit:
 class OptimisticPath:
     """The cache, and the decision whether to use it."""
 
-    def __init__(self, dependencies: BatchDependencies, is_enabled: bool, metrics: Metrics, log: Log) -> None:
-        self._dependencies, self._is_enabled, self._metrics, self._log = dependencies, is_enabled, metrics, log
-        self._cache = StateCache(dependencies.brokers, dependencies.clock)
+    def __init__(self, dependencies: BatchDependencies, metrics: Metrics, log: Log) -> None:
+        """Without a cache of rules it is off."""
+        self._dependencies, self._metrics, self._log = dependencies, metrics, log
+        self._is_enabled = dependencies.rules is not None
+        self._cache = StateCache(dependencies.brokers, dependencies.clock, dependencies.rules or RulesCache())
         self._from_seconds = 0.0
 
     async def send(self, submissions: Sequence[Submission], on_sent: Callable[[], None]) -> PendingCommit | None:
@@ -198,8 +158,7 @@ class OptimisticPath:
     def update(self, link: PipelineConnection, submissions: Sequence[Submission], state: BatchState) -> None:
         """Caches the state of an ordinary batch that was committed."""
         if self._is_enabled:
-            self._cache.use(link)
-            self._cache.update(submissions, state)
+            self._cache.update(link, submissions, state)
 
     def clear(self) -> None:
         self._cache.clear()
@@ -224,8 +183,7 @@ async def run_optimistic(
     link = dependencies.link.open_connection
     if link is None:
         return None
-    cache.use(link)
-    if not cache.covers(submissions):
+    if not cache.covers(link, submissions):
         return None
     reads, now = BatchReads(submissions), cache.now()
     others_write = True  # until the replies tell

@@ -24,6 +24,7 @@ from trading_intents.intents.writing.batch import (
 from trading_intents.intents.writing.lock_waits import LockWaits
 from trading_intents.intents.writing.optimistic import STALE, OptimisticPath, PendingCommit
 from trading_intents.intents.writing.queue import Outcome, PendingSubmission, SubmissionQueue, group_by
+from trading_intents.intents.writing.rules import RulesCache
 from trading_intents.outbox.model import Queue, channel
 from trading_intents.storage.database import Pool
 from trading_intents.storage.pipeline import Pipeline, StatementRefused
@@ -56,7 +57,8 @@ class Writer:
         log: Log,
         is_optimistic: bool = True,
     ) -> None:
-        self._dependencies, self._pool, self._signals = dependencies, pool, signals
+        self._dependencies = replace(dependencies, rules=RulesCache()) if is_optimistic else dependencies
+        self._pool, self._signals = pool, signals
         self._metrics, self._log = metrics, log
         self._clock = dependencies.clock
         self._queue = SubmissionQueue()
@@ -70,7 +72,7 @@ class Writer:
         self._unanswered: list[tuple[Sequence[PendingSubmission], Sequence[Outcome | None]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._commit_task: asyncio.Task[None] | None = None
-        self._optimistic = OptimisticPath(dependencies, is_optimistic, metrics, log)
+        self._optimistic = OptimisticPath(self._dependencies, metrics, log)
         make_series(metrics.writer_batches, WAYS)
         make_series(metrics.intents_refused, {error.code for error in wire_errors()})
 
@@ -215,7 +217,7 @@ class Writer:
 
     async def _write_held(self, link: Pipeline, batch: list[PendingSubmission]) -> list[PendingSubmission]:
         """Runs beside the queue, on a connection of `LockWaits`. Gives back the commands that are still locked out."""
-        dependencies = replace(self._dependencies, link=link)
+        dependencies = replace(self._dependencies, link=link, rules=None)
         try:
             # The second attempt is for the organization's other accounts, if one account stays locked.
             for locking in (statements.WAIT, statements.SKIP):

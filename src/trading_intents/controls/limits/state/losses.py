@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import msgspec
 
-from trading_intents.amounts import ZERO, exact
+from trading_intents.amounts import EXACT, ZERO, exact
 from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
 from trading_intents.controls.model import DEFAULT_TIMEZONE
 from trading_intents.prices.model import PriceRules, StoredPrices
@@ -33,6 +34,7 @@ class DailyBaseline(FrozenStruct, frozen=True):
     halted: bool = False
 
 
+@lru_cache(maxsize=100)  # the accounts of a batch ask for the same moment
 def day_at(now: datetime, timezone: str | None) -> date:
     """The calendar day there; days have 23, 24 or 25 hours. A zone that is not known here counts as UTC."""
     try:
@@ -53,9 +55,12 @@ def result_of(position: HeldResult, price: Decimal | None) -> Decimal:
 class AccountResults:
     """The results and baselines of accounts, as the rows of `read_results` tell them."""
 
-    def __init__(self, rows: Iterable[Sequence[Any]], prices: PriceRules) -> None:
+    def __init__(
+        self, rows: Iterable[Sequence[Any]], prices: PriceRules, baselines: dict[str, DailyBaseline] | None = None
+    ) -> None:
+        """`baselines`, if they are known already; else they are among the rows."""
         self.results: dict[str, Decimal] = {}
-        self.baselines: dict[str, DailyBaseline] = {}
+        self.baselines: dict[str, DailyBaseline] = baselines or {}
         for kind, account_id, *told in rows:
             if kind == "baseline":
                 day, timezone, result, halted = told
@@ -76,13 +81,12 @@ class AccountResults:
         known = self.baselines.get(account_id)
         if known is None or (known.day, known.timezone) != (day, zone):
             return ZERO, DailyBaseline(day, zone, result)
-        with exact():
-            return result - known.result, None
+        return EXACT.subtract(result, known.result), None
 
 
 def baseline_rows(baselines: Mapping[tuple[str, str], DailyBaseline]) -> list[tuple[str, str, str, str, str]]:
-    """By account and organization, in the order of their locks."""
+    """By account and organization, in the order of their locks: the commit locks the organizations' rules too."""
     return [
         (account_id, organization_id, each.day.isoformat(), each.timezone, str(each.result))
-        for (account_id, organization_id), each in sorted(baselines.items())
+        for (account_id, organization_id), each in sorted(baselines.items(), key=lambda item: item[0][::-1])
     ]

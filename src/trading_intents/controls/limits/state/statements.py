@@ -10,23 +10,18 @@ from trading_intents.storage.database import pack_array
 from trading_intents.storage.pipeline import Statement
 
 # One statement: a fill moves a quantity from an order to a position, which must be seen in both or in neither. LATERAL
-# with LIMIT allows only look-ups by key.
+# allows only look-ups by key.
 _READ = """
-    WITH asked AS MATERIALIZED (
-        SELECT * FROM unnest(from_column($1)::uuid[], from_column($2)) AS places (account_id, symbol)
-    ), totals AS MATERIALIZED (
-        SELECT account_id, (
-            SELECT coalesce(sum(open_orders), 0) FROM {exposures} AS counted
-            WHERE account_id = accounts.account_id AND symbol <> ''  -- which an earlier version kept
-        ) AS open_orders
-        FROM (SELECT DISTINCT account_id FROM asked) AS accounts
-    )
-    SELECT asked.account_id::text, asked.symbol, total.open_orders::text, e.open_orders::text, e.open_buy::text,
+    SELECT asked.account_id::text, asked.symbol, e.total::text, e.open_orders::text, e.open_buy::text,
            e.open_sell::text, p.quantity::text
-    FROM asked JOIN totals AS total ON total.account_id = asked.account_id
-    LEFT JOIN LATERAL (
-        SELECT * FROM {exposures} AS counted WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
-    ) AS e ON true
+    FROM unnest(from_column($1)::uuid[], from_column($2)) AS asked (account_id, symbol)
+    CROSS JOIN LATERAL (
+        SELECT sum(open_orders) AS total, sum(open_orders) FILTER (WHERE symbol = asked.symbol) AS open_orders,
+               sum(open_buy) FILTER (WHERE symbol = asked.symbol) AS open_buy,
+               sum(open_sell) FILTER (WHERE symbol = asked.symbol) AS open_sell
+        FROM {exposures} AS counted
+        WHERE account_id = asked.account_id AND symbol <> ''  -- which an earlier version kept
+    ) AS e
     LEFT JOIN LATERAL (
         SELECT quantity FROM positions WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
     ) AS p ON true
@@ -148,15 +143,18 @@ _RESULTS = f"""
         SELECT p.*, a.environment, a.broker FROM positions p JOIN accounts a ON a.id = p.account_id
         WHERE p.account_id = ANY (from_column($1)::uuid[])
     ) AS asked {PRICE_JOINS}
+"""  # noqa: S608 - our own constants
+_RESULTS_AND_BASELINES = f"""
+    {_RESULTS}
     UNION ALL
     SELECT 'baseline', account_id::text, day::text, timezone, result::text, halted::text
     FROM daily_baselines WHERE account_id = ANY (from_column($1)::uuid[])
 """  # noqa: S608 - our own constants
 
 
-def read_results(account_ids: Sequence[str]) -> Statement:
+def read_results(account_ids: Sequence[str], *, with_baselines: bool = True) -> Statement:
     """What each position made and is worth, and each account's baseline: rows for `AccountResults`."""
-    return Statement(_RESULTS, (pack_array(account_ids),))
+    return Statement(_RESULTS_AND_BASELINES if with_baselines else _RESULTS, (pack_array(account_ids),))
 
 
 def record_baselines(rows: Sequence[tuple[str, str, str, str, str]]) -> Statement:

@@ -1,0 +1,221 @@
+"""The rules by which a batch is decided: accounts, keys, controls and limits of its organizations; and their cache."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, time
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+from trading_intents.controls.limits.model import NO_LIMITS, AppliedLimits, TradingLimits
+from trading_intents.controls.limits.state.losses import DailyBaseline
+from trading_intents.controls.limits.state.tracking import LimitedPlace, LimitedPlaces, Place, limited_place
+from trading_intents.controls.limits.store import parse_limits
+from trading_intents.controls.model import Controls, StandingHalt, Switch, TimeRule
+from trading_intents.identity.model import Entitlement, Permission
+from trading_intents.intents.model import AccountState, Create, KeyState, Submission
+from trading_intents.intents.writing import statements
+from trading_intents.storage.pipeline import PipelineConnection, Row
+from trading_intents.trading import Environment
+
+MAX_KNOWN = 50_000
+
+
+@dataclass(slots=True)
+class Rules:
+    """What users and operators set, and the result that an account's day is counted from. Each change moves the version
+    of its organization."""
+
+    versions: dict[str, str] = field(default_factory=dict)  # by organization
+    accounts: dict[str, AccountState] = field(default_factory=dict)
+    keys: dict[str, KeyState] = field(default_factory=dict)
+    switches: dict[tuple[str, str], Switch] = field(default_factory=dict)  # by owner, and by symbol or an empty text
+    windows: dict[Place, TimeRule] = field(default_factory=dict)
+    halts: dict[str, StandingHalt] = field(default_factory=dict)  # by owner: an organization or account
+    limits: dict[tuple[str, str], TradingLimits] = field(default_factory=dict)  # as the switches
+    baselines: dict[str, DailyBaseline] = field(default_factory=dict)  # by account
+
+    def controls_of(self, organization_id: str, account_id: str, symbol: str) -> Controls:
+        switches, halts, place = self.switches, self.halts, (account_id, symbol)
+        return Controls(
+            organization_id,
+            account_id,
+            switches.get((organization_id, "")),
+            switches.get((account_id, "")),
+            switches.get(place),
+            self.windows.get(place),
+            halts.get(organization_id),
+            halts.get(account_id),
+        )
+
+    def limits_of(self, organization_id: str, account_id: str, symbol: str) -> AppliedLimits:
+        owners = ((organization_id, ""), (account_id, ""), (account_id, symbol))
+        found = [self.limits.get(owner) for owner in owners]
+        return AppliedLimits(*found) if any(found) else NO_LIMITS
+
+    def limited_place(self, account_id: str, symbol: str) -> LimitedPlace | None:
+        """None: the account is not known, or its limits on the symbol need no state."""
+        account = self.accounts.get(account_id)
+        if account is None or not self.limits:
+            return None
+        limits = self.limits_of(account.organization_id, account_id, symbol)
+        if not limits.needs_state:
+            return None
+        return limited_place(account_id, symbol, account.organization_id, account.environment, account.broker, limits)
+
+    def add(self, others: "Rules") -> None:
+        for name in self.__slots__:
+            getattr(self, name).update(getattr(others, name))
+
+
+def parse_clock(rows: Iterable[Row]) -> tuple[str, str]:
+    """The server's time and the transaction's id, which both statements tell."""
+    _, now, transaction_id, *_ = _texts(next(row for row in rows if row[0] == _CLOCK))
+    return now, transaction_id
+
+
+def parse_rules(organization_ids: Iterable[str], rows: Iterable[Row]) -> Rules:
+    """Of the rows of `statements.read_state`, or only the versions of those of `read_versions`."""
+    of: dict[bytes | None, list[Row]] = defaultdict(list)
+    for row in rows:
+        of[row[0]].append(row)
+    return Rules(
+        versions=dict.fromkeys(organization_ids, _NEVER_CHANGED) | dict(map(_version, of[_RULES])),
+        accounts=dict(map(_account, of[_ACCOUNT])),
+        keys=dict(map(_key, of[_KEY])),
+        switches=dict(map(_switch, of[_SWITCH])),
+        windows=dict(map(_window, of[_WINDOW])),
+        halts=dict(map(_halt, of[_HALT])),
+        limits=dict(map(_limits, of[_LIMIT])),
+        baselines=dict(map(_baseline, of[_BASELINE])),
+    )
+
+
+class RulesCache:
+    """The rules that the last batches read on a connection. They hold as long as the versions are the same."""
+
+    def __init__(self) -> None:
+        self._link: PipelineConnection | None = None
+        self.clear()
+
+    def use(self, link: PipelineConnection) -> None:
+        """Clears the cache if the connection is another one. It may lead to a server that lost the latest commits,
+        where a version that we have seen stands for other rules."""
+        if link is not self._link:
+            self.clear()
+            self._link = link
+
+    def clear(self) -> None:
+        self.rules = Rules()
+        self._limited: LimitedPlaces = {}
+        self._known: set[tuple[str, str, str, str]] = set()  # organization, account, key, symbol
+
+    def covers(self, link: PipelineConnection, submissions: Sequence[Submission]) -> bool:
+        """Whether all rules by which these commands are decided were read on this connection."""
+        self.use(link)
+        for each in submissions:
+            if not isinstance(each.command, Create):
+                return False
+            if (each.organization_id, each.account_id, each.key_id or "", each.command.symbol) not in self._known:
+                return False
+        return True
+
+    def find_limited(self, submissions: Sequence[Submission]) -> LimitedPlaces:
+        """The places of these CREATEs, which it covers, whose limits need more than the rules."""
+        limited = self._limited
+        places = [(each.account_id, each.command.symbol) for each in submissions if isinstance(each.command, Create)]
+        return {place: limited[place] for place in places if place in limited}
+
+    def is_valid(self, versions: Mapping[str, str]) -> bool:
+        return all(self.rules.versions.get(key) == version for key, version in versions.items())
+
+    def keep(self, submissions: Sequence[Submission], rules: Rules) -> None:
+        """Keeps the rules that were read for these commands."""
+        if rules is self.rules:
+            return
+        is_old = any(self.rules.versions.get(key, version) != version for key, version in rules.versions.items())
+        if is_old or len(self._known) > MAX_KNOWN:
+            self.clear()
+        self.rules.add(rules)
+        for each in submissions:
+            command, key_id, account_id = each.command, each.key_id, each.account_id
+            if isinstance(command, Create) and key_id in rules.keys and account_id in rules.accounts:
+                self._known.add((each.organization_id, account_id, key_id, command.symbol))
+                if place := rules.limited_place(account_id, command.symbol):
+                    self._limited[account_id, command.symbol] = place
+
+
+_CLOCK, _RULES, _ACCOUNT, _KEY, _SWITCH, _WINDOW, _HALT, _LIMIT, _BASELINE = (kind.encode() for kind in statements.Kind)
+_NEVER_CHANGED = "0"
+
+
+def _texts(row: Row) -> list[Any]:
+    return [None if value is None else value.decode() for value in row]
+
+
+def _version(row: Row) -> tuple[str, str]:
+    _, organization_id, version, *_ = _texts(row)
+    return organization_id, version
+
+
+# These are cached because the same rows come again and again.
+@lru_cache(maxsize=10_000)
+def _account(row: Row) -> tuple[str, AccountState]:
+    _, account_id, organization_id, environment, broker, disabled, closed, stored = _texts(row)
+    return account_id, AccountState(
+        organization_id, _ENVIRONMENTS[environment], broker, disabled == _TRUE, closed == _TRUE, stored == _TRUE
+    )
+
+
+@lru_cache(maxsize=10_000)
+def _key(row: Row) -> tuple[str, KeyState]:
+    _, key_id, organization_id, environment, permissions, entitlements, disabled, _ = _texts(row)
+    return key_id, KeyState(
+        organization_id,
+        _ENVIRONMENTS[environment],
+        frozenset(map(Permission, _members(permissions))),
+        frozenset(map(Entitlement, _members(entitlements))),
+        disabled == _TRUE,
+    )
+
+
+@lru_cache(maxsize=10_000)
+def _switch(row: Row) -> tuple[tuple[str, str], Switch]:
+    _, owner_id, symbol, reason, *_ = _texts(row)
+    return (owner_id, symbol), Switch(True, reason)
+
+
+@lru_cache(maxsize=10_000)
+def _window(row: Row) -> tuple[tuple[str, str], TimeRule]:
+    _, owner_id, symbol, start, end, stale, zone, _ = _texts(row)
+    return (owner_id, symbol), TimeRule(_time(start), _time(end), stale and int(stale), zone)
+
+
+@lru_cache(maxsize=10_000)
+def _halt(row: Row) -> tuple[str, StandingHalt]:
+    _, owner_id, halt_id, reason, *_ = _texts(row)
+    return owner_id, StandingHalt(halt_id, reason)
+
+
+def _limits(row: Row) -> tuple[tuple[str, str], TradingLimits]:
+    _, owner_id, symbol, rules, *_ = _texts(row)
+    return (owner_id, symbol), parse_limits(rules)
+
+
+@lru_cache(maxsize=10_000)
+def _baseline(row: Row) -> tuple[str, DailyBaseline]:
+    _, account_id, day, timezone, result, *_ = _texts(row)
+    return account_id, DailyBaseline(date.fromisoformat(day), timezone, Decimal(result))
+
+
+_TRUE = "true"
+_ENVIRONMENTS = {str(each): each for each in Environment}
+
+
+def _time(text: str | None) -> time | None:
+    return None if text is None else time.fromisoformat(text)
+
+
+def _members(text: str) -> list[str]:
+    return text.strip("{}").split(",") if text != "{}" else []
