@@ -27,9 +27,9 @@ from trading_intents.intents.model import Submission
 from trading_intents.intents.writing import optimistic, statements
 from trading_intents.intents.writing import writer as module
 from trading_intents.intents.writing.batch import BatchDependencies, Receipt
-from trading_intents.intents.writing.batch_state import BatchState
 from trading_intents.intents.writing.optimistic import MAX_LATE, StateCache
-from trading_intents.intents.writing.rules import Rules, RulesCache
+from trading_intents.intents.writing.state.batch_state import BatchState
+from trading_intents.intents.writing.state.rules import Rules, RulesCache
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.storage.database import SERVICE_ROLE
 from trading_intents.storage.pipeline import Pipeline

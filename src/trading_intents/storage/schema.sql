@@ -805,6 +805,13 @@ CREATE POLICY service ON daily_baselines TO ti_service
 CREATE POLICY worker ON daily_baselines TO ti_worker USING (true);
 GRANT SELECT, INSERT, UPDATE, DELETE ON daily_baselines TO ti_service;
 GRANT SELECT, INSERT, UPDATE ON daily_baselines TO ti_worker;
+-- The result that an account's day is counted from is cached with the limits, so a change of it moves their version.
+CREATE CONSTRAINT TRIGGER rules_changed AFTER INSERT OR DELETE ON daily_baselines
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_rule_change();
+CREATE CONSTRAINT TRIGGER rules_moved AFTER UPDATE ON daily_baselines
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+WHEN ((OLD.day, OLD.timezone, OLD.result) IS DISTINCT FROM (NEW.day, NEW.timezone, NEW.result))
+EXECUTE FUNCTION count_rule_change();
 
 -- What is open of a tracked account's symbol: orders, and their unfilled quantities by side. Of two versions of an order
 -- the larger counts.

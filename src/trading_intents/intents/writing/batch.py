@@ -25,7 +25,6 @@ from trading_intents.intents.model import (
 )
 from trading_intents.intents.store import ActionPlace
 from trading_intents.intents.writing import statements
-from trading_intents.intents.writing.batch_state import BatchState, read_state, symbol_of
 from trading_intents.intents.writing.record import (
     HASH_VERSION,
     Record,
@@ -35,7 +34,8 @@ from trading_intents.intents.writing.record import (
     marked_order_payload,
     new_payloads,
 )
-from trading_intents.intents.writing.rules import RulesCache
+from trading_intents.intents.writing.state.batch_state import BatchState, read_state, symbol_of
+from trading_intents.intents.writing.state.rules import RulesCache
 from trading_intents.orders.positions import note_order
 from trading_intents.prices.model import PriceRules
 from trading_intents.stats import store as stats_store

@@ -11,8 +11,8 @@ from trading_intents.errors import PlatformError, Unavailable
 from trading_intents.intents.model import Submission
 from trading_intents.intents.writing import statements
 from trading_intents.intents.writing.batch import BatchDependencies, BatchResult, decide_all, wait_committed
-from trading_intents.intents.writing.batch_state import BatchReads, BatchState, parse_replies
-from trading_intents.intents.writing.rules import MAX_KNOWN, RulesCache
+from trading_intents.intents.writing.state.batch_state import BatchReads, BatchState, parse_replies
+from trading_intents.intents.writing.state.rules import MAX_KNOWN, RulesCache
 from trading_intents.storage.pipeline import (
     ConnectionDropped,
     ConnectionLost,

@@ -24,7 +24,7 @@ from trading_intents.intents.writing.batch import (
 from trading_intents.intents.writing.lock_waits import LockWaits
 from trading_intents.intents.writing.optimistic import STALE, OptimisticPath, PendingCommit
 from trading_intents.intents.writing.queue import Outcome, PendingSubmission, SubmissionQueue, group_by
-from trading_intents.intents.writing.rules import RulesCache
+from trading_intents.intents.writing.state.rules import RulesCache
 from trading_intents.outbox.model import Queue, channel
 from trading_intents.storage.database import Pool
 from trading_intents.storage.pipeline import Pipeline, StatementRefused

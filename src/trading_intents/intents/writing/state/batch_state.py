@@ -29,7 +29,7 @@ from trading_intents.intents.model import (
 )
 from trading_intents.intents.writing import statements
 from trading_intents.intents.writing.record import trimmed
-from trading_intents.intents.writing.rules import Rules, RulesCache, parse_clock, parse_rules
+from trading_intents.intents.writing.state.rules import Rules, RulesCache, parse_clock, parse_rules
 from trading_intents.orders.positions import Holding, parse_holdings
 from trading_intents.prices.model import PriceRules
 from trading_intents.storage.pipeline import ConnectionLost, PipelineConnection, Reply, Row, Statement
