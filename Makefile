@@ -38,8 +38,12 @@ check: $(VENV)/dev.stamp ## lint, types, import rules, migrations
 	@$(BIN)/squawk -c squawk.toml src/trading_intents/storage/migrations/*.sql
 
 bench: $(VENV)/dev.stamp ## measure the performance bars
-	@for program in outbox submit execute grow stream; do $(BIN)/python bench/$$program.py || exit 1; done
-	@if [ -e $(VENV)/browser.stamp ]; then $(BIN)/python bench/console.py; else echo "bench/console.py needs: make browser"; fi
+	@missed=0; for program in outbox.py submit.py "submit.py --limits" execute.py grow.py stream.py; do \
+		$(BIN)/python bench/$$program || missed=1; \
+	done; \
+	if [ -e $(VENV)/browser.stamp ]; then $(BIN)/python bench/console.py || missed=1; \
+	else echo "bench/console.py needs: make browser"; fi; \
+	exit $$missed
 
 chaos: $(VENV)/dev.stamp ## run the long fault tests, CHAOS_SEED=2 for another course
 	@PYTEST_DEBUG_TEMPROOT=$${TMPDIR:-/tmp} $(BIN)/python -m pytest -m chaos --timeout 1800 tests
