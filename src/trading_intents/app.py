@@ -21,13 +21,13 @@ from trading_intents.balances.service import Balances
 from trading_intents.brokers.paper.http import quote_routes
 from trading_intents.brokers.paper.quotes import Quotes
 from trading_intents.brokers.registry import Registry, installed_brokers
-from trading_intents.clock import Clock, SystemClock
+from trading_intents.clock import Clock, SystemClock, start_loop, watch_loops
 from trading_intents.config import LOCAL_PROVIDER, Settings, broker_settings
 from trading_intents.console.http import console_routes
 from trading_intents.controls.halts.service import Halts
 from trading_intents.controls.limits.upkeep import LossJudge
 from trading_intents.controls.routes import control_routes
-from trading_intents.errors import PlatformError
+from trading_intents.errors import InternalError, PlatformError
 from trading_intents.execution.service import Execution
 from trading_intents.identity.access import RULES, Gate, organization_of
 from trading_intents.identity.http import key_routes, organization_route, provider_routes, user_route
@@ -265,6 +265,14 @@ async def serve(
     `prepare` runs before the first request is served; `greet` gets the stream's address, None without the role, and
     what `prepare` gave.
     """
+    failed: list[str] = []
+
+    def end(name: str, error: BaseException) -> None:
+        log.critical("loop failed", loop=name, exc_info=error)
+        failed.append(name)
+        stop.set()
+
+    watch_loops(end)
     if "stream" in settings.roles:  # so that a taken port is reported before anything is started
         bind(settings.grpc_host, settings.grpc_port, "GRPC").close()
     with contextlib.closing(bind(settings.http_host, settings.http_port)) as listener:
@@ -295,6 +303,8 @@ async def serve(
                 if not drained:
                     log.warning("requests still running after the drain", seconds=DRAIN_SECONDS)
     log.info("stopped")
+    if failed:
+        raise InternalError(f"{failed[0]} has failed, so the process has ended; the log says why")
 
 
 @contextlib.asynccontextmanager
@@ -350,19 +360,19 @@ def build_app(infra: Infrastructure, features: Features) -> App:
 async def working(infra: Infrastructure, features: Features, vault: Vault) -> AsyncIterator[list[Worker | Execution]]:
     """Runs the background work while the block runs."""
     background = [
-        asyncio.create_task(keep_reporting(features.callers, infra.log)),
-        asyncio.create_task(features.hub.run()),
+        start_loop(keep_reporting(features.callers, infra.log)),
+        start_loop(features.hub.run()),
     ]
     infra.signals.subscribe(STREAM, features.hub.wake)
     if "api" in infra.settings.roles:
-        background.append(asyncio.create_task(features.writer.run()))
+        background.append(start_loop(features.writer.run()))
     workers: list[Worker | Execution] = []
     if "worker" in infra.settings.roles:
         pool, tools = infra.database.worker, features.batch_dependencies
         losses = LossJudge(pool, tools.prices, infra.make_id, infra.signals, infra.clock, infra.log)
         resuming = keep_resuming(pool, features.directory, infra.settings.identity_provider_name, infra.log)
         upkeep = keep_up(pool, infra.clock, infra.metrics, infra.log)
-        background += [asyncio.create_task(work) for work in (resuming, losses.run(), upkeep)]
+        background += [start_loop(work) for work in (resuming, losses.run(), upkeep)]
         workers = build_workers(infra, vault, tools, losses)
         for each in workers:
             each.start()

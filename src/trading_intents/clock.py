@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 MAX_HOLD_SECONDS = 0.004
 RFC3339_RULE = "must be an RFC 3339 time with its offset, such as 2026-01-05T15:00:00Z"
@@ -94,6 +94,38 @@ async def repeat(
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_seconds if given_seconds is None else given_seconds):
                 await wakeup.wait()
+
+
+def start_loop(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Runs what goes on until it is cancelled or told to stop; `watch_loops` has it noticed if it fails."""
+    task = asyncio.create_task(work)
+    task.add_done_callback(tell_failure)
+    return task
+
+
+def watch_loops(on_failure: Callable[[str, BaseException], None]) -> None:
+    """From now on `on_failure` gets the name and the error of a loop that has ended by an error, or by a cancellation
+    that nobody asked for. Without that loop the process would only seem to work."""
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if context["message"] == _FAILED:
+            on_failure(context["task"].get_coro().__qualname__, context["exception"])
+        else:
+            loop.default_exception_handler(context)
+
+    asyncio.get_running_loop().set_exception_handler(handle)
+
+
+_FAILED = "a loop has failed"
+
+
+def tell_failure(task: asyncio.Task[None]) -> None:
+    """A callback of the loops that have ended."""
+    if task.cancelled() and task.cancelling():
+        return
+    error = asyncio.CancelledError() if task.cancelled() else task.exception()
+    if error:
+        task.get_loop().call_exception_handler({"message": _FAILED, "exception": error, "task": task})
 
 
 class Pacer:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trading_intents.brokers.port import DUPLICATE_ID, CommandResult, OrderTicket, Outcome
-from trading_intents.clock import Clock, Pacer, Wakeup
+from trading_intents.clock import Clock, Pacer, Wakeup, start_loop
 from trading_intents.controls.limits.store import LIMIT_LEVELS, applied_limits
 from trading_intents.controls.store import controls_from_texts
 from trading_intents.errors import PlatformError
@@ -108,7 +108,7 @@ class Dispatcher:
         self._stopping = False
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
+        self._task = start_loop(self._run())
 
     async def stop(self, limit_seconds: float) -> None:
         """Claims no more, waits for the sends under way, and cancels those that outlast the limit."""

@@ -19,7 +19,7 @@ from trading_intents.brokers.port import (
     OrderSnapshot,
     OrderTicket,
 )
-from trading_intents.clock import Clock, Wakeup, repeat
+from trading_intents.clock import Clock, Wakeup, repeat, start_loop
 from trading_intents.execution import store
 from trading_intents.execution.dispatcher import SendLimits, alert_lost_cancel
 from trading_intents.execution.model import (
@@ -109,8 +109,8 @@ class Reconciler:
 
     def start(self) -> None:
         self._tasks = [
-            asyncio.create_task(repeat(self._poll, POLL_SECONDS, self._log_failed, self._wakeup)),
-            asyncio.create_task(repeat(self._look_up_unanswered, RARE_POLL_SECONDS, self._log_failed)),
+            start_loop(repeat(self._poll, POLL_SECONDS, self._log_failed, self._wakeup)),
+            start_loop(repeat(self._look_up_unanswered, RARE_POLL_SECONDS, self._log_failed)),
         ]
 
     async def close(self) -> None:

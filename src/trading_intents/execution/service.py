@@ -8,7 +8,7 @@ from trading_intents.accounts.model import ConnectionState
 from trading_intents.accounts.vault import Vault
 from trading_intents.brokers.port import Outcome
 from trading_intents.brokers.registry import Registry
-from trading_intents.clock import Wakeup
+from trading_intents.clock import Wakeup, start_loop
 from trading_intents.controls.halts.service import CHANNEL as HALTS
 from trading_intents.execution.dispatcher import Dispatcher, SendLimits
 from trading_intents.execution.halting.worker import HaltWorker
@@ -95,7 +95,7 @@ class Execution:
         self._dispatcher.start()
         self._halts.start()
         context = self._context
-        self._upkeep = asyncio.create_task(keep_up(Queue.INTENTS, context.pool, context.metrics, context.log))
+        self._upkeep = start_loop(keep_up(Queue.INTENTS, context.pool, context.metrics, context.log))
 
     async def stop(self, limit_seconds: float) -> None:
         """Stops claiming first, then closes sessions and gives leases back. May be called again."""

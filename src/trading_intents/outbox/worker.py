@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trading_intents.clock import Clock
+from trading_intents.clock import Clock, start_loop
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import (
     CLAIM_SECONDS,
@@ -69,8 +69,8 @@ class Worker:
 
     def start(self) -> None:
         context = self._context
-        self._upkeep = asyncio.create_task(keep_up(self._queue, context.pool, context.metrics, context.log))
-        self._claiming = asyncio.create_task(self._claim_until_stopped())
+        self._upkeep = start_loop(keep_up(self._queue, context.pool, context.metrics, context.log))
+        self._claiming = start_loop(self._claim_until_stopped())
 
     def wake(self) -> None:
         """Claims soon, because there may be a new row."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import asyncpg
 
+from trading_intents.clock import start_loop
 from trading_intents.secret import Secret
 from trading_intents.storage.connections import CONNECTION_ERRORS
 from trading_intents.telemetry import Log
@@ -117,7 +118,7 @@ class Signals:
 async def open_signals(url: Secret, log: Log) -> AsyncIterator[Signals]:
     """Does not wait for a connection: earlier notifications are sent once there is one."""
     signals = Signals(url, log)
-    running = asyncio.create_task(signals.run())
+    running = start_loop(signals.run())
     try:
         yield signals
     finally:

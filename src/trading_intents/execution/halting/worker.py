@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from uuid import UUID
 
-from trading_intents.clock import Clock, repeat
+from trading_intents.clock import Clock, repeat, start_loop
 from trading_intents.controls.halts.model import Halt, HaltState, halt_event
 from trading_intents.execution.halting import store
 from trading_intents.execution.halting.parts import HaltPart, PartKey
@@ -49,7 +49,7 @@ class HaltWorker:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(repeat(self._round, POLL_SECONDS, self._log_failed, self._wakeup))
+        self._task = start_loop(repeat(self._round, POLL_SECONDS, self._log_failed, self._wakeup))
 
     def wake(self) -> None:
         """A halt began, or has more to do."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from trading_intents.accounts.model import ConnectionState
-from trading_intents.clock import Wakeup, repeat
+from trading_intents.clock import Wakeup, repeat, start_loop
 from trading_intents.errors import OutcomeUnknown
 from trading_intents.execution.sessions import store
 from trading_intents.execution.sessions.event_reader import SessionDependencies
@@ -68,7 +68,7 @@ class Leases:
 
     def start(self) -> None:
         balance = repeat(self._balance, RETRY_SECONDS, self._on_unbalanced, self._wakeup)
-        self._tasks = [asyncio.create_task(work) for work in (self._renew(), balance, self._write_states())]
+        self._tasks = [start_loop(work) for work in (self._renew(), balance, self._write_states())]
 
     def wake(self) -> None:
         """Accounts or leases may have changed."""

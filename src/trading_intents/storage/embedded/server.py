@@ -14,6 +14,7 @@ from typing import IO, Any
 
 import asyncpg
 
+from trading_intents.clock import tell_failure
 from trading_intents.errors import StartupRefused
 from trading_intents.secret import Secret
 from trading_intents.storage.connections import CONNECTION_ERRORS
@@ -66,6 +67,7 @@ async def running(
     keeping = asyncio.create_task(supervisor.keep())
     try:
         await _first(keeping, asyncio.create_task(supervisor.until_ready()))
+        keeping.add_done_callback(tell_failure)
         yield Server(*(cluster.url(login, DATABASE) for login in (OWNER, LOGIN, WORKER_LOGIN)))
     finally:
         keeping.cancel()

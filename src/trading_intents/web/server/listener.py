@@ -5,6 +5,7 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 
+from trading_intents.clock import start_loop
 from trading_intents.errors import PortTaken
 from trading_intents.web.routing import App
 from trading_intents.web.server.connection import HttpConnection
@@ -36,7 +37,7 @@ def bind(host: str, port: int, setting: str = "HTTP") -> socket.socket:
 async def serving(app: App, listener: socket.socket, limits: ConnectionLimits) -> AsyncIterator[None]:
     """Serves `app` while the block runs, then closes every connection."""
     table = ConnectionTable(app, limits)
-    ticking = asyncio.create_task(table.tick())
+    ticking = start_loop(table.tick())
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: HttpConnection(table), sock=listener, backlog=BACKLOG)
     try:
