@@ -124,6 +124,8 @@ class RulesCache:
     def find_limited(self, submissions: Sequence[Submission]) -> LimitedPlaces:
         """The places of these CREATEs, which it covers, whose limits need more than the rules."""
         limited = self._limited
+        if not limited:
+            return {}
         places = [(each.account_id, each.command.symbol) for each in submissions if isinstance(each.command, Create)]
         return {place: limited[place] for place in places if place in limited}
 
