@@ -239,12 +239,13 @@ async def _read_for_limits(
 
 
 def _find_limited(submissions: Sequence[Submission], state: BatchState) -> LimitedPlaces:
-    """The places of these commands whose limits need more than the rules. The platform's own commands pass."""
+    """The places of these commands whose limits need more than the rules. The platform's own commands pass, and one that
+    names no order is refused."""
     if not state.rules.limits:
         return {}
     judged = [each for each in submissions if each.key_id is not None and not isinstance(each.command, Cancel)]
     places = {(each.account_id, symbol_of(each, state.order_rows)) for each in judged}
-    found = {place: state.rules.limited_place(*place) for place in places if place[0] in state.heads}
+    found = {place: state.rules.limited_place(*place) for place in places if place[0] in state.heads and place[1]}
     return {place: each for place, each in found.items() if each}
 
 

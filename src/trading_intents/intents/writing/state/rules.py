@@ -142,7 +142,10 @@ class RulesCache:
         self.rules.add(rules)
         for each in submissions:
             command, key_id, account_id = each.command, each.key_id, each.account_id
-            if isinstance(command, Create) and key_id in rules.keys and account_id in rules.accounts:
+            account = rules.accounts.get(account_id)
+            # Another tenant's account, which is in the batch too, is not to be seen by the next one.
+            is_own = account is not None and account.organization_id == each.organization_id
+            if isinstance(command, Create) and key_id in rules.keys and is_own:
                 self._known.add((each.organization_id, account_id, key_id, command.symbol))
                 if place := rules.limited_place(account_id, command.symbol):
                     self._limited[account_id, command.symbol] = place
