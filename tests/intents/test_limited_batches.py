@@ -12,7 +12,10 @@ from tests.intents.in_process_writer import InProcessWriter, codes, open_in_proc
 from tests.intents.test_held import creates_of
 from tests.intents.test_optimistic import ways
 from tests.intents.test_writer import whole
+from trading_intents.controls.limits.state.statements import read_limit_state
 from trading_intents.intents.model import Replace, Spec, Submission
+from trading_intents.intents.writing.statements import ROLLBACK, begin
+from trading_intents.storage.pipeline import Statement
 from trading_intents.trading import OrderKind
 
 LIMITS = {"max_open_orders": 1_000, "max_order_notional": "1000000", "max_daily_loss": "50"}
@@ -62,3 +65,22 @@ async def test_a_replace_of_an_unknown_intent_makes_no_account_tracked(local: In
     assert await local.owner.fetchval("SELECT count(*) FROM account_heads WHERE tracked") == 0
     assert await local.count("daily_baselines") == 0
     assert await whole(local) == []
+
+
+async def test_an_account_with_many_symbols_is_summed_once_for_a_batch(local: InProcessWriter) -> None:
+    first, symbols, asked = str(local.accounts[0]), 400, 200
+    await local.owner.execute(
+        "INSERT INTO exposures (account_id, symbol, organization_id, open_orders, open_buy, open_sell)"
+        " SELECT $1, 'S' || number, $2, 1, number, 0 FROM generate_series(1, $3) AS number",
+        first,
+        local.organization,
+        symbols,
+    )
+    link = await local.writer._dependencies.link.connect()
+    read = read_limit_state([(first, f"S{number}") for number in range(1, asked + 1)])
+    count = Statement(
+        "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'exposures'::regclass"
+    )
+    *_, rows, fetched, _ = await link.run([*begin([str(local.organization)]), read, count, ROLLBACK])
+    assert [row[2:6] for row in rows.texts()] == [[str(symbols), "1", str(n), "0"] for n in range(1, asked + 1)]
+    assert int(fetched.texts()[0][0]) <= symbols + asked

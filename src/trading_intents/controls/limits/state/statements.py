@@ -10,18 +10,24 @@ from trading_intents.storage.database import pack_array
 from trading_intents.storage.pipeline import Statement
 
 # One statement: a fill moves a quantity from an order to a position, which must be seen in both or in neither. LATERAL
-# allows only look-ups by key.
+# with LIMIT allows only look-ups by key. An account is summed once, however many of its symbols are asked for: it may
+# have thousands, while everybody's next batch waits.
 _READ = """
-    SELECT asked.account_id::text, asked.symbol, e.total::text, e.open_orders::text, e.open_buy::text,
+    WITH asked AS MATERIALIZED (
+        SELECT * FROM unnest(from_column($1)::uuid[], from_column($2)) AS places (account_id, symbol)
+    ), totals AS MATERIALIZED (
+        SELECT account_id, (
+            SELECT sum(open_orders) FROM {exposures} AS counted
+            WHERE account_id = accounts.account_id AND symbol <> ''  -- which an earlier version kept
+        ) AS open_orders
+        FROM (SELECT DISTINCT account_id FROM asked) AS accounts
+    )
+    SELECT asked.account_id::text, asked.symbol, total.open_orders::text, e.open_orders::text, e.open_buy::text,
            e.open_sell::text, p.quantity::text
-    FROM unnest(from_column($1)::uuid[], from_column($2)) AS asked (account_id, symbol)
-    CROSS JOIN LATERAL (
-        SELECT sum(open_orders) AS total, sum(open_orders) FILTER (WHERE symbol = asked.symbol) AS open_orders,
-               sum(open_buy) FILTER (WHERE symbol = asked.symbol) AS open_buy,
-               sum(open_sell) FILTER (WHERE symbol = asked.symbol) AS open_sell
-        FROM {exposures} AS counted
-        WHERE account_id = asked.account_id AND symbol <> ''  -- which an earlier version kept
-    ) AS e
+    FROM asked JOIN totals AS total ON total.account_id = asked.account_id
+    LEFT JOIN LATERAL (
+        SELECT * FROM {exposures} AS counted WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
+    ) AS e ON true
     LEFT JOIN LATERAL (
         SELECT quantity FROM positions WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
     ) AS p ON true
