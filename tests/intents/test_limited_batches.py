@@ -1,9 +1,11 @@
 """Batches of accounts with limits that need state: what they read, and what they must not do to other accounts."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from unittest.mock import Mock
 from uuid import UUID, uuid4
 
+import asyncpg
 import msgspec
 import pytest
 
@@ -14,8 +16,9 @@ from tests.intents.test_optimistic import ways
 from tests.intents.test_writer import whole
 from trading_intents.controls.limits.state.statements import read_limit_state
 from trading_intents.intents.model import Replace, Spec, Submission
-from trading_intents.intents.writing.statements import ROLLBACK, begin
-from trading_intents.storage.pipeline import Statement
+from trading_intents.intents.writing import lock_waits
+from trading_intents.intents.writing.statements import COMMIT, ROLLBACK, begin
+from trading_intents.storage.pipeline import PipelineRequest, Statement
 from trading_intents.trading import OrderKind
 
 LIMITS = {"max_open_orders": 1_000, "max_order_notional": "1000000", "max_daily_loss": "50"}
@@ -84,3 +87,50 @@ async def test_an_account_with_many_symbols_is_summed_once_for_a_batch(local: In
     *_, rows, fetched, _ = await link.run([*begin([str(local.organization)]), read, count, ROLLBACK])
     assert [row[2:6] for row in rows.texts()] == [[str(symbols), "1", str(n), "0"] for n in range(1, asked + 1)]
     assert int(fetched.texts()[0][0]) <= symbols + asked
+
+
+async def test_a_day_that_cannot_begin_yet_keeps_no_other_organization_waiting(
+    local: InProcessWriter, urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit moves the version of the rules, whose row another transaction holds."""
+    monkeypatch.setattr(lock_waits, "MAX_WAIT_SECONDS", 60.0)
+    (other,) = await creates_of(local, 1)
+    first = local.create(local.accounts[0])
+    for each in (first, other):
+        await set_limits(local, UUID(each.account_id), UUID(each.organization_id))
+    for _ in range(2):
+        assert codes(await local.submit_all([first, other])) == ["recorded"] * 2
+    await local.owner.execute("UPDATE daily_baselines SET day = day - 1")
+    holder = await asyncpg.connect(urls.owner.reveal())
+    async with holder.transaction():
+        await holder.execute("SELECT FROM rule_versions WHERE organization_id = $1 FOR UPDATE", local.organization)
+        waiting = asyncio.create_task(local.submit(first))
+        for _ in range(3):
+            assert codes([await local.submit(other)]) == ["recorded"]
+        assert not waiting.done()
+    assert codes([await waiting, await local.submit(first)]) == ["recorded"] * 2
+    assert await local.owner.fetchval("SELECT count(DISTINCT day) FROM daily_baselines") == 1
+    assert sorted(await whole(local)) == [4, 5]
+    await holder.close()
+
+
+async def test_a_connection_lost_before_the_commit_was_sent_records_each_order_once(
+    local: InProcessWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has got the first part of the writes and not the rest."""
+    first = local.accounts[0]
+    await set_limits(local, first, local.organization)
+    assert codes([await local.submit(local.create(first)) for _ in range(2)]) == ["recorded"] * 2
+    append, lost = PipelineRequest.append_statements, list[PipelineRequest]()
+
+    def lose_once(request: PipelineRequest, statements: Sequence[Statement], more: bool = False) -> None:
+        if statements[-1:] == [COMMIT] and not lost:
+            lost.append(request)
+            request._link.close()
+        append(request, statements, more)
+
+    monkeypatch.setattr(PipelineRequest, "append_statements", lose_once)
+    assert codes(await local.submit_all([local.create(first) for _ in range(3)])) == ["recorded"] * 3
+    assert len(lost) == 1
+    assert await local.owner.fetchval("SELECT open_orders FROM exposures") == 5
+    assert await whole(local) == [5]
