@@ -70,8 +70,9 @@ async def test_a_replace_of_an_unknown_intent_makes_no_account_tracked(local: In
     assert await whole(local) == []
 
 
-async def test_an_account_with_many_symbols_is_summed_once_for_a_batch(local: InProcessWriter) -> None:
-    first, symbols, asked = str(local.accounts[0]), 400, 200
+@pytest.mark.parametrize("asked", [1, 200])
+async def test_an_account_with_many_symbols_is_summed_once_for_a_batch(local: InProcessWriter, asked: int) -> None:
+    first, symbols = str(local.accounts[0]), 400
     await local.owner.execute(
         "INSERT INTO exposures (account_id, symbol, organization_id, open_orders, open_buy, open_sell)"
         " SELECT $1, 'S' || number, $2, 1, number, 0 FROM generate_series(1, $3) AS number",

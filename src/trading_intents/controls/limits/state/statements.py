@@ -11,7 +11,12 @@ from trading_intents.storage.pipeline import Statement
 
 # One statement: a fill moves a quantity from an order to a position, which must be seen in both or in neither. LATERAL
 # with LIMIT allows only look-ups by key. An account is summed once, however many of its symbols are asked for: it may
-# have thousands, while everybody's next batch waits.
+# have thousands, and other accounts' commands wait meanwhile.
+_POSITION = """
+    LEFT JOIN LATERAL (
+        SELECT quantity FROM positions WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
+    ) AS p ON true
+"""
 _READ = """
     WITH asked AS MATERIALIZED (
         SELECT * FROM unnest(from_column($1)::uuid[], from_column($2)) AS places (account_id, symbol)
@@ -28,16 +33,30 @@ _READ = """
     LEFT JOIN LATERAL (
         SELECT * FROM {exposures} AS counted WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
     ) AS e ON true
-    LEFT JOIN LATERAL (
-        SELECT quantity FROM positions WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
-    ) AS p ON true
+    {position}
 """
+# Of accounts that are asked for one symbol each, as most are: in one pass, which takes a fifth less.
+_READ_SINGLE = f"""
+    SELECT asked.account_id::text, asked.symbol, e.total::text, e.open_orders::text, e.open_buy::text,
+           e.open_sell::text, p.quantity::text
+    FROM unnest(from_column($1)::uuid[], from_column($2)) AS asked (account_id, symbol)
+    CROSS JOIN LATERAL (
+        SELECT sum(open_orders) AS total, sum(open_orders) FILTER (WHERE symbol = asked.symbol) AS open_orders,
+               sum(open_buy) FILTER (WHERE symbol = asked.symbol) AS open_buy,
+               sum(open_sell) FILTER (WHERE symbol = asked.symbol) AS open_sell
+        FROM exposures WHERE account_id = asked.account_id AND symbol <> ''
+    ) AS e
+    {_POSITION}
+"""  # noqa: S608 - our own constants
 
 
 def read_limit_state(asked: Sequence[tuple[str, str]], is_tracked: bool = True) -> Statement:
     """By account and symbol: the account's open orders, what is open of the symbol, and the position. Of accounts that
     are not tracked, the orders are counted."""
-    return Statement(_READ_TRACKED if is_tracked else _READ_UNTRACKED, tuple(map(pack_array, zip(*asked, strict=True))))
+    sql = _READ_TRACKED if is_tracked else _READ_UNTRACKED
+    if is_tracked and len(dict(asked)) == len(asked):
+        sql = _READ_SINGLE
+    return Statement(sql, tuple(map(pack_array, zip(*asked, strict=True))))
 
 
 # What orders say of accounts, in the columns of the table that counts it.
@@ -56,8 +75,8 @@ _EXPOSURES = """
     ) AS open
     GROUP BY 1, 2, 3
 """
-_READ_TRACKED = _READ.format(exposures="exposures")
-_READ_UNTRACKED = _READ.format(exposures=f"({_EXPOSURES})")
+_READ_TRACKED = _READ.format(exposures="exposures", position=_POSITION)
+_READ_UNTRACKED = _READ.format(exposures=f"({_EXPOSURES})", position=_POSITION)
 
 
 def start_tracking(account_ids: Sequence[str]) -> list[Statement]:

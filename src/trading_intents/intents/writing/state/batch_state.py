@@ -239,8 +239,8 @@ async def _read_for_limits(
 
 
 def _find_limited(submissions: Sequence[Submission], state: BatchState) -> LimitedPlaces:
-    """The places of these commands whose limits need more than the rules. The platform's own commands pass, and one that
-    names no order is refused."""
+    """The places of these commands whose limits need more than the rules. The platform's own commands pass. A command
+    that names no order has no symbol, and is refused."""
     if not state.rules.limits:
         return {}
     judged = [each for each in submissions if each.key_id is not None and not isinstance(each.command, Cancel)]
