@@ -17,6 +17,7 @@ from tests.intents.test_writer import whole
 from trading_intents.controls.limits.state.statements import read_limit_state
 from trading_intents.intents.model import Replace, Spec, Submission
 from trading_intents.intents.writing import lock_waits
+from trading_intents.intents.writing.state.rules import RulesCache
 from trading_intents.intents.writing.statements import COMMIT, ROLLBACK, begin
 from trading_intents.storage.pipeline import PipelineRequest, Statement
 from trading_intents.trading import OrderKind
@@ -68,6 +69,16 @@ async def test_a_replace_of_an_unknown_intent_makes_no_account_tracked(local: In
     assert await local.owner.fetchval("SELECT count(*) FROM account_heads WHERE tracked") == 0
     assert await local.count("daily_baselines") == 0
     assert await whole(local) == []
+
+
+async def test_a_batch_that_cannot_be_cached_is_recorded_once(
+    local: InProcessWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RulesCache, "keep", Mock(side_effect=KeyError))
+    for _ in range(2):
+        outcomes = await local.submit_all([local.create(account) for account in local.accounts])
+        assert codes(outcomes) == ["recorded"] * 3
+    assert await whole(local) == [2, 2, 2]
 
 
 @pytest.mark.parametrize("asked", [1, 200])

@@ -23,7 +23,7 @@ from tests.intents.test_writer import TRAP, whole
 from trading_intents.brokers.registry import installed_brokers
 from trading_intents.clock import SystemClock
 from trading_intents.ids import id_text_maker
-from trading_intents.intents.model import Submission
+from trading_intents.intents.model import AccountState, Submission
 from trading_intents.intents.writing import optimistic, statements
 from trading_intents.intents.writing import writer as module
 from trading_intents.intents.writing.batch import BatchDependencies, Receipt
@@ -35,6 +35,7 @@ from trading_intents.storage.database import SERVICE_ROLE
 from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import make_log
+from trading_intents.trading import Environment
 
 pytestmark = needs_optimistic_path
 
@@ -348,7 +349,7 @@ class ManualClock(SystemClock):
 
 
 def met(submission: Submission, now: datetime) -> BatchState:
-    account: Any = "the account's state"
+    account = AccountState(submission.organization_id, Environment.PAPER, "paper", False, False, True)
     key: Any = "the key's state"
     return BatchState(
         brokers=installed_brokers(make_log("critical")),

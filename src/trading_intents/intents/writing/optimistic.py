@@ -156,9 +156,14 @@ class OptimisticPath:
         return None
 
     def update(self, link: PipelineConnection, submissions: Sequence[Submission], state: BatchState) -> None:
-        """Caches the state of an ordinary batch that was committed."""
-        if self._is_enabled:
+        """Caches the state of an ordinary batch that was committed. Never raises: the batch would be written again."""
+        if not self._is_enabled:
+            return
+        try:
             self._cache.update(link, submissions, state)
+        except Exception as error:
+            self._log.error("batch not cached", size=len(submissions), exc_info=error)
+            self.suspend()
 
     def clear(self) -> None:
         self._cache.clear()
