@@ -6,6 +6,8 @@ from decimal import Decimal
 from typing import NamedTuple
 from uuid import UUID
 
+import msgspec
+
 from trading_intents.amounts import ZERO, exact, quotient
 from trading_intents.controls.model import LimitValue, Reason, Scope, Triggered
 from trading_intents.ids import OrganizationId
@@ -118,8 +120,9 @@ class AskedOrder(FrozenStruct, frozen=True, kw_only=True):
     terms: str = ""  # of a CREATE: what makes another one its duplicate
 
 
-class LimitState(FrozenStruct, frozen=True):
-    """What the account did before, and what the symbol is worth. Quantities are of the symbol."""
+class LimitState(msgspec.Struct, gc=False):
+    """What the account did before, and what the symbol is worth. Quantities are of the symbol. It moves on with each
+    order of the symbol that is accepted."""
 
     position: Decimal = ZERO  # negative: short
     open_buy: Decimal = ZERO  # unfilled, of all open orders of that side

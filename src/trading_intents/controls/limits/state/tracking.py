@@ -7,8 +7,6 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-import msgspec
-
 from trading_intents.amounts import EXACT, ZERO
 from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
 from trading_intents.controls.limits.model import AppliedLimits, AskedOrder, LimitState
@@ -25,22 +23,11 @@ from trading_intents.trading import Environment, FrozenStruct, OrderSide, Symbol
 Place = tuple[str, str]  # an account and a symbol
 
 
-class SymbolState(msgspec.Struct):
-    """What is held and open of a symbol on an account, and what it is worth."""
-
-    position: Decimal = ZERO
-    open_orders: int = 0
-    open_buy: Decimal = ZERO
-    open_sell: Decimal = ZERO
-    reference_price: Decimal | None = None
-
-
 @dataclass(slots=True)
 class TrackedState:
-    symbols: dict[Place, SymbolState] = field(default_factory=dict)
+    symbols: dict[Place, LimitState] = field(default_factory=dict)
     open_orders: dict[str, int] = field(default_factory=dict)  # by account
     recent: RecentByAccount = field(default_factory=dict)  # of which all is known
-    daily_results: dict[str, Decimal] = field(default_factory=dict)  # by account
     _baselines: dict[tuple[str, str], DailyBaseline] = field(default_factory=dict)  # by account and organization
     _changes: list[ExposureChange] = field(default_factory=list)
 
@@ -48,48 +35,39 @@ class TrackedState:
         """Takes the rows of `read_limit_state`."""
         for account_id, symbol, total, orders, buy, sell, position in rows:
             self.open_orders[account_id] = int(total or 0)
-            self.symbols[account_id, symbol] = SymbolState(
+            self.symbols[account_id, symbol] = LimitState(
                 ZERO if position is None else Decimal(position),
-                *((int(orders), Decimal(buy), Decimal(sell)) if orders else ()),
+                *((Decimal(buy), Decimal(sell), int(orders)) if orders else ()),
             )
 
-    def of_symbol(self, place: Place) -> SymbolState:
+    def of_symbol(self, place: Place) -> LimitState:
         state = self.symbols.get(place)
         if state is None:
-            state = self.symbols[place] = SymbolState()
+            state = self.symbols[place] = LimitState()
         return state
 
-    def begin_day(self, account_id: str, organization_id: str, today: tuple[Decimal, DailyBaseline | None]) -> None:
-        """Takes today's result of an account, and the baseline that is to be recorded for it."""
-        self.daily_results[account_id], baseline = today
-        if baseline:
-            self._baselines[account_id, organization_id] = baseline
+    def begin_day(self, account_id: str, organization_id: str, baseline: DailyBaseline) -> None:
+        """Has the baseline recorded."""
+        self._baselines[account_id, organization_id] = baseline
 
     def met_by(self, account_id: str, asked: AskedOrder, now: datetime) -> LimitState:
-        symbol, recent = self.of_symbol((account_id, asked.symbol)), self.recent.get(account_id)
-        return LimitState(
-            symbol.position,
-            symbol.open_buy,
-            symbol.open_sell,
-            symbol.open_orders,
-            self.open_orders.get(account_id, 0),
-            recent.count(now) if recent else 0,
-            recent.find(asked.terms) if recent else None,
-            symbol.reference_price,
-            self.daily_results.get(account_id, ZERO),
-        )
+        state, recent = self.of_symbol((account_id, asked.symbol)), self.recent.get(account_id)
+        state.account_open_orders = self.open_orders.get(account_id, 0)
+        if recent:
+            state.orders_last_minute, state.duplicate_at = recent.count(now), recent.find(asked.terms)
+        return state
 
     def accept(self, account_id: str, organization_id: str, asked: AskedOrder, is_new: bool) -> None:
         """`is_new`: the order was not counted before."""
-        symbol, moved = self.of_symbol((account_id, asked.symbol)), asked.open_after
+        state, moved = self.of_symbol((account_id, asked.symbol)), asked.open_after
         if not is_new:
             moved = EXACT.subtract(moved, asked.open_before)
         buy = sell = ZERO
         if asked.side is OrderSide.BUY:
-            buy, symbol.open_buy = moved, EXACT.add(symbol.open_buy, moved)
+            buy, state.open_buy = moved, EXACT.add(state.open_buy, moved)
         else:
-            sell, symbol.open_sell = moved, EXACT.add(symbol.open_sell, moved)
-        symbol.open_orders += is_new
+            sell, state.open_sell = moved, EXACT.add(state.open_sell, moved)
+        state.open_orders += is_new
         self.open_orders[account_id] = self.open_orders.get(account_id, 0) + is_new
         self._changes.append(ExposureChange(account_id, asked.symbol, organization_id, int(is_new), buy, sell))
 
@@ -176,7 +154,9 @@ class LimitStateReads:
                     state.of_symbol(place).reference_price = price.price
         if self._days:
             results = AccountResults(next(rest).texts(), prices, self._baselines)
-            for each in needed.values():
-                if each.has_daily_loss and each.account_id not in state.daily_results:
-                    today = results.today(each.account_id, each.timezone, now)
-                    state.begin_day(each.account_id, each.organization_id, today)
+            for place, each in needed.items():
+                if each.has_daily_loss:
+                    result, baseline = results.today(each.account_id, each.timezone, now)
+                    state.of_symbol(place).daily_result = result
+                    if baseline:
+                        state.begin_day(each.account_id, each.organization_id, baseline)
