@@ -205,7 +205,7 @@ def _judge_price(
         return
     is_buy = asked.side is OrderSide.BUY
     beyond = asked.limit_price - reference if is_buy else reference - asked.limit_price
-    if beyond * _BPS > reference * collar:
+    if beyond > 0 and beyond * _BPS > reference * collar:
         bps = amount_text(quotient(beyond * _BPS, reference))
         side = "above" if is_buy else "below"
         detail = (
