@@ -3,6 +3,7 @@ clock. The seq and hash of the log's head say whether it is still all of it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from trading_intents.controls.limits.model import RATE_SECONDS
@@ -25,13 +26,12 @@ class RecentOrders:
         self._window = timedelta(milliseconds=window_millis)
         self._seconds: dict[int, int] = {}
         self._orders = 0  # in all of them
-        self._moment: datetime | None = None  # for which the seconds are pruned
-        self._second = 0  # the one that it is in
+        self._pruned_second = 0
         self._accepted: dict[str, datetime] = {}  # the oldest first
 
     def count(self, now: datetime) -> int:
         """The orders of the last minute, by whole seconds."""
-        self._prune(now)
+        self._prune(_second_of(now))
         return self._orders
 
     def find(self, terms: str) -> datetime | None:
@@ -39,8 +39,9 @@ class RecentOrders:
 
     def accept(self, terms: str, now: datetime) -> None:
         """Without `terms` it is no CREATE."""
-        self._prune(now)
-        self.add(self._second, 1)
+        second = _second_of(now)
+        self._prune(second)
+        self.add(second, 1)
         self.remember(terms, now)
 
     def add(self, second: int, orders: int) -> None:
@@ -55,14 +56,17 @@ class RecentOrders:
         while accepted_at - self._accepted[oldest := next(iter(self._accepted))] > self._window:
             del self._accepted[oldest]
 
-    def _prune(self, now: datetime) -> None:
-        if now is self._moment:  # as when an order is judged and then accepted
+    def _prune(self, second: int) -> None:
+        if second == self._pruned_second:
             return
-        self._moment, second = now, int(now.timestamp())
-        if second != self._second:
-            self._second = second
-            for old in [each for each in self._seconds if each <= second - RATE_SECONDS]:
-                self._orders -= self._seconds.pop(old)
+        self._pruned_second = second
+        for old in [each for each in self._seconds if each <= second - RATE_SECONDS]:
+            self._orders -= self._seconds.pop(old)
+
+
+@lru_cache(maxsize=16)  # the orders of a batch have the same moment
+def _second_of(now: datetime) -> int:
+    return int(now.timestamp())
 
 
 RecentByAccount = dict[str, RecentOrders]  # the one that was used longest ago first

@@ -15,7 +15,7 @@ from trading_intents.controls.limits.state.recent import RecentByAccount
 from trading_intents.controls.limits.state.statements import read_limit_state, read_results, record_baselines
 from trading_intents.orders.ledger.exposures import ExposureChange, sum_changes
 from trading_intents.orders.ledger.writes import change_exposures
-from trading_intents.prices.model import PriceKey, PriceRules, ReferencePrice
+from trading_intents.prices.model import PriceKey, PriceRules
 from trading_intents.prices.store import parse_reply, read_prices
 from trading_intents.storage.pipeline import Reply, Statement
 from trading_intents.trading import Environment, FrozenStruct, OrderSide, Symbol
@@ -91,6 +91,7 @@ class LimitedPlace(FrozenStruct, frozen=True, kw_only=True):
     window_millis: int  # for which terms are to be remembered
     price_key: PriceKey | None
     has_walk: bool  # whether the paper broker's price counts
+    price_name: str  # of both, since most accounts share their prices
     has_daily_loss: bool
     timezone: str | None  # of the daily loss
 
@@ -108,6 +109,7 @@ def limited_place(
         window_millis=(account.duplicate_window_millis or 0) if account else 0,
         price_key=PriceKey(UUID(organization_id), environment, Symbol(symbol)) if limits.needs_price else None,
         has_walk=broker == PAPER.name,
+        price_name=f"{organization_id}|{environment}|{symbol}|{broker == PAPER.name}",
         has_daily_loss=account is not None and account.max_daily_loss is not None,
         timezone=account.timezone if account else None,
     )
@@ -124,13 +126,13 @@ class LimitStateReads:
         """`baselines`, if they are known already."""
         self._baselines = baselines
         self._tracked = [place for place, each in places.items() if each.needs_tracking]
-        self._prices = {each.price_key for each in places.values() if each.price_key}
+        self._prices = {each.price_name: (each.price_key, each.has_walk) for each in places.values() if each.price_key}
         self._days = list({each.account_id for each in places.values() if each.has_daily_loss})
 
     def statements(self, is_tracked: bool = True) -> list[Statement]:
         return [
             *([read_limit_state(self._tracked, is_tracked)] if self._tracked else ()),
-            *([read_prices(self._prices)] if self._prices else ()),
+            *([read_prices({key for key, _ in self._prices.values()})] if self._prices else ()),
             *([read_results(self._days, with_baselines=self._baselines is None)] if self._days else ()),
         ]
 
@@ -143,14 +145,9 @@ class LimitStateReads:
             state.read(next(rest).texts())
         if self._prices:
             known = parse_reply(next(rest))
-            picked: dict[tuple[PriceKey, bool], ReferencePrice | None] = {}  # most accounts share their prices
+            picked = {name: prices.pick(known[key], has_walk=walk) for name, (key, walk) in self._prices.items()}
             for place, each in needed.items():
-                if each.price_key is None:
-                    continue
-                asked = each.price_key, each.has_walk
-                if asked not in picked:
-                    picked[asked] = prices.pick(known[each.price_key], has_walk=each.has_walk)
-                if price := picked[asked]:
+                if each.price_key and (price := picked[each.price_name]):
                     state.of_symbol(place).reference_price = price.price
         if self._days:
             results = AccountResults(next(rest).texts(), prices, self._baselines)
