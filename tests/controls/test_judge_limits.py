@@ -13,6 +13,7 @@ from trading_intents.amounts import ZERO, exact
 from trading_intents.controls.limits.model import (
     AppliedLimits,
     AskedOrder,
+    Levels,
     LimitOwner,
     LimitState,
     TradingLimits,
@@ -62,6 +63,10 @@ def state(**changes: Any) -> LimitState:
 def limits(**fields: Any) -> TradingLimits:
     given: dict[str, Any] = {n: Decimal(each) if isinstance(each, str) else each for n, each in fields.items()}
     return TradingLimits(**given)
+
+
+def applied(*levels: TradingLimits | None, **named: TradingLimits | None) -> Levels:
+    return AppliedLimits(*levels, **named).levels(OWNER, "AAPL")
 
 
 def ago(millis: int) -> LimitState:
@@ -169,7 +174,7 @@ def test_every_limit_holds_at_its_edge(
     refused: tuple[str, Any, Any] | None,
 ) -> None:
     for level in levels:
-        found = judge(AppliedLimits(**{level: limits(**fields)}), OWNER, asked, met, NOW)
+        found = judge(applied(**{level: limits(**fields)}), asked, met, NOW)
         told = [(each.reason, each.limit, each.asked) for each in found]
         assert told == ([] if refused is None else [refused]), level
         assert [each.scope for each in found] == [SCOPES[level]] * len(found)
@@ -178,12 +183,11 @@ def test_every_limit_holds_at_its_edge(
 
 def test_every_level_that_says_no_is_named() -> None:
     found = judge(
-        AppliedLimits(
+        applied(
             limits(max_order_quantity="5", allow_short=False),
             limits(max_order_quantity="6", max_open_orders=1, allowed_symbols=frozenset({"IBM"})),
             limits(max_order_quantity="7", max_position_quantity="1"),
         ),
-        OWNER,
         order(SHORT),
         state(account_open_orders=1),
         NOW,
@@ -214,7 +218,7 @@ def test_before_a_send_only_what_needs_no_state_is_judged_again() -> None:
     )
 
     def reasons(asked: AskedOrder) -> list[str]:
-        return [str(each.reason) for each in judge_again(AppliedLimits(account=strict), OWNER, asked)]
+        return [str(each.reason) for each in judge_again(applied(account=strict), asked)]
 
     assert reasons(order(SHORT, limit_price="5")) == ["max_order_quantity", "allow_short", "allowed_symbols"]
     assert reasons(order(SELL, limit_price="5")) == ["max_order_quantity", "allowed_symbols"]
@@ -265,8 +269,8 @@ STATES = st.builds(
 def test_it_never_raises_and_each_level_is_judged_alone(
     level: TradingLimits, asked: AskedOrder, met: LimitState
 ) -> None:
-    alone = [judge(AppliedLimits(**{name: level}), OWNER, asked, met, NOW) for name in ALL]
-    together = judge(AppliedLimits(level, level, level), OWNER, asked, met, NOW)
+    alone = [judge(applied(**{name: level}), asked, met, NOW) for name in ALL]
+    together = judge(applied(level, level, level), asked, met, NOW)
     assert together == tuple(each for found in alone for each in found)
     assert all(isinstance(each, Triggered) for each in together)
 
@@ -280,6 +284,6 @@ def test_a_reducing_order_passes_what_bounds_the_position(
         room = abs(met.position)
     reducing = structs.replace(asked, side=side, open_before=ZERO, open_after=room)
     free = structs.replace(met, open_buy=ZERO, open_sell=ZERO)
-    found = judge(AppliedLimits(account=level), OWNER, reducing, free, NOW)
+    found = judge(applied(account=level), reducing, free, NOW)
     if room:
         assert not {each.reason for each in found} & {"max_position_quantity", "allow_short", "max_daily_loss"}

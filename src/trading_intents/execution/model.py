@@ -166,7 +166,7 @@ def _judge_limits(context: SendContext) -> tuple[Triggered, ...]:
         limit_price=ticket.limit_price,
         stop_price=ticket.stop_price,
     )
-    return judge_again(context.limits, owner, asked)
+    return judge_again(context.limits.levels(owner, ticket.symbol), asked)
 
 
 def used_up(command: CommandKind, order_id: UUID, client_order_id: str) -> PlatformFact:

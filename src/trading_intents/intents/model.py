@@ -6,7 +6,7 @@ from typing import assert_never
 
 from trading_intents.amounts import ZERO
 from trading_intents.brokers.registry import Manifest
-from trading_intents.controls.limits.model import NO_LIMITS, AppliedLimits, AskedOrder, LimitOwner, LimitState, judge
+from trading_intents.controls.limits.model import AskedOrder, Levels, LimitState, judge
 from trading_intents.controls.model import Controls, evaluate
 from trading_intents.errors import (
     AccountClosed,
@@ -154,7 +154,7 @@ class SubmissionState(FrozenStruct, frozen=True):
     order: KnownOrder | None
     earlier: EarlierAction | None
     controls: Controls
-    limits: AppliedLimits = NO_LIMITS
+    levels: Levels = ()  # of the limits
     asked: AskedOrder | None = None  # the order that limits judge
     limit_state: LimitState | None = None  # None: nothing of it is needed
     holding: Holding | None = None  # of the symbol that a Close names
@@ -199,10 +199,9 @@ def decide(submission: Submission, state: SubmissionState, now: datetime) -> Dec
         accepted = composed or _compose_close(submission, state)
         if not isinstance(submission.command, Cancel):
             triggered = evaluate(_judged_controls(submission, state.controls), accepted.symbol, now)
-            if state.limits is not NO_LIMITS:
-                owner = LimitOwner(submission.organization_id, submission.account_id)
+            if state.levels:
                 asked = state.asked or asked_order(accepted.symbol, accepted.side, accepted.spec, state.order)
-                triggered += judge(state.limits, owner, asked, state.limit_state or LimitState(), now)
+                triggered += judge(state.levels, asked, state.limit_state or LimitState(), now)
             if triggered:
                 raise ControlRejected(triggered, list(dict.fromkeys(item.reason for item in triggered)))
     except PlatformError as refusal:

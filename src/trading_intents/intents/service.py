@@ -92,7 +92,7 @@ class Intents:
             limits, is_tracked = await read_applied(tx, account.id, accepted.symbol)
             met = await find_limit_state(tx, account, limits, is_tracked, asked, self._prices, now)
             triggered = evaluate(await read_one(tx, account.id, accepted.symbol), accepted.symbol, now)
-            return triggered + judge(limits, owner, asked, met, now)
+            return triggered + judge(limits.levels(owner, accepted.symbol), asked, met, now)
 
 
 async def _find_order(tx: Tx, account: Account, order_id: str) -> KnownOrder | None:

@@ -1,6 +1,5 @@
 """Limits and the one rule that judges an order by them. No I/O, no clock; in doubt it says no, and it never raises."""
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import NamedTuple
@@ -74,6 +73,14 @@ class LossLimit(FrozenStruct, frozen=True):
     timezone: str | None
 
 
+class LimitOwner(NamedTuple):
+    organization_id: str
+    account_id: str
+
+
+Levels = tuple[tuple[TradingLimits, Scope], ...]  # the widest first
+
+
 class AppliedLimits(FrozenStruct, frozen=True):
     """What applies to one symbol on one account; None where nothing is set."""
 
@@ -81,25 +88,33 @@ class AppliedLimits(FrozenStruct, frozen=True):
     account: TradingLimits | None = None
     symbol: TradingLimits | None = None
 
-    @property
-    def levels(self) -> tuple[TradingLimits, ...]:
-        return tuple(each for each in (self.organization, self.account, self.symbol) if each is not None)
+    def levels(self, owner: LimitOwner, symbol: str) -> Levels:
+        scopes: tuple[Scope, ...] = (
+            {"Organization": owner.organization_id},
+            {"Account": owner.account_id},
+            {"Symbol": {"account_id": owner.account_id, "symbol": symbol}},
+        )
+        return tuple((each, scope) for each, scope in zip(self._all, scopes, strict=True) if each)
 
     @property
     def needs_tracking(self) -> bool:
-        return any(each.needs_tracking for each in self.levels)
+        return any(each.needs_tracking for each in self._all if each)
 
     @property
     def needs_recent(self) -> bool:
-        return any(each.needs_recent for each in self.levels)
+        return any(each.needs_recent for each in self._all if each)
 
     @property
     def needs_price(self) -> bool:
-        return any(each.needs_price for each in self.levels)
+        return any(each.needs_price for each in self._all if each)
 
     @property
     def needs_state(self) -> bool:
-        return any(each.needs_tracking or each.needs_recent or each.needs_price for each in self.levels)
+        return self.needs_tracking or self.needs_recent or self.needs_price
+
+    @property
+    def _all(self) -> tuple[TradingLimits | None, ...]:
+        return self.organization, self.account, self.symbol
 
 
 NO_LIMITS = AppliedLimits()
@@ -135,19 +150,12 @@ class LimitState(msgspec.Struct, gc=False):
     daily_result: Decimal = ZERO
 
 
-class LimitOwner(NamedTuple):
-    organization_id: str
-    account_id: str
-
-
-def judge(
-    limits: AppliedLimits, owner: LimitOwner, asked: AskedOrder, state: LimitState, now: datetime
-) -> tuple[Triggered, ...]:
-    """Every limit that says no, widest level first."""
+def judge(levels: Levels, asked: AskedOrder, state: LimitState, now: datetime) -> tuple[Triggered, ...]:
+    """Every limit that says no."""
     found: list[Triggered] = []
     with exact():
         reached = _reached(asked, state)
-        for level, scope in _scoped(limits, owner, asked.symbol):
+        for level, scope in levels:
             _judge_stateless(level, scope, asked, found)
             _judge_price(level, scope, asked, state.reference_price, found)
             _judge_exposure(level, scope, asked, state, reached, found)
@@ -155,21 +163,12 @@ def judge(
     return tuple(found)
 
 
-def judge_again(limits: AppliedLimits, owner: LimitOwner, asked: AskedOrder) -> tuple[Triggered, ...]:
+def judge_again(levels: Levels, asked: AskedOrder) -> tuple[Triggered, ...]:
     """As `judge`, before a send: only what needs neither the account's state nor a price."""
     found: list[Triggered] = []
-    for level, scope in _scoped(limits, owner, asked.symbol):
+    for level, scope in levels:
         _judge_stateless(level, scope, asked, found)
     return tuple(found)
-
-
-def _scoped(limits: AppliedLimits, owner: LimitOwner, symbol: Symbol) -> Iterator[tuple[TradingLimits, Scope]]:
-    if limits.organization:
-        yield limits.organization, {"Organization": owner.organization_id}
-    if limits.account:
-        yield limits.account, {"Account": owner.account_id}
-    if limits.symbol:
-        yield limits.symbol, {"Symbol": {"account_id": owner.account_id, "symbol": symbol}}
 
 
 def _judge_stateless(level: TradingLimits, scope: Scope, asked: AskedOrder, found: list[Triggered]) -> None:

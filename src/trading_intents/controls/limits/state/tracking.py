@@ -9,7 +9,7 @@ from uuid import UUID
 
 from trading_intents.amounts import EXACT, ZERO
 from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
-from trading_intents.controls.limits.model import AppliedLimits, AskedOrder, LimitState
+from trading_intents.controls.limits.model import AppliedLimits, AskedOrder, Levels, LimitOwner, LimitState
 from trading_intents.controls.limits.state.losses import AccountResults, DailyBaseline, baseline_rows
 from trading_intents.controls.limits.state.recent import RecentByAccount
 from trading_intents.controls.limits.state.statements import read_limit_state, read_results, record_baselines
@@ -85,7 +85,7 @@ class LimitedPlace(FrozenStruct, frozen=True, kw_only=True):
 
     account_id: str
     organization_id: str
-    limits: AppliedLimits
+    levels: Levels
     needs_tracking: bool
     needs_recent: bool
     window_millis: int  # for which terms are to be remembered
@@ -103,7 +103,7 @@ def limited_place(
     return LimitedPlace(
         account_id=account_id,
         organization_id=organization_id,
-        limits=limits,
+        levels=limits.levels(LimitOwner(organization_id, account_id), symbol),
         needs_tracking=limits.needs_tracking,
         needs_recent=limits.needs_recent,
         window_millis=(account.duplicate_window_millis or 0) if account else 0,

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from trading_intents.brokers.registry import Registry
-from trading_intents.controls.limits.model import NO_LIMITS, AppliedLimits, AskedOrder, LimitState
+from trading_intents.controls.limits.model import AskedOrder, Levels, LimitOwner, LimitState
 from trading_intents.controls.limits.state.recent import RecentByAccount, find_whole, plan_reads, put_recent
 from trading_intents.controls.limits.state.statements import read_recent, start_tracking
 from trading_intents.controls.limits.state.tracking import LimitedPlaces, LimitStateReads, TrackedState
@@ -69,22 +69,23 @@ class BatchState:
             order,
             self.earlier.get((account_id, key)) if key else None,
             rules.controls_of(submission.organization_id, account_id, symbol),
-            *(self._limits_met(submission, order) if rules.limits else (NO_LIMITS, None, None)),
+            *(self._limits_met(submission, order) if rules.limits else ((), None, None)),
             self.holdings.get((account_id, symbol)),
         )
 
     def _limits_met(
         self, submission: Submission, order: KnownOrder | None
-    ) -> tuple[AppliedLimits, AskedOrder | None, LimitState | None]:
+    ) -> tuple[Levels, AskedOrder | None, LimitState | None]:
         asked = self._asked(submission, order)
         if asked is None:
-            return NO_LIMITS, None, None
+            return (), None, None
         account_id = submission.account_id
         place = self.limited.get((account_id, asked.symbol))
         if place is None:
-            return self.rules.limits_of(submission.organization_id, account_id, asked.symbol), asked, None
+            limits = self.rules.limits_of(submission.organization_id, account_id, asked.symbol)
+            return limits.levels(LimitOwner(submission.organization_id, account_id), asked.symbol), asked, None
         assert account_id in self.tracking.recent or not place.needs_recent
-        return place.limits, asked, self.tracking.met_by(account_id, asked, self.now)
+        return place.levels, asked, self.tracking.met_by(account_id, asked, self.now)
 
     def _asked(self, submission: Submission, order: KnownOrder | None) -> AskedOrder | None:
         """The order that is asked for; None: none that limits judge. The platform's own pass."""
