@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -208,10 +209,12 @@ EVERY_LIMIT = {
     "max_daily_loss": "100000000000",
 }
 MIN_SHARE_WITH_LIMITS = 0.85
+LIMIT_ROUNDS = 7
 
 
 def compare_limits() -> int:
-    """Accepted intents a second of accounts with every limit, of those without any on the ordinary path; in turn."""
+    """Accepted intents a second of accounts with every limit, of those without any on the ordinary path. Both are
+    measured right after each other, and the median of these shares counts: a machine has faster and slower minutes."""
     with ExitStack() as stack:
         folders = [Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ti-bench-"))) for _ in range(2)]
         ordinary = stack.enter_context(serving(folders[0], WRITER_OPTIMISTIC="off"))
@@ -222,18 +225,19 @@ def compare_limits() -> int:
             for account in limited[1]:
                 client.put(f"/v1/controls/accounts/{account}/limits", json=EVERY_LIMIT).raise_for_status()
         rounds: dict[str, list[dict[str, Any]]] = {"none": [], "every limit": []}
-        for _ in range(ROUNDS):
+        for _ in range(LIMIT_ROUNDS):
             for what, one, accounts in (("none", ordinary, free), ("every limit", bench, limited)):
                 one.psql("CHECKPOINT")
                 rounds[what].append(one.post(*accounts, 64))
     table = Table("limits", "per second", "p50 ms", "p99 ms", "service µs", "postgres µs")
     for what, found in rounds.items():
-        top = best(found)
-        numbers = (f"{top[key]:.2f}" for key in ("per_second", "p50_ms", "p99_ms", "service_us", "postgres_us"))
-        table.add_row(what, *numbers)
-    share = best(rounds["every limit"])["per_second"] / best(rounds["none"])["per_second"]
-    Console().print(table, f"share: {share:.2f}, at least {MIN_SHARE_WITH_LIMITS}")
-    return int(share < MIN_SHARE_WITH_LIMITS)
+        keys = ("per_second", "p50_ms", "p99_ms", "service_us", "postgres_us")
+        table.add_row(what, *(f"{median(each[key] for each in found):.2f}" for key in keys))
+    pairs = zip(rounds["every limit"], rounds["none"], strict=True)
+    shares = [limited_round["per_second"] / free_round["per_second"] for limited_round, free_round in pairs]
+    found_shares = ", ".join(f"{each:.2f}" for each in shares)
+    Console().print(table, f"shares {found_shares}: median {median(shares):.2f}, at least {MIN_SHARE_WITH_LIMITS}")
+    return int(median(shares) < MIN_SHARE_WITH_LIMITS)
 
 
 def main() -> int:
