@@ -1,6 +1,8 @@
 """The worker as a whole: slots, wake-ups, stopping, other workers, and a database that goes away."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -10,6 +12,7 @@ from tests.proxy import proxied
 from tests.waiting import COUNT_BLOCKED
 from trading_intents.outbox import worker as worker_module
 from trading_intents.outbox.model import ClaimedRow, Done, OutboxEventType, Outcome
+from trading_intents.outbox.worker import Worker
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database, Pool, open_database
 from trading_intents.telemetry import Metrics
@@ -91,6 +94,20 @@ async def test_a_wake_up_is_enough_and_so_is_the_poll(
         await completed(2)
 
 
+@contextlib.asynccontextmanager
+async def claiming(worker: Worker, table: Table) -> AsyncIterator[None]:
+    """While the block runs, the worker's claim waits for a lock."""
+    async with table.connection.transaction():
+        await table.connection.execute("LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE")
+        worker.wake()
+
+        async def waits() -> bool:
+            return bool(await table.connection.fetchval(COUNT_BLOCKED))
+
+        await until(waits)
+        yield
+
+
 async def test_stopping_waits_for_what_runs_and_gives_back_what_was_not_started(pool: Pool, table: Table) -> None:
     entered, go_on = asyncio.Event(), asyncio.Event()
     started: list[int] = []
@@ -105,14 +122,7 @@ async def test_stopping_waits_for_what_runs_and_gives_back_what_was_not_started(
     async with working(pool, handle) as worker:
         await entered.wait()
         await put_rows(pool, new_row())
-        async with table.connection.transaction():
-            await table.connection.execute("LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE")
-            worker.wake()
-
-            async def claiming() -> bool:
-                return bool(await table.connection.fetchval(COUNT_BLOCKED))
-
-            await until(claiming)
+        async with claiming(worker, table):
             stopping = asyncio.create_task(worker.stop(WAIT_SECONDS))
             await asyncio.sleep(0)
         go_on.set()
@@ -124,14 +134,7 @@ async def test_stopping_waits_for_what_runs_and_gives_back_what_was_not_started(
 
 async def test_a_worker_that_was_stopped_while_it_claimed_may_be_stopped_again(pool: Pool, table: Table) -> None:
     async with working(pool, done) as worker:
-        async with table.connection.transaction():
-            await table.connection.execute("LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE")
-            worker.wake()
-
-            async def claiming() -> bool:
-                return bool(await table.connection.fetchval(COUNT_BLOCKED))
-
-            await until(claiming)
+        async with claiming(worker, table):
             await worker.stop(0)
         await worker.stop(WAIT_SECONDS)
 
