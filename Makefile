@@ -5,7 +5,8 @@ PYTHON ?= $(shell /usr/bin/python3 -c 'import ensurepip, sys; sys.exit(sys.versi
 	&& echo /usr/bin/python3 || echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS := 3
+WORKERS := 5
+WAITERS := 8
 # Compiled code is kept, whatever the shell says: every start takes half the time.
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
@@ -14,21 +15,28 @@ LOCK := $(PIN) --extra build --no-emit-package trading-intents-client
 DIST := dist
 BUILD := import sys; from flit_core import buildapi as b; print(b.build_wheel(sys.argv[1]), b.build_sdist(sys.argv[1]))
 
-.PHONY: help run test check bench chaos proto sdk dist client browser screenshots witnesses lock clean
+.PHONY: help run test test-slow check bench chaos proto sdk dist client browser screenshots witnesses lock clean
 
 help: ## list these commands
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 run: $(VENV)/run.stamp ## start everything: PostgreSQL, REST, gRPC, worker
 	@exec $(BIN)/trading-intents serve
 
-test: $(VENV)/dev.stamp ## run the whole test suite, or TESTS=tests/web
+# A file's tests stay on one worker. Who is held to a deadline runs when the others are done, and waits most of the time.
+IN_PHASES = $(BIN)/python -m pytest --durations 20 -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+	-m "$(1) and not chaos and not deadline" && \
+	$(BIN)/python -m pytest --durations 20 -n $(WAITERS) -m "$(1) and not chaos and deadline"
+
+test: $(VENV)/dev.stamp ## run the test suite, or a part of it, slow ones too: TESTS=tests/web
 ifdef TESTS
 	@$(BIN)/python -m pytest $(TESTS)
 else
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -p tests.xdist_order
-	@TESTED_WRITE_PATH=ordinary $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -p tests.xdist_order tests/intents
+	@$(call IN_PHASES,not slow)
 endif
+
+test-slow: $(VENV)/dev.stamp ## test packages, and beside browsers and other people's programs, if installed
+	@$(call IN_PHASES,slow)
 
 check: $(VENV)/dev.stamp ## lint, types, import rules, migrations
 	@$(BIN)/ruff check .

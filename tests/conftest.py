@@ -5,6 +5,7 @@ import fcntl
 import gc
 import json
 import os
+import re
 import shutil
 import subprocess
 import uuid
@@ -29,6 +30,7 @@ STOP_LIMIT_SECONDS = 30
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 4 << 30
 GARBAGE_OBJECTS = 50_000
+EXAMPLES = 50  # that hypothesis makes up for a test which does not say how many
 # What these find depends on how busy the machine is, and on the examples that chance made.
 BY_CHANCE = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 
@@ -38,11 +40,20 @@ Databases = Callable[[], contextlib.AbstractContextManager["Urls"]]
 
 def pytest_configure() -> None:
     """Databases live in memory where there is room: here programs are killed, not machines. `make chaos` uses disks."""
-    settings.register_profile("busy machine", deadline=None, suppress_health_check=BY_CHANCE)
+    settings.register_profile("busy machine", deadline=None, max_examples=EXAMPLES, suppress_health_check=BY_CHANCE)
     settings.load_profile("busy machine")
     gc.disable()
     if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A run of marked tests alone need not import the files that have none."""
+    wanted = re.findall(r"(?<!not )\b(deadline|slow)\b", config.option.markexpr)
+    if not wanted or not collection_path.name.startswith("test_"):
+        return None
+    text = collection_path.read_text()
+    return True if any(f"mark.{mark}" not in text for mark in wanted) else None
 
 
 def pytest_collection_finish() -> None:

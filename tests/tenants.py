@@ -127,7 +127,7 @@ def made_tenants(urls: Urls, folder: Path, **changes: str) -> Iterator[Tenants]:
         "INTERNAL_ORGANIZATIONS": "org_internal",
     }
     with serving(folder, **settings | changes) as platform:
-        made = Tenants(platform, platform.apply(DOCUMENT))
+        made = Tenants(platform, platform.provision(DOCUMENT))
         made.sign_in(lambda: _callers(made))
         yield made
 

@@ -18,6 +18,8 @@ import pytest
 
 from trading_intents.config import PREFIX
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 SITE = Path(sysconfig.get_paths()["purelib"])
 LIMIT_SECONDS = 110

@@ -113,7 +113,7 @@ async def kill_postgres(data_dir: Path) -> None:
     await eventually_async(replaced, WRITES_LIMIT_SECONDS)
 
 
-@pytest.mark.exclusive(seconds=RETURN_SECONDS)
+@pytest.mark.deadline
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.chaos)])
 async def test_kills_of_postgresql_lose_no_answered_write(warm: Path, kills: int) -> None:
     with serving(warm, **UNLIMITED) as platform:
@@ -167,7 +167,9 @@ def behind(tmp_path: Path, urls: Urls) -> Iterator[Behind]:
         proxied(urls.login) as (proxy, through),
         serving(tmp_path, DATABASE_URL=through.reveal(), DATABASE_OWNER_URL=urls.owner.reveal()) as platform,
     ):
-        platform.apply({"organizations": [{"external_id": "acme", "users": [{"external_id": "ada", "role": "admin"}]}]})
+        platform.provision(
+            {"organizations": [{"external_id": "acme", "users": [{"external_id": "ada", "role": "admin"}]}]}
+        )
         yield Behind(platform, proxy, admin_of(platform, "ada", "acme"))
 
 
@@ -178,7 +180,7 @@ FAULTS: list[Callable[[FaultProxy], None]] = [
 ]
 
 
-@pytest.mark.exclusive(seconds=5)
+@pytest.mark.deadline
 def test_ten_outages_are_told_in_time_and_survived(behind: Behind) -> None:
     for fault in FAULTS:
         assert behind.write().status_code == 201

@@ -1,15 +1,20 @@
 """What the documents tell people to paste works, in the order in which they read it."""
 
+import json
 import os
 import re
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.platform import Platform
+from tests.fork_server import REQUEST_BYTES, Fork
+from tests.platform import PROGRAM, Platform
 from trading_intents.config import PREFIX
 
 pytest_plugins = ("tests.started_dirs",)
@@ -35,6 +40,15 @@ SEEN = """
 for file in terminal.*; do until grep -qE %s $file; do sleep 0.1; done; done
 """
 
+# Stands for `.venv/bin/trading-intents`: has a process forked that has imported it, where a start takes a second.
+FORKED_COMMAND = f"""#!{sys.executable} -IS
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
+    asked.connect("commands.socket")
+    socket.send_fds(asked, [json.dumps([sys.argv[1:], dict(os.environ)]).encode()], [0, 1, 2])
+    sys.exit(int(asked.recv(16)))
+"""
+
 
 def blocks_of(document: str, platform: Platform) -> list[str]:
     """What a reader pastes, for this platform's addresses; `make` lines have a test of their own."""
@@ -50,14 +64,79 @@ def blocks_of(document: str, platform: Platform) -> list[str]:
 def folder(platform: Platform) -> Path:
     """Looks like a checkout in which `make run` was typed."""
     folder = Path(platform.environ[f"{PREFIX}DATA_DIR"]).parent
-    (folder / ".venv").symlink_to(sys.prefix)
     (folder / "examples").symlink_to(ROOT / "examples")
     return folder
 
 
+@pytest.fixture
+def installed(folder: Path) -> Iterator[None]:
+    """The environment that we have."""
+    (folder / ".venv").symlink_to(sys.prefix)
+    yield
+    (folder / ".venv").unlink()
+
+
+@pytest.fixture(scope="module")
+def forking_environment(folder: Path) -> Path:
+    made = folder / "forking"
+    (made / "bin").mkdir(parents=True)
+    for path in (*Path(sys.prefix).iterdir(), *Path(sys.prefix, "bin").iterdir()):
+        if path.name not in ("bin", "trading-intents"):
+            (made / path.relative_to(sys.prefix)).symlink_to(path)
+    command = made / "bin" / "trading-intents"
+    command.write_text(FORKED_COMMAND)
+    command.chmod(0o755)
+    return made
+
+
+@pytest.fixture
+def forking(folder: Path, forking_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The same, with commands that are forked. That the real one can be pasted is proved by the slow test."""
+    (folder / ".venv").symlink_to(forking_environment)
+    monkeypatch.chdir(folder)  # in which a fork runs
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
+        asked.bind("commands.socket")
+        asked.listen()
+        thread = threading.Thread(target=fork_commands, args=(asked,))
+        thread.start()
+        yield
+        asked.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    (folder / "commands.socket").unlink()
+    (folder / ".venv").unlink()
+
+
+def fork_commands(asked: socket.socket) -> None:
+    """One after the other, until the socket is shut."""
+    while True:
+        try:
+            connection, _ = asked.accept()
+        except OSError:
+            return
+        with connection:
+            text, files, _, _ = socket.recv_fds(connection, REQUEST_BYTES, 3)
+            arguments, environ = json.loads(text)
+            fork = Fork(PROGRAM, *arguments, environ=environ, stdin=files[0], stdout=files[1], stderr=files[2])
+            for file in files:
+                os.close(file)
+            connection.sendall(str(fork.wait(RUN_SECONDS)).encode())
+
+
+# Takes ten seconds: a dozen programs, each of an interpreter of its own.
+@pytest.mark.slow
 @pytest.mark.timeout(2 * RUN_SECONDS)
-@pytest.mark.parametrize(("document", "seen"), [("README.md", TRADE), ("docs/api.md", "subscribed")])
-def test_what_a_document_tells_to_paste_works(document: str, seen: str, folder: Path, platform: Platform) -> None:
+@pytest.mark.usefixtures("installed")
+def test_what_the_readme_tells_to_paste_works_in_one_terminal(folder: Path, platform: Platform) -> None:
+    paste_all("README.md", TRADE, folder, platform)
+
+
+@pytest.mark.timeout(2 * RUN_SECONDS)
+@pytest.mark.usefixtures("forking")
+def test_what_the_description_of_the_api_tells_to_paste_works(folder: Path, platform: Platform) -> None:
+    paste_all("docs/api.md", "subscribed", folder, platform)
+
+
+def paste_all(document: str, seen: str, folder: Path, platform: Platform) -> None:
     script = "".join(blocks_of(document, platform))
     assert "curl -sS " in script
     assert "curl -N " in script
@@ -65,7 +144,9 @@ def test_what_a_document_tells_to_paste_works(document: str, seen: str, folder: 
     run(ENDLESS + script + SEEN % seen, folder)
 
 
+# Takes five seconds: a dozen programs, of which one waits for a halt to end.
 @pytest.mark.timeout(2 * RUN_SECONDS)
+@pytest.mark.usefixtures("forking")
 def test_each_block_of_the_readme_works_in_a_new_terminal(folder: Path, platform: Platform) -> None:
     script = ENDLESS
     for place, block in enumerate(blocks_of("README.md", platform)):
@@ -94,10 +175,10 @@ def run(script: str, folder: Path) -> None:
 
 
 def test_what_the_documents_tell_to_make_can_be_made() -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     told: set[str] = set()
     for document in ROOT.glob("*.md"):
         text = document.read_text()
-        told |= set(re.findall(r"^make ([a-z]+)", text, re.MULTILINE)) | set(re.findall(r"`make ([a-z]+)", text))
+        told |= set(re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)) | set(re.findall(r"`make ([a-z-]+)", text))
     assert {"run", "test"} <= told
     assert told <= targets

@@ -82,7 +82,7 @@ def taken_port() -> Iterator[int]:
         yield holder.getsockname()[1]
 
 
-@pytest.mark.exclusive(seconds=2)
+@pytest.mark.deadline
 def test_the_first_start_makes_what_the_second_finds_quickly(warm_original: Path, warm: Path) -> None:
     for private in (warm_original, warm_original / "demo.json"):
         assert private.stat().st_mode & 0o077 == 0
@@ -108,7 +108,7 @@ def test_a_signal_ends_everything_and_every_log_line_is_json(warm: Path, number:
     assert told == ["serving", "draining", "stopped"]
 
 
-@pytest.mark.exclusive(seconds=ORPHAN_SECONDS)
+@pytest.mark.deadline
 def test_a_kill_leaves_no_postgresql_behind(warm: Path) -> None:
     with serving(warm) as platform:
         platform.process.kill()
@@ -116,7 +116,7 @@ def test_a_kill_leaves_no_postgresql_behind(warm: Path) -> None:
         eventually(lambda: all_gone(warm), ORPHAN_SECONDS)
 
 
-@pytest.mark.exclusive(seconds=TAKE_OVER_SECONDS)
+@pytest.mark.deadline
 def test_a_second_process_joins_and_takes_over(warm: Path) -> None:
     with serving(warm) as first, serving(warm) as second:
         assert "ti_embedded_postgres_starts_total 0.0" in second.client.get("/metrics").text
@@ -144,14 +144,14 @@ def test_a_taken_port_is_refused_in_one_line_that_names_the_setting(tmp_path: Pa
     assert not (tmp_path / "data").exists()
 
 
-def test_a_second_start_says_that_it_runs_already_and_where(warm: Path) -> None:
-    with serving(warm) as platform:
-        told = json.loads(next(line for line in platform.logs if '"serving"' in line))
-        for name, address in (("HTTP_PORT", platform.url), ("GRPC_PORT", platform.grpc)):
-            done = run_command(platform.environ | {f"TRADING_INTENTS_{name}": address.rpartition(":")[2]}, "serve")
-            assert done.returncode == 1
-            assert f"already running here, pid {told['pid']}, on {warm};" in done.stderr
-            assert done.stderr.count("\n") == 1
+def test_a_second_start_says_that_it_runs_already_and_where(platform: Platform) -> None:
+    told = json.loads(next(line for line in platform.logs if '"serving"' in line))
+    folder = platform.environ[f"{PREFIX}DATA_DIR"]
+    for name, address in (("HTTP_PORT", platform.url), ("GRPC_PORT", platform.grpc)):
+        done = run_command(platform.environ | {f"{PREFIX}{name}": address.rpartition(":")[2]}, "serve")
+        assert done.returncode == 1
+        assert f"already running here, pid {told['pid']}, on {folder};" in done.stderr
+        assert done.stderr.count("\n") == 1
 
 
 def test_an_unknown_setting_is_warned_of_with_the_nearest_one(tmp_path: Path, taken_port: int) -> None:
@@ -181,7 +181,7 @@ def test_a_drain_finishes_what_was_begun_and_takes_nothing_new(warm: Path) -> No
     assert all_gone(warm)
 
 
-@pytest.mark.exclusive(seconds=ORPHAN_SECONDS)
+@pytest.mark.deadline
 def test_a_second_signal_stops_at_once(warm: Path) -> None:
     with serving(warm) as platform, contextlib.closing(HalfSent(platform.url, demo_key(warm))):
         platform.process.send_signal(signal.SIGTERM)
@@ -201,7 +201,7 @@ def test_a_worker_tells_of_itself_but_serves_no_api(warm: Path) -> None:
             assert worker.client.request(method, path).json()["code"] == "not_found"
 
 
-@pytest.mark.exclusive(seconds=2)
+@pytest.mark.deadline
 def test_a_person_at_a_terminal_is_shown_where_it_is_and_what_to_try(tmp_path: Path) -> None:
     """From the first start on, in a checkout and in a terminal of 80 columns and 24 lines."""
     (tmp_path / ".venv").symlink_to(sys.prefix)

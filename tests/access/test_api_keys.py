@@ -193,6 +193,7 @@ def test_a_key_in_the_query_string_is_not_looked_at(tenants: Tenants) -> None:
     assert tenants.client.get(URL, params={"x-api-key": good, "api_key": good}).status_code == 401
 
 
+# The platform writes last uses down every five seconds.
 def test_the_last_use_is_written_down_later(tenants: Tenants) -> None:
     made = make(tenants).json()
     tenants.client.get(URL, headers={"x-api-key": made["api_key"]})

@@ -14,7 +14,7 @@ from tests.waiting import eventually
 
 WITHIN_SECONDS = 1.0
 
-pytestmark = pytest.mark.exclusive
+pytestmark = pytest.mark.deadline
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def detail(client: httpx.Client, headers: Headers) -> str:
 def test_a_key_is_refused_by_every_process(tenants: Tenants, second: Platform, how: str) -> None:
     tenant = f"org_{how}"
     document = {"external_id": tenant, "users": [{"external_id": f"{how}-admin", "role": "admin"}]}
-    made = tenants.platform.apply(
+    made = tenants.platform.provision(
         {"organizations": [document | {"api_keys": [{"name": "bot", "environment": "paper", "permissions": []}]}]}
     )["organizations"][0]["api_keys"][0]
     admin = {"authorization": f"Bearer {tenants.platform.token(f'{how}-admin', tenant)}"}
@@ -60,7 +60,7 @@ def test_a_key_is_refused_by_every_process(tenants: Tenants, second: Platform, h
     elif how == "delete":
         assert tenants.client.delete(url, headers=admin).status_code == 204
     else:
-        tenants.platform.apply({"organizations": [{"external_id": tenant, "disabled": True}]})
+        tenants.platform.provision({"organizations": [{"external_id": tenant, "disabled": True}]})
     changed_at = time.monotonic()
     if how != "organization":
         assert detail(tenants.client, key) == "the API key does not verify", "the process that changed it knows at once"
@@ -72,7 +72,7 @@ def test_a_key_is_refused_by_every_process(tenants: Tenants, second: Platform, h
 def test_a_role_is_the_databases_not_the_tokens(tenants: Tenants, second: Platform) -> None:
     def set_role(role: str) -> None:
         users = [{"external_id": "changing", "role": role}]
-        tenants.platform.apply({"organizations": [{"external_id": "org_acme", "users": users}]})
+        tenants.platform.provision({"organizations": [{"external_id": "org_acme", "users": users}]})
 
     set_role("admin")
     headers = {"authorization": f"Bearer {tenants.platform.token('changing', 'org_acme')}"}
@@ -84,13 +84,13 @@ def test_a_role_is_the_databases_not_the_tokens(tenants: Tenants, second: Platfo
 
 def test_a_disabled_service_account_is_refused(tenants: Tenants, second: Platform) -> None:
     document = {"service_accounts": [{"client_id": "leaver", "scopes": ["intent:read"]}]}
-    made = tenants.platform.apply(document)["service_accounts"][0]
+    made = tenants.platform.provision(document)["service_accounts"][0]
     grant = {"grant_type": "client_credentials"}
     auth = ("leaver", made["client_secret"])
     token = tenants.client.post("/oauth/token", data=grant, auth=auth).json()["access_token"]
     headers = {"authorization": f"Bearer {token}"}
     assert [status(c, headers) for c in (tenants.client, second.client)] == [200, 200]
-    tenants.platform.apply({"service_accounts": [{"client_id": "leaver", "disabled": True}]})
+    tenants.platform.provision({"service_accounts": [{"client_id": "leaver", "disabled": True}]})
     for client in (tenants.client, second.client):
         within_a_second(lambda client=client: status(client, headers) == 401)  # type: ignore[misc]  # bound now
     assert tenants.client.post("/oauth/token", data=grant, auth=auth).status_code == 401

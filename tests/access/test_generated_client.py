@@ -9,6 +9,8 @@ import pytest
 
 from tests.platform import Platform
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ("tests.started_dirs",)
 
 ROOT = Path(__file__).parents[2]

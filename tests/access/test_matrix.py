@@ -109,7 +109,7 @@ def test_an_endpoint_takes_one_permission_and_one_scope_and_no_other(tenants: Te
         granted[0, permission] = {"x-api-key": client.post("/v1/api-keys", json=body, headers=admin).json()["api_key"]}
     accounts = [{"client_id": f"only-{scope}", "scopes": [scope]} for scope in EVERY_SCOPE]
     organization = {"x-organization-id": tenants.organization("org_acme")["id"]}
-    for made in tenants.platform.apply({"service_accounts": accounts})["service_accounts"]:
+    for made in tenants.platform.provision({"service_accounts": accounts})["service_accounts"]:
         grant = {"grant_type": "client_credentials", "client_id": made["client_id"]}
         token = client.post("/oauth/token", data=grant | {"client_secret": made["client_secret"]}).json()
         granted[1, token["scope"]] = organization | {"authorization": f"Bearer {token['access_token']}"}

@@ -39,7 +39,7 @@ def test_another_provider_or_spelling_is_not_found(tenants: Tenants, path: str) 
 
 
 def test_a_service_account_may_read_an_organization_whose_id_has_a_slash(tenants: Tenants) -> None:
-    tenants.platform.apply({"organizations": [{"external_id": "a/b c"}]})
+    tenants.platform.provision({"organizations": [{"external_id": "a/b c"}]})
     answer = tenants.client.get(f"{URL}/local/a%2Fb%20c", headers=tenants.callers["service_all"])
     assert (answer.status_code, answer.json()["name"]) == (200, "a/b c")
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.tenants import Headers, Tenants
 
+pytestmark = pytest.mark.slow
+
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 EVERY_PHASE = "examples,coverage,fuzzing"
 LIMIT_SECONDS = 400
@@ -19,7 +21,7 @@ def callers(tenants: Tenants) -> dict[str, Headers]:
     """Of an organization of their own: what is made up here disturbs nobody."""
     users = [{"external_id": "fuzz-admin", "role": "admin"}]
     document = {"external_id": "org_fuzz", "entitlements": ["controls_premium"], "users": users}
-    made = tenants.platform.apply({"organizations": [document]})["organizations"][0]
+    made = tenants.platform.provision({"organizations": [document]})["organizations"][0]
     admin = {"authorization": f"Bearer {tenants.platform.token('fuzz-admin', 'org_fuzz')}"}
     service = tenants.callers["service_unnamed"] | {"x-organization-id": made["id"]}
     return {"admin": admin, "service": service, "none": {}}

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -16,7 +17,8 @@ import asyncpg
 import httpx
 import pytest
 
-from tests.conftest import Urls
+import tests.platform
+from tests.conftest import Databases, Urls
 from tests.identity.issuer import Issuer, p256_key
 from tests.intents.http_client import Tables
 from tests.platform import Platform, serving
@@ -25,6 +27,7 @@ from tests.waiting import POLL_SECONDS, eventually
 from trading_intents.clock import SystemClock
 
 URL = "/v1/users/me"
+MAKE_OLDER = "UPDATE users SET deleting_at = deleting_at - interval '5 s' WHERE deleted_at IS NULL"
 
 
 @pytest.fixture
@@ -46,7 +49,7 @@ def events(tables: Tables, subject: str) -> list[dict[str, Any]]:
 
 def member(tenants: Tenants, name: str) -> Headers:
     users = [{"external_id": name, "role": "member"}]
-    tenants.platform.apply({"organizations": [{"external_id": "org_acme", "users": users}]})
+    tenants.platform.provision({"organizations": [{"external_id": "org_acme", "users": users}]})
     return {"authorization": f"Bearer {tenants.platform.token(name, 'org_acme')}"}
 
 
@@ -107,8 +110,8 @@ class Directory:
         self.url = f"http://127.0.0.1:{self.server.server_port}/users"
 
 
-@pytest.fixture
-def directory() -> Iterator[Directory]:
+@contextlib.contextmanager
+def asked() -> Iterator[Directory]:
     made = Directory()
     thread = Thread(target=made.server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
@@ -119,6 +122,32 @@ def directory() -> Iterator[Directory]:
 
 
 @pytest.fixture
+def directory() -> Iterator[Directory]:
+    with asked() as made:
+        yield made
+
+
+@contextlib.contextmanager
+def impatiently() -> Iterator[None]:
+    """Platforms that are started here look for unfinished deletions all the time, not every five seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tests.platform, "PROGRAM", "tests.access.impatient")
+        yield
+
+
+def make_older(tables: Tables) -> None:
+    """As if the five seconds had gone that an unfinished deletion is left to the process that began it."""
+    tables.execute(MAKE_OLDER)
+
+
+@dataclass(frozen=True)
+class Impatient:
+    platform: Platform
+    directory: Directory
+    tables: Tables
+
+
+@pytest.fixture(scope="module")
 def issuer() -> Iterator[Issuer]:
     with Issuer(SystemClock(), p256_key()) as issuer:
         yield issuer
@@ -136,45 +165,55 @@ def settings_of(issuer: Issuer, directory: Directory, urls: Urls) -> dict[str, s
 
 
 def user(issuer: Issuer, platform: Platform, subject: str = "auth0|a/b") -> Headers:
-    platform.apply({"organizations": [{"external_id": "org_acme"}]})
+    platform.provision({"organizations": [{"external_id": "org_acme"}]})
     return {"authorization": f"Bearer {issuer.token(issuer.claims(sub=subject))}"}
 
 
+@pytest.fixture(scope="module")
+def impatient(issuer: Issuer, databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Impatient]:
+    """One platform for all that delete users of their own."""
+    folder = tmp_path_factory.mktemp("impatient")
+    with (
+        databases() as urls,
+        asked() as directory,
+        closing(Tables(urls.owner)) as tables,
+        impatiently(),
+        serving(folder, **settings_of(issuer, directory, urls)) as platform,
+    ):
+        yield Impatient(platform, directory, tables)
+
+
 @pytest.mark.parametrize("status", [204, 200, 404, 410])
-def test_an_external_provider_is_asked_to_delete(
-    issuer: Issuer, directory: Directory, urls: Urls, tables: Tables, tmp_path: Path, status: int
-) -> None:
-    directory.status = status
-    with serving(tmp_path, **settings_of(issuer, directory, urls)) as platform:
-        assert platform.client.delete(URL, headers=user(issuer, platform)).status_code == 204
-    assert directory.deleted == ["/users/auth0%7Ca%2Fb"]
-    assert len(events(tables, "auth0|a/b")) == 1
+def test_an_external_provider_is_asked_to_delete(issuer: Issuer, impatient: Impatient, status: int) -> None:
+    directory, subject = impatient.directory, f"auth0|a/{status}"
+    directory.deleted, directory.status = [], status
+    assert impatient.platform.client.delete(URL, headers=user(issuer, impatient.platform, subject)).status_code == 204
+    assert directory.deleted == [f"/users/auth0%7Ca%2F{status}"]
+    assert len(events(impatient.tables, subject)) == 1
 
 
-def test_a_provider_that_is_away_is_asked_again_until_it_is_done(
-    issuer: Issuer, directory: Directory, urls: Urls, tables: Tables, tmp_path: Path
-) -> None:
+def test_a_provider_that_is_away_is_asked_again_until_it_is_done(issuer: Issuer, impatient: Impatient) -> None:
+    platform, directory = impatient.platform, impatient.directory
     directory.status = 500
-    with serving(tmp_path, **settings_of(issuer, directory, urls)) as platform:
-        ada = user(issuer, platform)
-        answer = platform.client.delete(URL, headers=ada)
-        assert (answer.status_code, answer.headers["content-type"]) == (503, "text/plain; charset=utf-8")
-        assert platform.client.delete(URL, headers=ada).status_code == 401, "recorded first: refused from then on"
-        assert events(tables, "auth0|a/b") == []
-        directory.status = 204
-        eventually(lambda: len(events(tables, "auth0|a/b")) == 1, 30)
+    carl = user(issuer, platform, "carl")
+    answer = platform.client.delete(URL, headers=carl)
+    assert (answer.status_code, answer.headers["content-type"]) == (503, "text/plain; charset=utf-8")
+    assert platform.client.delete(URL, headers=carl).status_code == 401, "recorded first: refused from then on"
+    assert events(impatient.tables, "carl") == []
+    directory.status = 204
+    make_older(impatient.tables)
+    eventually(lambda: len(events(impatient.tables, "carl")) == 1, 30)
 
 
-def test_a_user_whom_the_provider_never_deletes_keeps_no_other(
-    issuer: Issuer, directory: Directory, urls: Urls, tables: Tables, tmp_path: Path
-) -> None:
+def test_a_user_whom_the_provider_never_deletes_keeps_no_other(issuer: Issuer, impatient: Impatient) -> None:
+    platform, directory = impatient.platform, impatient.directory
     directory.status = 500
-    with serving(tmp_path, **settings_of(issuer, directory, urls)) as platform:
-        for subject in ("ada", "bob"):
-            assert platform.client.delete(URL, headers=user(issuer, platform, subject)).status_code == 503
-        directory.refused, directory.status = "/users/ada", 204
-        eventually(lambda: len(events(tables, "bob")) == 1, 30)
-        assert events(tables, "ada") == []
+    for subject in ("ada", "bob"):
+        assert platform.client.delete(URL, headers=user(issuer, platform, subject)).status_code == 503
+    directory.refused, directory.status = "/users/ada", 204
+    make_older(impatient.tables)
+    eventually(lambda: len(events(impatient.tables, "bob")) == 1, 30)
+    assert events(impatient.tables, "ada") == []
 
 
 @pytest.mark.parametrize("step", ["recorded", "deleted at the provider", "told"])
@@ -188,10 +227,11 @@ def test_killed_at_every_step_the_user_is_gone_with_one_event(
         "told": ("LOCK TABLE outbox IN SHARE MODE", "%INSERT INTO outbox%"),
     }[step]
     settings = settings_of(issuer, directory, urls)
-    with serving(tmp_path, **settings) as platform:
+    with impatiently(), serving(tmp_path, **settings) as platform:
         ada = user(issuer, platform)
         asyncio.run(_kill_while_held(platform, urls, lock, held, ada, step, directory))
-    with serving(tmp_path, **settings) as platform:
+    make_older(tables)
+    with impatiently(), serving(tmp_path, **settings) as platform:
         if step == "recorded":
             assert events(tables, "auth0|a/b") == [], "nothing was recorded, so nothing happened"
             assert platform.client.delete(URL, headers=ada).status_code == 204
@@ -210,10 +250,11 @@ async def _kill_while_held(
         # The row must be there before it can be locked: record the deletion, and lock before it is marked deleted.
         directory.status = 500
         await asyncio.to_thread(platform.client.delete, URL, headers=ada)
-        directory.status = 204
+        await watcher.execute(MAKE_OLDER)
     transaction = holder.transaction()
     await transaction.start()
     await holder.execute(lock)
+    directory.status = 204
     request = asyncio.create_task(asyncio.to_thread(_ignore_errors, platform, ada))
     blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     blocked += " AND query LIKE $1"

@@ -3,15 +3,21 @@
 import asyncio
 import json
 from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import asyncpg
+import pytest
 
 from tests.accounts.test_credentials import SECRETS
-from tests.conftest import Urls
+from tests.conftest import Databases, Urls
 from tests.platform import Platform, serving
 from tests.waiting import eventually
+
+pytest_plugins = ("tests.started_dirs",)
 
 KEY = {"name": "bot", "environment": "paper", "permissions": ["account:read", "account:edit", "credential:edit"]}
 ACCOUNT = {"name": "sim", "broker": "remote", "environment": "paper"}
@@ -89,41 +95,58 @@ def store_credential(platform: Platform) -> str:
     return str(platform.client.post(url, json={"secrets": SECRETS}, headers=headers).json()["id"])
 
 
-def test_a_credential_that_does_not_open_fails_the_rotation(urls: Urls, tmp_path: Path) -> None:
-    with serving(tmp_path, **settings_of(urls)) as platform:
-        credential = store_credential(platform)
-        file = tmp_path / "vault-keys.json"
-        keys = json.loads(file.read_text())
-        other = [key | {"key": b64encode(bytes(32)).decode()} for key in keys["keys"]]
-        file.write_text(json.dumps({"keys": other}))
-        done = platform.run("vault", "rotate")
-        assert done.returncode == 1
-        assert f"credential {credential} does not open" in done.stdout
+@dataclass(frozen=True)
+class Stored:
+    """A platform with one credential. Who damages it repairs it."""
+
+    platform: Platform
+    urls: Urls
+    keys_file: Path
+    credential: str
+
+    @contextmanager
+    def sealed_as(self, damaged: bytes) -> Iterator[None]:
+        whole = sealed(self.urls)
+        fetch(self.urls, f"UPDATE sealed_secrets SET sealed = '\\x{damaged.hex()}'")
+        yield
+        fetch(self.urls, f"UPDATE sealed_secrets SET sealed = '\\x{whole.hex()}'")
 
 
-def test_a_credential_of_another_kind_of_vault_is_named_by_the_rotation(urls: Urls, tmp_path: Path) -> None:
-    with serving(tmp_path, **settings_of(urls)) as platform:
-        credential = store_credential(platform)
-        fetch(urls, f"UPDATE sealed_secrets SET sealed = '\\x02{bytes(16).hex()}'")  # as OpenBao's are
-        done = platform.run("vault", "rotate")
-        assert (done.returncode, done.stderr) == (1, "")
-        assert done.stdout.splitlines() == [
-            "master key 2; 0 secrets re-wrapped",
-            f"credential {credential} does not open: store its secrets anew",
-        ]
+@pytest.fixture(scope="module")
+def stored(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
+    folder = tmp_path_factory.mktemp("stored")
+    with databases() as urls, serving(folder, **settings_of(urls), ROLES="api") as platform:
+        yield Stored(platform, urls, folder / "vault-keys.json", store_credential(platform))
 
 
-def test_no_master_key_is_retired_while_a_damaged_secret_may_need_it(urls: Urls, tmp_path: Path) -> None:
-    with serving(tmp_path, **settings_of(urls)) as platform:
-        store_credential(platform)
-        whole = sealed(urls)
-        fetch(urls, f"UPDATE sealed_secrets SET sealed = '\\x{(b'?' + whole[1:]).hex()}'")
-        assert platform.run("vault", "rotate").returncode == 1
-        done = platform.run("vault", "rotate", "--retire")
+def test_a_credential_that_does_not_open_fails_the_rotation(stored: Stored) -> None:
+    whole = stored.keys_file.read_text()
+    other = [key | {"key": b64encode(bytes(32)).decode()} for key in json.loads(whole)["keys"]]
+    stored.keys_file.write_text(json.dumps({"keys": other}))
+    done = stored.platform.run("vault", "rotate")
+    stored.keys_file.write_text(whole)
+    assert done.returncode == 1
+    assert f"credential {stored.credential} does not open" in done.stdout
+
+
+def test_a_credential_of_another_kind_of_vault_is_named_by_the_rotation(stored: Stored) -> None:
+    newest = len(json.loads(stored.keys_file.read_text())["keys"])
+    with stored.sealed_as(b"\x02" + bytes(16)):  # as OpenBao's are
+        done = stored.platform.run("vault", "rotate")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.splitlines() == [
+        f"master key {newest + 1}; 0 secrets re-wrapped",
+        f"credential {stored.credential} does not open: store its secrets anew",
+    ]
+
+
+def test_no_master_key_is_retired_while_a_damaged_secret_may_need_it(stored: Stored) -> None:
+    with stored.sealed_as(b"?" + sealed(stored.urls)[1:]):
+        assert stored.platform.run("vault", "rotate").returncode == 1
+        done = stored.platform.run("vault", "rotate", "--retire")
         assert (done.returncode, "retired" in done.stdout) == (1, False), "no key is unused"
-        fetch(urls, f"UPDATE sealed_secrets SET sealed = '\\x{whole.hex()}'")
-        done = platform.run("vault", "rotate")
-        assert (done.returncode, "1 secrets re-wrapped" in done.stdout) == (0, True), done.stdout
+    done = stored.platform.run("vault", "rotate")
+    assert (done.returncode, "1 secrets re-wrapped" in done.stdout) == (0, True), done.stdout
 
 
 def sealed(urls: Urls) -> bytes:
@@ -131,10 +154,9 @@ def sealed(urls: Urls) -> bytes:
     return found
 
 
-def test_the_demo_has_a_paper_account(tmp_path: Path) -> None:
-    with serving(tmp_path / "data") as platform:
-        accounts = platform.client.get("/v1/accounts", headers={"x-api-key": demo_key(platform)}).json()["data"]
-        assert [(a["name"], a["broker"], a["environment"]) for a in accounts] == [("sim", "paper", "paper")]
+def test_the_demo_has_a_paper_account(platform: Platform) -> None:
+    accounts = platform.client.get("/v1/accounts", headers={"x-api-key": demo_key(platform)}).json()["data"]
+    assert [(a["name"], a["broker"], a["environment"]) for a in accounts] == [("sim", "paper", "paper")]
 
 
 def demo_key(platform: Platform) -> str:

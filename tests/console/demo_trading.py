@@ -75,5 +75,5 @@ def live_account(platform: Platform) -> str:
         "accounts": [{"name": "main", "broker": "remote", "environment": "live"}],
         "api_keys": [{"name": "trader", "environment": "live", "permissions": permissions}],
     }
-    made = platform.apply({"organizations": [organization]})
+    made = platform.provision({"organizations": [organization]})
     return str(made["organizations"][0]["api_keys"][0]["api_key"])

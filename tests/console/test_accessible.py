@@ -8,6 +8,8 @@ import pytest
 from tests.console.conftest import DESKTOP, PHONE, Screens
 from tests.platform import Platform
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ("tests.started_dirs",)
 
 AXE = Path(__file__).parents[2] / ".venv" / "npm" / "node_modules" / "axe-core" / "axe.min.js"

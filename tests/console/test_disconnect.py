@@ -6,9 +6,13 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.console.conftest import Screen, Screens
 from tests.free_port import free_port
 from tests.platform import serving
+
+pytestmark = pytest.mark.slow
 
 pytest_plugins = ("tests.started_dirs",)
 

@@ -4,10 +4,14 @@ import json
 import uuid
 from typing import Any
 
+import pytest
+
 from tests.console.conftest import LIMIT_SECONDS, Screen, Screens
 from tests.console.test_views import bearer, make_account, symbol
 from tests.tenants import Tenants
 from tests.waiting import eventually
+
+pytestmark = pytest.mark.slow
 
 pytest_plugins = ("tests.started_dirs",)
 

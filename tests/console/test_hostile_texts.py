@@ -11,6 +11,8 @@ from tests.console.conftest import Screens
 from tests.console.test_views import make_account
 from tests.tenants import Tenants
 
+pytestmark = pytest.mark.slow
+
 TAGS = (
     "<script>{0}</script>",
     "<img src=x onerror={0}>",

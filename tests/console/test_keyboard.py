@@ -3,9 +3,13 @@
 import uuid
 from typing import Any
 
+import pytest
+
 from tests.console.conftest import Screen, Screens
 from tests.console.test_views import make_account
 from tests.tenants import Tenants
+
+pytestmark = pytest.mark.slow
 
 MAX_TABS = 80
 

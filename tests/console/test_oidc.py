@@ -16,6 +16,8 @@ from tests.console.conftest import Screen, Screens
 from tests.free_port import free_port
 from tests.platform import Platform, serving
 
+pytestmark = pytest.mark.slow
+
 MODULE = Path(__file__).parents[2] / ".venv" / "npm" / "node_modules" / "oidc-provider"
 TOKEN_SECONDS = 65  # the console renews a minute before the end: within five seconds
 PROGRAM = """

@@ -52,6 +52,7 @@ def test_every_page_and_file_has_the_policy(platform: Platform, path: str) -> No
     assert answer.headers["cross-origin-opener-policy"] == "same-origin"
 
 
+@pytest.mark.slow
 def test_a_site_that_opened_the_console_has_no_hold_on_it(screen: Screen) -> None:
     """Else it could show its own page in that tab later, and ask for a key there."""
     site = screen.platform.url.replace("127.0.0.1", "localhost")  # another origin, and a page without our headers
@@ -107,6 +108,7 @@ def test_the_console_is_small_and_knows_no_markup() -> None:
     assert lines < MAX_LINES
 
 
+@pytest.mark.slow
 def test_a_wheel_has_the_console(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "flit_core.wheel", "--outdir", str(tmp_path), str(ROOT)]
     subprocess.run(command, check=True, capture_output=True)

@@ -11,6 +11,8 @@ from tests.platform import Platform
 from tests.tenants import Tenants
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ("tests.started_dirs",)
 
 

@@ -128,7 +128,7 @@ def other_firm(tenants: Tenants) -> Tenants:
         "users": [{"external_id": f"{name}-admin", "role": "admin"}],
         "api_keys": [key],
     }
-    made = tenants.platform.apply({"organizations": [document]})["organizations"][0]
+    made = tenants.platform.provision({"organizations": [document]})["organizations"][0]
     callers = {
         "key_all": {"x-api-key": made["api_keys"][0]["api_key"]},
         "admin": {"authorization": f"Bearer {tenants.platform.token(f'{name}-admin', name)}"},

@@ -30,7 +30,7 @@ def firm(tenants: Tenants) -> Tenants:
         "key_reads": ["control:read"],
         "key_trades": ["intent:edit"],
     }
-    made = tenants.platform.apply(
+    made = tenants.platform.provision(
         {
             "organizations": [
                 {

@@ -115,7 +115,7 @@ def test_limits_stay_in_force_when_the_plan_lapses(tenants: Tenants) -> None:
         "users": [{"external_id": f"{name}-admin", "role": "admin"}],
         "api_keys": [{"name": "all", "environment": "paper", "permissions": ["intent:edit", "control:edit"]}],
     }
-    made = tenants.platform.apply({"organizations": [document]})["organizations"][0]
+    made = tenants.platform.provision({"organizations": [document]})["organizations"][0]
     admin = {"authorization": f"Bearer {tenants.platform.token(f'{name}-admin', name)}"}
     key = {"x-api-key": made["api_keys"][0]["api_key"]}
     client = tenants.client
@@ -124,7 +124,7 @@ def test_limits_stay_in_force_when_the_plan_lapses(tenants: Tenants) -> None:
     ).json()["id"]
     path, body = f"/v1/controls/accounts/{account}/limits", {"max_order_quantity": "1"}
     assert client.put(path, json=body, headers=key).status_code == 200
-    tenants.platform.apply({"organizations": [document | {"entitlements": [], "api_keys": []}]})
+    tenants.platform.provision({"organizations": [document | {"entitlements": [], "api_keys": []}]})
     eventually(lambda: client.put(path, json=body, headers=key).status_code == 403, WAIT_SECONDS)
     assert code(client.delete(path, headers=key)) == (403, "entitlement_required")
     payload = {"symbol": "AAPL", "order_side": "BUY", "spec": {"Market": {"quantity": "2"}}}

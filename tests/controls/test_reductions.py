@@ -1,7 +1,11 @@
 """Cancel-all and close, as a caller asks for them: on the paper broker, at prices that the test posts."""
 
 import asyncio
+import contextlib
+import http.client
+import json
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -43,6 +47,22 @@ class Trader:
         answer = self.post("intents", {"command": {"type": "CREATE", "payload": payload}})
         assert answer.status_code == 202, answer.text
         return str(answer.json()["intent_id"])
+
+    def create_many(self, count: int) -> Iterator[str]:
+        """As `create` with a limit, by a client that takes a tenth of the time for each."""
+        spec = {"Limit": {"quantity": "1", "limit_price": "1"}}
+        payload = {"symbol": self.symbol, "order_side": "BUY", "spec": spec}
+        body = json.dumps({"command": {"type": "CREATE", "payload": payload}})
+        headers = self.headers | {"content-type": "application/json"}
+        address = httpx.URL(self.tenants.platform.url)
+        connection = http.client.HTTPConnection(address.host, address.port, timeout=WAIT_SECONDS)
+        with contextlib.closing(connection):
+            for _ in range(count):
+                connection.request("POST", f"/v1/accounts/{self.account}/intents", body, headers)
+                answer = connection.getresponse()
+                told = answer.read()
+                assert answer.status == 202, told
+                yield str(json.loads(told)["intent_id"])
 
     def order(self, order_id: str) -> Any:
         path = f"/v1/accounts/{self.account}/orders/{order_id}"
@@ -114,7 +134,7 @@ def test_cancel_alls_at_once_append_one_cancel_for_each_order(trader: Trader) ->
 
 
 def test_cancel_all_takes_500_at_a_time(trader: Trader) -> None:
-    orders = {trader.create(limit="1") for _ in range(MAX_CANCELS + 2)}
+    orders = set(trader.create_many(MAX_CANCELS + 2))
     first = trader.cancel_all().json()
     assert (len(first["intents"]), first["more"]) == (MAX_CANCELS, True)
     rest = trader.cancel_all().json()

@@ -20,7 +20,7 @@ WITHIN_SECONDS = 1.0
 def firm(tenants: Tenants) -> Tenants:
     """A tenant of the test's own: its organization's switch and entitlements are nobody else's matter."""
     name = f"org_firm_{uuid.uuid4().hex}"
-    made = tenants.platform.apply(
+    made = tenants.platform.provision(
         {
             "organizations": [
                 {
@@ -247,7 +247,7 @@ def test_a_closed_accounts_controls_are_read_and_not_written(tenants: Tenants) -
     assert len(trading_client.reasons("AAPL")) == 3
 
 
-@pytest.mark.exclusive
+@pytest.mark.deadline
 def test_controls_stay_in_force_when_the_entitlement_lapses(firm: Tenants, tenants_database: Urls) -> None:
     trading_client = TradingClient(firm)
     trading_client.put("AAPL")

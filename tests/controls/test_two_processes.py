@@ -11,7 +11,11 @@ from tests.controls.calls import URL, TradingClient
 from tests.platform import Platform, serving
 from tests.tenants import PLENTY, Tenants, made_tenants
 
-ROUNDS = 10
+
+@pytest.fixture(params=[3, pytest.param(10, marks=pytest.mark.chaos)])
+def rounds(request: pytest.FixtureRequest) -> int:
+    found: int = request.param
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -49,16 +53,16 @@ class Elsewhere:
         return [] if answer.status_code == 202 else [each["reason"] for each in answer.json()["triggered"]]
 
 
-def test_a_halt_and_its_end_hold_everywhere_from_their_answer_on(pair: tuple[Tenants, Platform]) -> None:
+def test_a_halt_and_its_end_hold_everywhere_from_their_answer_on(pair: tuple[Tenants, Platform], rounds: int) -> None:
     other = Elsewhere(pair)
     body = {"reason": "x", "cancel_orders": False}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         assert other.client.call("POST", "/halt", body).status_code == 202
         assert other.reasons() == ["account_halted"]
         assert other.client.call("POST", "/resume").status_code == 200
         assert other.reasons() == []
     path, admin = f"{URL}/organization", other.tenants.callers["admin"]
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         assert other.tenants.client.post(f"{path}/halt", json=body, headers=admin).status_code == 202
         assert other.reasons() == ["organization_halted"]
         assert other.tenants.client.post(f"{path}/resume", headers=admin).status_code == 200
@@ -77,10 +81,10 @@ def test_a_halt_and_its_end_hold_everywhere_from_their_answer_on(pair: tuple[Ten
     ],
 )
 def test_a_limit_and_its_end_hold_everywhere_from_their_answer_on(
-    pair: tuple[Tenants, Platform], limit: dict[str, Any], order: dict[str, str], reason: str
+    pair: tuple[Tenants, Platform], limit: dict[str, Any], order: dict[str, str], reason: str, rounds: int
 ) -> None:
     other = Elsewhere(pair)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         assert other.client.call("PUT", "/limits", limit).status_code == 200
         assert other.reasons(**order) == [reason]
         assert other.client.call("DELETE", "/limits").status_code == 204

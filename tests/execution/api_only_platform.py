@@ -98,6 +98,6 @@ def _payload(command: Command) -> dict[str, Any]:
 def open_api_platform(urls: Urls, folder: Path) -> Iterator[ApiOnlyPlatform]:
     settings = {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal(), "ROLES": "api"}
     with serving(folder / uuid.uuid4().hex, **settings, **PLENTY) as platform:
-        made, neighbour = platform.apply(DOCUMENT)["organizations"]
+        made, neighbour = platform.provision(DOCUMENT)["organizations"]
         keys = [{"x-api-key": each["api_key"]} for each in (*made["api_keys"], *neighbour["api_keys"])]
         yield ApiOnlyPlatform(platform.client, urls, UUID(made["id"]), *keys)

@@ -10,14 +10,13 @@ import pytest
 from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from tests.execution.recorded_orders import Books, fill
-from trading_intents.balances.model import PACE_SECONDS
+from trading_intents.balances import model
 from trading_intents.brokers.port import BrokerBalance
 from trading_intents.orders.ledger.matching import AccountRecording
 from trading_intents.orders.ledger.recording import publish_statements, record, write_statements
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.stream.trading_pb2 import TradingEvent
 
-pytestmark = pytest.mark.idle
 AT = datetime(2026, 3, 4, 15, 30, tzinfo=UTC)
 MANY_SECONDS = 20.0
 
@@ -73,7 +72,10 @@ async def test_the_snapshots_balance_is_recorded_and_not_again_after_a_restart(u
             await until_told(in_process, ("100", "150"), ("99", "150"))
 
 
-async def test_other_cash_is_told_at_once_and_another_equity_at_its_pace(urls: Urls) -> None:
+async def test_other_cash_is_told_at_once_and_another_equity_at_its_pace(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "PACE_SECONDS", pace_seconds := 3.0)
     async with open_in_process(urls) as in_process, executing(in_process):
         await in_process.until_true(lambda: bool(in_process.venue.links))
         began = time.monotonic()
@@ -82,7 +84,7 @@ async def test_other_cash_is_told_at_once_and_another_equity_at_its_pace(urls: U
         in_process.venue.tell_balance(balance("1", "2", at=1))
         in_process.venue.tell_balance(balance("1", "3", at=2))
         await until_told(in_process, ("1", "1"), ("1", "3"))
-        assert time.monotonic() - began > PACE_SECONDS - 1
+        assert time.monotonic() - began > pace_seconds - 1
         in_process.venue.tell_balance(balance("2", "3", at=3))
         in_process.venue.tell_balance(balance("2", "3", at=4))
         await until_told(in_process, ("1", "1"), ("1", "3"), ("2", "3"))

@@ -24,7 +24,6 @@ from trading_intents.brokers.port import (
 from trading_intents.telemetry import Metrics
 from trading_intents.testing.fakes import Act, FakeVenue, VenueLink
 
-pytestmark = pytest.mark.idle
 STOP_LIMIT_SECONDS = 15
 
 
@@ -133,6 +132,7 @@ class DeafLink(VenueLink):
                     raise
 
 
+@pytest.mark.usefixtures("soon")
 async def test_an_adapter_that_cannot_be_cancelled_holds_up_neither_the_next_session_nor_the_stop(urls: Urls) -> None:
     venue = DeafVenue("paper")
     async with open_in_process(urls, venue=venue) as in_process, executing(in_process) as execution:

@@ -27,10 +27,11 @@ ROUNDS = 9
 
 
 class SlowVenue(FakeVenue):
-    """Takes CALL_SECONDS for each CREATE of the accounts in `slow`, for each look-up of those in `slow_lookups`."""
+    """Takes `call_seconds` for each CREATE of the accounts in `slow`, for each look-up of those in `slow_lookups`."""
 
     def __init__(self, calls_at_once: int = 10) -> None:
         super().__init__("paper", calls_at_once=calls_at_once)
+        self.call_seconds = CALL_SECONDS
         self.slow: set[UUID] = set()
         self.slow_lookups: set[UUID] = set()
         self.under_way = self.max_under_way = self.ended = 0  # slow calls
@@ -56,7 +57,7 @@ class SlowLink(VenueLink):
         venue.under_way += 1
         venue.max_under_way = max(venue.max_under_way, venue.under_way)
         try:
-            await asyncio.sleep(CALL_SECONDS)
+            await asyncio.sleep(venue.call_seconds)
         finally:
             venue.under_way -= 1
             venue.ended += 1
@@ -77,7 +78,7 @@ async def time_create_and_cancel(in_process: InProcessExecution, account: UUID) 
     return median(creates), median(cancels)
 
 
-@pytest.mark.exclusive(seconds=15)
+@pytest.mark.deadline
 async def test_a_slow_account_delays_no_other(urls: Urls) -> None:
     venue = SlowVenue()
     async with open_in_process(urls, accounts=2, venue=venue) as in_process, executing(in_process):
@@ -113,7 +114,7 @@ async def test_an_account_has_no_more_commands_under_way_than_its_broker_takes(u
             assert (claimed - venue.ended <= 4, venue.max_under_way) == (True, 4), (claimed, venue.ended)
 
 
-@pytest.mark.exclusive(seconds=15)
+@pytest.mark.deadline
 async def test_calls_that_are_not_answered_take_no_other_accounts_place(urls: Urls) -> None:
     """An account whose broker takes more calls at once than this process has under way altogether."""
     venue = SlowVenue(calls_at_once=MAX_IN_FLIGHT + 1)
@@ -127,7 +128,7 @@ async def test_calls_that_are_not_answered_take_no_other_accounts_place(urls: Ur
             assert venue.ended == 0, "the order waited for a slow call"
 
 
-@pytest.mark.exclusive(seconds=10)
+@pytest.mark.deadline
 async def test_slow_look_ups_of_an_account_delay_no_other(urls: Urls) -> None:
     venue = SlowVenue()
     async with open_in_process(urls, accounts=2, venue=venue) as in_process, executing(in_process):
@@ -146,20 +147,21 @@ async def test_slow_look_ups_of_an_account_delay_no_other(urls: Urls) -> None:
 
 async def test_a_cancel_overtakes_the_queue_of_its_own_account(urls: Urls) -> None:
     venue = SlowVenue()
+    venue.call_seconds = CALL_SECONDS / 2  # its queue of a hundred takes ten times that
     async with open_in_process(urls, venue=venue) as in_process, executing(in_process, max_age_millis=60_000):
         working = await in_process.create()
         await in_process.until_status(working, "NEW")
         venue.slow.add(in_process.account)
         queued = await asyncio.gather(*(in_process.create() for _ in range(100)))
         await in_process.cancel(working)
-        await in_process.until_status(working, "CANCELLED", 2 * CALL_SECONDS + 1)
+        await in_process.until_status(working, "CANCELLED", 2 * venue.call_seconds + 1)
         await in_process.cancel(queued[-1])
-        ended = await in_process.until_status(queued[-1], "CANCELLED", 2 * CALL_SECONDS + 1)
+        ended = await in_process.until_status(queued[-1], "CANCELLED", 2 * venue.call_seconds + 1)
         assert ended["reason"] == "before_send"
         assert await in_process.coid(queued[-1]) not in venue.arrived("submit")
 
 
-@pytest.mark.exclusive(seconds=2)
+@pytest.mark.deadline
 @pytest.mark.parametrize("held", ["stream_heads", "orders"])
 async def test_what_another_transaction_holds_delays_nobody_else(urls: Urls, held: str) -> None:
     """A process that stands still in a transaction keeps its locks for seconds."""

@@ -22,10 +22,11 @@ from tests.execution.halt_calls import (
 )
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from trading_intents.brokers.port import BrokerEvent, EventKind
+from trading_intents.execution.halting import model
 from trading_intents.testing.fakes import Act
 from trading_intents.trading import Symbol
 
-pytestmark = pytest.mark.idle
+pytestmark = pytest.mark.usefixtures("soon")
 
 
 async def test_every_position_is_closed_by_a_market_order_of_the_other_side(urls: Urls) -> None:
@@ -137,6 +138,7 @@ async def telling(in_process: InProcessExecution) -> AsyncIterator[None]:
         yield
 
 
+# Takes more than five seconds: that is how long the broker must have said it.
 async def test_the_brokers_quantity_is_closed_once_it_has_said_it_twice(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, telling(in_process):
         await hold(in_process)
@@ -152,7 +154,8 @@ async def test_the_brokers_quantity_is_closed_once_it_has_said_it_twice(urls: Ur
         assert all(row["created_at"] - halted_at >= timedelta(seconds=5) for row in rows)
 
 
-async def test_a_symbol_that_the_broker_leaves_out_is_closed(urls: Urls) -> None:
+async def test_a_symbol_that_the_broker_leaves_out_is_closed(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "CONFIRM_SECONDS", 1.0)
     async with open_in_process(urls) as in_process, telling(in_process):
         await hold(in_process)
         found = await halt(in_process, close_positions=True)

@@ -8,11 +8,10 @@ import pytest
 from tests.conftest import Urls
 from tests.execution.halt_calls import halt, resume
 from tests.execution.in_process_execution import executing, open_in_process
+from tests.execution.test_sending import prove_absent, until_missed
 from tests.waiting import COUNT_BLOCKED, eventually_async
 from trading_intents.controls.store import HALT_LOCK
 from trading_intents.testing.fakes import Act
-
-pytestmark = pytest.mark.idle
 
 WAIT_SECONDS = 15.0
 
@@ -82,6 +81,7 @@ async def test_a_cancel_passes_a_halt(urls: Urls) -> None:
         await in_process.until_status(intent, "CANCELLED")
 
 
+@pytest.mark.usefixtures("soon")
 async def test_a_lost_create_that_never_arrived_is_not_sent_after_a_halt(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
         in_process.venue.acts.append(Act.LOSE)
@@ -89,7 +89,11 @@ async def test_a_lost_create_that_never_arrived_is_not_sent_after_a_halt(urls: U
         await in_process.until_status(intent, "UNKNOWN")
         await halt(in_process, cancel_orders=False)
         await in_process.cancel(intent)
-        order = await in_process.until_status(intent, "CANCELLED", 30.0)
+        await in_process.until_true(lambda: bool(in_process.venue.arrived("cancel")))
+        await in_process.until_rows_are("completed")
+        await until_missed(in_process)
+        await prove_absent(in_process)
+        order = await in_process.until_status(intent, "CANCELLED")
         assert order["reason"] == "halted"
         assert len(in_process.venue.arrived("submit")) <= 1
 

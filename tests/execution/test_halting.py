@@ -16,7 +16,7 @@ from tests.execution.in_process_execution import InProcessExecution, executing, 
 from trading_intents.controls.halts.model import Halt
 from trading_intents.testing.fakes import Act
 
-pytestmark = pytest.mark.idle
+pytestmark = pytest.mark.usefixtures("soon")
 
 
 @contextlib.asynccontextmanager
@@ -89,6 +89,7 @@ async def test_an_order_that_was_accepted_late_is_found(urls: Urls) -> None:
             assert (await in_process.until_status(late, "CANCELLED"))["reason"] == "halted"
 
 
+# Takes more than seven seconds: the pauses that it proves are one, two and four.
 async def test_a_refused_cancel_is_followed_by_others_ever_later(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
         (intent,) = await working(in_process)

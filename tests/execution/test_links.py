@@ -13,11 +13,10 @@ from trading_intents.brokers.paper.broker import INTEGRATION
 from trading_intents.brokers.port import AccountSnapshot, EventKind, IntegrationContext
 from trading_intents.clock import SystemClock
 from trading_intents.execution.service import Execution
-from trading_intents.execution.sessions.store import JUST_SENT_SECONDS, LEASE_SECONDS
+from trading_intents.execution.sessions import store
+from trading_intents.execution.sessions.store import LEASE_SECONDS
 from trading_intents.telemetry import Metrics
 from trading_intents.testing.fakes import Act, FakeVenue, VenueLink
-
-pytestmark = pytest.mark.idle
 
 
 async def until_connection(in_process: InProcessExecution, state: str, account: UUID | None = None) -> None:
@@ -80,7 +79,10 @@ async def end_unheard(in_process: InProcessExecution, intent: UUID) -> None:
     in_process.venue.is_mute = False
 
 
-async def test_an_order_that_was_sent_just_before_the_link_ended_is_looked_up_later(urls: Urls) -> None:
+async def test_an_order_that_was_sent_just_before_the_link_ended_is_looked_up_later(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "JUST_SENT_SECONDS", just_sent_seconds := 2.0)
     async with open_in_process(urls) as in_process, executing(in_process):
         intent = await in_process.create()
         await in_process.until_status(intent, "NEW")
@@ -90,7 +92,7 @@ async def test_an_order_that_was_sent_just_before_the_link_ended_is_looked_up_la
         assert in_process.venue.snapshots >= 2
         assert in_process.venue.lookups == [await in_process.coid(intent)]
         sent_at = await in_process.in_process_writer.owner.fetchval("SELECT sent_at FROM commands")
-        assert ended["finished_at"] - sent_at >= timedelta(seconds=JUST_SENT_SECONDS)
+        assert ended["finished_at"] - sent_at >= timedelta(seconds=just_sent_seconds)
 
 
 async def test_open_orders_are_reconciled_now_and_then(urls: Urls) -> None:
@@ -175,6 +177,7 @@ async def test_a_reconcile_now_and_then_hurries_no_look_up(urls: Urls) -> None:
         assert in_process.venue.lookups == []
 
 
+@pytest.mark.usefixtures("soon")
 async def test_an_order_that_the_broker_lost_is_told_once(urls: Urls) -> None:
     metrics = Metrics()
     async with open_in_process(urls) as in_process, executing(in_process, metrics=metrics, reconcile_seconds=0.2):
@@ -216,6 +219,7 @@ async def test_a_broker_that_is_away_is_tried_until_it_is_back(urls: Urls) -> No
             await until_connection(in_process, "connected")
 
 
+@pytest.mark.usefixtures("soon")
 async def test_a_refused_credential_waits_for_another(urls: Urls) -> None:
     async with open_in_process(urls, venue=FakeVenue("paper", credential_fields=("token",))) as in_process:
         async with executing(in_process):
@@ -230,6 +234,7 @@ async def test_a_refused_credential_waits_for_another(urls: Urls) -> None:
         assert [context.secrets["token"].reveal() for context in in_process.venue.contexts] == ["old", "new"]
 
 
+@pytest.mark.usefixtures("soon")
 async def test_an_account_that_changes_in_name_only_keeps_its_link(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
         await until_connection(in_process, "connected")
@@ -248,6 +253,7 @@ async def test_an_account_that_changes_in_name_only_keeps_its_link(urls: Urls) -
         assert in_process.venue.contexts[1].account.external_account_id == "x"
 
 
+@pytest.mark.usefixtures("soon")
 async def test_a_closed_account_has_no_link_and_no_lease(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process) as execution:
         await until_connection(in_process, "connected")
@@ -338,7 +344,7 @@ def holders(*executions: Execution) -> list[int]:
     return [len(execution.leases.links) for execution in executions]
 
 
-@pytest.mark.exclusive(seconds=4)
+@pytest.mark.deadline
 async def test_accounts_are_spread_over_workers_and_free_when_one_stops(urls: Urls) -> None:
     async with open_in_process(urls, accounts=6) as in_process, executing(in_process) as first:
         await in_process.until_true(lambda: holders(first) == [6])

@@ -26,7 +26,8 @@ from trading_intents.brokers.port import EventKind as E
 from trading_intents.clock import TimeRange, rfc3339
 from trading_intents.orders.model import OrderState, OrderStatus, state_of
 
-ROWS, WALKS, STEP_SECONDS = 300, 40, 2.0
+ROWS, STEP_SECONDS = 300, 2.0
+WALKS, MANY_WALKS = 25, 40
 Query = dict[str, Any]
 Between = Callable[[], Awaitable[None]]
 
@@ -88,9 +89,12 @@ def in_order(rows: list[Listed], query: Query) -> list[Listed]:
     return ordered[::-1] if query.get("order") == "desc" else ordered
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    ("seed", "walks"),
+    [(1, WALKS), *(pytest.param(seed, MANY_WALKS, marks=pytest.mark.chaos) for seed in (1, 2))],
+)
 async def test_actions_and_trades_are_those_within_the_times(
-    list_platform: ApiOnlyPlatform, history: History, seed: int
+    list_platform: ApiOnlyPlatform, history: History, seed: int, walks: int
 ) -> None:
     chance = Random(seed)
     await history.add_orders(random_orders(chance, ROWS, STEP_SECONDS, STATUSES))
@@ -98,7 +102,7 @@ async def test_actions_and_trades_are_those_within_the_times(
     await history.add_trades(trades, lambda row: False)
     for trade in chance.sample(trades, 20):
         await history.retell(trade, max(row.seq for row in history.trades) + 1)
-    for _ in range(WALKS):
+    for _ in range(walks):
         bounds, times = random_bounds(chance, history.actions)
         query = bounds | random_direction(chance)
         found = await walk(list_platform, history, "intents", query, chance)
@@ -135,13 +139,16 @@ def random_filter(chance: Random, rows: list[Listed]) -> tuple[Query, Callable[[
     return query | random_direction(chance), fits
 
 
-@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize(
+    ("seed", "walks"),
+    [(3, WALKS), *(pytest.param(seed, MANY_WALKS, marks=pytest.mark.chaos) for seed in (3, 4))],
+)
 async def test_orders_are_those_that_every_filter_lets_through(
-    list_platform: ApiOnlyPlatform, history: History, seed: int
+    list_platform: ApiOnlyPlatform, history: History, seed: int, walks: int
 ) -> None:
     chance = Random(seed)
     await history.add_orders(random_orders(chance, ROWS, STEP_SECONDS, STATUSES))
-    for _ in range(2 * WALKS):
+    for _ in range(2 * walks):
         query, fits = random_filter(chance, history.orders)
         found = await walk(list_platform, history, "orders", query, chance)
         expected = in_order([row for row in history.orders if fits(row)], query)

@@ -17,11 +17,10 @@ from tests.proxy import Verdict, proxied
 from trading_intents.execution.service import Execution
 from trading_intents.testing.fakes import FakeVenue
 
-pytestmark = pytest.mark.idle
-
-
 STOP_LIMIT_SECONDS = 10
 GIVE_BACK = b"SET worker_id = NULL WHERE worker_id = $1 AND account_id = $2"
+
+pytestmark = pytest.mark.usefixtures("soon")
 
 
 class LostAnswers:
@@ -102,10 +101,10 @@ async def test_a_worker_that_was_stopped_while_it_claimed_may_be_stopped_again(u
         holder = await asyncpg.connect(urls.owner.reveal())
         async with holder.transaction():
             await holder.execute("LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE")
-            claiming = (
-                "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%claim%'"
-            )
-            await until_found(in_process, f"{claiming} AND datname = current_database()")
+            # How a claim begins: the server shows no more than a thousand characters of it.
+            claiming = "wait_event_type = 'Lock' AND query LIKE '%WITH RECURSIVE busy%'"
+            here = f"{claiming} AND datname = current_database()"
+            await until_found(in_process, f"SELECT count(*) > 0 FROM pg_stat_activity WHERE {here}")
             await execution.stop(0)
         await holder.close()
         await execution.stop(5)

@@ -25,7 +25,6 @@ from trading_intents.telemetry import make_log
 from trading_intents.testing.fakes import FakeVenue, VenueOrder
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
-pytestmark = pytest.mark.idle
 D = Decimal
 
 

@@ -10,15 +10,13 @@ from tests.conftest import Urls
 from tests.execution.worker_processes import open_worker_processes, until_connected
 from tests.intents.http_client import Tables, cancel, create, limit, market, replace
 from tests.waiting import eventually
-from trading_intents.execution.model import PROOF_SECONDS
-
-pytestmark = pytest.mark.idle
 
 TAKEOVER_SECONDS = 7.0
 SETTLED_SECONDS = 20.0  # on a busy machine; no rule says how soon
 
 
-@pytest.mark.exclusive(seconds=10)
+# Takes more than five seconds: a killed worker holds its leases that long.
+@pytest.mark.deadline
 def test_a_killed_workers_accounts_are_worked_by_another(urls: Urls, tmp_path: Path) -> None:
     with open_worker_processes(urls, tmp_path) as worker_processes, worker_processes.worker() as first:
         holders = "SELECT count(DISTINCT worker_id) FROM leases"
@@ -39,7 +37,7 @@ def test_a_killed_workers_accounts_are_worked_by_another(urls: Urls, tmp_path: P
             first.process.wait()
 
 
-@pytest.mark.exclusive(seconds=3)
+@pytest.mark.deadline
 def test_a_worker_that_ends_hands_over_at_once(urls: Urls, tmp_path: Path) -> None:
     with open_worker_processes(urls, tmp_path) as worker_processes, worker_processes.worker() as first:
         eventually(lambda: bool(worker_processes.tables.value("SELECT count(*) FROM leases") == 2), SETTLED_SECONDS)
@@ -52,6 +50,7 @@ def test_a_worker_that_ends_hands_over_at_once(urls: Urls, tmp_path: Path) -> No
             eventually(lambda: worker_processes.statuses() == {"FILLED": 2}, TAKEOVER_SECONDS - 2)
 
 
+# Takes more than five seconds: a killed worker holds its leases that long.
 def test_an_account_says_whether_it_is_connected(urls: Urls, tmp_path: Path) -> None:
     with open_worker_processes(urls, tmp_path, accounts=1) as worker_processes:
 
@@ -73,7 +72,8 @@ def test_an_account_says_whether_it_is_connected(urls: Urls, tmp_path: Path) -> 
         assert [account["connection"] for account in listed] == ["disconnected"]
 
 
-@pytest.mark.exclusive(seconds=7)
+# Takes more than five seconds: the order becomes stale after four of them, and a worker looks once a second.
+@pytest.mark.deadline
 def test_the_platform_cancels_what_has_worked_too_long(urls: Urls, tmp_path: Path) -> None:
     with open_worker_processes(urls, tmp_path, accounts=1) as worker_processes, worker_processes.worker():
         until_connected(worker_processes)
@@ -123,7 +123,7 @@ def test_the_setting_says_how_often_accounts_with_open_orders_are_reconciled(url
         eventually(lambda: told() == [("MSFT", "7")], SETTLED_SECONDS)
 
 
-@pytest.mark.exclusive(seconds=4)
+@pytest.mark.deadline
 def test_an_account_that_is_locked_keeps_no_other_accounts_stale_orders_working(urls: Urls, tmp_path: Path) -> None:
     with open_worker_processes(urls, tmp_path) as worker_processes, worker_processes.worker():
         locked, free = worker_processes.accounts
@@ -149,6 +149,7 @@ def test_an_account_that_is_locked_keeps_no_other_accounts_stale_orders_working(
         assert set(worker_processes.journal()) == {*older, other}
 
 
+# Takes some five seconds: two back-offs, and the look-ups of workers in processes of their own.
 def test_commands_that_never_arrived_are_sent_again(urls: Urls, tmp_path: Path) -> None:
     with open_worker_processes(urls, tmp_path, accounts=1) as worker_processes, worker_processes.worker():
         until_connected(worker_processes)
@@ -156,16 +157,26 @@ def test_commands_that_never_arrived_are_sent_again(urls: Urls, tmp_path: Path) 
         intent = worker_processes.submit(create(limit("5", "1")))
         eventually(lambda: worker_processes.statuses() == {"UNKNOWN": 1}, SETTLED_SECONDS)
         assert worker_processes.journal() == {}
-        eventually(lambda: worker_processes.statuses() == {"NEW": 1}, PROOF_SECONDS + SETTLED_SECONDS)
+
+        def is_sent_again() -> bool:
+            worker_processes.hurry_proofs()
+            return worker_processes.statuses() == {"NEW": 1}
+
+        eventually(is_sent_again, SETTLED_SECONDS)
         worker_processes.heal()
         worker_processes.script("lose", command="CANCEL", remaining=2)
         worker_processes.submit(cancel(intent))
-        eventually(lambda: worker_processes.statuses() == {"CANCELLED": 1}, SETTLED_SECONDS)
+
+        def is_cancelled() -> bool:
+            worker_processes.tables.execute("UPDATE outbox SET due_at = clock_timestamp() WHERE status = 'pending'")
+            return worker_processes.statuses() == {"CANCELLED": 1}
+
+        eventually(is_cancelled, SETTLED_SECONDS)
         assert worker_processes.journal() == {intent: ["SUBMIT", "CANCEL"]}
         assert worker_processes.assert_true() == 1
 
 
-@pytest.mark.exclusive(seconds=6)
+@pytest.mark.deadline
 def test_a_broker_that_takes_ten_seconds_holds_no_claim_that_long(urls: Urls, tmp_path: Path) -> None:
     with open_worker_processes(urls, tmp_path, accounts=1) as worker_processes:
         worker_processes.script("delay", millis=10_000)

@@ -10,8 +10,6 @@ from trading_intents.intents.model import Create, Spec
 from trading_intents.testing.fakes import Act
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
-pytestmark = pytest.mark.idle
-
 DISABLINGS = {
     "organization_manually_disabled": "INSERT INTO organization_controls (organization_id, manually_disabled)"
     " SELECT organization_id, true FROM accounts LIMIT 1",

@@ -15,9 +15,9 @@ from trading_intents.execution.model import PROOF_SECONDS
 from trading_intents.telemetry import Metrics
 from trading_intents.testing.fakes import Act, FakeVenue, VenueLink
 
-pytestmark = pytest.mark.idle
-
 ATTEMPTS = 10
+
+pytestmark = pytest.mark.usefixtures("soon")
 
 
 async def lose_create(in_process: InProcessExecution) -> UUID:
@@ -43,6 +43,7 @@ async def test_a_create_that_never_arrived_is_sent_again_under_its_id(urls: Urls
         assert (await in_process.order(intent))["flags"] == []
 
 
+@pytest.mark.usefixtures("retried_soon")
 async def test_a_create_is_sent_again_until_it_arrives(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
         intent = await lose_create(in_process)
@@ -179,6 +180,7 @@ async def test_a_look_up_from_before_another_one_proves_nothing(urls: Urls) -> N
         assert await in_process.in_process_writer.owner.fetchval("SELECT sent_at FROM commands") is not None
 
 
+@pytest.mark.usefixtures("retried_soon")
 async def test_a_lost_cancel_is_sent_again_under_another_id(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
         intent = await in_process.create()
@@ -219,6 +221,7 @@ async def test_a_cancel_whose_worker_died_after_its_mark_is_sent_again(urls: Url
         assert [row["attempts"] for row in await in_process.rows(intent)][1] >= 2
 
 
+@pytest.mark.usefixtures("retried_soon")
 async def test_a_lost_cancel_is_sent_again_by_the_next_worker(urls: Urls) -> None:
     async with open_in_process(urls) as in_process:
         async with executing(in_process):

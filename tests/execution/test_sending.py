@@ -10,8 +10,6 @@ from trading_intents.storage.pipeline import Statement
 from trading_intents.telemetry import Metrics
 from trading_intents.testing.fakes import Act, FakeVenue
 
-pytestmark = pytest.mark.idle
-
 UNCLEAR = (Act.DROP, Act.HANG, Act.BREAK, Act.DUPLICATE)
 
 
@@ -94,6 +92,7 @@ async def test_an_unclear_answer_is_looked_up_and_never_sent_again(urls: Urls, a
         assert in_process.venue.lookups == [await in_process.coid(intent)]
 
 
+@pytest.mark.usefixtures("soon", "retried_soon")
 async def test_what_did_not_leave_is_sent_again(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
         in_process.venue.acts += [Act.FAIL, Act.FAIL]
@@ -121,6 +120,7 @@ async def test_a_create_that_never_arrived_is_proved_so_twice(urls: Urls) -> Non
         assert in_process.venue.journal == []
 
 
+@pytest.mark.usefixtures("soon")
 async def test_without_durable_look_ups_an_order_stays_unknown_and_somebody_is_told(urls: Urls) -> None:
     metrics = Metrics()
     async with open_in_process(urls) as in_process:
@@ -141,6 +141,7 @@ async def test_without_durable_look_ups_an_order_stays_unknown_and_somebody_is_t
             assert alerts(metrics, "order_unknown") == 1
 
 
+@pytest.mark.usefixtures("soon")
 async def test_an_order_that_shows_up_after_it_was_given_up_is_cancelled(urls: Urls) -> None:
     metrics, venue = Metrics(), FakeVenue("paper", unique_order_ids=False)
     async with open_in_process(urls, venue=venue) as in_process, executing(in_process, metrics=metrics):
@@ -162,6 +163,7 @@ async def test_an_order_that_shows_up_after_it_was_given_up_is_cancelled(urls: U
         assert alerts(metrics, "resurrected") >= 1
 
 
+@pytest.mark.usefixtures("soon", "retried_soon")
 async def test_used_up_attempts_end_the_row_and_the_order_together(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process, attempt_limit=2):
         in_process.venue.acts += [Act.FAIL, Act.FAIL]
@@ -172,7 +174,7 @@ async def test_used_up_attempts_end_the_row_and_the_order_together(urls: Urls) -
         assert in_process.venue.journal == []
 
 
-@pytest.mark.exclusive(seconds=2)
+@pytest.mark.deadline
 async def test_a_create_in_back_off_is_settled_by_its_cancel(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
         in_process.venue.acts += [Act.FAIL] * 3
@@ -227,6 +229,7 @@ async def test_a_cancel_waits_for_the_acknowledgement_of_its_order(urls: Urls) -
         assert in_process.venue.lookups, "looked up before"
 
 
+@pytest.mark.usefixtures("soon")
 async def test_a_command_that_was_taken_and_is_never_answered_is_looked_up(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
         intent = await in_process.create()
@@ -239,7 +242,7 @@ async def test_a_command_that_was_taken_and_is_never_answered_is_looked_up(urls:
         await in_process.until_status(intent, "CANCELLED")
 
 
-@pytest.mark.exclusive(seconds=2)
+@pytest.mark.deadline
 async def test_an_unsent_replace_is_dropped_by_a_cancel(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
         intent = await in_process.create()
@@ -303,6 +306,7 @@ async def test_a_cancel_whose_attempts_are_used_up_is_told(urls: Urls) -> None:
         assert [row["status"] for row in await in_process.rows(intent)] == ["completed", "failed"]
 
 
+@pytest.mark.usefixtures("soon")
 async def test_a_row_that_its_workers_never_finish_fails_together_with_its_order(urls: Urls) -> None:
     async with open_in_process(urls) as in_process:
         unsent, sent = await in_process.create(), await in_process.create()
@@ -329,6 +333,7 @@ async def test_a_row_that_its_workers_never_finish_fails_together_with_its_order
             await in_process.until_rows_are("failed")
 
 
+@pytest.mark.usefixtures("soon")
 async def test_a_command_that_was_marked_and_never_answered_is_only_looked_up(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process) as execution:
         in_process.venue.is_mute = True

@@ -158,7 +158,7 @@ def open_worker_processes(urls: Urls, folder: Path, accounts: int = 2, **setting
             "accounts": [{"name": f"a{n}", "broker": "paper", "environment": "paper"} for n in range(accounts)],
             "api_keys": [key("k", "paper", EVERY_PERMISSION)],
         }
-        made = api.apply({"organizations": [document]})["organizations"][0]
+        made = api.provision({"organizations": [document]})["organizations"][0]
         headers = {"x-api-key": made["api_keys"][0]["api_key"]}
         ids = [account["id"] for account in made["accounts"]]
         opened = WorkerProcesses(urls, folder, api, headers, ids, Tables(urls.owner), chosen)

@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
+from tests.platform import tested_write_path
 from trading_intents.brokers.registry import installed_brokers
 from trading_intents.clock import SystemClock
 from trading_intents.errors import PlatformError
@@ -29,11 +30,8 @@ from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
 POOL_SIZE = 5
 PRICES = PriceRules(seed=1, max_age_seconds=900)
-# The folder's tests run a second time with the ordinary write path alone: `make test` sets this.
-IS_OPTIMISTIC = os.environ.get("TESTED_WRITE_PATH") != "ordinary"
-needs_optimistic_path = pytest.mark.skipif(
-    not IS_OPTIMISTIC, reason="about the optimistic write path: run it without TESTED_WRITE_PATH=ordinary"
-)
+# For tests that reach the writer: whatever it does is the same on both write paths.
+on_both_write_paths = pytest.mark.parametrize("write_path", ["optimistic", "ordinary"], indirect=True, scope="session")
 
 
 @dataclass
@@ -86,7 +84,9 @@ async def open_in_process_writer(
     async with open_database(login, POOL_SIZE, log, metrics) as database, open_signals(login, log) as signals:
         link = Pipeline(login, SERVICE_ROLE, LOCK_LIMIT_SECONDS)
         tools = BatchDependencies(link, installed_brokers(log), id_text_maker(), clock, PRICES)
-        writer = Writer(tools, database.service, signals, metrics, log, IS_OPTIMISTIC)
+        writer = Writer(
+            tools, database.service, signals, metrics, log, is_optimistic=tested_write_path() == "optimistic"
+        )
         task = asyncio.create_task(writer.run() if run else asyncio.sleep(0))
         try:
             yield InProcessWriter(writer, database.service, metrics, owner, organization, key, made)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.in_process_writer import InProcessWriter, codes, needs_optimistic_path, open_in_process_writer
+from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
 from tests.intents.test_optimistic import CHANGES, ways
 from tests.intents.test_writer import whole
 from trading_intents.controls.limits.state.losses import DailyBaseline, baseline_rows
@@ -49,7 +49,6 @@ async def set_limits(local: InProcessWriter, **changed: Any) -> None:
     )
 
 
-@needs_optimistic_path
 async def test_rules_that_have_not_changed_are_not_read_again(
     local: InProcessWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

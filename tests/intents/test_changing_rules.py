@@ -10,11 +10,13 @@ from uuid import UUID
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
+from tests.intents.in_process_writer import InProcessWriter, codes, on_both_write_paths, open_in_process_writer
 from trading_intents.errors import ControlRejected
 from trading_intents.intents.model import Create, Spec, Submission
 from trading_intents.intents.writing import optimistic
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
+
+pytestmark = on_both_write_paths
 
 STEPS = 150
 SYMBOLS = ("AAPL", "MSFT")
@@ -90,7 +92,7 @@ def create(local: InProcessWriter, account: UUID, symbol: str, quantity: int) ->
     return local.command(account, Create(Symbol(symbol), OrderSide.BUY, RouteStrategy.SMART, spec))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.chaos) for seed in range(2, 10))])
 async def test_each_order_is_judged_by_the_rules_that_hold(
     pair: tuple[InProcessWriter, InProcessWriter], seed: int
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.intents.http_client import Body, Tables, create
-from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
+from tests.intents.in_process_writer import InProcessWriter, codes, on_both_write_paths, open_in_process_writer
 from tests.intents.test_writer import whole
 from tests.platform import Platform, serving
 from tests.proxy import Verdict, proxied
@@ -20,6 +20,8 @@ from tests.seeds import seeded
 from tests.tenants import EVERY_PERMISSION, PLENTY, Headers, key
 from tests.waiting import eventually_async
 from trading_intents.intents.writing.writer import MAX_LOST_COMMITS
+
+pytestmark = on_both_write_paths
 
 CROWD = 4
 COMMIT = b"commit_"  # how the name of the writer's prepared statement begins
@@ -82,7 +84,7 @@ def trader(platform: Platform, organization: str = "o") -> tuple[Headers, str]:
     keys = [key("k", "paper", EVERY_PERMISSION)]
     users = [{"external_id": f"{organization}-admin", "role": "admin"}]
     made = {"external_id": organization, "accounts": [account], "api_keys": keys, "users": users}
-    made = platform.apply({"organizations": [made]})["organizations"][0]
+    made = platform.provision({"organizations": [made]})["organizations"][0]
     return {"x-api-key": made["api_keys"][0]["api_key"]}, f"/v1/accounts/{made['accounts'][0]['id']}/intents"
 
 
@@ -90,7 +92,7 @@ def is_keyed(name: str) -> bool:
     return name.endswith(("0", "2"))
 
 
-@pytest.mark.parametrize("cuts", [20, pytest.param(200, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("cuts", [8, pytest.param(200, marks=pytest.mark.chaos)])
 def test_cuts_at_commit_double_nothing_and_tell_nothing_wrong(
     cut_platform: Platform, cut: CutAtCommit, urls: Urls, cuts: int
 ) -> None:

@@ -14,7 +14,6 @@ import pytest
 
 from tests.conftest import Databases, Urls
 from tests.intents.http_client import Body, Tables, cancel, create
-from tests.intents.in_process_writer import needs_optimistic_path
 from tests.old_postgres import postgres_15
 from tests.platform import Platform, serving
 from tests.proxy import FaultProxy, Verdict, proxied
@@ -66,7 +65,7 @@ def freezer() -> Freezer:
     return Freezer()
 
 
-@pytest.fixture(params=["embedded", "PostgreSQL 15"])
+@pytest.fixture(params=["embedded", pytest.param("PostgreSQL 15", marks=pytest.mark.slow)])
 def server(request: pytest.FixtureRequest, databases: Databases) -> Iterator[Urls]:
     with ExitStack() as stack:
         if request.param == "embedded":
@@ -88,7 +87,7 @@ class Market:
         for name in ("one", "other"):
             keys = [key("k", "paper", EVERY_PERMISSION)]
             document = {"organizations": [{"external_id": name, "accounts": [account], "api_keys": keys}]}
-            made = serving.apply(document)["organizations"][0]
+            made = serving.provision(document)["organizations"][0]
             headers = {"x-api-key": made["api_keys"][0]["api_key"]}
             self.callers[name] = headers, f"/v1/accounts/{made['accounts'][0]['id']}/intents"
 
@@ -153,8 +152,7 @@ MOMENTS = {
 }
 
 
-@needs_optimistic_path
-@pytest.mark.exclusive(seconds=SERVED_SECONDS)
+@pytest.mark.deadline
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_an_organization_is_served_again_in_time_and_the_others_all_along(
     market: Market, freezer: Freezer, moment: str
@@ -181,7 +179,7 @@ def test_an_organization_is_served_again_in_time_and_the_others_all_along(
     assert market.recorded() == sorted([2 + MEANWHILE, before + 2 + (frozen_status == 202)])
 
 
-@pytest.mark.exclusive(seconds=SERVED_SECONDS)
+@pytest.mark.deadline
 @pytest.mark.parametrize("market", ["worker"], indirect=True)
 def test_a_frozen_worker_keeps_an_order_no_longer(market: Market, freezer: Freezer) -> None:
     """It stops before it marks the order as sent, which would be the last statement of its transaction."""

@@ -10,7 +10,15 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.in_process_writer import PRICES, InProcessWriter, add_account, codes, furnish, open_in_process_writer
+from tests.intents.in_process_writer import (
+    PRICES,
+    InProcessWriter,
+    add_account,
+    codes,
+    furnish,
+    on_both_write_paths,
+    open_in_process_writer,
+)
 from tests.intents.test_queue import pending
 from tests.intents.test_writer import whole
 from tests.waiting import COUNT_BLOCKED, eventually_async
@@ -29,6 +37,8 @@ from trading_intents.storage.database import WORKER_ROLE
 from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import make_log
+
+pytestmark = on_both_write_paths
 
 MEANWHILE = 10
 FREE_SECONDS = 0.2
@@ -203,7 +213,7 @@ async def test_a_cancel_of_the_platforms_own_waits_for_no_lock_for_long(
         cancels.close()
 
 
-@pytest.mark.exclusive(seconds=3)
+@pytest.mark.deadline
 async def test_a_command_that_is_given_up_leaves_nothing_behind(
     in_process_writer: InProcessWriter, holder: asyncpg.Connection
 ) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
+from tests.intents.in_process_writer import InProcessWriter, codes, on_both_write_paths, open_in_process_writer
 from tests.intents.test_held import creates_of
 from tests.intents.test_optimistic import ways
 from tests.intents.test_writer import whole
@@ -21,6 +21,8 @@ from trading_intents.intents.writing.state.rules import RulesCache
 from trading_intents.intents.writing.statements import COMMIT, ROLLBACK, begin
 from trading_intents.storage.pipeline import PipelineRequest, Statement
 from trading_intents.trading import OrderKind
+
+pytestmark = on_both_write_paths
 
 LIMITS = {"max_open_orders": 1_000, "max_order_notional": "1000000", "max_daily_loss": "50"}
 

@@ -16,7 +16,6 @@ from tests.intents.in_process_writer import (
     add_account,
     codes,
     furnish,
-    needs_optimistic_path,
     open_in_process_writer,
 )
 from tests.intents.test_writer import TRAP, whole
@@ -36,8 +35,6 @@ from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import make_log
 from trading_intents.trading import Environment
-
-pytestmark = needs_optimistic_path
 
 CROWD = 64
 

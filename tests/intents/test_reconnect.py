@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.in_process_writer import PRICES, InProcessWriter, codes, open_in_process_writer
+from tests.intents.in_process_writer import PRICES, InProcessWriter, codes, on_both_write_paths, open_in_process_writer
 from tests.intents.test_writer import whole
 from trading_intents.brokers.registry import installed_brokers
 from trading_intents.clock import SystemClock
@@ -24,6 +24,8 @@ from trading_intents.storage.database import WORKER_ROLE
 from trading_intents.storage.pipeline import Pipeline, Statement
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import make_log
+
+pytestmark = on_both_write_paths
 
 
 @pytest.fixture

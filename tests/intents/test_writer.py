@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
+from tests.intents.in_process_writer import InProcessWriter, codes, on_both_write_paths, open_in_process_writer
 from tests.proxy import FaultProxy, proxied
 from tests.waiting import COUNT_BLOCKED, eventually_async
 from trading_intents.errors import Unavailable
@@ -19,6 +19,8 @@ from trading_intents.intents.writing import writer as writer_module
 from trading_intents.intents.writing.batch import Receipt
 from trading_intents.intents.writing.lock_waits import MAX_WAIT_SECONDS
 from trading_intents.intents.writing.queue import CANCEL_RESERVE, MAX_WAITING, Outcome
+
+pytestmark = on_both_write_paths
 
 ANSWER_SECONDS, RETURN_SECONDS = 3.0, 5.0
 LEAVERS = 500
@@ -130,7 +132,7 @@ async def test_a_held_account_is_passed_over_and_the_others_go_on(
     await holder.close()
 
 
-@pytest.mark.exclusive(seconds=ANSWER_SECONDS)
+@pytest.mark.deadline
 async def test_a_command_of_a_held_account_waits_and_is_refused_in_time(
     in_process_writer: InProcessWriter, urls: Urls
 ) -> None:
@@ -154,7 +156,7 @@ async def test_a_command_of_a_held_account_waits_and_is_refused_in_time(
     await holder.close()
 
 
-@pytest.mark.exclusive(seconds=ANSWER_SECONDS)
+@pytest.mark.deadline
 async def test_an_account_that_stays_held_does_not_fail_one_that_comes_free(
     in_process_writer: InProcessWriter, urls: Urls
 ) -> None:
@@ -251,7 +253,7 @@ async def answered(in_process_writer: InProcessWriter, seconds: float) -> str:
     return codes([outcome])[0]
 
 
-@pytest.mark.exclusive(seconds=3)
+@pytest.mark.deadline
 @pytest.mark.parametrize("fault", ["refuse", "reset", "stall"])
 async def test_a_database_that_is_away_is_told_in_time_and_is_back_soon(urls: Urls, fault: str) -> None:
     with proxied(urls.login) as (proxy, login):

@@ -183,7 +183,7 @@ async def fill(table: Table, count: int) -> None:
     )
 
 
-@pytest.mark.parametrize("finished_rows", [100_000, pytest.param(1_000_000, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("finished_rows", [20_000, pytest.param(1_000_000, marks=pytest.mark.chaos)])
 async def test_partial_indexes_are_used_in_a_table_full_of_finished_rows(
     database: Database, table: Table, finished_rows: int
 ) -> None:

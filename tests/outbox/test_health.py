@@ -79,7 +79,7 @@ def platform(link: tuple[FaultProxy, Urls], tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="module")
 def callers(platform: Platform) -> dict[str, Headers]:
-    made = platform.apply(DOCUMENT)
+    made = platform.provision(DOCUMENT)
 
     def user(name: str, organization: str = "") -> Headers:
         return {"authorization": f"Bearer {platform.token(name, organization)}"}

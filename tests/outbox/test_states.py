@@ -205,12 +205,7 @@ def machine(urls: Urls) -> Iterator[type[Outbox]]:
         runner.run(opened.__aexit__(None, None, None))
 
 
-def test_random_moves_never_leave_the_table_of_moves(machine: type[Outbox]) -> None:
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=30,
-            stateful_step_count=40,
-            database=None,
-        ),
-    )
+@pytest.mark.parametrize(("examples", "steps"), [(14, 35), pytest.param(60, 40, marks=pytest.mark.chaos)])
+def test_random_moves_never_leave_the_table_of_moves(machine: type[Outbox], examples: int, steps: int) -> None:
+    chosen = settings(max_examples=examples, stateful_step_count=steps, database=None)
+    run_state_machine_as_test(machine, settings=chosen)

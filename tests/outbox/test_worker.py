@@ -145,7 +145,7 @@ async def test_a_handler_that_releases_gets_its_attempt_back(pool: Pool, table: 
     assert [(row["status"], row["attempts"]) for row in await table.rows()] == [("completed", 1)]
 
 
-@pytest.mark.exclusive(seconds=5)
+@pytest.mark.deadline
 async def test_a_handler_is_cut_before_its_claim_looks_dead(pool: Pool, table: Table) -> None:
     cut, claims = asyncio.Event(), list[datetime]()
 

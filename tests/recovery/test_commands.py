@@ -6,13 +6,14 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from tests.conftest import Urls, server
+from tests.conftest import Urls, copy_folder, server
 from tests.fork_server import Fork
 from tests.intents.http_client import Tables
 from tests.platform import PROGRAM, Platform, environment, run_command, serving
@@ -22,9 +23,7 @@ from trading_intents.secret import Secret
 from trading_intents.storage.embedded.cluster import DATABASE, OWNER, open_cluster
 
 pytest_plugins = ("tests.started_dirs",)
-pytestmark = pytest.mark.idle
 
-IN_FLIGHT = 100
 KEYS = ("vault-keys.json", "identity-key.pem", "identity-issuer", "demo.json")
 SETTLED_SECONDS = 30
 ORDER = {
@@ -82,16 +81,48 @@ def backup(folder: Path, into: Path, *options: str) -> Path:
     return made
 
 
-def test_orders_that_waited_in_a_restored_backup_expire_and_are_not_sent(warm: Path, tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class BackedUp:
+    """A platform that runs, and its backups: a complete one after one order, an increment after each of two more."""
+
+    folder: Path
+    platform: Platform
+    backups: Path
+    made: tuple[Path, ...]
+
+    def copy(self, backup: Path, to: Path) -> Path:
+        """The one backup alone, which a test may damage."""
+        to.mkdir(parents=True)
+        return copy_folder(backup, to / backup.name)
+
+
+@pytest.fixture(scope="module")
+def backed_up(warm_original: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackedUp]:
+    home = tmp_path_factory.mktemp("backed-up")
+    folder, made = copy_folder(warm_original, home / "data"), list[Path]()
+    with serving(folder, ROLES="api") as platform:
+        account = DemoAccount(platform, folder)
+        for options in ((), ("--incremental",), ("--incremental",)):
+            account.order()
+            made.append(backup(folder, home / "backups", *options))
+        yield BackedUp(folder, platform, home / "backups", tuple(made))
+    shutil.rmtree(home)
+
+
+@pytest.mark.parametrize("in_flight", [20, pytest.param(100, marks=pytest.mark.chaos)])
+def test_orders_that_waited_in_a_restored_backup_expire_and_are_not_sent(
+    warm: Path, tmp_path: Path, in_flight: int
+) -> None:
     backups, folder = tmp_path / "backups", tmp_path / "restored"
     with serving(warm, ROLES="api") as platform:
-        placed = {DemoAccount(platform, warm).order() for _ in range(IN_FLIGHT)}
+        account = DemoAccount(platform, warm)
+        placed = {account.order() for _ in range(in_flight)}
         backup(warm, backups)
         platform.process.kill()
         platform.process.wait()
     done = run_command(environment(folder, {}), "restore", str(backups))
     assert done.returncode == 0, done.stderr
-    assert f"{IN_FLIGHT} CREATEs and REPLACEs" in done.stdout
+    assert f"{in_flight} CREATEs and REPLACEs" in done.stdout
     assert all_gone(folder), "the server was for the restore only"
     assert [(folder / name).read_bytes() == (warm / name).read_bytes() for name in KEYS] == [True] * len(KEYS)
 
@@ -115,21 +146,15 @@ def test_orders_that_waited_in_a_restored_backup_expire_and_are_not_sent(warm: P
         eventually(lambda: account.orders()[-1]["order_status"] == "FILLED", SETTLED_SECONDS)
 
 
-def test_increments_are_put_together_and_any_of_them_can_be_restored(warm: Path, tmp_path: Path) -> None:
-    backups, made, counts = tmp_path / "backups", list[Path](), (1, 2, 3)
-    with serving(warm, ROLES="api") as platform:
-        account = DemoAccount(platform, warm)
-        for count in counts:
-            account.order()
-            made.append(backup(warm, backups, *(["--incremental"] if count > 1 else [])))
-        assert platform.stop() == 0
+def test_increments_are_put_together_and_any_of_them_can_be_restored(backed_up: BackedUp, tmp_path: Path) -> None:
+    made = backed_up.made
     size = [sum(path.stat().st_size for path in each.rglob("base/**/*") if path.is_file()) for each in made]
     assert size[1] < size[0] / 2
-    for count, each in zip(counts, made, strict=True):
+    for count, each in enumerate(made, 1):
         folder = tmp_path / f"restored-{count}"
         assert run_command(environment(folder, {}), "restore", str(each)).returncode == 0
-        with serving(folder, ROLES="api") as platform:
-            assert len(DemoAccount(platform, folder).orders()) == count
+        with server(folder) as urls, psycopg.connect(urls.owner.reveal()) as owner:
+            assert owner.execute("SELECT count(*) FROM orders").fetchone() == (count,)
 
 
 def test_a_platform_that_does_not_run_is_backed_up_and_restored_in_its_place(warm: Path, tmp_path: Path) -> None:
@@ -164,19 +189,18 @@ def test_keys_can_be_left_out_and_it_is_said(warm: Path, tmp_path: Path) -> None
     assert not {path.name for path in (tmp_path / "backups").rglob("*")} & {"vault-keys.json", "identity-key.pem"}
 
 
-def test_a_restore_is_refused_where_a_platform_runs(warm: Path, tmp_path: Path) -> None:
-    with serving(warm) as platform:
-        backup(warm, tmp_path / "backups")
-        told = json.loads(next(line for line in platform.logs if '"serving"' in line))
-        done = platform.run("restore", str(tmp_path / "backups"), "--replace")
-        assert done.returncode == 1
-        assert f"the platform runs in {warm}, pid {told['pid']}: end it first" in done.stderr
-        assert platform.client.get("/readyz").status_code == 200
+def test_a_restore_is_refused_where_a_platform_runs(backed_up: BackedUp) -> None:
+    platform = backed_up.platform
+    told = json.loads(next(line for line in platform.logs if '"serving"' in line))
+    done = platform.run("restore", str(backed_up.backups), "--replace")
+    assert done.returncode == 1
+    assert f"the platform runs in {backed_up.folder}, pid {told['pid']}: end it first" in done.stderr
+    assert platform.client.get("/readyz").status_code == 200
 
 
 @pytest.mark.parametrize("file", ["postgres/global/pg_control", "files/vault-keys.json"])
-def test_a_damaged_backup_is_refused_before_anything_is_changed(warm: Path, tmp_path: Path, file: str) -> None:
-    damaged = backup(warm, tmp_path / "backups") / file
+def test_a_damaged_backup_is_refused_before_anything_is_changed(backed_up: BackedUp, tmp_path: Path, file: str) -> None:
+    damaged = backed_up.copy(backed_up.made[0], tmp_path / "backups") / file
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
     done = run_command(environment(tmp_path / "restored", {}), "restore", str(tmp_path / "backups"))
     assert done.returncode == 1
@@ -184,45 +208,41 @@ def test_a_damaged_backup_is_refused_before_anything_is_changed(warm: Path, tmp_
     assert not (tmp_path / "restored").exists()
 
 
-def test_an_increment_without_its_base_and_an_empty_folder_are_refused(warm: Path, tmp_path: Path) -> None:
+def test_an_increment_without_its_base_and_an_empty_folder_are_refused(backed_up: BackedUp, tmp_path: Path) -> None:
     backups, environ = tmp_path / "backups", environment(tmp_path / "restored", {})
     assert "no complete backup in" in run_command(environ, "restore", str(backups)).stderr
-    full = backup(warm, backups)
-    backup(warm, backups, "--incremental")
-    shutil.rmtree(full)
+    full, increment, _ = backed_up.made
+    backed_up.copy(increment, backups)
     done = run_command(environ, "restore", str(backups))
     assert done.returncode == 1
     assert f"is an increment to {full.name}, which is not beside it" in done.stderr
 
 
-def test_a_platform_does_not_start_beside_a_restore_that_was_killed(warm: Path, tmp_path: Path) -> None:
+def test_a_platform_does_not_start_beside_a_restore_that_was_killed(warm: Path, backed_up: BackedUp) -> None:
     """In the moment in which the old data are aside, and the new ones not yet in their place."""
-    backup(warm, tmp_path / "backups")
     (warm / "postgres").rename(warm / "restoring")
     done = run_command(environment(warm, {}), "serve")
     assert done.returncode == 1
     assert "did not end: run `trading-intents restore` again" in done.stderr
     assert not (warm / "postgres").exists()
-    again = run_command(environment(warm, {}), "restore", str(tmp_path / "backups"), "--replace")
+    again = run_command(environment(warm, {}), "restore", str(backed_up.made[0]), "--replace")
     assert again.returncode == 0, again.stderr
     with serving(warm) as platform:
         assert platform.client.get("/readyz").status_code == 200
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.chaos)])
-def test_a_restore_that_is_killed_leaves_nothing_or_marked_data(warm: Path, tmp_path: Path, kills: int) -> None:
-    with serving(warm, ROLES="api") as platform:
-        for _ in range(3):
-            DemoAccount(platform, warm).order()
-        backup(warm, tmp_path / "backups")
-    folder = tmp_path / "restored"
+@pytest.mark.parametrize("kills", [2, pytest.param(40, marks=pytest.mark.chaos)])
+def test_a_restore_that_is_killed_leaves_nothing_or_marked_data(
+    backed_up: BackedUp, tmp_path: Path, kills: int
+) -> None:
+    folder, backups = tmp_path / "restored", str(backed_up.backups)
     environ = environment(folder, {})
     began = time.monotonic()
-    assert run_command(environ, "restore", str(tmp_path / "backups")).returncode == 0
+    assert run_command(environ, "restore", backups).returncode == 0
     whole_seconds = time.monotonic() - began
     for kill in range(1, kills + 1):
         shutil.rmtree(folder)
-        process = Fork(PROGRAM, "restore", str(tmp_path / "backups"), environ=environ)
+        process = Fork(PROGRAM, "restore", backups, environ=environ)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(whole_seconds * kill / (kills + 1))
         process.kill()
@@ -231,7 +251,7 @@ def test_a_restore_that_is_killed_leaves_nothing_or_marked_data(warm: Path, tmp_
         if (folder / "postgres").exists():
             with server(folder) as urls, psycopg.connect(urls.owner.reveal()) as owner:
                 assert owner.execute("SELECT count(restored_at) FROM commands").fetchone() == (3,)
-        again = run_command(environ, "restore", str(tmp_path / "backups"), "--replace")
+        again = run_command(environ, "restore", backups, "--replace")
         assert again.returncode == 0, again.stderr
 
 

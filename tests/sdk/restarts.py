@@ -5,13 +5,42 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import psycopg
+
 from tests.free_port import free_port
 from tests.platform import Platform, serving
 from tests.tenants import PLENTY
+from trading_intents.storage.embedded.cluster import DATABASE, OWNER, open_cluster
 
 RESTART_LIMIT_SECONDS = 120
 # A loaded machine may take longer to start again than a command may usually wait to be sent.
 PATIENT = {"EXECUTION_MAX_AGE_MILLIS": "600000"}
+
+
+HURRY_PROOFS = """
+    UPDATE orders SET absent_at = absent_at - interval '10 s', lookup_due_at = clock_timestamp()
+    WHERE absent_at > clock_timestamp() - interval '10 s'
+"""
+HURRY_SECONDS = 0.3
+
+
+@contextlib.contextmanager
+def hurried_proofs(folder: Path) -> Iterator[None]:
+    """As if the ten seconds between two proofs of absence had gone, of every order that a kill left in doubt."""
+    url, over = open_cluster(folder, "").url(OWNER, DATABASE).reveal(), threading.Event()
+
+    def hurry() -> None:
+        while not over.wait(HURRY_SECONDS):
+            with contextlib.suppress(psycopg.OperationalError), psycopg.connect(url, autocommit=True) as connection:
+                connection.execute(HURRY_PROOFS)
+
+    thread = threading.Thread(target=hurry)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 class RestartedPlatform:

@@ -87,11 +87,14 @@ class CountingTransport(httpx.AsyncHTTPTransport):
         return answer
 
 
-async def test_many_who_wait_share_one_stream(tenants: Tenants, api_key: str, async_account: AsyncAccount) -> None:
+@pytest.mark.parametrize("orders", [25, pytest.param(120, marks=pytest.mark.chaos)])
+async def test_many_who_wait_share_one_stream(
+    tenants: Tenants, api_key: str, async_account: AsyncAccount, orders: int
+) -> None:
     transport = CountingTransport(limits=httpx.Limits())
     async with AsyncTradingClient(tenants.platform.url, api_key=api_key, transport=transport) as client:
         account = client.account(async_account.id)
-        placed = await asyncio.gather(*(account.buy("QUOTED", 1, limit=20) for _ in range(120)))
+        placed = await asyncio.gather(*(account.buy("QUOTED", 1, limit=20) for _ in range(orders)))
         waiting = [asyncio.ensure_future(order.wait(until=FILLED)) for order in placed]
         await placed[0].wait(until="NEW")
         for _ in range(3):

@@ -4,10 +4,10 @@ import threading
 from collections.abc import Callable
 
 import httpx
+import pytest
 
 from trading_intents_client import BearerCredentials, TradingClient, errors
 
-ROUNDS = 60
 THREADS = 6
 LIMIT_SECONDS = 20
 HEALTH = httpx.MockTransport(lambda _: httpx.Response(200, json={"status": "ok"}))
@@ -20,11 +20,12 @@ def run_threads(work: Callable[[], None], count: int) -> list[threading.Thread]:
     return threads
 
 
-def test_a_call_in_the_moment_of_closing_ends() -> None:
+@pytest.mark.parametrize("rounds", [20, pytest.param(200, marks=pytest.mark.chaos)])
+def test_a_call_in_the_moment_of_closing_ends(rounds: int) -> None:
     """It has its answer, or the error that says why it has none; it never waits for ever."""
     surprises: list[BaseException] = []
     stuck = 0
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         client = TradingClient("http://platform", api_key="k", transport=HEALTH)
         client.platform.liveness()
 

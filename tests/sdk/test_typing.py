@@ -69,6 +69,7 @@ def check(program: Path) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_mypy_strict_passes_for_a_users_program_and_finds_its_faults(tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     file.write_text(PROGRAM)

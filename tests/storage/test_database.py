@@ -218,7 +218,7 @@ async def test_the_server_is_not_asked_what_an_array_is(database: Database) -> N
     assert asked == [*(f"SELECT $1::{kind}[]" for kind in values), "COMMIT"]
 
 
-@pytest.mark.exclusive(seconds=2)
+@pytest.mark.deadline
 async def test_a_stalled_link_is_given_up_in_time(linked_pool: Pool, proxy: FaultProxy) -> None:
     proxy.stall()
     for attempt in (transact, never_healthy):
@@ -262,7 +262,7 @@ async def test_a_crowd_on_a_cold_pool_shares_what_its_first_made(urls: Urls, met
         assert await query(urls.owner.reveal(), open_ones) == crowd, "who need them all at once have them all"
 
 
-@pytest.mark.exclusive(seconds=2)
+@pytest.mark.deadline
 async def test_an_exhausted_pool_is_unavailable_and_counted(linked_pool: Pool, metrics: Metrics) -> None:
     async with linked_pool.transaction():
         assert in_use(metrics) == 1

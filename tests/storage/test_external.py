@@ -12,6 +12,8 @@ from trading_intents.storage.database import open_database
 from trading_intents.storage.migrate import migrate, pending
 from trading_intents.telemetry import Metrics, make_log
 
+pytestmark = pytest.mark.slow
+
 LOG = make_log("warning")
 
 

@@ -97,7 +97,7 @@ async def more_confirmed(outcomes: Outcomes, count: int) -> None:
     await eventually_async(reached, COMMITS_LIMIT_SECONDS)
 
 
-@pytest.mark.exclusive(seconds=RETURN_LIMIT_SECONDS)
+@pytest.mark.deadline
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.chaos)])
 async def test_kills_under_load_lose_nothing(data_dir: Path, start: Start, kills: int) -> None:
     owner, login = await prepared(start(data_dir, "--loop", "uvloop"))
@@ -129,7 +129,7 @@ async def test_kills_under_load_lose_nothing(data_dir: Path, start: Start, kills
     assert outcomes.longest_gap_seconds < RETURN_LIMIT_SECONDS
 
 
-@pytest.mark.exclusive(seconds=RETURN_LIMIT_SECONDS)
+@pytest.mark.deadline
 async def test_a_stopped_server_is_unavailable_until_it_is_back(data_dir: Path, start: Start) -> None:
     process = start(data_dir)
     _, login = await prepared(process)

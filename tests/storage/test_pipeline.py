@@ -141,9 +141,12 @@ async def test_a_link_that_ends_after_any_byte_of_the_answers_is_lost(urls: Urls
     assert lost > 50
 
 
-async def test_a_link_whose_end_is_not_seen_yet_is_lost_once_and_made_again(urls: Urls, link: Pipeline) -> None:
+@pytest.mark.parametrize("ends", [5, pytest.param(20, marks=pytest.mark.chaos)])
+async def test_a_link_whose_end_is_not_seen_yet_is_lost_once_and_made_again(
+    urls: Urls, link: Pipeline, ends: int
+) -> None:
     with psycopg.connect(urls.owner.reveal(), autocommit=True) as owner:
-        for _ in range(20):
+        for _ in range(ends):
             (found,) = await run(link, [Statement("SELECT pg_backend_pid()")])
             # Not awaited: our loop must not see what came of it before it sends.
             owner.execute("SELECT pg_terminate_backend(%s, 5000)", [int(found.rows[0][0] or 0)])
@@ -245,7 +248,7 @@ async def test_only_contention_leaves_the_connection_open(link: Pipeline, code: 
     assert await run(link, ONE) == ANSWER
 
 
-@pytest.fixture(params=["embedded", "PostgreSQL 15"])
+@pytest.fixture(params=["embedded", pytest.param("PostgreSQL 15", marks=pytest.mark.slow)])
 def login(request: pytest.FixtureRequest) -> Iterator[Secret]:
     if request.param == "embedded":
         yield request.getfixturevalue("urls").login
@@ -255,12 +258,15 @@ def login(request: pytest.FixtureRequest) -> Iterator[Secret]:
         yield Secret(url)
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3])
 async def test_a_transaction_whose_rest_does_not_come_is_ended_by_the_server(
-    login: Secret, parts: int, monkeypatch: pytest.MonkeyPatch
+    login: Secret, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever was sent last: a process that stopped runs no timers of its own."""
     monkeypatch.setattr(module, "RUN_LIMIT_SECONDS", 60.0)
+    await asyncio.gather(*(send_no_rest(login, parts) for parts in (1, 2, 3)))
+
+
+async def send_no_rest(login: Secret, parts: int) -> None:
     link = Pipeline(login, SERVICE_ROLE)
     request = (await link.connect()).send([BEGIN, *ONE], more=True)
     for _ in range(parts - 1):
@@ -282,6 +288,7 @@ async def test_a_transaction_that_takes_too_long_is_ended_by_the_server(
 ) -> None:
     """Its connection is lost with it. PostgreSQL 15 and 16 have no such limit."""
     monkeypatch.setattr(module, "RUN_LIMIT_SECONDS", 60.0)
+    monkeypatch.setattr(module, "TRANSACTION_LIMIT_SECONDS", 0.5)
     request = (await link.connect()).send([BEGIN, Statement("SELECT pg_sleep(60)")])
     with pytest.raises(ConnectionLost):
         async with asyncio.timeout(module.TRANSACTION_LIMIT_SECONDS + 20):

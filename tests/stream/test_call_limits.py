@@ -20,8 +20,6 @@ from tests.waiting import eventually
 from trading_intents.errors import InvalidRequest, LimitReached
 from trading_intents.stream.grpc.calls import FIRST_MESSAGE_SECONDS, Context, read, read_first
 
-pytestmark = pytest.mark.idle
-
 MAX_STREAMS = 3
 CALLS_PER_CONNECTION = 250
 PUBLIC_CALLS, PUBLIC_CALLS_PER_CONNECTION = 200, 4
@@ -114,6 +112,7 @@ def test_a_new_call_without_a_credential_takes_the_place_of_the_oldest(small: Pl
         client.close()
 
 
+# It proves the ten seconds.
 def test_a_call_without_a_message_ends_at_once_without_a_credential_and_after_ten_seconds_with_one(
     small: Platform, tenants: Tenants
 ) -> None:

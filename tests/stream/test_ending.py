@@ -50,7 +50,7 @@ def leaving(tenants: Tenants) -> dict[str, Any]:
     keys = [{"name": name, "environment": "paper", "permissions": ["stream:read"]} for name in "abcd"]
     users = [{"external_id": f"{which}-user", "role": "member"} for which in ("leaving", "staying")]
     document = {"external_id": "org_leaving", "users": users, "api_keys": keys}
-    (made,) = tenants.platform.apply({"organizations": [document]})["organizations"]
+    (made,) = tenants.platform.provision({"organizations": [document]})["organizations"]
     return dict(made)
 
 
@@ -78,7 +78,7 @@ class Waiting:
         return self.ends
 
 
-@pytest.mark.exclusive(seconds=3)
+@pytest.mark.deadline
 def test_whoever_may_no_longer_is_ended_soon(
     client: Client, tenants: Tenants, leaving: dict[str, Any], tables: Tables
 ) -> None:
@@ -109,6 +109,7 @@ def test_whoever_may_no_longer_is_ended_soon(
     bystanders[1].cancel()
 
 
+# It proves how often the heart beats, which is every QUIET_SECONDS.
 def test_a_quiet_stream_has_heartbeats_and_they_have_no_cursor(client: Client, tenants: Tenants) -> None:
     since = time.time()
     follower = follow(client, tenants.callers["internal_admin"])
@@ -118,7 +119,7 @@ def test_a_quiet_stream_has_heartbeats_and_they_have_no_cursor(client: Client, t
     assert QUIET_SECONDS - 1 < time.time() - since < QUIET_SECONDS + END_SECONDS
 
 
-@pytest.mark.exclusive
+@pytest.mark.deadline
 def test_sigterm_ends_streams_as_unavailable_and_they_resume_elsewhere(
     client: Client, tenants: Tenants, trading_client: TradingClient, tenants_database: Urls, tmp_path: Path
 ) -> None:

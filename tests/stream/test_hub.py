@@ -125,7 +125,7 @@ async def test_when_all_are_slow_the_log_waits_for_them(
     api_platform: ApiOnlyPlatform, organization: OrganizationId
 ) -> None:
     reader = await Reader(api_platform, organization, reading=False).subscribe()
-    total = 2 * MAX_EVENTS_BEHIND
+    total = MAX_EVENTS_BEHIND + 4 * PAGE
     for first in range(1, total, PAGE):
         await api_platform.append(numbered_from(organization, first, first + PAGE - 1), wake=False)
     api_platform.hub.wake()
@@ -142,7 +142,7 @@ async def test_when_all_are_slow_the_log_waits_for_them(
 async def test_the_past_is_handed_over_at_the_readers_pace(
     api_platform: ApiOnlyPlatform, organization: OrganizationId
 ) -> None:
-    total = 2 * MAX_EVENTS_BEHIND
+    total = MAX_EVENTS_BEHIND + 4 * PAGE
     first = await Reader(api_platform, organization).subscribe()
     await api_platform.append(numbered_from(organization, 1, 1))
     await first.has(1)

@@ -12,7 +12,7 @@ from trading_intents.secret import Secret
 from trading_intents.storage.database import Database, Tx, open_database
 from trading_intents.stream import service
 from trading_intents.stream.model import Event, EventType
-from trading_intents.stream.subscriber import FREE_EVENTS
+from trading_intents.stream.subscriber import FREE_EVENTS, MAX_EVENTS_BEHIND
 from trading_intents.telemetry import Metrics, make_log
 
 PAGE = 500
@@ -81,7 +81,7 @@ async def test_the_pages_of_a_priming_are_of_one_moment(database: Database, orga
 async def test_a_large_state_is_primed_a_page_at_a_time(
     database: Database, organization: OrganizationId, takes: bool
 ) -> None:
-    pages, read, most = 20, 0, 0
+    pages, read, most = MAX_EVENTS_BEHIND // PAGE + 1, 0, 0
 
     async def retained(tx: Tx, organization_id: OrganizationId, *scope: object) -> AsyncIterator[Sequence[Event]]:
         nonlocal read, most

@@ -193,7 +193,7 @@ def test_one_stream_more_than_a_hundred_is_refused_whatever_the_door(
     assert len(followers) == 99
 
 
-@pytest.mark.exclusive(seconds=3)
+@pytest.mark.deadline
 def test_a_disabled_key_ends_its_streams_and_they_say_why(tenants: Tenants, trading_client: TradingClient) -> None:
     caller, key_id = new_caller(tenants)
     with following(tenants, caller, trading_client.account["id"]) as reader:

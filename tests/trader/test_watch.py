@@ -172,7 +172,7 @@ def test_its_memory_is_bounded_and_keeps_open_orders() -> None:
     assert state.orders()[0].order_id == "o000000"
 
 
-@pytest.mark.exclusive
+@pytest.mark.deadline
 def test_five_hundred_events_a_second_do_not_move_the_frame_rate() -> None:
     state, stop, screen = blotter(), threading.Event(), io.StringIO()
     console = Console(width=80, height=24, file=screen, force_terminal=True)

@@ -116,7 +116,7 @@ async def test_a_body_in_chunks_of_one_byte_is_read(site: Site) -> None:
     assert (status, len(json.loads(answer)["symbol"])) == (200, 30_000)
 
 
-@pytest.mark.exclusive(seconds=LIMIT_SECONDS)
+@pytest.mark.deadline
 async def test_a_closed_connection_leaves_nothing_behind(site: Site) -> None:
     def connections() -> list[HttpConnection]:
         return [thing for thing in gc.get_objects() if isinstance(thing, HttpConnection)]

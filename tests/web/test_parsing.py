@@ -227,7 +227,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 HEAD = b"POST / HTTP/1.1\r\nhost: x\r\n"
 
 
-@settings(max_examples=250)
+@settings(max_examples=80)
 @example(HEAD + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", [])
 @example(HEAD + b"connection: upgrade\r\nupgrade: h2c\r\ncontent-length: 3\r\n\r\nabc", [])
 @example(HEAD + b"connection: upgrade\r\nupgrade: h2c\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", [])
@@ -237,6 +237,17 @@ HEAD = b"POST / HTTP/1.1\r\nhost: x\r\n"
 )
 @given(streams(), st.lists(st.integers(0, 1 << 16), max_size=8))
 def test_what_we_take_h11_takes_as_well_wherever_it_is_cut(data: bytes, places: list[int]) -> None:
+    assert_h11_agrees(data, places)
+
+
+@pytest.mark.chaos
+@settings(max_examples=2_000)
+@given(streams(), st.lists(st.integers(0, 1 << 16), max_size=8))
+def test_what_we_take_of_many_streams_h11_takes_as_well(data: bytes, places: list[int]) -> None:
+    assert_h11_agrees(data, places)
+
+
+def assert_h11_agrees(data: bytes, places: list[int]) -> None:
     taken, refused = take([data])
     assert refused <= 1
     theirs = comparable(take_by_h11(data))

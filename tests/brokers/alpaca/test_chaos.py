@@ -23,6 +23,7 @@ from tests.conftest import Urls
 from tests.execution.in_process_execution import executing
 from tests.execution.ledger_invariants import assert_true_books
 from tests.proxy import FaultProxy, Verdict
+from tests.sdk.restarts import HURRY_PROOFS
 from tests.seeds import seeded
 from tests.waiting import eventually_async
 from trading_intents.errors import Unavailable
@@ -38,11 +39,27 @@ REQUESTS = (b"POST /v2/orders", b"PATCH /v2/orders", b"DELETE /v2/orders", b"GET
 REFUSED = ("REJECTED", "insufficient buying power")  # a fault's
 NEVER_SENT = {("EXPIRED", "stale"), ("REJECTED", "not_delivered"), ("CANCELLED", "before_send"), REFUSED}
 ENDED = {"filled": "FILLED", "canceled": "CANCELLED", "rejected": "REJECTED", "expired": "EXPIRED"}
-# Mute is what has not told for longer than a busy machine takes to hear: else links are ended for no reason.
-MUTE_SECONDS, WATCH_SECONDS, RECONCILE_SECONDS = 4.0, 3.0, 15.0
-AWAY_SECONDS, MUTED_SECONDS, TRADE_SECONDS = 1.0, 8.0, 0.05
+RECONCILE_SECONDS = 15.0
+AWAY_SECONDS, TRADE_SECONDS = 1.0, 0.05
 SETTLE_SECONDS = 180.0  # a busy machine takes long; an idle one about 20 s
 FILL_CHANCE = 0.02  # of each working order, each time
+
+
+@dataclass(frozen=True)
+class Course:
+    """Mute is what has not told for longer than a busy machine takes to hear: else links are ended for no reason."""
+
+    orders: int
+    accounts: int
+    faults: int
+    seconds: float
+    mute_seconds: float
+    watch_seconds: float
+    muted_seconds: float
+
+
+SHORT = Course(30, 2, 13, 6.0, mute_seconds=1.5, watch_seconds=1.0, muted_seconds=3.0)
+LONG = Course(1_000, 5, 50, 70.0, mute_seconds=4.0, watch_seconds=3.0, muted_seconds=8.0)
 
 
 @dataclass
@@ -52,8 +69,7 @@ class Run:
     socket: Path
     cuts: CutRequests
     chance: random.Random
-    orders: int
-    faults: int
+    course: Course
     intents: dict[UUID, UUID] = field(default_factory=dict)  # with their accounts
     done: Counter[str] = field(default_factory=Counter)
     is_settling: bool = False
@@ -70,20 +86,21 @@ class Run:
             self.simulator,
             f"http://127.0.0.1:{self.proxy.port}",
             per_minute=None,
-            mute_seconds=MUTE_SECONDS,
-            watch_seconds=WATCH_SECONDS,
+            mute_seconds=self.course.mute_seconds,
+            watch_seconds=self.course.watch_seconds,
         )
         while not self.is_over:
             self.restart.clear()
             async with executing(self.alpaca.in_process, integration=made, reconcile_seconds=RECONCILE_SECONDS):
                 await self.restart.wait()
 
-    async def send(self, seconds: float) -> None:
-        """All orders, evenly in this time; some are replaced and some cancelled a moment later."""
+    async def send(self) -> None:
+        """All orders, evenly in the time; some are replaced and some cancelled a moment later."""
+        orders, seconds = self.course.orders, self.course.seconds
         accounts = self.alpaca.in_process.in_process_writer.accounts
 
         async def one(number: int) -> None:
-            await asyncio.sleep(number * seconds / self.orders)
+            await asyncio.sleep(number * seconds / orders)
             account = accounts[number % len(accounts)]
             intent = await self.create(account)
             self.intents[intent] = account
@@ -91,7 +108,7 @@ class Run:
                 await asyncio.sleep(self.chance.random() * AWAY_SECONDS)
                 await self.change(account, intent)
 
-        await asyncio.gather(*(one(number) for number in range(self.orders)))
+        await asyncio.gather(*(one(number) for number in range(orders)))
 
     async def create(self, account: UUID) -> UUID:
         """Asked again, as a caller would, while the platform is too busy to take it."""
@@ -136,12 +153,12 @@ class Run:
             self._cut, self._cut, self._cut, self._answer, self._answer, self._answer, self._away, self._half,
             self._reset, self._stall, self._mute, self._restart_alpaca, self._restart_worker,
         ]  # fmt: skip
-        for number in range(self.faults):
+        for number in range(self.course.faults):
             kind = kinds[number] if number < len(kinds) else self.chance.choice(kinds)
             await kind()
             self.done[kind.__name__] += 1
             left = until - time.monotonic()
-            await asyncio.sleep(max(TRADE_SECONDS, left / (self.faults - number)))
+            await asyncio.sleep(max(TRADE_SECONDS, left / (self.course.faults - number)))
 
     async def _cut(self) -> None:
         self.cuts.verdict, self.cuts.text = self.chance.choice(CUTS), self.chance.choice(REQUESTS)
@@ -171,7 +188,7 @@ class Run:
 
     async def _mute(self) -> None:
         self.simulator.is_mute = True
-        await asyncio.sleep(MUTED_SECONDS)
+        await asyncio.sleep(self.course.muted_seconds)
         self.simulator.is_mute = False
 
     async def _restart_alpaca(self) -> None:
@@ -190,6 +207,8 @@ class Run:
         self.cuts.text = b""
 
         async def is_settled() -> bool:
+            if self.course is SHORT:
+                await owner.execute(HURRY_PROOFS)
             await owner.execute("UPDATE orders SET lookup_due_at = now() WHERE lookup_due_at > now() + interval '12 s'")
             return bool(await owner.fetchval("SELECT count(*) = 0 FROM orders WHERE finished_at IS NULL"))
 
@@ -257,24 +276,19 @@ def _executions(account: Account, chain: list[Order]) -> dict[str, tuple[Decimal
 
 
 @pytest.mark.timeout(420)
-@pytest.mark.parametrize(
-    ("orders", "accounts", "faults", "seconds"),
-    [(60, 3, 13, 12.0), pytest.param(1_000, 5, 50, 70.0, marks=pytest.mark.chaos)],
-    ids=["short", "long"],
-)
-async def test_every_order_is_sent_once_and_every_fill_booked_once(
-    urls: Urls, orders: int, accounts: int, faults: int, seconds: float
-) -> None:
+# The short one has each of the thirteen faults once, some of which last for seconds.
+@pytest.mark.parametrize("course", [SHORT, pytest.param(LONG, marks=pytest.mark.chaos)], ids=["short", "long"])
+async def test_every_order_is_sent_once_and_every_fill_booked_once(urls: Urls, course: Course) -> None:
     with tempfile.TemporaryDirectory() as folder:
         socket, cuts = Path(folder, "s"), CutRequests()
         proxy = FaultProxy(socket, cuts)
-        async with simulating(socket) as simulator, open_alpaca(urls, simulator, accounts) as alpaca:
+        async with simulating(socket) as simulator, open_alpaca(urls, simulator, course.accounts) as alpaca:
             simulator.limit_per_minute = 1_000_000
-            run = Run(alpaca, proxy, socket, cuts, seeded("alpaca"), orders, faults)
+            run = Run(alpaca, proxy, socket, cuts, seeded("alpaca"), course)
             with proxy.running():
                 began = time.monotonic()
                 working, trading = (asyncio.create_task(each) for each in (run.work(), run.trade()))
-                await asyncio.gather(run.send(seconds), run.harm(began + seconds))
+                await asyncio.gather(run.send(), run.harm(began + course.seconds))
                 sent = time.monotonic() - began
                 await run.settle()
                 run.is_over = True
@@ -286,7 +300,7 @@ async def test_every_order_is_sent_once_and_every_fill_booked_once(
 
         async def are_true() -> bool:
             with contextlib.suppress(Unavailable):  # a busy machine reads so many facts too slowly for a statement
-                assert await assert_true_books(database) == orders
+                assert await assert_true_books(database) == course.orders
                 return True
             return False
 

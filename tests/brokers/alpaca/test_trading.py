@@ -81,7 +81,7 @@ def trader(urls: Urls, tmp_path: Path) -> Iterator[Trader]:
             alpaca.simulator.add(key).quote("AAPL", Decimal(99), Decimal(100), Decimal(1000))
         url = alpaca.simulator.url
         with serving(tmp_path / "data", ALPACA_PAPER_URL=url, ALPACA_LIVE_URL=url, **settings_of(urls)) as platform:
-            (made,) = platform.apply(document("trading_live"))["organizations"]
+            (made,) = platform.provision(document("trading_live"))["organizations"]
             accounts = {each["name"]: each["id"] for each in made["accounts"]}
             keys = {each["environment"]: each["api_key"] for each in made["api_keys"]}
             yield Trader(platform, alpaca, accounts, keys)
@@ -134,7 +134,7 @@ def test_real_accounts_trade_like_the_paper_broker(trader: Trader) -> None:
     books = trader.alpaca.simulator.accounts
     assert [len(books[key].arrived) for key in ("PAPER", "LIVE")] == [2, 2], "each at its own environment"
 
-    trader.platform.apply({"organizations": [{"external_id": "o", "entitlements": []}]})
+    trader.platform.provision({"organizations": [{"external_id": "o", "entitlements": []}]})
     eventually(lambda: trader.submit("alpaca live", create(market("1"))).status_code == 403, LIMIT_SECONDS)
     assert trader.submit("alpaca paper", create(market("1"))).status_code == 202
     code, lines = trader.doctor("alpaca live")

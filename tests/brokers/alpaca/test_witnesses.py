@@ -55,6 +55,7 @@ async def finish(process: asyncio.subprocess.Process, text: bytes = b"") -> Any:
     return json.loads(out)
 
 
+@pytest.mark.slow
 @needs_python
 async def test_alpaca_py_trades_at_the_simulator(simulator: Simulator) -> None:
     account = simulator.accounts["KEY"]
@@ -82,6 +83,7 @@ async def test_alpaca_py_trades_at_the_simulator(simulator: Simulator) -> None:
     }
 
 
+@pytest.mark.slow
 @needs_node
 async def test_the_npm_package_trades_at_the_simulator(simulator: Simulator) -> None:
     told = await finish(await start("node", SCRIPTS / "node_client.cjs", simulator.url, "KEY", "SECRET", PACKAGE))
@@ -95,6 +97,7 @@ async def test_the_npm_package_trades_at_the_simulator(simulator: Simulator) -> 
     }
 
 
+@pytest.mark.slow
 @needs_python
 async def test_requests_and_answers_are_as_alpaca_describes_them() -> None:
     """All that our integration asks while it plays the cards, and all that the simulator answers it."""
@@ -110,6 +113,7 @@ async def test_requests_and_answers_are_as_alpaca_describes_them() -> None:
     assert len({(each.method, each.path.split("/")[2]) for each in exchanges}) >= 7
 
 
+@pytest.mark.slow
 @needs_python
 async def test_the_description_finds_what_is_wrong() -> None:
     wrong = [
