@@ -70,6 +70,8 @@ class HaltPart:
         """Does what can be done now. Gives the seconds until it is worth another look."""
         progress, counts, orders = await self._look()
         is_busy = False
+        if counts["new"]:  # before any is cancelled: orders that end while nobody has counted them are never counted
+            await self._write(progress)
         try:
             if counts["open"] or (counts["left"] and not self.closes):
                 progress, is_busy = await self._cancel(progress, orders, link.is_up)
