@@ -86,6 +86,7 @@ def test_hundreds_of_unknown_kids_cause_two_fetches_at_most(platform: Platform, 
     assert set(issuer.paths) == {"/jwks"}
 
 
+@pytest.mark.slow
 def test_the_openid_provider_of_npm_is_understood(urls: Urls, tmp_path: Any) -> None:
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("needs Node.js and npm: apt-get install nodejs npm")

@@ -1,13 +1,16 @@
 """Halts in the tests' own process: started, ended, and what they made and wait for."""
 
+import asyncio
 from typing import Any
 from uuid import UUID, uuid4
 
 import msgspec
+import pytest
 
 from tests.execution.in_process_execution import InProcessExecution
 from trading_intents.controls.halts import service
 from trading_intents.controls.halts.model import Halt, HaltPrincipal, HaltPrincipalType, HaltScope, HaltTerms
+from trading_intents.execution.halting.parts import HaltPart
 from trading_intents.ids import OrganizationId
 
 ADMIN = HaltPrincipal(HaltPrincipalType.USER, "admin")
@@ -95,3 +98,14 @@ async def closing_orders(in_process: InProcessExecution, found: Halt, count: int
 
     await in_process.until(are_at_the_venue)
     return await made()
+
+
+def stay_after_appending(patched: pytest.MonkeyPatch) -> None:
+    """A part that has appended its commands does nothing more, until its worker ends."""
+    append = HaltPart._append
+
+    async def append_and_stay(self: HaltPart, *given: Any) -> None:
+        await append(self, *given)
+        await asyncio.Event().wait()
+
+    patched.setattr(HaltPart, "_append", append_and_stay)

@@ -1,6 +1,5 @@
 """Halts that cancel, on a venue in memory: what gets a CANCEL, how often, and what they wait for."""
 
-import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator
@@ -12,10 +11,20 @@ from uuid import UUID
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.halt_calls import actions, halt, resume, shown, until, until_waiting, working
+from tests.execution.halt_calls import (
+    actions,
+    closing_orders,
+    halt,
+    hold,
+    resume,
+    shown,
+    stay_after_appending,
+    until,
+    until_waiting,
+    working,
+)
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from trading_intents.controls.halts.model import Halt
-from trading_intents.execution.halting.parts import HaltPart
 from trading_intents.testing.fakes import Act
 
 pytestmark = pytest.mark.usefixtures("soon")
@@ -167,22 +176,32 @@ async def has_cancels(in_process: InProcessExecution, least: int) -> bool:
 
 
 async def test_orders_that_end_while_their_worker_does_are_counted(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> None:
-    append = HaltPart._append
-
-    async def append_and_stay(self: HaltPart, commands: Any) -> None:
-        await append(self, commands)
-        await asyncio.Event().wait()
-
     async with open_in_process(urls) as in_process:
         async with executing(in_process):
             intents = await working(in_process, 3)
-            monkeypatch.setattr(HaltPart, "_append", append_and_stay)
-            found = await halt(in_process)
-            for intent in intents:
-                await in_process.until_status(intent, "CANCELLED")
-        monkeypatch.setattr(HaltPart, "_append", append)
+            with monkeypatch.context() as patched:
+                stay_after_appending(patched)
+                found = await halt(in_process)
+                for intent in intents:
+                    await in_process.until_status(intent, "CANCELLED")
         async with executing(in_process):
             await until(in_process, found, state="done", orders=3, orders_done=3)
+
+
+async def test_positions_that_are_closed_while_their_worker_ends_are_counted(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_in_process(urls) as in_process:
+        async with executing(in_process):
+            await hold(in_process)
+            with monkeypatch.context() as patched:
+                stay_after_appending(patched)
+                found = await halt(in_process, close_positions=True)
+                (closing,) = await closing_orders(in_process, found)
+                in_process.fill(await in_process.coid(closing), "10")
+                await in_process.until_status(closing, "FILLED")
+        async with executing(in_process):
+            await until(in_process, found, state="done", positions=1, positions_done=1)
 
 
 async def test_a_worker_that_ends_in_between_is_followed_by_another(urls: Urls) -> None:

@@ -22,6 +22,10 @@ from tests.waiting import eventually
 from trading_intents.storage.database import open_database
 from trading_intents.telemetry import Metrics, make_log
 
+HURRY_PROOFS = """
+    UPDATE orders SET absent_at = absent_at - interval '10 s', lookup_due_at = clock_timestamp()
+    WHERE absent_at > clock_timestamp() - interval '10 s'
+"""
 SUBMITTERS = 8
 SUBMIT_TRIES = 20
 LIFE_SECONDS = (1.0, 3.0)
@@ -131,12 +135,7 @@ class WorkerProcesses:
 
     def hurry_proofs(self) -> None:
         """As if the ten seconds between two proofs of absence had gone."""
-        self.tables.execute(
-            """
-            UPDATE orders SET absent_at = absent_at - interval '10 s', lookup_due_at = clock_timestamp()
-            WHERE absent_at > clock_timestamp() - interval '10 s'
-            """
-        )
+        self.tables.execute(HURRY_PROOFS)
 
     def assert_true(self) -> int:
         self.assert_ids_taken_once()

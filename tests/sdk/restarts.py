@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psycopg
 
+from tests.execution.worker_processes import HURRY_PROOFS
 from tests.free_port import free_port
 from tests.platform import Platform, serving
 from tests.tenants import PLENTY
@@ -17,10 +18,6 @@ RESTART_LIMIT_SECONDS = 120
 PATIENT = {"EXECUTION_MAX_AGE_MILLIS": "600000"}
 
 
-HURRY_PROOFS = """
-    UPDATE orders SET absent_at = absent_at - interval '10 s', lookup_due_at = clock_timestamp()
-    WHERE absent_at > clock_timestamp() - interval '10 s'
-"""
 HURRY_SECONDS = 0.3
 
 

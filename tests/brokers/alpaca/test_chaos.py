@@ -22,8 +22,8 @@ from tests.brokers.alpaca.stage import CutRequests
 from tests.conftest import Urls
 from tests.execution.in_process_execution import executing
 from tests.execution.ledger_invariants import assert_true_books
+from tests.execution.worker_processes import HURRY_PROOFS
 from tests.proxy import FaultProxy, Verdict
-from tests.sdk.restarts import HURRY_PROOFS
 from tests.seeds import seeded
 from tests.waiting import eventually_async
 from trading_intents.errors import Unavailable

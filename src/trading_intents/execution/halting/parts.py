@@ -70,8 +70,6 @@ class HaltPart:
         """Does what can be done now. Gives the seconds until it is worth another look."""
         progress, counts, orders = await self._look()
         is_busy = False
-        if counts["new"]:  # before any is cancelled: orders that end while nobody has counted them are never counted
-            await self._write(progress)
         try:
             if counts["open"] or (counts["left"] and not self.closes):
                 progress, is_busy = await self._cancel(progress, orders, link.is_up)
@@ -115,7 +113,7 @@ class HaltPart:
         """Appends the CANCELs that are due, and says whether there may be more."""
         waits: dict[UUID, str | None] = {order.order_id: cancel_wait(order, is_connected) for order in orders}
         due = [order_id for order_id, reason in waits.items() if reason is None][:MAX_APPENDED]
-        await self._append([Cancel(str(order_id)) for order_id in due])
+        await self._append(progress, [Cancel(str(order_id)) for order_id in due])
         pending = WaitReason.CANCEL_PENDING if is_connected else WaitReason.BROKER_DISCONNECTED
         return with_orders(progress, waits | dict.fromkeys(due, pending)), bool(due)
 
@@ -154,11 +152,13 @@ class HaltPart:
                 waits[symbol] = waits[symbol] or WaitReason.POSITION_UNCONFIRMED
                 left.add(symbol)
         due = [symbol for symbol in sorted(left) if waits[symbol] is None][:MAX_APPENDED]
-        outcomes = await self._append([Close(Symbol(each), quantities[each], progress.seen_seq) for each in due])
+        progress = with_symbols(replace(progress, state=HaltState.CLOSING if left else HaltState.DONE), left, waits)
+        closing = [Close(Symbol(each), quantities[each], progress.seen_seq) for each in due]
+        outcomes = await self._append(progress, closing)
         for symbol, outcome in zip(due, outcomes, strict=True):
             self._differing.pop(symbol, None)  # the next order is for a quantity that is confirmed anew
             waits[symbol] = WaitReason.CLOSING if isinstance(outcome, Receipt) else outcome.code
-        return with_symbols(replace(progress, state=HaltState.CLOSING if left else HaltState.DONE), left, waits)
+        return with_symbols(progress, left, waits)
 
     async def _waits(self, tx: Tx, symbols: set[str], working: set[str], base_seq: int) -> dict[str, str | None]:
         """Why each symbol gets no closing order now; None where it may get one."""
@@ -171,9 +171,11 @@ class HaltPart:
             for name, each in zip(names, controls, strict=True)
         }
 
-    async def _append(self, commands: Sequence[Command]) -> list[Receipt | PlatformError]:
+    async def _append(self, progress: Progress, commands: Sequence[Command]) -> list[Receipt | PlatformError]:
+        """What was counted is written first: what ends before its worker has counted it would never be counted."""
         if not commands:
             return []
+        await self._write(progress)
         halt_id, account_id, organization_id = map(str, (*self.key, self.organization_id))
         return await self._actions.append(
             [Submission(account_id, organization_id, None, each, None, None, None, halt_id) for each in commands]
