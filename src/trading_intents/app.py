@@ -72,7 +72,7 @@ from trading_intents.web.limits import ClientAddress, Limits, organization_rates
 from trading_intents.web.operations import description_routes, make_request_series, operations_routes
 from trading_intents.web.routing import App, Route
 from trading_intents.web.server.listener import bind, serving
-from trading_intents.web.server.table import connection_limits
+from trading_intents.web.server.table import connection_limits, max_grpc_connections
 
 Demo = TypeVar("Demo")
 
@@ -221,7 +221,8 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     streams = Streams(stream, hub, accounts, gates["stream"], retained, infra.log)
     servicer = StreamServicer(streams, gates["stream"], limits, ClientAddress(settings.trusted_proxies), infra.log)
     files = (settings.tls_certificate_file, settings.tls_key_file)
-    grpc = GrpcListener(servicer, settings.max_streams, settings.grpc_host, settings.grpc_port, *files)
+    most = (settings.max_streams, max_grpc_connections(settings.database_pool_size))
+    grpc = GrpcListener(servicer, *most, settings.grpc_host, settings.grpc_port, *files)
     streamed = event_routes(gates["stream"], streams, infra.log)
     return Features(callers, gates, limits, routes, streamed, directory, tools, writer, hub, grpc)
 

@@ -40,10 +40,18 @@ class GrpcListener:
     """The port, with health and reflection beside the stream. The hub ends the streams; this only lets them go."""
 
     def __init__(
-        self, transport: StreamServicer, max_streams: int, host: str, port: int, certificate_file: str, key_file: str
+        self,
+        transport: StreamServicer,
+        max_streams: int,
+        max_connections: int,
+        host: str,
+        port: int,
+        certificate_file: str,
+        key_file: str,
     ) -> None:
         # Protects memory: each part has a smaller limit of its own, which is reached first and has its own error.
         self._max_calls = 2 * (max_streams + MAX_ADMISSIONS + MAX_PUBLIC_CALLS)
+        self._options = (*OPTIONS, ("grpc.max_allowed_incoming_connections", max_connections))
         self._servicer, self._host, self._port = transport, host, port
         self._files = (Path(certificate_file), Path(key_file)) if certificate_file else None
         self._public = PublicServicer()
@@ -57,7 +65,7 @@ class GrpcListener:
         # PostgreSQL may be started beside us at any time; grpc's handlers around a fork are only needed if the child
         # uses grpc.
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-        self._server = server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=self._max_calls)
+        self._server = server = grpc.aio.server(options=self._options, maximum_concurrent_rpcs=self._max_calls)
         server.add_generic_rpc_handlers((self._servicer.handler(), *self._public.handlers()))
         try:
             if self._files:

@@ -1,8 +1,10 @@
-"""The open HTTP connections: how many there may be, in all and of one address, and what they share."""
+"""The open HTTP connections: how many there may be, in all and of one address, and what they share. Divides the
+process's descriptors among HTTP, gRPC and the rest."""
 
 import asyncio
 import contextlib
 import resource
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from email.utils import formatdate
@@ -12,7 +14,8 @@ from trading_intents.errors import PlatformError, Unavailable
 from trading_intents.web.limits import limited_address
 from trading_intents.web.routing import App
 
-MAX_CONNECTIONS = 10_000
+MAX_CONNECTIONS = 10_000  # of HTTP, and of gRPC
+POOLS, OTHER_DATABASE_CONNECTIONS = 3, 32  # the others: pipelines, waits for locks, LISTEN
 READ_BYTES = 64 * 1024
 CLOSE_SECONDS = 1.0
 MAX_REFUSED = 100  # connections answered 429 within a second, before any is held back
@@ -25,13 +28,26 @@ class ConnectionLimits:
 
 
 def connection_limits(per_address: int) -> ConnectionLimits:
-    """Raises the soft limit of open files to the hard one; half of them are left to databases, brokers and gRPC."""
+    """Half of the descriptors are for HTTP."""
+    total = min(MAX_CONNECTIONS, _max_descriptors() // 2)
+    return ConnectionLimits(total, per_address or total // 2)
+
+
+def max_grpc_connections(pool_size: int) -> int:
+    """A quarter of the descriptors, and at most half of what HTTP and PostgreSQL leave: brokers, files and connections
+    that are being refused need some too."""
+    descriptors = _max_descriptors()
+    left = descriptors - descriptors // 2 - POOLS * pool_size - OTHER_DATABASE_CONNECTIONS
+    return max(1, min(MAX_CONNECTIONS, descriptors // 4, left // 2))
+
+
+def _max_descriptors() -> int:
+    """Raises the soft limit of open files to the hard one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
-    total = MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft // 2)
-    return ConnectionLimits(total, per_address or total // 2)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 class OpenConnection(Protocol):
