@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import Urls
+from tests.execution.in_process_execution import executing, open_in_process
 from tests.execution.recorded_orders import Books, D, fill, told
 from trading_intents.brokers.port import BrokerEvent
 from trading_intents.brokers.port import EventKind as E
+from trading_intents.orders.facts import FactKind
 from trading_intents.orders.ledger import recording
 from trading_intents.orders.ledger.reporting import log_recorded
 from trading_intents.telemetry import Metrics, make_log
@@ -149,3 +152,53 @@ async def test_a_difference_is_logged_and_counted_once(books: Books) -> None:
     lines: list[Any] = out.getvalue().splitlines()
     assert len(lines) == 2
     assert all("position differs" in line and str(books.accounts[0]) in line for line in lines)
+
+
+def fee(quantity: str, key: str, symbol: str = "BTC/USD") -> BrokerEvent:
+    return told(E.FEE, None, key, symbol=symbol, quantity=quantity)
+
+
+async def test_a_fee_in_the_symbol_is_booked_once_and_ends_the_difference(books: Books) -> None:
+    sent = await books.create("2", symbol="BTC/USD")
+    await books.tell(fill(sent, "e1", "2", "100"), counted("1.995", "p1", "BTC/USD"))
+    assert await reported(books, "BTC/USD") == (D(2), D("1.995"), True)
+    await books.tell(fee("0.005", "f1"), fee("0.005", "f1"))
+    assert await reported(books, "BTC/USD") == (D("1.995"), D("1.995"), False)
+    before = await books.everything()
+    await books.tell(fee("0.005", "f1"))
+    assert await books.everything() == before
+    position = await books.position("BTC/USD")
+    assert (position["realized_pnl"], position["open_cost"]) == (D("-0.5"), D("199.5"))
+    assert (await books.order(sent))["filled_quantity"] == D(2)
+    assert (await shown(books))[-1] == ("BTC/USD", "1.995")
+
+
+async def test_a_bust_keeps_the_fees_that_were_taken_in_the_symbol(books: Books) -> None:
+    sent = await books.create("4", symbol="BTC/USD")
+    await books.tell(fill(sent, "e1", "2", "100"), fill(sent, "e2", "2", "100"), fee("0.01", "f1"))
+    await books.tell(told(E.FILL_BUST, sent, "bust/e2", replaces="e2"), fee("-0.005", "f2"))
+    position = await books.position("BTC/USD")
+    assert (position["quantity"], position["fee_quantity"]) == (D("1.995"), D("0.005"))
+    assert position["realized_pnl"] == D("-0.5")
+
+
+async def test_a_fee_under_a_known_key_with_another_quantity_is_not_booked(books: Books) -> None:
+    await books.tell(fill(await books.create("2", symbol="BTC/USD"), "e1", "2"), fee("0.005", "f1"))
+    recorded = await books.tell(fee("0.004", "f1"))
+    assert (await books.position("BTC/USD"))["quantity"] == D("1.995")
+    assert [fact.kind for fact, _ in recorded.conflicts] == [FactKind.FEE]
+
+
+async def test_what_a_venue_takes_of_the_coin_lowers_what_we_hold(urls: Urls) -> None:
+    async with open_in_process(urls) as it, executing(it):
+        intent = await it.create("2", "BTC/USD")
+        await it.until_status(intent, "NEW")
+        it.fill(await it.coid(intent), "2")
+        await it.until_status(intent, "FILLED")
+        it.venue.links[0].received.put_nowait(fee("0.005", "f1"))
+
+        async def is_lower() -> bool:
+            held = await it.in_process_writer.owner.fetchval("SELECT quantity FROM positions")
+            return bool(held == D("1.995"))
+
+        await it.until(is_lower)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trading_intents.orders.positions import Booking, NetPosition, from_trades, opening
+from trading_intents.orders.positions import Booking, NetPosition, from_trades, opening, take_fee
 from trading_intents.trading import OrderSide
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -148,3 +148,24 @@ def test_the_average_cost_lies_between_the_prices_paid(bookings: list[Booking]) 
         prices = [each.price for each in bookings]
         assert position.average_cost is not None
         assert min(prices) - D("1e-8") <= position.average_cost <= max(prices) + D("1e-8")
+
+
+@pytest.mark.parametrize(
+    ("trades", "fee", "quantity", "average", "realized"),
+    [
+        ("B 2 100", "0.005", "1.995", "100", "-0.5"),
+        ("B 2 100, S 1.995 110", "0.005", "0", "0", "19.45"),
+        ("B 2 100", "-0.005", "2.005", "99.750623441396508728", "0"),
+        ("S 2 100", "0.005", "-2.005", "99.750623441396508728", "0"),
+    ],
+)
+def test_a_fee_in_the_symbol_lowers_the_quantity_and_what_it_cost_is_realized(
+    trades: str, fee: str, quantity: str, average: str, realized: str
+) -> None:
+    position = take_fee(from_trades(life(trades)), D(fee), NOON)
+    assert (position.quantity, position.fee_quantity) == (D(quantity), D(fee))
+    assert position.average_cost is not None
+    assert abs(position.average_cost - D(average)) <= D("1e-18")
+    assert position.realized_pnl == D(realized)
+    sums = position.value_sold - position.value_bought + position.open_cost - position.opening_cost - position.fees
+    assert position.realized_pnl == sums

@@ -30,10 +30,11 @@ ids = st.sampled_from(["C", "R", "R2", "X"])
 versions = st.sampled_from(["C", "C", "R", "R2"])
 executions = st.sampled_from(["e1", "e2", "e3", "e4"])
 SIZES = {"e1": "10", "e2": "20", "e3": "50.5", "e4": "70"}  # one size each: conflicts are another test
+OF_SYMBOLS = {EventKind.POSITION, EventKind.FEE}
 
 reports = st.builds(
     told,
-    st.sampled_from([kind for kind in EventKind if not kind.startswith("FILL") and kind is not EventKind.POSITION]),
+    st.sampled_from([kind for kind in EventKind if not kind.startswith("FILL") and kind not in OF_SYMBOLS]),
     coid=ids,
     at=times,
     cum=counts,

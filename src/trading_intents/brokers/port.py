@@ -51,6 +51,7 @@ class EventKind(StrEnum):
     PENDING_REPLACE = "PENDING_REPLACE"
     STATUS = "STATUS"
     POSITION = "POSITION"
+    FEE = "FEE"  # taken in the symbol itself, as crypto venues do: `quantity` of it, below 0 if it came back
 
 
 class OrderTicket(FrozenStruct, frozen=True, kw_only=True):
@@ -86,7 +87,7 @@ class BrokerEvent(FrozenStruct, frozen=True, kw_only=True):
     side: OrderSide | None = None
     quantity: Decimal | None = None
     price: Decimal | None = None
-    fee: Decimal | None = None
+    fee: Decimal | None = None  # in money; one in the symbol itself is a FEE of its own
     cum_quantity: Decimal | None = None
     leaves_quantity: Decimal | None = None
     average_price: Decimal | None = None
@@ -111,7 +112,7 @@ class BrokerEvent(FrozenStruct, frozen=True, kw_only=True):
                 assert self.quantity >= 0
             case EventKind.FILL_BUST:
                 assert self.replaces
-            case EventKind.POSITION:
+            case EventKind.POSITION | EventKind.FEE:
                 assert self.symbol
                 assert self.quantity is not None
 

@@ -18,11 +18,11 @@ _IDS = ("dedupe_key", "client_order_id", "broker_order_id", "replaces", "exec_id
 
 
 def sanitize(events: Iterable[BrokerEvent]) -> tuple[list[BrokerEvent], tuple[str, ...]]:
-    """Gives sanitized events, and the keys of those that mean nothing: positions of invalid symbols."""
+    """Gives sanitized events, and the keys of those that mean nothing: positions and fees of invalid symbols."""
     legible, left_out = [], []
     for event in events:
         clean = _sanitize_event(event)
-        if clean.kind is EventKind.POSITION and parse_symbol(clean.symbol or "") is None:
+        if clean.kind in (EventKind.POSITION, EventKind.FEE) and parse_symbol(clean.symbol or "") is None:
             left_out.append(clean.dedupe_key)
         else:
             legible.append(clean)

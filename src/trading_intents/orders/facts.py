@@ -27,6 +27,7 @@ class FactKind(StrEnum):
     PENDING_CANCEL = "PENDING_CANCEL"
     PENDING_REPLACE = "PENDING_REPLACE"
     STATUS = "STATUS"
+    FEE = "FEE"
     # The platform's own.
     SENT = "SENT"
     UNCERTAIN = "UNCERTAIN"  # sent, and the answer was lost
@@ -97,7 +98,7 @@ class Fact(FrozenStruct, frozen=True, kw_only=True):
         """The values that must be the same when the same fact comes again."""
         if self.kind in EXECUTIONS:
             return self.kind, self.exec_id, self.replaces, self.quantity, self.price
-        return (self.kind,)
+        return self.kind, self.quantity if self.kind is FactKind.FEE else None
 
     @property
     def moment(self) -> tuple[datetime, str]:

@@ -39,6 +39,7 @@ class NetPosition(FrozenStruct, frozen=True):
     fees: Decimal = ZERO
     day: date | None = None  # of the last trade, in UTC
     day_pnl: Decimal = ZERO  # realized on that day
+    fee_quantity: Decimal = ZERO  # fees that were taken in the symbol itself
 
     @property
     def average_cost(self) -> Decimal | None:
@@ -93,6 +94,15 @@ def from_trades(bookings: Iterable[Booking], position: NetPosition = FLAT) -> Ne
                 position = _add(position, booking)
     values: list[Any] = [normalized(each) if isinstance(each, Decimal) else each for each in astuple(position)]
     return NetPosition(*values)
+
+
+def take_fee(position: NetPosition, quantity: Decimal, at: datetime) -> NetPosition:
+    """Books a fee in the symbol itself: sold for nothing, so that what it cost lowers realized_pnl as other fees do.
+    Below 0: given back."""
+    side = OrderSide.SELL if quantity > 0 else OrderSide.BUY
+    after = from_trades((Booking(side, abs(quantity), ZERO, None, at),), position)
+    with exact():
+        return replace(after, fee_quantity=normalized(position.fee_quantity + quantity))
 
 
 def _add(position: NetPosition, booking: Booking) -> NetPosition:

@@ -1069,6 +1069,7 @@ CREATE TABLE positions (
     opening_cost numeric NOT NULL DEFAULT 0,
     uncosted_quantity numeric NOT NULL DEFAULT 0,
     differs boolean NOT NULL DEFAULT false,
+    fee_quantity numeric NOT NULL DEFAULT 0,
     PRIMARY KEY (account_id, symbol)
 ) WITH (fillfactor = 50);
 ALTER TABLE positions ENABLE ROW LEVEL SECURITY;

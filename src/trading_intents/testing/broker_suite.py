@@ -32,7 +32,10 @@ CALL_SECONDS = 3.5
 WAIT_SECONDS = 5.0
 # Reported by some venues and not by others, about a state that ends by itself.
 PASSING = frozenset(
-    {EventKind.PENDING_CANCEL, EventKind.PENDING_REPLACE, EventKind.STATUS, EventKind.TRIGGERED, EventKind.POSITION}
+    {
+        *(EventKind.PENDING_CANCEL, EventKind.PENDING_REPLACE, EventKind.STATUS, EventKind.TRIGGERED),
+        *(EventKind.POSITION, EventKind.FEE),
+    }
 )
 
 

@@ -98,7 +98,7 @@ async def _reference_prices(
 async def _reopened(tx: Tx, account_ref: AccountRef, row: Row, start: NetPosition) -> Row:
     """The position's row, summed up again from that opening."""
     place = PositionKey(account_ref.account_id, row["symbol"])
-    position = await sum_trades(PoolTransaction(tx), place, start)
+    position = await sum_trades(PoolTransaction(tx), place, start, row["fee_quantity"])
     account = {"environment": account_ref.environment, "broker": account_ref.broker}
     return {**row, **asdict(position), **account, "received_at": row["now"]}
 

@@ -28,7 +28,7 @@ from trading_intents.orders.model import (
     is_acknowledged,
     state_of,
 )
-from trading_intents.orders.positions import Booking, NetPosition, from_trades, position_from_row
+from trading_intents.orders.positions import Booking, NetPosition, from_trades, position_from_row, take_fee
 from trading_intents.orders.store import OrderHistory, TradeRow
 from trading_intents.stats.model import Measure, StatsEntry, ack_key
 from trading_intents.storage.database import Row
@@ -295,8 +295,12 @@ def with_position(holding: HeldPosition, position: NetPosition) -> HeldPosition:
     return replace(holding, position=position, differs=holding.differs and position.quantity != holding.broker_quantity)
 
 
-def book_report(holding: HeldPosition, event: BrokerEvent) -> HeldPosition:
-    """Books the broker's report; one that is known, or older than the last one, changes nothing."""
+def book_event(holding: HeldPosition, event: BrokerEvent, now: datetime) -> HeldPosition:
+    """Books a fee, or the broker's report; a report that is known, or older than the last one, changes nothing."""
+    assert event.quantity is not None
+    if event.kind is EventKind.FEE:
+        at = _booked_at(event.venue_time, now)
+        return with_position(holding, take_fee(holding.position, event.quantity, at))
     old = event.venue_time and holding.broker_sent_at and event.venue_time < holding.broker_sent_at
     if old or event.dedupe_key == holding.broker_key:
         return holding

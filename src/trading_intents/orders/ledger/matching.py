@@ -120,7 +120,7 @@ def reported_places(prepared: Sequence[PreparedRecording]) -> set[PositionKey]:
         PositionKey(each.account_ref.account_id, event.symbol)
         for each in prepared
         for event in each.events
-        if event.kind is EventKind.POSITION and event.symbol
+        if event.kind in (EventKind.POSITION, EventKind.FEE) and event.symbol
     }
 
 

@@ -4,6 +4,7 @@ transaction. Never talks to a broker; orders/model.py decides what an order is."
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from decimal import Decimal
 from uuid import UUID
 
 import msgspec
@@ -14,14 +15,14 @@ from trading_intents.balances.model import AccountBalance, balance_event
 from trading_intents.brokers.port import BrokerEvent, CommandResult, EventKind
 from trading_intents.clock import Pacer
 from trading_intents.orders.events import day_of, order_event, position_event, trade_event
-from trading_intents.orders.facts import CommandKind, Fact, FactKind, outcome_kind
+from trading_intents.orders.facts import LONG_AGO, CommandKind, Fact, FactKind, outcome_kind
 from trading_intents.orders.ledger import store as ledger
 from trading_intents.orders.ledger import writes as written
 from trading_intents.orders.ledger.booking import (
     HeldPosition,
     SettledOrder,
     TradeChange,
-    book_report,
+    book_event,
     book_trade,
     booking_of,
     count_reopened,
@@ -46,7 +47,7 @@ from trading_intents.orders.ledger.matching import (
 )
 from trading_intents.orders.ledger.prices import newest_prices, reported_prices
 from trading_intents.orders.ledger.store import AccountName, PositionKey, parse_ledger, read_ledger
-from trading_intents.orders.positions import NetPosition, from_trades, opening
+from trading_intents.orders.positions import NetPosition, from_trades, opening, take_fee
 from trading_intents.prices import store as prices_store
 from trading_intents.prices.model import ReferencePrice
 from trading_intents.stats import store as stats_store
@@ -131,7 +132,13 @@ async def _book(tx: StatementRunner, prepared: PreparedRecording, index: LedgerI
         settled = [count_reopened(each) for each in settled] if tracked.rows else settled
     changes = sorted((change for each in settled for change in each.trades), key=lambda change: change.place)
     reports = [(place, event) for place, event in enumerate(prepared.events) if event.kind is EventKind.POSITION]
-    holdings = await _book_positions(tx, account_ref, index, changes, reports) if changes or reports else []
+    fees = [
+        (place, prepared.events[place])
+        for place, fact in prepared.event_facts.items()
+        if fact.kind is FactKind.FEE and fact.key in new_facts.facts and new_facts.places[fact.key] == place
+    ]
+    told = [*reports, *fees]
+    holdings = await _book_positions(tx, account_ref, index, changes, told) if changes or told else []
     events, trade_places = await _collect_events(settled, holdings, pacer)
     balance = account_balance(account_ref, prepared.balance, index.now)
     if balance is not None:
@@ -255,12 +262,12 @@ async def _book_positions(
     account_ref: AccountRef,
     index: LedgerIndex,
     changes: Sequence[TradeChange],
-    reports: Sequence[tuple[int, BrokerEvent]],
+    told: Sequence[tuple[int, BrokerEvent]],
 ) -> list[PositionChange]:
     """The changed positions. A report of quantity 0 makes no position of a symbol that was never held or traded."""
     held = []
-    symbols = {change.order["symbol"] for change in changes} | {e.symbol for _, e in reports if e.symbol and e.quantity}
-    for symbol in sorted(symbols | {event.symbol for _, event in reports if event.symbol}):
+    symbols = {change.order["symbol"] for change in changes} | {e.symbol for _, e in told if e.symbol and e.quantity}
+    for symbol in sorted(symbols | {event.symbol for _, event in told if event.symbol}):
         place = PositionKey(account_ref.account_id, symbol)
         row = index.positions.get(place)
         is_new = row is None
@@ -269,15 +276,16 @@ async def _book_positions(
                 continue
             row = ledger.new_position(place, account_ref.organization_id, index.now)
         trades = [change for change in changes if change.order["symbol"] == symbol]
-        symbol_reports = [(number, event) for number, event in reports if event.symbol == symbol]
+        symbol_events = [(number, event) for number, event in told if event.symbol == symbol]
         before = after = read_holding(row)
-        steps: list[tuple[int, TradeChange | BrokerEvent]] = [*((each.place, each) for each in trades), *symbol_reports]
+        steps: list[tuple[int, TradeChange | BrokerEvent]] = [*((each.place, each) for each in trades), *symbol_events]
         for _, step in sorted(steps, key=lambda each: each[0]):
-            after = book_report(after, step) if isinstance(step, BrokerEvent) else book_trade(after, step)
+            after = book_event(after, step, index.now) if isinstance(step, BrokerEvent) else book_trade(after, step)
         if any(change.is_rebooked for change in trades):
             start = opening(before.position.opening_quantity, before.position.opening_price)
-            after = with_position(after, await sum_trades(tx, place, start, trades))
-        if after.differs and symbol_reports and await _is_outdated(tx, place, row["now"], after, trades):
+            fee_quantity = after.position.fee_quantity
+            after = with_position(after, await sum_trades(tx, place, start, fee_quantity, trades))
+        if after.differs and symbol_events and await _is_outdated(tx, place, row["now"], after, trades):
             after = replace(after, differs=False)
         if after != before or is_new:
             held.append(_changed(account_ref, row, before, after, is_new))
@@ -312,9 +320,14 @@ def _changed(
 
 
 async def sum_trades(
-    tx: StatementRunner, place: PositionKey, position: NetPosition, changes: Sequence[TradeChange] = ()
+    tx: StatementRunner,
+    place: PositionKey,
+    position: NetPosition,
+    fee_quantity: Decimal,
+    changes: Sequence[TradeChange] = (),
 ) -> NetPosition:
-    """Sums the position up from its opening and its trades, in the order of booking, with their current numbers."""
+    """Sums the position up from its opening and its trades, in the order of booking, with their current numbers; then
+    all fees that were taken in the symbol itself, which count in no day's result again."""
     numbers = {change.after.trade_id: change.booking for change in changes if change.before}
     after, more = 0, True
     while more:
@@ -322,7 +335,8 @@ async def sum_trades(
         trades = ledger.parse_bookings(reply)
         position = from_trades((numbers.get(trade.trade_id) or booking_of(trade) for trade in trades), position)
         more, after = len(trades) == REBOOK_PAGE, trades[-1].booking if trades else 0
-    return from_trades((change.booking for change in changes if not change.before), position)
+    position = from_trades((change.booking for change in changes if not change.before), position)
+    return take_fee(position, fee_quantity, LONG_AGO) if fee_quantity else position
 
 
 def _trade_row(change: TradeChange, below: int | None) -> Row:

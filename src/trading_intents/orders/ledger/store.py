@@ -232,6 +232,7 @@ class PositionColumns(msgspec.Struct):
     opening_cost: Decimal = Decimal()
     uncosted_quantity: Decimal = Decimal()
     differs: bool = False
+    fee_quantity: Decimal = Decimal()
 
 
 class _PositionRow(msgspec.Struct):
