@@ -46,6 +46,10 @@ class RawHttp:
     def put(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> Reply:
         return self._request("PUT", path, json.dumps(body).encode(), headers)
 
+    def ask(self, method: str, path: str, headers: Mapping[str, str] | None = None) -> Reply:
+        """Without a body."""
+        return self._request(method, path, b"", headers)
+
     def _request(self, method: str, path: str, body: bytes, headers: Mapping[str, str] | None) -> Reply:
         sent = self._headers | dict(headers or {}) | {"content-length": str(len(body))}
         head = "".join(f"{name}: {value}\r\n" for name, value in sent.items())

@@ -1,5 +1,8 @@
-"""Guessing keys is limited by address; a real key still works elsewhere, and here once Retry-After has passed."""
+"""Guessing keys is limited by address; a real key still works elsewhere, here once Retry-After has passed, and here at
+once if it was verified before, or stops trading."""
 
+import time
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +13,15 @@ from tests.raw_http import RawHttp, Reply
 from tests.waiting import eventually
 from trading_intents.identity.keys import make_key
 from trading_intents.trading import Environment
+from trading_intents.web.limits import LATE_VERIFICATIONS
 
+NO_ID = "01a1ddf6-8899-707d-b118-000000000000"
+STOPS = {
+    ("POST", "/v1/accounts/{account_id}/intents"),
+    ("POST", "/v1/accounts/{account_id}/intents/cancel-all"),
+    ("POST", "/v1/controls/accounts/{account_id}/halt"),
+    ("POST", "/v1/controls/organization/halt"),
+}
 VALIDATE = "/api/v1/auth/api-key/validate"
 
 pytestmark = pytest.mark.deadline
@@ -63,6 +74,63 @@ def test_thousands_of_guesses_are_limited(platform: Platform, real: str, how: st
         assert last.headers["ratelimit-policy"].endswith(";q=400;w=20")
         assert int(last.headers["retry-after"]) == 1
         eventually(lambda: _known(ask(here, real)), int(last.headers["retry-after"]))
+
+
+def use_up(line: RawHttp) -> None:
+    while line.get("/v1/brokers", {"x-api-key": "no key"}).status_code != 429:
+        pass
+
+
+def secured(platform: Platform) -> Iterator[tuple[str, str]]:
+    """Every route that needs a credential."""
+    for path, operations in platform.client.get("/openapi.json").json()["paths"].items():
+        for method, operation in operations.items():
+            if operation.get("security"):
+                yield method.upper(), path
+
+
+def test_at_every_route_a_verified_key_passes_the_limit_and_an_unknown_one_where_it_stops_trading(
+    platform: Platform, real: str
+) -> None:
+    routes = list(secured(platform))
+    assert set(routes) > STOPS
+    with RawHttp(platform.url, local_address="127.0.0.5") as here:
+        assert here.get("/v1/brokers", {"x-api-key": real}).status_code == 200
+        for method, path in routes:
+            use_up(here)
+            path_asked = path.replace("{", "").replace("}", "")
+            assert here.ask(method, path_asked, {"x-api-key": real}).status_code != 429, (method, path)
+            guesses = [make_key(Environment.PAPER).reveal() for _ in range(3)]
+            statuses = [here.ask(method, path_asked, {"x-api-key": guess}).status_code for guess in guesses]
+            # A token may have come back for one of them.
+            assert statuses.count(401 if (method, path) in STOPS else 429) >= 2, (method, path)
+
+
+def test_beyond_the_limit_a_key_that_was_never_seen_stops_trading(platform: Platform) -> None:
+    document = {"external_id": "o2", "api_keys": [{"name": "bot", "environment": "paper"}]}
+    key = platform.provision({"organizations": [document]})["organizations"][0]["api_keys"][0]["api_key"]
+    path = f"/v1/accounts/{NO_ID}/intents/cancel-all"
+    with RawHttp(platform.url, local_address="127.0.0.7") as here:
+        use_up(here)
+        assert here.get("/v1/brokers", {"x-api-key": key}).status_code == 429
+        assert here.post(path, {}, {"x-api-key": "no key"}).status_code == 429
+        assert here.post(path, {}, {"x-api-key": key}).status_code == 403
+        use_up(here)
+        assert here.get("/v1/brokers", {"x-api-key": key}).status_code == 200, "it is verified from now on"
+
+
+def test_beyond_the_limit_twenty_well_formed_keys_a_second_are_verified(platform: Platform) -> None:
+    path = f"/v1/accounts/{NO_ID}/intents/cancel-all"
+    with RawHttp(platform.url, local_address="127.0.0.8") as here:
+        began = time.monotonic()
+        use_up(here)
+        count = 4 * LATE_VERIFICATIONS.burst
+        statuses = [here.post(path, {}, {"x-api-key": make_key(Environment.PAPER).reveal()}) for _ in range(count)]
+        counted = Counter(answer.status_code for answer in statuses)
+        # Tokens of both buckets come back meanwhile, 20 a second each.
+        refilled = 2 * LATE_VERIFICATIONS.per_second * (time.monotonic() - began)
+        assert LATE_VERIFICATIONS.burst <= counted[401] <= LATE_VERIFICATIONS.burst + refilled + 1
+        assert counted[401] + counted[429] == count
 
 
 def _known(answer: Reply) -> bool:

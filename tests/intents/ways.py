@@ -47,6 +47,9 @@ class KnownKeys:
     def known(self, text: str) -> Caller | None:
         return self.callers.get(text)
 
+    def is_verified(self, text: str) -> bool:
+        return text in self.callers
+
     async def by_key(self, text: str) -> Caller:
         if text not in self.callers:
             raise Unauthorized

@@ -111,6 +111,7 @@ def test_tls_comes_from_files_and_guessing_runs_dry(
         assert follower.call.is_active()
         guesses = iter(lambda: encrypted.follow({"x-api-key": "tip_paper_guess"}).ended()[0], "RESOURCE_EXHAUSTED")
         assert FAILURES <= len(list(guesses)) < 2 * FAILURES
+        encrypted.follow(trading_client.headers, trading_client.account["id"], (ACTION,)).subscribed()  # was verified
         for client in (encrypted, plain, renewed):
             client.close()
 

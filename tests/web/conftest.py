@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from trading_intents.config import Rate
-from trading_intents.errors import Forbidden, NotFound, Unauthorized, VersionConflict
+from trading_intents.errors import Forbidden, NotFound, Unauthorized, Unavailable, VersionConflict
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.testing.fakes import ManualClock
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
@@ -55,12 +55,18 @@ class Anyone:
 
     async def identify(self, request: Request) -> None: ...
 
+    def is_verified(self, request: Request) -> bool:
+        raise AssertionError("a public endpoint reads no credential")
+
+    has_well_formed_key = is_verified
+
     def permit(self, request: Request) -> None: ...
 
 
 @dataclass(frozen=True)
 class Known:
-    """The header x-name identifies; `bad` does not verify, `weak` may not."""
+    """The header x-name identifies, after a look-up; `bad` does not verify, `weak` may not, `other` is of another kind.
+    `friend` was verified before. `key…` is well-formed, and verifies only as `key`."""
 
     name: str = "known"
     meaning: str = "whoever says a name"
@@ -70,9 +76,20 @@ class Known:
 
     async def identify(self, request: Request) -> None:
         name = request.header(b"x-name")
-        if name is None or name == "bad":
+        await asyncio.sleep(0)
+        if name is None or name == "bad" or (name.startswith("key") and name != "key"):
             raise Unauthorized
+        if name == "broken":
+            raise Unavailable
         request.caller = Named(name, request.header(b"x-organization"))
+        if name == "other":
+            raise Unauthorized
+
+    def is_verified(self, request: Request) -> bool:
+        return request.header(b"x-name") == "friend"
+
+    def has_well_formed_key(self, request: Request) -> bool:
+        return str(request.header(b"x-name")).startswith("key")
 
     def permit(self, request: Request) -> None:
         assert request.caller
@@ -172,7 +189,7 @@ def _routes(lever: list[Site]) -> tuple[Route, ...]:
     async def limited(request: Request) -> Answer:
         return answer_json(Echo("ok"))
 
-    def fast(incoming: Incoming, name: str, address: str, respond: Respond) -> Pending | None:
+    def fast(incoming: Incoming, name: str, respond: Respond) -> Pending | None:
         if name == "broken":
             raise ZeroDivisionError("secret-marker")
         if name == "handled":
@@ -192,6 +209,7 @@ def _routes(lever: list[Site]) -> tuple[Route, ...]:
         route("GET", "/v1/broken", anyone, broken, "Break.", answer=Echo),
         route("GET", "/v1/plain", known, broken, "Break in plain text.", answer=Echo, error_shape=PLAIN),
         route("GET", "/v1/limited", known, limited, "Limited.", answer=Echo),
+        route("POST", "/v1/stops", known, limited, "Stop.", answer=Echo, bucket=Bucket.CANCELS, verifies_late=True),
         route("POST", "/v1/quick/{name}", anyone, echo, "Begun without a task.", answer=Echo, fast=fast),
         route("GET", "/v1/limited-address", anyone, limited, "Limited.", answer=Echo),
     )

@@ -1,5 +1,7 @@
 """Rate limits: exactly the burst passes, the headers are honest, the memory is bounded."""
 
+import asyncio
+from collections import Counter
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -93,6 +95,46 @@ async def test_failed_credentials_stop_the_address_before_the_next_look(site: Si
     assert refused.status_code == 429
     site.clock.advance(int(refused.headers["retry-after"]))
     assert (await site.client.get("/v1/limited", headers=ADA)).status_code == 200
+
+
+async def ask(site: Site, name: str, path: bytes = b"/v1/limited", method: str = "GET") -> int:
+    """Without a connection between."""
+    headers = [(b"x-name", name.encode())]
+    return (await site.app.handle(Incoming(method, path, b"", headers, b"", "127.0.0.1", keep_alive=True))).status
+
+
+async def test_failed_credentials_side_by_side_share_no_token(site: Site) -> None:
+    statuses = await asyncio.gather(*(ask(site, "bad") for _ in range(50)))
+    assert Counter(statuses) == {401: 10, 429: 40}
+
+
+async def test_a_credential_that_does_not_fail_gives_its_token_back(site: Site) -> None:
+    for name, status in (("ada", 200), ("weak", 403), ("broken", 503)):
+        assert await asyncio.gather(*(ask(site, name) for _ in range(10))) == [status] * 10
+    assert [await ask(site, "bad") for _ in range(11)] == [401] * 10 + [429]
+
+
+async def test_a_caller_of_another_kind_uses_up_its_own_limit(site: Site) -> None:
+    assert [await ask(site, "other") for _ in range(11)] == [401] * 10 + [429]
+    assert await ask(site, "bad") == 401
+
+
+async def test_a_credential_that_was_verified_passes_the_limit_of_failures(site: Site) -> None:
+    assert [await ask(site, "bad") for _ in range(11)][-1] == 429
+    assert await asyncio.gather(*(ask(site, "friend") for _ in range(11))) == [200] * 10 + [429]
+    assert [await ask(site, name) for name in ("ada", "key", "bad")] == [429] * 3
+
+
+async def test_beyond_the_limit_of_failures_only_what_stops_trading_verifies_keys_at_a_rate(site: Site) -> None:
+    async def stop(name: str) -> int:
+        return await ask(site, name, b"/v1/stops", "POST")
+
+    assert [await ask(site, "bad") for _ in range(11)][-1] == 429
+    assert [await stop(name) for name in ("ada", "bad", "key", "friend")] == [429, 429, 200, 200]
+    guesses = await asyncio.gather(*(stop(f"key {number}") for number in range(30)))
+    assert guesses == [401] * 9 + [429] * 21, "the key took one of ten"
+    site.clock.advance(1)
+    assert await stop("key") == 200
 
 
 async def test_health_is_never_limited(site: Site) -> None:

@@ -12,6 +12,7 @@ from trading_intents.errors import (
     PlatformError,
     Unauthorized,
 )
+from trading_intents.identity.keys import is_key
 from trading_intents.identity.model import (
     ApiKeyPrincipal,
     Caller,
@@ -180,13 +181,20 @@ class Gate:
             caller = await self._callers.by_token(bearer, named)
         else:
             raise Unauthorized("send an API key as x-api-key, or a bearer token")
+        request.caller = caller  # also of a kind that is refused: it counts in the limits of its own
         check_kind(self._rule, caller)
-        request.caller = caller
         is_service = isinstance(caller.principal, ServicePrincipal)
         if is_service and self.names_organization and not request.header(b"x-organization-id"):
             raise InvalidRequest(
                 "the header x-organization-id is missing; a service account names the organization that it reads"
             )
+
+    def is_verified(self, request: Request) -> bool:
+        """Whether this process verified the credential lately."""
+        return any(given is not None and self._callers.is_verified(given) for given in self._readable(request))
+
+    def has_well_formed_key(self, request: Request) -> bool:
+        return is_key(self._readable(request)[0] or "")
 
     def check(self, caller: Caller) -> None:
         """As `identify` and `permit`, for a caller that is known without a request: 401 for its kind, 403 for
@@ -212,6 +220,13 @@ class Gate:
         """Checks environment and entitlement (403), once the path's object is known to be the caller's
         organization's."""
         check_object(self._rule, caller_of(request), environment)
+
+    def _readable(self, request: Request) -> tuple[str | None, str | None]:
+        """As `_credentials`; nothing where that raises."""
+        try:
+            return self._credentials(request)
+        except PlatformError:
+            return None, None
 
     def _credentials(self, request: Request) -> tuple[str | None, str | None]:
         try:

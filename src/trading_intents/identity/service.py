@@ -46,6 +46,7 @@ from trading_intents.trading import Environment
 
 MAX_AGE_SECONDS = 0.8
 MAX_RECENT = 50_000
+VERIFIED_SECONDS = 15 * 60.0  # for so long the limit of failed credentials does not apply to a credential
 MAX_KEYS_PER_ORGANIZATION = 1_000
 LAST_USED_SECONDS = 5.0
 MAX_CLIENT_ID = 128
@@ -60,6 +61,7 @@ class Callers:
         self._users = TtlCache[tuple[str, str | None], UserRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
         self._services = TtlCache[str, ServiceAccount](clock, MAX_AGE_SECONDS, MAX_RECENT)
         self._organizations = TtlCache[UUID, OrganizationRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
+        self._verified: dict[bytes, float] = {}  # when each credential was last verified, by its digest, oldest first
         self._used: dict[KeyId, float] = {}  # by the steady clock, which is read in a fifth of the time
 
     async def by_key(self, text: str) -> Caller:
@@ -82,10 +84,27 @@ class Callers:
 
     async def by_token(self, token: str, organization: str | None) -> Caller:
         """`organization` is the one that a service account reads; a user's comes from the token."""
-        claims = await self._verifier.verify(token)
-        if claims.is_service:
-            return await self._service(claims, organization)
-        return await self._user(claims)
+        token_digest = digest(token)
+        try:
+            claims = await self._verifier.verify(token)
+            caller = await (self._service(claims, organization) if claims.is_service else self._user(claims))
+        except Unauthorized:
+            self._note_verified(token_digest, False)
+            raise
+        self._note_verified(token_digest, True)
+        return caller
+
+    def is_verified(self, credential: str) -> bool:
+        """Whether a key or token was verified within VERIFIED_SECONDS, and has not failed since."""
+        verified_at = self._verified.get(digest(credential))
+        return verified_at is not None and self._clock.monotonic() - verified_at <= VERIFIED_SECONDS
+
+    def _note_verified(self, credential_digest: bytes, is_verified: bool) -> None:
+        self._verified.pop(credential_digest, None)
+        if is_verified:
+            if len(self._verified) >= MAX_RECENT:
+                del self._verified[next(iter(self._verified))]
+            self._verified[credential_digest] = self._clock.monotonic()
 
     def clear_cache(self) -> None:
         """Makes a change by this process hold here at once."""
@@ -142,8 +161,10 @@ class Callers:
         async with self._pool.transaction(read_only=True) as tx:
             record = await store.find_key(tx, key_digest)
         # A disabled key is not cached: once it is enabled again it works at once.
-        is_disabled = record is not None and (record.key.disabled or record.organization.disabled)
-        return None if is_disabled else record
+        if record is not None and (record.key.disabled or record.organization.disabled):
+            record = None
+        self._note_verified(key_digest, record is not None)
+        return record
 
     async def _read_user(self, subject: str, organization: str | None) -> UserRecord:
         async with self._pool.transaction(read_only=True) as tx:

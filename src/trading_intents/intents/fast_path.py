@@ -68,14 +68,14 @@ def fast_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) ->
             submitters[caller.principal.key_id] = known
         return known
 
-    def submit(incoming: Incoming, account_id: str, address: str, respond: Respond) -> PendingSubmission | None:
+    def submit(incoming: Incoming, account_id: str, respond: Respond) -> PendingSubmission | None:
         headers, body = incoming.named or {}, incoming.body
         plain = len(headers) == len(incoming.headers) and headers.get(b"content-type") == JSON
         key = headers.get(b"x-api-key")
         if not plain or key is None or body is None or not _OTHERS.isdisjoint(headers) or parse_id(account_id) is None:
             return None
         try:
-            admitted = admit(key.decode("ascii")) if limits.has_failures(address) else None
+            admitted = admit(key.decode("ascii"))
             if admitted is None:
                 return None
             given = _DECODER.decode(body)

@@ -135,6 +135,7 @@ def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Write
         answer=Submitted,
         status=202,
         bucket=Bucket.SUBMITS,
+        verifies_late=True,
         is_counted_by_handler=True,  # by the command's kind
         parameters=(IDEMPOTENCY_KEY,),
         fast=fast_submit(gate, callers, writer, limits),

@@ -109,6 +109,7 @@ def reduction_routes(gate: Gate, accounts: Accounts, intents: Intents, writer: W
             answer=CancelledAll,
             status=202,
             bucket=Bucket.CANCELS,
+            verifies_late=True,
             errors=(AccountClosed, NotFound, OutcomeUnknown),
         ),
         Route(

@@ -4,18 +4,19 @@ import ipaddress
 import math
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from prometheus_client import Counter
 
 from trading_intents.clock import Clock
 from trading_intents.config import Rate, Settings
-from trading_intents.errors import RateLimited, StartupRefused
-from trading_intents.web.request import Headers, Incoming
+from trading_intents.errors import RateLimited, StartupRefused, Unauthorized
+from trading_intents.web.request import Headers, Incoming, Request
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 MAX_CALLERS = 100_000
+LATE_VERIFICATIONS = Rate(20, 20)
 ROUNDING = 1e-6  # of a token: sums of 1 / rate drift by some 1e-12, and exactly the burst must pass
 
 
@@ -25,7 +26,8 @@ class Bucket(StrEnum):
     WRITES = "writes"
     READS = "reads"
     MESSAGES = "messages"  # to change the subscriptions of an open stream
-    FAILURES = "failures"
+    FAILURES = "failures"  # of credentials
+    VERIFICATIONS = "verifications"  # of well-formed keys, once FAILURES is empty
 
 
 def rates(settings: Settings) -> dict[Bucket, Rate]:
@@ -37,6 +39,7 @@ def rates(settings: Settings) -> dict[Bucket, Rate]:
         Bucket.READS: settings.rate_limit_reads,
         Bucket.MESSAGES: settings.rate_limit_reads,
         Bucket.FAILURES: settings.rate_limit_failures,
+        Bucket.VERIFICATIONS: LATE_VERIFICATIONS,
     }
 
 
@@ -49,6 +52,18 @@ def organization_rates(settings: Settings) -> dict[Bucket, Rate]:
         Bucket.READS: settings.rate_limit_organization_reads,
         Bucket.MESSAGES: settings.rate_limit_organization_reads,
     }
+
+
+class Verifier(Protocol):
+    """Identifies the callers of an endpoint, and knows some credentials without a look-up."""
+
+    async def identify(self, request: Request) -> None:
+        """Sets request.caller, or raises Unauthorized or InvalidRequest."""
+
+    def is_verified(self, request: Request) -> bool:
+        """Whether this process verified the credential lately."""
+
+    def has_well_formed_key(self, request: Request) -> bool: ...
 
 
 class Limits:
@@ -105,21 +120,32 @@ class Limits:
         """Takes a token for a caller that needs no credential."""
         return self.take(bucket, f"address:{address}", None, "address")
 
-    def check_failures(self, address: str) -> None:
-        """Raises RateLimited if the address has no token left for a failed credential; takes none."""
-        buckets = self._buckets[Bucket.FAILURES]
-        left = buckets.left(address, self._clock.monotonic())
-        if left < 1:
-            buckets.refuse("address", left, buckets.headers(left))
+    async def identify(
+        self, verifier: Verifier, request: Request, bucket: Bucket | None, verifies_late: bool = False
+    ) -> None:
+        """Identifies the caller. A credential takes a token of its address before it is looked up and gives it back
+        unless it fails, so that requests side by side cannot share one. A credential that was verified lately needs
+        none. A caller who is known, and refused for its kind, counts in its own `bucket`."""
+        is_token_taken = not verifier.is_verified(request) and self._take_failure(verifier, request, verifies_late)
+        is_failed = False
+        try:
+            await verifier.identify(request)
+        except Unauthorized:
+            is_failed = request.caller is None
+            if request.caller and bucket:
+                self.take(bucket, request.caller.limit_key, request.caller.organization_limit_key)
+            raise
+        finally:
+            if is_token_taken and not is_failed:
+                self._buckets[Bucket.FAILURES].give_back(request.address)
 
-    def has_failures(self, address: str) -> bool:
-        """Whether `check_failures` would pass. Counts nothing."""
-        return self.has(Bucket.FAILURES, address, None)
-
-    def spend_failure(self, address: str) -> None:
-        """Takes a token if there is one."""
-        if self.has_failures(address):
-            self._buckets[Bucket.FAILURES].spend(address, self._clock.monotonic())
+    def _take_failure(self, verifier: Verifier, request: Request, verifies_late: bool) -> bool:
+        """Whether it took a token of FAILURES. When that is empty, and the endpoint stops trading, a well-formed key is
+        verified by a second bucket."""
+        is_empty = not self.has(Bucket.FAILURES, request.address, None)
+        is_late = verifies_late and is_empty and verifier.has_well_formed_key(request)
+        self.take(Bucket.VERIFICATIONS if is_late else Bucket.FAILURES, request.address, None, "address")
+        return not is_late
 
 
 class TokenBuckets:
@@ -142,6 +168,10 @@ class TokenBuckets:
         if full_at is None and len(self._full_at) >= MAX_CALLERS:
             self._forget(now)
         self._full_at[key] = (now if full_at is None or full_at < now else full_at) + self._token_seconds
+
+    def give_back(self, key: str) -> None:
+        if key in self._full_at:
+            self._full_at[key] -= self._token_seconds
 
     def reserve(self, key: str, now: float) -> float:
         left = self.left(key, now)

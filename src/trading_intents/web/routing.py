@@ -17,12 +17,11 @@ from trading_intents.errors import (
     MethodNotAllowed,
     NotFound,
     PlatformError,
-    Unauthorized,
     Unavailable,
 )
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.body import MAX_BODY_BYTES
-from trading_intents.web.limits import Bucket, ClientAddress, Limits
+from trading_intents.web.limits import Bucket, ClientAddress, Limits, Verifier
 from trading_intents.web.problem import PROBLEM, ErrorShape
 from trading_intents.web.request import JSON, Answer, Headers, Incoming, PendingRequest, Request, check_entity_tags
 from trading_intents.web.validation import unknown_parameters
@@ -35,7 +34,7 @@ Handler = Callable[[Request], Awaitable[Answer]]
 Respond = Callable[[Answer], None]
 # The fast path of a route: the same checks in the same order, without an await, for a request that passes all of them.
 # It calls back once. None: a check fails, or something must be read first; the handler finds out and answers.
-FastHandler = Callable[[Incoming, str, str, Respond], PendingRequest | None]
+FastHandler = Callable[[Incoming, str, Respond], PendingRequest | None]
 
 
 class Tag(StrEnum):
@@ -65,7 +64,7 @@ class Operation(NamedTuple):
     tag: Tag
 
 
-class Policy(Protocol):
+class Policy(Verifier, Protocol):
     """Decides who may call. Features take theirs from the table in identity/access.py."""
 
     @property
@@ -85,9 +84,6 @@ class Policy(Protocol):
 
     @property
     def names_organization(self) -> bool: ...  # by x-organization-id, a service account must
-
-    async def identify(self, request: Request) -> None:
-        """Set request.caller, or raise Unauthorized or InvalidRequest."""
 
     def permit(self, request: Request) -> None:
         """Raise Forbidden if this caller may not."""
@@ -129,7 +125,8 @@ class Route:
     parameters: tuple[Parameter, ...] = ()
     errors: tuple[type[PlatformError], ...] = ()  # beyond those that every route of its shape has
     error_shape: ErrorShape = PROBLEM
-    fast: FastHandler | None = None  # given the request, the path's one parameter and the caller's address
+    verifies_late: bool = False  # verifies well-formed keys, some a second, of an address that used up its failures
+    fast: FastHandler | None = None  # given the request and the path's one parameter
     always: bool = False  # answers while the process drains, and has no rate limit
     any_query: bool = False  # query parameters that it does not declare are ignored, not refused
     answer_media: bytes = JSON
@@ -205,7 +202,7 @@ class App:
                 self._note_failure(route.path, *answer.failure)
             respond(answer)
 
-        return route.fast(incoming, parameter, self.client_address.address(incoming), answered)
+        return route.fast(incoming, parameter, answered)
 
     async def handle(self, incoming: Incoming) -> Answer:
         """Answers every request; an error becomes an answer too."""
@@ -302,12 +299,7 @@ class App:
             return
         if route.method == "GET":
             request.forbid_caching()
-        self._limits.check_failures(request.address)
-        try:
-            await route.policy.identify(request)
-        except Unauthorized:
-            self._limits.spend_failure(request.address)
-            raise
+        await self._limits.identify(route.policy, request, route.limited_by, route.verifies_late)
 
     def _take(self, bucket: Bucket, request: Request) -> Headers:
         caller = request.caller

@@ -129,6 +129,7 @@ def _level(
             status=202,
             repeated_status=200,
             bucket=Bucket.CANCELS,
+            verifies_late=True,
             errors=errors,
         ),
         Route(

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import grpc
 
-from trading_intents.errors import InternalError, InvalidRequest, PlatformError, Unauthorized, Unavailable
+from trading_intents.errors import InternalError, InvalidRequest, PlatformError, Unavailable
 from trading_intents.identity.access import Gate, caller_of
 from trading_intents.identity.model import Caller
 from trading_intents.stream import trading_pb2
@@ -155,13 +155,9 @@ class StreamServicer:
         found = _PEER.match(unquote(context.peer()))
         incoming = Incoming("POST", b"", b"", headers, b"", found[1] if found else "unknown", keep_alive=True)
         request = Request(incoming, {}, self._client_address.address(incoming))
-        self._limits.check_failures(request.address)
         self._admitting += 1
         try:
-            await self._gate.identify(request)
-        except Unauthorized:
-            self._limits.spend_failure(request.address)
-            raise
+            await self._limits.identify(self._gate, request, Bucket.READS)
         finally:
             self._admitting -= 1
         assert isinstance(request.caller, Caller)
