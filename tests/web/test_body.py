@@ -46,6 +46,8 @@ JSON = {"content-type": "application/json"}
         b"[" * 10_000 + b"]" * 10_000,
         b'{"a":' * 10_000,
         b"1" * 5000,
+        b'{"a":-' + b"9" * 65 + b"}",
+        b'{"a":0.' + b"1" * 65 + b"}",
     ],
 )
 def test_what_cannot_be_read_is_invalid_json(text: bytes) -> None:
@@ -63,6 +65,8 @@ def test_what_cannot_be_read_is_invalid_json(text: bytes) -> None:
         b'"{{{{{{{{{{{{{{{{{{{{{{"',
         b"[" * MAX_DEPTH + b"]" * MAX_DEPTH,
         b"[" + b",".join([b"[]"] * 100) + b"]",
+        b"[" + b"9" * 64 + b',"' + b"9" * 65 + b'"]',
+        rb'{"\\":1,"\"":{"\\\"":"]}:"},"":[{},{"":{}}]}',
     ],
 )
 def test_what_can_be_read_is_read(text: bytes) -> None:

@@ -11,9 +11,11 @@ from msgspec import inspect
 from trading_intents.errors import FieldProblem, ValidationFailed, either, json_pointer
 
 MAX_FOUND_CHARACTERS = 40
+MAX_MESSAGE_CHARACTERS = 512
+MAX_SUGGESTED_CHARACTERS = 64  # longer names get no suggestion: comparing them takes long
 
 _PLACE = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?\Z", re.DOTALL)
-_STEP = re.compile(r"\.(?P<key>[^.\[]+)|\[(?P<index>[^\]]*)\]")
+_STEP = re.compile(r"\.(?P<key>[^.\[]+)|\[(?P<index>[^\[\]]*)\]")
 _NAMED = re.compile(r"Object (?P<how>contains unknown|missing required) field `(?P<field>.*)`\Z", re.DOTALL)
 _VALUE = re.compile(r"Invalid (?:enum )?value (?P<found>.*)\Z", re.DOTALL)
 _KIND = re.compile(r"Expected `(?P<wanted>[^`]*)`, got `(?P<found>[^`]*)`\Z")
@@ -38,7 +40,7 @@ _AT = {"<=": "at most", ">=": "at least"}
 
 def explain(message: str, tree: Any, kind: Any) -> ValidationFailed:
     """`message` is msgspec's error when it converted the tree to `kind`."""
-    place = _PLACE.match(message)
+    place = _PLACE.match(_cut(message))
     assert place
     what, steps = place["what"], [step["key"] or step["index"] for step in _STEP.finditer(place["path"] or "")]
     near = ""
@@ -70,6 +72,8 @@ def unknown_parameters(given: Iterable[str], known: Sequence[str]) -> Validation
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """The most similar known name, or none."""
+    if len(name) > MAX_SUGGESTED_CHARACTERS:
+        return ""
     return (difflib.get_close_matches(name, list(known), n=1) or [""])[0]
 
 
@@ -95,6 +99,13 @@ def _rule(what: str) -> str:
             return "must have no control characters and no invisible ones"
         return f"must match {found['pattern']}"
     return what
+
+
+def _cut(message: str) -> str:
+    """A field's name or a value may fill the whole body; the place, which comes last, is kept."""
+    if len(message) <= MAX_MESSAGE_CHARACTERS:
+        return message
+    return f"{message[: MAX_MESSAGE_CHARACTERS // 2]}…{message[-MAX_MESSAGE_CHARACTERS // 2 :]}"
 
 
 def _short(text: str) -> str:
