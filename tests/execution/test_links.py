@@ -236,16 +236,13 @@ async def test_a_refused_credential_waits_for_another(urls: Urls) -> None:
 
 @pytest.mark.usefixtures("soon")
 async def test_an_account_that_changes_in_name_only_keeps_its_link(urls: Urls) -> None:
-    async with open_in_process(urls) as in_process, executing(in_process):
+    async with open_in_process(urls) as in_process, executing(in_process) as execution:
         await until_connection(in_process, "connected")
+        (link,) = execution.leases.links.values()
         await in_process.in_process_writer.owner.execute(
             "UPDATE accounts SET name = 'b', link_generation = link_generation + 1"
         )
-
-        async def noticed() -> bool:
-            return bool(await in_process.in_process_writer.owner.fetchval("SELECT generation = 1 FROM leases"))
-
-        await in_process.until(noticed)
+        await in_process.until_true(lambda: link.generation == 1)
         await in_process.in_process_writer.owner.execute(
             "UPDATE accounts SET external_account_id = 'x', link_generation = link_generation + 1"
         )

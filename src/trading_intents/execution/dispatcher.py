@@ -266,8 +266,10 @@ class Dispatcher:
         ticket = send.ticket
         if send.left_seconds is not None:
             ticket = replace(ticket, not_after=since_seconds + send.left_seconds)
+        # By then another worker may have the lease.
+        deadline = min(since_seconds + send.call_seconds, self._leases.valid_until)
         with self._metrics.execution_call_seconds.labels(command.lower()).time():
-            return await link.call(command, ticket, since_seconds + send.call_seconds)
+            return await link.call(command, ticket, deadline)
 
     def _answered(self, entry: RecorderEntry, row: ClaimedRow, result: CommandResult) -> RecorderEntry:
         command, client_id = COMMANDS[row.event_type], entry.client_order_id

@@ -9,7 +9,6 @@ from uuid import UUID
 
 from trading_intents.accounts.model import ConnectionState
 from trading_intents.clock import Wakeup, repeat, start_loop
-from trading_intents.errors import OutcomeUnknown
 from trading_intents.execution.sessions import store
 from trading_intents.execution.sessions.event_reader import SessionDependencies
 from trading_intents.execution.sessions.session import BrokerSession
@@ -22,7 +21,6 @@ from trading_intents.storage.database import Row, Tx
 from trading_intents.trading import Environment
 
 RENEW_SECONDS = 1.5
-RENEW_LIMIT_SECONDS = 1.0
 BALANCE_SECONDS = 3.0  # at most; every notified change wakes it
 RETRY_SECONDS = 0.2
 GUARD_SECONDS = 0.5  # a lease that expires sooner is not used for claims
@@ -48,7 +46,9 @@ class Claimable:
 
 
 class Leases:
-    """`claim_wakeup` wakes the dispatcher when there may be more to claim."""
+    """Each balance reads this worker's leases from the table and makes the sessions equal to them; nothing else opens
+    or closes one, but for the clock: when the leases may have expired, all sessions end, and the worker starts over
+    under a new id, as after a crash. `claim_wakeup` wakes the dispatcher when there may be more to claim."""
 
     def __init__(
         self, dependencies: SessionDependencies, make_id: IdMaker, max_age_millis: int, claim_wakeup: Wakeup
@@ -56,19 +56,19 @@ class Leases:
         self.links: dict[UUID, BrokerSession] = {}
         self._dependencies, self._make_id, self._claim_wakeup = dependencies, make_id, claim_wakeup
         self._brokerless = store.needs_no_broker(max_age_millis)
-        self.worker_id = make_id()
-        self._valid_until = 0.0
+        self.worker_id, self._next_id = make_id(), make_id()
+        self.valid_until = 0.0  # by the process's clock; in the database, by which others go, the leases end later
+        self._expiry: asyncio.TimerHandle | None = None
         self._wakeup = asyncio.Event()
-        self._reported: dict[UUID, ConnectionState] = {}
+        self._reported: dict[UUID, str] = {}
         self._seen_at = self._brokerless_at = dependencies.clock.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
-        self._closing: dict[asyncio.Task[None], UUID] = {}  # with their accounts
-        self._is_closed = False
-        self._is_unsure = False  # a commit was not answered: the leases may be others than the sessions
+        self._closing: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        balance = repeat(self._balance, RETRY_SECONDS, self._on_unbalanced, self._wakeup)
-        self._tasks = [start_loop(work) for work in (self._renew(), balance, self._write_states())]
+        renewals = repeat(self._renew, RETRY_SECONDS, self._log_failed)
+        balances = repeat(self._balance, RETRY_SECONDS, self._log_failed, self._wakeup)
+        self._tasks = [start_loop(work) for work in (renewals, balances, self._write_states())]
 
     def wake(self) -> None:
         """Accounts or leases may have changed."""
@@ -77,10 +77,12 @@ class Leases:
     def claimable(self) -> list[Claimable]:
         """What may be claimed now, by what each session can send; rows that need no broker once a second."""
         now = self._dependencies.clock.monotonic()
-        if now > self._valid_until - GUARD_SECONDS:
+        if now > self.valid_until - GUARD_SECONDS:
             return []
         submits, cancels, brokerless = list[BrokerSession](), list[BrokerSession](), list[BrokerSession]()
         for link in self.links.values():
+            if link.is_leaving:
+                continue
             if not link.is_up:
                 brokerless.append(link)
             elif link.free_slots > 0:
@@ -97,10 +99,11 @@ class Leases:
 
     async def close(self, limit_seconds: float) -> None:
         """Closes all sessions and retires the worker, which frees all its leases at once."""
-        self._is_closed = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._expiry:
+            self._expiry.cancel()
         links, self.links = list(self.links.values()), {}
         await asyncio.gather(*(link.close(limit_seconds) for link in links), *self._closing)
         try:
@@ -110,73 +113,86 @@ class Leases:
             self._dependencies.log.warning("leases not given back", reason=reason_of(error))
         self._dependencies.signals.notify(CHANNEL)
 
-    async def _renew(self) -> None:
-        while True:
-            before_seconds = self._dependencies.clock.monotonic()
-            try:
-                async with asyncio.timeout(RENEW_LIMIT_SECONDS), self._dependencies.pool.transaction() as tx:
-                    is_alive = await store.renew(tx, self.worker_id)
-                    if not is_alive:
-                        # Expired, or never enlisted. Take a new worker id: others may hold leases under the old one.
-                        worker_id = self._make_id()
-                        await store.enlist(tx, worker_id)
-            except Exception as error:
-                self._dependencies.log.warning("leases not renewed", reason=reason_of(error))
-                if self._dependencies.clock.monotonic() > self._valid_until:
-                    self._drop_all()
-                await asyncio.sleep(RETRY_SECONDS)
-                continue
+    def _log_failed(self, work: str, error: Exception) -> None:
+        self._dependencies.log.warning("leases not kept", work=work, reason=reason_of(error))
+
+    async def _renew(self) -> float:
+        """Renews the worker, or enlists it under its next id if its leases may have expired. Gives the seconds until
+        the next renewal. A commit that is slow is no failure: it counts from before it began."""
+        clock = self._dependencies.clock
+        before_seconds = clock.monotonic()
+        async with self._dependencies.pool.transaction() as tx:
+            is_alive = before_seconds < self.valid_until and await store.renew(tx, self.worker_id)
             if not is_alive:
                 self._drop_all()
-                self.worker_id = worker_id
-            self._valid_until = before_seconds + LEASE_SECONDS
-            if not is_alive:
-                self.wake()
-            await asyncio.sleep(RENEW_SECONDS)
+                await store.enlist(tx, self._next_id, self.worker_id)
+        if not is_alive:
+            self.worker_id, self._next_id = self._next_id, self._make_id()
+            self.wake()
+        elif clock.monotonic() >= self.valid_until:
+            return 0.0  # too late: all sessions have ended
+        self.valid_until = before_seconds + LEASE_SECONDS
+        if self._expiry:
+            self._expiry.cancel()
+        self._expiry = asyncio.get_running_loop().call_later(self.valid_until - clock.monotonic(), self._drop_all)
+        return max(0.0, before_seconds + RENEW_SECONDS - clock.monotonic())
 
     def _drop_all(self) -> None:
         for link in list(self.links.values()):
-            self._close(link, give_back=False)
-
-    def _on_unbalanced(self, _: str, error: Exception) -> None:
-        self._is_unsure |= isinstance(error, OutcomeUnknown)
-        self._dependencies.log.warning("leases not balanced", reason=reason_of(error))
+            self._close(link)
+        self._dependencies.states_changed.set()
 
     async def _balance(self) -> float:
-        """Takes or gives back leases. Gives the seconds until there may be something to do again."""
-        if self._dependencies.clock.monotonic() >= self._valid_until:
-            return RETRY_SECONDS
+        """Takes or gives back leases, and makes the sessions equal to those that it holds then. Gives the seconds until
+        there may be something to do again."""
         worker_id = self.worker_id
+        if not self._is_valid(worker_id):
+            return RETRY_SECONDS
+        ended = [account_id for account_id, link in self.links.items() if link.has_ended]
+        closed = [account_id for account_id, link in self.links.items() if link.is_closed]
         async with self._dependencies.pool.transaction(plans="fresh") as tx:
-            lost = await self._find_lost(tx) if self._is_unsure else set[UUID]()
-            seen = await store.survey(tx)
-            missing = math.ceil(seen["accounts"] / max(1, seen["workers"])) - len(self.links) + len(lost)
+            await store.remove_expired(tx)
+            if ended:
+                await store.give_back(tx, worker_id, ended)
+            if closed:
+                await store.forget_closed(tx, worker_id, closed)
+            seen = await store.survey(tx, worker_id)
+            missing = math.ceil(seen["accounts"] / max(1, seen["workers"])) - seen["held"]
             taken = await store.take(tx, worker_id, min(missing, MAX_TAKEN)) if missing > 0 else []
-            changed = await store.changed_links(tx, worker_id)
-            closed = [account_id for account_id, link in self.links.items() if link.is_closed]
-            forgotten = await store.forget_closed(tx, worker_id, closed) if closed else []
+            held = await store.list_held(tx, worker_id)
             await self._mark_seen(tx)
-        if worker_id != self.worker_id:
+        if ended:
+            self._dependencies.signals.notify(CHANNEL)
+        if not self._is_valid(worker_id):
             return 0.0
-        for account_id in lost.union(forgotten):
-            self._close(self.links[account_id], give_back=False)
-        for row in taken or ():  # after that: what is taken has no session, whatever it had
-            self._open(row)
-        for account_id in self.links if self._is_unsure else changed:
-            if link := self.links.get(account_id):
-                link.refresh()
-        self._is_unsure = False
-        for link in list(self.links.values())[: min(MAX_GIVEN, max(0, -missing))]:
-            self._close(link, give_back=True)
-        self._dependencies.metrics.execution_leases.set(len(self.links))
+        self._match(held, taken or ())
+        staying = [link for link in self.links.values() if not link.is_leaving]
+        leaving = len(self.links) - len(staying)
+        for link in staying[: max(0, min(MAX_GIVEN, -missing) - leaving)]:
+            link.is_leaving = True
+            self._end(link, HANDLER_SECONDS)
         if taken is None or len(taken) == MAX_TAKEN:
             return MIN_PAUSE_SECONDS
-        return min(BALANCE_SECONDS, max(MIN_PAUSE_SECONDS, seen["expires_seconds"] or 0.0))
+        return min(BALANCE_SECONDS, max(RETRY_SECONDS, seen["expires_seconds"] or 0.0))
 
-    async def _find_lost(self, tx: Tx) -> set[UUID]:
-        """Frees leases that have no session, which may be taken then, and gives the sessions that have no lease."""
-        known = [*self.links, *self._closing.values()]
-        return self.links.keys() - await store.keep_leases(tx, self.worker_id, known)
+    def _is_valid(self, worker_id: UUID) -> bool:
+        """Whether what was read of this worker's leases still says what may be sent."""
+        return worker_id == self.worker_id and self._dependencies.clock.monotonic() < self.valid_until
+
+    def _match(self, held: Sequence[Row], first: Sequence[UUID]) -> None:
+        """Makes the sessions equal to the leases; opens those of the accounts in `first` first."""
+        leases = {row["account_id"]: row for row in held}
+        for account_id, link in list(self.links.items()):
+            if account_id not in leases or leases[account_id]["token"] != link.token:
+                self._close(link)
+        for account_id in dict.fromkeys([*first, *leases]):
+            row, opened = leases[account_id], self.links.get(account_id)
+            if opened is None:
+                self._open(row)
+            elif opened.generation not in (None, row["link_generation"]):
+                opened.refresh()
+        self._reported = {account_id: row["connection"] for account_id, row in leases.items()}
+        self._dependencies.states_changed.set()
 
     async def _mark_seen(self, tx: Tx) -> None:
         now = self._dependencies.clock.monotonic()
@@ -191,39 +207,24 @@ class Leases:
 
     def _open(self, row: Row) -> None:
         account_ref = AccountRef(
-            row["id"], OrganizationId(row["organization_id"]), Environment(row["environment"]), row["broker"]
+            row["account_id"], OrganizationId(row["organization_id"]), Environment(row["environment"]), row["broker"]
         )
         link = self.links[account_ref.account_id] = BrokerSession(account_ref, row["token"], self._dependencies)
         link.start()
-        self._dependencies.states_changed.set()
 
-    def _close(self, link: BrokerSession, give_back: bool) -> None:
-        """Ends claims for the session at once; closes it and gives its lease back when its calls are over."""
-        account_id, worker_id = link.account_ref.account_id, self.worker_id
-        del self.links[account_id]
-        self._reported.pop(account_id, None)
+    def _close(self, link: BrokerSession) -> None:
+        """Ends a session whose lease is not ours, or may not be."""
+        del self.links[link.account_ref.account_id]
+        self._end(link, 0)
 
-        async def close() -> None:
-            await link.close(HANDLER_SECONDS if give_back else 0)
-            if give_back:
-                await self._give_back(account_id, worker_id)
+    def _end(self, link: BrokerSession, limit_seconds: float) -> None:
+        task = asyncio.create_task(link.close(limit_seconds))
+        self._closing.add(task)
+        task.add_done_callback(self._on_closed)
 
-        task = asyncio.create_task(close())
-        self._closing[task] = account_id
-        task.add_done_callback(self._closing.pop)
-
-    async def _give_back(self, account_id: UUID, worker_id: UUID) -> None:
-        """Retries until it is done: no worker could work an account whose lease stays held. `close` frees it too."""
-        while worker_id == self.worker_id and not self._is_closed:
-            try:
-                async with self._dependencies.pool.transaction() as tx:
-                    await store.give_back(tx, worker_id, account_id)
-            except Exception as error:
-                self._dependencies.log.warning("lease not given back", reason=reason_of(error))
-                await asyncio.sleep(RETRY_SECONDS)
-            else:
-                break
-        self._dependencies.signals.notify(CHANNEL)
+    def _on_closed(self, task: asyncio.Task[None]) -> None:
+        self._closing.discard(task)
+        self.wake()
 
     async def _write_states(self) -> None:
         """Writes the accounts' `connection` whenever a session's state changes."""
@@ -250,6 +251,7 @@ class Leases:
                 self._reported |= changed
 
     def _measure(self, states: Mapping[UUID, ConnectionState]) -> None:
+        self._dependencies.metrics.execution_leases.set(len(states))
         counts = Counter(states.values())
         for state in ConnectionState:
             self._dependencies.metrics.execution_links.labels(state).set(counts[state])

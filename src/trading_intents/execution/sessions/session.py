@@ -66,6 +66,8 @@ class BrokerSession:
         self.integration: Integration | None = dependencies.brokers.integration(account_ref.broker)
         self.state = ConnectionState.DISCONNECTED
         self.is_closed = False  # the account is, for good
+        self.is_leaving = False  # no more commands are claimed for it; when it has ended, its lease is given back
+        self.generation: int | None = None  # of what it last read
         self.has_events = False  # since they were last marked as seen
         self._answers: dict[str, BrokerEvent] = {}  # events of recent answers, which the stream mostly repeats
         self.breaker = Breaker()
@@ -80,6 +82,11 @@ class BrokerSession:
         self._refreshed = False
         self._logged: tuple[str, str] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._was_closed = False  # and need not have ended: an adapter may resist
+
+    @property
+    def has_ended(self) -> bool:
+        return self._was_closed or (self._task is not None and self._task.done())
 
     @property
     def free_slots(self) -> int:
@@ -103,13 +110,16 @@ class BrokerSession:
         self._wakeup.set()
 
     async def close(self, limit_seconds: float) -> None:
-        """Waits for the calls under way, up to the limit, and then ends the session."""
+        """Waits for the calls under way, up to the limit, and then ends the session: it sends nothing any more."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_seconds):
                 await self._idle.wait()
+        self._broker = self._reader = None
+        self._show(ConnectionState.DISCONNECTED)
         if self._task:
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=END_SECONDS)
+        self._was_closed = True
 
     async def call(self, command: CommandKind, ticket: OrderTicket, deadline: float) -> CommandResult:
         """Every error after the broker was called becomes UNKNOWN."""
@@ -249,8 +259,9 @@ class BrokerSession:
 
     async def _read(self) -> _SessionSetup:
         async with self._dependencies.pool.transaction(read_only=True) as tx:
-            row = await store.read_link(tx, self.account_ref.account_id)
-        return _SessionSetup(**dict(row))
+            row = dict(await store.read_link(tx, self.account_ref.account_id))
+        self.generation = row.pop("link_generation")
+        return _SessionSetup(**row)
 
     async def _context(self, setup: _SessionSetup) -> IntegrationContext:
         account_ref, dependencies = self.account_ref, self._dependencies

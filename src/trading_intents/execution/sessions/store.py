@@ -8,23 +8,20 @@ from trading_intents.accounts.model import ConnectionState
 from trading_intents.storage.database import Row, Tx
 
 LEASE_SECONDS = 5.0
-# A worker that expired longer ago is deleted: by then its leases cannot be mistaken for valid ones.
-FORGET_SECONDS = 60.0
 TAKING_LOCK = 7469010  # an advisory lock
 JUST_SENT_SECONDS = 5.0
 
 
-async def enlist(tx: Tx, worker_id: UUID) -> None:
+async def enlist(tx: Tx, worker_id: UUID, old_id: UUID) -> None:
+    """Enlists the worker, and frees what it had leased under its old id."""
+    await retire(tx, old_id)
     await tx.execute(
         """
-        WITH gone AS (
-            DELETE FROM workers WHERE expires_at < clock_timestamp() - make_interval(secs => $3)
-        )
         INSERT INTO workers (id, expires_at) VALUES ($1, clock_timestamp() + make_interval(secs => $2))
+        ON CONFLICT (id) DO UPDATE SET expires_at = excluded.expires_at
         """,
         worker_id,
         LEASE_SECONDS,
-        FORGET_SECONDS,
     )
 
 
@@ -41,8 +38,20 @@ async def renew(tx: Tx, worker_id: UUID) -> bool:
     return tag == "UPDATE 1"
 
 
-async def survey(tx: Tx) -> Row:
-    """Counts accounts that need a worker and workers, and says when the first worker may expire."""
+async def remove_expired(tx: Tx) -> None:
+    """Removes workers that have expired, which frees their leases; not one whose renewal is about to commit."""
+    await tx.execute(
+        """
+        DELETE FROM workers WHERE id = ANY (ARRAY (
+            SELECT id FROM workers WHERE expires_at <= clock_timestamp() FOR UPDATE SKIP LOCKED
+        ))
+        """
+    )
+
+
+async def survey(tx: Tx, worker_id: UUID) -> Row:
+    """Counts accounts that need a worker, workers and this worker's leases, and says when the first worker may
+    expire."""
     row = await tx.fetchrow(
         """
         SELECT (
@@ -50,58 +59,59 @@ async def survey(tx: Tx) -> Row:
                    WHERE closed_at IS NULL OR EXISTS (SELECT FROM leases WHERE account_id = a.id)
                ) AS accounts,
                count(*) AS workers,
+               (SELECT count(*) FROM leases WHERE worker_id = $1) AS held,
                extract(epoch FROM min(expires_at) - clock_timestamp())::float8 AS expires_seconds
-        FROM workers WHERE expires_at > clock_timestamp()
-        """
+        FROM workers
+        """,
+        worker_id,
     )
     assert row is not None
     return row
 
 
-async def take(tx: Tx, worker_id: UUID, most: int) -> list[Row] | None:
-    """Takes free leases of accounts that are open or have rows left. None: another worker is taking leases now."""
+async def take(tx: Tx, worker_id: UUID, most: int) -> list[UUID] | None:
+    """Takes free leases of accounts that are open or have rows left; gives the accounts, busy ones first. None: another
+    worker is taking leases now."""
     if not await tx.fetchval("SELECT pg_try_advisory_xact_lock($1)", TAKING_LOCK):
         return None
-    return await tx.fetch(
+    rows = await tx.fetch(
         """
         WITH free AS MATERIALIZED (
-            SELECT a.id, a.organization_id, a.environment, a.broker, a.link_generation, EXISTS (
+            SELECT a.id, a.organization_id, EXISTS (
                 SELECT FROM outbox WHERE lane = a.id AND finished_at IS NULL
             ) AS busy
             FROM accounts a LEFT JOIN leases l ON l.account_id = a.id
-            WHERE (a.closed_at IS NULL OR l.account_id IS NOT NULL) AND NOT EXISTS (
-                SELECT FROM workers w WHERE w.id = l.worker_id AND w.expires_at > clock_timestamp()
-            )
+            WHERE (a.closed_at IS NULL OR l.account_id IS NOT NULL)
+              AND NOT EXISTS (SELECT FROM workers w WHERE w.id = l.worker_id)
             ORDER BY busy DESC, a.id LIMIT $2  -- links are opened a few at a time
         ), taken AS (
-            INSERT INTO leases AS l (account_id, organization_id, worker_id, generation)
-            SELECT id, organization_id, $1, link_generation FROM free
-            ON CONFLICT (account_id) DO UPDATE
-            SET worker_id = excluded.worker_id, token = l.token + 1, generation = excluded.generation
-            RETURNING account_id, token
+            INSERT INTO leases AS l (account_id, organization_id, worker_id)
+            SELECT id, organization_id, $1 FROM free
+            ON CONFLICT (account_id) DO UPDATE SET worker_id = excluded.worker_id, token = l.token + 1
+            RETURNING account_id
         )
-        SELECT free.*, taken.token FROM taken JOIN free ON free.id = taken.account_id ORDER BY free.busy DESC
+        SELECT free.id FROM taken JOIN free ON free.id = taken.account_id ORDER BY free.busy DESC
         """,
         worker_id,
         most,
     )
+    return [row["id"] for row in rows]
 
 
-async def give_back(tx: Tx, worker_id: UUID, account_id: UUID) -> None:
-    query = "UPDATE leases SET worker_id = NULL WHERE worker_id = $1 AND account_id = $2"
-    await tx.execute(query, worker_id, account_id)
-
-
-async def keep_leases(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> set[UUID]:
-    """Gives back the worker's leases of all other accounts; gives those of these accounts that it holds."""
-    await tx.execute(
-        "UPDATE leases SET worker_id = NULL WHERE worker_id = $1 AND account_id <> ALL ($2::uuid[])",
+async def list_held(tx: Tx, worker_id: UUID) -> list[Row]:
+    """The worker's leases, with what their sessions are made of."""
+    return await tx.fetch(
+        """
+        SELECT l.account_id, l.token, a.organization_id, a.environment, a.broker, a.link_generation, a.connection
+        FROM leases l JOIN accounts a ON a.id = l.account_id WHERE l.worker_id = $1
+        """,
         worker_id,
-        account_ids,
     )
-    return {
-        row["account_id"] for row in await tx.fetch("SELECT account_id FROM leases WHERE worker_id = $1", worker_id)
-    }
+
+
+async def give_back(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> None:
+    query = "UPDATE leases SET worker_id = NULL WHERE worker_id = $1 AND account_id = ANY ($2::uuid[])"
+    await tx.execute(query, worker_id, account_ids)
 
 
 async def retire(tx: Tx, worker_id: UUID) -> None:
@@ -109,33 +119,18 @@ async def retire(tx: Tx, worker_id: UUID) -> None:
     await tx.execute("DELETE FROM workers WHERE id = $1", worker_id)
 
 
-async def changed_links(tx: Tx, worker_id: UUID) -> list[UUID]:
-    """This worker's accounts whose session must read its account or credential again."""
-    rows = await tx.fetch(
-        """
-        UPDATE leases l SET generation = a.link_generation FROM accounts a
-        WHERE l.worker_id = $1 AND a.id = l.account_id AND a.link_generation <> l.generation
-        RETURNING l.account_id
-        """,
-        worker_id,
-    )
-    return [row["account_id"] for row in rows]
-
-
-async def forget_closed(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> list[UUID]:
-    """Removes the leases of closed accounts that have no row left; gives those accounts."""
-    rows = await tx.fetch(
+async def forget_closed(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> None:
+    """Removes the leases of closed accounts that have no row left."""
+    await tx.execute(
         """
         DELETE FROM leases l
         WHERE worker_id = $1 AND account_id = ANY ($2::uuid[]) AND NOT EXISTS (
             SELECT FROM outbox WHERE lane = l.account_id AND finished_at IS NULL
         )
-        RETURNING account_id
         """,
         worker_id,
         account_ids,
     )
-    return [row["account_id"] for row in rows]
 
 
 async def show_connections(tx: Tx, worker_id: UUID, states: Mapping[UUID, ConnectionState]) -> None:
@@ -156,7 +151,8 @@ async def read_link(tx: Tx, account_id: UUID) -> Row:
     """Reads what a session is opened with."""
     row = await tx.fetchrow(
         """
-        SELECT a.external_account_id, a.closed_at IS NOT NULL AS closed, s.id AS sealed_id, s.credential_id, s.sealed
+        SELECT a.link_generation, a.external_account_id, a.closed_at IS NOT NULL AS closed,
+            s.id AS sealed_id, s.credential_id, s.sealed
         FROM accounts a
         LEFT JOIN credentials c ON c.account_id = a.id
         LEFT JOIN sealed_secrets s ON s.credential_id = c.id AND NOT s.discarded

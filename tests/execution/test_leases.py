@@ -1,0 +1,186 @@
+"""Leases in the table and sessions in the process stay equal, however slow commits are, and whatever is lost."""
+
+import asyncio
+
+import pytest
+
+from tests.conftest import Urls
+from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
+from tests.execution.test_links import until_connection
+from tests.execution.test_lost_commits import executing_through
+from trading_intents.brokers.port import IntegrationContext
+from trading_intents.clock import SystemClock
+from trading_intents.execution.service import Execution
+from trading_intents.execution.sessions import leases as leases_module
+from trading_intents.execution.sessions import store
+from trading_intents.ids import id_maker
+from trading_intents.storage.database import Database
+from trading_intents.testing.fakes import FakeVenue, VenueLink
+
+LEASE_SECONDS = 2.0
+SLOW_COMMITS = """
+    CREATE OR REPLACE FUNCTION wait_before_commit() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN PERFORM pg_sleep({}); RETURN NULL; END $$
+"""
+ON_RENEWALS = """
+    CREATE CONSTRAINT TRIGGER slow AFTER INSERT OR UPDATE ON workers DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION wait_before_commit()
+"""
+
+
+@pytest.fixture
+def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases that end after two seconds, with all that is measured by them."""
+    for module in (leases_module, store):
+        monkeypatch.setattr(module, "LEASE_SECONDS", LEASE_SECONDS)
+    monkeypatch.setattr(leases_module, "RENEW_SECONDS", LEASE_SECONDS / 8)
+    monkeypatch.setattr(leases_module, "GUARD_SECONDS", LEASE_SECONDS / 20)
+    monkeypatch.setattr(leases_module, "BALANCE_SECONDS", LEASE_SECONDS / 8)
+
+
+async def make_renewals_slow(in_process: InProcessExecution, seconds: float) -> None:
+    owner = in_process.in_process_writer.owner
+    await owner.execute(SLOW_COMMITS.format(seconds))
+    if not await owner.fetchval("SELECT count(*) FROM pg_trigger WHERE tgname = 'slow'"):
+        await owner.execute(ON_RENEWALS)
+
+
+async def until_renewed(in_process: InProcessExecution, times: int) -> None:
+    found = set()
+
+    async def is_renewed() -> bool:
+        found.add(await in_process.in_process_writer.owner.fetchval("SELECT max(expires_at) FROM workers"))
+        return len(found) > times
+
+    await in_process.until(is_renewed)
+
+
+async def check_worked(in_process: InProcessExecution, execution: Execution) -> None:
+    """Each account has its lease and its one session, and shows it; a CREATE and a CANCEL get through."""
+    leases, owner = execution.leases, in_process.in_process_writer.owner
+
+    async def are_equal() -> bool:
+        rows = await owner.fetch("SELECT account_id, worker_id, token FROM leases")
+        held = {row["account_id"]: (row["worker_id"], row["token"]) for row in rows}
+        sessions = {account_id: (leases.worker_id, link.token) for account_id, link in leases.links.items()}
+        return held == sessions and sorted(held) == sorted(in_process.in_process_writer.accounts)
+
+    await in_process.until(are_equal)
+    for account in in_process.in_process_writer.accounts:
+        await until_connection(in_process, "connected", account)
+    intent = await in_process.create()
+    await in_process.until_status(intent, "NEW")
+    await in_process.cancel(intent)
+    await in_process.until_status(intent, "CANCELLED")
+
+
+@pytest.mark.usefixtures("short_leases")
+async def test_renewals_that_commit_slowly_end_no_session(urls: Urls) -> None:
+    async with open_in_process(urls, accounts=3) as in_process, executing(in_process) as execution:
+        await in_process.until_true(lambda: len(execution.leases.links) == 3)
+        before = dict(execution.leases.links)
+        await make_renewals_slow(in_process, LEASE_SECONDS * 0.4)
+        await until_renewed(in_process, 3)
+        assert execution.leases.links == before
+        await check_worked(in_process, execution)
+
+
+@pytest.mark.usefixtures("short_leases")
+async def test_a_worker_whose_renewals_outlast_its_lease_sends_nothing_and_starts_over(urls: Urls) -> None:
+    async with open_in_process(urls, accounts=3) as in_process, executing(in_process) as execution:
+        await in_process.until_true(lambda: len(execution.leases.links) == 3)
+        before = execution.leases.worker_id
+        await make_renewals_slow(in_process, LEASE_SECONDS * 0.65)
+        await in_process.until_true(lambda: not execution.leases.links and not in_process.venue.links)
+        waiting = await in_process.create()
+        assert execution.leases.claimable() == []
+        await make_renewals_slow(in_process, 0)
+        await in_process.until_status(waiting, "NEW")
+        assert execution.leases.worker_id != before
+        await check_worked(in_process, execution)
+
+
+@pytest.mark.usefixtures("short_leases")
+async def test_sessions_end_with_the_lease_though_the_database_does_not_answer(urls: Urls) -> None:
+    async with open_in_process(urls) as in_process, executing(in_process) as execution:
+        await in_process.until_true(lambda: len(in_process.venue.links) == 1)
+        owner = in_process.in_process_writer.owner
+        async with owner.transaction():
+            await owner.execute("LOCK TABLE workers, leases IN ACCESS EXCLUSIVE MODE")
+            await in_process.until_true(lambda: not in_process.venue.links)
+            assert execution.leases.links == {}
+        await check_worked(in_process, execution)
+
+
+class SlowlyClosing(FakeVenue):
+    """Its sessions take until `may_close` to close, as the closing handshake of a websocket does."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.may_close = asyncio.Event()
+
+    def connect(self, context: IntegrationContext) -> VenueLink:
+        return SlowlyClosingLink(self, context.account.id)
+
+
+class SlowlyClosingLink(VenueLink):
+    async def close(self) -> None:
+        await super().close()
+        assert isinstance(self._venue, SlowlyClosing)
+        await self._venue.may_close.wait()
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_lease_that_was_taken_unanswered_while_the_old_session_closes_is_worked(urls: Urls) -> None:
+    async with executing_through(urls, venue=(venue := SlowlyClosing("paper"))) as (in_process, execution, lost):
+        await until_connection(in_process, "connected")
+        owner, before = in_process.in_process_writer.owner, execution.leases.worker_id
+        await owner.execute("UPDATE workers SET expires_at = clock_timestamp()")
+        await in_process.until_true(lambda: execution.leases.worker_id != before)
+        lost.is_on = True
+        lease = "SELECT true FROM leases WHERE worker_id = $1"
+
+        async def is_taken() -> bool:
+            return bool(await owner.fetchval(lease, execution.leases.worker_id))
+
+        await in_process.until(is_taken)
+        lost.is_on = False
+        await check_worked(in_process, execution)
+        venue.may_close.set()
+
+
+class CancelledOnce(FakeVenue):
+    def connect(self, context: IntegrationContext) -> VenueLink:
+        link = super().connect(context)
+        if len(self.contexts) == 1:
+            raise asyncio.CancelledError
+        return link
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_session_whose_task_was_cancelled_from_within_is_replaced(urls: Urls) -> None:
+    async with open_in_process(urls, venue=CancelledOnce("paper")) as in_process, executing(in_process) as execution:
+        await check_worked(in_process, execution)
+
+
+async def test_a_worker_whose_renewal_is_about_to_commit_keeps_its_leases(urls: Urls, database: Database) -> None:
+    async with open_in_process(urls) as in_process:
+        slow, other, never = (id_maker(SystemClock())() for _ in range(3))
+        async with database.worker.transaction() as tx:
+            await store.enlist(tx, slow, never)
+            assert await store.take(tx, slow, 9) == in_process.in_process_writer.accounts
+
+        async def take_others() -> list[object] | None:
+            async with database.worker.transaction() as tx:
+                await store.remove_expired(tx)
+                return list(await store.take(tx, other, 9) or ())
+
+        owner = in_process.in_process_writer.owner
+        async with database.worker.transaction() as tx:
+            assert await store.renew(tx, slow)
+            # What the others see meanwhile is the time before the renewal, which has passed.
+            assert await take_others() == []
+        await owner.execute("UPDATE workers SET expires_at = clock_timestamp()")
+        assert await take_others() == in_process.in_process_writer.accounts
+        async with database.worker.transaction() as tx:
+            assert not await store.renew(tx, slow)
