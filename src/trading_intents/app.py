@@ -216,7 +216,8 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
         *reduction_routes(gates["submit_intent"], accounts, intents, writer),
         *order_routes(gates["read_intents"], accounts, Orders(pool, price_rules)),
     )
-    hub = Hub(stream, settings.max_streams, infra.clock, infra.metrics, infra.log)
+    shares = (settings.max_streams, settings.streams_per_organization)
+    hub = Hub(stream, *shares, infra.clock, infra.metrics, infra.log)
     retained = {EventType.BROKER_ORDER: retained_orders, EventType.BROKER_POSITION: retained_positions}
     streams = Streams(stream, hub, accounts, gates["stream"], retained, infra.log)
     servicer = StreamServicer(streams, gates["stream"], limits, ClientAddress(settings.trusted_proxies), infra.log)
@@ -339,8 +340,6 @@ def build_app(infra: Infrastructure, features: Features) -> App:
             return "this process is shutting down; try another, or again"
         if "stream" in settings.roles and not await features.grpc.is_reachable():
             return "the gRPC port does not answer"
-        if "stream" in settings.roles and features.grpc.is_full:
-            return "the gRPC port is full: every stream that it may hold is open"
         if app.disk_has_failed:
             return "the database's disk is full or fails"
         return "" if await infra.database.service.healthy() else "the database cannot be reached, or its disk is full"

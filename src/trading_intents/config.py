@@ -63,6 +63,9 @@ class Settings:
     grpc_host: str = _setting("127.0.0.1", "Address that the gRPC stream listens on.")
     grpc_port: int = _setting(5051, "Its port. 0: any free one, told at start.")
     max_streams: int = _bounded(10_000, 100_000, "Streams that a process holds open, gRPC and SSE together")
+    streams_per_organization: int = _setting(
+        0, "How many of them one organization may have, both environments together. 0: a quarter of MAX_STREAMS."
+    )
     tls_certificate_file: str = _setting(
         "", "PEM file of the gRPC port's certificate and those that signed it. Empty: no TLS."
     )

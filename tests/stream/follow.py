@@ -115,7 +115,7 @@ class ApiOnlyPlatform:
     def __init__(self, database: Database, retained: Retained | None = None, pool: Pool | None = None) -> None:
         self._database, self.gate = database, OpenGate()
         log, self.metrics = make_log("error"), Metrics()
-        self.hub = Hub(pool or database.stream, 10_000, SystemClock(), self.metrics, log)
+        self.hub = Hub(pool or database.stream, 10_000, 0, SystemClock(), self.metrics, log)
         states = dict.fromkeys((EventType.BROKER_ORDER, EventType.BROKER_POSITION), retained or _nothing)
         gate, accounts = cast(Gate, self.gate), cast(Accounts, None)
         self.streams = Streams(database.stream, self.hub, accounts, gate, states, log)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
+from uuid import uuid4
 
 import grpc
 import pytest
@@ -17,10 +18,16 @@ from tests.platform import Platform, serving
 from tests.stream.client import ACTION, LIMIT_SECONDS, Client, Follower
 from tests.tenants import PLENTY, Tenants
 from tests.waiting import eventually
-from trading_intents.errors import InvalidRequest, LimitReached
+from trading_intents.clock import SystemClock
+from trading_intents.errors import InvalidRequest, LimitReached, RateLimited
+from trading_intents.ids import OrganizationId
+from trading_intents.storage.database import Pool
 from trading_intents.stream.grpc.calls import FIRST_MESSAGE_SECONDS, Context, read, read_first
+from trading_intents.stream.hub import TRANSPORTS, Hub, Session
+from trading_intents.telemetry import Metrics, make_log
 
-MAX_STREAMS = 3
+MAX_STREAMS, STREAMS_PER_ORGANIZATION = 3, 2
+NO_ID = "01a1ddf6-8899-707d-b118-000000000000"
 CALLS_PER_CONNECTION = 250
 PUBLIC_CALLS, PUBLIC_CALLS_PER_CONNECTION = 200, 4
 HEADERS_FRAME, RST_STREAM_FRAME, SETTINGS_FRAME = 1, 3, 4
@@ -30,10 +37,11 @@ METHODS = ("/trading.TradingService/SubscribeEvents", "/trading.TradingService/S
 
 @pytest.fixture(scope="module")
 def small(tenants: Tenants, tenants_database: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    """A process that holds three streams."""
+    """A process that holds three streams, two of one organization."""
     settings = PLENTY | {"DATABASE_URL": tenants_database.login.reveal(), "ROLES": "stream"}
     folder: Path = tmp_path_factory.mktemp("small")
-    with serving(folder, **settings, MAX_STREAMS=str(MAX_STREAMS)) as platform:
+    shares = {"MAX_STREAMS": str(MAX_STREAMS), "STREAMS_PER_ORGANIZATION": str(STREAMS_PER_ORGANIZATION)}
+    with serving(folder, **settings, **shares) as platform:
         yield platform
 
 
@@ -57,14 +65,14 @@ class Silent:
             self._left.set()
 
 
-def await_no_subscribers(platform: Platform) -> None:
+def await_subscribers(platform: Platform, count: int) -> None:
     """The platform hears of a cancelled call a moment later."""
 
-    def subscribers() -> list[str]:
+    def subscribers() -> float:
         lines = platform.client.get("/metrics").text.splitlines()
-        return [line for line in lines if line.startswith("ti_stream_subscribers{") and not line.endswith(" 0.0")]
+        return sum(float(line.split()[-1]) for line in lines if line.startswith("ti_stream_subscribers{"))
 
-    eventually(lambda: not subscribers(), LIMIT_SECONDS)
+    eventually(lambda: subscribers() == count, LIMIT_SECONDS)
 
 
 def watch(client: Client) -> Any:
@@ -89,7 +97,7 @@ def test_health_watches_take_no_stream_of_a_subscribers(small: Platform, tenants
         assert next(call).status == health_pb2.HealthCheckResponse.SERVING
     for client in clients:
         assert Follower(watch(client)).ended()[0] == "RESOURCE_EXHAUSTED"
-        await_no_subscribers(small)
+        await_subscribers(small, 0)
         client.follow(tenants.callers["key_all"], "", (ACTION,)).subscribed().cancel()
     assert all(call.is_active() for calls in watches for call in calls)
     for client in clients:
@@ -145,25 +153,48 @@ def test_a_connection_holds_a_limited_number_of_calls(small: Platform) -> None:
     assert settings[MAX_CONCURRENT_STREAMS] == CALLS_PER_CONNECTION
 
 
-def test_readiness_tells_when_every_stream_is_taken(small: Platform, tenants: Tenants) -> None:
+def test_an_organization_has_a_share_of_the_streams_and_a_full_table_leaves_the_process_ready(
+    small: Platform, tenants: Tenants
+) -> None:
     client = Client(small.grpc)
 
-    def is_ready() -> bool:
-        return small.client.get("/readyz").status_code == 200
+    def follow(caller: str) -> Follower:
+        return client.follow(tenants.callers[caller], "", (ACTION,))
 
-    await_no_subscribers(small)
-    eventually(is_ready, LIMIT_SECONDS)
-    followers = [client.follow(tenants.callers["key_all"], "", (ACTION,)).subscribed() for _ in range(MAX_STREAMS)]
-    eventually(lambda: not is_ready(), LIMIT_SECONDS)  # what it says may be a moment old
-    assert "full" in small.client.get("/readyz").json()["detail"]
-    assert client.follow(tenants.callers["other_key"], "", (ACTION,)).ended() == (
-        "UNAVAILABLE",
-        "this process has reached its limit of streams; try another, or again",
-    )
+    await_subscribers(small, 0)
+    followers = [follow(caller).subscribed() for caller in ("key_all", "key_live")]
+    exhausted = ("RESOURCE_EXHAUSTED", "the organization has 2 streams, which is the limit; close some")
+    assert [follow(caller).ended() for caller in ("key_all", "key_live")] == [exhausted] * 2
+    refused = small.client.get(f"/v1/accounts/{NO_ID}/events", headers=tenants.callers["key_all"])
+    assert (refused.status_code, refused.json()["limit"]) == (429, "organization")
+    assert {"retry-after", "ratelimit", "ratelimit-policy"} <= set(refused.headers)
+    last = follow("other_key").subscribed()
+    full = ("UNAVAILABLE", "this process has reached its limit of streams; try another, or again")
+    assert follow("other_key").ended() == full
+    assert small.client.get("/readyz").status_code == 200
     followers.pop().cancel()
-    eventually(is_ready, LIMIT_SECONDS)
-    client.follow(tenants.callers["other_key"], "", (ACTION,)).subscribed()
+    await_subscribers(small, 2)
+    follow("key_all").subscribed()
+    last.cancel()
     client.close()
+
+
+async def test_one_organization_has_a_quarter_of_the_streams_unless_it_is_set() -> None:
+    async def check() -> None: ...
+
+    async def count(max_streams: int, per_organization: int) -> int:
+        """As many as it takes: of many keys, so that no caller has too many."""
+        hub = Hub(cast(Pool, None), max_streams, per_organization, SystemClock(), Metrics(), make_log("critical"))
+        organization_id = OrganizationId(uuid4())
+        for number in range(max_streams + 1):
+            session = Session(TRANSPORTS[number % 2], f"key {number}", organization_id, number, None, check)
+            try:
+                hub.open(session, lambda: None)
+            except RateLimited:
+                return number
+        return max_streams
+
+    assert [await count(*sizes) for sizes in ((400, 0), (400, 7), (3, 0))] == [100, 7, 1]
 
 
 class _Script:

@@ -10,7 +10,15 @@ from itertools import islice
 from uuid import UUID
 
 from trading_intents.clock import Clock, repeat
-from trading_intents.errors import CursorExpired, LimitReached, PlatformError, Unauthorized, Unavailable, wire_errors
+from trading_intents.errors import (
+    CursorExpired,
+    LimitReached,
+    PlatformError,
+    RateLimited,
+    Unauthorized,
+    Unavailable,
+    wire_errors,
+)
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Pool, show_organizations
 from trading_intents.stream import log as event_log
@@ -45,6 +53,7 @@ class Session:
 
     transport: str
     caller: str
+    organization_id: OrganizationId | None  # None: a service account named one that does not exist
     credential: Hashable
     expires_at: datetime | None
     check: Callable[[], Awaitable[None]]
@@ -122,22 +131,21 @@ class OrganizationFeed:
 
 
 class Hub:
-    def __init__(self, pool: Pool, max_streams: int, clock: Clock, metrics: Metrics, log: Log) -> None:
-        self._max_streams = max_streams
+    def __init__(
+        self, pool: Pool, max_streams: int, per_organization: int, clock: Clock, metrics: Metrics, log: Log
+    ) -> None:
+        """`per_organization` 0: a quarter of the streams."""
+        self._max_streams, self._per_organization = max_streams, per_organization or max(1, max_streams // 4)
         self._pool, self._clock, self._metrics, self._log = pool, clock, metrics, log
         make_series(metrics.stream_subscribers, TRANSPORTS)
         make_series(metrics.stream_ended, TRANSPORTS, (LEFT, *{error.code for error in wire_errors()}))
         self._sessions: dict[Subscriber, Session] = {}
-        self._callers: Counter[str] = Counter()
+        self._callers: Counter[Hashable] = Counter()  # streams of each caller, and of each organization
         self._feeds: dict[OrganizationId, OrganizationFeed] = {}
         self._follows: dict[Subscriber, OrganizationFeed] = {}
         self._epoch: UUID | None = None
         self._wakeup = asyncio.Event()
         self.draining = False
-
-    @property
-    def is_full(self) -> bool:
-        return len(self._sessions) >= self._max_streams
 
     def open(self, session: Session, notify: Callable[[], None]) -> Subscriber:
         """Registers a new connection, until `close`."""
@@ -145,19 +153,23 @@ class Hub:
             raise Unavailable("this process is shutting down; try another, or again")
         if self._callers[session.caller] >= MAX_STREAMS_PER_CALLER:
             raise LimitReached(f"the caller has {MAX_STREAMS_PER_CALLER} streams, which is the limit; close some")
-        if self.is_full:
+        if self._callers[session.organization_id] >= self._per_organization:
+            detail = f"the organization has {self._per_organization} streams, which is the limit; close some"
+            raise RateLimited("organization", detail, {"retry-after": "1"})
+        if len(self._sessions) >= self._max_streams:
             raise Unavailable("this process has reached its limit of streams; try another, or again")
         subscriber = Subscriber(notify)
         self._sessions[subscriber] = session
-        self._callers[session.caller] += 1
+        self._callers.update((session.caller, session.organization_id))
         self._metrics.stream_subscribers.labels(session.transport).inc()
         return subscriber
 
     def close(self, subscriber: Subscriber) -> None:
         session = self._sessions.pop(subscriber)
-        self._callers[session.caller] -= 1
-        if not self._callers[session.caller]:
-            del self._callers[session.caller]
+        for counted in (session.caller, session.organization_id):
+            self._callers[counted] -= 1
+            if not self._callers[counted]:
+                del self._callers[counted]
         self._metrics.stream_subscribers.labels(session.transport).dec()
         self._metrics.stream_ended.labels(session.transport, subscriber.error.code if subscriber.error else LEFT).inc()
         feed = self._follows.pop(subscriber, None)

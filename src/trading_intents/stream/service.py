@@ -100,10 +100,6 @@ class Streams:
         self._primings: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
         self._readers: WeakValueDictionary[OrganizationId, asyncio.Semaphore] = WeakValueDictionary()
 
-    @property
-    def is_full(self) -> bool:
-        return self._hub.is_full
-
     def open(self, transport: str, request: Request, notify: Callable[[], None]) -> Stream:
         """Opens a stream for a caller that the gate has identified; the hub repeats both checks of the gate."""
 
@@ -112,7 +108,9 @@ class Streams:
             self._gate.permit(request)
 
         caller = caller_of(request)
-        session = Session(transport, caller.limit_key, _credential(request), caller.expires_at, check)
+        organization_id = caller.organization.id if caller.organization else None
+        limited_by = (caller.limit_key, organization_id)
+        session = Session(transport, *limited_by, _credential(request), caller.expires_at, check)
         return Stream(request, self._hub.open(session, notify))
 
     def close(self, stream: Stream) -> None:

@@ -79,10 +79,6 @@ class GrpcListener:
             ) from None
         await server.start()
 
-    @property
-    def is_full(self) -> bool:
-        return self._servicer.is_full
-
     async def is_reachable(self) -> bool:
         try:
             async with asyncio.timeout(REACH_SECONDS):

@@ -43,11 +43,6 @@ class StreamServicer:
         self._client_address, self._log = client_address, log
         self._admitting = 0
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the next caller would be refused, whoever it is."""
-        return self._admitting >= MAX_ADMISSIONS or self._streams.is_full
-
     def handler(self) -> Any:
         """Without serializers: what subscribers get is bytes already, and what we read may be no message at all.
 
