@@ -12,6 +12,7 @@ PlatformError
 ├── CursorExpired 410
 ├── VersionConflict 412
 ├── PayloadTooLarge 413
+├── UriTooLong 414
 ├── UnsupportedMediaType 415
 ├── ValidationFailed 422
 ├── RateLimited 429
@@ -180,6 +181,10 @@ class VersionConflict(PlatformError):
 
 class PayloadTooLarge(PlatformError):
     status, code, title = 413, "payload_too_large", "The body is too large"
+
+
+class UriTooLong(PlatformError):
+    status, code, title = 414, "uri_too_long", "The path or the query is too long"
 
 
 class UnsupportedMediaType(PlatformError):

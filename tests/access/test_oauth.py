@@ -89,3 +89,17 @@ def test_other_grants_and_scopes_are_refused(tenants: Tenants) -> None:
     assert error(tenants, 400, data={"grant_type": "password"}, auth=auth) == "unsupported_grant_type"
     assert error(tenants, 400, data=GRANT | {"scope": "intent:write"}, auth=auth) == "invalid_scope"
     assert error(tenants, 400, data=GRANT | {"scope": "intent:read admin"}, auth=auth) == "invalid_scope"
+
+
+def test_a_form_has_8_kib_at_most(tenants: Tenants) -> None:
+    form = "grant_type=client_credentials&scope="
+    full = form + "%20" * ((8 * 1024 - len(form)) // 3)
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    assert tenants.client.post(URL, content=full, headers=headers).status_code == 401
+    answer = tenants.client.post(URL, content=full + "%20", headers=headers)
+    assert (answer.status_code, answer.json()["error"]) == (413, "invalid_request")
+
+
+def test_a_client_with_a_long_secret_is_401_unread(tenants: Tenants) -> None:
+    form = {"grant_type": "client_credentials"}
+    assert tenants.client.post(URL, data=form, auth=("reader", "%FF" * 7000)).json()["error"] == "invalid_client"

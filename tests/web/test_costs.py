@@ -20,7 +20,7 @@ from trading_intents.web.paging import read_cursor, read_limit
 from trading_intents.web.validation import unknown_parameters
 
 MAX_SECONDS = 0.005  # of the loop, for one request
-TRIES = 5  # the least counts: other programs on the machine make each of them longer
+TRIES = 20  # the least counts: other programs on the machine make each of them longer
 BODIES = documents(MAX_BODY_BYTES)
 TEXT_BYTES = 32 * 1024  # of all headers together
 

@@ -141,6 +141,35 @@ async def test_health_is_never_limited(site: Site) -> None:
     assert {(await site.client.get("/healthz")).status_code for _ in range(50)} == {200}
 
 
+@pytest.mark.parametrize(("size", "tokens"), [(14, 1), (8192, 1), (8193, 2), (65_536, 8), (65_537, 9), (200_000, 9)])
+async def test_a_large_body_takes_more_tokens(site: Site, size: int, tokens: int) -> None:
+    body = b'{"symbol":"A"}'.ljust(size)
+    headers = ADA | {"content-type": "application/json", "x-organization": "ours"}
+    answer = await site.client.post("/v1/places/here/orders", content=body, headers=headers)
+    assert answer.status_code == (201 if size <= 65_536 else 413)
+    assert answer.headers["ratelimit"].startswith(f'"writes";r={10 - tokens};')
+    assert f'"organization_writes";r={15 - tokens};' in answer.headers["ratelimit"]
+
+
+async def test_a_large_body_waits_for_all_its_tokens(site: Site) -> None:
+    large, headers = b'{"symbol":"A"}'.ljust(65_536), ADA | {"content-type": "application/json"}
+    assert (await site.client.post("/v1/places/here/orders", content=large, headers=headers)).status_code == 201
+    refused = await site.client.post("/v1/places/here/orders", content=large, headers=headers)
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
+    assert (await site.client.post("/v1/places/here/orders", json={"symbol": "A"}, headers=ADA)).status_code == 201
+    site.clock.advance(2)
+    assert (await site.client.post("/v1/places/here/orders", content=large, headers=headers)).status_code == 201
+
+
+def test_no_request_costs_more_than_a_bucket_holds() -> None:
+    limits = make_limits(Rate(1, 5), ManualClock())
+    limits.take(Bucket.READS, "ada", "ours", tokens=9)
+    with pytest.raises(RateLimited) as refused:
+        limits.take(Bucket.READS, "ada", "ours")
+    assert refused.value.limit == "principal"
+    limits.take(Bucket.READS, "bob", "ours")
+
+
 def make_limits(rate: Rate, clock: ManualClock) -> Limits:
     return Limits({Bucket.READS: rate}, {Bucket.READS: Rate(5, 10)}, clock, Metrics().rate_limited)
 

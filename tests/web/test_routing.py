@@ -29,6 +29,36 @@ async def test_bytes_that_are_no_text_in_a_path_are_not_found(site: Site) -> Non
     assert (await site.client.get("/v1/things/%ff%fe/time")).status_code == 404
 
 
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("/v1/things/{}/time".format("%41" * 677), 200),
+        ("/v1/things/{}/time".format("%41" * 678), 414),
+        ("/v1/limited" + "/" * 2038, 414),
+        ("/" + "x" * 2048, 414),
+        ("/healthz?" + "%41" * 2730, 200),
+        ("/healthz?" + "%41" * 2731, 414),
+        ("/v1/limited?" + "&" * 8193, 414),
+    ],
+    ids=lambda given: str(given)[:20],
+)
+async def test_a_long_path_or_query_is_414_before_all_else(site: Site, method: str, target: str, status: int) -> None:
+    answer = await site.client.request(method, target)
+    if status == 200:
+        assert answer.status_code == (200 if method == "GET" else 405)
+    else:
+        assert (answer.status_code, answer.json()["code"]) == (414, "uri_too_long")
+        assert answer.headers["x-request-id"]
+
+
+async def test_a_long_path_is_counted_and_the_connection_goes_on(site: Site) -> None:
+    assert (await site.client.get("/" + "x" * 2048)).status_code == 414
+    counted = (await site.client.get("/metrics")).text
+    assert 'ti_http_requests_total{route="none",status="414"} 1.0' in counted
+    assert "ti_http_connections 1.0" in counted
+
+
 async def test_an_unknown_path_is_a_problem(site: Site) -> None:
     answer = await site.client.get("/nowhere", headers={"x-request-id": "abc.1"})
     assert answer.status_code == 404

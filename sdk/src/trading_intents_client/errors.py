@@ -7,7 +7,7 @@ TradingError
 ├── NotFound 404, MethodNotAllowed 405, RequestTimeout 408
 ├── Conflict 409 ── AccountClosed, AccountDisabled, CancelPending, ControlRejected, CredentialMissing,
 │   IdempotencyConflict, IntentClosed, LimitReached, NoPosition, NotHalted, OpenOrders, ReplacePending
-├── CursorExpired 410, VersionConflict 412, PayloadTooLarge 413, UnsupportedMediaType 415
+├── CursorExpired 410, VersionConflict 412, PayloadTooLarge 413, UriTooLong 414, UnsupportedMediaType 415
 ├── ValidationFailed 422, RateLimited 429
 ├── InternalError 500 ── SecretUnreadable
 ├── Unavailable 503, OutcomeUnknown 503
@@ -254,6 +254,12 @@ class PayloadTooLarge(TradingError):
     """The body is too large."""
 
     default_code = "payload_too_large"
+
+
+class UriTooLong(TradingError):
+    """The path or the query is too long."""
+
+    default_code = "uri_too_long"
 
 
 class UnsupportedMediaType(TradingError):

@@ -17,7 +17,7 @@ from trading_intents.intents.writing.queue import Outcome, PendingSubmission
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.web.limits import Bucket, Limits
 from trading_intents.web.problem import PROBLEM
-from trading_intents.web.request import JSON, Answer, Incoming, request_id
+from trading_intents.web.request import JSON, TOKEN_BYTES, Answer, Incoming, request_id
 from trading_intents.web.routing import FastHandler, Respond
 
 MAX_SUBMITTERS = 10_000
@@ -72,7 +72,10 @@ def fast_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) ->
         headers, body = incoming.named or {}, incoming.body
         plain = len(headers) == len(incoming.headers) and headers.get(b"content-type") == JSON
         key = headers.get(b"x-api-key")
-        if not plain or key is None or body is None or not _OTHERS.isdisjoint(headers) or parse_id(account_id) is None:
+        # A body of more than TOKEN_BYTES takes more than one token.
+        if not plain or key is None or body is None or len(body) > TOKEN_BYTES or not _OTHERS.isdisjoint(headers):
+            return None
+        if parse_id(account_id) is None:
             return None
         try:
             admitted = admit(key.decode("ascii"))

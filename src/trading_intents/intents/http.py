@@ -114,12 +114,12 @@ def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Write
                 raise ValidationFailed
         except ValidationFailed:
             # 404 and 403 come before 422. For a valid body the writer checks both in its transaction.
-            request.headers_out += limits.take(Bucket.SUBMITS, *limit_keys)
+            request.headers_out += limits.take(Bucket.SUBMITS, *limit_keys, tokens=request.tokens)
             account = await find_account(request, gate, accounts)
             if account.environment is Environment.LIVE and not _says_cancel(request):
                 require_entitlement(caller, Entitlement.TRADING_LIVE)
             raise
-        request.headers_out += limits.take(bucket_of(command), *limit_keys)
+        request.headers_out += limits.take(bucket_of(command), *limit_keys, tokens=request.tokens)
         digest = digest_of(request.json) if key else None
         submission = submitter.submission(request.params["account_id"], command, reference, key, digest)
         return accepted(await writer.submit(submission))

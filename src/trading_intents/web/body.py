@@ -42,8 +42,8 @@ def read_json(data: bytes) -> Any:
         raise InvalidJson(f"a number has more than {MAX_DIGITS} digits")
     if not _NESTED.fullmatch(structure.translate(_BRACKETS, _NO_BRACKETS)):
         raise InvalidJson(f"the body is nested deeper than {MAX_DEPTH} levels")
-    # Outside strings there is one colon for each key, and the tree, written again, has no key twice.
-    if structure.count(b":") != _without_strings(msgspec.json.encode(tree)).count(b":"):
+    # The tree, written again, has as many colons, within strings and after keys, unless a key was repeated.
+    if _count_colons(data) != msgspec.json.encode(tree).count(b":"):
         raise InvalidJson("a key is repeated within one object")
     return tree
 
@@ -59,3 +59,9 @@ def convert(tree: Any, kind: type[T]) -> T:
 def _without_strings(document: bytes) -> bytes:
     """What is left of a document that is JSON when its strings are taken away."""
     return b"".join(document.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])
+
+
+def _count_colons(document: bytes) -> int:
+    """Those that are written as an escape too."""
+    escapes = document.replace(rb"\\", b"").lower().count(rb"\u003a") if b"\\" in document else 0
+    return document.count(b":") + escapes

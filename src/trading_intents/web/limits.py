@@ -79,26 +79,28 @@ class Limits:
             for bucket, rate in organizations.items()
         }
 
-    def take(self, bucket: Bucket, principal: str, organization: str | None, limit: str = "principal") -> Headers:
-        """Takes a token of each bucket, or of neither and raises RateLimited; gives the headers that say what is
+    def take(
+        self, bucket: Bucket, principal: str, organization: str | None, limit: str = "principal", tokens: int = 1
+    ) -> Headers:
+        """Takes the tokens of each bucket, or of neither and raises RateLimited; gives the headers that say what is
         left. `limit` says whose the first bucket is."""
         now, buckets = self._clock.monotonic(), self._buckets[bucket]
-        left = buckets.left(principal, now)
+        left, cost = buckets.left(principal, now), buckets.cost(tokens)
         if organization is None:
-            if left < 1:
-                buckets.refuse(limit, left, buckets.headers(left))
-            buckets.spend(principal, now)
-            return buckets.headers(left - 1)
+            if left < cost:
+                buckets.refuse(limit, left, buckets.headers(left), cost)
+            buckets.spend(principal, now, cost)
+            return buckets.headers(left - cost)
         shared = self._organizations[bucket]
-        shared_left = shared.left(organization, now)
-        if left < 1 or shared_left < 1:
+        shared_left, shared_cost = shared.left(organization, now), shared.cost(tokens)
+        if left < cost or shared_left < shared_cost:
             headers = buckets.headers(left, shared, shared_left)
-            if buckets.wait_seconds(left) >= shared.wait_seconds(shared_left):
-                buckets.refuse(limit, left, headers)
-            shared.refuse("organization", shared_left, headers)
-        buckets.spend(principal, now)
-        shared.spend(organization, now)
-        return buckets.headers(left - 1, shared, shared_left - 1)
+            if buckets.wait_seconds(left, cost) >= shared.wait_seconds(shared_left, shared_cost):
+                buckets.refuse(limit, left, headers, cost)
+            shared.refuse("organization", shared_left, headers, shared_cost)
+        buckets.spend(principal, now, cost)
+        shared.spend(organization, now, shared_cost)
+        return buckets.headers(left - cost, shared, shared_left - shared_cost)
 
     def has(self, bucket: Bucket, principal: str, organization: str | None) -> bool:
         """Whether `take` would succeed now. Takes and counts nothing."""
@@ -116,9 +118,9 @@ class Limits:
             return own_seconds
         return max(own_seconds, self._organizations[bucket].reserve(organization, now))
 
-    def take_for_address(self, bucket: Bucket, address: str) -> Headers:
-        """Takes a token for a caller that needs no credential."""
-        return self.take(bucket, f"address:{address}", None, "address")
+    def take_for_address(self, bucket: Bucket, address: str, tokens: int) -> Headers:
+        """Takes tokens for a caller that needs no credential."""
+        return self.take(bucket, f"address:{address}", None, "address", tokens)
 
     async def identify(
         self, verifier: Verifier, request: Request, bucket: Bucket | None, verifies_late: bool = False
@@ -163,11 +165,15 @@ class TokenBuckets:
         full_at = self._full_at.get(key, now)
         return self._rate.burst - max(full_at - now, 0.0) * self._rate.per_second + ROUNDING
 
-    def spend(self, key: str, now: float) -> None:
+    def cost(self, tokens: int) -> int:
+        """As many, but never more than there can be: such a request would wait for ever."""
+        return min(tokens, self._rate.burst)
+
+    def spend(self, key: str, now: float, tokens: int = 1) -> None:
         full_at = self._full_at.get(key)
         if full_at is None and len(self._full_at) >= MAX_CALLERS:
             self._forget(now)
-        self._full_at[key] = (now if full_at is None or full_at < now else full_at) + self._token_seconds
+        self._full_at[key] = (now if full_at is None or full_at < now else full_at) + tokens * self._token_seconds
 
     def give_back(self, key: str) -> None:
         if key in self._full_at:
@@ -194,13 +200,13 @@ class TokenBuckets:
         refill_seconds = math.ceil((self._rate.burst - left) * self._token_seconds)
         return b'"%s";r=%d;t=%d' % (self._name, left if left > 0 else 0, refill_seconds)
 
-    def wait_seconds(self, left: float) -> int:
-        """How long until there is a token; 0 if there is one."""
-        return 0 if left >= 1 else max(1, math.ceil((1 - left) / self._rate.per_second))
+    def wait_seconds(self, left: float, cost: int = 1) -> int:
+        """How long until there are as many tokens; 0 if there are."""
+        return 0 if left >= cost else max(1, math.ceil((cost - left) / self._rate.per_second))
 
-    def refuse(self, limit: str, left: float, headers: Headers) -> NoReturn:
+    def refuse(self, limit: str, left: float, headers: Headers, cost: int = 1) -> NoReturn:
         self._limited.inc()
-        wait = self.wait_seconds(left)
+        wait = self.wait_seconds(left, cost)
         shown = {name.decode(): value.decode() for name, value in headers}
         raise RateLimited(
             limit,

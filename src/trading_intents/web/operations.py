@@ -18,7 +18,7 @@ from trading_intents.web.routing import Handler, Operation, Policy, Route, Tag
 
 T = TypeVar("T")
 
-UNROUTED_STATUSES = (400, 404, 405, 408, 413, 500, 503)
+UNROUTED_STATUSES = (400, 404, 405, 408, 413, 414, 500, 503)
 MAX_AGE_SECONDS = 0.1  # of the answers to probes and scrapers, which have no rate limit
 
 

@@ -8,12 +8,18 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from trading_intents.errors import InvalidRequest, PayloadTooLarge, PlatformError, UnsupportedMediaType
+from trading_intents.errors import InvalidRequest, PayloadTooLarge, PlatformError, UnsupportedMediaType, UriTooLong
 from trading_intents.web.body import MAX_BODY_BYTES, convert, read_json
 
 T = TypeVar("T")
 Headers = list[tuple[bytes, bytes]]
-MAX_QUERY_FIELDS = 50
+MAX_PATH_BYTES = 2 * 1024  # as it was sent, like the query
+MAX_QUERY_BYTES = 8 * 1024
+MAX_FORM_BYTES = 8 * 1024
+MAX_FIELDS = 50  # of a query or a form
+MAX_ENTITY_TAGS = 32
+MAX_SHOWN_CHARACTERS = 40
+TOKEN_BYTES = 8 * 1024  # of a body, for one token of a rate limit
 JSON = b"application/json"
 FORM = b"application/x-www-form-urlencoded"
 NO_STORE = (b"cache-control", b"no-store")
@@ -112,7 +118,7 @@ class AnyVersion(frozenset[int]):
 
 
 class Request:
-    __slots__ = ("_headers", "_query", "address", "caller", "headers_out", "id", "incoming", "json", "params")
+    __slots__ = ("_headers", "_query", "address", "caller", "form", "headers_out", "id", "incoming", "json", "params")
 
     def __init__(self, incoming: Incoming, params: dict[str, str], address: str) -> None:
         self.incoming, self.params, self.address = incoming, params, address
@@ -121,6 +127,7 @@ class Request:
         self.caller: LimitedCaller | None = None
         self.headers_out: Headers = [(b"x-request-id", self.id.encode())]
         self.json: Any = None  # the body as plain values, once it was read
+        self.form: dict[str, str] = {}  # the fields of a form, once it was read
         self._query: dict[str, str] | None = None
 
     def header(self, name: bytes) -> str | None:
@@ -133,6 +140,13 @@ class Request:
             raise InvalidRequest(f"the header {name.decode()} is sent more than once; send it once")
         return value.decode("latin-1").strip(" \t")
 
+    @property
+    def tokens(self) -> int:
+        """What it costs of a rate limit: a body of 64 KiB is as much work as many small ones."""
+        body = self.incoming.body
+        size = MAX_BODY_BYTES + 1 if body is None else len(body)
+        return max(1, -(-size // TOKEN_BYTES))
+
     def forbid_caching(self) -> None:
         """Caches take only `authorization` for a credential: by an API key, one caller would get another's answer."""
         self.headers_out.append(NO_STORE)
@@ -144,32 +158,17 @@ class Request:
     @property
     def query(self) -> dict[str, str]:
         if self._query is None:
-            self._query = self._parse_query()
+            raw = self.incoming.query_string
+            self._query = _read_fields(raw, is_form=False) if raw else {}
         return self._query
-
-    def _parse_query(self) -> dict[str, str]:
-        raw = self.incoming.query_string
-        if not raw:
-            return {}
-        try:
-            pairs = parse_qsl(
-                raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_QUERY_FIELDS
-            )
-        except ValueError:
-            raise InvalidRequest(
-                f"the query string is not URL-encoded UTF-8, or has more than {MAX_QUERY_FIELDS} parameters"
-            ) from None
-        query = dict(pairs)
-        if len(query) != len(pairs):
-            raise InvalidRequest("a query parameter is given more than once; give each once")
-        return query
 
     def read_body(self, content_type: bytes, max_bytes: int = MAX_BODY_BYTES) -> bytes:
         """Reads the whole body; it must have the media type that the endpoint takes."""
         if self._headers.get(b"content-type") != content_type:
             given = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
             if given.encode("latin-1") != content_type:
-                raise UnsupportedMediaType(f"found content-type {given or 'none'}; send {content_type.decode()}")
+                shown = given[:MAX_SHOWN_CHARACTERS] or "none"
+                raise UnsupportedMediaType(f"found content-type {shown}; send {content_type.decode()}")
         if b"content-encoding" in self._headers and (self.header(b"content-encoding") or "").lower() != "identity":
             raise UnsupportedMediaType("the body is compressed; send it without content-encoding")
         body = self.incoming.body
@@ -182,6 +181,9 @@ class Request:
         is left out is an empty object."""
         is_left_out = is_optional and self.incoming.body == b""
         self.json = {} if is_left_out else read_json(self.read_body(JSON, max_bytes))
+
+    def read_form(self, max_bytes: int) -> None:
+        self.form = _read_fields(self.read_body(FORM, max_bytes), is_form=True)
 
     def body(self, kind: type[T]) -> T:
         return convert(self.json, kind)
@@ -200,12 +202,36 @@ class Request:
         return frozenset(versions)
 
 
+def check_target(incoming: Incoming) -> None:
+    """Runs before anything is looked for in the path or the query."""
+    if len(incoming.raw_path) > MAX_PATH_BYTES:
+        raise UriTooLong(f"the path has more than {MAX_PATH_BYTES} bytes, which is the limit")
+    if len(incoming.query_string) > MAX_QUERY_BYTES:
+        raise UriTooLong(f"the query has more than {MAX_QUERY_BYTES} bytes, which is the limit")
+
+
+def _read_fields(raw: bytes, is_form: bool) -> dict[str, str]:
+    what = "form" if is_form else "query"
+    try:
+        text = raw.decode("utf-8" if is_form else "ascii")
+        pairs = parse_qsl(text, not is_form, is_form, errors="strict", max_num_fields=MAX_FIELDS)
+    except ValueError:
+        raise InvalidRequest(f"the {what} is not URL-encoded UTF-8, or has more than {MAX_FIELDS} fields") from None
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise InvalidRequest(f"a field of the {what} is given more than once; give each once")
+    return fields
+
+
 def check_entity_tags(text: str) -> None:
     list(_entity_tags(text))
 
 
 def _entity_tags(text: str) -> Iterator[str]:
-    for part in text.split(","):
+    parts = text.split(",", MAX_ENTITY_TAGS)
+    if len(parts) > MAX_ENTITY_TAGS:
+        raise InvalidRequest(f"If-Match has more than {MAX_ENTITY_TAGS} entity tags, which is the limit")
+    for part in parts:
         match = _ETAG.match(part)
         if not match:
             raise InvalidRequest('If-Match must be a list of entity tags, such as "3"')

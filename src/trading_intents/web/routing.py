@@ -23,7 +23,16 @@ from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.body import MAX_BODY_BYTES
 from trading_intents.web.limits import Bucket, ClientAddress, Limits, Verifier
 from trading_intents.web.problem import PROBLEM, ErrorShape
-from trading_intents.web.request import JSON, Answer, Headers, Incoming, PendingRequest, Request, check_entity_tags
+from trading_intents.web.request import (
+    JSON,
+    Answer,
+    Headers,
+    Incoming,
+    PendingRequest,
+    Request,
+    check_entity_tags,
+    check_target,
+)
 from trading_intents.web.validation import unknown_parameters
 
 MAX_REFUSALS_LOGGED = 10  # a second, of requests that could not be read
@@ -223,6 +232,7 @@ class App:
         try:
             if incoming.refusal:
                 raise incoming.refusal
+            check_target(incoming)
             route, params = self._table.match(incoming.method, incoming.raw_path)
         except PlatformError as error:
             request = Request(incoming, {}, address)
@@ -283,6 +293,8 @@ class App:
         """Reads the request, and raises what keeps it from its handler."""
         if route.body is not None and route.body_media is JSON:
             request.read_json(route.max_body_bytes, route.is_body_optional)
+        elif route.body is not None:
+            request.read_form(route.max_body_bytes)
         unknown = None
         if request.incoming.query_string and not route.any_query:
             known = [each.name for each in route.parameters if each.where == "query"]
@@ -304,8 +316,8 @@ class App:
     def _take(self, bucket: Bucket, request: Request) -> Headers:
         caller = request.caller
         if caller is None:
-            return self._limits.take_for_address(bucket, request.address)
-        return self._limits.take(bucket, caller.limit_key, caller.organization_limit_key)
+            return self._limits.take_for_address(bucket, request.address, request.tokens)
+        return self._limits.take(bucket, caller.limit_key, caller.organization_limit_key, tokens=request.tokens)
 
 
 class _PerSecond:

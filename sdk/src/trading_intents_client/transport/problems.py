@@ -22,6 +22,7 @@ CODE_OF_STATUS = {
     410: "cursor_expired",
     412: "version_conflict",
     413: "payload_too_large",
+    414: "uri_too_long",
     415: "unsupported_media_type",
     422: "validation_failed",
     429: "rate_limited",
