@@ -43,6 +43,15 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
     named: dict[bytes, bytes] | None = None  # the headers by name, of two with one name the last
     refusal: PlatformError | None = None  # it could not be read as a request; this is its answer
 
+    def check_target(self) -> None:
+        """Runs before anything is looked for in the path or the query."""
+        for what, size, limit in (
+            ("path", len(self.raw_path), MAX_PATH_BYTES),
+            ("query", len(self.query_string), MAX_QUERY_BYTES),
+        ):
+            if size > limit:
+                raise UriTooLong(f"the {what} has more than {limit} bytes, which is the limit")
+
 
 class PendingRequest(Protocol):
     """A request on the fast path that is not answered yet."""
@@ -200,14 +209,6 @@ class Request:
             if _VERSION.match(tag):
                 versions.add(int(tag))
         return frozenset(versions)
-
-
-def check_target(incoming: Incoming) -> None:
-    """Runs before anything is looked for in the path or the query."""
-    if len(incoming.raw_path) > MAX_PATH_BYTES:
-        raise UriTooLong(f"the path has more than {MAX_PATH_BYTES} bytes, which is the limit")
-    if len(incoming.query_string) > MAX_QUERY_BYTES:
-        raise UriTooLong(f"the query has more than {MAX_QUERY_BYTES} bytes, which is the limit")
 
 
 def _read_fields(raw: bytes, is_form: bool) -> dict[str, str]:

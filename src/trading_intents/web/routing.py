@@ -23,16 +23,7 @@ from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.body import MAX_BODY_BYTES
 from trading_intents.web.limits import Bucket, ClientAddress, Limits, Verifier
 from trading_intents.web.problem import PROBLEM, ErrorShape
-from trading_intents.web.request import (
-    JSON,
-    Answer,
-    Headers,
-    Incoming,
-    PendingRequest,
-    Request,
-    check_entity_tags,
-    check_target,
-)
+from trading_intents.web.request import JSON, Answer, Headers, Incoming, PendingRequest, Request, check_entity_tags
 from trading_intents.web.validation import unknown_parameters
 
 MAX_REFUSALS_LOGGED = 10  # a second, of requests that could not be read
@@ -232,7 +223,7 @@ class App:
         try:
             if incoming.refusal:
                 raise incoming.refusal
-            check_target(incoming)
+            incoming.check_target()
             route, params = self._table.match(incoming.method, incoming.raw_path)
         except PlatformError as error:
             request = Request(incoming, {}, address)
