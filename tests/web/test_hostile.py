@@ -109,11 +109,35 @@ async def send_until_closed(writer: asyncio.StreamWriter, data: bytes) -> None:
                 await writer.drain()
 
 
+def in_chunks(body: bytes) -> bytes:
+    return CHUNKED + b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+
+
 async def test_a_body_in_chunks_of_one_byte_is_read(site: Site) -> None:
-    body = b'{"symbol":"' + b"A" * 30_000 + b'"}'
-    data = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
-    status, _, answer = await exchange(site, CHUNKED + data + b"0\r\n\r\n")
-    assert (status, len(json.loads(answer)["symbol"])) == (200, 30_000)
+    status, _, answer = await exchange(site, in_chunks(b'{"symbol":"' + b"A" * 6000 + b'"}'))
+    assert (status, len(json.loads(answer)["symbol"])) == (200, 6000)
+
+
+async def test_chunk_sizes_of_more_than_32_kib_are_400_and_the_end(site: Site) -> None:
+    status, headers, answer = await exchange(site, in_chunks(b'{"symbol":"' + b"A" * 7000 + b'"}'))
+    assert (status, json.loads(answer)["code"], headers["connection"]) == (400, "invalid_request", "close")
+
+
+@pytest.mark.parametrize(
+    ("head", "piece"),
+    [
+        (CHUNKED, b"1000\r\n" + b"a" * 4096 + b"\r\n"),
+        (CHUNKED.replace(b"transfer-encoding: chunked", b"content-length: 99999999999"), b"a" * 65_536),
+    ],
+    ids=["chunks", "one piece"],
+)
+async def test_a_body_without_end_is_413_and_the_end(site: Site, head: bytes, piece: bytes) -> None:
+    async with connected(site) as (reader, writer):
+        writer.write(head)
+        sending = asyncio.create_task(send_until_closed(writer, piece))
+        status, headers, answer = await read_answer(reader)
+        assert (status, json.loads(answer)["code"], headers["connection"]) == (413, "payload_too_large", "close")
+        await sending
 
 
 @pytest.mark.deadline

@@ -83,10 +83,11 @@ class MemoryTransport(asyncio.Transport):
 class Wire:
     """A connection of ours without a socket."""
 
-    def __init__(self) -> None:
-        self.app = RecordingApp()
+    def __init__(self, beside: "Wire | None" = None) -> None:
+        self.app: RecordingApp = beside.app if beside else RecordingApp()
         self.transport = MemoryTransport()
-        self.connection = HttpConnection(ConnectionTable(self.app, ConnectionLimits(10, 10)))
+        self.table: ConnectionTable = beside.table if beside else ConnectionTable(self.app, ConnectionLimits(10, 10))
+        self.connection = HttpConnection(self.table)
         self.connection.connection_made(self.transport)
 
     def receive(self, data: bytes) -> None:

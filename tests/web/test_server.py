@@ -61,7 +61,15 @@ async def test_a_request_may_come_byte_by_byte(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    "head", [b"GET /healthz HTTP/1.0\r\n\r\n", b"GET /healthz HTTP/1.1\r\nhost: x\r\nConnection: close\r\n\r\n"]
+    "head",
+    [
+        b"GET /healthz HTTP/1.0\r\n\r\n",
+        b"GET /healthz HTTP/1.0\r\nconnection: keep-alive, close\r\n\r\n",
+        b"GET /healthz HTTP/1.0\r\nconnection: keep-alive\r\nconnection: Close\r\n\r\n",
+        b"GET /healthz HTTP/1.0\r\nconnection: close\r\nconnection: keep-alive\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nhost: x\r\nConnection: close\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nhost: x\r\nConnection: keep-alive, close\r\n\r\n",
+    ],
 )
 async def test_who_wants_the_connection_closed_gets_it_closed(site: Site, head: bytes) -> None:
     async with connected(site) as (reader, writer):
@@ -86,6 +94,9 @@ async def test_who_wants_the_connection_closed_gets_it_closed(site: Site, head: 
         b"GET / HTTP/1.0\r\nhost: x\r\nhost: y\r\n\r\n",
         b"GET / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
         b"GET / HTTP/1.0\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: identity\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\ncontent-length: 0\r\n\r\n",
         b"GET / HTTP/1.1\r\nhost: x\r\n" + b"".join(b"x-%d: y\r\n" % n for n in range(200)) + b"\r\n",
         b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: y\r\ncontent-length: 3\r\n\r\nabc",
         b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\n\r\n",
@@ -124,6 +135,12 @@ async def test_who_expects_100_continue_is_told_to_go_on(site: Site) -> None:
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         writer.write(b'{"symbol":"A"}')
         assert (await read_answer(reader))[0] == 200
+
+
+async def test_http_1_0_knows_no_100_continue(site: Site) -> None:
+    head = b"PUT /v1/orders HTTP/1.0\r\ncontent-type: application/json\r\n"
+    head += b"content-length: 14\r\nexpect: 100-continue\r\n\r\n"
+    assert (await exchange(site, head + b'{"symbol":"A"}'))[0] == 200
 
 
 async def test_a_204_has_no_body_and_head_has_only_the_length(site: Site) -> None:

@@ -9,17 +9,17 @@ from typing import cast
 
 import httptools
 
-from trading_intents.errors import InternalError, InvalidRequest, PlatformError, RequestTimeout
+from trading_intents.errors import InternalError, InvalidRequest, PayloadTooLarge, PlatformError, RequestTimeout
 from trading_intents.web.body import MAX_BODY_BYTES
 from trading_intents.web.request import Answer, Headers, Incoming, PendingRequest, StreamingBody
+from trading_intents.web.server.head import MAX_HEADERS, check_head, says_close
 from trading_intents.web.server.table import ConnectionTable
 
-PARSE_BYTES = 4 * 1024  # at a time: all requests in them are queued before the queue's limit is checked
+PARSE_BYTES = 1024  # at a time: all requests in them are queued before the queue's limit is checked
 MAX_PIPELINED = 16
 MAX_PIPELINED_BYTES = 64 * 1024
-MAX_HEADERS = 128
 MAX_HEAD_BYTES = 32 * 1024  # also of bytes that are neither head nor body: chunk sizes, their extensions, trailers
-MAX_FRAMING_FACTOR = 8  # of such bytes, for each byte of the body: a chunk of one byte takes six
+MAX_RECEIVED_BYTES = 1024 * 1024  # of a body: one that is too large, but not larger than this, is read to its end
 FIRST_BYTE_SECONDS = 10
 REQUEST_SECONDS = 10  # from a request's first byte to its last
 KEEP_ALIVE_SECONDS = 75
@@ -38,10 +38,11 @@ class HttpConnection(asyncio.BufferedProtocol):
     """Reads the requests of one client and answers them one after the other."""
 
     def __init__(self, table: ConnectionTable) -> None:
-        self._table, self._app = table, table.app
+        self._table, self._app, self._budget = table, table.app, table.budget
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         self._unread = _NOTHING  # received and not parsed yet; nothing more is received meanwhile
+        self._is_in_line = False  # of those that wait until they may parse
         self._waiting: deque[Incoming] = deque()
         self._waiting_bytes = 0  # received while requests wait
         self._task: asyncio.Task[None] | None = None
@@ -110,7 +111,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_last:
             return
-        if nbytes <= PARSE_BYTES:
+        if nbytes <= PARSE_BYTES and self._budget.has_time():
             self._parse(self._table.buffer[:nbytes])
         else:
             self._unread = memoryview(self._table.buffer[:nbytes])
@@ -119,9 +120,11 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _read_on(self) -> None:
         """Parse what was received while there is room for its requests, and receive more only when nothing is left."""
-        while self._unread and self._has_room:
-            piece, self._unread = self._unread[:PARSE_BYTES], self._unread[PARSE_BYTES:]
-            self._parse(piece)
+        while self._unread and self._has_room and self._budget.has_time():
+            self._parse_next()
+        if self._unread and self._has_room and not self._is_in_line:
+            self._is_in_line = True
+            self._budget.wait(self)
         wanted = self._has_room and not self._unread
         if wanted == self._is_reading or self._is_last or self._transport.is_closing():
             return
@@ -132,6 +135,16 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport.resume_reading()
         if self._request_deadline is not None:  # the client did not cause this wait
             self._request_deadline = self._loop.time() + REQUEST_SECONDS
+
+    def parse_piece(self) -> None:
+        self._is_in_line = False
+        if self._unread and self._has_room:
+            self._parse_next()
+        self._read_on()
+
+    def _parse_next(self) -> None:
+        piece, self._unread = self._unread[:PARSE_BYTES], self._unread[PARSE_BYTES:]
+        self._parse(piece)
 
     @property
     def _has_room(self) -> bool:
@@ -151,9 +164,10 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._refuse(_explain(error))
         if self._request_deadline is not None:
             self._framing_bytes += self._piece_bytes
-            kept = min(self._body_bytes, MAX_BODY_BYTES)
-            if self._framing_bytes > MAX_HEAD_BYTES + self._body_bytes + MAX_FRAMING_FACTOR * kept:
-                self._refuse(InvalidRequest("the headers are too large"))
+            if self._framing_bytes > MAX_HEAD_BYTES + self._body_bytes:
+                self._refuse(InvalidRequest("the headers, or the sizes of chunks, are too large"))
+            elif self._body_bytes > MAX_RECEIVED_BYTES:
+                self._refuse(PayloadTooLarge(f"the body has more than {MAX_BODY_BYTES} bytes, which is the limit"))
 
     # httptools calls these while it parses.
 
@@ -165,7 +179,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._in_head = True
         # Counted from the next piece on: the bytes before, in this one, belong to other requests.
         self._framing_bytes = -self._piece_bytes
-        self._body: list[bytes] = []
+        self._body = bytearray()
         self._body_bytes = 0
 
     def on_url(self, url: bytes) -> None:
@@ -183,19 +197,22 @@ class HttpConnection(asyncio.BufferedProtocol):
         # Only HTTP/1.1 is kept alive without a Connection header.
         usual = self._keep_alive and b"host" in named and len(named) == len(headers) <= MAX_HEADERS
         if not usual or not _UNUSUAL.isdisjoint(named) or parser.should_upgrade():
-            _check_head(parser, headers, named)
-            if named.get(b"expect", b"").lower() == b"100-continue" and not self._is_busy:
+            version = parser.get_http_version()
+            check_head(parser, version, headers, named)
+            self._keep_alive = self._keep_alive and not says_close(headers)
+            is_expected = version == "1.1" and named.get(b"expect", b"").lower() == b"100-continue"
+            if is_expected and not self._is_busy:
                 self._transport.write(_CONTINUE)
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
         if self._body_bytes <= MAX_BODY_BYTES:  # more is refused later, once it is known who calls
-            self._body.append(body)
+            self._body += body
 
     def on_message_complete(self) -> None:
         self._request_deadline = None
         path, _, query = self._url.partition(b"?")
-        body = b"".join(self._body) if self._body_bytes <= MAX_BODY_BYTES else None
+        body = bytes(self._body) if self._body_bytes <= MAX_BODY_BYTES else None
         keep = self._keep_alive
         method = self._parser.get_method().decode("ascii")
         incoming = Incoming(method, path, query, self._headers, body, self._peer, keep, self._taken, self._named)
@@ -355,24 +372,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         elif not self._is_busy:
             self._close()
         return self._task
-
-
-def _check_head(parser: httptools.HttpRequestParser, headers: Headers, named: dict[bytes, bytes]) -> None:
-    """Refuses heads that httptools accepts and other programs refuse or read differently."""
-    version = parser.get_http_version()
-    if version not in ("1.1", "1.0"):
-        raise InvalidRequest("not an HTTP/1.1 request")
-    if b"host" not in named and version == "1.1":
-        raise InvalidRequest("the Host header is missing")
-    if len(named) != len(headers) and sum(name == b"host" for name, _ in headers) > 1:
-        raise InvalidRequest("the Host header is sent more than once")
-    if len(headers) > MAX_HEADERS:
-        raise InvalidRequest(f"the request has more than {MAX_HEADERS} headers")
-    coding = named.get(b"transfer-encoding")
-    if coding is not None and (coding.strip(b" \t").lower() != b"chunked" or version == "1.0"):
-        raise InvalidRequest("Transfer-Encoding must be chunked")
-    if parser.should_upgrade() and (coding is not None or b"content-length" in named):
-        raise InvalidRequest("a request with a body cannot ask for another protocol")
 
 
 def _explain(error: httptools.HttpParserError) -> PlatformError:

@@ -13,10 +13,11 @@ from typing import Protocol
 from trading_intents.errors import PlatformError, Unavailable
 from trading_intents.web.limits import limited_address
 from trading_intents.web.routing import App
+from trading_intents.web.server.parse_budget import ParseBudget
 
 MAX_CONNECTIONS = 10_000  # of HTTP, and of gRPC
 POOLS, OTHER_DATABASE_CONNECTIONS = 3, 32  # the others: pipelines, waits for locks, LISTEN
-READ_BYTES = 64 * 1024
+READ_BYTES = 16 * 1024
 CLOSE_SECONDS = 1.0
 MAX_REFUSED = 100  # connections answered 429 within a second, before any is held back
 
@@ -67,6 +68,7 @@ class ConnectionTable:
         self.app, self._limits = app, limits
         self.connections: dict[OpenConnection, str | None] = {}  # each with the address that it counts for
         self._by_address: Counter[str | None] = Counter()
+        self.budget = ParseBudget()
         self.buffer = bytearray(READ_BYTES)  # a read is parsed or copied before the next one
         self.date = b""
         self._refused = 0
