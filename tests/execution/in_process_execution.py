@@ -171,16 +171,18 @@ class InProcessExecution:
 
 
 class RecordingActions(PlatformActions):
-    """The platform's own commands; its CANCELs of stale orders are only noted."""
+    """The platform's own commands; its CANCELs are noted too."""
 
     def __init__(self, tools: BatchDependencies, signals: Signals, cancels: list[UUID]) -> None:
         super().__init__(tools, signals)
         self._cancels = cancels
 
-    async def cancel(self, organization_id: UUID | str, account_id: UUID | str, order_id: UUID | str) -> bool:
+    async def cancel(
+        self, organization_id: UUID | str, account_id: UUID | str, order_id: UUID | str, once: bool = True
+    ) -> bool:
         assert isinstance(order_id, UUID)
         self._cancels.append(order_id)
-        return True
+        return await super().cancel(organization_id, account_id, order_id, once)
 
 
 @contextlib.asynccontextmanager

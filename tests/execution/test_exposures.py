@@ -57,6 +57,8 @@ async def test_an_order_in_doubt_is_open_and_a_resurrected_one_counts_again(book
     assert await exposure(books) == (1, "0", "5")
     await books.tell(own=(ours(order, F.NOT_DELIVERED),))
     assert await exposure(books) == (0, "0", "0")
+    await books.tell(told(E.ACCEPTED, order, "a"))
+    assert await exposure(books) == (1, "0", "5")
     await books.tell(fill(order, "e1", "2"))
     assert await exposure(books) == (1, "0", "3")
 

@@ -170,11 +170,11 @@ def snapshot(*kinds: EventKind) -> OrderSnapshot:
 WORKING, OVER = snapshot(EventKind.ACCEPTED), snapshot(EventKind.ACCEPTED, EventKind.CANCELLED)
 AWAY, GONE = LookupUnknown("x"), Absent()
 DURABLE, OPEN_ONLY = LookupKind.DURABLE, LookupKind.OPEN_ONLY
-IN_DOUBT = UnresolvedOrder("UNKNOWN", (), False, True, False, False, None, None, False, 0, None)
+IN_DOUBT = UnresolvedOrder("UNKNOWN", False, False, True, False, False, None, None, False, 0, None)
 ACCEPTED = replace(IN_DOUBT, order_status="NEW", acknowledged=True)
 REPLACING = replace(ACCEPTED, order_status="PENDING_REPLACE", replace_id="r", is_pending=True)
 CANCELLING = replace(ACCEPTED, order_status="PENDING_CANCEL", cancel_id="x", is_pending=True)
-REVIVED = replace(ACCEPTED, order_status="REJECTED", flags=("resurrected",))
+UNWANTED = replace(ACCEPTED, is_unwanted=True)
 
 
 @pytest.mark.parametrize(
@@ -194,9 +194,11 @@ REVIVED = replace(ACCEPTED, order_status="REJECTED", flags=("resurrected",))
         (CANCELLING, WORKING, None, OPEN_ONLY, Verdict.MISSING),
         (CANCELLING, AWAY, None, DURABLE, Verdict.UNKNOWN),
         (replace(CANCELLING, cancel_id=None), WORKING, None, DURABLE, Verdict.WAITING),
-        (REVIVED, WORKING, None, DURABLE, Verdict.ALIVE),
-        (REVIVED, OVER, None, DURABLE, Verdict.KNOWN),
-        (REVIVED, AWAY, None, DURABLE, Verdict.UNKNOWN),
+        (UNWANTED, WORKING, None, DURABLE, Verdict.ALIVE),
+        (replace(UNWANTED, is_pending=True), WORKING, None, DURABLE, Verdict.ALIVE),
+        (replace(UNWANTED, order_status="CANCELLED", is_unwanted=False), OVER, None, DURABLE, Verdict.KNOWN),
+        (UNWANTED, AWAY, None, DURABLE, Verdict.UNKNOWN),
+        (UNWANTED, GONE, None, DURABLE, Verdict.LOST),
     ],
 )
 def test_a_look_up_comes_to_one_thing(

@@ -243,7 +243,8 @@ async def test_an_order_that_the_broker_has_after_all_is_named(books: Books) -> 
     await books.tell(own=(ours(sent, F.NOT_DELIVERED),))
     recorded = await books.tell(told(E.ACCEPTED, sent, broker_order_id="b1"))
     assert recorded.resurrected == (sent.order_id,)
-    assert await status(books, sent) == ("REJECTED", "0", ["resurrected"])
+    assert await status(books, sent) == ("NEW", "0", ["resurrected"])
+    assert (await books.order(sent))["finished_at"] is None
     recorded = await books.tell(fill(sent, "e1", "4"), told(E.CANCELLED, sent))
     assert recorded.resurrected == ()
     assert await status(books, sent) == ("CANCELLED", "4", ["late_fill", "resurrected"])

@@ -141,28 +141,6 @@ async def test_without_durable_look_ups_an_order_stays_unknown_and_somebody_is_t
             assert alerts(metrics, "order_unknown") == 1
 
 
-@pytest.mark.usefixtures("soon")
-async def test_an_order_that_shows_up_after_it_was_given_up_is_cancelled(urls: Urls) -> None:
-    metrics, venue = Metrics(), FakeVenue("paper", unique_order_ids=False)
-    async with open_in_process(urls, venue=venue) as in_process, executing(in_process, metrics=metrics):
-        in_process.venue.acts.append(Act.LOSE)
-        intent = await in_process.create()
-        await until_missed(in_process)
-        await prove_absent(in_process)
-        await in_process.until_status(intent, "REJECTED")
-        in_process.venue.acts.append(Act.LOSE)
-        in_process.venue.take(in_process.account, "submit", in_process.venue.lost[await in_process.coid(intent)])
-        await in_process.until_true(
-            lambda: [command for command, _ in in_process.venue.journal] == ["submit", "cancel"]
-        )
-        assert len({*in_process.venue.lost, *in_process.venue.arrived("cancel")}) == 3, (
-            "each CANCEL has an id of its own"
-        )
-        order = await in_process.order(intent)
-        assert order["flags"] == ["resurrected"]
-        assert alerts(metrics, "resurrected") >= 1
-
-
 @pytest.mark.usefixtures("soon", "retried_soon")
 async def test_used_up_attempts_end_the_row_and_the_order_together(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process, attempt_limit=2):

@@ -6,7 +6,16 @@ import pytest
 
 from tests.orders.facts import D, arrived, bust, fill, ours, terms, told, view
 from trading_intents.brokers.port import DUPLICATE_ID, BrokerEvent, CommandResult, EventKind, Outcome
-from trading_intents.orders.facts import LONG_AGO, CommandKind, Fact, FactKind, admit, outcome_kind, own_fact
+from trading_intents.orders.facts import (
+    LONG_AGO,
+    OUR_ENDS,
+    CommandKind,
+    Fact,
+    FactKind,
+    admit,
+    outcome_kind,
+    own_fact,
+)
 from trading_intents.orders.ledger.matching import LedgerIndex, find_owner
 from trading_intents.orders.ledger.store import Ledger, LedgerMatch
 from trading_intents.orders.model import OrderFlag, OrderState, OrderStatus, PendingCommands, carry_flags, derive
@@ -111,15 +120,33 @@ def test_a_cancel_that_is_used_up_clears_its_pending_status() -> None:
     assert (seen.status, seen.reason) == (S.NEW, "cancel_not_delivered")
 
 
-def test_an_order_accepted_after_not_delivered_is_flagged_and_its_fills_are_booked() -> None:
-    gone = ours(F.NOT_DELIVERED)
-    back = view(gone, told(E.ACCEPTED))
-    assert (back.status, back.flags) == (S.REJECTED, (OrderFlag.RESURRECTED,))
-    filled = view(gone, told(E.ACCEPTED), fill("e1", "40"))
-    assert (filled.status, filled.filled_quantity) == (S.PARTIALLY_FILLED, D(40))
+@pytest.mark.parametrize(
+    "end", [*map(ours, sorted(OUR_ENDS)), told(E.REJECTED, at=1)], ids=lambda fact: f"{fact.key}".split(":")[1]
+)
+def test_an_order_that_the_broker_has_after_its_end_is_open_until_the_venue_ends_it(end: Fact) -> None:
+    assert (view(end).state is OrderState.OPEN, view(end).is_unwanted) == (False, False)
+    back = view(end, told(E.ACCEPTED, at=2))
+    assert (back.status, back.flags, back.is_unwanted) == (S.NEW, (OrderFlag.RESURRECTED,), True)
+    filled = view(end, told(E.ACCEPTED, at=2), fill("e1", "40"))
+    assert (filled.status, filled.filled_quantity, filled.is_unwanted) == (S.PARTIALLY_FILLED, D(40), True)
     assert filled.flags == (OrderFlag.LATE_FILL, OrderFlag.RESURRECTED)
-    ended = view(gone, told(E.ACCEPTED), fill("e1", "40"), told(E.CANCELLED))
-    assert (ended.status, ended.filled_quantity) == (S.CANCELLED, D(40))
+    ended = view(end, told(E.ACCEPTED, at=2), fill("e1", "40"), told(E.CANCELLED, at=3))
+    assert (ended.status, ended.filled_quantity, ended.is_unwanted) == (S.CANCELLED, D(40), False)
+    whole = view(end, fill("e1", "100"))
+    assert (whole.status, whole.is_unwanted) == (S.FILLED, False)
+    assert OrderFlag.RESURRECTED in whole.flags
+    expired = view(end, told(E.EXPIRED, at=2))
+    assert (expired.status, expired.flags) == (S.EXPIRED, (OrderFlag.RESURRECTED,))
+
+
+@pytest.mark.parametrize("accepted_at", [None, 1, 2])
+@pytest.mark.parametrize("rejected_at", [None, 2])
+def test_what_the_venue_accepts_and_then_rejects_stays_rejected(
+    accepted_at: int | None, rejected_at: int | None
+) -> None:
+    facts = ours(F.REFUSED), told(E.ACCEPTED, at=accepted_at), told(E.REJECTED, at=rejected_at)
+    seen = view(*facts)
+    assert (seen.status, seen.flags, seen.is_unwanted) == (S.REJECTED, (), False)
 
 
 def test_the_same_execution_again_is_ignored() -> None:
@@ -170,7 +197,7 @@ def test_a_fill_after_a_final_state_is_booked_and_flagged() -> None:
     by_time = view(told(E.EXPIRED, at=1), fill("e1", "40", at=2))
     assert (by_time.status, by_time.flags) == (S.EXPIRED, (OrderFlag.LATE_FILL,))
     rejected = view(told(E.REJECTED), fill("e1", "40"))
-    assert (rejected.status, rejected.flags) == (S.PARTIALLY_FILLED, (OrderFlag.LATE_FILL,))
+    assert (rejected.status, rejected.flags) == (S.PARTIALLY_FILLED, (OrderFlag.LATE_FILL, OrderFlag.RESURRECTED))
 
 
 def test_a_final_order_that_was_shown_changes_only_with_a_flag() -> None:

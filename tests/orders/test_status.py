@@ -87,7 +87,7 @@ def test_a_refused_cancel_never_rejects_the_order() -> None:
     ("command", "outcome", "kind"),
     [
         (CommandKind.SUBMIT, Outcome.ACKED, F.ACCEPTED),
-        (CommandKind.SUBMIT, Outcome.REJECTED, F.REJECTED),
+        (CommandKind.SUBMIT, Outcome.REJECTED, F.REFUSED),
         (CommandKind.SUBMIT, Outcome.UNKNOWN, F.UNCERTAIN),
         (CommandKind.SUBMIT, Outcome.NOT_SENT, None),
         (CommandKind.REPLACE, Outcome.ACKED, None),

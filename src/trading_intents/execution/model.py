@@ -13,7 +13,6 @@ from trading_intents.brokers.port import (
     EventKind,
     Lookup,
     LookupKind,
-    LookupUnknown,
     OrderSnapshot,
     OrderTicket,
 )
@@ -193,7 +192,7 @@ class UnresolvedOrder(FrozenStruct, frozen=True):
     """An order that the broker may or may not have, or that has a command whose answer was lost."""
 
     order_status: str
-    flags: tuple[str, ...]
+    is_unwanted: bool  # the broker may work it though we ended it
     acknowledged: bool
     is_sent: bool  # its CREATE is marked
     is_restored: bool  # the CREATE or REPLACE in doubt is from a restored backup
@@ -204,10 +203,7 @@ class UnresolvedOrder(FrozenStruct, frozen=True):
     lookups: int
     absent_seconds: float | None  # since a command was first found not to have arrived
     was_halted: bool = False  # a halt came since it was accepted
-
-    @property
-    def is_resurrected(self) -> bool:
-        return self.order_status in FINAL_STATUSES and "resurrected" in self.flags
+    is_cancelling: bool = False  # a CANCEL is queued, or was sent lately
 
 
 class Verdict(StrEnum):
@@ -217,17 +213,13 @@ class Verdict(StrEnum):
     MISSING = "missing"  # the broker does not know the unresolved command
     WAITING = "waiting"  # the broker has not yet carried out what it accepted
     LOST = "lost"  # the broker no longer knows an order that it had
-    ALIVE = "alive"  # the broker works an order that was given up
+    ALIVE = "alive"  # the broker has an order that we ended
     UNKNOWN = "unknown"
 
 
 def classify_lookup(unresolved: UnresolvedOrder, order: Lookup, replaced: Lookup | None, lookup: LookupKind) -> Verdict:
     """`unresolved` is the order after recording; `replaced` was found under the id of an unanswered REPLACE."""
     is_proof = lookup is LookupKind.DURABLE
-    if unresolved.is_resurrected:
-        if isinstance(order, LookupUnknown):
-            return Verdict.UNKNOWN
-        return Verdict.ALIVE if isinstance(order, OrderSnapshot) and is_working(order) else Verdict.KNOWN
     if unresolved.order_status in FINAL_STATUSES:
         return Verdict.KNOWN
     if not unresolved.acknowledged:
@@ -240,6 +232,8 @@ def classify_lookup(unresolved: UnresolvedOrder, order: Lookup, replaced: Lookup
     if unresolved.cancel_id:
         return Verdict.MISSING if isinstance(order, OrderSnapshot) and is_working(order) else Verdict.UNKNOWN
     if isinstance(order, OrderSnapshot):
+        if unresolved.is_unwanted:
+            return Verdict.ALIVE
         return Verdict.WAITING if unresolved.is_pending else Verdict.KNOWN
     return Verdict.LOST if isinstance(order, Absent) else Verdict.UNKNOWN
 

@@ -17,7 +17,6 @@ from trading_intents.brokers.port import (
     Lookup,
     LookupUnknown,
     OrderSnapshot,
-    OrderTicket,
 )
 from trading_intents.clock import Clock, Wakeup, repeat, start_loop
 from trading_intents.execution import store
@@ -39,17 +38,17 @@ from trading_intents.execution.model import (
 from trading_intents.execution.recorder import Recorder
 from trading_intents.execution.sessions.leases import Leases
 from trading_intents.execution.sessions.session import BrokerSession
-from trading_intents.ids import IdMaker, OrganizationId
-from trading_intents.orders.facts import CommandKind, FactKind, client_order_id
-from trading_intents.orders.ledger.matching import PlatformFact
+from trading_intents.ids import OrganizationId
+from trading_intents.orders.facts import FactKind, client_order_id
+from trading_intents.orders.ledger.matching import AccountRecording, PlatformFact
 from trading_intents.orders.ledger.recording import RecordedAccount
+from trading_intents.orders.model import OrderView
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import CLAIM_SECONDS, NewRow, Queue
 from trading_intents.outbox.settling import reason_of, tell_failed
 from trading_intents.storage.database import Pool, Row, Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.telemetry import AlertKind, Log, Metrics
-from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
 
 POLL_SECONDS = 1.0
 POLL_SLACK_SECONDS = 0.05  # a timer may end a moment early
@@ -57,10 +56,9 @@ RARE_POLL_SECONDS = 5.0
 MAX_LOOKUPS = 4  # of an account
 MAX_STALE = 100
 CANCEL_AGAIN_SECONDS = 60.0  # before a stale order gets another CANCEL
-CALL_SECONDS = 3.5
 
 FOUND = {OrderSnapshot: "order", Absent: "absent", LookupUnknown: "unknown"}  # by a look-up
-AppendCancel = Callable[[OrganizationId, UUID, UUID], Awaitable[bool]]  # organization, account, order
+AppendCancel = Callable[[OrganizationId, UUID, UUID, bool], Awaitable[bool]]  # organization, account, order, once
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +90,12 @@ class Reconciler:
         wakeup: Wakeup,
         limits: SendLimits,
         append_cancel: AppendCancel,
-        make_id: IdMaker,
         clock: Clock,
         metrics: Metrics,
         log: Log,
     ) -> None:
         self._pool, self._leases, self._recorder, self._wakeup, self._limits = pool, leases, recorder, wakeup, limits
-        self._append_cancel, self._make_id, self._clock = append_cancel, make_id, clock
+        self._append_cancel, self._clock = append_cancel, clock
         self._metrics, self._log = metrics, log
         self._looking: dict[UUID, asyncio.Task[None]] = {}
         self._lookups: Counter[UUID] = Counter()  # of each account: those under way
@@ -182,8 +179,10 @@ class Reconciler:
         order_id, link, capabilities = looked_up.row["order_id"], looked_up.link, looked_up.capabilities
         async with self._pool.transaction(plans="by_key") as tx:
             (order,) = await store.lock_orders(tx, [order_id])
-            recorded = [await self._recorder.record_in_tx(tx, link.account_ref, looked_up.events)]
-            unresolved = _read_unresolved(await store.read_unresolved(tx, order_id))
+            found = AccountRecording(link.account_ref, looked_up.events, also_locked=frozenset({order_id}))
+            recorded = [await self._recorder.record_in_tx(tx, found)]
+            view = recorded[0].orders[order_id].view
+            unresolved = _read_unresolved(await store.read_unresolved(tx, order_id), view)
             verdict = classify_lookup(unresolved, looked_up.order, looked_up.replaced, capabilities.lookup)
             # If another look-up ended or was planned meanwhile, this answer is outdated: only its events count.
             is_current = order["lookup_due_at"] == looked_up.row["lookup_due_at"]
@@ -211,7 +210,7 @@ class Reconciler:
             await self._act(looked_up, unresolved, verdict)
 
     async def _give_up(self, tx: Tx, looked_up: LookupResult, fact: PlatformFact) -> RecordedAccount:
-        recorded = await self._recorder.record_in_tx(tx, looked_up.link.account_ref, (), (fact,))
+        recorded = await self._recorder.record_in_tx(tx, AccountRecording(looked_up.link.account_ref, (), (fact,)))
         await store.clear_unclear(tx, looked_up.link.account_ref.account_id, fact.client_order_id)
         return recorded
 
@@ -231,31 +230,14 @@ class Reconciler:
             alert_lost_cancel(order_id, self._metrics, self._log)
 
     async def _act(self, looked_up: LookupResult, unresolved: UnresolvedOrder, verdict: Verdict) -> None:
-        order_id = looked_up.row["order_id"]
-        if verdict is Verdict.ALIVE and isinstance(looked_up.order, OrderSnapshot):
-            await self._cancel_resurrected(looked_up, looked_up.order)
-        elif verdict is Verdict.LOST and unresolved.absent_seconds is None:
+        order_id, account_ref = looked_up.row["order_id"], looked_up.link.account_ref
+        if unresolved.is_unwanted and not unresolved.is_cancelling and verdict is not Verdict.LOST:
+            self._log.warning("resurrected order cancelled", order=str(order_id))
+            await self._append_cancel(account_ref.organization_id, account_ref.account_id, order_id, False)
+        if verdict is Verdict.LOST and unresolved.absent_seconds is None:
             self._alert("order_lost", order_id, "open order unknown to the broker")
         elif verdict is Verdict.UNKNOWN and unresolved.lookups + 1 == ALERT_LOOKUPS:
             self._alert("order_unknown", order_id, "command outcome not found")
-
-    async def _cancel_resurrected(self, looked_up: LookupResult, found: OrderSnapshot) -> None:
-        """Cancels an order that was given up and that the broker works. No action is appended for this CANCEL, since
-        the intent is closed."""
-        row = looked_up.row
-        ticket = OrderTicket(
-            client_order_id=client_order_id(self._make_id()),  # a new one each time: venues refuse a used one
-            broker_order_id=found.broker_order_id,
-            orig_client_order_id=found.client_order_id,
-            symbol=Symbol(found.symbol),
-            side=OrderSide(found.side),
-            kind=OrderKind.MARKET,
-            quantity=found.quantity,
-            time_in_force=TimeInForce.DAY,
-        )
-        looked_up.link.budget.take()
-        result = await looked_up.link.call(CommandKind.CANCEL, ticket, self._clock.monotonic() + CALL_SECONDS)
-        self._log.warning("resurrected order cancelled", order=str(row["order_id"]), outcome=result.outcome)
 
     def _alert(self, kind: AlertKind, order_id: UUID, text: str) -> None:
         self._metrics.alert(kind)
@@ -274,7 +256,7 @@ class Reconciler:
             if account_id in self._failed_accounts:
                 continue
             try:
-                await self._append_cancel(OrganizationId(row["organization_id"]), account_id, order_id)
+                await self._append_cancel(OrganizationId(row["organization_id"]), account_id, order_id, True)
             except Exception as error:
                 self._failed_accounts.append(account_id)
                 self._log.warning("stale order not cancelled", order=str(order_id), reason=reason_of(error))
@@ -300,7 +282,8 @@ class Reconciler:
             failed = await outbox.fail(tx, [row["id"] for row in rows], limit)
             rows = [row for row in rows if row["id"] in failed]
             sent = [row for row in rows if row["is_sent"]]
-            recorded = await self._recorder.record_in_tx(tx, account_ref, (), [_ending(row) for row in rows])
+            ends = AccountRecording(account_ref, (), [_ending(row) for row in rows])
+            recorded = await self._recorder.record_in_tx(tx, ends)
             if sent:
                 unclear = store.marking_unclear(
                     [(account_ref.account_id, client_order_id(row["action_id"])) for row in sent]
@@ -317,9 +300,10 @@ class Reconciler:
                 alert_lost_cancel(row["order_key"], self._metrics, self._log)
 
 
-def _read_unresolved(row: Row) -> UnresolvedOrder:
-    in_doubt = row["pending_replace_seq" if row["acknowledged"] else "create_seq"]
-    return msgspec.convert({**row, "is_restored": in_doubt in row["restored_seqs"]}, UnresolvedOrder)
+def _read_unresolved(row: Row, view: OrderView) -> UnresolvedOrder:
+    in_doubt = row["pending_replace_seq" if view.acknowledged else "create_seq"]
+    derived = {"order_status": view.status, "is_unwanted": view.is_unwanted, "acknowledged": view.acknowledged}
+    return msgspec.convert({**row, **derived, "is_restored": in_doubt in row["restored_seqs"]}, UnresolvedOrder)
 
 
 def _ending(row: Row) -> PlatformFact:

@@ -86,12 +86,10 @@ class Recorder:
         await self._group.close()
         self._transactions.close()
 
-    async def record_in_tx(
-        self, tx: Tx, account_ref: AccountRef, events: Sequence[BrokerEvent], own: Sequence[PlatformFact] = ()
-    ) -> RecordedAccount:
+    async def record_in_tx(self, tx: Tx, recording: AccountRecording) -> RecordedAccount:
         """Runs the first statements of a transaction; `publish` and `notify_committed` must follow."""
         runner = PoolTransaction(tx)
-        (recorded,), _ = await record(runner, [AccountRecording(account_ref, events, own)])
+        (recorded,), _ = await record(runner, [recording])
         await runner.run(write_statements([recorded]))
         if recorded.resurrected:
             await runner.run([store.looking_up(recorded.resurrected, 0)])

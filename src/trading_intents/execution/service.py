@@ -73,7 +73,7 @@ class Execution:
             open_transactions(), self.leases, self._recorder, self._claim_wakeup, limits, make_id, clock, metrics, log
         )
         self._reconciler = Reconciler(
-            pool, self.leases, self._recorder, lookup_wakeup, limits, actions.cancel, make_id, clock, metrics, log
+            pool, self.leases, self._recorder, lookup_wakeup, limits, actions.cancel, clock, metrics, log
         )
         self._halts = HaltWorker(pool, self.leases, actions, signals, clock, log)
         self._context, self._signals = context, signals

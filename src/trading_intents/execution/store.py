@@ -231,12 +231,11 @@ async def look_up_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float
     return tag != "UPDATE 0"
 
 
-_UNRESOLVED = f"""
-    SELECT o.order_id, o.account_id, o.organization_id, o.order_status, o.flags, o.external_order_id, o.lookups,
-        o.lookup_due_at, o.create_seq, o.pending_replace_seq,
+_UNRESOLVED = """
+    SELECT o.order_id, o.account_id, o.organization_id, o.external_order_id, o.lookups, o.lookup_due_at, o.create_seq,
+        o.pending_replace_seq,
         extract(epoch FROM clock_timestamp() - o.absent_at)::float8 AS absent_seconds,
         created.action_id AS create_action_id, confirmed.action_id AS confirmed_action_id,
-        EXISTS (SELECT FROM facts f WHERE f.order_id = o.order_id AND f.kind IN ({_ALIVE})) AS acknowledged,
         EXISTS (
             SELECT FROM commands c WHERE c.order_id = o.order_id AND c.seq = o.create_seq AND c.sent_at IS NOT NULL
         ) AS is_sent,
@@ -258,18 +257,26 @@ _UNRESOLVED = f"""
         (
             SELECT client_order_id FROM commands c
             WHERE c.order_id = o.order_id AND c.action_type = 'CANCEL' AND c.unclear_at IS NOT NULL
-              AND o.cancel_requested AND NOT EXISTS (  -- while a row is left the CANCEL is sent again
-                SELECT FROM outbox r
-                WHERE r.order_key = o.order_id AND r.queue = 'intents' AND r.event_type = 'intent.cancel'
-                  AND r.finished_at IS NULL
-              )
+              AND o.cancel_requested AND NOT queued.is_cancel  -- while a row is left the CANCEL is sent again
             ORDER BY c.seq LIMIT 1
         ) AS cancel_id,
+        queued.is_cancel OR EXISTS (
+            SELECT FROM commands c
+            WHERE c.order_id = o.order_id AND c.action_type = 'CANCEL' AND c.unclear_at IS NULL
+              AND c.sent_at > clock_timestamp() - interval '10 s'
+        ) AS is_cancelling,
         o.cancel_requested OR o.pending_replace_seq IS NOT NULL AS is_pending
     FROM orders o
     JOIN actions created ON created.account_id = o.account_id AND created.seq = o.create_seq
     JOIN actions confirmed ON confirmed.account_id = o.account_id AND confirmed.seq = o.command_seq
-"""  # noqa: S608 - our own constants
+    CROSS JOIN LATERAL (
+        SELECT EXISTS (
+            SELECT FROM outbox r
+            WHERE r.order_key = o.order_id AND r.queue = 'intents' AND r.event_type = 'intent.cancel'
+              AND r.finished_at IS NULL
+        ) AS is_cancel
+    ) AS queued
+"""
 
 
 async def due_lookups(tx: Tx, account_ids: Sequence[UUID], limit: int) -> list[Row]:

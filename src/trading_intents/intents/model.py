@@ -375,8 +375,7 @@ def _check_order(submission: Submission, order: KnownOrder | None) -> None:
             assert order is not None
             if order.status in FINAL_STATUSES:
                 raise IntentClosed(f"the order is {order.status}, which is final; use CREATE for a new one")
-            # A caller may repeat a CANCEL; the platform's own is never needed twice.
-            if isinstance(command, Cancel) and submission.key_id is not None and not command.once:
+            if isinstance(command, Cancel) and not command.once:
                 return
             if order.cancel_requested:
                 raise CancelPending("a CANCEL of this intent is pending; wait until the broker has answered it")

@@ -33,7 +33,7 @@ class FactKind(StrEnum):
     UNCERTAIN = "UNCERTAIN"  # sent, and the answer was lost
     NOT_DELIVERED = "NOT_DELIVERED"  # proved absent, or attempts used up and nothing ever sent
     STALE = "STALE"
-    REFUSED = "REFUSED"  # by a control or a disabled account, at send time
+    REFUSED = "REFUSED"  # by the broker's answer, or before the send by a control or a disabled account
     CANCELLED_BEFORE_SEND = "CANCELLED_BEFORE_SEND"
     HALTED = "HALTED"  # a halt came before it was sent
     REPLACE_DROPPED = "REPLACE_DROPPED"
@@ -42,8 +42,8 @@ class FactKind(StrEnum):
 
 
 EXECUTIONS = frozenset({FactKind.FILL, FactKind.FILL_BUST, FactKind.FILL_CORRECT})
-# Facts that end a CREATE which, as far as we know, never reached the broker.
-NEVER_SENT = frozenset(
+# Facts by which we end a CREATE that, as far as we know, the broker does not have.
+OUR_ENDS = frozenset(
     {FactKind.NOT_DELIVERED, FactKind.STALE, FactKind.REFUSED, FactKind.CANCELLED_BEFORE_SEND, FactKind.HALTED}
 )
 _REASONS = {
@@ -154,7 +154,7 @@ def outcome_kind(command: CommandKind, result: CommandResult) -> FactKind | None
             if result.code == DUPLICATE_ID:
                 return FactKind.UNCERTAIN
             return {
-                CommandKind.SUBMIT: FactKind.REJECTED,
+                CommandKind.SUBMIT: FactKind.REFUSED,
                 CommandKind.REPLACE: FactKind.REPLACE_REJECTED,
                 CommandKind.CANCEL: FactKind.CANCEL_REJECTED,
             }[command]

@@ -1,7 +1,8 @@
 """The order: one pure function of the set of facts seen, however often and in whatever order they came. No I/O, no
 clock, no memory of an earlier answer."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
+from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
 
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 
 from trading_intents.amounts import ZERO, exact, normalized, quotient, total
 from trading_intents.orders.executions import TradeView, trades
-from trading_intents.orders.facts import EXECUTIONS, NEVER_SENT, Fact, FactKind, distinct
+from trading_intents.orders.facts import EXECUTIONS, LONG_AGO, OUR_ENDS, Fact, FactKind, distinct
 from trading_intents.trading import FrozenStruct, TimeInForce
 
 
@@ -38,7 +39,7 @@ class OrderFlag(StrEnum):
     LATE_FILL = "late_fill"
     OVERFILL = "overfill"
     CONFLICTING_EXECUTION = "conflicting_execution"  # came again with other numbers, or was busted or corrected
-    RESURRECTED = "resurrected"  # the broker works it though it had ended
+    RESURRECTED = "resurrected"  # the broker has it though it had ended
 
 
 class OrderVersion(FrozenStruct, frozen=True, kw_only=True):
@@ -84,6 +85,7 @@ class OrderView(ShownOrder, frozen=True, kw_only=True):
     reason: str | None
     pending: PendingCommands  # commands without an answer; empty once the order is final
     acknowledged: bool  # the broker has shown that it has the order: a CANCEL need not be held
+    is_unwanted: bool  # the broker may work it though it was shown as ended: open until the venue ends it
     trades: tuple[TradeView, ...]
 
 
@@ -101,8 +103,11 @@ _CANCELLED = frozenset({_F.CANCELLED, _F.CANCELLED_BEFORE_SEND, _F.HALTED})
 _EXPIRED = frozenset({_F.EXPIRED, _F.STALE})
 _REJECTED = frozenset({_F.REJECTED, _F.REFUSED, _F.NOT_DELIVERED})
 _ENDED = {OrderStatus.CANCELLED: _CANCELLED, OrderStatus.EXPIRED: _EXPIRED, OrderStatus.REJECTED: _REJECTED}
+_SHOWING = ALIVE | {_F.CANCELLED, _F.EXPIRED}  # kinds that show that the broker has or had the order
+_UNTIMED = datetime.max.replace(tzinfo=UTC)
+_REFUTABLE = OUR_ENDS | {_F.REJECTED}  # ends that do not hold once the broker shows that it has the order
 # Kinds about one command: they concern the order only when that command made it.
-_OF_COMMAND = frozenset({_F.SENT, _F.UNCERTAIN, _F.REJECTED}) | NEVER_SENT
+_OF_COMMAND = frozenset({_F.SENT, _F.UNCERTAIN, _F.REJECTED}) | OUR_ENDS
 # Kinds that a broker reports under a REPLACE's own id only once that REPLACE was carried out.
 _CONFIRMING = frozenset({_F.REPLACED, _F.ACCEPTED, _F.TRIGGERED, _F.FILL, _F.FILL_CORRECT, _F.CANCELLED, _F.EXPIRED})
 _REPLACE_REFUSED = frozenset({_F.REPLACE_REJECTED, _F.REPLACE_DROPPED, _F.REJECTED})
@@ -119,7 +124,8 @@ def derive(terms: OrderTerms, facts: Iterable[Fact], pending: PendingCommands) -
     filled = normalized(total(trade.quantity for trade in booked))
     quantity = _shown_quantity(versions, seen, filled)
     acknowledged = bool(filled) or is_acknowledged(own)
-    status = _status(own, filled, quantity, acknowledged)
+    is_refuted = _is_refuted(own, filled)
+    status = _status({fact.kind for fact in own}, filled, quantity, is_refuted)
     unanswered = PendingCommands() if status in _FINAL else _unanswered(pending, terms, confirmed, seen)
     return OrderView(
         status=_with_pending(status, unanswered),
@@ -131,9 +137,10 @@ def derive(terms: OrderTerms, facts: Iterable[Fact], pending: PendingCommands) -
         average_price=_average(booked, filled),
         broker_order_id=_broker_order_id(versions, seen),
         reason=_reason(status, own) or _refused_command(status, terms, confirmed, seen, unanswered),
-        flags=_flags(own, booked, filled, quantity, conflict),
+        flags=_flags(own, booked, filled, quantity, conflict, is_refuted),
         pending=unanswered,
         acknowledged=acknowledged,
+        is_unwanted=is_refuted and status not in _FINAL,
         trades=booked,
     )
 
@@ -185,20 +192,27 @@ def _shown_quantity(versions: Sequence[OrderVersion], facts: Sequence[Fact], fil
     return max(confirmed.quantity, min(filled, most))
 
 
-def _status(facts: Sequence[Fact], filled: Decimal, quantity: Decimal, acknowledged: bool) -> OrderStatus:
+def _is_refuted(facts: Sequence[Fact], filled: Decimal) -> bool:
+    """Whether the order was ended by us, or refused by the broker, which has it all the same: something is filled, or a
+    report, later than the broker's own REJECTED, shows the order."""
+    if not any(fact.kind in _REFUTABLE for fact in facts):
+        return False
+    refused = [fact.venue_time or _UNTIMED for fact in facts if fact.kind is FactKind.REJECTED]
+    shows = [fact for fact in facts if fact.kind in _SHOWING]
+    return bool(filled) or any(not refused or (fact.venue_time or LONG_AGO) > max(refused) for fact in shows)
+
+
+def _status(kinds: Set[FactKind], filled: Decimal, quantity: Decimal, is_refuted: bool) -> OrderStatus:
     """The status of the first rule that matches."""
-    kinds = {fact.kind for fact in facts}
     if filled >= quantity > 0:
         return OrderStatus.FILLED
-    if kinds & _CANCELLED:
-        return OrderStatus.CANCELLED
-    if kinds & _EXPIRED:
-        return OrderStatus.EXPIRED
-    if kinds & _REJECTED and not filled:
-        return OrderStatus.REJECTED
+    standing = kinds - _REFUTABLE if is_refuted else kinds
+    for status, ends in _ENDED.items():
+        if standing & ends:
+            return status
     if filled:
         return OrderStatus.PARTIALLY_FILLED
-    if acknowledged:
+    if kinds & ALIVE:
         return OrderStatus.NEW
     return OrderStatus.UNKNOWN if FactKind.UNCERTAIN in kinds else OrderStatus.PENDING_NEW
 
@@ -246,22 +260,26 @@ def _refused_command(
 
 
 def _flags(
-    facts: Sequence[Fact], booked: Sequence[TradeView], filled: Decimal, quantity: Decimal, conflict: bool
+    facts: Sequence[Fact],
+    booked: Sequence[TradeView],
+    filled: Decimal,
+    quantity: Decimal,
+    conflict: bool,
+    is_refuted: bool,
 ) -> tuple[OrderFlag, ...]:
     kinds = {fact.kind for fact in facts}
-    alive = filled > 0 or kinds & (ALIVE | {FactKind.CANCELLED, FactKind.EXPIRED})
     holds = {
         OrderFlag.LATE_FILL: any(_is_late(fact, booked, filled) for fact in facts),
         OrderFlag.OVERFILL: filled > quantity,
         OrderFlag.CONFLICTING_EXECUTION: conflict or bool(kinds & _CONFLICTING),
-        OrderFlag.RESURRECTED: bool(kinds & NEVER_SENT and alive),
+        OrderFlag.RESURRECTED: is_refuted,
     }
     return tuple(flag for flag in OrderFlag if holds[flag])
 
 
 def _is_late(final: Fact, booked: Sequence[TradeView], filled: Decimal) -> bool:
     """Whether something was filled that this final report does not count."""
-    if final.kind in _REJECTED | NEVER_SENT or (final.kind in _CANCELLED | _EXPIRED and final.cum_quantity is not None):
+    if final.kind in _REFUTABLE or (final.kind in _CANCELLED | _EXPIRED and final.cum_quantity is not None):
         return filled > (final.cum_quantity or ZERO)
     if final.kind not in _CANCELLED | _EXPIRED or final.venue_time is None:
         return False

@@ -113,7 +113,7 @@ class HaltPart:
         """Appends the CANCELs that are due, and says whether there may be more."""
         waits: dict[UUID, str | None] = {order.order_id: cancel_wait(order, is_connected) for order in orders}
         due = [order_id for order_id, reason in waits.items() if reason is None][:MAX_APPENDED]
-        await self._append(progress, [Cancel(str(order_id)) for order_id in due])
+        await self._append(progress, [Cancel(str(order_id), once=True) for order_id in due])
         pending = WaitReason.CANCEL_PENDING if is_connected else WaitReason.BROKER_DISCONNECTED
         return with_orders(progress, waits | dict.fromkeys(due, pending)), bool(due)
 

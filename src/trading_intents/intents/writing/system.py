@@ -19,12 +19,14 @@ class PlatformActions:
         self._dependencies, self._signals = dependencies, signals
         self._turn = asyncio.Lock()  # a link is for one caller at a time
 
-    async def cancel(self, organization_id: UUID | str, account_id: UUID | str, order_id: UUID | str) -> bool:
-        """As any CANCEL, by the SYSTEM. False: the order is finished, or is being cancelled already.
+    async def cancel(
+        self, organization_id: UUID | str, account_id: UUID | str, order_id: UUID | str, once: bool = True
+    ) -> bool:
+        """As any CANCEL, by the SYSTEM. False: the order is finished, or `once` and is being cancelled already.
 
-        Unavailable: perhaps it was recorded. Ask again: a second one is not.
+        Unavailable: perhaps it was recorded. Ask again: with `once`, a second one is not.
         """
-        command = Cancel(str(order_id))
+        command = Cancel(str(order_id), once)
         cancel = Submission(str(account_id), str(organization_id), None, command, None, None, None)
         (outcome,) = await self.append([cancel])
         return isinstance(outcome, Receipt)

@@ -11,7 +11,7 @@ from trading_intents.amounts import ZERO, exact
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.ids import named_id
 from trading_intents.orders.executions import TradeFlag
-from trading_intents.orders.facts import Fact, FactKind, client_order_id, is_conflict
+from trading_intents.orders.facts import Fact, client_order_id, is_conflict
 from trading_intents.orders.ledger.exposures import ExposureChange, counted_quantity, exposure_change
 from trading_intents.orders.ledger.store import BookedTrade
 from trading_intents.orders.model import (
@@ -35,7 +35,6 @@ from trading_intents.storage.database import Row
 from trading_intents.trading import ActionType, FrozenStruct, OrderSide
 
 BROKER_KINDS = frozenset(kind.value for kind in EventKind)  # kinds of facts that brokers report
-ENDED = frozenset({FactKind.CANCELLED, FactKind.EXPIRED, FactKind.REJECTED})  # likewise, when it is over
 
 
 class TradeChange(FrozenStruct, frozen=True):
@@ -95,7 +94,7 @@ class SettledOrder(FrozenStruct, frozen=True):
     view: OrderView
     written: bool  # whether the row must be
     visible: bool  # whether a reader sees a change of it
-    resurrected: bool  # the broker has an order that was given up
+    resurrected: bool  # it is open, newly, though it had ended
     trades: tuple[TradeChange, ...]
     entries: tuple[StatsEntry, ...]
     conflicts: tuple[Fact, ...]  # executions that came again under another key, with other numbers
@@ -141,8 +140,8 @@ def settle(history: OrderHistory, new: Collection[str], places: Mapping[str, int
     view = carry_flags(shown, derive(terms, facts, pending))
     after, written, visible = _row_after(history, terms, view, new)
     changes = _trade_changes(history, terms, view, after, places)
-    over = view.status is OrderStatus.FILLED or any(fact.kind in ENDED for fact in history.facts)
-    resurrected = OrderFlag.RESURRECTED in view.flags and not over
+    was_open = row["finished_at"] is None and OrderFlag.RESURRECTED in shown.flags
+    resurrected = OrderFlag.RESURRECTED in view.flags and view.state is OrderState.OPEN and not was_open
     conflicts = tuple(fact for fact in history.facts if fact.key in new and is_conflict(fact, history.facts))
     entries = _entries(history, view, changes, new)
     settled = SettledOrder(after, view, written, visible, resurrected, changes, entries, conflicts)

@@ -42,7 +42,7 @@ class AccountRecording(FrozenStruct, frozen=True):
     account_ref: AccountRef
     events: Sequence[BrokerEvent] = ()
     own: Sequence[PlatformFact] = ()
-    also_locked: frozenset[UUID] = frozenset()  # orders without a new fact
+    also_locked: frozenset[UUID] = frozenset()  # orders that are locked and read, also without a new fact
     balance: BrokerBalance | None = None
 
 

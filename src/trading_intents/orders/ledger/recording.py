@@ -2,7 +2,7 @@
 transaction. Never talks to a broker; orders/model.py decides what an order is."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
@@ -73,12 +73,12 @@ class PositionChange(FrozenStruct, frozen=True):
 
 
 class RecordedAccount(FrozenStruct, frozen=True):
-    """The result of a recording. It leaves out orders without a new fact."""
+    """The result of a recording: orders with a new fact, or that were locked beside."""
 
     account_ref: AccountRef
     new_facts: NewFacts
     orders: Mapping[UUID, SettledOrder]
-    resurrected: tuple[UUID, ...]  # the broker has them although they were given up: they are cancelled at once
+    resurrected: tuple[UUID, ...]  # open again, though they had ended: they are looked up
     trades: tuple[TradeChange, ...]  # as they are booked
     positions: tuple[PositionChange, ...]
     events: Sequence[Event]  # to be published
@@ -126,7 +126,7 @@ async def record(
 async def _book(tx: StatementRunner, prepared: PreparedRecording, index: LedgerIndex, pacer: Pacer) -> RecordedAccount:
     account_ref = prepared.account_ref
     new_facts = find_new_facts(prepared, index)
-    settled = await _settle(new_facts, index, pacer)
+    settled = await _settle(new_facts, prepared.also_locked, index, pacer)
     if any(each.uncounted is not None for each in settled):
         (tracked,) = await tx.run([ledger.read_tracked(account_ref.account_id)])
         settled = [count_reopened(each) for each in settled] if tracked.rows else settled
@@ -242,8 +242,10 @@ async def _collect_events(
     return events, places
 
 
-async def _settle(new_facts: NewFacts, index: LedgerIndex, pacer: Pacer) -> list[SettledOrder]:
-    by_order: dict[UUID, list[Fact]] = {}
+async def _settle(
+    new_facts: NewFacts, also_locked: Iterable[UUID], index: LedgerIndex, pacer: Pacer
+) -> list[SettledOrder]:
+    by_order: dict[UUID, list[Fact]] = {order_id: [] for order_id in also_locked}
     for fact, order_id in (*new_facts.facts.values(), *new_facts.adopted.values()):
         if order_id:
             by_order.setdefault(order_id, []).append(fact)
