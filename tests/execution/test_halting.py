@@ -188,6 +188,36 @@ async def test_orders_that_end_while_their_worker_does_are_counted(urls: Urls, m
             await until(in_process, found, state="done", orders=3, orders_done=3)
 
 
+async def test_orders_that_end_before_the_halt_is_worked_are_counted(urls: Urls) -> None:
+    async with open_in_process(urls) as in_process:
+        async with executing(in_process):
+            (filled,) = await working(in_process)
+        unsent = [await in_process.create() for _ in range(2)]
+        found = await halt(in_process)
+        in_process.fill(await in_process.coid(filled), "10")
+        async with executing(in_process):
+            await until(in_process, found, state="done", orders=3, orders_done=3)
+        assert (await in_process.order(filled))["order_status"] == "FILLED"
+        assert {(await in_process.order(intent))["reason"] for intent in unsent} == {"halted"}
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["account", "organization"])
+async def test_an_order_that_opens_under_a_done_halt_is_cancelled(urls: Urls, whole: bool) -> None:
+    async with open_in_process(urls) as in_process, executing(in_process):
+        (intent,) = await working(in_process)
+        coid = await in_process.coid(intent)
+        in_process.fill(coid, "10")
+        await in_process.until_status(intent, "FILLED")
+        found = await halt(in_process, whole)
+        await until(in_process, found, state="done", orders=0)
+        in_process.venue.acts.append(Act.REFUSE)
+        in_process.venue.bust(coid)
+        await until(in_process, found, state="cancelling", orders=1, orders_done=0)
+        await until(in_process, found, state="done", orders=1, orders_done=1)
+        assert (await in_process.order(intent))["order_status"] == "CANCELLED"
+        assert {row["intent_id"] for row in await actions(in_process, found, "CANCEL")} == {intent}
+
+
 async def test_positions_that_are_closed_while_their_worker_ends_are_counted(
     urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,6 +138,14 @@ class FakeVenue:
             cum_quantity=order.filled,
         )
 
+    def bust(self, client_order_id: str) -> None:
+        """Takes the order's last execution back: it works again."""
+        order = self.orders[client_order_id]
+        fill = [event for event in order.events if event.kind is EventKind.FILL][-1]
+        order.filled -= fill.quantity or Decimal(0)
+        order.over = False
+        self._emit(order, EventKind.FILL_BUST, replaces=fill.exec_id, cum_quantity=order.filled)
+
     def end(self, client_order_id: str, kind: EventKind) -> None:
         order = self.orders[client_order_id]
         order.over = True

@@ -93,17 +93,16 @@ class HaltPart:
         account_id = self.key.account_id
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
             before = await store.read_progress(tx, *self.key)
-            counts = await store.count_open(tx, account_id, self._halt_at, before.seen_seq if before else 0)
+            counts = await store.count_orders(tx, account_id, self._halt_at)
             orders = await store.open_orders(tx, account_id, self._halt_at, 2 * MAX_APPENDED)
         if before is None:
             before = Progress(HaltState.CANCELLING, counts["seq"], 0, 0, 0, (), 0, ())
-        found = before.orders + counts["new"]
         progress = replace(
             before,
             state=HaltState.CANCELLING,
             seen_seq=counts["seq"],
-            orders=found,
-            orders_done=found - counts["open"],
+            orders=counts["orders"],
+            orders_done=counts["orders"] - counts["open"],
         )
         return progress, counts, orders
 
@@ -172,7 +171,7 @@ class HaltPart:
         }
 
     async def _append(self, progress: Progress, commands: Sequence[Command]) -> list[Receipt | PlatformError]:
-        """What was counted is written first: what ends before its worker has counted it would never be counted."""
+        """The symbols that are to be closed are written first: one that is flat before the next look was closed too."""
         if not commands:
             return []
         await self._write(progress)

@@ -13,23 +13,27 @@ from trading_intents.storage.database import Row, Tx
 MAX_WAITING = 500  # entries of a halt
 
 
-async def unfinished_parts(tx: Tx, account_ids: Sequence[UUID]) -> list[Row]:
-    """The halts that have work to do, with each of these accounts in which they have."""
+async def unfinished_parts(tx: Tx, account_ids: Sequence[UUID], is_sweep: bool) -> list[Row]:
+    """The halts that have work to do, with each of these accounts in which they have. A sweep finds accounts too that
+    were done, and have an open order again."""
     return await tx.fetch(
         """
         SELECT h.id AS halt_id, h.organization_id, h.account_id, h.close_positions, h.created_at
         FROM (
             SELECT id, organization_id, account_id, close_positions, created_at FROM halts
-            WHERE resumed_at IS NULL AND state <> 'done' AND account_id = ANY ($1::uuid[])
+            WHERE resumed_at IS NULL AND cancel_orders AND (state <> 'done' OR $2) AND account_id = ANY ($1::uuid[])
             UNION ALL
             SELECT h.id, h.organization_id, a.id, h.close_positions, h.created_at
             FROM halts h JOIN accounts a ON a.organization_id = h.organization_id
-            WHERE h.resumed_at IS NULL AND h.state <> 'done' AND h.account_id IS NULL AND a.id = ANY ($1::uuid[])
+            WHERE h.resumed_at IS NULL AND h.cancel_orders AND (h.state <> 'done' OR $2) AND h.account_id IS NULL
+              AND a.id = ANY ($1::uuid[])
         ) AS h
         LEFT JOIN halt_parts p ON p.halt_id = h.id AND p.account_id = h.account_id
-        WHERE p.state IS NULL OR p.state <> 'done'
+        WHERE p.state IS DISTINCT FROM 'done'
+           OR $2 AND EXISTS (SELECT FROM orders o WHERE o.account_id = h.account_id AND o.finished_at IS NULL)
         """,
         account_ids,
+        is_sweep,
     )
 
 
@@ -49,20 +53,24 @@ async def read_progress(tx: Tx, halt_id: UUID, account_id: UUID) -> Progress | N
     return msgspec.convert({**row, "waiting": ()}, Progress) if row else None
 
 
-async def count_open(tx: Tx, account_id: UUID, halt_at: object, seen_seq: int) -> Row:
-    """The account's last seq, and its open orders: those that the halt cancels, those of them that are new to it, and
-    those that it leaves alone."""
+async def count_orders(tx: Tx, account_id: UUID, halt_at: object) -> Row:
+    """The account's last seq; its orders that were open when the halt began or since, and those of them that are; and
+    its open orders that the halt leaves alone."""
     row = await tx.fetchrow(
         """
         SELECT coalesce((SELECT seq FROM account_heads WHERE account_id = $1), 0) AS seq,
-            count(*) FILTER (WHERE NOT closes OR created_at <= $2) AS open,
-            count(*) FILTER (WHERE (NOT closes OR created_at <= $2) AND create_seq > $3) AS new,
-            count(*) FILTER (WHERE closes AND created_at > $2) AS left
-        FROM orders WHERE account_id = $1 AND finished_at IS NULL
+            count(*) FILTER (WHERE NOT is_left) AS orders,
+            count(*) FILTER (WHERE NOT is_left AND is_open) AS open,
+            count(*) FILTER (WHERE is_left AND is_open) AS left
+        FROM (
+            SELECT true AS is_open, closes AND created_at > $2 AS is_left
+            FROM orders WHERE account_id = $1 AND finished_at IS NULL
+            UNION ALL
+            SELECT false, closes AND created_at > $2 FROM orders WHERE account_id = $1 AND finished_at >= $2
+        ) AS concerned
         """,
         account_id,
         halt_at,
-        seen_seq,
     )
     assert row is not None
     return row
@@ -148,11 +156,11 @@ async def write_progress(
 
 
 async def lock_halt(tx: Tx, halt_id: UUID) -> Halt | None:
-    """None: it has nothing to do any more, or another process adds it up now."""
+    """None: it has ended, or another process adds it up now."""
     row = await tx.fetchrow(
         f"""
         SELECT {HALT_COLUMNS} FROM halts h
-        WHERE id = $1 AND resumed_at IS NULL AND state <> 'done' FOR UPDATE SKIP LOCKED
+        WHERE id = $1 AND resumed_at IS NULL FOR UPDATE SKIP LOCKED
         """,  # noqa: S608 - our own constants
         halt_id,
     )

@@ -27,7 +27,7 @@ MAX_STEPS = 24  # at a time
 MAX_STEPS_EACH = 8  # of an organization
 FAILED_PAUSES_SECONDS = (1.0, 2.0, 5.0)
 ADD_UP_SECONDS = 0.3  # between two sums of a halt
-SWEEP_SECONDS = 2.0  # between looks at halts of which this process works no part
+SWEEP_SECONDS = 2.0  # between looks at all halts that stand, also those that are done and those of other processes
 MAX_SWEPT = 100
 FIRST = UUID(int=0)
 
@@ -68,9 +68,10 @@ class HaltWorker:
     async def _round(self) -> float:
         """Starts the steps that are due, and adds up. Gives the seconds until there may be something to do again."""
         accounts, now = list(self._leases.links), self._clock.monotonic()
+        is_sweep = now - self._swept_at >= SWEEP_SECONDS
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
-            rows = await store.unfinished_parts(tx, accounts) if accounts else []
-            swept = await self._sweep(tx) if now - self._swept_at >= SWEEP_SECONDS else set[UUID]()
+            rows = await store.unfinished_parts(tx, accounts, is_sweep) if accounts else []
+            swept = await self._sweep(tx) if is_sweep else set[UUID]()
         self._keep(rows)
         for part in self._turns():
             self._begin(part)
