@@ -10,6 +10,8 @@ from tests.execution.halt_calls import actions, halt, until
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from tests.execution.test_sending import alerts, prove_absent, until_missed
 from trading_intents.brokers.port import CommandResult, OrderTicket, Outcome
+from trading_intents.errors import IntentClosed
+from trading_intents.intents.model import Cancel
 from trading_intents.telemetry import Metrics
 from trading_intents.testing.fakes import Act, FakeVenue, VenueLink
 from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
@@ -140,3 +142,28 @@ async def test_a_refused_cancel_of_an_unwanted_order_is_followed_by_another(urls
 
         await it.until(is_cancelled)
         assert len(it.venue.arrived("cancel")) == 2
+
+
+@pytest.mark.parametrize("bust_reopens", [True, False], ids=["works again", "stays final"])
+async def test_a_bust_of_a_filled_order_follows_its_broker(urls: Urls, bust_reopens: bool) -> None:
+    venue = FakeVenue("paper", bust_reopens=bust_reopens)
+    async with open_in_process(urls, venue=venue) as it, executing(it):
+        intent = await it.create()
+        await it.until_status(intent, "NEW")
+        it.fill(await it.coid(intent))
+        await it.until_status(intent, "FILLED")
+        venue.bust(await it.coid(intent))
+
+        async def is_flat() -> bool:
+            return bool(await it.in_process_writer.owner.fetchval("SELECT quantity FROM positions") == 0)
+
+        await it.until(is_flat)
+        order = await it.order(intent)
+        assert (order["filled_quantity"], order["flags"]) == (0, ["conflicting_execution"])
+        answer = await it.in_process_writer.submit(it.in_process_writer.command(it.account, Cancel(str(intent))))
+        if bust_reopens:
+            await it.until_status(intent, "CANCELLED")
+        else:
+            assert order["order_status"] == "FILLED"
+            assert isinstance(answer, IntentClosed)
+            assert venue.arrived("cancel") == []

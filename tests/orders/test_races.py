@@ -3,6 +3,7 @@
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from tests.orders.facts import D, arrived, bust, fill, ours, terms, told, view
 from trading_intents.brokers.port import DUPLICATE_ID, BrokerEvent, CommandResult, EventKind, Outcome
@@ -186,6 +187,17 @@ def test_a_fill_before_the_acknowledgement_implies_acceptance() -> None:
     assert view(ours(F.SENT), fill("e1", "40")).acknowledged
     busted = view(fill("e1", "40"), bust("e1"))
     assert (busted.status, busted.flags) == (S.NEW, (OrderFlag.CONFLICTING_EXECUTION,))
+
+
+def test_a_bust_opens_a_filled_order_only_at_brokers_that_work_it_again() -> None:
+    facts = told(E.ACCEPTED), fill("e1", "60", cum="60"), fill("e2", "40", cum="100"), bust("e1", cum="40")
+    assert (view(*facts).status, view(*facts).filled_quantity) == (S.PARTIALLY_FILLED, D(40))
+    final = replace(terms(), bust_reopens=False)
+    kept = view(*facts, terms=final)
+    assert (kept.status, kept.filled_quantity, kept.leaves_quantity) == (S.FILLED, D(40), D(0))
+    assert kept.flags == (OrderFlag.CONFLICTING_EXECUTION,)
+    again = fill("e1", "60", cum="60"), bust("e1", cum="0"), fill("e2", "60", cum="60")
+    assert view(*again, terms=final).status is S.PARTIALLY_FILLED, "it was never filled"
 
 
 def test_a_fill_after_a_final_state_is_booked_and_flagged() -> None:

@@ -58,6 +58,7 @@ class OrderTerms(FrozenStruct, frozen=True):
 
     order_id: str
     versions: tuple[OrderVersion, ...]
+    bust_reopens: bool = True  # at its broker
 
 
 class PendingCommands(FrozenStruct, frozen=True):
@@ -125,7 +126,8 @@ def derive(terms: OrderTerms, facts: Iterable[Fact], pending: PendingCommands) -
     quantity = _shown_quantity(versions, seen, filled)
     acknowledged = bool(filled) or is_acknowledged(own)
     is_refuted = _is_refuted(own, filled)
-    status = _status({fact.kind for fact in own}, filled, quantity, is_refuted)
+    stays_filled = not terms.bust_reopens and _was_filled(own, quantity, {None, confirmed.client_order_id})
+    status = _status({fact.kind for fact in own}, quantity if stays_filled else filled, quantity, is_refuted)
     unanswered = PendingCommands() if status in _FINAL else _unanswered(pending, terms, confirmed, seen)
     return OrderView(
         status=_with_pending(status, unanswered),
@@ -190,6 +192,15 @@ def _shown_quantity(versions: Sequence[OrderVersion], facts: Sequence[Fact], fil
     ]
     most = max(reported) if reported else max(version.quantity for version in versions)
     return max(confirmed.quantity, min(filled, most))
+
+
+def _was_filled(facts: Sequence[Fact], quantity: Decimal, ids: Collection[str | None]) -> bool:
+    """Whether the broker has counted the confirmed version as filled, also if it took something back since."""
+    return any(
+        fact.cum_quantity is not None and fact.cum_quantity >= quantity > 0
+        for fact in facts
+        if fact.client_order_id in ids
+    )
 
 
 def _is_refuted(facts: Sequence[Fact], filled: Decimal) -> bool:

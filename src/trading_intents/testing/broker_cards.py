@@ -12,6 +12,7 @@ from trading_intents.testing.broker_suite import (
     Sent,
     StageFault,
     deadline,
+    keeps_filled,
     keys_of,
     looks_up,
     looks_up_for_ever,
@@ -178,6 +179,17 @@ async def sells_nothing_that_is_not_held(run: CardRun) -> None:
     else:
         assert sent.result.outcome is Outcome.REJECTED, sent.result
     assert not run.fills(sent)
+
+
+async def ends_with_its_fill(run: CardRun) -> None:
+    await run.quote("99", "100")
+    sent = await run.buy("1")
+    *_, filled = await run.expect_filled("1", sent)
+    assert filled.cum_quantity == 1, "by its count the platform knows that the order was filled"
+    await run.stage.fault(StageFault.BUST_FILL)
+    await run.expect([_E.ACCEPTED, _E.FILL, _E.FILL_BUST], sent)
+    assert (await run.cancel(sent)).result.outcome is Outcome.REJECTED
+    assert not (await run.snapshot()).open_orders
 
 
 async def sends_nothing_stale(run: CardRun) -> None:
@@ -351,6 +363,7 @@ CARDS = (
     Card(25, "an event has one key, wherever it is told", keeps_its_keys, offers(_K.MARKET)),
     Card(26, "an id that was used is refused for ever", refuses_a_used_id_for_ever, refuses_used_ids),
     Card(27, "what is not held is not sold", sells_nothing_that_is_not_held, offers(_K.MARKET)),
+    Card(28, "a filled order whose fill is busted stays final", ends_with_its_fill, keeps_filled, StageFault.BUST_FILL),
     Card(30, "an order is replaced", replaces_quantity, replaces),
     Card(31, "a replaced order goes on from what was filled", fills_a_replaced_order, replaces),
     Card(32, "a replace to no more than what is filled buys nothing more", replaces_to_what_is_filled, replaces),

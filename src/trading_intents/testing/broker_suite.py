@@ -43,6 +43,7 @@ class StageFault(StrEnum):
     DROP_ANSWER = "drop_answer"  # the next command is taken, and its answer lost
     LOSE_COMMAND = "lose_command"  # the next command never arrives, and no answer comes
     BREAK_LINK = "break_link"  # the connection breaks after the next command
+    BUST_FILL = "bust_fill"  # at once: the last execution is taken back
 
 
 class Stage(Protocol):
@@ -315,6 +316,10 @@ def looks_up_replaces(capabilities: Capabilities) -> bool:
 
 def tells_balances(capabilities: Capabilities) -> bool:
     return capabilities.tells_balances and offers(OrderKind.MARKET)(capabilities)
+
+
+def keeps_filled(capabilities: Capabilities) -> bool:
+    return not capabilities.bust_reopens and offers(OrderKind.MARKET)(capabilities)
 
 
 def refuses_used_ids(capabilities: Capabilities) -> bool:

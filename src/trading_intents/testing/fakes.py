@@ -139,11 +139,11 @@ class FakeVenue:
         )
 
     def bust(self, client_order_id: str) -> None:
-        """Takes the order's last execution back: it works again."""
+        """Takes the order's last execution back."""
         order = self.orders[client_order_id]
         fill = [event for event in order.events if event.kind is EventKind.FILL][-1]
         order.filled -= fill.quantity or Decimal(0)
-        order.over = False
+        order.over = order.over and not self.capabilities.bust_reopens
         self._emit(order, EventKind.FILL_BUST, replaces=fill.exec_id, cum_quantity=order.filled)
 
     def end(self, client_order_id: str, kind: EventKind) -> None:

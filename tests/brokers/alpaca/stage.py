@@ -32,7 +32,7 @@ class AlpacaStage:
     account: Account
     symbol: Symbol = Symbol("ACME")
     capabilities: Capabilities = CAPABILITIES
-    faults: frozenset[StageFault] = frozenset(FAULTS)
+    faults: frozenset[StageFault] = frozenset(StageFault)
     url: str | None = None  # the fault proxy's, where there is one
     shared: dict[str, object] = field(default_factory=dict)
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
@@ -58,7 +58,10 @@ class AlpacaStage:
         self.account.quote(self.symbol, bid, ask, size)
 
     async def fault(self, fault: StageFault) -> None:
-        self.simulator.faults.append(FAULTS[fault])
+        if fault is StageFault.BUST_FILL:
+            self.account.bust(self.account.activities[-1]["ref_id"])
+        else:
+            self.simulator.faults.append(FAULTS[fault])
 
     async def link(self, **options: float) -> CardRun:
         """An open link of its own, and all that its stream tells. `options` are the watchdog's times."""

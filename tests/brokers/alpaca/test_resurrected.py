@@ -1,4 +1,6 @@
-"""An order that Alpaca refused and works: its index of client order ids shows it only later."""
+"""Orders that are not what they were shown as: refused by Alpaca and working, or filled and busted."""
+
+from decimal import Decimal
 
 import pytest
 
@@ -28,3 +30,24 @@ async def test_an_order_that_was_refused_and_works_is_cancelled(urls: Urls, monk
         intent = await it.in_process.create()
         row = await it.in_process.until_status(intent, "CANCELLED")
         assert (row["flags"], (await it.order(intent)).json["status"]) == (["resurrected"], "canceled")
+
+
+async def test_a_busted_order_stays_filled_and_its_position_falls(urls: Urls) -> None:
+    async with (
+        simulating() as simulator,
+        open_alpaca(urls, simulator) as it,
+        executing(it.in_process, integration=integration(simulator)),
+    ):
+        await it.until_connected()
+        intent = await it.work_order()
+        execution = it.account.fill(await it.order(intent), Decimal(10), Decimal(99))
+        await it.in_process.until_status(intent, "FILLED")
+        it.account.bust(execution)
+
+        async def is_flat() -> bool:
+            return bool(await it.in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions") == 0)
+
+        await it.in_process.until(is_flat)
+        row = await it.in_process.order(intent)
+        assert (row["order_status"], row["filled_quantity"]) == ("FILLED", 0)
+        assert row["flags"] == ["conflicting_execution"]

@@ -30,6 +30,7 @@ CAPABILITIES = port.Capabilities(
     unique_order_ids=True,
     requests_per_minute=200,
     tells_balances=True,
+    bust_reopens=False,
 )
 
 NOT_FOUND, VALIDATION = 40410000, 40010001

@@ -206,9 +206,10 @@ class Leases:
             link.has_events = False
 
     def _open(self, row: Row) -> None:
-        account_ref = AccountRef(
-            row["account_id"], OrganizationId(row["organization_id"]), Environment(row["environment"]), row["broker"]
-        )
+        ids, environment = (row["account_id"], OrganizationId(row["organization_id"])), Environment(row["environment"])
+        integration = self._dependencies.brokers.integration(row["broker"])
+        bust_reopens = integration is None or integration.capabilities.bust_reopens
+        account_ref = AccountRef(*ids, environment, row["broker"], bust_reopens)
         link = self.links[account_ref.account_id] = BrokerSession(account_ref, row["token"], self._dependencies)
         link.start()
 

@@ -102,7 +102,7 @@ class SettledOrder(FrozenStruct, frozen=True):
     uncounted: Decimal | None = None  # what it adds, if its account is tracked: it was over, and is open again
 
 
-def history_of(history: OrderHistory) -> tuple[OrderTerms, Sequence[Fact], PendingCommands]:
+def history_of(history: OrderHistory, bust_reopens: bool = True) -> tuple[OrderTerms, Sequence[Fact], PendingCommands]:
     """The commands that were asked of the broker, and the facts that answer them; any attempt's answers a CANCEL."""
     ids = {action.seq: client_order_id(action.action_id) for action in history.actions}
     versions = [
@@ -124,13 +124,14 @@ def history_of(history: OrderHistory) -> tuple[OrderTerms, Sequence[Fact], Pendi
         replace(fact, client_order_id=attempts[fact.client_order_id]) if fact.client_order_id in attempts else fact
         for fact in history.facts
     ]
-    return OrderTerms(str(history.row["order_id"]), tuple(versions)), facts, PendingCommands(cancels, replacing)
+    terms = OrderTerms(str(history.row["order_id"]), tuple(versions), bust_reopens)
+    return terms, facts, PendingCommands(cancels, replacing)
 
 
-def settle(history: OrderHistory, new: Collection[str], places: Mapping[str, int]) -> SettledOrder:
+def settle(history: OrderHistory, new: Collection[str], places: Mapping[str, int], bust_reopens: bool) -> SettledOrder:
     """`new` are the keys of new facts; `places` gives each event's place in the batch."""
     row = history.row
-    terms, facts, pending = history_of(history)
+    terms, facts, pending = history_of(history, bust_reopens)
     shown = ShownOrder(
         status=OrderStatus(row["order_status"]),
         filled_quantity=row["filled_quantity"],

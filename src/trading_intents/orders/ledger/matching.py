@@ -24,6 +24,7 @@ class AccountRef:
     organization_id: OrganizationId
     environment: Environment
     broker: str
+    bust_reopens: bool = True  # at its broker
 
 
 class PlatformFact(FrozenStruct, frozen=True):

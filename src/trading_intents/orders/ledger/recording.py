@@ -2,7 +2,7 @@
 transaction. Never talks to a broker; orders/model.py decides what an order is."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
@@ -126,7 +126,7 @@ async def record(
 async def _book(tx: StatementRunner, prepared: PreparedRecording, index: LedgerIndex, pacer: Pacer) -> RecordedAccount:
     account_ref = prepared.account_ref
     new_facts = find_new_facts(prepared, index)
-    settled = await _settle(new_facts, prepared.also_locked, index, pacer)
+    settled = await _settle(prepared, new_facts, index, pacer)
     if any(each.uncounted is not None for each in settled):
         (tracked,) = await tx.run([ledger.read_tracked(account_ref.account_id)])
         settled = [count_reopened(each) for each in settled] if tracked.rows else settled
@@ -243,9 +243,9 @@ async def _collect_events(
 
 
 async def _settle(
-    new_facts: NewFacts, also_locked: Iterable[UUID], index: LedgerIndex, pacer: Pacer
+    prepared: PreparedRecording, new_facts: NewFacts, index: LedgerIndex, pacer: Pacer
 ) -> list[SettledOrder]:
-    by_order: dict[UUID, list[Fact]] = {order_id: [] for order_id in also_locked}
+    by_order: dict[UUID, list[Fact]] = {order_id: [] for order_id in prepared.also_locked}
     for fact, order_id in (*new_facts.facts.values(), *new_facts.adopted.values()):
         if order_id:
             by_order.setdefault(order_id, []).append(fact)
@@ -254,7 +254,9 @@ async def _settle(
         history = index.histories[order_id]
         history = replace(history, facts=(*history.facts, *facts), now=index.now)
         index.histories[order_id] = history
-        settled.append(settle(history, {fact.key for fact in facts}, new_facts.places))
+        settled.append(
+            settle(history, {fact.key for fact in facts}, new_facts.places, prepared.account_ref.bust_reopens)
+        )
         await pacer.pause_if_due()
     return settled
 
