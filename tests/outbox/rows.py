@@ -8,7 +8,7 @@ from uuid import UUID
 import asyncpg
 
 from trading_intents.ids import OrganizationId
-from trading_intents.outbox.intents_queue import claim_in_turn
+from trading_intents.outbox.intents_queue import FIRST_LANE, claim_in_turn
 from trading_intents.outbox.model import ClaimedRow, NewRow, OutboxEventType, Queue
 from trading_intents.outbox.queue import claim, put
 from trading_intents.storage.database import Pool
@@ -44,12 +44,15 @@ async def claim_rows(
         return await claim(tx, queue, types or [*TYPES, "user.deleted"], limit, attempt_limit)
 
 
-async def claim_intents(pool: Pool, free_slots: Mapping[UUID, int], limit: int = 100) -> list[tuple[UUID, int]]:
+async def claim_intents(
+    pool: Pool, free_slots: Mapping[UUID, int], limit: int = 100, after_lane: UUID | None = None
+) -> list[tuple[UUID, int]]:
     """The lanes and ids of the claimed rows, in the order of the ids."""
     token = uuid.uuid4()
     claiming = claim_in_turn({str(lane): free for lane, free in free_slots.items()}, "true", limit, LIMIT, token)
     async with pool.transaction(plans="by_key") as tx:
-        await tx.execute(claiming.sql, list(free_slots), list(free_slots.values()), limit, LIMIT, token)
+        lanes, slots, after = list(free_slots), list(free_slots.values()), after_lane or UUID(FIRST_LANE)
+        await tx.execute(claiming.sql, lanes, slots, limit, LIMIT, token, after)
         rows = await tx.fetch("SELECT lane, id FROM outbox WHERE claim_token = $1 ORDER BY id", token)
     return [(row["lane"], row["id"]) for row in rows]
 

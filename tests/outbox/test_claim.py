@@ -83,8 +83,11 @@ async def test_lanes_share_a_batch_evenly(pool: Pool) -> None:
     await put_rows(pool, *(new_row(INTENT, Queue.INTENTS, lane=lane) for lane in lanes for _ in range(30)))
     claimed = [lane for lane, _ in await claim_intents(pool, dict.fromkeys(lanes, 100), limit=20)]
     assert [claimed.count(lane) for lane in lanes] == [5, 5, 5, 5]
-    one_each = [lane for lane, _ in await claim_intents(pool, dict.fromkeys(lanes, 100), limit=1)]
-    assert sorted(one_each) == sorted(lanes)
+    after, in_turn = None, []
+    for _ in lanes:  # more lanes than a batch takes
+        [(after, _)] = await claim_intents(pool, dict.fromkeys(lanes, 100), limit=1, after_lane=after)
+        in_turn.append(after)
+    assert in_turn == sorted(lanes)
 
 
 async def test_urgent_rows_of_a_lane_are_claimed_first(pool: Pool, table: Table) -> None:

@@ -3,29 +3,23 @@ the recorder writes its answer."""
 
 import asyncio
 import contextlib
-from collections import Counter
-from collections.abc import Collection
+from collections import Counter, deque
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from datetime import datetime
-from decimal import Decimal
 from uuid import UUID
 
-import msgspec
 from msgspec.structs import replace
 
-from trading_intents.brokers.port import DUPLICATE_ID, CommandResult, OrderTicket, Outcome
+from trading_intents.brokers.port import DUPLICATE_ID, CommandResult, Outcome
 from trading_intents.clock import Clock, Pacer, Wakeup, start_loop
-from trading_intents.controls.limits.store import LIMIT_LEVELS, applied_limits
-from trading_intents.controls.store import controls_from_texts
 from trading_intents.errors import PlatformError
 from trading_intents.execution import store
+from trading_intents.execution.claimed import TRUE, claimed_row, send_context
 from trading_intents.execution.model import (
     COMMANDS,
-    CREATE,
     Decision,
     Hold,
     Send,
-    SendContext,
     Settle,
     decide,
     used_up,
@@ -34,30 +28,30 @@ from trading_intents.execution.recorder import CANCEL, Recorder, RecorderEntry
 from trading_intents.execution.sessions.leases import Claimable, Leases
 from trading_intents.execution.sessions.session import BrokerSession
 from trading_intents.execution.store import ClaimedCommand
-from trading_intents.ids import IdMaker, OrganizationId
+from trading_intents.ids import IdMaker
 from trading_intents.orders.facts import CommandKind, FactKind, client_order_id
 from trading_intents.orders.ledger.recording import answer_facts
 from trading_intents.orders.model import OrderState
 from trading_intents.outbox import intents_queue as queue
 from trading_intents.outbox import model as outbox
-from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, Queue
+from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow
 from trading_intents.outbox.queue import FailedAttempt
 from trading_intents.outbox.settling import ENDED, reason_of
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.telemetry import Log, Metrics
-from trading_intents.trading import ORDER_KINDS, FrozenStruct, OrderSide, RouteStrategy, Symbol, TimeInForce
+from trading_intents.trading import FrozenStruct
 
 POLL_SECONDS = 1.0
 MAX_BATCH = 256
 NO_ROOM = -1  # instead of a wake-up count: the claim was limited
-# Commands that were sent lately and are not recorded yet. Those of a slow broker stop counting after SLOW_SECONDS, so
-# that a slow broker delays only its own account, whose slots they keep.
-MAX_IN_FLIGHT = 512
+# Commands that are claimed and not recorded yet are no more than were recorded in the last RECORDED_SECONDS, so that
+# none waits much longer than that, and no claim expires, however slowly they are recorded.
+MIN_UNRECORDED, MAX_IN_FLIGHT = 128, 512
+RECORDED_SECONDS = 2.0
 SLOW_SECONDS = 0.25
 LOCKED_PAUSE_SECONDS = 0.02  # before a command is claimed again whose order another transaction holds
 NOT_OURS_SECONDS = 0.5
 RETRY_PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0)
-TRUE = "t"  # PostgreSQL's text of a boolean
 CANCEL_LOST = frozenset({FactKind.CANCEL_REJECTED, FactKind.CANCEL_DROPPED})
 
 
@@ -65,19 +59,6 @@ CANCEL_LOST = frozenset({FactKind.CANCEL_REJECTED, FactKind.CANCEL_DROPPED})
 class SendLimits:
     max_age_millis: int
     attempt_limit: int
-
-
-class _Record(msgspec.Struct):
-    """The fields of an action's record that a ticket needs."""
-
-    symbol: str
-    order_side: OrderSide
-    order_type: str
-    quantity: str
-    time_in_force: TimeInForce
-    route_strategy: RouteStrategy
-    limit_price: str | None = None
-    stop_price: str | None = None
 
 
 class Decided(FrozenStruct, frozen=True):
@@ -103,6 +84,8 @@ class Dispatcher:
         self._transactions, self._leases, self._recorder, self._limits = transactions, leases, recorder, limits
         self._wakeup, self._make_id, self._clock, self._metrics, self._log = wakeup, make_id, clock, metrics, log
         self._in_flight = 0
+        self._recorded: deque[float] = deque(maxlen=MAX_IN_FLIGHT)  # when the last commands were
+        self._last_lane = queue.FIRST_LANE  # of the last claim that had no room for every lane
         self._sending: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
@@ -131,7 +114,7 @@ class Dispatcher:
         while not self._stopping:
             self._wakeup.clear()
             try:
-                while self._in_flight <= MAX_IN_FLIGHT // 2 and await self._claim_all():
+                while self._in_flight <= self._max_unrecorded() // 2 and await self._claim_all():
                     pass
                 failures = 0
             except Exception as error:
@@ -143,30 +126,42 @@ class Dispatcher:
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._wakeup.wait()
 
+    def _max_unrecorded(self) -> int:
+        since_seconds = self._clock.monotonic() - RECORDED_SECONDS
+        while self._recorded and self._recorded[0] < since_seconds:
+            self._recorded.popleft()
+        return max(MIN_UNRECORDED, len(self._recorded))
+
     async def _claim_all(self) -> bool:
         """True: there may be more to claim at once."""
         more = False
         for claimable in self._leases.claimable():
-            if self._stopping or self._in_flight >= MAX_IN_FLIGHT:
+            limit = min(MAX_BATCH, self._max_unrecorded() - self._in_flight)
+            if self._stopping or limit <= 0:
                 break
-            more |= await self._claim(claimable)
+            more |= await self._claim(claimable, limit)
         return more
 
-    async def _claim(self, claimable: Claimable) -> bool:
+    async def _claim(self, claimable: Claimable, limit: int) -> bool:
         token, since_seconds, wakes = self._make_id(), self._clock.monotonic(), self._wakeup.count
-        limit = min(MAX_BATCH, MAX_IN_FLIGHT - self._in_flight)
         async with self._transactions.transaction() as tx:
             claimed, locked, shared, contexts = await tx.run(
                 [
                     queue.claim_in_turn(
-                        claimable.free_slots, claimable.where, limit, self._limits.attempt_limit, token
+                        claimable.free_slots,
+                        claimable.where,
+                        limit,
+                        self._limits.attempt_limit,
+                        token,
+                        self._last_lane,
                     ),
                     store.lock_claimed_orders(token),
                     store.share_halt_locks(token),
                     store.read_claimed(token, self._leases.worker_id, claimable.lease_tokens),
                 ]
             )
-            if claimed.tag == "UPDATE 0":
+            shares = queue.parse_shares(claimed)
+            if not shares:
                 return False
             locked_ids = {row[0].decode() for row in locked.rows if row[0]}
             steady = {row[0].decode() for row in shared.rows if row[0]}
@@ -189,13 +184,14 @@ class Dispatcher:
         for after_seconds in set(held.values()):
             self._wakeup.wake_after(after_seconds)
         counts = Counter(each.command.account_id for each in decided)
-        is_full = len(decided) >= limit
+        cut = {lane for lane, share in shares.items() if counts[lane] >= share}  # lanes with perhaps more
+        if len(shares) >= limit:
+            self._last_lane = max(shares, key=lambda lane: (lane <= self._last_lane, lane))
         for each in decided:
             if not isinstance(each.decision, Hold):
-                account_id = each.command.account_id
-                is_limited = is_full or counts[account_id] >= claimable.free_slots[account_id]
-                self._start(each, token, since_seconds, NO_ROOM if is_limited else wakes)
-        return is_full and len(held) < len(decided)
+                self._start(each, token, since_seconds, NO_ROOM if each.command.account_id in cut else wakes)
+        is_short = len(shares) >= limit or any(shares[lane] < claimable.free_slots[lane] for lane in cut)
+        return is_short and len(held) < len(decided)
 
     def _decide(self, command: ClaimedCommand, locked_ids: Collection[str], steady: Collection[str]) -> Decided:
         """`steady` are the organizations in which no halt begins or ends meanwhile; a CANCEL does not mind."""
@@ -207,7 +203,7 @@ class Dispatcher:
             return Decided(command, client_id, link, Hold(LOCKED_PAUSE_SECONDS))
         if command.claim_millis is None or link is None:
             return Decided(command, client_id, link, Hold(NOT_OURS_SECONDS))
-        decision = decide(_context(command, client_id, self._limits.max_age_millis / 1000))
+        decision = decide(send_context(command, client_id, self._limits.max_age_millis / 1000))
         if isinstance(decision, Send):
             wait_seconds = link.budget.wait_seconds(is_cancel, self._clock.monotonic())
             if not link.is_up or (link.breaker.is_open and not is_cancel):
@@ -222,9 +218,28 @@ class Dispatcher:
         """Takes a slot and starts the task. `wakes` is the wake-up count at the claim: if it is another when the task
         ends, or if the claim was limited (NO_ROOM), there may be more to claim."""
         assert decided.link is not None
-        link, is_slow = decided.link, False
+        link = decided.link
         link.in_flight += 1
         self._in_flight += 1
+
+        def on_end(task: asyncio.Task[None]) -> None:
+            link.in_flight -= 1
+            self._in_flight -= 1
+            self._sending.discard(task)
+            if wakes != self._wakeup.count:
+                self._wakeup.set()
+            if not task.cancelled() and (error := task.exception()):
+                self._log.error("command not carried out", exc_info=error)
+
+        task = asyncio.create_task(self._carry_out(decided, link, token, since_seconds))
+        self._sending.add(task)
+        task.add_done_callback(on_end)
+
+    @contextlib.contextmanager
+    def _discounting_slow(self) -> Iterator[None]:
+        """Stops counting a command as in flight while its broker takes longer than SLOW_SECONDS, so that a slow broker
+        delays only its own account, whose slots it keeps."""
+        is_slow = False
 
         def on_slow() -> None:
             nonlocal is_slow
@@ -232,24 +247,16 @@ class Dispatcher:
             self._in_flight -= 1
             self._wakeup.set()
 
-        def on_end(task: asyncio.Task[None]) -> None:
-            timer.cancel()
-            link.in_flight -= 1
-            self._in_flight -= not is_slow
-            self._sending.discard(task)
-            if wakes != self._wakeup.count:
-                self._wakeup.set()
-            if not task.cancelled() and (error := task.exception()):
-                self._log.error("command not carried out", exc_info=error)
-
         timer = asyncio.get_running_loop().call_later(SLOW_SECONDS, on_slow)
-        task = asyncio.create_task(self._carry_out(decided, link, token, since_seconds))
-        self._sending.add(task)
-        task.add_done_callback(on_end)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._in_flight += is_slow
 
     async def _carry_out(self, decided: Decided, link: BrokerSession, token: UUID, since_seconds: float) -> None:
         command = decided.command
-        row = _row(command, token)
+        row = claimed_row(command, token)
         entry = RecorderEntry(link.account_ref, row=row, client_order_id=decided.client_order_id)
         match decided.decision:
             case Settle(own, unclear):
@@ -268,7 +275,7 @@ class Dispatcher:
             ticket = replace(ticket, not_after=since_seconds + send.left_seconds)
         # By then another worker may have the lease.
         deadline = min(since_seconds + send.call_seconds, self._leases.valid_until)
-        with self._metrics.execution_call_seconds.labels(command.lower()).time():
+        with self._metrics.execution_call_seconds.labels(command.lower()).time(), self._discounting_slow():
             return await link.call(command, ticket, deadline)
 
     def _answered(self, entry: RecorderEntry, row: ClaimedRow, result: CommandResult) -> RecorderEntry:
@@ -310,7 +317,8 @@ class Dispatcher:
                 if self._clock.monotonic() - since_seconds > CLAIM_SECONDS:
                     return
                 await asyncio.sleep(RETRY_PAUSES_SECONDS[0])
-        spent_seconds = self._clock.monotonic() - since_seconds
+        self._recorded.append(self._clock.monotonic())
+        spent_seconds = self._recorded[-1] - since_seconds
         self._metrics.outbox_handler_seconds.labels(row.queue, row.event_type).observe(spent_seconds)
         if written.status is None:
             self._log.warning("outbox claim lost", queue=row.queue, event_type=row.event_type, row=row.id)
@@ -324,58 +332,3 @@ class Dispatcher:
 def alert_lost_cancel(order_id: UUID, metrics: Metrics, log: Log) -> None:
     metrics.alert("cancel_not_delivered")
     log.error("CANCEL not delivered", order=str(order_id))
-
-
-def _row(command: ClaimedCommand, token: UUID) -> ClaimedRow:
-    return ClaimedRow(
-        id=int(command.row_id),
-        queue=Queue.INTENTS,
-        event_type=command.event_type,
-        organization_id=OrganizationId(UUID(command.organization_id)),
-        order_key=UUID(command.order_id),
-        payload={},
-        attempts=int(command.attempts),
-        token=token,
-    )
-
-
-def _context(command: ClaimedCommand, client_id: str, max_age_seconds: float) -> SendContext:
-    record = msgspec.json.decode(command.record, type=_Record)
-    assert command.claim_millis is not None
-    controls, limits = command.controls[:-LIMIT_LEVELS], command.controls[-LIMIT_LEVELS:]
-    is_create = command.event_type == CREATE
-    ticket = OrderTicket(
-        client_order_id=client_id,
-        broker_order_id=None if is_create else command.external_order_id,
-        orig_client_order_id=None if is_create else client_order_id(UUID(command.confirmed_action_id)),
-        symbol=Symbol(record.symbol),
-        side=record.order_side,
-        kind=ORDER_KINDS[record.order_type],
-        quantity=Decimal(record.quantity),
-        limit_price=Decimal(record.limit_price) if record.limit_price else None,
-        stop_price=Decimal(record.stop_price) if record.stop_price else None,
-        time_in_force=record.time_in_force,
-        extended_hours=record.time_in_force is TimeInForce.EXT,
-        route=record.route_strategy,
-    )
-    return SendContext(
-        command=COMMANDS[command.event_type],
-        order_id=UUID(command.order_id),
-        ticket=ticket,
-        now=datetime.fromisoformat(command.now),
-        age_seconds=int(command.age_millis) / 1000,
-        claim_seconds=int(command.claim_millis) / 1000,
-        order_status=command.order_status,
-        acknowledged=command.acknowledged == TRUE,
-        cancel_requested=command.cancel_requested == TRUE,
-        is_sent=command.is_open == TRUE if command.event_type == CANCEL else int(command.sends) > 0,
-        is_resend=command.is_resend == TRUE,
-        lookups=int(command.lookups),
-        account_disabled=command.account_disabled == TRUE,
-        controls=controls_from_texts(controls),
-        limits=applied_limits(*limits),
-        max_age_seconds=max_age_seconds,
-        closes=command.closes == TRUE,
-        is_halted_since=command.is_halted_since == TRUE,
-        halt_stands=None if command.halt_stands is None else command.halt_stands == TRUE,
-    )

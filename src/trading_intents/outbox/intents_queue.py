@@ -10,8 +10,10 @@ from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, scrub
 from trading_intents.outbox.queue import FailedAttempt, delay_seconds, ids_and_tokens
 from trading_intents.storage.pipeline import Reply, Statement, array_text
 
+FIRST_LANE = str(UUID(int=0))
 # Of each lane as many as it has free slots, urgent ones first, and in turn over the lanes: when there are more than a
-# batch takes, each has an equal share. Only lanes with unfinished rows are visited, by one look into the index each.
+# batch takes, each has an equal share, and when there are more lanes, those behind the last one come first. Only lanes
+# with unfinished rows are visited, by one look into the index each.
 _CLAIM_IN_TURN = """
     WITH RECURSIVE busy AS (
         (SELECT lane FROM outbox WHERE finished_at IS NULL AND lane IS NOT NULL ORDER BY lane LIMIT 1)
@@ -24,8 +26,9 @@ _CLAIM_IN_TURN = """
     ), sharing AS MATERIALIZED (
         SELECT lane, least(free, greatest($3::bigint / count(*) OVER (), 1)) AS share
         FROM busy JOIN unnest($1::uuid[], $2::bigint[]) AS free (lane, free) USING (lane)
+        ORDER BY lane <= $6::uuid, lane LIMIT $3::bigint
     ), candidates AS MATERIALIZED (
-        SELECT found.id
+        SELECT found.id, sharing.share
         FROM sharing CROSS JOIN LATERAL (
             SELECT id FROM outbox AS candidate
             WHERE lane = sharing.lane
@@ -54,12 +57,15 @@ _CLAIM_IN_TURN = """
     SET status = 'processing', attempts = attempts + 1, claimed_at = clock_timestamp(), claim_token = $5::uuid
     FROM candidates
     WHERE outbox.id = candidates.id
+    RETURNING lane, share
 """
 
 
-def claim_in_turn(free_slots: Mapping[str, int], where: str, limit: int, attempt_limit: int, token: UUID) -> Statement:
-    """Claims about `limit` rows of these lanes under one token; of each lane at least one. `where` is our own SQL about
-    the row `candidate`. The tag tells how many."""
+def claim_in_turn(
+    free_slots: Mapping[str, int], where: str, limit: int, attempt_limit: int, token: UUID, after_lane: str = FIRST_LANE
+) -> Statement:
+    """Claims at most `limit` rows of these lanes under one token; lanes behind `after_lane` come first if there are
+    more lanes than that. `where` is our own SQL about the row `candidate`. `parse_shares` reads the reply."""
     return Statement(
         _CLAIM_IN_TURN.format(seconds=CLAIM_SECONDS, where=where),
         (
@@ -68,8 +74,14 @@ def claim_in_turn(free_slots: Mapping[str, int], where: str, limit: int, attempt
             str(limit),
             str(attempt_limit),
             str(token),
+            after_lane,
         ),
     )
+
+
+def parse_shares(reply: Reply) -> dict[str, int]:
+    """The lanes of the claimed rows, each with the number of rows that it might have had."""
+    return {row[0].decode(): int(row[1]) for row in reply.rows if row[0] and row[1]}
 
 
 def release_claimed(token: UUID, delays_seconds: Mapping[int, float]) -> Statement:

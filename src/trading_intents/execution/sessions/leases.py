@@ -59,6 +59,7 @@ class Leases:
         self.worker_id, self._next_id = make_id(), make_id()
         self.valid_until = 0.0  # by the process's clock; in the database, by which others go, the leases end later
         self._expiry: asyncio.TimerHandle | None = None
+        self._turn = 0  # of the claims
         self._wakeup = asyncio.Event()
         self._reported: dict[UUID, str] = {}
         self._seen_at = self._brokerless_at = dependencies.clock.monotonic()
@@ -75,7 +76,8 @@ class Leases:
         self._wakeup.set()
 
     def claimable(self) -> list[Claimable]:
-        """What may be claimed now, by what each session can send; rows that need no broker once a second."""
+        """What may be claimed now, by what each session can send; rows that need no broker once a second, and first.
+        The others take turns to be first, since a claim may leave no room for the next."""
         now = self._dependencies.clock.monotonic()
         if now > self.valid_until - GUARD_SECONDS:
             return []
@@ -89,12 +91,13 @@ class Leases:
                 (submits if link.may_submit() else cancels).append(link)
         found = [_claimable(part) for part in _batched(submits, MAX_ACCOUNTS)]
         found += [_claimable(part, CANCELS) for part in _batched(cancels, MAX_ACCOUNTS)]
+        self._turn = (self._turn + 1) % max(1, len(found))
+        found = found[self._turn :] + found[: self._turn]
         brokerless += cancels
         if brokerless and now - self._brokerless_at >= BROKERLESS_SECONDS:
             self._brokerless_at = now
-            found += [
-                _claimable(part, self._brokerless, BROKERLESS_ROWS) for part in _batched(brokerless, MAX_ACCOUNTS)
-            ]
+            parts = _batched(brokerless, MAX_ACCOUNTS)
+            found = [_claimable(part, self._brokerless, BROKERLESS_ROWS) for part in parts] + found
         return found
 
     async def close(self, limit_seconds: float) -> None:

@@ -1,0 +1,87 @@
+"""Makes of a claimed command's texts the values by which it is decided, sent and recorded. No I/O, no clock."""
+
+from datetime import datetime
+from decimal import Decimal
+from uuid import UUID
+
+import msgspec
+
+from trading_intents.brokers.port import OrderTicket
+from trading_intents.controls.limits.store import LIMIT_LEVELS, applied_limits
+from trading_intents.controls.store import controls_from_texts
+from trading_intents.execution.model import COMMANDS, CREATE, SendContext
+from trading_intents.execution.store import ClaimedCommand
+from trading_intents.ids import OrganizationId
+from trading_intents.orders.facts import CommandKind, client_order_id
+from trading_intents.outbox.model import ClaimedRow, Queue
+from trading_intents.trading import ORDER_KINDS, OrderSide, RouteStrategy, Symbol, TimeInForce
+
+TRUE = "t"  # PostgreSQL's text of a boolean
+
+
+class _Record(msgspec.Struct):
+    """The fields of an action's record that a ticket needs."""
+
+    symbol: str
+    order_side: OrderSide
+    order_type: str
+    quantity: str
+    time_in_force: TimeInForce
+    route_strategy: RouteStrategy
+    limit_price: str | None = None
+    stop_price: str | None = None
+
+
+def claimed_row(command: ClaimedCommand, token: UUID) -> ClaimedRow:
+    return ClaimedRow(
+        id=int(command.row_id),
+        queue=Queue.INTENTS,
+        event_type=command.event_type,
+        organization_id=OrganizationId(UUID(command.organization_id)),
+        order_key=UUID(command.order_id),
+        payload={},
+        attempts=int(command.attempts),
+        token=token,
+    )
+
+
+def send_context(command: ClaimedCommand, client_id: str, max_age_seconds: float) -> SendContext:
+    record = msgspec.json.decode(command.record, type=_Record)
+    assert command.claim_millis is not None
+    controls, limits = command.controls[:-LIMIT_LEVELS], command.controls[-LIMIT_LEVELS:]
+    is_create, is_cancel = command.event_type == CREATE, COMMANDS[command.event_type] is CommandKind.CANCEL
+    ticket = OrderTicket(
+        client_order_id=client_id,
+        broker_order_id=None if is_create else command.external_order_id,
+        orig_client_order_id=None if is_create else client_order_id(UUID(command.confirmed_action_id)),
+        symbol=Symbol(record.symbol),
+        side=record.order_side,
+        kind=ORDER_KINDS[record.order_type],
+        quantity=Decimal(record.quantity),
+        limit_price=Decimal(record.limit_price) if record.limit_price else None,
+        stop_price=Decimal(record.stop_price) if record.stop_price else None,
+        time_in_force=record.time_in_force,
+        extended_hours=record.time_in_force is TimeInForce.EXT,
+        route=record.route_strategy,
+    )
+    return SendContext(
+        command=COMMANDS[command.event_type],
+        order_id=UUID(command.order_id),
+        ticket=ticket,
+        now=datetime.fromisoformat(command.now),
+        age_seconds=int(command.age_millis) / 1000,
+        claim_seconds=int(command.claim_millis) / 1000,
+        order_status=command.order_status,
+        acknowledged=command.acknowledged == TRUE,
+        cancel_requested=command.cancel_requested == TRUE,
+        is_sent=command.is_open == TRUE if is_cancel else int(command.sends) > 0,
+        is_resend=command.is_resend == TRUE,
+        lookups=int(command.lookups),
+        account_disabled=command.account_disabled == TRUE,
+        controls=controls_from_texts(controls),
+        limits=applied_limits(*limits),
+        max_age_seconds=max_age_seconds,
+        closes=command.closes == TRUE,
+        is_halted_since=command.is_halted_since == TRUE,
+        halt_stands=None if command.halt_stands is None else command.halt_stands == TRUE,
+    )

@@ -1,0 +1,108 @@
+"""Commands that are claimed and not recorded yet are bounded by what is recorded, and the bound is shared fairly."""
+
+import asyncio
+from collections import Counter
+from uuid import UUID
+
+import pytest
+
+from tests.conftest import Urls
+from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
+from trading_intents.brokers.port import CommandResult, IntegrationContext, OrderTicket
+from trading_intents.execution import dispatcher
+from trading_intents.execution.dispatcher import MIN_UNRECORDED, RECORDED_SECONDS
+from trading_intents.testing.fakes import Act, FakeVenue, VenueLink
+
+ORDERS = 3 * MIN_UNRECORDED
+SLOW_RECORDER = """
+    CREATE FUNCTION be_slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END $$;
+    CREATE TRIGGER slow AFTER INSERT ON facts FOR EACH STATEMENT EXECUTE FUNCTION be_slow()
+"""
+IN_FLIGHT = """
+    SELECT count(*) FILTER (WHERE status = 'processing') AS claimed,
+        count(*) FILTER (WHERE finished_at > clock_timestamp() - make_interval(secs => $1)) AS recorded,
+        count(*) FILTER (WHERE finished_at IS NULL) AS waiting
+    FROM outbox WHERE queue = 'intents'
+"""
+
+
+async def create_in_all(in_process: InProcessExecution, orders: int) -> None:
+    accounts = in_process.in_process_writer.accounts
+    await asyncio.gather(*(in_process.create(account=accounts[n % len(accounts)]) for n in range(orders)))
+
+
+async def test_no_more_is_claimed_than_was_recorded_lately(urls: Urls) -> None:
+    venue = FakeVenue("paper", calls_at_once=ORDERS)
+    async with open_in_process(urls, accounts=2, venue=venue) as in_process:
+        owner, most = in_process.in_process_writer.owner, 0
+        await create_in_all(in_process, ORDERS)
+        await owner.execute(SLOW_RECORDER)
+        async with executing(in_process):
+
+            async def is_done() -> bool:
+                nonlocal most
+                row = await owner.fetchrow(IN_FLIGHT, RECORDED_SECONDS)
+                assert row["claimed"] <= max(MIN_UNRECORDED, row["recorded"]), dict(row)
+                most = max(most, row["claimed"])
+                return bool(row["waiting"] == 0)
+
+            await in_process.until(is_done)
+        assert most >= MIN_UNRECORDED
+        assert await owner.fetchval("SELECT max(attempts) FROM outbox WHERE queue = 'intents'") == 1
+
+
+class OrderOfArrival(FakeVenue):
+    """Notes the account of each CREATE, in the order in which they arrive."""
+
+    def __init__(self) -> None:
+        super().__init__("paper")
+        self.accounts: list[UUID] = []
+
+    def connect(self, context: IntegrationContext) -> VenueLink:
+        self.contexts.append(context)
+        return NotedLink(self, context.account.id)
+
+
+class NotedLink(VenueLink):
+    async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
+        assert isinstance(self._venue, OrderOfArrival)
+        self._venue.accounts.append(self.account_id)
+        return await super().submit(ticket, deadline)
+
+
+@pytest.fixture
+def two_unrecorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MIN_UNRECORDED", "MAX_IN_FLIGHT"):
+        monkeypatch.setattr(dispatcher, name, 2)
+
+
+@pytest.mark.usefixtures("two_unrecorded")
+async def test_accounts_take_turns_when_there_are_more_than_may_be_in_flight(urls: Urls) -> None:
+    venue, accounts, rounds = OrderOfArrival(), 5, 3
+    async with open_in_process(urls, accounts=accounts, venue=venue) as in_process:
+        await create_in_all(in_process, accounts * rounds)
+        async with executing(in_process) as execution:
+            await in_process.until_true(lambda: len(execution.leases.links) == accounts)
+            await in_process.until_rows_are("completed")
+    for end in range(1, len(venue.accounts) + 1):
+        counts = Counter(venue.accounts[:end])
+        # The sessions open one after the other: those that are up at first have one turn more.
+        assert max(counts.values()) - min(counts[each] for each in set(venue.accounts)) <= 2, venue.accounts
+
+
+@pytest.mark.usefixtures("two_unrecorded")
+async def test_a_cancel_to_a_failing_broker_does_not_wait_for_other_accounts_orders(urls: Urls) -> None:
+    queued = 60
+    async with open_in_process(urls, accounts=2) as in_process, executing(in_process, level="critical"):
+        other = in_process.in_process_writer.accounts[1]
+        working = await in_process.create()
+        await in_process.until_status(working, "NEW")
+        in_process.venue.fails_snapshots = True
+        in_process.venue.acts += [Act.FAIL] * 5
+        for _ in range(5):
+            await in_process.create()
+        await in_process.until_true(lambda: not in_process.venue.acts)
+        await asyncio.gather(*(in_process.create(account=other) for _ in range(queued)))
+        await in_process.cancel(working)
+        await in_process.until_status(working, "CANCELLED")
+        assert len(in_process.venue.arrived("submit")) < queued
