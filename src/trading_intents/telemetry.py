@@ -19,7 +19,14 @@ SECONDS_BUCKETS = Histogram.DEFAULT_BUCKETS  # the last one is infinite
 
 Log = structlog.typing.FilteringBoundLogger
 AlertKind = Literal[
-    "cancel_not_delivered", "conflicting_execution", "event_left_out", "order_lost", "order_unknown", "resurrected"
+    "cancel_not_delivered",
+    "conflicting_execution",
+    "event_left_out",
+    "lease_without_session",
+    "order_lost",
+    "order_unknown",
+    "pending_too_old",
+    "resurrected",
 ]
 
 

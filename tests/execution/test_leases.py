@@ -1,6 +1,7 @@
 """Leases in the table and sessions in the process stay equal, however slow commits are, and whatever is lost."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -8,13 +9,16 @@ from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from tests.execution.test_links import until_connection
 from tests.execution.test_lost_commits import executing_through
+from tests.execution.test_sending import alerts
 from trading_intents.brokers.port import IntegrationContext
 from trading_intents.clock import SystemClock
+from trading_intents.execution import service
 from trading_intents.execution.service import Execution
 from trading_intents.execution.sessions import leases as leases_module
 from trading_intents.execution.sessions import store
 from trading_intents.ids import id_maker
 from trading_intents.storage.database import Database
+from trading_intents.telemetry import Metrics
 from trading_intents.testing.fakes import FakeVenue, VenueLink
 
 LEASE_SECONDS = 2.0
@@ -184,3 +188,38 @@ async def test_a_worker_whose_renewal_is_about_to_commit_keeps_its_leases(urls: 
         assert await take_others() == in_process.in_process_writer.accounts
         async with database.worker.transaction() as tx:
             assert not await store.renew(tx, slow)
+
+
+async def test_a_taken_lease_shows_no_connection_of_the_last_holder(urls: Urls, database: Database) -> None:
+    async with open_in_process(urls) as in_process:
+        await in_process.in_process_writer.owner.execute("UPDATE accounts SET connection = 'connected'")
+        async with database.worker.transaction() as tx:
+            await store.take(tx, id_maker(SystemClock())(), 9)
+        assert await in_process.connection() == "disconnected"
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_connection_that_is_shown_wrongly_is_corrected(urls: Urls) -> None:
+    async with open_in_process(urls) as in_process, executing(in_process):
+        await until_connection(in_process, "connected")
+        await in_process.in_process_writer.owner.execute("UPDATE accounts SET connection = 'credential_rejected'")
+        await until_connection(in_process, "connected")
+
+
+async def test_a_lease_without_a_session_and_an_order_that_waits_too_long_raise_alerts(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "CHECK_SECONDS", 0.1)
+    metrics = Metrics()
+    async with open_in_process(urls) as in_process, executing(in_process, metrics=metrics) as execution:
+        await until_connection(in_process, "connected")
+        monkeypatch.setattr(execution.leases, "_match", lambda *_: None)  # as if it were wrong
+        (link,) = execution.leases.links.values()
+        execution.leases.links.clear()
+        await link.close(0)
+        await in_process.create()
+        await in_process.in_process_writer.owner.execute(
+            "UPDATE outbox SET created_at = created_at - interval '1 hour'"
+        )
+        for kind in ("lease_without_session", "pending_too_old"):
+            await in_process.until_true(partial(lambda kind: alerts(metrics, kind) > 0, kind))

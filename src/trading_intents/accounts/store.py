@@ -49,13 +49,11 @@ async def insert_account(tx: Tx, account_id: UUID, organization_id: Organization
 
 
 # With whether a worker has leased the account: the state that a dead worker wrote no longer holds.
-_READ = """
-    SELECT *, EXISTS (
-        SELECT FROM leases l JOIN workers w ON w.id = l.worker_id
-        WHERE l.account_id = accounts.id AND w.expires_at > clock_timestamp()
-    ) AS worked
-    FROM accounts
-"""
+_WORKED = """EXISTS (
+    SELECT FROM leases l JOIN workers w ON w.id = l.worker_id
+    WHERE l.account_id = a.id AND w.expires_at > clock_timestamp()
+) AS worked"""
+_READ = f"SELECT a.*, {_WORKED} FROM accounts a"  # noqa: S608 - our own constants
 
 
 async def find_account(tx: Tx, organization_id: OrganizationId, account_id: UUID) -> Account | None:
@@ -258,17 +256,18 @@ async def newest_sealed(tx: Tx, limit: int) -> list[Row]:
 
 async def inspect_account(tx: Tx, account_id: UUID) -> Row | None:
     """An account of whatever organization, with what the organization has bought and the secret in use, if any."""
-    return await tx.fetchrow(
-        """
-        SELECT a.*, o.entitlements, o.disabled AS organization_disabled, s.credential_id, s.sealed
+    row = await tx.fetchrow(
+        f"""
+        SELECT a.*, {_WORKED}, o.entitlements, o.disabled AS organization_disabled, s.credential_id, s.sealed
         FROM accounts a
         JOIN organizations o ON o.id = a.organization_id
         LEFT JOIN credentials c ON c.account_id = a.id
         LEFT JOIN sealed_secrets s ON s.credential_id = c.id AND NOT s.discarded
         WHERE a.id = $1
-        """,
+        """,  # noqa: S608 - our own constants
         account_id,
     )
+    return dict(row) | {"connection": _connection(row)} if row else None
 
 
 async def rewrap_sealed(tx: Tx, sealed_id: UUID, sealed: bytes) -> None:

@@ -8,9 +8,10 @@ from trading_intents.accounts.model import ConnectionState
 from trading_intents.accounts.vault import Vault
 from trading_intents.brokers.port import Outcome
 from trading_intents.brokers.registry import Registry
-from trading_intents.clock import Wakeup, start_loop
+from trading_intents.clock import Wakeup, repeat, start_loop
 from trading_intents.controls.halts.service import CHANNEL as HALTS
 from trading_intents.execution.dispatcher import Dispatcher, SendLimits
+from trading_intents.execution.drift import CHECK_SECONDS, DriftCheck
 from trading_intents.execution.halting.worker import HaltWorker
 from trading_intents.execution.model import COMMANDS
 from trading_intents.execution.reconciler import FOUND, Reconciler
@@ -76,6 +77,7 @@ class Execution:
             pool, self.leases, self._recorder, lookup_wakeup, limits, actions.cancel, clock, metrics, log
         )
         self._halts = HaltWorker(pool, self.leases, actions, signals, clock, log)
+        self._drift = DriftCheck(pool, self.leases, max_age_millis, metrics, log)
         self._context, self._signals = context, signals
         make_outbox_series(Queue.INTENTS, COMMANDS, metrics)
         commands = [command.lower() for command in CommandKind]
@@ -83,7 +85,7 @@ class Execution:
         make_series(metrics.execution_call_seconds, commands)
         make_series(metrics.execution_lookups, FOUND.values())
         make_series(metrics.execution_links, ConnectionState)
-        self._upkeep: asyncio.Task[None] | None = None
+        self._upkeep: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         self._signals.subscribe(channel(Queue.INTENTS), self._claim_wakeup.wake)
@@ -95,15 +97,17 @@ class Execution:
         self._dispatcher.start()
         self._halts.start()
         context = self._context
-        self._upkeep = start_loop(keep_up(Queue.INTENTS, context.pool, context.metrics, context.log))
+        upkeep = keep_up(Queue.INTENTS, context.pool, context.metrics, context.log)
+        drift = repeat(self._drift.run, CHECK_SECONDS, self._drift.log_failed)
+        self._upkeep = [start_loop(work) for work in (upkeep, drift)]
 
     async def stop(self, limit_seconds: float) -> None:
         """Stops claiming first, then closes sessions and gives leases back. May be called again."""
         await self._halts.close()
         await self._dispatcher.stop(limit_seconds)
-        if self._upkeep:
-            self._upkeep.cancel()
-            await asyncio.gather(self._upkeep, return_exceptions=True)
+        for task in self._upkeep:
+            task.cancel()
+        await asyncio.gather(*self._upkeep, return_exceptions=True)
         await self._reconciler.close()
         await self.leases.close(min(limit_seconds, HANDLER_SECONDS))
         await self._recorder.close()

@@ -95,7 +95,19 @@ async def take(tx: Tx, worker_id: UUID, most: int) -> list[UUID] | None:
         worker_id,
         most,
     )
-    return [row["id"] for row in rows]
+    account_ids = [row["id"] for row in rows]
+    # What the last holder showed is not so any more. One whose account is locked is corrected by the next balance.
+    await tx.execute(
+        """
+        UPDATE accounts SET connection = 'disconnected' WHERE id = ANY (ARRAY (
+            SELECT id FROM accounts
+            WHERE id = ANY ($1::uuid[]) AND connection IN ('connected', 'connecting')
+            FOR NO KEY UPDATE SKIP LOCKED
+        ))
+        """,
+        account_ids,
+    )
+    return account_ids
 
 
 async def list_held(tx: Tx, worker_id: UUID) -> list[Row]:

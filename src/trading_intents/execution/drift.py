@@ -1,0 +1,37 @@
+"""Raises an alert when what must not last lasts: a lease without a session, an order that is neither sent nor ended."""
+
+from uuid import UUID
+
+from trading_intents.execution import store
+from trading_intents.execution.sessions.leases import Leases
+from trading_intents.execution.sessions.store import list_held
+from trading_intents.outbox.settling import reason_of
+from trading_intents.storage.database import Pool
+from trading_intents.telemetry import AlertKind, Log, Metrics
+
+CHECK_SECONDS = 10.0  # what is found twice in turn has lasted that long
+
+
+class DriftCheck:
+    def __init__(self, pool: Pool, leases: Leases, max_age_millis: int, metrics: Metrics, log: Log) -> None:
+        self._pool, self._leases, self._max_age_millis = pool, leases, max_age_millis
+        self._metrics, self._log = metrics, log
+        self._found: set[tuple[AlertKind, UUID]] = set()
+
+    async def run(self) -> None:
+        """Alerts of all that the last run found too."""
+        async with self._pool.transaction(read_only=True, plans="fresh") as tx:
+            held = await list_held(tx, self._leases.worker_id)
+            old = await store.pending_too_old(tx, self._max_age_millis / 1000)
+        live = {account_id for account_id, link in self._leases.links.items() if not link.has_ended}
+        found: set[tuple[AlertKind, UUID]] = {
+            *(("lease_without_session", row["account_id"]) for row in held if row["account_id"] not in live),
+            *(("pending_too_old", row["order_key"]) for row in old),
+        }
+        for kind, subject in sorted(found & self._found):
+            self._metrics.alert(kind)
+            self._log.error(kind.replace("_", " "), subject=str(subject))
+        self._found = found
+
+    def log_failed(self, _: str, error: Exception) -> None:
+        self._log.warning("drift not checked", reason=reason_of(error))
