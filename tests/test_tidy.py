@@ -24,8 +24,8 @@ EVERYTHING = [*SOURCES, *TESTS, *BENCHES]
 MAX_LINES = 400
 MAX_FUNCTION_LINES = 70
 MAX_MODULES = 9
-MAX_INTEGRATION_MODULES = 3
-MAX_INTEGRATION_LINES = 700
+MAX_INTEGRATION_MODULES = 4
+MAX_INTEGRATION_LINES = 800
 # The package's own folder holds the ground, a file for each job, and the composition root: no name would fit a folder.
 MAX_TOP_MODULES = 12
 MAX_DOCSTRING_LINES = 2
@@ -137,7 +137,7 @@ def test_folders_hold_few_modules() -> None:
 
 
 def test_an_integration_stays_small() -> None:
-    """Alpaca's is one that others are written after: three files, its package's own line aside."""
+    """Alpaca's is one that others are written after: four files, its package's own line aside."""
     modules = [path for path in SOURCES if path.parent == PACKAGE / "brokers" / "alpaca" and path.stem != "__init__"]
     assert len(modules) <= MAX_INTEGRATION_MODULES
     assert sum(len(text_of(path).splitlines()) for path in modules) < MAX_INTEGRATION_LINES

@@ -143,6 +143,7 @@ async def _broker(integration: Integration, context: IntegrationContext) -> list
         await broker.close()
     held = "" if snapshot.positions is None else f" and {len(snapshot.positions)} positions"
     checks = [CheckResult("ok", "credential", "the broker takes it")]
+    checks += [CheckResult("ok", "broker", remark) for remark in snapshot.remarks]
     checks += [CheckResult("wrong", "trading", notice) for notice in snapshot.notices]
     if not snapshot.notices:
         checks.append(CheckResult("ok", "trading", f"the broker has {len(snapshot.open_orders)} open orders{held}"))

@@ -30,9 +30,13 @@ def told(
     replaces: str | None = None,
     broker: str | None = None,
     reason: str | None = None,
+    quantity: str | None = None,
+    price: str | None = None,
 ) -> Fact:
     event = BrokerEvent(
         kind=kind,
+        quantity=None if quantity is None else D(quantity),
+        price=None if price is None else D(price),
         dedupe_key=key or f"{kind}/{coid}/{cum}/{at}",
         client_order_id=coid,
         broker_order_id=broker,

@@ -39,6 +39,18 @@ def test_a_stand_in_shrinks_to_what_is_still_missing() -> None:
     assert both == [("e1", D(10), D(5)), ("e2", D(10), D(6)), ("gap:o1:30", D(10), D(7))]
 
 
+def test_executions_whose_ids_are_not_told_stand_in_at_their_own_prices() -> None:
+    second, third = (
+        told(E.STATUS, cum=cum, quantity=quantity, price=price)
+        for cum, quantity, price in (("30", "20", "6"), ("35", "5", "8"))
+    )
+    counted = told(E.STATUS, cum="40", average="6.5")
+    missed = [("gap:o1:30", D(20), D(6)), ("gap:o1:35", D(5), D(8)), ("gap:o1:40", D(5), D(10))]
+    assert rows(fill("e1", "10", "5", cum="10"), second, third, counted) == [("e1", D(10), D(5)), *missed]
+    seen = [fill("e1", "10", "5", cum="10"), fill("e3", "5", "8"), fill("e2", "20", "6", cum="30")]
+    assert sorted(row[0] for row in rows(*seen, second, third)) == ["e1", "e2", "e3"]
+
+
 def test_fills_that_were_never_counted_close_a_gap_too() -> None:
     assert [row[0] for row in rows(fill("e1", "10"), fill("e2", "20"), told(E.STATUS, cum="30"))] == ["e1", "e2"]
 

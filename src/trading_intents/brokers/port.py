@@ -74,8 +74,9 @@ class OrderTicket(FrozenStruct, frozen=True, kw_only=True):
 
 class BrokerEvent(FrozenStruct, frozen=True, kw_only=True):
     """One thing that the broker said. `quantity` and `price` are of this execution (POSITION: the signed position, and
-    what the broker values a share of it at now), `cum_quantity` and `average_price` of the order through all its
-    versions (POSITION: what a share of it cost). None means not told, never zero."""
+    what the broker values a share of it at now; STATUS: of an execution whose id is not told, which ended at
+    `cum_quantity`), `cum_quantity` and `average_price` of the order through all its versions (POSITION: what a share of
+    it cost). None means not told, never zero."""
 
     kind: EventKind
     dedupe_key: str  # unique per account, from the venue's ids only: stream, answer and snapshot give the same one
@@ -188,6 +189,7 @@ class AccountSnapshot:
     positions: tuple[BrokerEvent, ...] | None
     balance: BrokerBalance | None = None  # None: the broker tells none
     notices: tuple[str, ...] = ()  # what the broker says that keeps the account from trading, such as a block
+    remarks: tuple[str, ...] = ()  # how the account is read, where hosts differ: logged, and shown by `doctor`
 
 
 class LookupKind(StrEnum):

@@ -3,22 +3,31 @@ nothing was sent, what was answered, or neither."""
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import wraps
 from hashlib import blake2b
 from math import ceil
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import httpx
 import msgspec
 
-from trading_intents.brokers.port import AuthFailed, BrokerUnavailable, IntegrationContext
+from trading_intents.brokers.port import (
+    AuthFailed,
+    BrokerUnavailable,
+    CommandResult,
+    IntegrationContext,
+    OrderTicket,
+    Outcome,
+)
 
 TIMEOUT = httpx.Timeout(3.0, connect=1.0, pool=0.5)
 NEVER_REACHED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)  # all else may have arrived
 CALL_SECONDS = 3.5
 MAX_ANSWER_BYTES = 16 << 20
+MAX_REMEMBERED = 20_000
 MIN_SKEW = timedelta(seconds=2)  # less cannot be told from the time that an answer takes
 
 T = TypeVar("T")
@@ -34,6 +43,47 @@ class NotSent(BrokerUnavailable):
 
 class AnswerUnclear(BrokerUnavailable):
     """The request may have arrived, and what became of it is not known."""
+
+
+def remember(kept: dict[str, T], key: str, value: T) -> None:
+    """Keeps the last MAX_REMEMBERED."""
+    kept.pop(key, None)
+    kept[key] = value
+    if len(kept) > MAX_REMEMBERED:
+        del kept[next(iter(kept))]
+
+
+class Endable(Protocol):
+    """A session whose commands are REST requests. `ended` is why none can be sent any more."""
+
+    ended: Exception | None
+
+    def end(self, reason: Exception) -> None: ...
+
+
+S = TypeVar("S", bound=Endable)
+Send = Callable[[S, OrderTicket, float], Coroutine[Any, Any, CommandResult]]
+
+
+def answered(send: Send[S]) -> Send[S]:
+    """Makes a command's errors its outcome."""
+
+    @wraps(send)
+    async def answer(self: S, ticket: OrderTicket, deadline: float) -> CommandResult:
+        try:
+            if self.ended:
+                raise NotSent(str(self.ended))
+            return await send(self, ticket, deadline)
+        except NotSent as error:
+            wait = error.retry_after_seconds
+            return CommandResult(outcome=Outcome.NOT_SENT, message=str(error), retry_after_seconds=wait)
+        except AuthFailed as error:
+            self.end(error)
+            return CommandResult(outcome=Outcome.NOT_SENT, message=str(error))
+        except AnswerUnclear as error:
+            return CommandResult(outcome=Outcome.UNKNOWN, message=str(error))
+
+    return answer
 
 
 class RestAnswer(NamedTuple):

@@ -174,7 +174,8 @@ def _missing(reports: Sequence[Fact], executions: Sequence[_Execution], amended:
 def _ends(reports: Sequence[Fact]) -> list[tuple[Decimal, Fact]]:
     """The quantities at which an execution must have ended: each count, and right before each fill that was counted."""
     ends = [(normalized(fact.cum_quantity), fact) for fact in reports if fact.cum_quantity]
-    fills = [(end, fact.quantity, fact) for end, fact in ends if fact.kind is FactKind.FILL and fact.quantity]
+    kinds = (FactKind.FILL, FactKind.STATUS)
+    fills = [(end, fact.quantity, fact) for end, fact in ends if fact.kind in kinds and fact.quantity]
     ends += [(normalized(end - quantity), fact) for end, quantity, fact in fills if end > quantity]
     return sorted(ends, key=lambda each: (each[0], each[1].moment))
 
@@ -186,28 +187,45 @@ def _synthetic_fills(
     executions: Sequence[_Execution],
     fallback_price: Decimal | None,
 ) -> list[_Execution]:
-    if not sizes:
-        return []
+    stand_ins = _priced_fills(order_id, sizes, facts)
+    sizes = {end: size for end, size in sizes.items() if end not in {each.cum_quantity for each in stand_ins}}
+    executions = [*executions, *stand_ins]
     averages = [fact for fact in facts if fact.cum_quantity and fact.average_price is not None]
     report = max(averages, key=lambda fact: (fact.cum_quantity or ZERO, fact.moment), default=None)
     paid = _paid_for_gaps(sizes, report, executions) if report else None
-    stand_ins = []
     for end, size in sizes.items():
         inside = report is not None and end <= (report.cum_quantity or ZERO)
         price = paid if paid is not None and inside else _price_near(end, executions)
         if price is None:
             price = fallback_price if report is None or fallback_price is not None else report.average_price
-        stand_ins.append(
-            _Execution(
-                exec_id=f"gap:{order_id}:{amount_text(end)}",
-                quantity=size,
-                price=ZERO if price is None else price,
-                cum_quantity=end,
-                largest=size,
-                flags=(TradeFlag.GAP,) if price is not None else (TradeFlag.GAP, TradeFlag.UNPRICED),
-            )
-        )
+        stand_ins.append(_stand_in(order_id, end, size, price))
     return stand_ins
+
+
+def _priced_fills(order_id: str, sizes: Mapping[Decimal, Decimal], facts: Sequence[Fact]) -> list[_Execution]:
+    """Stands in for gaps that are one execution, of which the broker told all but its id."""
+    statuses = (fact for fact in facts if fact.kind is FactKind.STATUS and fact.quantity and fact.price is not None)
+    counted = {normalized(fact.cum_quantity): fact for fact in statuses if fact.cum_quantity}
+    fills = [(end, size, counted[end]) for end, size in sizes.items() if end in counted]
+    return [
+        _stand_in(order_id, end, size, fact.price, fact.venue_time)
+        for end, size, fact in fills
+        if size <= (fact.quantity or ZERO)
+    ]
+
+
+def _stand_in(
+    order_id: str, end: Decimal, size: Decimal, price: Decimal | None, venue_time: datetime | None = None
+) -> _Execution:
+    return _Execution(
+        exec_id=f"gap:{order_id}:{amount_text(end)}",
+        quantity=size,
+        price=ZERO if price is None else price,
+        venue_time=venue_time,
+        cum_quantity=end,
+        largest=size,
+        flags=(TradeFlag.GAP,) if price is not None else (TradeFlag.GAP, TradeFlag.UNPRICED),
+    )
 
 
 def _paid_for_gaps(sizes: Mapping[Decimal, Decimal], report: Fact, executions: Sequence[_Execution]) -> Decimal | None:

@@ -20,6 +20,7 @@ FIELDS_BY_TYPE: dict[str, tuple[str, ...]] = {
     "stop": ("stop_price",),
     "stop_limit": ("limit_price", "stop_price"),
 }
+NO_PUNCTUATION = str.maketrans("", "", "-:.T")
 TIMES_IN_FORCE = {"day", "gtc", "opg", "cls", "ioc", "fok"}
 
 
@@ -80,6 +81,7 @@ class Account:
     by_client: dict[str, Order] = field(default_factory=dict)
     positions: dict[str, tuple[Decimal, Decimal]] = field(default_factory=dict)  # quantity, average price
     activities: list[dict[str, Any]] = field(default_factory=list)
+    fills: list[dict[str, Any]] = field(default_factory=list)  # as the older list of activities has them
     arrived: list[str] = field(default_factory=list)  # client order ids of all orders that were ever taken
     streams: list[Callable[[dict[str, Any]], None]] = field(default_factory=list)
     quotes: dict[str, Quote] = field(default_factory=dict)
@@ -187,11 +189,15 @@ class Account:
         traded = {"price": plain(price), "qty": plain(quantity), "position_qty": position}
         traded |= {"swap_rate": "1", "settle_date": stamp()[:10]}
         self._log("fill", execution_id, order, quantity, price)
+        self._list_fill(order, quantity, price)
         self._tell("fill" if is_whole else "partial_fill", order, execution_id=execution_id, **traded)
         return execution_id
 
-    def bust(self, execution_id: str) -> None:
+    def bust(self, execution_id: str, dated: datetime | None = None) -> None:
+        """`dated`: at this time, which it is told long after."""
         self._amend(execution_id, ZERO, ZERO)
+        if dated:
+            self.activities[-1] |= {"at": stamp(dated), "executed_at": stamp(dated)}
 
     def correct(self, execution_id: str, quantity: Decimal, price: Decimal) -> None:
         self._amend(execution_id, quantity, price)
@@ -331,6 +337,14 @@ class Account:
         activity |= {"status": "executed", "settle_date": stamp()[:10], "currency": "USD", "ref_id": ref_id}
         activity |= {"qty": plain(quantity), "price": plain(price), "details": details}
         self.activities.append(activity | ({"previous_id": previous} if previous else {}))
+
+    def _list_fill(self, order: Order, quantity: Decimal, price: Decimal) -> None:
+        now = stamp()
+        fill = {name: order.json[name] for name in ("symbol", "side")} | {"order_id": order.json["id"]}
+        fill |= {"id": f"{now[:23].translate(NO_PUNCTUATION)}::{uuid4()}", "activity_type": "FILL"}
+        fill |= {"transaction_time": now, "type": "partial_fill" if order.leaves > 0 else "fill"}
+        fill |= {"order_status": order.json["status"], "qty": plain(quantity), "price": plain(price)}
+        self.fills.append(fill | {"cum_qty": plain(order.filled), "leaves_qty": plain(order.leaves)})
 
     def _ulid(self) -> str:
         number = (int(datetime.now(UTC).timestamp() * 1000) << 80) + next(self._numbers)

@@ -22,7 +22,7 @@ from websockets.server import ServerProtocol
 from tests.brokers.alpaca.book import Account, Refused, plain, stamp
 
 T = TypeVar("T")
-PAGE, MAX_PAGE = 50, 500
+PAGE, MAX_PAGE, MAX_FILLS = 50, 500, 100
 LIMIT_PER_MINUTE = 200
 STEP_SECONDS = 30  # for the simulator's thread to do something
 EQUITIES = ("equity", "portfolio_value", "last_equity")
@@ -60,7 +60,8 @@ class Simulator:
     is_mute: bool = False  # streams stay alive and tell nothing
     has_stream_errors: bool = False  # every message to a stream is answered by an error
     stream_moved_to: str | None = None  # a URL
-    has_activities: bool = True
+    activities_status: int = 200  # of the activities' event stream; else it is not served, as users report
+    has_fills: bool = True  # the older list of activities is served
     limit_per_minute: int = LIMIT_PER_MINUTE
     refused_streams: int = 0
     clock_skew_seconds: float = 0.0
@@ -203,9 +204,13 @@ class Simulator:
             case "DELETE", ["v2", "orders", order_id]:
                 account.cancel(order_id)
                 return 204, None
-            case "GET", ["v2beta1", "events", "activities"] if self.has_activities:
-                found = [a for a in account.activities if query["since"] <= a["executed_at"] < query["until"]]
+            case "GET", ["v2beta1", "events", "activities"] if self.activities_status == 200:
+                found = _list_activities(account, query)
                 return 200, b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in found)
+            case "GET", ["v2beta1", "events", "activities"]:
+                return self.activities_status, {"message": "endpoint not found."}
+            case "GET", ["v2", "account", "activities", "FILL"] if self.has_fills:
+                return 200, _list_fills(account, query)
         return 404, {"message": "endpoint not found."}
 
     async def _stream(
@@ -290,6 +295,23 @@ def _list_orders(account: Account, query: dict[str, str]) -> list[dict[str, Any]
     if query.get("direction", "desc") == "desc":
         found.reverse()
     return [{**order.json} for order in found[: min(MAX_PAGE, int(query.get("limit", PAGE)))]]
+
+
+def _list_activities(account: Account, query: dict[str, str]) -> list[dict[str, Any]]:
+    """`since` and `until` are about the time that an activity is dated at, which may be long before it is told."""
+    if "since_id" in query:
+        return [a for a in account.activities if query["since_id"] <= a["event_id"] <= query["until_id"]]
+    return [a for a in account.activities if query["since"] <= a["at"] < query["until"]]
+
+
+def _list_fills(account: Account, query: dict[str, str]) -> list[dict[str, Any]]:
+    """Without busts and corrections, and without the executions' ids."""
+    found = [fill for fill in account.fills if fill["transaction_time"] > query["after"]]
+    if query.get("direction", "desc") == "desc":
+        found.reverse()
+    if "page_token" in query:
+        found = found[[fill["id"] for fill in found].index(query["page_token"]) + 1 :]
+    return found[: min(MAX_FILLS, int(query.get("page_size", MAX_FILLS)))]
 
 
 def _account_json(account: Account) -> dict[str, Any]:

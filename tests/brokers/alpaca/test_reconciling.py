@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
 
+import pytest
+
 from tests.brokers.alpaca.book import stamp
 from tests.brokers.alpaca.in_process import AlpacaExecution, integration, open_alpaca
 from tests.brokers.alpaca.simulator import Fault, Simulator
@@ -214,13 +216,75 @@ async def test_a_lost_answer_is_settled_by_a_look_up(urls: Urls, simulator: Simu
 
 
 async def test_without_its_executions_an_account_does_not_connect(urls: Urls, simulator: Simulator) -> None:
-    simulator.has_activities = False
+    simulator.activities_status, simulator.has_fills = 404, False
     async with (
         open_alpaca(urls, simulator) as alpaca,
         executing(alpaca.in_process, integration=integration(simulator)),
     ):
-        asked = partial(_count, simulator, "/v2beta1/events/activities")
+        asked = partial(_count, simulator, "/v2/account/activities/FILL")
         await alpaca.in_process.until_true(lambda: asked() >= 2)
         assert await alpaca.in_process.connection() != "connected"
-        simulator.has_activities = True
+        simulator.has_fills = True
         await alpaca.until_connected()
+
+
+async def test_a_bust_that_is_dated_back_is_learnt(urls: Urls, simulator: Simulator) -> None:
+    async with trading(urls, simulator) as alpaca:
+        in_process = alpaca.in_process
+        intent = await alpaca.work_order()
+        busted = alpaca.account.fill(await alpaca.order(intent), D(3), D(99))
+        await in_process.until_status(intent, "PARTIALLY_FILLED")
+        await down(alpaca)
+        alpaca.account.bust(busted, dated=datetime.now(UTC) - timedelta(days=3))
+        await simulator.start()
+
+        async def is_busted() -> bool:
+            return await alpaca.trades(intent) == []
+
+        await in_process.until(is_busted)
+
+
+@pytest.mark.parametrize("status", [404, 403])
+async def test_without_the_activities_fills_come_from_the_older_list(
+    urls: Urls, simulator: Simulator, status: int
+) -> None:
+    """It tells no execution's id: what the stream told before, and the activities tell again, is booked once."""
+    async with trading(urls, simulator) as alpaca:
+        in_process = alpaca.in_process
+        intent, replaced = [await alpaca.work_order() for _ in range(2)]
+        order, before = [await alpaca.order(each) for each in (intent, replaced)]
+        alpaca.account.fill(order, D(2), D(99))
+        alpaca.account.fill(before, D(1), D(96))
+        for each in (intent, replaced):
+            await in_process.until_status(each, "PARTIALLY_FILLED")
+        await in_process.replace(replaced, "12")
+        await in_process.until_true(lambda: before.json["replaced_by"] is not None)
+        version = alpaca.account.orders[before.json["replaced_by"]]
+        await down(alpaca)
+        alpaca.account.fill(order, D(3), D(98))
+        alpaca.account.fill(version, D(4), D(95))
+        simulator.activities_status = status
+        await simulator.start()
+
+        async def has_fills(first: str, second: str) -> bool:
+            quantities = [str((await in_process.order(each))["filled_quantity"]) for each in (intent, replaced)]
+            return quantities == [first, second]
+
+        await in_process.until(partial(has_fills, "5", "5"))
+        alpaca.account.fill(order, D(5), D(97))
+        alpaca.account.fill(version, D(2), D(94))
+        await in_process.until(partial(has_fills, "10", "7"))
+        stood_in = [("2", "99", []), ("3", "98", ["gap"]), ("5", "97", [])], [("1", "96", []), ("4", "95", ["gap"])]
+        assert sorted(await alpaca.trades(intent)) == stood_in[0]
+        assert sorted(await alpaca.trades(replaced)) == [*stood_in[1][:1], ("2", "94", []), *stood_in[1][1:]]
+        simulator.activities_status = 200
+        await down(alpaca)
+        await simulator.start()
+
+        async def has_ids() -> bool:
+            told = [sorted(await alpaca.trades(each)) for each in (intent, replaced)]
+            return not any(flags for trades in told for _, _, flags in trades)
+
+        await in_process.until(has_ids)
+        assert await has_fills("10", "7")
+        assert await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions") == 17

@@ -35,12 +35,12 @@ class SlowClock(SystemClock):
         return datetime.now(UTC) - MIN_SKEW * 0.75
 
 
-async def until_watched(simulator: Simulator) -> None:
+async def until_watched(simulator: Simulator, path: str = "/v2beta1/events/activities", times: int = 20) -> None:
     """Waits until a stream was compared with REST several times."""
     before = len(simulator.exchanges)
 
     async def is_compared() -> bool:
-        return sum(each.path == "/v2beta1/events/activities" for each in simulator.exchanges[before:]) >= 20
+        return sum(each.path == path for each in simulator.exchanges[before:]) >= times
 
     await eventually_async(is_compared, 15)
 
@@ -151,6 +151,35 @@ async def test_an_execution_that_is_told_late_is_in_the_next_snapshot(stage: Alp
     stage.account.activities.append(late)
     second = await run.broker.snapshot(datetime.now(UTC))
     assert [late["ref_id"] in {event.exec_id for event in each.executions} for each in (first, second)] == [False, True]
+    await run.close()
+
+
+async def test_fills_of_the_older_list_come_page_by_page(stage: AlpacaStage) -> None:
+    stage.simulator.activities_status = 404
+    order = stage.account.submit({**MARKET_ORDER, "qty": "300"})
+    for _ in range(250):
+        stage.account.fill(order, D(1), D(50))
+    broker = AlpacaBroker(stage.context())
+    executions = (await broker.snapshot(datetime.now(UTC) - timedelta(minutes=1))).executions
+    assert [event.cum_quantity for event in executions] == [D(count) for count in range(1, 251)]
+    await broker.close()
+
+
+async def test_a_stream_that_lacks_a_fill_of_the_older_list_is_mute(stage: AlpacaStage) -> None:
+    stage.simulator.activities_status = 404
+    run = await stage.link(mute_seconds=0.1, watch_seconds=0.1)
+    sent = await run.buy("5", "50")
+    order = stage.account.by_client[sent.ticket.client_order_id]
+    stage.account.fill(order, D(1), D(50))
+    await until_watched(stage.simulator, "/v2/account/activities/FILL", 3)
+    assert not run.has_ended
+    stage.simulator.is_mute = True
+    stage.account.fill(order, D(1), D(50))
+
+    async def has_ended() -> bool:
+        return run.has_ended
+
+    await eventually_async(has_ended, 20)
     await run.close()
 
 

@@ -158,6 +158,7 @@ def test_doctor_says_what_a_real_account_lacks(trader: Trader) -> None:
         lines
         | {
             "credential": "ok: the broker takes it\n",
+            "broker": "ok: executions come from /v2beta1/events/activities\n",
             "trading": "ok: the broker has 0 open orders and 0 positions\n",
         },
     )
@@ -169,9 +170,13 @@ def test_doctor_says_what_a_real_account_lacks(trader: Trader) -> None:
         assert text in lines["trading"]
     (seconds,) = re.findall(r"our clock and Alpaca's differ by (\d+) s", lines["trading"])
     assert abs(int(seconds) - 60) < 5
-    trader.alpaca.do(lambda: setattr(trader.alpaca.simulator, "has_activities", False))
+    trader.alpaca.do(lambda: setattr(trader.alpaca.simulator, "activities_status", 404))
     code, lines = trader.doctor(name)
-    assert (code, "/v2beta1/events/activities answers 404" in lines["broker"]) == (1, True)
+    assert lines["broker"].startswith("ok: executions come from /v2/account/activities/FILL")
+    assert "/v2beta1/events/activities answers 404" in lines["broker"]
+    trader.alpaca.do(lambda: setattr(trader.alpaca.simulator, "has_fills", False))
+    code, lines = trader.doctor(name)
+    assert (code, "/v2/account/activities/FILL 404" in lines["broker"]) == (1, True)
     assert books["PAPER"].arrived == [], "no order is placed"
     nobody = trader.platform.run("doctor", "--account", "01a1dd3b-0e5c-7d53-8a94-4b7a3c1f0b62")
     assert (nobody.returncode, "there is no account" in nobody.stdout) == (1, True)

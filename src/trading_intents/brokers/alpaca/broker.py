@@ -2,10 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
-from functools import wraps
 from typing import Any
 
 import msgspec
@@ -14,9 +13,9 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 
 from trading_intents.brokers import port
 from trading_intents.brokers.alpaca import wire
-from trading_intents.brokers.alpaca.rest import AlpacaRest
+from trading_intents.brokers.alpaca.rest import MAX_VERSIONS, AlpacaRest
 from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, CommandResult, OrderTicket, Outcome
-from trading_intents.brokers.rest_client import AnswerUnclear, NotSent
+from trading_intents.brokers.rest_client import AnswerUnclear, NotSent, answered, remember
 from trading_intents.clock import rfc3339
 
 SNAPSHOT_SECONDS = 9.0
@@ -25,29 +24,6 @@ MUTE_SECONDS = 10.0  # what REST has and the stream has not told by then, it wil
 WATCH_SECONDS = 30.0  # between comparisons of the two
 # What a snapshot tells of orders that are over, beside their executions.
 ENDS = frozenset(port.EventKind[name] for name in ("CANCELLED", "EXPIRED", "REJECTED", "REPLACED", "REPLACE_REJECTED"))
-MAX_REMEMBERED = 20_000
-MAX_VERSIONS = 20  # of an order that are followed
-
-_Send = Callable[["AlpacaBroker", OrderTicket, float], Coroutine[Any, Any, CommandResult]]
-
-
-def _answered(send: _Send) -> _Send:
-    @wraps(send)
-    async def answer(self: "AlpacaBroker", ticket: OrderTicket, deadline: float) -> CommandResult:
-        try:
-            if self._ended:
-                raise NotSent(str(self._ended))
-            return await send(self, ticket, deadline)
-        except NotSent as error:
-            wait = error.retry_after_seconds
-            return CommandResult(outcome=Outcome.NOT_SENT, message=str(error), retry_after_seconds=wait)
-        except AuthFailed as error:
-            self._break(error)
-            return CommandResult(outcome=Outcome.NOT_SENT, message=str(error))
-        except AnswerUnclear as error:
-            return CommandResult(outcome=Outcome.UNKNOWN, message=str(error))
-
-    return answer
 
 
 class _Connect(connect):  # follows no redirect: the credential is for Alpaca alone
@@ -66,10 +42,10 @@ class AlpacaBroker:
         self._stream: ClientConnection | None = None
         self._watching: asyncio.Task[None] | None = None
         self._is_closed = False
-        self._ended: Exception | None = None  # why the link is down
+        self.ended: Exception | None = None  # why the link is down
         self._balance: port.BrokerBalance | None = None  # not told yet
         self._since: datetime | None = None  # from then on executions may have come too late for the last snapshot
-        self._told: dict[str, str] = {}  # Alpaca's ids of orders and executions that were told
+        self._told: dict[str, str] = {}  # Alpaca's ids of orders, and keys of executions, that were told
         self._unread: dict[str, str] = {}  # Alpaca's ids of versions that replaced others
         self._commands: dict[str, str] = {}  # client order ids of commands, by the order and the update that refuses it
 
@@ -99,7 +75,7 @@ class AlpacaBroker:
         return msgspec.json.decode(frame.data, type=wire.StreamState)
 
     async def close(self) -> None:
-        self._is_closed, self._ended = True, self._ended or BrokerUnavailable("the link is closed")
+        self._is_closed, self.ended = True, self.ended or BrokerUnavailable("the link is closed")
         try:
             if self._watching:
                 self._watching.cancel()
@@ -109,16 +85,16 @@ class AlpacaBroker:
         finally:
             await self._rest.close()
 
-    def _break(self, reason: Exception) -> None:
-        self._ended = self._ended or reason
+    def end(self, reason: Exception) -> None:
+        self.ended = self.ended or reason
         if self._stream:
             self._stream.transport.abort()
 
-    @_answered
+    @answered
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         return await self._place("POST", "/v2/orders", wire.order_body(ticket), ticket, deadline)
 
-    @_answered
+    @answered
     async def replace(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         """Reads the order's versions first: what they filled must not be asked for again."""
         try:
@@ -126,15 +102,13 @@ class AlpacaBroker:
             order = await (self._rest.get(order_id, deadline) if order_id else self._rest.find(named, deadline))
             if order is None:
                 return _rejected("unknown_order")
-            chain = [order]
-            while chain[-1].replaces and len(chain) < MAX_VERSIONS:
-                chain.append(await self._rest.get(chain[-1].replaces, deadline))
+            chain = await self._rest.list_versions(order, deadline)
         except AnswerUnclear as error:
             raise NotSent(str(error)) from None  # only the reading failed
         left = ticket.quantity - sum((version.filled_qty for version in chain), Decimal(0))
         if left <= 0 or len(chain) == MAX_VERSIONS:
             return _rejected("replace_below_filled" if left <= 0 else "too_many_versions")
-        _remember(self._commands, f"order_replace_rejected {order.id}", ticket.client_order_id)
+        remember(self._commands, f"order_replace_rejected {order.id}", ticket.client_order_id)
         body = wire.replace_body(ticket, order, left)
         return await self._place("PATCH", f"/v2/orders/{order.id}", body, ticket, deadline)
 
@@ -159,7 +133,7 @@ class AlpacaBroker:
                 return _acked(order)
         return _rejected(str(refusal.code or answer.status), refusal.message)
 
-    @_answered
+    @answered
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         """Cancels the version that is at the market, should the one that is named have been replaced."""
         order_id = ticket.broker_order_id
@@ -169,7 +143,7 @@ class AlpacaBroker:
                 return _rejected("unknown_order")
             order_id = order.id
         for _ in range(MAX_VERSIONS):
-            _remember(self._commands, f"order_cancel_rejected {order_id}", ticket.client_order_id)
+            remember(self._commands, f"order_cancel_rejected {order_id}", ticket.client_order_id)
             answer = await self._rest.ask("DELETE", f"/v2/orders/{order_id}", deadline, is_cancel=True)
             if answer.status == 204:
                 return CommandResult(outcome=Outcome.ACKED, broker_order_id=order_id)
@@ -214,7 +188,7 @@ class AlpacaBroker:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._watch_seconds):
                         text = await self._stream.recv()
-                    for event in self._parse(text):
+                    for event in await self._parse(text):
                         yield event
                 async for read in self._read_versions():
                     yield read
@@ -222,28 +196,34 @@ class AlpacaBroker:
                     self._balance = None
                     yield balance
         except WebSocketException as error:
-            self._break(BrokerUnavailable(f"the update stream ended: {type(error).__name__}"))
-        if self._ended and not self._is_closed:
-            raise self._ended
+            self.end(BrokerUnavailable(f"the update stream ended: {type(error).__name__}"))
+        if self.ended and not self._is_closed:
+            raise self.ended
 
-    def _parse(self, text: str | bytes) -> "list[BrokerEvent | port.StreamGap]":
+    async def _parse(self, text: str | bytes) -> "list[BrokerEvent | port.StreamGap]":
         try:
             frame = msgspec.json.decode(text, type=wire.StreamFrame)
             if frame.stream != "trade_updates":
                 return []
             update = msgspec.json.decode(frame.data, type=wire.TradeUpdate)
             version_id = update.order.replaced_by or ""  # an update of its own is not promised
-            for told in (update.order.id, update.execution_id or "", version_id):
-                _remember(self._told, told, update.event)
+            counted = wire.fill_key(update.order.id, update.order.filled_qty)
+            for told in (update.order.id, wire.execution_key(update.execution_id), counted, version_id):
+                remember(self._told, told, update.event)
             if not update.order.symbol:
                 return []
             if update.event in wire.COMMAND_REFUSALS:
                 command = self._commands.get(f"{update.event} {update.order.id}")
                 return [wire.refusal_event(update, command)] if command else []
             if update.event == "replaced" and version_id:
-                _remember(self._unread, version_id, update.event)
+                remember(self._unread, version_id, update.event)
                 return []
-            return [*wire.update_events(update)]
+            before = (
+                None if self._rest.tells_ids else await self._rest.count_before(update.order, self._rest.deadline())
+            )
+            return [*wire.update_events(update, before)]
+        except (BrokerUnavailable, AuthFailed):
+            return [*wire.update_events(update)]  # the next list of fills counts it
         except (msgspec.MsgspecError, ValueError) as error:
             return [port.StreamGap(f"an update is not understood: {type(error).__name__}")]
 
@@ -269,8 +249,8 @@ class AlpacaBroker:
         executions = await rest.list_executions(min(since, self._since or since), rest.now(), deadline, closed + opened)
         self._since = max(since, taken_at - timedelta(minutes=1))
         positions = await rest.list_positions(taken_at, deadline)
-        for told in (*(order.id for order in opened), *(each.exec_id or "" for each in executions)):
-            _remember(self._told, told, "snapshot")
+        for told in (*(order.id for order in opened), *(each.dedupe_key for each in executions)):
+            remember(self._told, told, "snapshot")
         return port.AccountSnapshot(
             taken_at,
             tuple(wire.chain_snapshot([order], ()) for order in opened),
@@ -278,6 +258,7 @@ class AlpacaBroker:
             positions if positions == before else None,
             account.balance(taken_at),
             account.notices(rest.skew),
+            (rest.remark,),
         )
 
     async def _watch(self) -> None:
@@ -287,7 +268,7 @@ class AlpacaBroker:
             await asyncio.sleep(self._watch_seconds)
             until = rest.now() - timedelta(seconds=self._mute_seconds)
             try:
-                known = [each.exec_id or "" for each in await rest.list_executions(since, until, rest.deadline())]
+                known = [each.dedupe_key for each in await rest.list_executions(since, until, rest.deadline())]
                 orders = await rest.list_orders(rest.deadline(), status="open")
                 self._balance = (await rest.read_account(rest.deadline())).balance(rest.now())
                 known += [each.id for each in orders if since < each.submitted_at < until and each.status == "new"]
@@ -295,9 +276,9 @@ class AlpacaBroker:
                 continue
             except Exception as error:
                 unread = BrokerUnavailable(f"the update stream cannot be watched: {type(error).__name__}")
-                return self._break(error if isinstance(error, AuthFailed) else unread)
+                return self.end(error if isinstance(error, AuthFailed) else unread)
             if any(each not in self._told for each in known):
-                self._break(BrokerUnavailable("the update stream is mute"))
+                self.end(BrokerUnavailable("the update stream is mute"))
             since = max(since, until)
 
 
@@ -307,13 +288,6 @@ def _acked(order: wire.AlpacaOrder) -> CommandResult:
 
 def _rejected(code: str, message: str = "", updates: tuple[BrokerEvent, ...] = ()) -> CommandResult:
     return CommandResult(outcome=Outcome.REJECTED, code=code, message=message or code, updates=updates)
-
-
-def _remember(kept: dict[str, str], key: str, value: str) -> None:
-    kept.pop(key, None)
-    kept[key] = value
-    if len(kept) > MAX_REMEMBERED:
-        del kept[next(iter(kept))]
 
 
 INTEGRATION = port.Integration(wire.CAPABILITIES.name, wire.CAPABILITIES, AlpacaBroker)

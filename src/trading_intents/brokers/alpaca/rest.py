@@ -2,18 +2,24 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from decimal import Decimal
 from string import punctuation
 from urllib.parse import quote
 
 import msgspec
 
+from trading_intents.brokers import ulid
 from trading_intents.brokers.alpaca import wire
 from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, IntegrationContext
-from trading_intents.brokers.rest_client import AnswerUnclear, RestAnswer, RestClient
-from trading_intents.clock import rfc3339
+from trading_intents.brokers.rest_client import AnswerUnclear, RestClient, remember
 
 PAGE_ORDERS = 500
 MAX_ORDERS = 10_000
+MAX_VERSIONS = 20  # of an order that are followed
+ACTIVITIES, FILLS = "/v2beta1/events/activities", "/v2/account/activities/FILL"
+NOT_SERVED = frozenset({400, 403, 404, 405, 422})  # by a host that has no such stream, or takes none of its ids
+PAGE_FILLS = 100
+MAX_FILLS = 5_000
 TOLD_WITHIN = timedelta(milliseconds=100)  # an execution is told so long after its order shows it
 
 
@@ -25,6 +31,8 @@ class AlpacaRest(RestClient):
         headers = {"APCA-API-KEY-ID": self.key, "APCA-API-SECRET-KEY": self.secret}
         super().__init__(context, url, headers, wire.CAPABILITIES.requests_per_minute or 0)
         self._external_id = context.account.external_account_id
+        self._refused_activities = 0  # the status of a host that does not serve them
+        self._before: dict[str, Decimal] = {}
 
     async def read_account(self, deadline: float) -> wire.AlpacaAccount:
         answer = await self.ask("GET", "/v2/account", deadline)
@@ -42,6 +50,20 @@ class AlpacaRest(RestClient):
 
     async def get(self, order_id: str, deadline: float, is_cancel: bool = False) -> wire.AlpacaOrder:
         return (await self.ask("GET", f"/v2/orders/{order_id}", deadline, is_cancel)).read(wire.AlpacaOrder)
+
+    async def list_versions(self, order: wire.AlpacaOrder, deadline: float) -> list[wire.AlpacaOrder]:
+        """The order, then those that it replaced, the last one first."""
+        chain = [order]
+        while chain[-1].replaces and len(chain) < MAX_VERSIONS:
+            chain.append(await self.get(chain[-1].replaces, deadline))
+        return chain
+
+    async def count_before(self, order: wire.AlpacaOrder, deadline: float) -> Decimal:
+        """What the versions before this one have filled; it is over, and asked for once."""
+        if order.replaces and order.id not in self._before:
+            chain = await self.list_versions(order, deadline)
+            remember(self._before, order.id, sum((version.filled_qty for version in chain[1:]), Decimal(0)))
+        return self._before[order.id] if order.replaces else Decimal(0)
 
     async def list_orders(self, deadline: float, **query: str) -> list[wire.AlpacaOrder]:
         """Without those of several legs, which have no symbol of their own and are never ours."""
@@ -62,14 +84,58 @@ class AlpacaRest(RestClient):
     async def list_executions(
         self, since: datetime, until: datetime, deadline: float, orders: Sequence[wire.AlpacaOrder] = ()
     ) -> list[BrokerEvent]:
-        """From the activities, which alone tell busts and corrections, and every execution by its id. `orders`: until
-        they changed, where that is later than `until` by a clock that is slow."""
+        """From the activities, which alone tell busts and corrections, and every execution by its id; where they are
+        not served, from the older list of fills. `orders`: until they changed, where that is later than `until` by a
+        clock that is slow."""
         until = max([until, *(order.updated_at + TOLD_WITHIN for order in orders if order.updated_at)])
-        path, query = "/v2beta1/events/activities", {"since": rfc3339(since), "until": rfc3339(until)}
-        answer = await self.ask("GET", path, deadline, params=query) if since < until else RestAnswer(200, b"")
+        if since >= until:
+            return []
+        if not self.tells_ids:
+            return await self._list_fills(since, until, deadline, orders)
+        # By the ids, which are made when an activity is told: it may be dated long before.
+        query = {"since_id": ulid.lowest(since), "until_id": ulid.highest(until)}
+        answer = await self.ask("GET", ACTIVITIES, deadline, params=query)
+        if answer.status in NOT_SERVED:
+            self._refused_activities = answer.status
+            return await self._list_fills(since, until, deadline, orders)
         if answer.status != 200:
-            raise AnswerUnclear(f"Alpaca tells no executions: {path} answers {answer.status}")
+            raise AnswerUnclear(f"Alpaca tells no executions: {ACTIVITIES} answers {answer.status}")
         try:
             return wire.activity_events(answer.body)
         except (ValueError, msgspec.MsgspecError) as error:
             raise AnswerUnclear(f"executions cannot be read: {error}") from None
+
+    @property
+    def tells_ids(self) -> bool:
+        """Whether listed executions have theirs."""
+        return not self._refused_activities
+
+    @property
+    def remark(self) -> str:
+        """Where executions come from."""
+        if self.tells_ids:
+            return f"executions come from {ACTIVITIES}"
+        why = f"{ACTIVITIES} answers {self._refused_activities}"
+        return f"executions come from {FILLS}, busts and corrections by the stream alone: {why}"
+
+    async def _list_fills(
+        self, since: datetime, until: datetime, deadline: float, orders: Sequence[wire.AlpacaOrder]
+    ) -> list[BrokerEvent]:
+        known, events = {order.id: order for order in orders}, list[BrokerEvent]()
+        after = (since - timedelta(seconds=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        query: dict[str, str | int] = {"after": after, "direction": "asc", "page_size": PAGE_FILLS}
+        while len(events) < MAX_FILLS:
+            answer = await self.ask("GET", FILLS, deadline, params=query)
+            if answer.status != 200:
+                text = f"{ACTIVITIES} answers {self._refused_activities}, {FILLS} {answer.status}"
+                raise AnswerUnclear(f"Alpaca tells no executions: {text}")
+            page = answer.read(list[wire.FillActivity])
+            for fill in page:
+                if since <= fill.transaction_time < until:
+                    order = known.get(fill.order_id) or await self.get(fill.order_id, deadline)
+                    known[order.id] = order
+                    events.append(wire.fill_event(fill, order, await self.count_before(order, deadline)))
+            if len(page) < PAGE_FILLS:
+                return events
+            query["page_token"] = page[-1].id
+        raise BrokerUnavailable(f"{MAX_FILLS} fills, and more")

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from trading_intents.brokers import port
 from trading_intents.brokers.port import BrokerBalance, BrokerEvent, EventKind, OrderSnapshot, OrderTicket
+from trading_intents.brokers.ulid import not_before
 from trading_intents.trading import Environment, FrozenStruct, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 from trading_intents.trading import amount_text as text
 
@@ -71,6 +72,7 @@ class AlpacaOrder(FrozenStruct, frozen=True, kw_only=True):
 class TradeUpdate(FrozenStruct, frozen=True, kw_only=True):
     event: str
     order: AlpacaOrder
+    event_id: str = ""
     execution_id: str | None = None
     previous_execution_id: str | None = None
     price: Decimal | None = None
@@ -97,12 +99,25 @@ class TradeDetails(FrozenStruct, frozen=True, kw_only=True):
 
 
 class Activity(FrozenStruct, frozen=True, kw_only=True):
+    event_id: str
     ref_id: str
     executed_at: datetime
     details: TradeDetails = TradeDetails()
     previous_id: str | None = None
     qty: Decimal | None = None
     price: Decimal | None = None
+
+
+class FillActivity(FrozenStruct, frozen=True, kw_only=True):
+    """A row of the older list of activities. Its id is not known to be the execution's."""
+
+    id: str
+    order_id: str
+    symbol: str
+    transaction_time: datetime
+    qty: Decimal
+    price: Decimal
+    cum_qty: Decimal
 
 
 class AlpacaPosition(FrozenStruct, frozen=True, kw_only=True):
@@ -226,15 +241,18 @@ def _event(order: AlpacaOrder, kind: EventKind, name: str) -> BrokerEvent:
     )
 
 
-def update_events(update: TradeUpdate) -> tuple[BrokerEvent, ...]:
-    """ValueError: the update lacks what makes it one execution and no other."""
+def update_events(update: TradeUpdate, before: Decimal | None = None) -> tuple[BrokerEvent, ...]:
+    """`before`: what earlier versions filled, if known. ValueError: the update lacks what makes it one execution and no
+    other."""
     kind, order = _EXECUTIONS.get(update.event), update.order
     if kind is None:
         return tuple(order_events(order))
     event = _execution(kind, update.execution_id, update.previous_execution_id, update.qty, update.price)
     told = {"client_order_id": order.client_order_id, "broker_order_id": order.id, "symbol": Symbol(order.symbol or "")}
-    counted = order.filled_qty if kind is _E.FILL and not order.replaces else None
-    return (replace(event, **told, side=order.order_side, cum_quantity=counted, venue_time=update.timestamp),)
+    before = before if order.replaces else Decimal(0)
+    counted = None if before is None or kind is not _E.FILL else before + order.filled_qty
+    at = update.timestamp if kind is _E.FILL else not_before(update.event_id, update.timestamp)
+    return (replace(event, **told, side=order.order_side, cum_quantity=counted, venue_time=at),)
 
 
 def activity_events(body: bytes) -> list[BrokerEvent]:
@@ -250,8 +268,35 @@ def activity_events(body: bytes) -> list[BrokerEvent]:
                 event = _execution(kind, activity.ref_id, activity.previous_id, activity.qty, activity.price)
                 told = {"client_order_id": details.client_order_id, "broker_order_id": details.order_id}
                 symbol, fee = Symbol(details.symbol or ""), details.commission
-                events.append(replace(event, **told, symbol=symbol, fee=fee, venue_time=activity.executed_at))
+                at: datetime | None = activity.executed_at
+                at = at if kind is _E.FILL else not_before(activity.event_id, at)
+                events.append(replace(event, **told, symbol=symbol, fee=fee, venue_time=at))
     return events
+
+
+def fill_event(fill: FillActivity, order: AlpacaOrder, before: Decimal) -> BrokerEvent:
+    """An execution without its id is what its order's count says, at its price: it stands in for the execution's own
+    report, which the stream may have given already. `before`: what earlier versions filled."""
+    return BrokerEvent(
+        kind=_E.STATUS,
+        dedupe_key=fill_key(order.id, fill.cum_qty),
+        client_order_id=order.client_order_id,
+        broker_order_id=order.id,
+        symbol=Symbol(fill.symbol),
+        side=order.order_side,
+        quantity=abs(fill.qty),
+        price=fill.price,
+        cum_quantity=before + fill.cum_qty,
+        venue_time=fill.transaction_time,
+    )
+
+
+def execution_key(exec_id: str | None) -> str:
+    return f"alpaca:{exec_id}"
+
+
+def fill_key(order_id: str, counted: Decimal) -> str:
+    return f"alpaca:{order_id}:fill:{text(counted)}"
 
 
 def _execution(
@@ -262,7 +307,7 @@ def _execution(
         raise ValueError(f"an execution without its id or its numbers: {kind}")
     return BrokerEvent(
         kind=kind,
-        dedupe_key=f"alpaca:{exec_id}",
+        dedupe_key=execution_key(exec_id),
         exec_id=exec_id,
         replaces=None if is_fill else previous_id,
         quantity=None if is_bust or quantity is None else abs(quantity),
@@ -285,7 +330,7 @@ def chain_snapshot(chain: Sequence[AlpacaOrder], fills: Sequence[BrokerEvent]) -
 
 def lacks_fills(chain: Sequence[AlpacaOrder], fills: Sequence[BrokerEvent]) -> bool:
     """Whether versions filled more than was told. The count of an order that has but one stands in for what was not."""
-    told = {each.replaces or each.exec_id: each.quantity or Decimal(0) for each in fills}
+    told = {each.replaces or each.exec_id or each.dedupe_key: each.quantity or Decimal(0) for each in fills}
     has_versions = len(chain) > 1 or chain[0].replaces is not None
     return has_versions and sum(told.values()) < sum(order.filled_qty for order in chain)
 

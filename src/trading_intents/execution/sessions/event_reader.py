@@ -104,6 +104,7 @@ class EventReader:
         self._buffer: asyncio.Queue[_Received] = asyncio.Queue(MAX_BUFFERED)
         self._reading: asyncio.Task[None] | None = None
         self._balances: BalancePacer | None = None  # None: what is recorded was not read yet
+        self._remarks: tuple[str, ...] = ()  # logged when they change
 
     def start(self) -> None:
         """Begins to buffer events."""
@@ -175,6 +176,9 @@ class EventReader:
                 self._balances = BalancePacer(await balances_store.find_balance(tx, self._account_ref.account_id))
         async with asyncio.timeout(SNAPSHOT_SECONDS):
             snapshot = await call_adapter(self._broker.snapshot(seen_at - SEEN_MARGIN))
+        if snapshot.remarks != self._remarks:
+            self._remarks = snapshot.remarks
+            self._dependencies.log.info("broker account read", account=self._account, remarks=snapshot.remarks)
         order_events = [event for order in snapshot.open_orders for event in order.events]
         await self._write_all([*order_events, *snapshot.executions])
         # After the executions, which the positions include.
