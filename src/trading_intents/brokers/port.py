@@ -99,7 +99,7 @@ class BrokerEvent(FrozenStruct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         amounts = (self.quantity, self.price, self.fee, self.cum_quantity, self.leaves_quantity, self.average_price)
-        assert all(amount is None or _is_sane(amount) for amount in amounts), "a number that no venue means"
+        assert all(amount is None or is_sane(amount) for amount in amounts), "a number that no venue means"
         match self.kind:
             case EventKind.FILL:
                 assert self.exec_id
@@ -118,7 +118,7 @@ class BrokerEvent(FrozenStruct, frozen=True, kw_only=True):
                 assert self.quantity is not None
 
 
-def _is_sane(amount: Decimal) -> bool:
+def is_sane(amount: Decimal) -> bool:
     return amount.is_finite() and abs(amount.adjusted()) < MAX_DIGITS and len(amount.as_tuple().digits) <= MAX_DIGITS
 
 
@@ -133,7 +133,7 @@ class BrokerBalance(FrozenStruct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         amounts = (self.cash, self.buying_power, self.equity)
-        assert all(amount is None or _is_sane(amount) for amount in amounts), "a number that no venue means"
+        assert all(amount is None or is_sane(amount) for amount in amounts), "a number that no venue means"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +141,11 @@ class StreamGap:
     """Events may be missing before the next one: reconcile."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableEvent(StreamGap):
+    """One event could not be read and is left out, with an alert: it never ends a session."""
 
 
 class CommandResult(FrozenStruct, frozen=True, kw_only=True):
@@ -189,6 +194,7 @@ class AccountSnapshot:
     positions: tuple[BrokerEvent, ...] | None
     balance: BrokerBalance | None = None  # None: the broker tells none
     notices: tuple[str, ...] = ()  # what the broker says that keeps the account from trading, such as a block
+    unreadable: tuple[str, ...] = ()  # rows that could not be read and are left out, each named once in a session
     remarks: tuple[str, ...] = ()  # how the account is read, where hosts differ: logged, and shown by `doctor`
 
 

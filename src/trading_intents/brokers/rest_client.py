@@ -3,8 +3,9 @@ nothing was sent, what was answered, or neither."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
+from decimal import Decimal
 from email.utils import parsedate_to_datetime
 from functools import wraps
 from hashlib import blake2b
@@ -21,7 +22,9 @@ from trading_intents.brokers.port import (
     IntegrationContext,
     OrderTicket,
     Outcome,
+    is_sane,
 )
+from trading_intents.trading import FrozenStruct
 
 TIMEOUT = httpx.Timeout(3.0, connect=1.0, pool=0.5)
 NEVER_REACHED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)  # all else may have arrived
@@ -86,6 +89,26 @@ def answered(send: Send[S]) -> Send[S]:
     return answer
 
 
+class Row(FrozenStruct, frozen=True):
+    """A row of a broker's: one with a number that no venue means cannot be read."""
+
+    def __post_init__(self) -> None:
+        amounts = (getattr(self, name) for name in self.__struct_fields__)
+        if not all(is_sane(amount) for amount in amounts if isinstance(amount, Decimal)):
+            raise ValueError("a number that no venue means")
+
+
+class _Named(Row, frozen=True):
+    id: str
+
+
+def id_of(row: msgspec.Raw) -> str:
+    """What the next page begins after."""
+    with contextlib.suppress(msgspec.MsgspecError):
+        return msgspec.json.decode(row, type=_Named).id
+    raise AnswerUnclear("the last row of a page cannot be read")
+
+
 class RestAnswer(NamedTuple):
     """An answer that was read whole, and is neither 401, 429 nor a server's error."""
 
@@ -139,7 +162,29 @@ class RestClient:
         self._budget = context.share(credential, lambda: RequestBudget(requests_per_minute))
         self._clock = context.clock
         self._in_flight, self._is_closed = 0, False
+        self._unreadable: dict[str, str | None] = {}  # by a digest of the row; None: it was named
         self._client = httpx.AsyncClient(headers=self.headers, timeout=TIMEOUT, verify=self.tls, trust_env=False)
+
+    def read_rows(self, rows: Iterable[bytes | msgspec.Raw], type_: type[T]) -> list[T]:
+        """Those that can be read; the others are named by `take_unreadable`."""
+        found = []
+        for row in rows:
+            try:
+                found.append(msgspec.json.decode(row, type=type_))
+            except msgspec.MsgspecError as error:
+                self.leave_out(bytes(row), f"{type_.__name__}: {error}")
+        return found
+
+    def leave_out(self, row: bytes, why: str) -> None:
+        digest = blake2b(row, digest_size=16).hexdigest()
+        if digest not in self._unreadable:
+            remember(self._unreadable, digest, why)
+
+    def take_unreadable(self) -> tuple[str, ...]:
+        """The rows that were left out, each once."""
+        taken = tuple(why for why in self._unreadable.values() if why)
+        self._unreadable = dict.fromkeys(self._unreadable)
+        return taken
 
     async def close(self) -> None:
         """Requests that are under way end first: a connection that one of them opens would stay open."""

@@ -12,6 +12,7 @@ from trading_intents.testing.broker_suite import (
     Sent,
     StageFault,
     deadline,
+    has_a_venue_of_its_own,
     keeps_filled,
     keys_of,
     looks_up,
@@ -27,6 +28,7 @@ from trading_intents.testing.session_cards import (
     closes,
     doubts_a_lost_command,
     goes_on_after_a_restart,
+    leaves_out_what_cannot_be_read,
     opens_again,
     survives_a_lost_answer,
     tells_balance,
@@ -385,4 +387,11 @@ CARDS = (
     Card(70, "a lost answer is unknown", survives_a_lost_answer, offers(_K.LIMIT), StageFault.DROP_ANSWER),
     Card(71, "a lost command is unknown", doubts_a_lost_command, offers(_K.LIMIT), StageFault.LOSE_COMMAND),
     Card(72, "a broken link ends the stream, or tells of a gap", tells_of_a_broken_link, fault=StageFault.BREAK_LINK),
+    Card(
+        73,
+        "a row that cannot be read ends no session",
+        leaves_out_what_cannot_be_read,
+        has_a_venue_of_its_own,
+        StageFault.GARBLE,
+    ),
 )

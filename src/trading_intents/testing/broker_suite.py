@@ -44,6 +44,7 @@ class StageFault(StrEnum):
     LOSE_COMMAND = "lose_command"  # the next command never arrives, and no answer comes
     BREAK_LINK = "break_link"  # the connection breaks after the next command
     BUST_FILL = "bust_fill"  # at once: the last execution is taken back
+    GARBLE = "garble"  # the next execution is reported by rows that cannot be read, in the stream and in lists
 
 
 class Stage(Protocol):
@@ -320,6 +321,11 @@ def tells_balances(capabilities: Capabilities) -> bool:
 
 def keeps_filled(capabilities: Capabilities) -> bool:
     return not capabilities.bust_reopens and offers(OrderKind.MARKET)(capabilities)
+
+
+def has_a_venue_of_its_own(capabilities: Capabilities) -> bool:
+    """Not ours: its rows may be anything."""
+    return bool(capabilities.credential_fields) and offers(OrderKind.LIMIT)(capabilities)
 
 
 def refuses_used_ids(capabilities: Capabilities) -> bool:

@@ -70,6 +70,21 @@ async def tells_of_a_broken_link(run: CardRun) -> None:
     await run.expect_end()
 
 
+async def leaves_out_what_cannot_be_read(run: CardRun) -> None:
+    """The others are reported, before and after; the session goes on, and a snapshot or the stream says what is left
+    out."""
+    await run.quote("99", "100")
+    await run.expect_filled("1", await run.buy("1", "100"))
+    await run.stage.fault(StageFault.GARBLE)
+    await run.buy("2", "100")
+    await run.expect_filled("3", await run.buy("3", "100"))
+    await run.connect_again()
+    snapshot = await run.snapshot()
+    assert total(snapshot.executions) == 4
+    assert snapshot.unreadable, "nothing says that a row is left out"
+    await run.expect_filled("4", await run.buy("4", "100"))
+
+
 async def tells_balance(run: CardRun) -> None:
     """What is paid for leaves the cash at once; what is held counts in the equity."""
     before = await _balance(run)

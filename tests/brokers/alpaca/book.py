@@ -80,6 +80,7 @@ class Account:
     orders: dict[str, Order] = field(default_factory=dict)
     by_client: dict[str, Order] = field(default_factory=dict)
     positions: dict[str, tuple[Decimal, Decimal]] = field(default_factory=dict)  # quantity, average price
+    more_positions: list[Any] = field(default_factory=list)  # as JSON
     activities: list[dict[str, Any]] = field(default_factory=list)
     fills: list[dict[str, Any]] = field(default_factory=list)  # as the older list of activities has them
     arrived: list[str] = field(default_factory=list)  # client order ids of all orders that were ever taken
@@ -87,6 +88,7 @@ class Account:
     quotes: dict[str, Quote] = field(default_factory=dict)
     holds_replaces: bool = False  # a PATCH is taken, and not carried out until `settle`
     holds_cancels: bool = False
+    is_garbling: bool = False  # the next execution is told in a way that nobody can read
     tells_versions: bool = True  # those that replace others, as new
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
@@ -190,6 +192,10 @@ class Account:
         traded |= {"swap_rate": "1", "settle_date": stamp()[:10]}
         self._log("fill", execution_id, order, quantity, price)
         self._list_fill(order, quantity, price)
+        if self.is_garbling:
+            self.is_garbling = False
+            for row in (traded, self.activities[-1], self.fills[-1]):
+                row["qty"] = "?"
         self._tell("fill" if is_whole else "partial_fill", order, execution_id=execution_id, **traded)
         return execution_id
 

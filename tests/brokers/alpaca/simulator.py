@@ -4,14 +4,13 @@ import asyncio
 import contextlib
 import json
 import math
-import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import websockets
@@ -21,10 +20,8 @@ from websockets.server import ServerProtocol
 
 from tests.brokers.alpaca.book import Account, Refused, plain, stamp
 
-T = TypeVar("T")
 PAGE, MAX_PAGE, MAX_FILLS = 50, 500, 100
 LIMIT_PER_MINUTE = 200
-STEP_SECONDS = 30  # for the simulator's thread to do something
 EQUITIES = ("equity", "portfolio_value", "last_equity")
 UNAUTHORIZED = 401, {"message": "unauthorized."}
 
@@ -60,6 +57,7 @@ class Simulator:
     is_mute: bool = False  # streams stay alive and tell nothing
     has_stream_errors: bool = False  # every message to a stream is answered by an error
     stream_moved_to: str | None = None  # a URL
+    early_frames: list[dict[str, Any] | str] = field(default_factory=list)  # told before `listening` is
     activities_status: int = 200  # of the activities' event stream; else it is not served, as users report
     has_fills: bool = True  # the older list of activities is served
     limit_per_minute: int = LIMIT_PER_MINUTE
@@ -190,7 +188,8 @@ class Simulator:
                 now = stamp()
                 return 200, {"timestamp": now, "is_open": True, "next_open": now, "next_close": now}
             case "GET", ["v2", "positions"]:
-                return 200, [_position_json(account, symbol) for symbol, held in account.positions.items() if held[0]]
+                held = [symbol for symbol, (quantity, _) in account.positions.items() if quantity]
+                return 200, [*(_position_json(account, symbol) for symbol in held), *account.more_positions]
             case "POST", ["v2", "orders"]:
                 return 200, {**account.submit(body).json, "status": "pending_new"}
             case "GET", ["v2", "orders"]:
@@ -227,10 +226,10 @@ class Simulator:
         protocol.send_response(response)
         account: Account | None = None
 
-        def send(message: dict[str, Any]) -> None:
-            is_told = not self.is_mute or message.get("stream") != "trade_updates"
+        def send(message: dict[str, Any] | str) -> None:
+            is_told = not self.is_mute or isinstance(message, str) or message.get("stream") != "trade_updates"
             if is_told and protocol.state is State.OPEN:
-                protocol.send_binary(json.dumps(message).encode())
+                protocol.send_binary((message if isinstance(message, str) else json.dumps(message)).encode())
                 writer.write(b"".join(protocol.data_to_send()))
 
         try:
@@ -252,7 +251,7 @@ class Simulator:
                 await writer.drain()
 
     def _hear(
-        self, message: dict[str, Any], account: Account | None, send: Callable[[dict[str, Any]], None]
+        self, message: dict[str, Any], account: Account | None, send: Callable[[dict[str, Any] | str], None]
     ) -> Account | None:
         match message:
             case _ if self.has_stream_errors:
@@ -264,11 +263,15 @@ class Simulator:
             case {"action": "listen", "data": {"streams": streams}} if account:
                 if "trade_updates" in streams and send not in account.streams:
                     account.streams.append(send)
+                for frame in self.early_frames:
+                    send(frame)
                 known = [each for each in streams if each == "trade_updates"]
                 send({"stream": "listening", "data": {"streams": known}})
         return account
 
-    def _authorize(self, key: str, secret: str, action: str, send: Callable[[dict[str, Any]], None]) -> Account | None:
+    def _authorize(
+        self, key: str, secret: str, action: str, send: Callable[[dict[str, Any] | str], None]
+    ) -> Account | None:
         account = self.accounts.get(key)
         is_known = account is not None and account.secret == secret
         status = "authorized" if is_known else "unauthorized"
@@ -365,32 +368,3 @@ async def simulating(socket: Path | None = None) -> AsyncIterator[Simulator]:
         yield simulator
     finally:
         await simulator.stop()
-
-
-class ThreadedSimulator:
-    """For tests without an event loop: the simulator runs in a thread, and `do` runs there what touches it."""
-
-    def __init__(self, simulator: Simulator, loop: asyncio.AbstractEventLoop) -> None:
-        self.simulator, self._loop = simulator, loop
-
-    def do(self, step: Callable[[], T]) -> T:
-        async def run() -> T:
-            return step()
-
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(STEP_SECONDS)
-
-
-@contextlib.contextmanager
-def simulating_in_thread(socket: Path | None = None) -> Iterator[ThreadedSimulator]:
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    simulator = Simulator()
-    asyncio.run_coroutine_threadsafe(simulator.start(socket), loop).result(STEP_SECONDS)
-    try:
-        yield ThreadedSimulator(simulator, loop)
-    finally:
-        asyncio.run_coroutine_threadsafe(simulator.stop(), loop).result(STEP_SECONDS)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(STEP_SECONDS)
-        loop.close()

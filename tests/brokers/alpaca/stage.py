@@ -60,6 +60,8 @@ class AlpacaStage:
     async def fault(self, fault: StageFault) -> None:
         if fault is StageFault.BUST_FILL:
             self.account.bust(self.account.activities[-1]["ref_id"])
+        elif fault is StageFault.GARBLE:
+            self.account.is_garbling = True
         else:
             self.simulator.faults.append(FAULTS[fault])
 

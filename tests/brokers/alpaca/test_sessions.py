@@ -19,6 +19,7 @@ from trading_intents.brokers.alpaca.broker import AlpacaBroker
 from trading_intents.brokers.port import AuthFailed, BrokerUnavailable, EventKind, LookupUnknown, Outcome
 from trading_intents.brokers.rest_client import MIN_SKEW
 from trading_intents.clock import SystemClock
+from trading_intents.telemetry import Metrics
 from trading_intents.testing.broker_suite import CardRun, deadline
 from trading_intents.trading import OrderSide
 
@@ -129,14 +130,52 @@ async def test_a_version_that_is_told_by_what_it_replaced_makes_no_stream_mute(s
     await run.close()
 
 
-async def test_a_link_whose_stream_can_be_compared_no_more_ends(stage: AlpacaStage) -> None:
-    run = await stage.link(watch_seconds=0.1)
+async def test_an_order_that_cannot_be_read_ends_no_link(stage: AlpacaStage) -> None:
+    run = await stage.link(watch_seconds=0.3)
     stage.account.submit(MARKET_ORDER).json["submitted_at"] = "2026-01-05T15:00:00"  # in an unknown zone
+    await until_watched(stage.simulator, times=2)
+    assert not run.has_ended
+    assert len((await run.snapshot()).unreadable) == 1
+    assert (await run.snapshot()).unreadable == (), "it is named once"
+    await run.close()
 
-    async def has_ended() -> bool:
-        return run.has_ended
 
-    await eventually_async(has_ended, 20)
+async def test_a_position_that_cannot_be_read_makes_none_zero(stage: AlpacaStage) -> None:
+    run = await stage.link()
+    await run.quote("99", "100")
+    await run.expect_filled("7", await run.buy("7"))
+    stage.account.more_positions.append({"symbol": "BAD", "qty": "NaN", "side": "long", "avg_entry_price": "1"})
+    snapshot = await run.snapshot()
+    assert (snapshot.positions, len(snapshot.unreadable)) == (None, 1)
+    await run.close()
+
+
+@pytest.mark.parametrize("source", ["/v2beta1/events/activities", "/v2/account/activities/FILL"])
+async def test_an_activity_that_cannot_be_read_is_left_out(urls: Urls, simulator: Simulator, source: str) -> None:
+    simulator.activities_status = 200 if source.startswith("/v2beta1") else 404
+    metrics = Metrics()
+    async with open_alpaca(urls, simulator) as alpaca:
+        in_process = alpaca.in_process
+        account = simulator.add(str(in_process.account), "SECRET")
+        account.is_garbling = True
+        account.fill(account.submit(MARKET_ORDER), D(1), D(50))
+        async with executing(in_process, integration=integration(simulator), metrics=metrics):
+            await alpaca.until_connected()
+            await alpaca.work_order()
+        assert metrics.registry.get_sample_value("ti_execution_alerts_total", {"kind": "event_left_out"}) == 1
+
+
+@pytest.mark.parametrize("frame", ["nonsense", {"stream": "trade_updates", "data": {"event": 7}}, {"stream": "other"}])
+async def test_frames_before_the_acknowledgement_stop_no_link(
+    stage: AlpacaStage, frame: dict[str, object] | str
+) -> None:
+    order = stage.account.submit(MARKET_ORDER)
+    early = {"stream": "trade_updates", "data": {"event": "new", "order": order.json, "execution_id": "e"}}
+    stage.simulator.early_frames = [frame, early]
+    run = await stage.link()
+    await run.quote("99", "100")
+    await run.expect_filled("1", await run.buy("1"))
+    assert {each.broker_order_id for each in run.received} > {order.json["id"]}, "an early update is no less told"
     await run.close()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.accounts.test_operators import settings_of
-from tests.brokers.alpaca.simulator import ThreadedSimulator, simulating_in_thread
+from tests.brokers.alpaca.threaded import ThreadedSimulator, simulating_in_thread
 from tests.conftest import Urls
 from tests.intents.http_client import cancel, create, limit, market
 from tests.platform import Platform, serving

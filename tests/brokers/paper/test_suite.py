@@ -53,12 +53,15 @@ class PaperStage:
         await self.venue.fault(self.account, FAULTS[fault], remaining=1)
 
 
-def test_every_card_is_meant_for_the_paper_broker() -> None:
-    assert [card.name for card in CARDS if not card.needs(CAPABILITIES)] == []
+MEANT = [card for card in CARDS if card.needs(CAPABILITIES)]
+
+
+def test_every_card_is_meant_for_the_paper_broker_but_those_of_another_venues_rows() -> None:
+    assert [card.number for card in CARDS if card not in MEANT] == [73]
     numbers = [card.number for card in CARDS]
     assert numbers == sorted(set(numbers))
 
 
-@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
+@pytest.mark.parametrize("card", MEANT, ids=lambda card: card.name)
 async def test_the_paper_broker_plays_the_card(venue: Venue, card: Card) -> None:
     await play(card, PaperStage(venue))

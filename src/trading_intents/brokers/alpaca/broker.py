@@ -5,30 +5,22 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
 
 import msgspec
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidStatus, WebSocketException
 
 from trading_intents.brokers import port
 from trading_intents.brokers.alpaca import wire
 from trading_intents.brokers.alpaca.rest import MAX_VERSIONS, AlpacaRest
 from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, CommandResult, OrderTicket, Outcome
 from trading_intents.brokers.rest_client import AnswerUnclear, NotSent, answered, remember
+from trading_intents.brokers.websocket_client import WebSocketClient
 from trading_intents.clock import rfc3339
 
 SNAPSHOT_SECONDS = 9.0
-STREAM_OPTIONS: dict[str, Any] = {"ping_interval": 10.0, "ping_timeout": 10.0, "close_timeout": 1.0, "proxy": None}
 MUTE_SECONDS = 10.0  # what REST has and the stream has not told by then, it will never tell
 WATCH_SECONDS = 30.0  # between comparisons of the two
 # What a snapshot tells of orders that are over, beside their executions.
 ENDS = frozenset(port.EventKind[name] for name in ("CANCELLED", "EXPIRED", "REJECTED", "REPLACED", "REPLACE_REJECTED"))
-
-
-class _Connect(connect):  # follows no redirect: the credential is for Alpaca alone
-    def process_redirect(self, exc: Exception) -> Exception | str:
-        return exc
 
 
 class AlpacaBroker:
@@ -39,7 +31,7 @@ class AlpacaBroker:
     ) -> None:
         self._rest = AlpacaRest(context)
         self._mute_seconds, self._watch_seconds = mute_seconds, watch_seconds
-        self._stream: ClientConnection | None = None
+        self._stream: WebSocketClient | None = None
         self._watching: asyncio.Task[None] | None = None
         self._is_closed = False
         self.ended: Exception | None = None  # why the link is down
@@ -51,28 +43,17 @@ class AlpacaBroker:
 
     async def open(self) -> None:
         await self._rest.read_account(self._rest.deadline())
-        try:
-            tls = self._rest.tls if self._rest.url.startswith("https:") else None
-            url = f"ws{self._rest.url.removeprefix('http')}/stream"
-            self._stream = await _Connect(url, additional_headers=self._rest.headers, ssl=tls, **STREAM_OPTIONS)
-            keys = {"action": "auth", "key": self._rest.key, "secret": self._rest.secret}
-            status = (await self._say(self._stream, keys)).status
-            if status != "authorized":
-                failure = AuthFailed if status == "unauthorized" else BrokerUnavailable
-                raise failure("the update stream does not take the credential")
-            listen = {"action": "listen", "data": {"streams": ["trade_updates"]}}
-            if "trade_updates" not in (await self._say(self._stream, listen)).streams:
-                raise BrokerUnavailable("the update stream does not offer trade_updates")
-        except InvalidStatus as error:
-            raise BrokerUnavailable(f"the update stream answers {error.response.status_code}") from None
-        except (WebSocketException, OSError, msgspec.MsgspecError) as error:
-            raise BrokerUnavailable(f"no update stream: {type(error).__name__}") from None
+        rest = self._rest
+        self._stream = await WebSocketClient.open(f"{rest.url}/stream", rest.headers, rest.tls)
+        keys = {"action": "auth", "key": rest.key, "secret": rest.secret}
+        status = (await self._stream.ask(keys, wire.answer_of("authorization"))).status
+        if status != "authorized":
+            failure = AuthFailed if status == "unauthorized" else BrokerUnavailable
+            raise failure("the update stream does not take the credential")
+        listen = {"action": "listen", "data": {"streams": ["trade_updates"]}}
+        if "trade_updates" not in (await self._stream.ask(listen, wire.answer_of("listening"))).streams:
+            raise BrokerUnavailable("the update stream does not offer trade_updates")
         self._watching = asyncio.create_task(self._watch())
-
-    async def _say(self, stream: ClientConnection, message: Mapping[str, object]) -> wire.StreamState:
-        await stream.send(msgspec.json.encode(message).decode())  # a binary message would be taken for MessagePack
-        frame = msgspec.json.decode(await stream.recv(), type=wire.StreamFrame)
-        return msgspec.json.decode(frame.data, type=wire.StreamState)
 
     async def close(self) -> None:
         self._is_closed, self.ended = True, self.ended or BrokerUnavailable("the link is closed")
@@ -88,7 +69,7 @@ class AlpacaBroker:
     def end(self, reason: Exception) -> None:
         self.ended = self.ended or reason
         if self._stream:
-            self._stream.transport.abort()
+            self._stream.abort()
 
     @answered
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
@@ -187,7 +168,7 @@ class AlpacaBroker:
             while True:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._watch_seconds):
-                        text = await self._stream.recv()
+                        text = await self._stream.receive()
                     for event in await self._parse(text):
                         yield event
                 async for read in self._read_versions():
@@ -195,14 +176,14 @@ class AlpacaBroker:
                 if balance := self._balance:
                     self._balance = None
                     yield balance
-        except WebSocketException as error:
-            self.end(BrokerUnavailable(f"the update stream ended: {type(error).__name__}"))
+        except BrokerUnavailable as error:
+            self.end(error)
         if self.ended and not self._is_closed:
             raise self.ended
 
     async def _parse(self, text: str | bytes) -> "list[BrokerEvent | port.StreamGap]":
         try:
-            frame = msgspec.json.decode(text, type=wire.StreamFrame)
+            frame = wire.frame_of(text)
             if frame.stream != "trade_updates":
                 return []
             update = msgspec.json.decode(frame.data, type=wire.TradeUpdate)
@@ -218,14 +199,13 @@ class AlpacaBroker:
             if update.event == "replaced" and version_id:
                 remember(self._unread, version_id, update.event)
                 return []
-            before = (
-                None if self._rest.tells_ids else await self._rest.count_before(update.order, self._rest.deadline())
-            )
+            before = None
+            with contextlib.suppress(BrokerUnavailable, AuthFailed):  # then the next list of fills counts it
+                if not self._rest.tells_ids:
+                    before = await self._rest.count_before(update.order, self._rest.deadline())
             return [*wire.update_events(update, before)]
-        except (BrokerUnavailable, AuthFailed):
-            return [*wire.update_events(update)]  # the next list of fills counts it
         except (msgspec.MsgspecError, ValueError) as error:
-            return [port.StreamGap(f"an update is not understood: {type(error).__name__}")]
+            return [port.UnreadableEvent(f"an update: {error}")]
 
     async def _read_versions(self) -> AsyncIterator[BrokerEvent | port.StreamGap]:
         """What replaced other orders. It is kept while it may not be asked for: a gap would end the session then."""
@@ -258,6 +238,7 @@ class AlpacaBroker:
             positions if positions == before else None,
             account.balance(taken_at),
             account.notices(rest.skew),
+            rest.take_unreadable(),
             (rest.remark,),
         )
 

@@ -11,7 +11,7 @@ import msgspec
 from trading_intents.brokers import ulid
 from trading_intents.brokers.alpaca import wire
 from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, IntegrationContext
-from trading_intents.brokers.rest_client import AnswerUnclear, RestClient, remember
+from trading_intents.brokers.rest_client import AnswerUnclear, RestClient, id_of, remember
 
 PAGE_ORDERS = 500
 MAX_ORDERS = 10_000
@@ -70,16 +70,19 @@ class AlpacaRest(RestClient):
         orders: list[wire.AlpacaOrder] = []
         while len(orders) < MAX_ORDERS:
             asked = {"limit": PAGE_ORDERS, "direction": "asc", **query}
-            page = (await self.ask("GET", "/v2/orders", deadline, params=asked)).read(list[wire.AlpacaOrder])
-            orders += page
+            page = (await self.ask("GET", "/v2/orders", deadline, params=asked)).read(list[msgspec.Raw])
+            orders += self.read_rows(page, wire.AlpacaOrder)
             if len(page) < PAGE_ORDERS:
                 return [order for order in orders if order.symbol]
-            query = {"status": query["status"], "after_order_id": page[-1].id}
+            query = {"status": query["status"], "after_order_id": id_of(page[-1])}
         raise BrokerUnavailable(f"{MAX_ORDERS} orders, and more")
 
-    async def list_positions(self, taken_at: datetime, deadline: float) -> tuple[BrokerEvent, ...]:
-        positions = (await self.ask("GET", "/v2/positions", deadline)).read(list[wire.AlpacaPosition])
-        return tuple(wire.position_event(position, taken_at) for position in positions)
+    async def list_positions(self, taken_at: datetime, deadline: float) -> tuple[BrokerEvent, ...] | None:
+        """None: one cannot be read, and would count as 0."""
+        rows = (await self.ask("GET", "/v2/positions", deadline)).read(list[msgspec.Raw])
+        positions = self.read_rows(rows, wire.AlpacaPosition)
+        told = tuple(wire.position_event(position, taken_at) for position in positions)
+        return told if len(told) == len(rows) else None
 
     async def list_executions(
         self, since: datetime, until: datetime, deadline: float, orders: Sequence[wire.AlpacaOrder] = ()
@@ -100,10 +103,16 @@ class AlpacaRest(RestClient):
             return await self._list_fills(since, until, deadline, orders)
         if answer.status != 200:
             raise AnswerUnclear(f"Alpaca tells no executions: {ACTIVITIES} answers {answer.status}")
-        try:
-            return wire.activity_events(answer.body)
-        except (ValueError, msgspec.MsgspecError) as error:
-            raise AnswerUnclear(f"executions cannot be read: {error}") from None
+        lines = answer.body.splitlines()
+        if any(line.startswith(b":") and (b"error" in line or b"dropped" in line) for line in lines):
+            raise AnswerUnclear("Alpaca left executions out")
+        events = list[BrokerEvent]()
+        for activity in self.read_rows((line[5:] for line in lines if line.startswith(b"data:")), wire.Activity):
+            try:
+                events += wire.activity_events(activity)
+            except ValueError as error:
+                self.leave_out(activity.ref_id.encode(), f"Activity: {error}")
+        return events
 
     @property
     def tells_ids(self) -> bool:
@@ -129,13 +138,13 @@ class AlpacaRest(RestClient):
             if answer.status != 200:
                 text = f"{ACTIVITIES} answers {self._refused_activities}, {FILLS} {answer.status}"
                 raise AnswerUnclear(f"Alpaca tells no executions: {text}")
-            page = answer.read(list[wire.FillActivity])
-            for fill in page:
+            page = answer.read(list[msgspec.Raw])
+            for fill in self.read_rows(page, wire.FillActivity):
                 if since <= fill.transaction_time < until:
                     order = known.get(fill.order_id) or await self.get(fill.order_id, deadline)
                     known[order.id] = order
                     events.append(wire.fill_event(fill, order, await self.count_before(order, deadline)))
             if len(page) < PAGE_FILLS:
                 return events
-            query["page_token"] = page[-1].id
+            query["page_token"] = id_of(page[-1])
         raise BrokerUnavailable(f"{MAX_FILLS} fills, and more")

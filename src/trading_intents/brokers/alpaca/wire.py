@@ -1,15 +1,24 @@
 """Alpaca's JSON: what it can do, what it is asked, and what it tells as broker events. Pure: no I/O, no clock."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
+from typing import Annotated
 
 import msgspec
 from msgspec.structs import replace
 
 from trading_intents.brokers import port
-from trading_intents.brokers.port import BrokerBalance, BrokerEvent, EventKind, OrderSnapshot, OrderTicket
+from trading_intents.brokers.port import (
+    BrokerBalance,
+    BrokerEvent,
+    BrokerUnavailable,
+    EventKind,
+    OrderSnapshot,
+    OrderTicket,
+)
+from trading_intents.brokers.rest_client import Row
 from trading_intents.brokers.ulid import not_before
 from trading_intents.trading import Environment, FrozenStruct, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 from trading_intents.trading import amount_text as text
@@ -43,21 +52,22 @@ _PENDING = {"pending_cancel": _E.PENDING_CANCEL, "pending_replace": _E.PENDING_R
 _ENDS = {"canceled": _E.CANCELLED, "expired": _E.EXPIRED}
 _EXECUTIONS = {"fill": _E.FILL, "partial_fill": _E.FILL, "trade_bust": _E.FILL_BUST, "trade_correct": _E.FILL_CORRECT}
 COMMAND_REFUSALS = {"order_cancel_rejected": _E.CANCEL_REJECTED, "order_replace_rejected": _E.REPLACE_REJECTED}
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 _CRYPTO_QUOTES = ("USDT", "USDC", "USD", "BTC")
 
 
-class AlpacaOrder(FrozenStruct, frozen=True, kw_only=True):
+class AlpacaOrder(Row, frozen=True, kw_only=True):
     id: str
     client_order_id: str
     status: str
     time_in_force: str
-    submitted_at: datetime
+    submitted_at: Moment
     symbol: str | None = None  # None or empty: an order of several legs
     side: str | None = None
     qty: Decimal | None = None  # None: it was ordered by its value, and not by us
     filled_qty: Decimal = Decimal(0)
     filled_avg_price: Decimal | None = None
-    updated_at: datetime | None = None
+    updated_at: Moment | None = None
     replaced_by: str | None = None
     replaces: str | None = None
     position_intent: str | None = None
@@ -69,7 +79,7 @@ class AlpacaOrder(FrozenStruct, frozen=True, kw_only=True):
         return OrderSide.SELL_SHORT if self.position_intent == "sell_to_open" else OrderSide.SELL
 
 
-class TradeUpdate(FrozenStruct, frozen=True, kw_only=True):
+class TradeUpdate(Row, frozen=True, kw_only=True):
     event: str
     order: AlpacaOrder
     event_id: str = ""
@@ -77,7 +87,7 @@ class TradeUpdate(FrozenStruct, frozen=True, kw_only=True):
     previous_execution_id: str | None = None
     price: Decimal | None = None
     qty: Decimal | None = None
-    timestamp: datetime | None = None
+    timestamp: Moment | None = None
 
 
 class StreamState(FrozenStruct, frozen=True, kw_only=True):
@@ -87,10 +97,11 @@ class StreamState(FrozenStruct, frozen=True, kw_only=True):
 
 class StreamFrame(FrozenStruct, frozen=True, kw_only=True):
     stream: str = ""
+    action: str = ""
     data: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class TradeDetails(FrozenStruct, frozen=True, kw_only=True):
+class TradeDetails(Row, frozen=True, kw_only=True):
     order_id: str | None = None
     client_order_id: str | None = None
     symbol: str | None = None
@@ -98,29 +109,29 @@ class TradeDetails(FrozenStruct, frozen=True, kw_only=True):
     commission: Decimal | None = None
 
 
-class Activity(FrozenStruct, frozen=True, kw_only=True):
+class Activity(Row, frozen=True, kw_only=True):
     event_id: str
     ref_id: str
-    executed_at: datetime
+    executed_at: Moment
     details: TradeDetails = TradeDetails()
     previous_id: str | None = None
     qty: Decimal | None = None
     price: Decimal | None = None
 
 
-class FillActivity(FrozenStruct, frozen=True, kw_only=True):
+class FillActivity(Row, frozen=True, kw_only=True):
     """A row of the older list of activities. Its id is not known to be the execution's."""
 
     id: str
     order_id: str
     symbol: str
-    transaction_time: datetime
+    transaction_time: Moment
     qty: Decimal
     price: Decimal
     cum_qty: Decimal
 
 
-class AlpacaPosition(FrozenStruct, frozen=True, kw_only=True):
+class AlpacaPosition(Row, frozen=True, kw_only=True):
     symbol: str
     qty: Decimal
     side: str
@@ -128,7 +139,7 @@ class AlpacaPosition(FrozenStruct, frozen=True, kw_only=True):
     asset_class: str = ""
 
 
-class AlpacaAccount(FrozenStruct, frozen=True, kw_only=True):
+class AlpacaAccount(Row, frozen=True, kw_only=True):
     id: str
     status: str
     account_number: str | None = None
@@ -159,6 +170,25 @@ class AlpacaAccount(FrozenStruct, frozen=True, kw_only=True):
 class Refusal(FrozenStruct, frozen=True, kw_only=True):
     code: int = 0
     message: str = ""
+
+
+def frame_of(text: str | bytes) -> StreamFrame:
+    """A frame that cannot be read is one of updates, so that it is not passed over."""
+    with contextlib.suppress(msgspec.MsgspecError):
+        return msgspec.json.decode(text, type=StreamFrame)
+    return StreamFrame(stream="trade_updates", data=msgspec.Raw(b""))
+
+
+def answer_of(stream: str) -> Callable[[str | bytes], StreamState | None]:
+    """Finds the answer to a message among frames."""
+
+    def find(text: str | bytes) -> StreamState | None:
+        frame = frame_of(text)
+        if frame.action == "error":
+            raise BrokerUnavailable("the update stream has an error")
+        return msgspec.json.decode(frame.data, type=StreamState) if frame.stream == stream else None
+
+    return find
 
 
 def refusal_of(body: bytes) -> Refusal:
@@ -255,23 +285,15 @@ def update_events(update: TradeUpdate, before: Decimal | None = None) -> tuple[B
     return (replace(event, **told, side=order.order_side, cum_quantity=counted, venue_time=at),)
 
 
-def activity_events(body: bytes) -> list[BrokerEvent]:
-    """The trades of a stream of server-sent events. ValueError: it is incomplete."""
-    events = []
-    for line in body.splitlines():
-        if line.startswith(b":") and (b"error" in line or b"dropped" in line):
-            raise ValueError("Alpaca left some out")
-        if line.startswith(b"data:"):
-            activity = msgspec.json.decode(line[5:], type=Activity)
-            details = activity.details
-            if kind := _EXECUTIONS.get(details.execution_type or ""):
-                event = _execution(kind, activity.ref_id, activity.previous_id, activity.qty, activity.price)
-                told = {"client_order_id": details.client_order_id, "broker_order_id": details.order_id}
-                symbol, fee = Symbol(details.symbol or ""), details.commission
-                at: datetime | None = activity.executed_at
-                at = at if kind is _E.FILL else not_before(activity.event_id, at)
-                events.append(replace(event, **told, symbol=symbol, fee=fee, venue_time=at))
-    return events
+def activity_events(activity: Activity) -> tuple[BrokerEvent, ...]:
+    """None for what is no trade, such as a dividend. ValueError: it lacks what makes it one execution."""
+    details, kind = activity.details, _EXECUTIONS.get(activity.details.execution_type or "")
+    if kind is None:
+        return ()
+    event = _execution(kind, activity.ref_id, activity.previous_id, activity.qty, activity.price)
+    told = {"client_order_id": details.client_order_id, "broker_order_id": details.order_id}
+    at = activity.executed_at if kind is _E.FILL else not_before(activity.event_id, activity.executed_at)
+    return (replace(event, **told, symbol=Symbol(details.symbol or ""), fee=details.commission, venue_time=at),)
 
 
 def fill_event(fill: FillActivity, order: AlpacaOrder, before: Decimal) -> BrokerEvent:

@@ -19,9 +19,10 @@ from trading_intents.brokers.port import (
     BrokerEvent,
     BrokerUnavailable,
     StreamGap,
+    UnreadableEvent,
 )
 from trading_intents.brokers.registry import Registry
-from trading_intents.brokers.sanitizing import sanitize_id
+from trading_intents.brokers.sanitizing import sanitize_id, sanitize_text
 from trading_intents.clock import Clock
 from trading_intents.errors import PlatformError
 from trading_intents.execution.recorder import Recorder, RecorderEntry
@@ -132,6 +133,8 @@ class EventReader:
                     case None:
                         return
                     case StreamGap():
+                        if isinstance(each, UnreadableEvent):
+                            self._leave_out(each.reason)
                         self._dependencies.log.warning(
                             "broker events possibly missing", account=self._account, reason=each.reason
                         )
@@ -176,6 +179,8 @@ class EventReader:
                 self._balances = BalancePacer(await balances_store.find_balance(tx, self._account_ref.account_id))
         async with asyncio.timeout(SNAPSHOT_SECONDS):
             snapshot = await call_adapter(self._broker.snapshot(seen_at - SEEN_MARGIN))
+        for reason in snapshot.unreadable:
+            self._leave_out(reason)
         if snapshot.remarks != self._remarks:
             self._remarks = snapshot.remarks
             self._dependencies.log.info("broker account read", account=self._account, remarks=snapshot.remarks)
@@ -192,6 +197,10 @@ class EventReader:
             await store.look_up_missing(tx, self._account_ref.account_id, clients, numbers, is_back)
         self._on_healthy()
         return snapshot
+
+    def _leave_out(self, reason: str) -> None:
+        self._dependencies.metrics.alert("event_left_out")
+        self._dependencies.log.error("broker event left out", account=self._account, reason=sanitize_text(reason))
 
     async def _open_positions(self, snapshot: AccountSnapshot) -> list[BrokerEvent]:
         """The snapshot's positions. Those of the account's first snapshot set its opening positions."""
