@@ -281,3 +281,23 @@ async def test_a_replaced_order_ends_no_session_whose_requests_are_used_up(urls:
         await in_process.cancel(cancelled)
         await in_process.until_status(cancelled, "CANCELLED")
         assert alpaca.account.streams == [stream]
+
+
+async def test_a_credential_that_worked_is_tried_again(urls: Urls, simulator: Simulator) -> None:
+    """Alpaca refuses valid keys now and then: neither one 401 nor some minutes of them end an account for good."""
+    async with (
+        open_alpaca(urls, simulator) as alpaca,
+        executing(alpaca.in_process, integration=integration(simulator)),
+    ):
+        await alpaca.until_connected()
+        intent = await alpaca.work_order()
+        alpaca.account.secret = "ANOTHER"
+        await alpaca.in_process.cancel(intent)
+
+        async def is_rejected() -> bool:
+            return await alpaca.in_process.connection() == "credential_rejected"
+
+        await alpaca.in_process.until(is_rejected)
+        alpaca.account.secret = "SECRET"
+        await alpaca.in_process.until_status(intent, "CANCELLED")
+        await alpaca.until_connected()

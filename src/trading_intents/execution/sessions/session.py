@@ -45,6 +45,8 @@ LOOKUP_SECONDS = 3.0
 MAX_REMEMBERED = 1_000
 # Before the session is opened again, and between snapshots while the breaker is open.
 PAUSES_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+# Before a credential that was taken before is tried again: brokers refuse valid ones now and then.
+REFUSED_PAUSES_SECONDS = (1.0, 5.0, 30.0, 60.0)
 NO_CREDENTIAL = frozenset({ConnectionState.CREDENTIAL_MISSING, ConnectionState.CREDENTIAL_REJECTED})
 
 
@@ -81,6 +83,9 @@ class BrokerSession:
         self._wakeup = asyncio.Event()  # the account changed, or the breaker opened
         self._refreshed = False
         self._logged: tuple[str, str] | None = None
+        self._setup: _SessionSetup | None = None  # of the last try
+        self._accepted: _SessionSetup | None = None  # the broker took its credential
+        self._refusals = 0  # since then
         self._task: asyncio.Task[None] | None = None
         self._was_closed = False  # and need not have ended: an adapter may resist
 
@@ -216,9 +221,14 @@ class BrokerSession:
                 self._show(state)
             if self._dependencies.clock.monotonic() - began > OPEN_SECONDS:
                 failures = 0
-            pause_seconds = PAUSES_SECONDS[min(failures, len(PAUSES_SECONDS) - 1)]
+            pause_seconds: float | None = PAUSES_SECONDS[min(failures, len(PAUSES_SECONDS) - 1)]
             failures += 1
-            await self._back_off(None if state in NO_CREDENTIAL or self.is_closed else pause_seconds)
+            if state is ConnectionState.CREDENTIAL_REJECTED and self._setup == self._accepted:
+                pause_seconds = REFUSED_PAUSES_SECONDS[min(self._refusals, len(REFUSED_PAUSES_SECONDS) - 1)]
+                self._refusals += 1
+            elif state in NO_CREDENTIAL or self.is_closed:
+                pause_seconds = None
+            await self._back_off(pause_seconds)
 
     def _log_once(self, text: str, reason: str) -> None:
         """Logs the same failure only once while it repeats."""
@@ -240,13 +250,14 @@ class BrokerSession:
     async def _run_session(self) -> ConnectionState:
         """Opens the session and runs it to its end; gives the connection state that follows."""
         self._refreshed = False
-        setup = await self._read()
+        setup = self._setup = await self._read()
         self.is_closed = setup.closed
         if setup.closed or self.integration is None:
             return ConnectionState.DISCONNECTED
         if self.integration.capabilities.credential_fields and setup.sealed is None:
             return ConnectionState.CREDENTIAL_MISSING
-        self._show(ConnectionState.CONNECTING)
+        if not self._refusals or setup != self._accepted:
+            self._show(ConnectionState.CONNECTING)
         broker = self.integration.connect(await self._context(setup))
         try:
             await self._listen(broker, setup)
@@ -296,6 +307,7 @@ class BrokerSession:
                 reader.start()
                 await reader.reconcile()
             self._broker, self._reader, self._logged = broker, reader, None
+            self._accepted, self._refusals = setup, 0
             self._show(ConnectionState.CONNECTED)
             await _first_of(reader.listen(), self._supervise(reader, setup))
         finally:
