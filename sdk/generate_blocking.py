@@ -32,7 +32,7 @@ CLIENT = '''
 
     def close(self) -> None:
         """Closes the connections and ends the client's thread."""
-        self._loop.close(self._wrapped.aclose())
+        self._loop.close(self._wrapped.aclose)
 '''
 OBJECT = """
     def __init__(self, loop: LoopThread, wrapped: {wrapped}) -> None:
@@ -79,9 +79,10 @@ def blocking_method(method: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     assert method.returns is not None
     returns = ast.unparse(method.returns)
     is_property = any(ast.unparse(decorator) == "property" for decorator in method.decorator_list)
-    call = f"self._wrapped.{method.name}" + ("" if is_property else f"({arguments(method)})")
+    name, given = f"self._wrapped.{method.name}", arguments(method)
+    call = name if is_property else f"{name}({given})"
     if isinstance(method, ast.AsyncFunctionDef):
-        call = f"self._loop.run({call})"
+        call = f"self._loop.run({f'lambda: {call}' if given else name})"
     head = "    @property\n" if is_property else ""
     head += f"    def {method.name}({ast.unparse(method.args)}) -> {returns.replace('Async', '')}:\n"
     docstring = ast.get_docstring(method, clean=False)

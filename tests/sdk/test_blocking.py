@@ -112,6 +112,25 @@ def test_grpc_is_refused_in_a_forked_child_whose_process_it_would_abort(account:
     os.close(reading)
 
 
+class InterruptedLock:
+    """As if the interrupt came while the thread waits for the lock."""
+
+    def __enter__(self) -> None:
+        raise KeyboardInterrupt
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_interrupt_before_a_call_has_begun_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    with TradingClient("http://127.0.0.1:1", api_key="k") as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(client._loop, "_lock", InterruptedLock())
+            with pytest.raises(KeyboardInterrupt):
+                client.organization.caller()
+        gc.collect()  # warns of a coroutine that was never awaited
+
+
 def test_an_interrupt_cancels_the_call_and_tells_the_key(account: Account, tenants: Tenants, api_key: str) -> None:
     program = [sys.executable, str(Path(__file__).parent / "interrupted.py"), account.id, tenants.platform.url, api_key]
     done = subprocess.run(program, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)

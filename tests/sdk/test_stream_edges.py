@@ -252,7 +252,7 @@ def test_the_blocking_streams_cursor_is_that_of_the_last_event_that_was_told() -
         stream = client.account("a").events(after="c1")
         stream._wrapped._connect = connect
         # As an interrupt leaves it: the event has come, and was not told.
-        client._loop.run(stream._next())
+        client._loop.run(stream._next)
         assert stream.cursor == "c1"
         assert next(stream).cursor == stream.cursor == "c2"
         stream.close()

@@ -29,7 +29,7 @@ def order_json(account: Account) -> dict[str, Any]:
     placed = account.buy("AAPL", 1)
     placed.wait()
     path = f"/v1/accounts/{account.id}/orders/{placed.intent_id}"
-    told: dict[str, Any] = json.loads(account._loop.run(account._wrapped._transport.send("GET", path)).content)
+    told: dict[str, Any] = json.loads(account._loop.run(lambda: account._wrapped._transport.send("GET", path)).content)
     return told
 
 

@@ -36,7 +36,7 @@ class Account:
 
     def get(self) -> TradingAccount:
         """Reads the account: its name, broker, connection and so on."""
-        return self._loop.run(self._wrapped.get())
+        return self._loop.run(self._wrapped.get)
 
     def update(
         self,
@@ -48,12 +48,14 @@ class Account:
     ) -> TradingAccount:
         """Changes the account; what is not given stays. With `version` only if it is still that one."""
         return self._loop.run(
-            self._wrapped.update(name=name, external_account_id=external_account_id, disabled=disabled, version=version)
+            lambda: self._wrapped.update(
+                name=name, external_account_id=external_account_id, disabled=disabled, version=version
+            )
         )
 
     def close(self, *, version: int | None = None) -> None:
         """Closes the account for good. It stays readable."""
-        self._loop.run(self._wrapped.close(version=version))
+        self._loop.run(lambda: self._wrapped.close(version=version))
 
     def buy(
         self,
@@ -71,7 +73,7 @@ class Account:
         return wrap_placed(
             self._loop,
             self._loop.run(
-                self._wrapped.buy(
+                lambda: self._wrapped.buy(
                     symbol,
                     quantity,
                     limit=limit,
@@ -100,7 +102,7 @@ class Account:
         return wrap_placed(
             self._loop,
             self._loop.run(
-                self._wrapped.sell(
+                lambda: self._wrapped.sell(
                     symbol,
                     quantity,
                     limit=limit,
@@ -129,7 +131,7 @@ class Account:
         return wrap_placed(
             self._loop,
             self._loop.run(
-                self._wrapped.short(
+                lambda: self._wrapped.short(
                     symbol,
                     quantity,
                     limit=limit,
@@ -152,23 +154,25 @@ class Account:
         return wrap_placed(
             self._loop,
             self._loop.run(
-                self._wrapped.submit(command, client_reference_id=client_reference_id, idempotency_key=idempotency_key)
+                lambda: self._wrapped.submit(
+                    command, client_reference_id=client_reference_id, idempotency_key=idempotency_key
+                )
             ),
         )
 
     def close_position(self, symbol: str, *, idempotency_key: str | None = None) -> PlacedOrder:
         """Closes the position by a market order for what open orders do not close already."""
         return wrap_placed(
-            self._loop, self._loop.run(self._wrapped.close_position(symbol, idempotency_key=idempotency_key))
+            self._loop, self._loop.run(lambda: self._wrapped.close_position(symbol, idempotency_key=idempotency_key))
         )
 
     def cancel_all(self, symbol: str | None = None) -> CancelledAll:
         """Asks for up to 500 open orders to be cancelled, of one symbol or of all. Safe to repeat."""
-        return self._loop.run(self._wrapped.cancel_all(symbol))
+        return self._loop.run(lambda: self._wrapped.cancel_all(symbol))
 
     def order(self, order_id: str) -> Order:
         """Reads an order, by its id or its intent's, which are the same."""
-        return wrap_order(self._loop, self._loop.run(self._wrapped.order(order_id)))
+        return wrap_order(self._loop, self._loop.run(lambda: self._wrapped.order(order_id)))
 
     def orders(
         self,
@@ -218,7 +222,7 @@ class Account:
 
     def balances(self) -> Balances:
         """The account's money, as its broker last told it."""
-        return self._loop.run(self._wrapped.balances())
+        return self._loop.run(self._wrapped.balances)
 
     def intents(
         self,
@@ -236,7 +240,7 @@ class Account:
 
     def intent(self, intent_id: str) -> Action:
         """The latest action of an intent."""
-        return self._loop.run(self._wrapped.intent(intent_id))
+        return self._loop.run(lambda: self._wrapped.intent(intent_id))
 
     def actions(
         self,
@@ -255,7 +259,7 @@ class Account:
 
     def stats(self, time_window: TimeWindow | str = TimeWindow.LAST_DAY) -> Stats:
         """Counts of what the account did in a window."""
-        return self._loop.run(self._wrapped.stats(time_window))
+        return self._loop.run(lambda: self._wrapped.stats(time_window))
 
     def events(
         self, *, after: str | None = None, kinds: Iterable[str] | None = None, over: str = "http"
@@ -272,7 +276,7 @@ class Account:
 
     def create_credential(self, secrets: Mapping[str, str], *, label: str | None = None) -> Credential:
         """Stores what the broker's `credential_fields` list."""
-        return self._loop.run(self._wrapped.create_credential(secrets, label=label))
+        return self._loop.run(lambda: self._wrapped.create_credential(secrets, label=label))
 
     def update_credential(
         self,
@@ -284,9 +288,9 @@ class Account:
     ) -> Credential:
         """Rotates the secrets (all of them) or changes the label."""
         return self._loop.run(
-            self._wrapped.update_credential(credential_id, secrets=secrets, label=label, version=version)
+            lambda: self._wrapped.update_credential(credential_id, secrets=secrets, label=label, version=version)
         )
 
     def delete_credential(self, credential_id: str, *, version: int | None = None) -> None:
         """Removes the credential, and its secrets from the vault."""
-        self._loop.run(self._wrapped.delete_credential(credential_id, version=version))
+        self._loop.run(lambda: self._wrapped.delete_credential(credential_id, version=version))

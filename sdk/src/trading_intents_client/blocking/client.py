@@ -63,7 +63,7 @@ class TradingClient:
 
     def close(self) -> None:
         """Closes the connections and ends the client's thread."""
-        self._loop.close(self._wrapped.aclose())
+        self._loop.close(self._wrapped.aclose)
 
     @property
     def url(self) -> str:
@@ -91,7 +91,7 @@ class TradingClient:
 
     def find_account(self, name: str | None = None) -> Account:
         """The open account with this name or id; without one the only account that there is."""
-        return Account(self._loop, self._loop.run(self._wrapped.find_account(name)))
+        return Account(self._loop, self._loop.run(lambda: self._wrapped.find_account(name)))
 
     def accounts(self, *, order: SortOrder | str | None = None) -> Pages[TradingAccount]:
         """The organization's accounts, closed ones too. An API key sees those of its environment."""
@@ -102,7 +102,7 @@ class TradingClient:
     ) -> TradingAccount:
         """Makes an account at a broker that `platform.brokers()` lists."""
         return self._loop.run(
-            self._wrapped.create_account(name, broker, environment, external_account_id=external_account_id)
+            lambda: self._wrapped.create_account(name, broker, environment, external_account_id=external_account_id)
         )
 
     def events(self, *, after: str | None = None, kinds: Iterable[str] | None = None) -> EventStream:

@@ -30,39 +30,41 @@ class AccountControls:
 
     def get(self) -> Control:
         """The account's switch; NotFound when it was never set."""
-        return self._loop.run(self._wrapped.get())
+        return self._loop.run(self._wrapped.get)
 
     def set(self, *, disabled: bool, reason: str | None = None, version: int | None = None) -> Control:
         """Switches trading off or on; a reason that is not given is cleared."""
-        return self._loop.run(self._wrapped.set(disabled=disabled, reason=reason, version=version))
+        return self._loop.run(lambda: self._wrapped.set(disabled=disabled, reason=reason, version=version))
 
     def evaluate(self, symbol: str | None = None, command: Command | None = None) -> Evaluation:
         """What controls, and with a command limits, would answer now. It changes nothing."""
-        return self._loop.run(self._wrapped.evaluate(symbol, command))
+        return self._loop.run(lambda: self._wrapped.evaluate(symbol, command))
 
     def limits(self) -> LimitsRecord:
         """The account's limits; NotFound when there are none."""
-        return self._loop.run(self._wrapped.limits())
+        return self._loop.run(self._wrapped.limits)
 
     def set_limits(self, limits: Limits, *, version: int | None = None) -> LimitsRecord:
         """Replaces all of the account's limits."""
-        return self._loop.run(self._wrapped.set_limits(limits, version=version))
+        return self._loop.run(lambda: self._wrapped.set_limits(limits, version=version))
 
     def delete_limits(self, *, version: int | None = None) -> None:
         """Removes the account's limits."""
-        self._loop.run(self._wrapped.delete_limits(version=version))
+        self._loop.run(lambda: self._wrapped.delete_limits(version=version))
 
     def halt(self, reason: str, *, cancel_orders: bool = True, close_positions: bool = False) -> Halt:
         """Stops trading in the account at once, cancels its orders and, if asked for, closes its positions."""
-        return self._loop.run(self._wrapped.halt(reason, cancel_orders=cancel_orders, close_positions=close_positions))
+        return self._loop.run(
+            lambda: self._wrapped.halt(reason, cancel_orders=cancel_orders, close_positions=close_positions)
+        )
 
     def current_halt(self) -> Halt:
         """The halt that stands, else the last one; NotFound when there was none."""
-        return self._loop.run(self._wrapped.current_halt())
+        return self._loop.run(self._wrapped.current_halt)
 
     def resume(self) -> Halt:
         """Ends the account's halt; NotHalted when none stands."""
-        return self._loop.run(self._wrapped.resume())
+        return self._loop.run(self._wrapped.resume)
 
     def symbols(self, *, order: SortOrder | str | None = None) -> Pages[SymbolControls]:
         """The symbols with controls."""
@@ -70,13 +72,15 @@ class AccountControls:
 
     def symbol(self, symbol: str) -> SymbolControls:
         """Both controls of a symbol; NotFound when there is neither."""
-        return self._loop.run(self._wrapped.symbol(symbol))
+        return self._loop.run(lambda: self._wrapped.symbol(symbol))
 
     def set_symbol(
         self, symbol: str, *, disabled: bool, reason: str | None = None, version: int | None = None
     ) -> Control:
         """Switches trading of a symbol off or on."""
-        return self._loop.run(self._wrapped.set_symbol(symbol, disabled=disabled, reason=reason, version=version))
+        return self._loop.run(
+            lambda: self._wrapped.set_symbol(symbol, disabled=disabled, reason=reason, version=version)
+        )
 
     def update_symbol_time(
         self,
@@ -91,7 +95,7 @@ class AccountControls:
     ) -> TimeControl:
         """Changes a symbol's trading window; what is not given stays, what `clear` names is removed."""
         return self._loop.run(
-            self._wrapped.update_symbol_time(
+            lambda: self._wrapped.update_symbol_time(
                 symbol,
                 trading_start=trading_start,
                 trading_end=trading_end,
@@ -104,16 +108,16 @@ class AccountControls:
 
     def delete_symbol(self, symbol: str, *, version: int | None = None) -> None:
         """Removes both controls of a symbol. `version` is the sum of theirs."""
-        self._loop.run(self._wrapped.delete_symbol(symbol, version=version))
+        self._loop.run(lambda: self._wrapped.delete_symbol(symbol, version=version))
 
     def symbol_limits(self, symbol: str) -> LimitsRecord:
         """A symbol's limits; NotFound when there are none."""
-        return self._loop.run(self._wrapped.symbol_limits(symbol))
+        return self._loop.run(lambda: self._wrapped.symbol_limits(symbol))
 
     def set_symbol_limits(self, symbol: str, limits: Limits, *, version: int | None = None) -> LimitsRecord:
         """Replaces all of a symbol's limits."""
-        return self._loop.run(self._wrapped.set_symbol_limits(symbol, limits, version=version))
+        return self._loop.run(lambda: self._wrapped.set_symbol_limits(symbol, limits, version=version))
 
     def delete_symbol_limits(self, symbol: str, *, version: int | None = None) -> None:
         """Removes a symbol's limits."""
-        self._loop.run(self._wrapped.delete_symbol_limits(symbol, version=version))
+        self._loop.run(lambda: self._wrapped.delete_symbol_limits(symbol, version=version))

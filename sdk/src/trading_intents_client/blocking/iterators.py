@@ -20,7 +20,7 @@ class Pages(Generic[T]):
 
     def page(self, *, limit: int = MAX_PAGE, cursor: str | None = None) -> Page[T]:
         """One page of at most `limit` items; the first, or the one that an earlier page's `next_cursor` names."""
-        page = self._loop.run(self._wrapped.page(limit=limit, cursor=cursor))
+        page = self._loop.run(lambda: self._wrapped.page(limit=limit, cursor=cursor))
         return Page(data=tuple(map(self._wrap, page.data)), next_cursor=page.next_cursor)
 
     def __iter__(self) -> Iterator[T]:
@@ -61,7 +61,7 @@ class EventStream:
 
     def __enter__(self) -> Self:
         """Connects first: all that happens from here on is told."""
-        self._loop.run(self._wrapped.__aenter__())
+        self._loop.run(self._wrapped.__aenter__)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -71,7 +71,7 @@ class EventStream:
         return self
 
     def __next__(self) -> Event:
-        self._loop.run(self._next())
+        self._loop.run(self._next)
         event, self._read = self._read, None
         if event is None:
             raise StopIteration
@@ -80,7 +80,7 @@ class EventStream:
 
     def close(self) -> None:
         """Ends the stream."""
-        self._loop.run(self._wrapped.aclose())
+        self._loop.run(self._wrapped.aclose)
 
     async def _next(self) -> None:
         """Keeps the event: one that comes in the moment of an interrupt is the next one that is told."""

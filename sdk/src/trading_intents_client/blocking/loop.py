@@ -36,16 +36,20 @@ class LoopThread:
         this = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: _forget_parent(this()))
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """`call` runs in the loop's thread: an interrupt before that leaves no coroutine that nobody awaits."""
         done: Future[T] = Future()
         tasks: list[asyncio.Task[T]] = []
 
+        async def called() -> T:
+            return await call()
+
         def start() -> None:
-            task = asyncio.get_running_loop().create_task(coroutine)
+            task = asyncio.get_running_loop().create_task(called())
             tasks.append(task)
             task.add_done_callback(lambda ended: _settle(done, ended))
 
-        loop = self._schedule(start, coroutine)
+        loop = self._schedule(start)
         try:
             return done.result()
         except asyncio.CancelledError as error:  # another thread has closed the client
@@ -57,7 +61,7 @@ class LoopThread:
             loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
             raise Interrupted(_key_of(done)) from interrupt
 
-    def close(self, last: Coroutine[Any, Any, None]) -> None:
+    def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
         with contextlib.suppress(ClientClosed):  # another thread was first
             self.run(last)
         with self._lock:
@@ -67,11 +71,10 @@ class LoopThread:
         if running is not None:
             running.thread.join(STOP_SECONDS)
 
-    def _schedule(self, start: Callable[[], None], coroutine: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
+    def _schedule(self, start: Callable[[], None]) -> asyncio.AbstractEventLoop:
         """Under the lock, so that what was scheduled is cancelled by a `close` and never forgotten by it."""
         with self._lock:
             if self._is_closed:
-                coroutine.close()
                 raise ClientClosed("the client is closed")
             if self._running is None:
                 loop = asyncio.new_event_loop()
@@ -80,7 +83,6 @@ class LoopThread:
                 thread.start()
                 weakref.finalize(self, _end_loop, loop).atexit = False
             elif self._running.thread is threading.current_thread():
-                coroutine.close()
                 raise RuntimeError("called from the client's own thread, where it would wait for itself")
             self._running.loop.call_soon_threadsafe(start)
             return self._running.loop

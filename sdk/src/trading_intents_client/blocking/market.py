@@ -24,7 +24,7 @@ class Market:
 
     def quote(self, symbol: str) -> Quote:
         """The paper broker's quote of a symbol."""
-        return self._loop.run(self._wrapped.quote(symbol))
+        return self._loop.run(lambda: self._wrapped.quote(symbol))
 
     def post_quote(
         self,
@@ -39,7 +39,7 @@ class Market:
     ) -> PostedQuote:
         """Sets the paper price of a symbol for the organization, by which it is priced from then on."""
         return self._loop.run(
-            self._wrapped.post_quote(
+            lambda: self._wrapped.post_quote(
                 symbol, bid=bid, ask=ask, bid_size=bid_size, ask_size=ask_size, last=last, last_size=last_size
             )
         )
@@ -54,10 +54,10 @@ class Market:
 
     def reference_price(self, symbol: str, *, environment: Environment | str | None = None) -> ReferencePrice:
         """A symbol's reference price; NotFound where none is known."""
-        return self._loop.run(self._wrapped.reference_price(symbol, environment=environment))
+        return self._loop.run(lambda: self._wrapped.reference_price(symbol, environment=environment))
 
     def post_reference_price(
         self, symbol: str, price: Amount, *, environment: Environment | str | None = None
     ) -> ReferencePrice:
         """Sets a symbol's reference price."""
-        return self._loop.run(self._wrapped.post_reference_price(symbol, price, environment=environment))
+        return self._loop.run(lambda: self._wrapped.post_reference_price(symbol, price, environment=environment))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -25,7 +26,7 @@ class OrderActions:
 
     def cancel(self, *, idempotency_key: str | None = None) -> "PlacedOrder":
         """Asks for the order to be cancelled. Safe to repeat while the order is open."""
-        return wrap_placed(self._loop, self._loop.run(self._wrapped.cancel(idempotency_key=idempotency_key)))
+        return wrap_placed(self._loop, self._loop.run(lambda: self._wrapped.cancel(idempotency_key=idempotency_key)))
 
     def replace(
         self,
@@ -37,21 +38,26 @@ class OrderActions:
         idempotency_key: str | None = None,
     ) -> "PlacedOrder":
         """Changes the order; what is not given stays as the broker last confirmed it. `quantity` is the new total."""
-        replacing = self._wrapped.replace(
-            quantity=quantity, limit=limit, stop=stop, time_in_force=time_in_force, idempotency_key=idempotency_key
+        replacing = partial(
+            self._wrapped.replace,
+            quantity=quantity,
+            limit=limit,
+            stop=stop,
+            time_in_force=time_in_force,
+            idempotency_key=idempotency_key,
         )
         return wrap_placed(self._loop, self._loop.run(replacing))
 
     def refresh(self) -> "Order":
         """The order as it is now."""
-        return wrap_order(self._loop, self._loop.run(self._wrapped.refresh()))
+        return wrap_order(self._loop, self._loop.run(self._wrapped.refresh))
 
     def wait(self, until: str | Iterable[str] = FINAL_STATUSES, timeout: float | timedelta = WAIT_SECONDS) -> "Order":
         """Waits, by the stream, for a status or for one of several; without `until` for the order's end.
 
         Raises WaitTimeout, or OrderEnded when the order ends in another status.
         """
-        return wrap_order(self._loop, self._loop.run(self._wrapped.wait(until, timeout)))
+        return wrap_order(self._loop, self._loop.run(lambda: self._wrapped.wait(until, timeout)))
 
 
 class Order(OrderActions, OrderRecord, frozen=True, kw_only=True, dict=True):

@@ -22,43 +22,45 @@ class Organization:
 
     def caller(self) -> Caller:
         """Whose the client's credential is, and what it may call."""
-        return self._loop.run(self._wrapped.caller())
+        return self._loop.run(self._wrapped.caller)
 
     def find(self, provider: str, provider_id: str) -> OrganizationRecord:
         """The organization that has this id at the identity provider."""
-        return self._loop.run(self._wrapped.find(provider, provider_id))
+        return self._loop.run(lambda: self._wrapped.find(provider, provider_id))
 
     def control(self) -> Control:
         """The organization's switch; NotFound when it was never set."""
-        return self._loop.run(self._wrapped.control())
+        return self._loop.run(self._wrapped.control)
 
     def set_control(self, *, disabled: bool, reason: str | None = None, version: int | None = None) -> Control:
         """Switches trading of the whole organization off or on."""
-        return self._loop.run(self._wrapped.set_control(disabled=disabled, reason=reason, version=version))
+        return self._loop.run(lambda: self._wrapped.set_control(disabled=disabled, reason=reason, version=version))
 
     def limits(self) -> LimitsRecord:
         """The organization's limits; NotFound when there are none."""
-        return self._loop.run(self._wrapped.limits())
+        return self._loop.run(self._wrapped.limits)
 
     def set_limits(self, limits: Limits, *, version: int | None = None) -> LimitsRecord:
         """Replaces all of the organization's limits."""
-        return self._loop.run(self._wrapped.set_limits(limits, version=version))
+        return self._loop.run(lambda: self._wrapped.set_limits(limits, version=version))
 
     def delete_limits(self, *, version: int | None = None) -> None:
         """Removes the organization's limits."""
-        self._loop.run(self._wrapped.delete_limits(version=version))
+        self._loop.run(lambda: self._wrapped.delete_limits(version=version))
 
     def halt(self, reason: str, *, cancel_orders: bool = True, close_positions: bool = False) -> Halt:
         """Stops trading in all accounts at once, cancels orders and, if asked for, closes positions."""
-        return self._loop.run(self._wrapped.halt(reason, cancel_orders=cancel_orders, close_positions=close_positions))
+        return self._loop.run(
+            lambda: self._wrapped.halt(reason, cancel_orders=cancel_orders, close_positions=close_positions)
+        )
 
     def current_halt(self) -> Halt:
         """The halt that stands, else the last one; NotFound when there was none."""
-        return self._loop.run(self._wrapped.current_halt())
+        return self._loop.run(self._wrapped.current_halt)
 
     def resume(self) -> Halt:
         """Ends the organization's halt; NotHalted when none stands."""
-        return self._loop.run(self._wrapped.resume())
+        return self._loop.run(self._wrapped.resume)
 
     def api_keys(self, *, order: SortOrder | str | None = None) -> Pages[ApiKey]:
         """The organization's API keys, without the keys themselves."""
@@ -66,7 +68,7 @@ class Organization:
 
     def create_api_key(self, name: str, environment: Environment | str, permissions: Iterable[str]) -> CreatedApiKey:
         """Makes a key. Its `api_key` is shown this once."""
-        return self._loop.run(self._wrapped.create_api_key(name, environment, permissions))
+        return self._loop.run(lambda: self._wrapped.create_api_key(name, environment, permissions))
 
     def update_api_key(
         self,
@@ -79,17 +81,19 @@ class Organization:
     ) -> ApiKey:
         """Changes a key; what is not given stays."""
         return self._loop.run(
-            self._wrapped.update_api_key(key_id, name=name, permissions=permissions, disabled=disabled, version=version)
+            lambda: self._wrapped.update_api_key(
+                key_id, name=name, permissions=permissions, disabled=disabled, version=version
+            )
         )
 
     def delete_api_key(self, key_id: str, *, version: int | None = None) -> None:
         """Removes a key for good."""
-        self._loop.run(self._wrapped.delete_api_key(key_id, version=version))
+        self._loop.run(lambda: self._wrapped.delete_api_key(key_id, version=version))
 
     def validate_api_key(self, api_key: str) -> KeyValidation:
         """Tells whose a key is."""
-        return self._loop.run(self._wrapped.validate_api_key(api_key))
+        return self._loop.run(lambda: self._wrapped.validate_api_key(api_key))
 
     def delete_current_user(self) -> None:
         """Deletes the calling user for good."""
-        self._loop.run(self._wrapped.delete_current_user())
+        self._loop.run(self._wrapped.delete_current_user)

@@ -22,31 +22,31 @@ class Platform:
 
     def liveness(self) -> Health:
         """Whether the process answers at all."""
-        return self._loop.run(self._wrapped.liveness())
+        return self._loop.run(self._wrapped.liveness)
 
     def readiness(self) -> Health:
         """Whether the process can do its work; Unavailable when it cannot."""
-        return self._loop.run(self._wrapped.readiness())
+        return self._loop.run(self._wrapped.readiness)
 
     def metrics(self) -> str:
         """The metrics as Prometheus text."""
-        return self._loop.run(self._wrapped.metrics())
+        return self._loop.run(self._wrapped.metrics)
 
     def openapi(self) -> dict[str, Any]:
         """The API's description, as OpenAPI 3.1."""
-        return self._loop.run(self._wrapped.openapi())
+        return self._loop.run(self._wrapped.openapi)
 
     def docs_page(self) -> str:
         """The API's description, as HTML."""
-        return self._loop.run(self._wrapped.docs_page())
+        return self._loop.run(self._wrapped.docs_page)
 
     def home_page(self) -> str:
         """The first page, as HTML."""
-        return self._loop.run(self._wrapped.home_page())
+        return self._loop.run(self._wrapped.home_page)
 
     def outbox_health(self) -> OutboxHealth:
         """How far the accounts queue is behind, for service accounts and internal admins."""
-        return self._loop.run(self._wrapped.outbox_health())
+        return self._loop.run(self._wrapped.outbox_health)
 
     def brokers(self, *, order: SortOrder | str | None = None) -> Pages[Broker]:
         """What each broker can do."""
@@ -54,12 +54,12 @@ class Platform:
 
     def issue_token(self, client_id: str, client_secret: str, scope: str | None = None) -> IssuedToken:
         """A token of the embedded identity provider, by client credentials."""
-        return self._loop.run(self._wrapped.issue_token(client_id, client_secret, scope))
+        return self._loop.run(lambda: self._wrapped.issue_token(client_id, client_secret, scope))
 
     def provider_metadata(self) -> dict[str, Any]:
         """Where the embedded identity provider's endpoints are."""
-        return self._loop.run(self._wrapped.provider_metadata())
+        return self._loop.run(self._wrapped.provider_metadata)
 
     def provider_keys(self) -> dict[str, Any]:
         """The public keys that tokens verify with."""
-        return self._loop.run(self._wrapped.provider_keys())
+        return self._loop.run(self._wrapped.provider_keys)
