@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
@@ -18,12 +17,15 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.fork_server import Fork
-from tests.server_process import in_database
+from tests.kept_connections import open_pools
+from tests.kept_database import Databases, KeptDatabase
+from tests.server_process import Urls
 from trading_intents.secret import Secret
-from trading_intents.storage.database import Database, open_database
-from trading_intents.telemetry import Metrics, make_log
+from trading_intents.storage.database import Database
+from trading_intents.telemetry import Metrics
 
 pytest_plugins = ["tests.tenants"]
+__all__ = ["Databases", "Urls"]  # which tests import from here
 
 TEMPLATE = "ti_template"
 STOP_LIMIT_SECONDS = 30
@@ -35,7 +37,6 @@ EXAMPLES = 50  # that hypothesis makes up for a test which does not say how many
 BY_CHANCE = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 
 Once = Callable[[str, Callable[[Path], None]], Path]
-Databases = Callable[[], contextlib.AbstractContextManager["Urls"]]
 
 
 def pytest_configure() -> None:
@@ -68,15 +69,6 @@ def copy_folder(folder: Path, to: Path) -> Path:
     """In half the time that shutil takes."""
     subprocess.run(["cp", "-a", folder, to], check=True)
     return to
-
-
-@dataclass(frozen=True, slots=True)
-class Urls:
-    owner: Secret
-    login: Secret
-
-    def of(self, database: str) -> "Urls":
-        return Urls(in_database(self.owner, database), in_database(self.login, database))
 
 
 @pytest.fixture(scope="session")
@@ -146,9 +138,24 @@ def databases(postgres: Urls) -> Iterator[Databases]:
         yield made
 
 
+@pytest.fixture(scope="session")
+async def kept_database(databases: Databases) -> AsyncIterator[KeptDatabase]:
+    kept = KeptDatabase(databases)
+    yield kept
+    await kept.close()
+
+
 @pytest.fixture
-def urls(databases: Databases) -> Iterator[Urls]:
-    """Of a database that is one test's own."""
+async def urls(kept_database: KeptDatabase) -> AsyncIterator[Urls]:
+    """Of a database that is empty, and nobody else's while the test runs."""
+    yield await kept_database.take()
+    await kept_database.give_back()
+
+
+@pytest.fixture
+def new_urls(databases: Databases) -> Iterator[Urls]:
+    """Of a database that was never used, for a test of how a database is read or left; where a whole file needs it, its
+    `urls` are these."""
     with databases() as made:
         yield made
 
@@ -172,5 +179,5 @@ def metrics() -> Metrics:
 
 @pytest.fixture
 async def database(database_url: Secret, metrics: Metrics) -> AsyncIterator[Database]:
-    async with open_database(database_url, 5, make_log("warning"), metrics) as database:
+    async with open_pools(database_url, 5, metrics) as database:
         yield database

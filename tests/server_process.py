@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
@@ -20,6 +21,17 @@ from trading_intents.storage.migrate import migrate
 from trading_intents.telemetry import Log, make_log
 
 LOGIN = "external"
+
+
+@dataclass(frozen=True, slots=True)
+class Urls:
+    """Of one database, for its owner and for the platform."""
+
+    owner: Secret
+    login: Secret
+
+    def of(self, database: str) -> "Urls":
+        return Urls(in_database(self.owner, database), in_database(self.login, database))
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
+from tests.kept_connections import open_owner
 from trading_intents.accounts.model import AccountId
 from trading_intents.controls import store
 from trading_intents.controls.model import Controls, Switch, TimeRule
@@ -29,15 +30,14 @@ class Tenant:
 @pytest.fixture
 async def tenant(owner_url: Secret) -> AsyncIterator[Tenant]:
     """An organization with three accounts."""
-    connection = await asyncpg.connect(owner_url.reveal())
-    tenant = Tenant(connection, OrganizationId(uuid4()), [])
-    await connection.execute(
-        "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'local', 'x', 'x')",
-        tenant.organization,
-    )
-    await add_accounts(tenant, 3)
-    yield tenant
-    await connection.close()
+    async with open_owner(owner_url) as connection:
+        tenant = Tenant(connection, OrganizationId(uuid4()), [])
+        await connection.execute(
+            "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'local', 'x', 'x')",
+            tenant.organization,
+        )
+        await add_accounts(tenant, 3)
+        yield tenant
 
 
 async def add_accounts(tenant: Tenant, count: int) -> None:

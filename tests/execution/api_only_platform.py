@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import asyncpg
 import httpx
 
 from tests.conftest import Urls
 from tests.execution.recorded_orders import Books
+from tests.kept_connections import open_owner, open_pools
 from tests.platform import serving
 from tests.tenants import EVERY_PERMISSION, PLENTY, key
 from trading_intents.intents.model import Cancel, Close, Command, Create
-from trading_intents.storage.database import open_database
-from trading_intents.telemetry import Metrics, make_log
+from trading_intents.telemetry import Metrics
 
 DOCUMENT = {
     "organizations": [
@@ -75,11 +74,9 @@ class ApiOnlyPlatform:
 
     @contextlib.asynccontextmanager
     async def open_books(self, accounts: int = 1) -> AsyncIterator[Books]:
-        owner = await asyncpg.connect(self.urls.owner.reveal())
         made = [self.open_account() for _ in range(accounts)]
-        async with open_database(self.urls.login, 2, make_log("warning"), Metrics()) as database:
+        async with open_owner(self.urls.owner) as owner, open_pools(self.urls.login, 2, Metrics()) as database:
             yield Books(owner, self.organization, made, database, self.commit)
-        await owner.close()
 
 
 def _payload(command: Command) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Books of an account that nobody else works on, and a platform that shows them. When a test is over they are true."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -8,6 +8,7 @@ from tests.conftest import Databases, Urls
 from tests.execution.api_only_platform import ApiOnlyPlatform, open_api_platform
 from tests.execution.ledger_invariants import assert_true_books
 from tests.execution.recorded_orders import Books, open_books, track
+from tests.kept_connections import keeping
 from trading_intents.execution import dispatcher, reconciler
 from trading_intents.execution.halting import parts
 from trading_intents.execution.halting import worker as halt_worker
@@ -27,9 +28,12 @@ async def books(urls: Urls, database: Database) -> AsyncIterator[Books]:
 
 
 @pytest.fixture(scope="session")
-def api_platform(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiOnlyPlatform]:
+async def api_platform(
+    databases: Databases, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[ApiOnlyPlatform]:
     with databases() as urls, open_api_platform(urls, tmp_path_factory.mktemp("house")) as opened:
-        yield opened
+        async with keeping(urls.owner, urls.login):
+            yield opened
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from tests.conftest import Urls
 from tests.intents.in_process_writer import PRICES, InProcessWriter, open_in_process_writer
+from tests.kept_connections import make_pipeline, open_pools
 from tests.waiting import eventually_async
 from trading_intents.accounts.vault import SecretRef
 from trading_intents.brokers.port import Integration
@@ -26,9 +27,8 @@ from trading_intents.orders.facts import client_order_id
 from trading_intents.outbox.worker import WorkerContext
 from trading_intents.prices.model import PriceRules
 from trading_intents.secret import Secret
-from trading_intents.storage.database import WORKER_ROLE, open_database
+from trading_intents.storage.database import WORKER_ROLE
 from trading_intents.storage.grouped import GroupTransactions
-from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import Signals, open_signals
 from trading_intents.stream import trading_pb2
 from trading_intents.telemetry import Metrics, make_log
@@ -213,12 +213,12 @@ async def executing(
     login = in_process.urls.login
     async with (
         contextlib.AsyncExitStack() as stack,
-        open_database(login, POOL_SIZE, log, counted) as database,
+        open_pools(login, POOL_SIZE, counted) as database,
         open_signals(login, log) as signals,
     ):
         worker_context = WorkerContext(database.worker, attempt_limit, clock, counted, log)
         brokers = Registry([integration or in_process.venue.integration, *others])
-        link = stack.enter_context(contextlib.closing(Pipeline(login, WORKER_ROLE)))
+        link = stack.enter_context(contextlib.closing(make_pipeline(login, WORKER_ROLE)))
         tools = BatchDependencies(link, brokers, id_text_maker(), clock, PRICES)
         execution = Execution(
             worker_context,
@@ -229,7 +229,7 @@ async def executing(
             id_maker(clock),
             max_age_millis,
             RecordingActions(tools, signals, in_process.system_cancels),
-            lambda: stack.enter_context(contextlib.closing(GroupTransactions(Pipeline(login, WORKER_ROLE)))),
+            lambda: stack.enter_context(contextlib.closing(GroupTransactions(make_pipeline(login, WORKER_ROLE)))),
             reconcile_seconds,
             PriceRules(seed=1, max_age_seconds=900),
         )

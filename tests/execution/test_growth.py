@@ -1,10 +1,21 @@
 """What is written of an order costs the same however many came before it."""
 
+import pytest
+
+from tests.conftest import Urls
 from tests.execution.recorded_orders import Books, fill, ours, record_alone, told
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.orders.facts import FactKind as F
 
 ROWS = 5_000
+
+
+@pytest.fixture
+def urls(new_urls: Urls) -> Urls:
+    """Counts rows that are read: with statistics of other tests' rows the plans are not those of a new database."""
+    return new_urls
+
+
 ROWS_READ = """
     SELECT coalesce(sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)), 0) FROM pg_stat_xact_user_tables
 """

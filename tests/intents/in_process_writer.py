@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
+from tests.kept_connections import make_pipeline, open_owner, open_pools
 from tests.platform import tested_write_path
-from trading_intents.brokers.registry import installed_brokers
+from trading_intents.brokers.registry import Registry, installed_brokers
 from trading_intents.clock import SystemClock
 from trading_intents.errors import PlatformError
 from trading_intents.ids import id_text_maker
@@ -22,8 +24,7 @@ from trading_intents.intents.writing.statements import LOCK_LIMIT_SECONDS
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.prices.model import PriceRules
 from trading_intents.secret import Secret
-from trading_intents.storage.database import SERVICE_ROLE, Pool, open_database
-from trading_intents.storage.pipeline import Pipeline
+from trading_intents.storage.database import SERVICE_ROLE, Pool
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
@@ -32,6 +33,12 @@ POOL_SIZE = 5
 PRICES = PriceRules(seed=1, max_age_seconds=900)
 # For tests that reach the writer: whatever it does is the same on both write paths.
 on_both_write_paths = pytest.mark.parametrize("write_path", ["optimistic", "ordinary"], indirect=True, scope="session")
+
+
+@functools.cache
+def brokers() -> Registry:
+    """Looked for once: that takes longer than a command."""
+    return installed_brokers(make_log("critical"))
 
 
 @dataclass
@@ -77,24 +84,25 @@ async def open_in_process_writer(
     login: Secret, owner_url: Secret, accounts: int = 3, run: bool = True
 ) -> AsyncIterator[InProcessWriter]:
     """`login` may lead through a proxy; the owner's way is always clear."""
-    owner = await asyncpg.connect(owner_url.reveal())
-    organization, key = await furnish(owner)
-    made = sorted([await add_account(owner, organization) for _ in range(accounts)])
     log, metrics, clock = make_log("critical"), Metrics(), SystemClock()
-    async with open_database(login, POOL_SIZE, log, metrics) as database, open_signals(login, log) as signals:
-        link = Pipeline(login, SERVICE_ROLE, LOCK_LIMIT_SECONDS)
-        tools = BatchDependencies(link, installed_brokers(log), id_text_maker(), clock, PRICES)
-        writer = Writer(
-            tools, database.service, signals, metrics, log, is_optimistic=tested_write_path() == "optimistic"
-        )
+    async with (
+        open_owner(owner_url) as owner,
+        open_pools(login, POOL_SIZE, metrics) as database,
+        open_signals(login, log) as signals,
+    ):
+        organization, key = await furnish(owner)
+        made = sorted([await add_account(owner, organization) for _ in range(accounts)])
+        pipeline = make_pipeline(login, SERVICE_ROLE, LOCK_LIMIT_SECONDS)
+        tools = BatchDependencies(pipeline, brokers(), id_text_maker(), clock, PRICES)
+        is_optimistic = tested_write_path() == "optimistic"
+        writer = Writer(tools, database.service, signals, metrics, log, is_optimistic=is_optimistic)
         task = asyncio.create_task(writer.run() if run else asyncio.sleep(0))
         try:
             yield InProcessWriter(writer, database.service, metrics, owner, organization, key, made)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            link.close()
-            await owner.close()
+            pipeline.close()
 
 
 async def furnish(owner: asyncpg.Connection) -> tuple[UUID, UUID]:

@@ -14,6 +14,7 @@ from tests.intents.in_process_writer import (
     PRICES,
     InProcessWriter,
     add_account,
+    brokers,
     codes,
     furnish,
     on_both_write_paths,
@@ -21,8 +22,8 @@ from tests.intents.in_process_writer import (
 )
 from tests.intents.test_queue import pending
 from tests.intents.test_writer import whole
+from tests.kept_connections import open_owner
 from tests.waiting import COUNT_BLOCKED, eventually_async
-from trading_intents.brokers.registry import installed_brokers
 from trading_intents.clock import SystemClock
 from trading_intents.errors import Unavailable
 from trading_intents.ids import id_text_maker
@@ -59,9 +60,8 @@ async def in_process_writer(urls: Urls) -> AsyncIterator[InProcessWriter]:
 @pytest.fixture
 async def holder(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
     """Nothing limits how long it holds its locks."""
-    connection = await asyncpg.connect(urls.owner.reveal())
-    yield connection
-    await connection.close()
+    async with open_owner(urls.owner) as connection:
+        yield connection
 
 
 @pytest.fixture
@@ -195,9 +195,7 @@ async def test_a_cancel_of_the_platforms_own_waits_for_no_lock_for_long(
     theirs = await in_process_writer.writer.submit(other)
     log, link = make_log("critical"), Pipeline(urls.login, WORKER_ROLE, LOCK_LIMIT_SECONDS)
     async with open_signals(urls.login, log) as signals:
-        cancels = PlatformActions(
-            BatchDependencies(link, installed_brokers(log), id_text_maker(), SystemClock(), PRICES), signals
-        )
+        cancels = PlatformActions(BatchDependencies(link, brokers(), id_text_maker(), SystemClock(), PRICES), signals)
         async with holder.transaction():
             await holder.execute(LOCKS["the stream"], in_process_writer.organization)
             held = cancels.cancel(

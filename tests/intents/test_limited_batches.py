@@ -84,23 +84,25 @@ async def test_a_batch_that_cannot_be_cached_is_recorded_once(
 
 
 @pytest.mark.parametrize("asked", [1, 200])
-async def test_an_account_with_many_symbols_is_summed_once_for_a_batch(local: InProcessWriter, asked: int) -> None:
-    first, symbols = str(local.accounts[0]), 400
-    await local.owner.execute(
-        "INSERT INTO exposures (account_id, symbol, organization_id, open_orders, open_buy, open_sell)"
-        " SELECT $1, 'S' || number, $2, 1, number, 0 FROM generate_series(1, $3) AS number",
-        first,
-        local.organization,
-        symbols,
-    )
-    link = await local.writer._dependencies.link.connect()
-    read = read_limit_state([(first, f"S{number}") for number in range(1, asked + 1)])
-    count = Statement(
-        "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'exposures'::regclass"
-    )
-    *_, rows, fetched, _ = await link.run([*begin([str(local.organization)]), read, count, ROLLBACK])
-    assert [row[2:6] for row in rows.texts()] == [[str(symbols), "1", str(n), "0"] for n in range(1, asked + 1)]
-    assert int(fetched.texts()[0][0]) <= symbols + asked
+async def test_an_account_with_many_symbols_is_summed_once_for_a_batch(new_urls: Urls, asked: int) -> None:
+    """Rows that were deleted would be counted."""
+    async with open_in_process_writer(new_urls.login, new_urls.owner) as local:
+        first, symbols = str(local.accounts[0]), 400
+        await local.owner.execute(
+            "INSERT INTO exposures (account_id, symbol, organization_id, open_orders, open_buy, open_sell)"
+            " SELECT $1, 'S' || number, $2, 1, number, 0 FROM generate_series(1, $3) AS number",
+            first,
+            local.organization,
+            symbols,
+        )
+        link = await local.writer._dependencies.link.connect()
+        read = read_limit_state([(first, f"S{number}") for number in range(1, asked + 1)])
+        count = Statement(
+            "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'exposures'::regclass"
+        )
+        *_, rows, fetched, _ = await link.run([*begin([str(local.organization)]), read, count, ROLLBACK])
+        assert [row[2:6] for row in rows.texts()] == [[str(symbols), "1", str(n), "0"] for n in range(1, asked + 1)]
+        assert int(fetched.texts()[0][0]) <= symbols + asked
 
 
 async def test_a_day_that_cannot_begin_yet_keeps_no_other_organization_waiting(

@@ -14,11 +14,13 @@ from tests.intents.in_process_writer import (
     PRICES,
     InProcessWriter,
     add_account,
+    brokers,
     codes,
     furnish,
     open_in_process_writer,
 )
 from tests.intents.test_writer import TRAP, whole
+from tests.kept_connections import make_pipeline
 from trading_intents.brokers.registry import installed_brokers
 from trading_intents.clock import SystemClock
 from trading_intents.ids import id_text_maker
@@ -31,7 +33,6 @@ from trading_intents.intents.writing.state.batch_state import BatchState
 from trading_intents.intents.writing.state.rules import Rules, RulesCache
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.storage.database import SERVICE_ROLE
-from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import make_log
 from trading_intents.trading import Environment
@@ -53,8 +54,8 @@ async def neighbour(local: InProcessWriter, urls: Urls) -> AsyncIterator[Writer]
     log = make_log("critical")
     async with open_signals(urls.login, log) as signals:
         tools = BatchDependencies(
-            Pipeline(urls.login, SERVICE_ROLE, statements.LOCK_LIMIT_SECONDS),
-            installed_brokers(log),
+            make_pipeline(urls.login, SERVICE_ROLE, statements.LOCK_LIMIT_SECONDS),
+            brokers(),
             id_text_maker(),
             SystemClock(),
             PRICES,

@@ -9,9 +9,15 @@ import msgspec
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.in_process_writer import PRICES, InProcessWriter, codes, on_both_write_paths, open_in_process_writer
+from tests.intents.in_process_writer import (
+    PRICES,
+    InProcessWriter,
+    brokers,
+    codes,
+    on_both_write_paths,
+    open_in_process_writer,
+)
 from tests.intents.test_writer import whole
-from trading_intents.brokers.registry import installed_brokers
 from trading_intents.clock import SystemClock
 from trading_intents.errors import Unavailable
 from trading_intents.ids import id_text_maker
@@ -92,9 +98,7 @@ async def test_a_batch_stays_on_the_connection_that_holds_its_locks(
 
     monkeypatch.setattr(batch_module, "read_state", read_and_lose)
     async with open_signals(urls.login, log) as signals:
-        cancels = PlatformActions(
-            BatchDependencies(link, installed_brokers(log), id_text_maker(), SystemClock(), PRICES), signals
-        )
+        cancels = PlatformActions(BatchDependencies(link, brokers(), id_text_maker(), SystemClock(), PRICES), signals)
         with pytest.raises(Unavailable):
             await cancels.cancel(str(in_process_writer.organization), str(account), made.intent_id)
     assert await in_process_writer.owner.fetchval("SELECT order_status FROM orders") == "FILLED"

@@ -13,6 +13,7 @@ from decimal import Decimal
 import asyncpg
 import pytest
 
+from tests.kept_connections import open_owner
 from tests.waiting import eventually_async
 from trading_intents.clock import SystemClock
 from trading_intents.intents import store
@@ -102,9 +103,8 @@ class Book:
 
 @pytest.fixture
 async def owner(owner_url: Secret) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(owner_url.reveal())
-    yield connection
-    await connection.close()
+    async with open_owner(owner_url) as connection:
+        yield connection
 
 
 @pytest.fixture

@@ -2,19 +2,18 @@
 
 from collections.abc import AsyncIterator
 
-import asyncpg
 import pytest
 
 from tests.conftest import Urls
+from tests.kept_connections import open_owner
 from tests.outbox.rows import Table
 from trading_intents.storage.database import Database, Pool
 
 
 @pytest.fixture
 async def table(urls: Urls) -> AsyncIterator[Table]:
-    connection = await asyncpg.connect(urls.owner.reveal())
-    yield Table(connection)
-    await connection.close()
+    async with open_owner(urls.owner) as connection:
+        yield Table(connection)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import IO, Any
 import asyncpg
 import pytest
 
-from tests.conftest import copy_folder
+from tests.conftest import Urls, copy_folder
 from tests.fork_server import Fork
 from tests.waiting import eventually
 
@@ -103,6 +103,12 @@ async def query(url: str, sql: str) -> Any:
         return await connection.fetchval(sql)
     finally:
         await connection.close()
+
+
+@pytest.fixture
+def urls(new_urls: Urls) -> Urls:
+    """These tests are about connections, and change databases and roles."""
+    return new_urls
 
 
 Start = Callable[..., ServerProcess]

@@ -8,6 +8,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.intents.http_client import Tables, TradingClient, open_trading_client
+from tests.kept_connections import open_owner
 from tests.stream.client import Client
 from tests.tenants import Tenants
 from trading_intents.ids import OrganizationId
@@ -23,9 +24,8 @@ Opener = Callable[..., TradingClient]
 @pytest.fixture
 async def owner(owner_url: Secret) -> AsyncIterator[asyncpg.Connection]:
     """A superuser, whom no policy holds back."""
-    connection = await asyncpg.connect(owner_url.reveal())
-    yield connection
-    await connection.close()
+    async with open_owner(owner_url) as connection:
+        yield connection
 
 
 @pytest.fixture

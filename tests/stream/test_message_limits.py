@@ -14,6 +14,7 @@ import grpc
 import pytest
 
 from tests.conftest import Urls
+from tests.kept_connections import open_pools
 from tests.platform import Platform, serving
 from tests.stream.client import ACTION, LIMIT_SECONDS, Client, kind_of
 from tests.stream.follow import ApiOnlyPlatform, Reader
@@ -23,9 +24,9 @@ from tests.waiting import eventually
 from trading_intents.identity.model import Permission
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
-from trading_intents.storage.database import Tx, open_database
+from trading_intents.storage.database import Tx
 from trading_intents.stream import log as event_log
-from trading_intents.telemetry import Metrics, make_log
+from trading_intents.telemetry import Metrics
 
 BURST, PER_SECOND = 20, 20
 CALLS, FLOOD = 3, 200
@@ -146,7 +147,7 @@ async def test_the_reads_of_one_organization_leave_room_for_anothers(
 
     monkeypatch.setattr(event_log, "read_head", read_head)
     async with (
-        open_database(database_url, POOL_SIZE, make_log("critical"), Metrics()) as database,
+        open_pools(database_url, POOL_SIZE, Metrics()) as database,
         ApiOnlyPlatform(database).running() as api_platform,
         asyncio.timeout(LIMIT_SECONDS),
     ):

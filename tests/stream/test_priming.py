@@ -5,15 +5,16 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from tests.kept_connections import open_pools
 from tests.stream.follow import ACTIONS, ApiOnlyPlatform, Reader, numbered
 from trading_intents.errors import LimitReached
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
-from trading_intents.storage.database import Database, Tx, open_database
+from trading_intents.storage.database import Database, Tx
 from trading_intents.stream import service
 from trading_intents.stream.model import Event, EventType
 from trading_intents.stream.subscriber import FREE_EVENTS, MAX_EVENTS_BEHIND
-from trading_intents.telemetry import Metrics, make_log
+from trading_intents.telemetry import Metrics
 
 PAGE = 500
 POOL_SIZE = 10  # as by default
@@ -119,7 +120,7 @@ async def test_readers_that_stop_while_they_are_primed_hold_up_no_other_organiza
             yield [numbered(organization_id, 1)] * PAGE
 
     async with (
-        open_database(database_url, POOL_SIZE, make_log("critical"), Metrics()) as database,
+        open_pools(database_url, POOL_SIZE, Metrics()) as database,
         ApiOnlyPlatform(database, retained).running() as api_platform,
     ):
         stopped = [Reader(api_platform, one, reading=False) for _ in range(10)]
@@ -149,7 +150,7 @@ async def test_slow_streams_of_one_caller_keep_no_other_caller_from_being_primed
 ) -> None:
     wait_for_slow_readers(monkeypatch)
     async with (
-        open_database(database_url, POOL_SIZE, make_log("error"), Metrics()) as database,
+        open_pools(database_url, POOL_SIZE, Metrics()) as database,
         ApiOnlyPlatform(database, six_pages).running() as api_platform,
         asyncio.timeout(LIMIT_SECONDS),
     ):

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from tests.brokers.paper.market import ACME, terms
+from tests.kept_connections import make_pipeline, open_owner, open_pools
 from trading_intents.brokers.paper.broker import PaperBroker
 from trading_intents.brokers.paper.model import PaperTerms, Prices, Quote
 from trading_intents.brokers.paper.quotes import Quotes
@@ -28,9 +29,8 @@ from trading_intents.brokers.port import (
 from trading_intents.clock import SystemClock
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
-from trading_intents.storage.database import WORKER_ROLE, Database, open_database
+from trading_intents.storage.database import WORKER_ROLE, Database
 from trading_intents.storage.grouped import GroupTransactions
-from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import Signals, open_signals
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.trading import Environment, Symbol, amount_text
@@ -137,7 +137,7 @@ class Venue:
         )
 
     def open_transactions(self) -> GroupTransactions:
-        return self.stack.enter_context(contextlib.closing(GroupTransactions(Pipeline(self.login, WORKER_ROLE))))
+        return self.stack.enter_context(contextlib.closing(GroupTransactions(make_pipeline(self.login, WORKER_ROLE))))
 
     async def post(self, text: str, symbol: Symbol = ACME, organization: OrganizationId | None = None) -> Quote:
         """Such as `99x5 101x7 100x3`, through the service's own pool."""
@@ -167,14 +167,13 @@ class Venue:
 @contextlib.asynccontextmanager
 async def open_venue(login: Secret, owner_url: Secret) -> AsyncIterator[Venue]:
     log = make_log("critical")
-    owner = await asyncpg.connect(owner_url.reveal())
     async with (
-        open_database(login, 5, log, Metrics()) as database,
+        open_owner(owner_url) as owner,
+        open_pools(login, 5, Metrics()) as database,
         open_signals(login, log) as signals,
         contextlib.AsyncExitStack() as stack,
     ):
         yield Venue(database, signals, owner, await add_organization(owner), stack, login)
-    await owner.close()
 
 
 async def add_organization(owner: asyncpg.Connection) -> OrganizationId:
