@@ -2,9 +2,8 @@
 
 from uuid import UUID
 
-from trading_intents.execution import store
 from trading_intents.execution.sessions.leases import Leases
-from trading_intents.execution.sessions.store import list_held
+from trading_intents.execution.sessions.store import list_held, pending_too_old
 from trading_intents.outbox.settling import reason_of
 from trading_intents.storage.database import Pool
 from trading_intents.telemetry import AlertKind, Log, Metrics
@@ -22,7 +21,7 @@ class DriftCheck:
         """Alerts of all that the last run found too."""
         async with self._pool.transaction(read_only=True, plans="fresh") as tx:
             held = await list_held(tx, self._leases.worker_id)
-            old = await store.pending_too_old(tx, self._max_age_millis / 1000)
+            old = await pending_too_old(tx, self._max_age_millis / 1000)
         live = {account_id for account_id, link in self._leases.links.items() if not link.has_ended}
         found: set[tuple[AlertKind, UUID]] = {
             *(("lease_without_session", row["account_id"]) for row in held if row["account_id"] not in live),

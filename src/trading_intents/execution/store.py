@@ -388,17 +388,3 @@ async def used_up(tx: Tx, lanes: Sequence[UUID], attempt_limit: int, claim_secon
         claim_seconds,
         SWEEP_ROWS,
     )
-
-
-async def pending_too_old(tx: Tx, seconds: float) -> list[Row]:
-    """CREATEs of whatever account that are this old, and whose orders are PENDING_NEW, the oldest first."""
-    return await tx.fetch(
-        """
-        SELECT r.order_key FROM outbox r JOIN orders o ON o.order_id = r.order_key
-        WHERE r.finished_at IS NULL AND r.lane IS NOT NULL AND r.event_type = 'intent.create'
-          AND r.created_at < clock_timestamp() - make_interval(secs => $1) AND o.order_status = 'PENDING_NEW'
-        ORDER BY r.id LIMIT $2
-        """,
-        seconds,
-        SWEEP_ROWS,
-    )

@@ -8,6 +8,7 @@ from trading_intents.accounts.model import ConnectionState
 from trading_intents.storage.database import Row, Tx
 
 LEASE_SECONDS = 5.0
+MAX_REPORTED = 100  # orders that wait too long
 TAKING_LOCK = 7469010  # an advisory lock
 JUST_SENT_SECONDS = 5.0
 
@@ -287,4 +288,18 @@ async def look_up_missing(
         numbers,
         JUST_SENT_SECONDS,
         is_back,
+    )
+
+
+async def pending_too_old(tx: Tx, seconds: float) -> list[Row]:
+    """CREATEs of whatever account that are this old, and whose orders are PENDING_NEW, the oldest first."""
+    return await tx.fetch(
+        """
+        SELECT r.order_key FROM outbox r JOIN orders o ON o.order_id = r.order_key
+        WHERE r.finished_at IS NULL AND r.lane IS NOT NULL AND r.event_type = 'intent.create'
+          AND r.created_at < clock_timestamp() - make_interval(secs => $1) AND o.order_status = 'PENDING_NEW'
+        ORDER BY r.id LIMIT $2
+        """,
+        seconds,
+        MAX_REPORTED,
     )
