@@ -24,6 +24,8 @@ TRIES = 20  # the least counts: other programs on the machine make each of them 
 BODIES = documents(MAX_BODY_BYTES)
 TEXT_BYTES = 32 * 1024  # of all headers together
 
+pytestmark = pytest.mark.deadline
+
 PARSERS: dict[str, Callable[[str], Any]] = {
     "amount": parse_amount,
     "API key": is_key,

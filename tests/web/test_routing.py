@@ -52,6 +52,12 @@ async def test_a_long_path_or_query_is_414_before_all_else(site: Site, method: s
         assert answer.headers["x-request-id"]
 
 
+@pytest.mark.parametrize("query", ["limit=%", "limit=1%4", "%zz=1", "limit=1&a=%%41"])
+async def test_a_percent_sign_that_is_no_escape_in_a_query_is_400(site: Site, query: str) -> None:
+    answer = await site.client.get(f"/v1/lists/me?{query}")
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+
+
 async def test_a_long_path_is_counted_and_the_connection_goes_on(site: Site) -> None:
     assert (await site.client.get("/" + "x" * 2048)).status_code == 414
     counted = (await site.client.get("/metrics")).text

@@ -26,6 +26,7 @@ NO_STORE = (b"cache-control", b"no-store")
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}\Z")
 _VERSION = re.compile(r"[1-9][0-9]{0,17}\Z")  # only as we send it: a tag is compared as a text
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")  # parse_qsl keeps these as they are, and takes long to find each
 _ETAG = re.compile(r'\s*(?:(?P<weak>W/)?"(?P<tag>[^"]*)"|(?P<any>\*))\s*\Z')
 
 
@@ -215,6 +216,8 @@ def _read_fields(raw: bytes, is_form: bool) -> dict[str, str]:
     what = "form" if is_form else "query"
     try:
         text = raw.decode("utf-8" if is_form else "ascii")
+        if _BAD_ESCAPE.search(text):
+            raise ValueError(text)
         pairs = parse_qsl(text, not is_form, is_form, errors="strict", max_num_fields=MAX_FIELDS)
     except ValueError:
         raise InvalidRequest(f"the {what} is not URL-encoded UTF-8, or has more than {MAX_FIELDS} fields") from None

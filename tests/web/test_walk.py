@@ -1,0 +1,169 @@
+"""Every route with the largest inputs that it allows, in many shapes: none costs more than 5 ms of the loop."""
+
+import asyncio
+import json
+import re
+import time
+import types
+from collections.abc import Coroutine, Generator, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+import pytest
+
+from tests.conftest import Urls
+from tests.platform import environment
+from tests.tenants import DOCUMENT, PLENTY
+from tests.web.shapes import TEXTS, documents, text
+from tests.web.test_costs import MAX_SECONDS, TRIES
+from trading_intents.accounts.vault import open_vault
+from trading_intents.app import build_app, build_features, embedded_provider, open_infrastructure, working
+from trading_intents.config import load
+from trading_intents.console.http import console_routes
+from trading_intents.identity.service import TokenIssuer
+from trading_intents.provision import apply, read_document, user_token
+from trading_intents.secret import Secret
+from trading_intents.telemetry import make_log
+from trading_intents.web.request import (
+    FORM,
+    JSON,
+    MAX_FORM_BYTES,
+    MAX_PATH_BYTES,
+    MAX_QUERY_BYTES,
+    Answer,
+    Headers,
+    Incoming,
+)
+from trading_intents.web.routing import App, Route
+
+HEADER_BYTES = 28 * 1024
+HEADERS = (b"if-match", b"idempotency-key", b"last-event-id", b"if-none-match", b"authorization", b"x-api-key")
+SAMPLES = 6  # of the shapes at each place, for a route; the next route gets others
+
+pytestmark = pytest.mark.deadline
+
+
+@dataclass
+class Walk:
+    """The application of a process, and callers that may do most."""
+
+    app: App
+    key: bytes
+    token: bytes
+    account_id: str
+
+    def credential(self, route: Route) -> Headers:
+        if "api_key" in route.policy.credentials:
+            return [(b"x-api-key", self.key)]
+        return [(b"authorization", b"Bearer " + self.token)] if route.policy.credentials else []
+
+    def path(self, route: Route, **changed: str) -> bytes:
+        known = {"account_id": self.account_id, "symbol": "AAPL", "file": "index.html"}
+        return re.sub(r"{(\w+)}", lambda m: (known | changed).get(m[1], str(uuid4())), route.path).encode()
+
+    def requests(self, route: Route, number: int, samples: int) -> Iterator[tuple[str, Incoming]]:
+        # A version that nothing has: what is not refused for its shape changes nothing.
+        headers = [*self.credential(route), (b"if-match", b'"999"'), (b"content-type", route.body_media)]
+        plain = Incoming(route.method, self.path(route), b"", headers, b"", "127.0.0.1", True)
+        texts = pick(TEXTS, number, samples)
+        for shape, unit in texts.items():
+            escaped = unit if unit.startswith("%") and unit.isascii() else quote(unit, safe=",.=&")
+            for name in re.findall(r"{(\w+)}", route.path):
+                room = MAX_PATH_BYTES - len(route.path) - 100
+                changed = replace_fields(plain, raw_path=self.path(route, **{name: text(escaped, room)}))
+                yield f"{name} of {shape}", changed
+            for query in (text(escaped, MAX_QUERY_BYTES), *(f"{p.name}=" for p in route.parameters[:2])):
+                filled = query + text(escaped, MAX_QUERY_BYTES - len(query))
+                yield f"query of {shape}", replace_fields(plain, query_string=filled.encode())
+            value = text(unit, HEADER_BYTES).encode("latin-1")
+            for header in pick(dict.fromkeys(HEADERS), number, 2):
+                others = [each for each in headers if each[0] != header]
+                yield f"{header.decode()} of {shape}", replace_fields(plain, headers=[*others, (header, value)])
+            if route.body_media is FORM:
+                form = "grant_type=client_credentials&scope="
+                body = (form + text(escaped, MAX_FORM_BYTES - len(form))).encode()
+                yield f"form of {shape}", replace_fields(plain, body=body)
+        if route.body is not None and route.body_media is JSON:
+            for shape, document in pick(documents(route.max_body_bytes), number, samples).items():
+                yield f"body of {shape}", replace_fields(plain, body=document)
+
+
+def pick(shapes: dict[Any, Any], number: int, samples: int) -> dict[Any, Any]:
+    return dict([*shapes.items(), *shapes.items()][number * samples % len(shapes) :][: min(samples, len(shapes))])
+
+
+def replace_fields(incoming: Incoming, **changes: object) -> Incoming:
+    fields = {name: getattr(incoming, name) for name in Incoming.__struct_fields__}
+    return Incoming(**fields | changes)
+
+
+@types.coroutine
+def timed(work: Coroutine[Any, Any, Answer], steps: list[float]) -> Generator[Any, None, Answer]:
+    """Runs it, and notes the processor's time of each step: between two of them, the loop serves others."""
+    while True:
+        began = time.process_time()
+        try:
+            awaited = work.send(None)
+        except StopIteration as end:
+            answer: Answer = end.value
+            return answer
+        finally:
+            steps.append(time.process_time() - began)
+        yield awaited
+
+
+async def cost_seconds(app: App, incoming: Incoming) -> float:
+    least = 1.0
+    for _ in range(TRIES):
+        steps: list[float] = []
+        answer = await timed(app.handle(incoming), steps)
+        least = min(least, max(steps))
+        assert answer.status < 500
+        if answer.feed:
+            answer.feed.close()
+        if least < MAX_SECONDS:
+            break
+    return least
+
+
+async def walk(settings_of: dict[str, str], samples: int) -> dict[str, float]:
+    settings, log = load(settings_of), make_log("warning")
+    async with open_infrastructure(settings, log) as infra, open_vault(settings, infra.clock, log) as vault:
+        features = build_features(infra, vault)
+        issuer = TokenIssuer(infra.database.service, embedded_provider(infra, may_create=True))
+        # As with the embedded database, which has links into the demo.
+        local = console_routes(features.gates, replace(settings, database_url=Secret("")), issuer)
+        session = [route for route in local if route.path == "/console/session"]
+        app = build_app(infra, replace(features, routes=(*features.routes, *session)))
+        made = await apply(infra, read_document(json.dumps(DOCUMENT).encode()))
+        key = next(key.api_key for key in made.organizations[0].api_keys if key.name == "all")
+        token = await user_token(infra, "acme-admin", "org_acme")
+        async with working(infra, features, vault):
+            walked = Walk(app, str(key).encode(), token.reveal().encode(), "")
+            account = {"name": "walked", "broker": "paper", "environment": "paper"}
+            create = next(r for r in app.routes if (r.method, r.path) == ("POST", "/v1/accounts"))
+            headers = [*walked.credential(create), (b"content-type", JSON)]
+            body = json.dumps(account).encode()
+            answer = await app.handle(Incoming("POST", b"/v1/accounts", b"", headers, body, "127.0.0.1", True))
+            walked.account_id = json.loads(answer.body)["id"]
+            dear = {}
+            # The caller deletes itself last.
+            for number, route in enumerate(sorted(app.routes, key=lambda r: r.path == "/v1/users/me")):
+                for shape, incoming in walked.requests(route, number, samples):
+                    cost = await cost_seconds(app, incoming)
+                    if cost >= MAX_SECONDS:
+                        dear[f"{route.method} {route.path}: {shape}"] = cost
+            return dear
+
+
+@pytest.mark.parametrize("samples", [SAMPLES, pytest.param(100, marks=pytest.mark.chaos)])
+def test_no_input_of_any_route_takes_the_loop_for_long(urls: Urls, tmp_path: Path, samples: int) -> None:
+    settings = PLENTY | {
+        "DATABASE_URL": urls.login.reveal(),
+        "DATABASE_OWNER_URL": urls.owner.reveal(),
+        "ROLES": "api",
+    }
+    assert asyncio.run(walk(environment(tmp_path, settings), samples)) == {}
