@@ -64,6 +64,8 @@ async def test_small_chunks_take_no_more_memory_than_their_bytes() -> None:
     try:
         for _ in range(2):
             wire.receive(CHUNK * (READ_BYTES // len(CHUNK)))
+            while not wire.transport.reads:
+                await asyncio.sleep(0)
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
