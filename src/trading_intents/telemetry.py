@@ -147,7 +147,7 @@ class Metrics:
         self.http_connections = self._gauge("ti_http_connections", "Open HTTP connections.")
         self.http_connections_refused = self._counter(
             "ti_http_connections_refused_total",
-            "HTTP connections refused, by the limit that they exceed: total or address.",
+            "HTTP connections that were too many, by the limit that they exceed: total or address.",
             "limit",
         )
         self.postgres_starts = self._counter(

@@ -14,8 +14,10 @@ GET = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 @contextlib.asynccontextmanager
-async def connected(site: Site) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+async def connected(
+    site: Site, address: str = "127.0.0.1"
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port, local_addr=(address, 0))
     try:
         yield reader, writer
     finally:

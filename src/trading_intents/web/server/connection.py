@@ -212,6 +212,9 @@ class HttpConnection(asyncio.BufferedProtocol):
     def on_message_complete(self) -> None:
         self._request_deadline = None
         path, _, query = self._url.partition(b"?")
+        if refusal := self._table.set_busy(self, path):
+            self._refuse(refusal)
+            return
         body = bytes(self._body) if self._body_bytes <= MAX_BODY_BYTES else None
         keep = self._keep_alive
         method = self._parser.get_method().decode("ascii")
@@ -350,8 +353,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport.close()
 
     def _settle(self) -> None:
-        """Tells the application when no request of this connection is in flight."""
-        if self._task is None and self._pending is None and self._request_deadline is None and not self._waiting:
+        """Tells the table when no request waits for an answer, and the application when none is arriving either."""
+        if self._task is not None or self._pending is not None or self._waiting:
+            return
+        if not self._feed:
+            self._table.set_quiet(self)
+        if self._request_deadline is None:
             self._app.leave(self)
 
     def check(self, now: float) -> None:
@@ -363,6 +370,9 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._refuse(RequestTimeout(f"the request did not arrive within {REQUEST_SECONDS} s"))
         elif not self._is_busy and now >= self._idle_deadline:
             self._close()
+
+    def abort(self) -> None:
+        self._transport.abort()
 
     def finish(self) -> asyncio.Task[None] | None:
         """Takes no more requests; gives the task that still answers, if there is one."""

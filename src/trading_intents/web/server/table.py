@@ -19,6 +19,7 @@ MAX_CONNECTIONS = 10_000  # of HTTP, and of gRPC
 POOLS, OTHER_DATABASE_CONNECTIONS = 3, 32  # the others: pipelines, waits for locks, LISTEN
 READ_BYTES = 16 * 1024
 CLOSE_SECONDS = 1.0
+PROBES, PROBE_RESERVE = frozenset({b"/healthz", b"/readyz"}), 16  # connections beyond the total, for these paths alone
 MAX_REFUSED = 100  # connections answered 429 within a second, before any is held back
 
 
@@ -56,6 +57,10 @@ class OpenConnection(Protocol):
         """Ends the connection if it is past a deadline."""
         ...
 
+    def abort(self) -> None:
+        """Ends the connection at once."""
+        ...
+
     def finish(self) -> asyncio.Task[None] | None:
         """Takes no more requests; gives the task that still answers, if there is one."""
         ...
@@ -69,12 +74,15 @@ class ConnectionTable:
         self.connections: dict[OpenConnection, str | None] = {}  # each with the address that it counts for
         self._by_address: Counter[str | None] = Counter()
         self.budget = ParseBudget()
+        self._quiet: dict[OpenConnection, None] = {}  # without a whole request, for the longest time first
+        self._probing: set[OpenConnection] = set()  # of the reserve
         self.buffer = bytearray(READ_BYTES)  # a read is parsed or copied before the next one
         self.date = b""
         self._refused = 0
 
     def add(self, connection: OpenConnection, peer: str) -> PlatformError | None:
-        """Counts a connection; gives the refusal if it is one too many."""
+        """Counts a connection; gives the refusal if it is one too many of its address. When the table is full, the
+        oldest connection without a request is closed for it; if all have one, it is one of the reserve."""
         metrics = self.app.metrics
         address = None if self.app.client_address.trusts(peer) else limited_address(peer)
         self.connections[connection] = address
@@ -85,11 +93,44 @@ class ConnectionTable:
             return Unavailable("this address has too many open connections; close some")
         if len(self.connections) > self._limits.total:
             metrics.http_connections_refused.labels("total").inc()
-            return Unavailable("this process has too many open connections; try again")
+            self._close_oldest()
+            if len(self.connections) > self._limits.total + PROBE_RESERVE:
+                return self._full()
+            if len(self.connections) - len(self._probing) > self._limits.total:
+                self._probing.add(connection)
+        self._quiet[connection] = None
         return None
 
+    def _close_oldest(self) -> None:
+        """Closes the connection that has been without a request for longest. Those of the reserve stay while it has
+        room."""
+        has_reserve = len(self.connections) <= self._limits.total + PROBE_RESERVE
+        oldest = next((each for each in self._quiet if not has_reserve or each not in self._probing), None)
+        if oldest is not None:
+            self.remove(oldest)
+            oldest.abort()
+
+    def set_busy(self, connection: OpenConnection, path: bytes) -> PlatformError | None:
+        """Notes that a connection has a whole request. Gives the refusal of one of the reserve that asks for more than
+        the reserve is for, while the table is still full."""
+        self._quiet.pop(connection, None)
+        if connection in self._probing and path not in PROBES and len(self.connections) > self._limits.total:
+            return self._full()
+        return None
+
+    def _full(self) -> PlatformError:
+        return Unavailable("this process has too many open connections; try again")
+
+    def set_quiet(self, connection: OpenConnection) -> None:
+        if connection in self.connections:
+            self._quiet[connection] = None
+
     def remove(self, connection: OpenConnection) -> None:
+        if connection not in self.connections:
+            return  # it was closed for another
         address = self.connections.pop(connection)
+        self._quiet.pop(connection, None)
+        self._probing.discard(connection)
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]
