@@ -1,10 +1,12 @@
-"""A bounded pool of open connections, the most recently used first. It is our own because every request uses it: an
-idle connection is taken and given back without an await (decision 0026)."""
+"""A bounded pool of open connections, the most recently used first, and the fair queues by which organizations wait for
+one. It is our own because every request uses it: an idle connection is taken without an await (decision 0026)."""
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import asyncpg
 
@@ -47,44 +49,171 @@ def register_array_types(connection: Any) -> None:
     )
 
 
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T", bound=Hashable)
+
+
+class FairQueue(Generic[K, T]):
+    """Takes from its groups in turn: an organization that queues much keeps no other one waiting. Items of a group keep
+    their order. A group without items is forgotten."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._groups: OrderedDict[K, OrderedDict[T, None]] = OrderedDict()
+
+    def count_of(self, group: K) -> int:
+        return len(self._groups.get(group, ()))
+
+    def append(self, group: K, item: T, is_first: bool = False) -> None:
+        own = self._groups.setdefault(group, OrderedDict())
+        own[item] = None
+        if is_first:
+            own.move_to_end(item, last=False)
+        self.count += 1
+
+    def pop(self, may_take: Callable[[K], bool] | None = None) -> T | None:
+        """Takes the first item of the group whose turn it is, and passes the turn on. A group that may not take keeps
+        its turn. None: no group may, or there is none."""
+        for group, own in self._groups.items():
+            if may_take is None or may_take(group):
+                item, _ = own.popitem(last=False)
+                self.count -= 1
+                if own:
+                    self._groups.move_to_end(group)
+                else:
+                    del self._groups[group]
+                return item
+        return None
+
+    def remove(self, group: K, item: T) -> None:
+        """Does nothing if the item was taken before."""
+        own = self._groups.get(group, OrderedDict())
+        if item in own:
+            del own[item]
+            self.count -= 1
+            if not own:
+                del self._groups[group]
+
+
+class LoopTurns(Generic[K]):
+    """Lets one caller go on in each iteration of the event loop, from the groups in turn: others are served between two
+    pieces of work."""
+
+    def __init__(self) -> None:
+        self._waiting = FairQueue[K, asyncio.Future[None]]()
+        self._is_taken = False
+
+    async def take(self, group: K) -> None:
+        loop = asyncio.get_running_loop()
+        if not self._is_taken:
+            self._is_taken = True
+            loop.call_soon(self._pass_on, loop)
+            return
+        turn: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(group, turn)
+        try:
+            await turn
+        finally:
+            self._waiting.remove(group, turn)  # of a caller that was cancelled
+
+    def _pass_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        turn = self._waiting.pop()
+        if turn is None:
+            self._is_taken = False
+            return
+        if not turn.done():
+            turn.set_result(None)
+        loop.call_soon(self._pass_on, loop)
+
+
+@dataclass(eq=False, frozen=True, slots=True)
+class _Waiter:
+    organization: Hashable
+    turn: "asyncio.Future[None]"
+
+
 class ConnectionPool:
-    def __init__(self, connect: Callable[[], Awaitable[Any]], size: int) -> None:
+    """Callers who wait are served in turn by organization, None for those of no single one. Where it `is_fair`, one
+    organization has half of the connections at most, and takes turns of the event loop with the others."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Any]], size: int, is_fair: bool) -> None:
         self._connect = connect
-        self.size = size
-        self._permits = asyncio.Semaphore(size)
+        self.size, self._free = size, size
+        self._per_organization = max(1, size // 2) if is_fair else size
+        self._turns = LoopTurns[Hashable]() if is_fair else None
+        self._held: Counter[Hashable] = Counter()
+        self._waiting = FairQueue[Hashable, _Waiter]()
         self._making = asyncio.Semaphore(MAKING_LIMIT)
         self._idle: list[tuple[Any, float]] = []
         self._closing = False
+        self._all_free = asyncio.Event()
 
-    async def take(self, limit_seconds: float) -> Any:
+    async def take(self, limit_seconds: float, organization: Hashable = None) -> Any:
         """Gives a connection that was open a moment ago. TimeoutError when none was given back, or could be opened, in
         time."""
-        if not self._permits.locked():
-            await self._permits.acquire()  # which does not wait here
-            return self._most_recent() or await self._made(limit_seconds)
+        if self._free and self._may_take(organization):  # those who wait then may not
+            self._count_taken(organization)
+            return self._most_recent() or await self._made(limit_seconds, organization)
         async with asyncio.timeout(limit_seconds):
-            await self._permits.acquire()
-            return self._most_recent() or await self._made(limit_seconds)
+            await self._wait(organization)
+            return self._most_recent() or await self._made(limit_seconds, organization)
 
-    def give_back(self, connection: Any) -> None:
+    def give_back(self, connection: Any, organization: Hashable = None) -> None:
         """Takes a connection back; a caller that does not know its state terminates it first."""
         if self._closing or connection.is_closed():
             connection.terminate()
         else:
             self._idle.append((connection, asyncio.get_running_loop().time()))
-        self._permits.release()
+        self._release(organization)
+
+    async def take_turn(self, organization: Hashable) -> None:
+        """Waits for the organization's turn of the event loop: what was read is turned into an answer next."""
+        if self._turns and organization is not None:
+            await self._turns.take(organization)
 
     async def close(self) -> None:
         """Waits for connections in use, then closes all; one still in use is terminated when it is given back."""
         self._closing = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_LIMIT_SECONDS):
-                for _ in range(self.size):
-                    await self._permits.acquire()
+                while self._free < self.size:
+                    self._all_free.clear()
+                    await self._all_free.wait()
         idle, self._idle = self._idle, []  # closed together: a server that does not answer keeps each for the limit
         closing = (connection.close(timeout=CLOSE_LIMIT_SECONDS) for connection, _ in idle)
         await asyncio.gather(*closing, return_exceptions=True)
         await asyncio.sleep(0)  # terminated connections close their sockets in the loop's next iteration
+
+    def _may_take(self, organization: Hashable) -> bool:
+        return organization is None or self._held[organization] < self._per_organization
+
+    def _count_taken(self, organization: Hashable) -> None:
+        self._free -= 1
+        self._held[organization] += 1
+
+    async def _wait(self, organization: Hashable) -> None:
+        waiter = _Waiter(organization, asyncio.get_running_loop().create_future())
+        self._waiting.append(organization, waiter)
+        try:
+            await waiter.turn
+        except BaseException:
+            self._waiting.remove(organization, waiter)
+            if not waiter.turn.cancelled():
+                self._release(organization)  # its turn had come
+            raise
+
+    def _release(self, organization: Hashable) -> None:
+        """Frees a connection's place, and passes it on."""
+        self._free += 1
+        self._held[organization] -= 1
+        if not self._held[organization]:
+            del self._held[organization]
+        while self._free and (waiter := self._waiting.pop(self._may_take)):
+            if not waiter.turn.done():  # it was cancelled and has not run yet
+                self._count_taken(waiter.organization)
+                waiter.turn.set_result(None)
+        if self._free == self.size:
+            self._all_free.set()
 
     def _most_recent(self) -> Any:
         oldest = asyncio.get_running_loop().time() - IDLE_LIMIT_SECONDS
@@ -95,12 +224,12 @@ class ConnectionPool:
             connection.terminate()
         return None
 
-    async def _made(self, limit_seconds: float) -> Any:
+    async def _made(self, limit_seconds: float, organization: Hashable) -> Any:
         try:
             async with asyncio.timeout(limit_seconds), self._making:
                 return self._most_recent() or await self._connect()
         except BaseException:
-            self._permits.release()
+            self._release(organization)
             raise
 
 
@@ -111,15 +240,18 @@ class PoolQuota:
         self._connections, self.size = connections, size
         self._permits = asyncio.Semaphore(size)
 
-    async def take(self, limit_seconds: float) -> Any:
+    async def take(self, limit_seconds: float, organization: Hashable = None) -> Any:
         async with asyncio.timeout(limit_seconds):
             await self._permits.acquire()
         try:
-            return await self._connections.take(limit_seconds)
+            return await self._connections.take(limit_seconds, organization)
         except BaseException:
             self._permits.release()
             raise
 
-    def give_back(self, connection: Any) -> None:
+    def give_back(self, connection: Any, organization: Hashable = None) -> None:
         self._permits.release()
-        self._connections.give_back(connection)
+        self._connections.give_back(connection, organization)
+
+    async def take_turn(self, organization: Hashable) -> None:
+        await self._connections.take_turn(organization)

@@ -151,7 +151,8 @@ class Pool:
         Raises Unavailable when the database is unavailable and nothing was recorded, OutcomeUnknown when the connection
         was lost during the commit.
         """
-        connection = await self._take()
+        organization = organizations[0] if len(organizations) == 1 else None
+        connection = await self._take(organization)
         try:
             await _begin(connection, organizations, read_only, isolation, plans)
             try:
@@ -161,7 +162,8 @@ class Pool:
                 raise
             await _commit(connection, read_only)
         finally:
-            self._give_back(connection)
+            self._give_back(connection, organization)
+        await self._connections.take_turn(organization)
 
     async def healthy(self) -> bool:
         """Whether the database answers and its disk has room, within HEALTH_LIMIT_SECONDS."""
@@ -179,12 +181,12 @@ class Pool:
         except (PlatformError, *CONNECTION_ERRORS):
             return False
 
-    async def _take(self) -> Any:
+    async def _take(self, organization: UUID | None = None) -> Any:
         now = asyncio.get_running_loop().time
         if now() < self._away_until_seconds:
             raise Unavailable("the database cannot be reached")
         try:
-            connection = await self._connections.take(ACQUIRE_LIMIT_SECONDS)
+            connection = await self._connections.take(ACQUIRE_LIMIT_SECONDS, organization)
         except CANNOT_CONNECT as error:
             if not isinstance(error, (TimeoutError, asyncpg.InsufficientResourcesError)):
                 # Pause between reconnects so that a recovering server is not flooded.
@@ -193,9 +195,9 @@ class Pool:
         self._in_use.inc()
         return connection
 
-    def _give_back(self, connection: Any) -> None:
+    def _give_back(self, connection: Any, organization: UUID | None = None) -> None:
         self._in_use.dec()
-        self._connections.give_back(connection)
+        self._connections.give_back(connection, organization)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +229,7 @@ async def open_database(
     Without `worker_url` one login becomes both roles.
     """
     async with contextlib.AsyncExitStack() as stack:
-        service = await stack.enter_async_context(open_pool(url, SERVICE_ROLE, pool_size, metrics))
+        service = await stack.enter_async_context(open_pool(url, SERVICE_ROLE, pool_size, metrics, is_fair=True))
         stream = await stack.enter_async_context(open_pool(url, SERVICE_ROLE, pool_size, metrics))
         worker = None
         if needs_worker:
@@ -250,7 +252,7 @@ def explain_refusals(settings: str) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def open_pool(url: Secret, role: str, size: int, metrics: Metrics) -> AsyncIterator[Pool]:
+async def open_pool(url: Secret, role: str, size: int, metrics: Metrics, is_fair: bool = False) -> AsyncIterator[Pool]:
     async def connect() -> Any:
         connection = await asyncpg.connect(
             url.reveal(), timeout=ACQUIRE_LIMIT_SECONDS, command_timeout=COMMAND_LIMIT_SECONDS
@@ -263,7 +265,7 @@ async def open_pool(url: Secret, role: str, size: int, metrics: Metrics) -> Asyn
             raise
         return connection
 
-    connections = ConnectionPool(connect, size)
+    connections = ConnectionPool(connect, size, is_fair)
     with explain_refusals("TRADING_INTENTS_DATABASE_URL and _WORKER_URL, migrate"):
         connections.give_back(await connections.take(ACQUIRE_LIMIT_SECONDS))
     try:

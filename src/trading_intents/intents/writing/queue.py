@@ -1,11 +1,11 @@
 """The queue of commands that wait to be written: CANCELs first, then as many others, from the organizations in turn."""
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from trading_intents.errors import PlatformError, Unavailable
 from trading_intents.intents.model import Cancel, Submission
 from trading_intents.intents.writing.batch import Receipt
+from trading_intents.storage.connections import FairQueue
 
 MAX_WAITING = 5_000
 CANCEL_RESERVE = MAX_WAITING // 10  # places that only CANCELs may take
@@ -72,7 +72,8 @@ class SubmissionQueue:
     each. So there is always a place for an organization's first command, whatever the others hold."""
 
     def __init__(self) -> None:
-        self._cancels, self._others = _OrganizationTurns(), _OrganizationTurns()
+        self._cancels = FairQueue[str, PendingSubmission]()
+        self._others = FairQueue[str, PendingSubmission]()
 
     def __len__(self) -> int:
         return self._cancels.count + self._others.count
@@ -87,7 +88,7 @@ class SubmissionQueue:
         turns = self._turns_of(pending)
         if turns.count_of(pending.organization_id) >= limit - len(self):
             raise Unavailable("this process has too many commands waiting; try again")
-        turns.append(pending)
+        turns.append(pending.organization_id, pending)
         pending.queue = self
 
     def put_back(self, batch: Iterable[PendingSubmission]) -> None:
@@ -96,59 +97,25 @@ class SubmissionQueue:
             if pending.is_abandoned:
                 pending.abandon()
             else:
-                self._turns_of(pending).append(pending, is_first=True)
+                self._turns_of(pending).append(pending.organization_id, pending, is_first=True)
                 pending.queue = self
 
     def take(self, count: int) -> list[PendingSubmission]:
         """Takes at most `count` commands, one of each organization in turn. CANCELs leave half of the places to the
         others: a cancel-all is hundreds of them, and may be repeated."""
         cancels = min(self._cancels.count, count - min(self._others.count, count // 2))
-        batch = [self._cancels.pop() for _ in range(cancels)]
-        batch += [self._others.pop() for _ in range(min(self._others.count, count - cancels))]
+        turns = [self._cancels] * cancels + [self._others] * min(self._others.count, count - cancels)
+        batch = [pending for each in turns if (pending := each.pop())]
         for pending in batch:
             pending.queue = None
         return batch
 
     def remove(self, pending: PendingSubmission) -> None:
-        self._turns_of(pending).remove(pending)
+        self._turns_of(pending).remove(pending.organization_id, pending)
         pending.queue = None
 
-    def _turns_of(self, pending: PendingSubmission) -> "_OrganizationTurns":
+    def _turns_of(self, pending: PendingSubmission) -> FairQueue[str, PendingSubmission]:
         return self._cancels if pending.is_cancel else self._others
-
-
-class _OrganizationTurns:
-    def __init__(self) -> None:
-        self.count = 0
-        self._by_organization: OrderedDict[str, OrderedDict[PendingSubmission, None]] = OrderedDict()
-
-    def count_of(self, organization_id: str) -> int:
-        return len(self._by_organization.get(organization_id, ()))
-
-    def append(self, pending: PendingSubmission, is_first: bool = False) -> None:
-        own = self._by_organization.setdefault(pending.organization_id, OrderedDict())
-        own[pending] = None
-        if is_first:
-            own.move_to_end(pending, last=False)
-        self.count += 1
-
-    def pop(self) -> PendingSubmission:
-        """Takes the first command of the organization whose turn it is, and passes the turn on."""
-        organization_id, own = next(iter(self._by_organization.items()))
-        pending, _ = own.popitem(last=False)
-        self.count -= 1
-        if own:
-            self._by_organization.move_to_end(organization_id)
-        else:
-            del self._by_organization[organization_id]
-        return pending
-
-    def remove(self, pending: PendingSubmission) -> None:
-        own = self._by_organization[pending.organization_id]
-        del own[pending]
-        self.count -= 1
-        if not own:
-            del self._by_organization[pending.organization_id]
 
 
 def group_by(

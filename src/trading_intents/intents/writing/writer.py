@@ -32,7 +32,7 @@ from trading_intents.storage.signals import Signals
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log, Metrics, make_series
 
-MAX_BATCH = 256
+MAX_BATCH = 96  # twice as many save 5 % of the time of each, and double what a lone command waits for
 SMALL_BATCH = 16
 ANSWER_SECONDS = 0.02  # at the latest, after the commit
 SETTLE_SECONDS = 3.0  # after the COMMIT was sent

@@ -20,7 +20,7 @@ POOLS, OTHER_DATABASE_CONNECTIONS = 3, 32  # the others: pipelines, waits for lo
 READ_BYTES = 16 * 1024
 CLOSE_SECONDS = 1.0
 PROBES, PROBE_RESERVE = frozenset({b"/healthz", b"/readyz"}), 16  # connections beyond the total, for these paths alone
-MAX_REFUSED = 100  # connections answered 429 within a second, before any is held back
+MAX_REFUSED = 16  # connections answered 429 within a second, before any is held back
 
 
 @dataclass(frozen=True, slots=True)
