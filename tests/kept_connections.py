@@ -138,7 +138,7 @@ async def _taken_pool(idle: IdleConnections, url: Secret, role: str, size: int) 
     kept = idle.pools[role, size]
     pool = kept.pop() if kept else await idle.every_pool.enter_async_context(open_pool(url, role, size, Metrics()))
     yield pool
-    if len(_pool(pool)._idle) and _pool(pool)._permits._value == size:  # nobody uses a connection of it any more
+    if len(_pool(pool)._idle) and _pool(pool)._free == size:  # nobody uses a connection of it any more
         kept.append(pool)
 
 
