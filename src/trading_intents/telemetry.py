@@ -22,6 +22,7 @@ AlertKind = Literal[
     "cancel_not_delivered",
     "conflicting_execution",
     "event_left_out",
+    "exposure_differs",
     "lease_without_session",
     "order_lost",
     "order_unknown",

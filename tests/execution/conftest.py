@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import Databases, Urls
 from tests.execution.api_only_platform import ApiOnlyPlatform, open_api_platform
 from tests.execution.ledger_invariants import assert_true_books
-from tests.execution.recorded_orders import Books, open_books, track
+from tests.execution.recorded_orders import Books, open_books
 from tests.kept_connections import keeping
 from trading_intents.execution import dispatcher, reconciler
 from trading_intents.execution.halting import parts
@@ -22,7 +22,6 @@ SOON_SECONDS = 0.1
 @pytest.fixture
 async def books(urls: Urls, database: Database) -> AsyncIterator[Books]:
     async with open_books(urls, database) as opened:
-        await track(opened, 0)
         yield opened
         await assert_true_books(database)
 

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
+import msgspec
 
 from tests.conftest import Urls
 from tests.intents.in_process_writer import open_in_process_writer
@@ -165,13 +166,16 @@ async def open_books(urls: Urls, database: Database, accounts: int = 1) -> Async
         )
 
 
-async def track(books: Books, *accounts: int) -> None:
-    """Gives accounts a limit that nothing reaches and that needs their orders counted."""
-    await books.owner.executemany(
-        "INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)"
-        """ VALUES ($1, $2, '{"max_open_orders": 100000}', true)""",
-        [(books.accounts[account], books.organization) for account in accounts],
-    )
+async def limit(books: Books, **limits: object) -> None:
+    """Gives the first account these limits, or takes all of them away."""
+    await books.owner.execute("DELETE FROM trading_limits WHERE owner_id = $1", books.accounts[0])
+    if limits:
+        await books.owner.execute(
+            "INSERT INTO trading_limits (owner_id, organization_id, rules) VALUES ($1, $2, $3)",
+            books.accounts[0],
+            books.organization,
+            msgspec.json.encode(limits).decode(),
+        )
 
 
 def told(kind: EventKind, sent: Sent | None, key: str = "", at: int | None = None, **more: Any) -> BrokerEvent:

@@ -1,6 +1,8 @@
 """What is counted of open orders, whatever happens to them: a scan of the orders says the same."""
 
+import asyncio
 import random
+from io import StringIO
 from typing import Any
 
 import asyncpg
@@ -8,14 +10,18 @@ import pytest
 
 from tests.conftest import Urls
 from tests.execution.ledger_invariants import assert_true_exposures
-from tests.execution.recorded_orders import Books, Sent, fill, open_books, ours, told, track
+from tests.execution.recorded_orders import Books, Sent, fill, limit, open_books, ours, told
+from tests.waiting import COUNT_BLOCKED, eventually_async
 from trading_intents.brokers.port import EventKind as E
-from trading_intents.controls.limits.upkeep import keep_tracking
+from trading_intents.clock import SystemClock
+from trading_intents.controls.limits.upkeep import CHECK_SECONDS, ExposureCheck
 from trading_intents.orders.facts import FactKind as F
 from trading_intents.storage.database import Database
+from trading_intents.telemetry import Metrics, make_log
 
 STEPS = 60
 SEEDS = 6
+WAIT_SECONDS = 10.0
 
 
 async def exposure(books: Books, symbol: str = "AAPL") -> tuple[int, str, str] | None:
@@ -71,47 +77,79 @@ async def test_a_busted_fill_is_open_again(books: Books) -> None:
     assert await exposure(books) == (1, "10", "0")
 
 
-async def test_an_account_without_such_a_limit_is_counted_no_more(books: Books, database: Database) -> None:
-    order = await books.create("10", limit="10")
-    assert await keep_tracking(database.worker) > 0
-    assert await exposure(books) == (1, "10", "0"), "the limit stands"
-    await books.owner.execute("DELETE FROM trading_limits")
-    await keep_tracking(database.worker)
-    assert await exposure(books) is None
-    await books.tell(told(E.ACCEPTED, order, "a"), fill(order, "e1", "4"))
-    await books.create("7", limit="10")
-    assert await exposure(books) is None
-    await track(books, 0)
-    await books.create("1", limit="10")
-    assert await exposure(books) == (3, "14", "0")
+class Check:
+    """The periodic comparison, with its own metrics and log."""
+
+    def __init__(self, database: Database) -> None:
+        self.metrics, self.log = Metrics(), StringIO()
+        log = make_log("error", self.log)
+        self._check = ExposureCheck(database.worker, SystemClock(), self.metrics, log)
+
+    async def run(self) -> float:
+        """Through all accounts; how many alerts there were so far."""
+        while await self._check.check() != CHECK_SECONDS:
+            pass
+        return float(self.metrics.execution_alerts.labels("exposure_differs")._value.get())
 
 
-async def test_an_account_whose_order_is_held_keeps_no_other_counted(urls: Urls, database: Database) -> None:
-    async with open_books(urls, database, accounts=2) as books:
-        await track(books, 0, 1)
-        for account in (0, 1):
-            await books.create("10", limit="10", account=account)
-        first = min(books.accounts)  # which is found first
-        await books.owner.execute("DELETE FROM trading_limits")
-        tracked = "SELECT array_agg(account_id) FROM account_heads WHERE tracked"
-        holder = await asyncpg.connect(urls.owner.reveal())
-        async with holder.transaction():
-            await holder.execute("SELECT FROM orders WHERE account_id = $1 FOR UPDATE", first)
-            await keep_tracking(database.worker)
-            assert await books.owner.fetchval(tracked) == [first]
-        await holder.close()
-        await keep_tracking(database.worker)
-        assert await books.owner.fetchval(tracked) is None
-
-
-async def test_upkeep_removes_symbols_of_which_nothing_is_open(books: Books, database: Database) -> None:
-    order = await books.create("5")
-    await keep_tracking(database.worker)
+async def test_a_check_removes_symbols_of_which_nothing_is_open(books: Books, database: Database) -> None:
+    check, order = Check(database), await books.create("5")
+    assert await check.run() == 0
     assert await exposure(books) == (1, "5", "0")
     await books.tell(told(E.ACCEPTED, order, "a"), fill(order, "e1", "5"))
     assert await exposure(books) == (0, "0", "0")
-    await keep_tracking(database.worker)
+    assert await check.run() == 0
     assert await exposure(books) is None
+
+
+WRONG = {
+    "another count": ("UPDATE exposures SET open_orders = 7", '"counted": ["7", "10", "0"]'),
+    "another quantity": ("UPDATE exposures SET open_sell = 0.5", '"counted": ["1", "10", "0.5"]'),
+    "none": ("DELETE FROM exposures", '"counted": ["0", "0", "0"]'),
+}
+
+
+@pytest.mark.parametrize("how", WRONG)
+async def test_an_exposure_that_differs_is_set_right_with_an_alert(books: Books, database: Database, how: str) -> None:
+    wrong, shown = WRONG[how]
+    check = Check(database)
+    await books.create("10", limit="10")
+    await books.owner.execute(wrong)
+    assert await check.run() == 1
+    assert await exposure(books) == (1, "10", "0")
+    assert '"exposure differs"' in check.log.getvalue()
+    assert shown in check.log.getvalue()
+    assert '"actual": ["1", "10", "0"]' in check.log.getvalue()
+    assert await check.run() == 1
+
+
+async def test_an_exposure_of_nothing_is_set_right_with_an_alert(books: Books, database: Database) -> None:
+    check, order = Check(database), await books.create("10", limit="10")
+    await books.tell(told(E.REJECTED, order, "r"))
+    await books.owner.execute("UPDATE exposures SET open_orders = 1")
+    assert await check.run() == 1
+    assert await exposure(books) in (None, (0, "0", "0"))
+
+
+async def test_a_correction_counts_what_commits_while_it_waits(urls: Urls, books: Books, database: Database) -> None:
+    """A transaction has changed an order and its exposure, and commits after the difference was found."""
+    check, order = Check(database), await books.create("10", limit="10")
+    await books.owner.execute("UPDATE exposures SET open_orders = 9")
+    recorder = await asyncpg.connect(urls.owner.reveal())
+    async with recorder.transaction():
+        await recorder.execute("UPDATE orders SET filled_quantity = 4 WHERE order_id = $1", order.order_id)
+        await recorder.execute("UPDATE exposures SET open_buy = open_buy - 4")
+        checking = asyncio.create_task(check.run())
+
+        async def is_waiting() -> bool:
+            return bool(await books.owner.fetchval(COUNT_BLOCKED))
+
+        await eventually_async(is_waiting, WAIT_SECONDS)
+    await recorder.close()
+    assert await checking == 1
+    assert await exposure(books) == (1, "6", "0")
+    await books.owner.execute("UPDATE orders SET filled_quantity = 0")
+    assert await check.run() == 2
 
 
 class RandomCourse:
@@ -123,7 +161,7 @@ class RandomCourse:
         self.replaces: dict[Sent, list[Sent]] = {}
         self.told: list[Any] = []
 
-    async def step(self, number: int, database: Database) -> None:
+    async def step(self, number: int) -> None:
         books, chance = self.books, self.chance
         if not self.orders or chance.random() < 0.3:
             sides, symbols = ("BUY", "SELL", "SELL_SHORT"), ("AAPL", "MSFT")
@@ -142,10 +180,7 @@ class RandomCourse:
         elif kind == "cancel" and is_open:
             await books.cancel(order)
         elif kind == "limits" and chance.random() < 0.2:
-            await books.owner.execute("DELETE FROM trading_limits")
-            await keep_tracking(database.worker)
-            if chance.random() < 0.7:
-                await track(books, 0)
+            await limit(books, **({"max_open_orders": 100_000} if chance.random() < 0.7 else {}))
         else:
             await self._tell(order, number)
 
@@ -176,8 +211,8 @@ class RandomCourse:
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_after_any_course_of_events_the_orders_say_the_same(urls: Urls, database: Database, seed: int) -> None:
     async with open_books(urls, database) as books:
-        await track(books, 0)
-        course = RandomCourse(books, seed)
+        course, check = RandomCourse(books, seed), Check(database)
         for number in range(STEPS):
-            await course.step(number, database)
+            await course.step(number)
             await assert_true_exposures(database)
+        assert await check.run() == 0

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.conftest import Urls
 from tests.execution.ledger_invariants import assert_true_books
-from tests.execution.recorded_orders import Books, Sent, fill, open_books, told, track
+from tests.execution.recorded_orders import Books, Sent, fill, open_books, told
 from trading_intents.brokers.port import BrokerEvent
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.intents.model import Replace, Spec
@@ -62,7 +62,6 @@ async def rows(books: Books, orders: list[Sent], account: int) -> dict[str, Any]
 
 async def test_no_shuffle_changes_the_rows(urls: Urls, database: Database) -> None:
     async with open_books(urls, database, SHUFFLES + 1) as books:
-        await track(books, *range(0, SHUFFLES + 1, 2))
         orders, events = await history(books, 0)
         await books.tell(*events, account=0)
         expected = await rows(books, orders, 0)

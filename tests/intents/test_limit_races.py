@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.http_client import Body, TradingClient, create, limit
+from tests.intents.http_client import Body, TradingClient, cancel, create, limit, replace
 from tests.intents.in_process_writer import on_both_write_paths
 from tests.intents.test_limits import exposures, hold, level_path
 from tests.platform import Platform, serving
@@ -71,6 +71,14 @@ def test_a_killed_process_leaves_the_count_right(
         query = "SELECT count(*) FROM orders WHERE account_id = $1::text::uuid"
         return int(trading_client.tables.value(query, trading_client.account["id"]))
 
+    def unfilled() -> str:
+        query = """
+            SELECT sum(greatest(o.quantity, (a.record::json ->> 'quantity')::numeric))::text FROM orders o
+            LEFT JOIN actions a ON a.account_id = o.account_id AND a.seq = o.pending_replace_seq
+            WHERE o.account_id = $1::text::uuid
+        """
+        return str(trading_client.tables.value(query, trading_client.account["id"]))
+
     def has_at_least(count: int) -> Callable[[], bool]:
         return lambda: orders() >= count
 
@@ -82,13 +90,21 @@ def test_a_killed_process_leaves_the_count_right(
                 with httpx.Client(base_url=url, headers=trading_client.headers, timeout=5, verify=False) as client:
                     while not over.is_set():
                         try:
-                            client.post(trading_client.url, json=create(limit("1")))
+                            made = client.post(trading_client.url, json=create(limit("1"))).json()
+                            if name == "max_open_orders" and "intent_id" in made:
+                                client.post(trading_client.url, json=replace(made["intent_id"], limit("3")))
+                                client.post(trading_client.url, json=cancel(made["intent_id"]))
                         except httpx.HTTPError:
                             return
 
-            threads = [threading.Thread(target=trade, args=(platform.url, over)) for _ in range(8)]
+            urls_of_both = (platform.url, tenants.platform.url)
+            threads = [threading.Thread(target=trade, args=(urls_of_both[n % 2], over)) for n in range(8)]
             for thread in threads:
                 thread.start()
+            eventually(has_at_least(kill * 30), 40)
+            put_limits(tenants, trading_client, {})  # limits that come and go change nothing that is counted
+            eventually(has_at_least(kill * 35), 40)
+            put_limits(tenants, trading_client, {name: allowed})
             eventually(has_at_least(kill * 40), 40)
             platform.process.kill()
             platform.process.wait()
@@ -96,7 +112,7 @@ def test_a_killed_process_leaves_the_count_right(
             for thread in threads:
                 thread.join()
         if name == "max_open_orders":
-            assert exposures(trading_client)["AAPL"][0] == orders()
+            assert exposures(trading_client)["AAPL"][:2] == (orders(), unfilled())
     while (answer := trading_client.submit(create(limit("1")))).status_code == 202:
         pass
     refused: dict[str, Any] = answer.json()["triggered"][0]

@@ -15,12 +15,13 @@ from tests.intents.test_held import creates_of
 from tests.intents.test_optimistic import ways
 from tests.intents.test_writer import whole
 from trading_intents.controls.limits.state.statements import read_limit_state
-from trading_intents.intents.model import Replace, Spec, Submission
+from trading_intents.intents.model import Cancel, Close, Command, Create, Replace, Spec, Submission
 from trading_intents.intents.writing import lock_waits
+from trading_intents.intents.writing.batch import Receipt
 from trading_intents.intents.writing.state.rules import RulesCache
 from trading_intents.intents.writing.statements import COMMIT, ROLLBACK, begin
 from trading_intents.storage.pipeline import PipelineRequest, Statement
-from trading_intents.trading import OrderKind
+from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
 pytestmark = on_both_write_paths
 
@@ -63,12 +64,11 @@ async def test_an_account_of_another_tenant_is_refused_and_not_waited_for(
     assert ways(local)["mistaken"] == 0
 
 
-async def test_a_replace_of_an_unknown_intent_makes_no_account_tracked(local: InProcessWriter) -> None:
+async def test_a_replace_of_an_unknown_intent_begins_no_day(local: InProcessWriter) -> None:
     first = local.accounts[0]
     await set_limits(local, first, local.organization)
     replace = Replace(str(uuid4()), Spec(OrderKind.MARKET, "1", None, None, None))
     assert codes([await local.submit(local.command(first, replace))]) == ["not_found"]
-    assert await local.owner.fetchval("SELECT count(*) FROM account_heads WHERE tracked") == 0
     assert await local.count("daily_baselines") == 0
     assert await whole(local) == []
 
@@ -81,6 +81,55 @@ async def test_a_batch_that_cannot_be_cached_is_recorded_once(
         outcomes = await local.submit_all([local.create(account) for account in local.accounts])
         assert codes(outcomes) == ["recorded"] * 3
     assert await whole(local) == [2, 2, 2]
+
+
+@pytest.mark.parametrize("first", ["create", "replace", "cancel"])
+async def test_the_first_command_after_a_limit_is_set_is_counted_once(local: InProcessWriter, first: str) -> None:
+    account = local.accounts[0]
+    spec = Spec(OrderKind.LIMIT, "10", "1", None, None)
+    made = await local.submit(local.command(account, Create(Symbol("AAPL"), OrderSide.BUY, RouteStrategy.SMART, spec)))
+    assert isinstance(made, Receipt)
+    await set_limits(local, account, local.organization)
+    commands: dict[str, tuple[Command, tuple[int, int]]] = {
+        "create": (Create(Symbol("AAPL"), OrderSide.BUY, RouteStrategy.SMART, spec), (2, 20)),
+        "replace": (Replace(made.intent_id, Spec(OrderKind.LIMIT, "25", "1", None, None)), (1, 25)),
+        "cancel": (Cancel(made.intent_id), (1, 10)),
+    }
+    command, expected = commands[first]
+    assert codes([await local.submit(local.command(account, command))]) == ["recorded"]
+    assert tuple(await local.owner.fetchrow("SELECT open_orders, open_buy FROM exposures")) == expected
+
+
+async def test_a_close_beside_a_replace_counts_that_order_once(local: InProcessWriter) -> None:
+    account = local.accounts[0]
+    spec = Spec(OrderKind.LIMIT, "5", "200", None, None)
+    made = await local.submit(local.command(account, Create(Symbol("AAPL"), OrderSide.SELL, RouteStrategy.SMART, spec)))
+    assert isinstance(made, Receipt)
+    await local.owner.execute(
+        "INSERT INTO positions (account_id, symbol, organization_id, received_at, quantity)"
+        " VALUES ($1, 'AAPL', $2, clock_timestamp(), 10)",
+        account,
+        local.organization,
+    )
+    replace = Replace(made.intent_id, Spec(OrderKind.LIMIT, "7", "199", None, None))
+    commands = [local.command(account, command) for command in (replace, Close(Symbol("AAPL")))]
+    assert codes(await local.submit_all(commands)) == ["recorded"] * 2
+    assert await local.owner.fetchval("SELECT quantity FROM orders WHERE closes") == 3
+    assert tuple(await local.owner.fetchrow("SELECT open_orders, open_sell FROM exposures")) == (2, 10)
+
+
+async def test_an_account_with_many_open_orders_is_judged_without_reading_them(local: InProcessWriter) -> None:
+    account, orders = local.accounts[0], 300
+    assert codes(await local.submit_all([local.create(account) for _ in range(orders)])) == ["recorded"] * orders
+    link = await local.writer._dependencies.link.connect()
+    count = Statement(
+        "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables"
+        " WHERE relid = 'orders'::regclass"
+    )
+    read = read_limit_state([(str(account), "AAPL")])
+    *_, rows, fetched, _ = await link.run([*begin([str(local.organization)]), read, count, ROLLBACK])
+    assert rows.texts()[0][2:6] == [str(orders), str(orders), str(orders), "0"]
+    assert int(fetched.texts()[0][0]) == 0
 
 
 @pytest.mark.parametrize("asked", [1, 200])

@@ -305,7 +305,7 @@ def test_evaluating_a_command_tells_what_its_submit_would(
         replace(intent, limit("11")),
         replace(intent, limit("1")),
     ]
-    # Before the account is counted, while it is, and where limits are reached.
+    # Before limits are reached, and where they are.
     for body in (*bodies, *bodies[:4]):
         told = evaluated(body).json()
         answer = trading_client.submit(body)
@@ -323,25 +323,12 @@ def test_evaluating_a_command_tells_what_its_submit_would(
 
 def test_orders_from_before_the_limit_count(trading_client: TradingClient, put_limits: Put) -> None:
     first = trading_client.accepted(create(limit("30")))["intent_id"]
-    second = trading_client.accepted(create(limit("20"), symbol="MSFT"))["intent_id"]
+    trading_client.accepted(create(limit("20"), symbol="MSFT"))
     trading_client.accepted(replace(first, limit("50")))
-    trading_client.set_order(second, "CANCELLED")
-    put_limits("account", max_open_orders=2)
-    assert exposures(trading_client) == {}
+    put_limits("account", max_open_orders=3)
     trading_client.accepted(create(limit("5"), order_side="SELL"))
-    assert exposures(trading_client) == {"AAPL": (2, "50", "5")}
-    assert triggered(trading_client, create(symbol="MSFT")) == [("max_open_orders", 2, 3, "Account")]
-
-
-def test_an_account_without_limits_counts_nothing(
-    opener: Opener, trading_client: TradingClient, put_limits: Put
-) -> None:
-    put_limits("account", max_open_orders=9, max_orders_per_minute=9, duplicate_window_millis=9)
-    other = opener()
-    other.accepted(create())
-    trading_client.accepted(create())
-    query = "SELECT count(*) FROM exposures WHERE account_id = $1::text::uuid"
-    assert [each.tables.value(query, each.account["id"]) for each in (other, trading_client)] == [0, 1]
+    assert exposures(trading_client) == {"AAPL": (2, "50", "5"), "MSFT": (1, "20", "0")}
+    assert triggered(trading_client, create(symbol="MSFT")) == [("max_open_orders", 3, 4, "Account")]
 
 
 def test_an_accounts_limits_bind_no_other_account(

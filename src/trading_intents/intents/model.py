@@ -134,7 +134,6 @@ class KnownOrder(FrozenStruct, frozen=True):
     version: int
     command_seq: int
     filled_quantity: Decimal = ZERO
-    counted: bool = False  # as part of a tracked account's exposure
 
 
 class EarlierAction(FrozenStruct, frozen=True):

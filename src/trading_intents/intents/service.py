@@ -89,8 +89,8 @@ class Intents:
                 return ()  # it is never refused
             asked = asked_order(accepted.symbol, accepted.side, accepted.spec, order)
             now = await read_clock(tx)
-            limits, is_tracked = await read_applied(tx, account.id, accepted.symbol)
-            met = await find_limit_state(tx, account, limits, is_tracked, asked, self._prices, now)
+            limits = await read_applied(tx, account.id, accepted.symbol)
+            met = await find_limit_state(tx, account, limits, asked, self._prices, now)
             triggered = evaluate(await read_one(tx, account.id, accepted.symbol), accepted.symbol, now)
             return triggered + judge(limits.levels(owner, accepted.symbol), asked, met, now)
 
@@ -120,5 +120,4 @@ async def _find_order(tx: Tx, account: Account, order_id: str) -> KnownOrder | N
         version=row["version"],
         command_seq=row["command_seq"],
         filled_quantity=row["filled_quantity"],
-        counted=row["counted"],
     )

@@ -4,7 +4,7 @@ rows."""
 import asyncio
 
 from trading_intents.clock import Clock, repeat
-from trading_intents.controls.limits.upkeep import keep_tracking
+from trading_intents.controls.limits.upkeep import ExposureCheck
 from trading_intents.intents import store
 from trading_intents.outbox.settling import reason_of
 from trading_intents.stats import rollup
@@ -47,12 +47,9 @@ async def keep_up(pool: Pool, clock: Clock, metrics: Metrics, log: Log) -> None:
                 done.append(await work(tx))
         return PARTITIONS_SECONDS if all(done) else RETRY_SECONDS
 
-    async def track() -> float:
-        return await keep_tracking(pool)
-
     def on_error(work: str, error: Exception) -> None:
         log.warning("intents upkeep failed", work=work, reason=reason_of(error))
 
     async with asyncio.TaskGroup() as group:
-        for work in (roll, prune, partition, track):
+        for work in (roll, prune, partition, ExposureCheck(pool, clock, metrics, log).check):
             group.create_task(repeat(work, RETRY_SECONDS, on_error))

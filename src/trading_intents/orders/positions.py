@@ -171,15 +171,15 @@ class Holding(FrozenStruct, frozen=True):
                 return max(self.quantity - self.selling, ZERO)
             return min(self.quantity + self.buying, ZERO)
 
-    def with_order(self, side: OrderSide, quantity: Decimal) -> "Holding":
-        """The holding once such an order, or such a version of one, is open as well."""
+    def with_order(self, side: OrderSide, opens: Decimal, is_new: bool) -> "Holding":
+        """The holding once so much more is open, by a new order or another version of one."""
         with exact():
             return Holding(
                 self.quantity,
-                self.selling + (quantity if side is OrderSide.SELL else ZERO),
-                self.buying + (quantity if side is OrderSide.BUY else ZERO),
-                self.open_orders + 1,
-                True,
+                self.selling + (opens if side is OrderSide.SELL else ZERO),
+                self.buying + (opens if side is OrderSide.BUY else ZERO),
+                self.open_orders + is_new,
+                self.is_newer or is_new,
             )
 
 
@@ -192,8 +192,13 @@ def parse_holdings(rows: Iterable[Sequence[str]]) -> dict[tuple[str, str], Holdi
 
 
 def note_order(
-    holdings: dict[tuple[str, str], Holding], account_id: str, symbol: str, side: OrderSide, quantity: str
+    holdings: dict[tuple[str, str], Holding],
+    account_id: str,
+    symbol: str,
+    side: OrderSide,
+    opens: Decimal,
+    is_new: bool,
 ) -> None:
     """What was accepted before a Close of the same batch closes a position too."""
     if held := holdings.get((account_id, symbol)):
-        holdings[account_id, symbol] = held.with_order(side, Decimal(quantity))
+        holdings[account_id, symbol] = held.with_order(side, opens, is_new)

@@ -456,7 +456,7 @@ CREATE TABLE trading_limits (
     symbol text COLLATE "C" NOT NULL DEFAULT '' CHECK (symbol = '' OR symbol ~ '^[A-Z0-9][A-Z0-9./:_-]{0,31}$'),
     organization_id uuid NOT NULL REFERENCES organizations,
     rules jsonb NOT NULL CHECK (jsonb_typeof(rules) = 'object'),
-    needs_tracking boolean NOT NULL,
+    needs_tracking boolean NOT NULL DEFAULT true,  -- only for processes of the version before
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     version bigint NOT NULL DEFAULT 1 CHECK (version > 0),
@@ -682,10 +682,9 @@ CREATE TABLE account_heads (
     organization_id uuid NOT NULL,
     seq bigint NOT NULL DEFAULT 0,
     hash text NOT NULL DEFAULT repeat('0', 64),
-    -- Whether a limit needs the account's open orders and recent orders: they are counted as they change.
-    tracked boolean NOT NULL DEFAULT false
+    -- Only for processes of the version before: with it they count what is open, as all do.
+    tracked boolean NOT NULL DEFAULT true CHECK (tracked)
 ) WITH (fillfactor = 20);
-CREATE INDEX account_heads_tracked ON account_heads (account_id) WHERE tracked;
 ALTER TABLE account_heads ENABLE ROW LEVEL SECURITY;
 ALTER TABLE account_heads FORCE ROW LEVEL SECURITY;
 CREATE POLICY service ON account_heads TO ti_service
@@ -767,8 +766,8 @@ CREATE TABLE orders (
     absent_at timestamptz,
     -- Made to close a position: by a caller, or by a halt.
     closes boolean NOT NULL DEFAULT false,
-    -- Whether it is part of `exposures`: while it is open and its account is tracked.
-    counted boolean NOT NULL DEFAULT false,
+    -- Only for processes of the version before: every open order is part of `exposures`.
+    counted boolean NOT NULL DEFAULT true,
     CONSTRAINT orders_prices_fit_type CHECK (
         (limit_price IS NOT NULL) = (order_type LIKE '%LIMIT') AND (stop_price IS NOT NULL) = (order_type LIKE 'STOP%')
     )
@@ -813,8 +812,8 @@ DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
 WHEN ((OLD.day, OLD.timezone, OLD.result) IS DISTINCT FROM (NEW.day, NEW.timezone, NEW.result))
 EXECUTE FUNCTION count_rule_change();
 
--- What is open of a tracked account's symbol: orders, and their unfilled quantities by side. Of two versions of an order
--- the larger counts.
+-- What is open of an account's symbol: orders, and their unfilled quantities by side. Of two versions of an order the
+-- larger counts. Who changes an order changes this in the same transaction.
 CREATE TABLE exposures (
     account_id uuid NOT NULL,
     symbol text COLLATE "C" NOT NULL,
@@ -823,7 +822,7 @@ CREATE TABLE exposures (
     open_buy numeric NOT NULL,
     open_sell numeric NOT NULL,
     PRIMARY KEY (account_id, symbol)
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 20);
 ALTER TABLE exposures ENABLE ROW LEVEL SECURITY;
 ALTER TABLE exposures FORCE ROW LEVEL SECURITY;
 CREATE POLICY service ON exposures TO ti_service

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from trading_intents.amounts import ZERO, exact, quotient
+from trading_intents.amounts import EXACT, ZERO, exact, quotient
 from trading_intents.controls.model import LimitValue, Reason, Scope, Triggered
 from trading_intents.ids import OrganizationId
 from trading_intents.trading import FrozenStruct, OrderKind, OrderSide, Symbol, amount_text
@@ -36,7 +36,7 @@ class TradingLimits(FrozenStruct, frozen=True, kw_only=True, omit_defaults=True)
     timezone: str | None = None  # of max_daily_loss
 
     @property
-    def needs_tracking(self) -> bool:
+    def needs_exposure(self) -> bool:
         """Whether they are judged by the account's open orders and positions."""
         return (
             self.allow_short is False
@@ -97,8 +97,8 @@ class AppliedLimits(FrozenStruct, frozen=True):
         return tuple((each, scope) for each, scope in zip(self._all, scopes, strict=True) if each)
 
     @property
-    def needs_tracking(self) -> bool:
-        return any(each.needs_tracking for each in self._all if each)
+    def needs_exposure(self) -> bool:
+        return any(each.needs_exposure for each in self._all if each)
 
     @property
     def needs_recent(self) -> bool:
@@ -110,7 +110,7 @@ class AppliedLimits(FrozenStruct, frozen=True):
 
     @property
     def needs_state(self) -> bool:
-        return self.needs_tracking or self.needs_recent or self.needs_price
+        return self.needs_exposure or self.needs_recent or self.needs_price
 
     @property
     def _all(self) -> tuple[TradingLimits | None, ...]:
@@ -133,6 +133,11 @@ class AskedOrder(FrozenStruct, frozen=True, kw_only=True):
     open_before: Decimal = ZERO  # what the order counts as open now
     open_after: Decimal = ZERO  # what it will count: the larger of its two versions, unfilled
     terms: str = ""  # of a CREATE: what makes another one its duplicate
+
+    @property
+    def opens(self) -> Decimal:
+        """By how much it changes what is open."""
+        return EXACT.subtract(self.open_after, self.open_before)
 
 
 class LimitState(msgspec.Struct, gc=False):

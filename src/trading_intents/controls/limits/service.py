@@ -27,7 +27,6 @@ async def find_limit_state(
     tx: Tx,
     account: Account,
     limits: AppliedLimits,
-    is_tracked: bool,
     asked: AskedOrder,
     prices: PriceRules,
     now: datetime,
@@ -37,7 +36,7 @@ async def find_limit_state(
     place = limited_place(account_id, asked.symbol, organization_id, account.environment, account.broker, limits)
     places = {(account_id, str(asked.symbol)): place}
     reads, state, runner = LimitStateReads(places), TrackedState(), PoolTransaction(tx)
-    reads.put(await runner.run(reads.statements(is_tracked)), places, prices, state, now)
+    reads.put(await runner.run(reads.statements()), places, prices, state, now)
     if place.needs_recent:
         read = RecentRead(account_id, None, place.window_millis)
         (reply,) = await runner.run([read_recent([read], may_take_long=True)])

@@ -1,7 +1,8 @@
 """Limits in the database, one function per statement. Never decides."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import date, datetime
+from decimal import Decimal
 from functools import lru_cache
 from uuid import UUID
 
@@ -20,7 +21,7 @@ from trading_intents.storage.database import Row, Tx
 # and where they come from. LATERAL with LIMIT allows only look-ups by key.
 COLUMNS = "level_1.rules, level_2.rules, level_3.rules"
 LIMIT_LEVELS = 3
-JUDGING_LOCK = 7469011  # an advisory lock
+JUDGING_LOCK, CHECKING_LOCK = 7469011, 7469012  # advisory locks
 JOINS = """
     LEFT JOIN LATERAL (
         SELECT rules::text FROM trading_limits WHERE owner_id = a.organization_id AND symbol = '' LIMIT 1
@@ -45,11 +46,11 @@ def applied_limits(organization: str | None, account: str | None, symbol: str | 
     return AppliedLimits(*(None if text is None else parse_limits(text) for text in (organization, account, symbol)))
 
 
-async def read_applied(tx: Tx, account_id: UUID, symbol: str) -> tuple[AppliedLimits, bool]:
-    """What applies to a symbol on an account that the transaction can see, and whether the account is tracked."""
+async def read_applied(tx: Tx, account_id: UUID, symbol: str) -> AppliedLimits:
+    """What applies to a symbol on an account that the transaction can see."""
     row = await tx.fetchrow(
         f"""
-        SELECT {COLUMNS}, a.tracked
+        SELECT {COLUMNS}
         FROM (SELECT $1::uuid AS account_id, $2::text AS symbol) AS asked
         JOIN account_heads a ON a.account_id = asked.account_id
         {JOINS}
@@ -58,8 +59,7 @@ async def read_applied(tx: Tx, account_id: UUID, symbol: str) -> tuple[AppliedLi
         symbol,
     )
     assert row is not None
-    *rules, tracked = row.values()
-    return applied_limits(*rules), tracked
+    return applied_limits(*row.values())
 
 
 async def find_limits(tx: Tx, owner_id: UUID, symbol: str) -> StoredLimits | None:
@@ -72,18 +72,16 @@ async def put_limits(
 ) -> StoredLimits:
     row = await tx.fetchrow(
         """
-        INSERT INTO trading_limits AS l (organization_id, owner_id, symbol, rules, needs_tracking)
-        VALUES ($1, $2, $3, $4::text::jsonb, $5)
+        INSERT INTO trading_limits AS l (organization_id, owner_id, symbol, rules)
+        VALUES ($1, $2, $3, $4::text::jsonb)
         ON CONFLICT (owner_id, symbol) DO UPDATE
-        SET rules = excluded.rules, needs_tracking = excluded.needs_tracking, version = l.version + 1,
-            updated_at = clock_timestamp()
+        SET rules = excluded.rules, version = l.version + 1, updated_at = clock_timestamp()
         RETURNING *
         """,
         organization_id,
         owner_id,
         symbol,
         msgspec.json.encode(limits).decode(),
-        limits.needs_tracking,
     )
     assert row is not None
     return _stored(row)
@@ -97,41 +95,6 @@ async def count_symbols(tx: Tx, account_id: UUID) -> int:
     return int(
         await tx.fetchval("SELECT count(*) FROM trading_limits WHERE owner_id = $1 AND symbol <> ''", account_id)
     )
-
-
-async def list_untracking(tx: Tx, limit: int) -> list[UUID]:
-    """Tracked accounts that no limit needs to be tracked any more."""
-    rows = await tx.fetch(f"SELECT h.account_id FROM account_heads h WHERE {_NOT_NEEDED} LIMIT $1", limit)  # noqa: S608 - our own
-    return [row["account_id"] for row in rows]
-
-
-_NOT_NEEDED = """
-    h.tracked AND NOT EXISTS (
-        SELECT FROM trading_limits l WHERE l.owner_id IN (h.account_id, h.organization_id) AND l.needs_tracking
-    )
-"""
-
-
-async def lock_untracking(tx: Tx, account_id: UUID) -> bool:
-    """Whether that still holds, with the account's head locked; not when another transaction holds it."""
-    return bool(
-        await tx.fetch(
-            f"SELECT FROM account_heads h WHERE account_id = $1 AND {_NOT_NEEDED} FOR UPDATE SKIP LOCKED",
-            account_id,
-        )
-    )
-
-
-async def stop_tracking(tx: Tx, account_id: UUID) -> None:
-    """The account's head is held. Its orders are locked first: whoever records one must not be waited for halfway."""
-    await tx.execute(
-        "SELECT FROM orders WHERE account_id = $1 AND finished_at IS NULL ORDER BY order_id FOR UPDATE", account_id
-    )
-    await tx.execute(
-        "UPDATE orders SET counted = false WHERE account_id = $1 AND finished_at IS NULL AND counted", account_id
-    )
-    await tx.execute("DELETE FROM exposures WHERE account_id = $1", account_id)
-    await tx.execute("UPDATE account_heads SET tracked = false WHERE account_id = $1", account_id)
 
 
 async def page_loss_limits(tx: Tx, after: UUID, limit: int) -> list[LossLimit]:
@@ -170,18 +133,20 @@ async def try_judging(tx: Tx) -> bool:
     return is_ours
 
 
-async def mark_halted(tx: Tx, limit: LossLimit) -> bool:
-    """False: it was halted for this limit today, or the limit is another by now."""
+async def mark_halted(tx: Tx, limit: LossLimit, day: date, timezone: str) -> bool:
+    """False: it was halted for this limit on that day, or the limit or the day is another by now."""
     marked = await tx.execute(
         """
         UPDATE daily_baselines SET halted = true
-        WHERE account_id = $1 AND NOT halted AND EXISTS (
+        WHERE account_id = $1 AND (day, timezone) = ($3, $4) AND NOT halted AND EXISTS (
             SELECT FROM trading_limits
             WHERE owner_id = $1 AND symbol = '' AND (rules ->> 'max_daily_loss')::numeric = $2
         )
         """,
         limit.account_id,
         limit.max_daily_loss,
+        day,
+        timezone,
     )
     return marked == "UPDATE 1"
 
@@ -194,17 +159,87 @@ async def change_loss_limit(tx: Tx, account_id: UUID, timezone: str | None) -> N
     await tx.execute("UPDATE daily_baselines SET halted = false WHERE account_id = $1", account_id)
 
 
-async def prune_exposures(tx: Tx, limit: int) -> bool:
-    """Removes those of which nothing is open. True: there may be more."""
-    pruned = await tx.execute(
+async def page_accounts(tx: Tx, after: UUID, limit: int) -> list[UUID]:
+    """Accounts by their ids; none while another process walks through them."""
+    rows = await tx.fetch(
+        """
+        SELECT account_id FROM account_heads WHERE account_id > $1 AND (SELECT pg_try_advisory_xact_lock($3))
+        ORDER BY account_id LIMIT $2
+        """,
+        after,
+        limit,
+        CHECKING_LOCK,
+    )
+    return [row["account_id"] for row in rows]
+
+
+async def prune_exposures(tx: Tx, account_ids: Sequence[UUID]) -> None:
+    """Removes those of which nothing is open."""
+    await tx.execute(
         """
         DELETE FROM exposures WHERE (account_id, symbol) IN (
-            SELECT account_id, symbol FROM exposures WHERE open_orders = 0 AND open_buy = 0 AND open_sell = 0 LIMIT $1
-        ) AND open_orders = 0 AND open_buy = 0 AND open_sell = 0
+            SELECT account_id, symbol FROM exposures
+            WHERE account_id = ANY ($1::uuid[]) AND open_orders = 0 AND open_buy = 0 AND open_sell = 0
+            FOR UPDATE SKIP LOCKED
+        )
         """,
-        limit,
+        account_ids,
     )
-    return pruned == f"DELETE {limit}"
+
+
+_DIFFERENCES = """
+    SELECT account_id, symbol, counted, actual
+    FROM (
+        SELECT account_id, symbol, ARRAY[open_orders, open_buy, open_sell] AS counted FROM exposures
+        WHERE account_id = ANY ($1::uuid[])
+    ) AS kept
+    FULL JOIN (
+        SELECT account_id, symbol, ARRAY[
+            count(*), coalesce(sum(unfilled) FILTER (WHERE order_side = 'BUY'), 0),
+            coalesce(sum(unfilled) FILTER (WHERE order_side <> 'BUY'), 0)
+        ] AS actual
+        FROM (
+            SELECT o.account_id, o.symbol, o.order_side, greatest(0, greatest(o.quantity, (
+                SELECT (a.record::json ->> 'quantity')::numeric FROM actions a
+                WHERE a.account_id = o.account_id AND a.seq = o.pending_replace_seq
+            )) - o.filled_quantity) AS unfilled
+            FROM orders o WHERE o.account_id = ANY ($1::uuid[]) AND o.finished_at IS NULL
+        ) AS open
+        GROUP BY account_id, symbol
+    ) AS summed USING (account_id, symbol)
+    WHERE coalesce(counted, '{0,0,0}') <> coalesce(actual, '{0,0,0}')
+"""
+
+
+async def find_differences(tx: Tx, account_ids: Sequence[UUID]) -> list[Row]:
+    """Symbols whose exposures are not what their open orders add up to. One statement sees both as of one moment."""
+    return await tx.fetch(_DIFFERENCES, account_ids)
+
+
+async def lock_exposures(tx: Tx, places: Sequence[tuple[UUID, str]]) -> None:
+    """Locks these in the order in which everybody does. Who changes an order has to change its exposure before the
+    commit: what is read after this has all that is counted, and nothing that is not."""
+    await tx.execute(
+        """
+        INSERT INTO exposures AS e (account_id, symbol, organization_id, open_orders, open_buy, open_sell)
+        SELECT account_id, symbol, organization_id, 0, 0, 0
+        FROM unnest($1::uuid[], $2::text[]) AS place (account_id, symbol) JOIN account_heads USING (account_id)
+        ORDER BY account_id, symbol COLLATE "C"
+        ON CONFLICT (account_id, symbol) DO UPDATE SET open_orders = e.open_orders
+        """,
+        *map(list, zip(*places, strict=True)),
+    )
+
+
+async def set_exposure(tx: Tx, account_id: UUID, symbol: str, sums: Sequence[Decimal]) -> None:
+    await tx.execute(
+        """
+        UPDATE exposures SET open_orders = $3, open_buy = $4, open_sell = $5 WHERE account_id = $1 AND symbol = $2
+        """,
+        account_id,
+        symbol,
+        *sums,
+    )
 
 
 def _stored(row: Row) -> StoredLimits:

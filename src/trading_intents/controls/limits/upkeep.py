@@ -1,12 +1,12 @@
-"""What workers do for limits: they judge daily losses, and stop counting what no limit needs."""
+"""What workers do for limits: they judge daily losses, and compare what is counted of open orders with the orders."""
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 from uuid import UUID
 
+from trading_intents.amounts import ZERO
 from trading_intents.clock import Clock, Wakeup, repeat
 from trading_intents.controls.halts.model import HaltPrincipal, HaltPrincipalType, HaltScope, HaltTerms
 from trading_intents.controls.halts.service import CHANNEL as HALTS
@@ -16,7 +16,6 @@ from trading_intents.controls.limits.model import LossLimit
 from trading_intents.controls.limits.state.losses import AccountResults, DailyBaseline, baseline_rows
 from trading_intents.controls.limits.state.statements import read_results, record_baselines
 from trading_intents.controls.store import read_clock
-from trading_intents.errors import Unavailable
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.outbox.settling import reason_of
 from trading_intents.prices.model import PriceRules
@@ -24,30 +23,53 @@ from trading_intents.storage.database import Pool
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.storage.signals import Signals
 from trading_intents.stream.model import CHANNEL as STREAM
-from trading_intents.telemetry import Log
+from trading_intents.telemetry import Log, Metrics
 from trading_intents.trading import amount_text
 
-UPKEEP_SECONDS = 10.0
-MAX_ACCOUNTS = 100
-MAX_PRUNED = 5_000
+CHECK_SECONDS = 60.0
+CHECK_SHARE = 20  # so many times as long as it took is the pause after it
+CHECKED_ACCOUNTS = 20
+NO_ACCOUNT = UUID(int=0)
+NOTHING_OPEN = (ZERO, ZERO, ZERO)
+SUMS = ("counted", "actual")
 JUDGE_SECONDS = 1.0
 PAGE_ACCOUNTS = 200
 MAX_ORGANIZATIONS = 4  # whose accounts are halted at a time
 PLATFORM = "platform"  # the principal of what the SYSTEM does
 
 
-async def keep_tracking(pool: Pool) -> float:
-    """Seconds until it is due again."""
-    async with pool.transaction(plans="fresh") as tx:
-        more = await store.prune_exposures(tx, MAX_PRUNED)
-        accounts = await store.list_untracking(tx, MAX_ACCOUNTS)
-    for account_id in accounts:
-        # One whose orders another transaction holds is left to the next round.
-        with contextlib.suppress(Unavailable):
-            async with pool.transaction(plans="fresh") as tx:
-                if await store.lock_untracking(tx, account_id):
-                    await store.stop_tracking(tx, account_id)
-    return 0.0 if more else UPKEEP_SECONDS
+class ExposureCheck:
+    """Sums up the open orders of all accounts again and again. An exposure that differs is set right, with an alert:
+    nothing that we know of makes one wrong."""
+
+    def __init__(self, pool: Pool, clock: Clock, metrics: Metrics, log: Log) -> None:
+        self._pool, self._clock, self._metrics, self._log = pool, clock, metrics, log
+        self._after = NO_ACCOUNT
+
+    async def check(self) -> float:
+        """Checks the next accounts; gives the seconds until the ones after them are due."""
+        started_seconds = self._clock.monotonic()
+        async with self._pool.transaction(plans="fresh") as tx:
+            accounts = await store.page_accounts(tx, self._after, CHECKED_ACCOUNTS)
+            self._after = accounts[-1] if accounts else NO_ACCOUNT  # what cannot be read keeps no others waiting
+            await store.prune_exposures(tx, accounts)
+            found = await store.find_differences(tx, accounts)
+        if found:
+            await self._correct([(row["account_id"], row["symbol"]) for row in found])
+        return CHECK_SHARE * (self._clock.monotonic() - started_seconds) if accounts else CHECK_SECONDS
+
+    async def _correct(self, places: Sequence[tuple[UUID, str]]) -> None:
+        async with self._pool.transaction(plans="fresh") as tx:
+            await store.lock_exposures(tx, places)
+            rows = await store.find_differences(tx, [account_id for account_id, _ in places])
+            wrong = [row for row in rows if (row["account_id"], row["symbol"]) in places]
+            for row in wrong:
+                await store.set_exposure(tx, row["account_id"], row["symbol"], row["actual"] or NOTHING_OPEN)
+        for row in wrong:
+            self._metrics.alert("exposure_differs")
+            counted, actual = ([amount_text(each) for each in row[name] or NOTHING_OPEN] for name in SUMS)
+            names = {"account_id": str(row["account_id"]), "symbol": row["symbol"]}
+            self._log.error("exposure differs", **names, counted=counted, actual=actual)
 
 
 class LossJudge:
@@ -89,7 +111,7 @@ class LossJudge:
         return max(0.0, self._all_due_seconds - self._clock.monotonic())
 
     async def _judge_all(self) -> None:
-        limited, after = set[UUID](), UUID(int=0)
+        limited, after = set[UUID](), NO_ACCOUNT
         while True:
             async with self._pool.transaction(read_only=True, plans="by_key") as tx:
                 page = await store.page_loss_limits(tx, after, PAGE_ACCOUNTS)
@@ -120,14 +142,14 @@ class LossJudge:
     ) -> None:
         """One organization's. Its locks may be held: that delays no other, and all of it is tried again in a second."""
         begun: dict[tuple[str, str], DailyBaseline] = {}
-        reached: list[tuple[LossLimit, Decimal]] = []
+        reached: list[tuple[LossLimit, DailyBaseline, Decimal]] = []
         for limit in limits:
             account_id = str(limit.account_id)
             result, baseline = results.today(account_id, limit.timezone, now)
             if baseline:
                 begun[account_id, str(limit.organization_id)] = baseline
-            elif -result >= limit.max_daily_loss and not results.baselines[account_id].halted:
-                reached.append((limit, -result))
+            elif -result >= limit.max_daily_loss and not (judged := results.baselines[account_id]).halted:
+                reached.append((limit, judged, -result))
         if not begun and not reached:
             return
         async with turns:
@@ -135,18 +157,18 @@ class LossJudge:
                 if begun:
                     async with self._pool.transaction(plans="by_key") as tx:
                         await PoolTransaction(tx).run([record_baselines(baseline_rows(begun))])
-                for limit, loss in reached:
-                    await self._halt(limit, loss)
+                for each in reached:
+                    await self._halt(*each)
             except Exception as error:
                 self._log_failed("", error)
 
-    async def _halt(self, limit: LossLimit, loss: Decimal) -> None:
+    async def _halt(self, limit: LossLimit, judged: DailyBaseline, loss: Decimal) -> None:
         """Once for a day and limit, whoever finds that it is reached."""
         most, lost = amount_text(limit.max_daily_loss), amount_text(loss)
         terms = HaltTerms(f"max_daily_loss: today's result is a loss of {lost}, and the limit is {most}")
         scope = HaltScope(limit.organization_id, limit.account_id)
         async with self._pool.transaction([limit.organization_id]) as tx:
-            if not await store.mark_halted(tx, limit):
+            if not await store.mark_halted(tx, limit, judged.day, judged.timezone):
                 return
             await start_halt(tx, self._make_id(), scope, terms, HaltPrincipal(HaltPrincipalType.SYSTEM, PLATFORM))
         self._signals.notify(HALTS)

@@ -8,7 +8,6 @@ from msgspec import structs
 
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Clock, rfc3339
-from trading_intents.controls.limits.model import AskedOrder
 from trading_intents.controls.limits.state.recent import RecentByAccount
 from trading_intents.errors import ControlRejected, PlatformError
 from trading_intents.ids import IdTextMaker
@@ -17,6 +16,7 @@ from trading_intents.intents.model import (
     AccountState,
     Cancel,
     EarlierAction,
+    KnownOrder,
     NewOrder,
     Replayed,
     Submission,
@@ -124,7 +124,7 @@ async def run_batch(
         request = link.send(work.writes(), more=True)
         on_sent()
         # Built while the server works on the rest.
-        request.append_statements([*work.counts(), *work.events(), statements.COMMIT])
+        request.append_statements([*work.begun_days(), *work.events(), statements.COMMIT])
         await wait_committed(request, result)
     except StatementRefused:
         with contextlib.suppress(StatementRefused, ConnectionLost):
@@ -148,8 +148,7 @@ def decide_all(
         # An account that exists but is not locked here is locked by another transaction; one that does not exist is
         # refused.
         skipped = submission.account_id not in state.heads and submission.account_id in state.rules.accounts
-        is_unknown = submission.account_id in state.untracked or submission.account_id in state.unread
-        waits = is_unknown and not isinstance(submission.command, Cancel)
+        waits = submission.account_id in state.unread and not isinstance(submission.command, Cancel)
         outcomes.append(None if skipped or waits else work.settle(submission))
     return work, outcomes
 
@@ -179,7 +178,7 @@ class BatchBuilder:
         met = self._state.state(submission)
         decision = decide(submission, met, self._state.now)
         if isinstance(decision, Accepted):
-            return self._append(submission, decision, met.asked)
+            return self._append(submission, decision)
         if isinstance(decision, Replayed):
             return Receipt(decision.intent_id, decision.seq, replayed=True)
         if isinstance(decision, ControlRejected) and submission.key_id:
@@ -192,14 +191,14 @@ class BatchBuilder:
         return [
             *([statements.insert_refusals(self._refusals, now)] if self._refusals else ()),
             *([statements.mark_orders(batch, now)] if batch.changed_orders else ()),
-            *([statements.append(batch, now)] if batch.actions else ()),
             *([statements.make_due_now(batch.cancelled_intents)] if batch.cancelled_intents else ()),
+            *([statements.append(batch, now)] if batch.actions else ()),
             *([stats_store.insert_entries(self._counts)] if self._counts else ()),
         ]
 
-    def counts(self) -> list[Statement]:
-        """The statements that write what limits count, which comes after all of `writes`."""
-        return self._state.tracking.writes() if self._state.tracked else []
+    def begun_days(self) -> list[Statement]:
+        """The statement that records the days' baselines, which comes after all of `writes`."""
+        return self._state.tracking.begun_days()
 
     def events(self) -> list[Statement]:
         """The statement that appends the stream's events. It comes last, because it locks the organizations' stream
@@ -207,7 +206,7 @@ class BatchBuilder:
         events = [event for pending in self._pending_events for event in self._make_events(*pending)]
         return [stream_log.appending(events)] if events else []
 
-    def _append(self, submission: Submission, accepted: Accepted, asked: AskedOrder | None) -> Receipt:
+    def _append(self, submission: Submission, accepted: Accepted) -> Receipt:
         state, batch, command = self._state, self.batch, submission.command
         account_id = submission.account_id
         account = state.rules.accounts[account_id]
@@ -219,6 +218,7 @@ class BatchBuilder:
         text = canonical(record)
         digest = chain(previous, text)
         state.heads[account_id] = seq, digest
+        opens = self._count(account_id, accepted, None if is_new else state.orders[intent_id])
         batch.actions.append(
             statements.NewAction(
                 account_id,
@@ -241,37 +241,33 @@ class BatchBuilder:
                 record.limit_price,
                 record.stop_price,
                 record.client_reference_id,
-                str(account_id in state.tracked),
                 str(accepted.closes),
+                opens,
             )
         )
-        if state.holdings and accepted.action_type is not ActionType.CANCEL:
-            note_order(state.holdings, account_id, accepted.symbol, accepted.side, accepted.spec.quantity)
         if submission.idempotency_key and submission.body_digest is not None:
             key = (account_id, submission.idempotency_key)
             state.earlier[key] = EarlierAction(submission.body_digest, intent_id, seq)
-        recent = state.tracking.recent.get(account_id)
-        if recent:
+        if recent := state.tracking.recent.get(account_id):
             recent.head = state.heads[account_id]
-        if accepted.action_type is not ActionType.CANCEL and (recent or account_id in state.tracked):
-            self._count(account_id, accepted, None if accepted.closes else asked, intent_id)
         self._pending_events.append(
             (record, account, None if is_new else self._mark(accepted.action_type, intent_id, seq))
         )
         return Receipt(intent_id, seq)
 
-    def _count(self, account_id: str, accepted: Accepted, asked: AskedOrder | None, intent_id: str) -> None:
-        """Among its account's recent and open orders. One that was over and is open again may not be counted yet."""
-        state, order = self._state, self._state.orders.get(intent_id)
-        asked = asked or asked_order(accepted.symbol, accepted.side, accepted.spec, order)
+    def _count(self, account_id: str, accepted: Accepted, replaced: KnownOrder | None) -> str:
+        """Counts it for the commands that follow in the batch. Gives the quantity by which it changes what is open."""
+        state = self._state
+        if accepted.action_type is ActionType.CANCEL:
+            return "0"
+        if replaced is None and not (state.limited or state.holdings or state.tracking.recent):
+            return accepted.spec.quantity
+        asked = asked_order(accepted.symbol, accepted.side, accepted.spec, replaced)
         if recent := state.tracking.recent.get(account_id):
             recent.accept(asked.terms, state.now)
-        if account_id not in state.tracked:
-            return
-        is_new = order is None or not order.counted
-        state.tracking.accept(account_id, state.rules.accounts[account_id].organization_id, asked, is_new)
-        if order is not None:
-            state.orders[intent_id] = structs.replace(order, counted=True)
+        state.tracking.accept(account_id, asked)
+        note_order(state.holdings, account_id, asked.symbol, asked.side, asked.opens, asked.is_create)
+        return str(asked.opens)
 
     def _record(
         self, submission: Submission, accepted: Accepted, account: AccountState, intent_id: str, seq: int
@@ -329,7 +325,7 @@ class BatchBuilder:
         )
         self._state.orders[intent_id] = new
         self.batch.changed_orders[intent_id] = statements.OrderChange(
-            status, replace_seq, new.cancel_requested, new.version, new.counted
+            status, replace_seq, new.cancel_requested, new.version
         )
         if is_cancel:
             self.batch.cancelled_intents.append(intent_id)

@@ -33,7 +33,7 @@ class StateCache:
         self._brokers, self._clock, self._rules = brokers, clock, rules
         self._start: datetime | None = None  # the server's time at which our steady clock was zero
         self._last: datetime | None = None
-        self._heads: dict[str, tuple[int, str]] = {}  # of accounts that are not tracked
+        self._heads: dict[str, tuple[int, str]] = {}
 
     def clear(self) -> None:
         self._heads = {}
@@ -48,8 +48,7 @@ class StateCache:
         self._track_clock(state.now)
         self._rules.use(link)
         self._rules.keep(submissions, state.rules)
-        is_tracked = state.tracked | state.untracked
-        self._heads |= {account_id: head for account_id, head in state.heads.items() if account_id not in is_tracked}
+        self._heads |= state.heads
         if len(self._heads) > MAX_KNOWN:
             self._heads = {}
 
@@ -91,7 +90,6 @@ class StateCache:
         return (
             -MAX_EARLY <= actual.now - now <= MAX_LATE
             and not actual.earlier
-            and not actual.tracked
             and self._rules.is_valid(actual.rules.versions)
         )
 

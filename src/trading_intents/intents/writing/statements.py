@@ -25,17 +25,17 @@ LOCK_LIMIT_SECONDS = 0.02  # on the writer's own connection, where every other c
 
 class Locking(NamedTuple):
     """What is done about account heads that another transaction has locked, how long to wait for any lock, and whether
-    an account may begin to be tracked: that takes longer the more open orders it has."""
+    reads may take long: those of a log of which nothing is known."""
 
     clause: str
     timeout: str = ""  # empty: the session's
-    may_track: bool = False
+    may_take_long: bool = False
 
 
 NO_WAIT = Locking("NOWAIT")  # the server refuses the batch
 SKIP = Locking("SKIP LOCKED")  # the batch leaves their accounts out
 SKIP_AT_ONCE = Locking("SKIP LOCKED", "1ms")
-WAIT = Locking("", "100ms", may_track=True)
+WAIT = Locking("", "100ms", may_take_long=True)
 
 
 def lock_heads(account_ids: Sequence[str], locking: Locking) -> list[Statement]:
@@ -47,9 +47,9 @@ def lock_heads(account_ids: Sequence[str], locking: Locking) -> list[Statement]:
     return [*([Statement(f"SET LOCAL lock_timeout = '{locking.timeout}'")] if locking.timeout else ()), statement]
 
 
-_LOCK_HEAD = "SELECT account_id, seq, hash, tracked FROM account_heads WHERE account_id = $1::uuid FOR UPDATE"
+_LOCK_HEAD = "SELECT account_id, seq, hash FROM account_heads WHERE account_id = $1::uuid FOR UPDATE"
 _LOCK_HEADS = """
-    SELECT account_id, seq, hash, tracked FROM account_heads
+    SELECT account_id, seq, hash FROM account_heads
     WHERE account_id = ANY ($1::uuid[]) ORDER BY account_id FOR UPDATE
 """
 
@@ -193,7 +193,6 @@ class OrderTexts(NamedTuple):
     broker_sent_at: str | None
     received_at: str
     version: str
-    counted: str
 
 
 _ORDER_COLUMNS = ", ".join(OrderTexts._fields).replace("flags", "array_to_string(flags, ',')")
@@ -232,8 +231,8 @@ class NewAction(NamedTuple):
     limit_price: str | None
     stop_price: str | None
     client_reference_id: str | None
-    counted: str
     closes: str
+    opens: str  # the quantity by which it changes what is open
 
 
 class OrderChange(NamedTuple):
@@ -241,7 +240,6 @@ class OrderChange(NamedTuple):
     pending_replace_seq: str | None
     cancel_requested: bool
     version: int
-    counted: bool
 
 
 @dataclass(slots=True)
@@ -281,10 +279,11 @@ _COLUMNS = {
     "limit_price": "numeric",
     "stop_price": "numeric",
     "client_reference_id": "text",
-    "counted": "boolean",
     "closes": "boolean",
+    "opens": "numeric",
 }
-# In one statement, so that each value is sent and parsed once. A head moves to its account's last row.
+# In one statement, so that each value is sent and parsed once. A head moves to its account's last row. Sums of open
+# orders change in the order in which recorders lock them too.
 _APPEND = """
     WITH new ({columns}) AS {kept} (SELECT * FROM {rows}),
     recorded AS (
@@ -298,20 +297,30 @@ _APPEND = """
     ordered AS (
         INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq, command_seq,
                             symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
-                            stop_price, client_reference_id, received_at, created_at, updated_at, counted, closes)
+                            stop_price, client_reference_id, received_at, created_at, updated_at, closes)
         SELECT intent_id, account_id, organization_id, environment, broker, seq, seq,
                symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
-               stop_price, client_reference_id, $1::timestamptz, $1::timestamptz, $1::timestamptz, counted, closes
+               stop_price, client_reference_id, $1::timestamptz, $1::timestamptz, $1::timestamptz, closes
         FROM new WHERE action_type = 'CREATE'
+    ),
+    exposed AS (
+        INSERT INTO exposures AS e (account_id, symbol, organization_id, open_orders, open_buy, open_sell)
+        SELECT account_id, symbol, organization_id, count(*) FILTER (WHERE action_type = 'CREATE'),
+               coalesce(sum(opens) FILTER (WHERE order_side = 'BUY'), 0),
+               coalesce(sum(opens) FILTER (WHERE order_side <> 'BUY'), 0)
+        FROM new WHERE opens <> 0 GROUP BY account_id, symbol, organization_id ORDER BY account_id, symbol COLLATE "C"
+        ON CONFLICT (account_id, symbol) DO UPDATE
+        SET open_orders = e.open_orders + excluded.open_orders, open_buy = e.open_buy + excluded.open_buy,
+            open_sell = e.open_sell + excluded.open_sell
     ),
     moved AS (
         UPDATE account_heads h SET seq = last.seq, hash = last.hash
         FROM {last} AS last
         WHERE h.account_id = last.account_id
     )
-    INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload)
+    INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload, urgent)
     SELECT 'intents', 'intent.' || lower(action_type), organization_id, intent_id, account_id,
-           jsonb_build_object('seq', seq)
+           jsonb_build_object('seq', seq), action_type = 'CANCEL'
     FROM new
 """
 
@@ -333,7 +342,7 @@ _APPEND_MANY = _APPEND.format(
 
 
 def append(batch: BatchWrites, now: str) -> Statement:
-    """Inserts actions, their PENDING_NEW orders and their outbox rows, and moves the heads."""
+    """Inserts actions, their PENDING_NEW orders and their outbox rows, counts what is open, and moves the heads."""
     if len(batch.actions) == 1:
         return Statement(_APPEND_ONE, (now, *batch.actions[0]))
     return Statement(_APPEND_MANY, (now, *map(pack_array, zip(*batch.actions, strict=True))))
@@ -346,12 +355,11 @@ def mark_orders(batch: BatchWrites, now: str) -> Statement:
         """
         UPDATE orders o
         SET order_status = c.order_status, pending_replace_seq = c.pending_replace_seq,
-            cancel_requested = c.cancel_requested, version = c.version, updated_at = $6::timestamptz,
-            counted = c.counted
+            cancel_requested = c.cancel_requested, version = c.version, updated_at = $6::timestamptz
         FROM unnest(
             from_column($1)::uuid[], from_column($2), from_column($3)::bigint[], from_column($4)::boolean[],
-            from_column($5)::bigint[], from_column($7)::boolean[]
-        ) AS c (order_id, order_status, pending_replace_seq, cancel_requested, version, counted)
+            from_column($5)::bigint[]
+        ) AS c (order_id, order_status, pending_replace_seq, cancel_requested, version)
         WHERE o.order_id = c.order_id
         """,
         (
@@ -361,14 +369,12 @@ def mark_orders(batch: BatchWrites, now: str) -> Statement:
             pack_array([str(change.cancel_requested) for change in changes]),
             pack_array([str(change.version) for change in changes]),
             now,
-            pack_array([str(change.counted) for change in changes]),
         ),
     )
 
 
 def make_due_now(intent_ids: Sequence[str]) -> Statement:
-    """Makes the waiting rows of cancelled intents due now, before those of other intents: an unsent CREATE is to be
-    settled without a wait, and its CANCEL to be sent."""
+    """Makes the waiting rows of cancelled intents due now, before others: an unsent CREATE is settled without delay."""
     return Statement(
         """
         UPDATE outbox SET due_at = least(due_at, clock_timestamp()), urgent = true

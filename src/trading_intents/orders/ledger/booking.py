@@ -12,7 +12,7 @@ from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.ids import named_id
 from trading_intents.orders.executions import TradeFlag
 from trading_intents.orders.facts import Fact, client_order_id, is_conflict
-from trading_intents.orders.ledger.exposures import ExposureChange, counted_quantity, exposure_change
+from trading_intents.orders.ledger.exposures import ExposureChange, exposure_change
 from trading_intents.orders.ledger.store import BookedTrade
 from trading_intents.orders.model import (
     OrderFlag,
@@ -98,8 +98,7 @@ class SettledOrder(FrozenStruct, frozen=True):
     trades: tuple[TradeChange, ...]
     entries: tuple[StatsEntry, ...]
     conflicts: tuple[Fact, ...]  # executions that came again under another key, with other numbers
-    exposure: ExposureChange | None = None  # of a counted order
-    uncounted: Decimal | None = None  # what it adds, if its account is tracked: it was over, and is open again
+    exposure: ExposureChange
 
 
 def history_of(history: OrderHistory, bust_reopens: bool = True) -> tuple[OrderTerms, Sequence[Fact], PendingCommands]:
@@ -145,28 +144,8 @@ def settle(history: OrderHistory, new: Collection[str], places: Mapping[str, int
     resurrected = OrderFlag.RESURRECTED in view.flags and view.state is OrderState.OPEN and not was_open
     conflicts = tuple(fact for fact in history.facts if fact.key in new and is_conflict(fact, history.facts))
     entries = _entries(history, view, changes, new)
-    settled = SettledOrder(after, view, written, visible, resurrected, changes, entries, conflicts)
-    return _with_exposure(settled, history)
-
-
-def _with_exposure(settled: SettledOrder, history: OrderHistory) -> SettledOrder:
-    before, after = history.row, settled.row
-    quantities = {action.seq: action.record.quantity for action in history.actions}
-    if before["counted"]:
-        left = counted_quantity(after, quantities)
-        change = exposure_change(after, counted_quantity(before, quantities), left)
-        return replace(settled, row={**after, "counted": left is not None}, exposure=change)
-    if before["finished_at"] is not None and after["finished_at"] is None:
-        return replace(settled, uncounted=counted_quantity({**after, "counted": True}, quantities))
-    return settled
-
-
-def count_reopened(settled: SettledOrder) -> SettledOrder:
-    """The order in an account that is tracked."""
-    if settled.uncounted is None:
-        return settled
-    row = {**settled.row, "counted": True}
-    return replace(settled, row=row, exposure=exposure_change(row, None, settled.uncounted))
+    exposure = exposure_change(row, after, {action.seq: action.record.quantity for action in history.actions})
+    return SettledOrder(after, view, written, visible, resurrected, changes, entries, conflicts, exposure)
 
 
 def _row_after(

@@ -1,4 +1,4 @@
-"""What open orders add up to, for accounts with limits that need it. Pure: no I/O, no clock."""
+"""What open orders add up to. Pure: no I/O, no clock."""
 
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
@@ -25,25 +25,26 @@ def open_quantity(quantity: Decimal, replacing: Decimal | None, filled: Decimal)
         return max(max(quantity, replacing or ZERO) - filled, ZERO)
 
 
-def counted_quantity(row: Mapping[str, Any], quantities: Mapping[int, Decimal]) -> Decimal | None:
-    """What an order's row adds to its side; None: it is not counted. `quantities` are those of its commands, by seq."""
-    if not row["counted"] or row["finished_at"] is not None:
-        return None
-    return open_quantity(row["quantity"], quantities.get(row["pending_replace_seq"]), row["filled_quantity"])
-
-
-def exposure_change(row: Mapping[str, Any], before: Decimal | None, after: Decimal | None) -> ExposureChange:
-    with exact():
-        moved = (after or ZERO) - (before or ZERO)
-    is_buy = row["order_side"] == OrderSide.BUY
+def exposure_change(
+    before: Mapping[str, Any], after: Mapping[str, Any], quantities: Mapping[int, Decimal]
+) -> ExposureChange:
+    """What an order's row changes. `quantities` are those of its commands, by seq."""
+    moved = EXACT.subtract(_unfilled(after, quantities), _unfilled(before, quantities))
+    is_buy = after["order_side"] == OrderSide.BUY
     return ExposureChange(
-        str(row["account_id"]),
-        row["symbol"],
-        str(row["organization_id"]),
-        (after is not None) - (before is not None),
+        str(after["account_id"]),
+        after["symbol"],
+        str(after["organization_id"]),
+        (after["finished_at"] is None) - (before["finished_at"] is None),
         moved if is_buy else ZERO,
         ZERO if is_buy else moved,
     )
+
+
+def _unfilled(row: Mapping[str, Any], quantities: Mapping[int, Decimal]) -> Decimal:
+    if row["finished_at"] is not None:
+        return ZERO
+    return open_quantity(row["quantity"], quantities.get(row["pending_replace_seq"]), row["filled_quantity"])
 
 
 def sum_changes(changes: Iterable[ExposureChange]) -> list[ExposureChange]:

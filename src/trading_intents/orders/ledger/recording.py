@@ -25,7 +25,6 @@ from trading_intents.orders.ledger.booking import (
     book_event,
     book_trade,
     booking_of,
-    count_reopened,
     read_holding,
     settle,
     was_held,
@@ -88,7 +87,7 @@ class RecordedAccount(FrozenStruct, frozen=True):
     prices: tuple[ReferencePrice, ...] = ()  # that were told
     balance: AccountBalance | None = None
     conflicts: tuple[tuple[Fact, UUID | None], ...] = ()  # told under a key or execution id of something else: lost
-    exposures: tuple[ExposureChange, ...] = ()  # of counted orders
+    exposures: tuple[ExposureChange, ...] = ()
 
 
 def answer_facts(
@@ -127,9 +126,6 @@ async def _book(tx: StatementRunner, prepared: PreparedRecording, index: LedgerI
     account_ref = prepared.account_ref
     new_facts = find_new_facts(prepared, index)
     settled = await _settle(prepared, new_facts, index, pacer)
-    if any(each.uncounted is not None for each in settled):
-        (tracked,) = await tx.run([ledger.read_tracked(account_ref.account_id)])
-        settled = [count_reopened(each) for each in settled] if tracked.rows else settled
     changes = sorted((change for each in settled for change in each.trades), key=lambda change: change.place)
     reports = [(place, event) for place, event in enumerate(prepared.events) if event.kind is EventKind.POSITION]
     fees = [
@@ -157,7 +153,7 @@ async def _book(tx: StatementRunner, prepared: PreparedRecording, index: LedgerI
         reported_prices(account_ref, changes, (event for _, event in reports), index.now),
         balance,
         (*new_facts.conflicts, *((fact, each.row["order_id"]) for each in settled for fact in each.conflicts)),
-        tuple(each.exposure for each in settled if each.exposure),
+        tuple(each.exposure for each in settled),
     )
 
 

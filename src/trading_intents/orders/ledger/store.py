@@ -199,7 +199,6 @@ class _OrderColumns(msgspec.Struct):
     updated_at: datetime
     version: int
     finished_at: datetime | None
-    counted: bool
 
 
 class _HistoryRow(msgspec.Struct):
@@ -274,13 +273,6 @@ def parse_ledger(replies: Sequence[Reply]) -> Ledger:
 
 def new_position(place: PositionKey, organization_id: UUID, now: datetime) -> Row:
     return msgspec.structs.asdict(PositionColumns(*place, organization_id, now)) | {"now": now}
-
-
-def read_tracked(account_id: UUID) -> Statement:
-    """Whether the account's open orders are counted."""
-    return Statement(
-        "SELECT tracked::text FROM account_heads WHERE account_id = $1::text::uuid AND tracked", (str(account_id),)
-    )
 
 
 class BookedTrade(msgspec.Struct):

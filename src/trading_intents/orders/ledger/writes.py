@@ -83,7 +83,7 @@ def write_orders(orders: Sequence[Row]) -> Statement:
             external_order_id = n.external_order_id, reason = n.reason, flags = n.flags,
             pending_replace_seq = n.pending_replace_seq, cancel_requested = n.cancel_requested,
             broker_sent_at = n.broker_sent_at, received_at = n.received_at, updated_at = n.updated_at,
-            finished_at = n.finished_at, version = n.version, counted = n.counted
+            finished_at = n.finished_at, version = n.version
         FROM json_populate_recordset(NULL::orders, $1::text::json) AS n
         WHERE o.order_id = n.order_id AND o.order_id = ANY ($2::text::uuid[])
         """,

@@ -17,13 +17,12 @@ _POSITION = """
         SELECT quantity FROM positions WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
     ) AS p ON true
 """
-_READ = """
+_READ = f"""
     WITH asked AS MATERIALIZED (
         SELECT * FROM unnest(from_column($1)::uuid[], from_column($2)) AS places (account_id, symbol)
     ), totals AS MATERIALIZED (
         SELECT account_id, (
-            SELECT sum(open_orders) FROM {exposures} AS counted
-            WHERE account_id = accounts.account_id AND symbol <> ''  -- which an earlier version kept
+            SELECT sum(open_orders) FROM exposures WHERE account_id = accounts.account_id
         ) AS open_orders
         FROM (SELECT DISTINCT account_id FROM asked) AS accounts
     )
@@ -31,10 +30,10 @@ _READ = """
            e.open_sell::text, p.quantity::text
     FROM asked JOIN totals AS total ON total.account_id = asked.account_id
     LEFT JOIN LATERAL (
-        SELECT * FROM {exposures} AS counted WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
+        SELECT * FROM exposures WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
     ) AS e ON true
-    {position}
-"""
+    {_POSITION}
+"""  # noqa: S608 - our own constants
 # Of accounts that are asked for one symbol each, as most are: in one pass, which takes a fifth less.
 _READ_SINGLE = f"""
     SELECT asked.account_id::text, asked.symbol, e.total::text, e.open_orders::text, e.open_buy::text,
@@ -44,60 +43,16 @@ _READ_SINGLE = f"""
         SELECT sum(open_orders) AS total, sum(open_orders) FILTER (WHERE symbol = asked.symbol) AS open_orders,
                sum(open_buy) FILTER (WHERE symbol = asked.symbol) AS open_buy,
                sum(open_sell) FILTER (WHERE symbol = asked.symbol) AS open_sell
-        FROM exposures WHERE account_id = asked.account_id AND symbol <> ''
+        FROM exposures WHERE account_id = asked.account_id
     ) AS e
     {_POSITION}
 """  # noqa: S608 - our own constants
 
 
-def read_limit_state(asked: Sequence[tuple[str, str]], is_tracked: bool = True) -> Statement:
-    """By account and symbol: the account's open orders, what is open of the symbol, and the position. Of accounts that
-    are not tracked, the orders are counted."""
-    sql = _READ_TRACKED if is_tracked else _READ_UNTRACKED
-    if is_tracked and len(dict(asked)) == len(asked):
-        sql = _READ_SINGLE
-    return Statement(sql, tuple(map(pack_array, zip(*asked, strict=True))))
-
-
-# What orders say of accounts, in the columns of the table that counts it.
-_EXPOSURES = """
-    SELECT account_id, symbol, organization_id, count(*) AS open_orders,
-           coalesce(sum(unfilled) FILTER (WHERE is_buy), 0) AS open_buy,
-           coalesce(sum(unfilled) FILTER (WHERE NOT is_buy), 0) AS open_sell
-    FROM (
-        SELECT o.account_id, o.symbol, o.organization_id, o.order_side = 'BUY' AS is_buy, greatest(
-            o.quantity - o.filled_quantity,
-            (SELECT (a.record::json ->> 'quantity')::numeric FROM actions a
-             WHERE a.account_id = o.account_id AND a.seq = o.pending_replace_seq) - o.filled_quantity,
-            0
-        ) AS unfilled
-        FROM orders o WHERE o.account_id = ANY (from_column($1)::uuid[]) AND o.finished_at IS NULL
-    ) AS open
-    GROUP BY 1, 2, 3
-"""
-_READ_TRACKED = _READ.format(exposures="exposures", position=_POSITION)
-_READ_UNTRACKED = _READ.format(exposures=f"({_EXPOSURES})", position=_POSITION)
-
-
-def start_tracking(account_ids: Sequence[str]) -> list[Statement]:
-    """Counts what is open, and has it counted from now on. The heads are held."""
-    # What is counted is read after the orders are locked: it sees what those committed that the lock waited for.
-    statements = (
-        """
-        SELECT order_id FROM orders WHERE account_id = ANY (from_column($1)::uuid[]) AND finished_at IS NULL
-        ORDER BY order_id FOR UPDATE
-        """,
-        """
-        UPDATE orders SET counted = true WHERE account_id = ANY (from_column($1)::uuid[]) AND finished_at IS NULL
-        """,
-        f"""
-        INSERT INTO exposures (account_id, symbol, organization_id, open_orders, open_buy, open_sell) {_EXPOSURES}
-        ON CONFLICT (account_id, symbol) DO UPDATE
-        SET open_orders = excluded.open_orders, open_buy = excluded.open_buy, open_sell = excluded.open_sell
-        """,  # noqa: S608 - our own constants
-        "UPDATE account_heads SET tracked = true WHERE account_id = ANY (from_column($1)::uuid[])",
-    )
-    return [Statement(sql, (pack_array(account_ids),)) for sql in statements]
+def read_limit_state(asked: Sequence[tuple[str, str]]) -> Statement:
+    """By account and symbol: the account's open orders, what is open of the symbol, and the position."""
+    is_single = len(dict(asked)) == len(asked)
+    return Statement(_READ_SINGLE if is_single else _READ, tuple(map(pack_array, zip(*asked, strict=True))))
 
 
 _TERMS = """

@@ -13,8 +13,6 @@ from trading_intents.controls.limits.model import AppliedLimits, AskedOrder, Lev
 from trading_intents.controls.limits.state.losses import AccountResults, DailyBaseline, baseline_rows
 from trading_intents.controls.limits.state.recent import RecentByAccount
 from trading_intents.controls.limits.state.statements import read_limit_state, read_results, record_baselines
-from trading_intents.orders.ledger.exposures import ExposureChange, sum_changes
-from trading_intents.orders.ledger.writes import change_exposures
 from trading_intents.prices.model import PriceKey, PriceRules
 from trading_intents.prices.store import parse_reply, read_prices
 from trading_intents.storage.pipeline import Reply, Statement
@@ -29,7 +27,6 @@ class TrackedState:
     open_orders: dict[str, int] = field(default_factory=dict)  # by account
     recent: RecentByAccount = field(default_factory=dict)  # of which all is known
     _baselines: dict[tuple[str, str], DailyBaseline] = field(default_factory=dict)  # by account and organization
-    _changes: list[ExposureChange] = field(default_factory=list)
 
     def read(self, rows: Iterable[Sequence[Any]]) -> None:
         """Takes the rows of `read_limit_state`."""
@@ -57,27 +54,17 @@ class TrackedState:
             state.orders_last_minute, state.duplicate_at = recent.count(now), recent.find(asked.terms)
         return state
 
-    def accept(self, account_id: str, organization_id: str, asked: AskedOrder, is_new: bool) -> None:
-        """`is_new`: the order was not counted before."""
-        state, moved = self.of_symbol((account_id, asked.symbol)), asked.open_after
-        if not is_new:
-            moved = EXACT.subtract(moved, asked.open_before)
-        buy = sell = ZERO
+    def accept(self, account_id: str, asked: AskedOrder) -> None:
+        state = self.of_symbol((account_id, asked.symbol))
         if asked.side is OrderSide.BUY:
-            buy, state.open_buy = moved, EXACT.add(state.open_buy, moved)
+            state.open_buy = EXACT.add(state.open_buy, asked.opens)
         else:
-            sell, state.open_sell = moved, EXACT.add(state.open_sell, moved)
-        state.open_orders += is_new
-        self.open_orders[account_id] = self.open_orders.get(account_id, 0) + is_new
-        self._changes.append(ExposureChange(account_id, asked.symbol, organization_id, int(is_new), buy, sell))
+            state.open_sell = EXACT.add(state.open_sell, asked.opens)
+        state.open_orders += asked.is_create
+        self.open_orders[account_id] = self.open_orders.get(account_id, 0) + asked.is_create
 
-    def writes(self) -> list[Statement]:
-        """Before the stream's heads: what the accepted orders change."""
-        changes = sum_changes(self._changes)
-        return [
-            *([change_exposures(changes)] if changes else ()),
-            *([record_baselines(baseline_rows(self._baselines))] if self._baselines else ()),
-        ]
+    def begun_days(self) -> list[Statement]:
+        return [record_baselines(baseline_rows(self._baselines))] if self._baselines else []
 
 
 class LimitedPlace(FrozenStruct, frozen=True, kw_only=True):
@@ -86,7 +73,7 @@ class LimitedPlace(FrozenStruct, frozen=True, kw_only=True):
     account_id: str
     organization_id: str
     levels: Levels
-    needs_tracking: bool
+    needs_exposure: bool
     needs_recent: bool
     window_millis: int  # for which terms are to be remembered
     price_key: PriceKey | None
@@ -104,7 +91,7 @@ def limited_place(
         account_id=account_id,
         organization_id=organization_id,
         levels=limits.levels(LimitOwner(organization_id, account_id), symbol),
-        needs_tracking=limits.needs_tracking,
+        needs_exposure=limits.needs_exposure,
         needs_recent=limits.needs_recent,
         window_millis=(account.duplicate_window_millis or 0) if account else 0,
         price_key=PriceKey(UUID(organization_id), environment, Symbol(symbol)) if limits.needs_price else None,
@@ -125,13 +112,13 @@ class LimitStateReads:
     def __init__(self, places: LimitedPlaces, baselines: dict[str, DailyBaseline] | None = None) -> None:
         """`baselines`, if they are known already."""
         self._baselines = baselines
-        self._tracked = [place for place, each in places.items() if each.needs_tracking]
+        self._exposed = [place for place, each in places.items() if each.needs_exposure]
         self._prices = {each.price_name: (each.price_key, each.has_walk) for each in places.values() if each.price_key}
         self._days = list({each.account_id for each in places.values() if each.has_daily_loss})
 
-    def statements(self, is_tracked: bool = True) -> list[Statement]:
+    def statements(self) -> list[Statement]:
         return [
-            *([read_limit_state(self._tracked, is_tracked)] if self._tracked else ()),
+            *([read_limit_state(self._exposed)] if self._exposed else ()),
             *([read_prices({key for key, _ in self._prices.values()})] if self._prices else ()),
             *([read_results(self._days, with_baselines=self._baselines is None)] if self._days else ()),
         ]
@@ -141,7 +128,7 @@ class LimitStateReads:
     ) -> None:
         """Puts what is `needed` of these replies into the state."""
         rest = iter(replies)
-        if self._tracked:
+        if self._exposed:
             state.read(next(rest).texts())
         if self._prices:
             known = parse_reply(next(rest))

@@ -10,7 +10,7 @@ from typing import Any
 from trading_intents.brokers.registry import Registry
 from trading_intents.controls.limits.model import AskedOrder, Levels, LimitOwner, LimitState
 from trading_intents.controls.limits.state.recent import RecentByAccount, find_whole, plan_reads, put_recent
-from trading_intents.controls.limits.state.statements import read_recent, start_tracking
+from trading_intents.controls.limits.state.statements import read_recent
 from trading_intents.controls.limits.state.tracking import LimitedPlaces, LimitStateReads, TrackedState
 from trading_intents.errors import Unavailable
 from trading_intents.intents import store
@@ -49,9 +49,7 @@ class BatchState:
     now_text: str
     transaction_id: str
     rules: Rules
-    tracked: set[str] = field(default_factory=set)  # accounts whose orders are counted
-    untracked: set[str] = field(default_factory=set)  # those that must be before their orders can be judged
-    unread: set[str] = field(default_factory=set)  # those whose log must be read before
+    unread: set[str] = field(default_factory=set)  # accounts whose log must be read before their orders can be judged
     limited: LimitedPlaces = field(default_factory=dict)
     tracking: TrackedState = field(default_factory=TrackedState)
     holdings: dict[tuple[str, str], Holding] = field(default_factory=dict)  # by account and symbol, that a Close names
@@ -217,21 +215,14 @@ async def _read_for_limits(
     early: EarlyReads | None,
     locking: statements.Locking,
 ) -> None:
-    """Reads what the limits of the state's places need, unless it was read with the locks. Notes the accounts that must
-    be tracked first, or whose log must be read, if that may take too long."""
-    places = state.limited.values()
-    state.untracked = {each.account_id for each in places if each.needs_tracking} - state.tracked
-    starts: list[Statement] = []
-    if state.untracked and locking.may_track:
-        starts, early = start_tracking(sorted(state.untracked)), None
-        state.tracked |= state.untracked
-        state.untracked = set()
-    windows = {each.account_id: each.window_millis for each in places if each.needs_recent}
+    """Reads what the limits of the state's places need, unless it was read with the locks. Notes the accounts whose log
+    must be read first, if that may take too long."""
+    windows = {each.account_id: each.window_millis for each in state.limited.values() if each.needs_recent}
     missing = plan_reads(windows, memory, state.tracking.recent, state.now)
-    logs = [read_recent(missing, may_take_long=locking.may_track)] if missing else []
+    logs = [read_recent(missing, may_take_long=locking.may_take_long)] if missing else []
     reads, replies = early or (LimitStateReads(state.limited, state.rules.baselines), [])
-    late = [*starts, *logs, *(() if early else reads.statements())]
-    late_replies = (await link.run(late))[len(starts) :] if late else []
+    late = [*logs, *(() if early else reads.statements())]
+    late_replies = await link.run(late) if late else []
     if missing:
         known = put_recent(memory, missing, late_replies.pop(0).texts(), state.heads, state.now)
         state.tracking.recent |= known
@@ -275,7 +266,7 @@ def parse_replies(brokers: Registry, reads: BatchReads, replies: Sequence[Reply]
     now, transaction_id = parse_clock(read.rows)
     return BatchState(
         brokers=brokers,
-        heads={account_id: (int(seq), digest) for account_id, seq, digest, _ in heads},
+        heads={account_id: (int(seq), digest) for account_id, seq, digest in heads},
         order_rows={row.order_id: row for row in orders},
         orders={row.order_id: _order(row) for row in orders},
         earlier={
@@ -286,7 +277,6 @@ def parse_replies(brokers: Registry, reads: BatchReads, replies: Sequence[Reply]
         now_text=now,
         transaction_id=transaction_id,
         rules=parse_rules(reads.organization_ids, read.rows),
-        tracked={account_id for account_id, _, _, tracked in heads if tracked == "t"},
         holdings=parse_holdings(map(_texts, held.rows)) if held else {},
     )
 
@@ -312,5 +302,4 @@ def _order(row: statements.OrderTexts) -> KnownOrder:
         version=int(row.version),
         command_seq=int(row.command_seq),
         filled_quantity=Decimal(row.filled_quantity),
-        counted=row.counted == "t",
     )
