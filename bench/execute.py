@@ -54,6 +54,7 @@ class Market:
     def __init__(self, bench: Bench, client: httpx.Client, database: "psycopg.Connection[Any]") -> None:
         self.bench, self.client, self.database = bench, client, database
         self.accounts: list[str] = []
+        self._made = 0  # orders
 
     def open_accounts(self, number: int) -> None:
         while len(self.accounts) < number:
@@ -137,9 +138,11 @@ class Market:
 
     def _order(self, account: str, symbol: str) -> dict[str, Any]:
         payload = {"symbol": symbol, "order_side": "BUY", "spec": {"Market": {"quantity": "0.01"}}}
+        self._made += 1
+        key = {"idempotency-key": str(self._made)} if self._made % 2 else {}
         return {
             "path": f"/v1/accounts/{account}/intents",
-            "headers": {"x-api-key": self.client.headers["x-api-key"]},
+            "headers": {"x-api-key": self.client.headers["x-api-key"]} | key,
             "body": json.dumps({"command": {"type": "CREATE", "payload": payload}}),
         }
 

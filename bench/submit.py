@@ -128,6 +128,8 @@ class Bench:
         spec = {"Limit": {"quantity": str(number % 900 + 1), "limit_price": f"{100 + number % 97}.25"}}
         payload = {"symbol": "AAPL", "order_side": "BUY", "spec": spec}
         body = {"command": {"type": "CREATE", "payload": payload}, "client_reference_id": f"{self._batch}-{number}"}
+        if number % 2:
+            headers = headers | {"idempotency-key": f"{self._batch}-{number}"}
         return {"path": f"/v1/accounts/{account}/intents", "headers": headers, "body": json.dumps(body)}
 
     def cpu(self) -> tuple[float, float]:

@@ -164,7 +164,7 @@ async def test_a_claim_takes_no_more_than_asked_whatever_the_statistics_say(
     await put_rows(pool, *(new_row() for _ in range(100)))
     for fresh_plans in (True, False):
         for _ in range(7):  # a cached plan comes with the sixth
-            async with pool.transaction(plans="fresh" if fresh_plans else "auto") as tx:
+            async with pool.transaction(plans="fresh" if fresh_plans else "by_key") as tx:
                 claimed = await claim(tx, Queue.ACCOUNTS, [OutboxEventType.ACCOUNT_CREATED], limit, LIMIT)
                 assert len(claimed) == limit
                 await complete(tx, claimed)
@@ -211,7 +211,7 @@ async def test_partial_indexes_are_used_in_a_table_full_of_finished_rows(
                 [used] = re.findall(r"using (\w+) on outbox candidate", text)
                 assert used in PARTIAL
                 assert "using outbox_order on outbox earlier" in text
-                assert "using outbox_pkey on outbox " in text
+                assert re.search(r"(using|Bitmap Index Scan on) outbox_pkey ", text)
     report = await health_plan(table)
     assert "outbox_accounts_health" in report
     assert "Seq Scan" not in report

@@ -50,6 +50,16 @@ JOINS = """
         SELECT * FROM halts WHERE scope_id = asked.account_id AND resumed_at IS NULL LIMIT 1
     ) ah ON true
 """
+
+
+def was_halted(order: str, since: str) -> str:
+    """SQL: whether a halt of the order stands, or has ended since. Each half goes by its own index."""
+    halts = f"SELECT FROM halts h WHERE h.scope_id IN ({order}.organization_id, {order}.account_id)"
+    return f"""
+        (EXISTS ({halts} AND h.resumed_at IS NULL OFFSET 0) OR EXISTS ({halts} AND h.resumed_at >= {since} OFFSET 0))
+    """
+
+
 # The inner SELECTs hide how many are asked for: seeing it, the server would plan anew each time, which takes longer
 # than the reading.
 READ_MANY = f"""

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from trading_intents.controls.limits import store as limits
-from trading_intents.controls.store import COLUMNS, HALT_LOCK, JOINS
+from trading_intents.controls.store import COLUMNS, HALT_LOCK, JOINS, was_halted
 from trading_intents.orders.model import ALIVE
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pipeline import Reply, Statement, array_text
@@ -87,14 +87,15 @@ _READ_CLAIMED = f"""
         (extract(epoch FROM clock_timestamp() - act.created_at) * 1000)::bigint,
         CASE WHEN lease.is_ours THEN (extract(epoch FROM clock_timestamp() - asked.claimed_at) * 1000)::bigint END,
         marked.sends, marked.is_open, asked.is_resend,
-        EXISTS (SELECT FROM facts f WHERE f.order_id = asked.order_id AND f.kind IN ({_ALIVE})),
+        EXISTS (SELECT FROM facts f WHERE f.order_id = asked.order_id AND f.kind IN ({_ALIVE}) OFFSET 0),
         asked.closes,
         EXISTS (
             SELECT FROM halts h
-            WHERE h.scope_id IN (asked.organization_id, asked.account_id) AND h.resumed_at >= act.created_at
+            WHERE h.scope_id IN (asked.organization_id, asked.account_id) AND h.resumed_at >= act.created_at OFFSET 0
         ),
         CASE WHEN asked.closes AND act.record::json ->> 'principal_type' = 'SYSTEM' THEN EXISTS (
-            SELECT FROM halts h WHERE h.id = (act.record::json ->> 'principal_id')::uuid AND h.resumed_at IS NULL
+            SELECT FROM halts h
+            WHERE h.id = (act.record::json ->> 'principal_id')::uuid AND h.resumed_at IS NULL OFFSET 0
         ) END,
         a.disabled, {COLUMNS}, {limits.COLUMNS}
     FROM (
@@ -212,18 +213,18 @@ async def look_up_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float
     there is any."""
     tag = await tx.execute(
         """
-        UPDATE orders o SET lookup_due_at = clock_timestamp(), lookups = 0, absent_at = NULL
-        FROM (
+        UPDATE orders SET lookup_due_at = clock_timestamp(), lookups = 0, absent_at = NULL
+        WHERE order_id = ANY (ARRAY (
             SELECT order_id FROM orders o
             WHERE account_id = ANY ($1::uuid[]) AND (cancel_requested OR pending_replace_seq IS NOT NULL)
               AND lookup_due_at IS NULL AND EXISTS (
                 SELECT FROM commands c
                 WHERE c.order_id = o.order_id AND c.sent_at < clock_timestamp() - make_interval(secs => $2)
                   AND (c.seq = o.pending_replace_seq OR c.action_type = 'CANCEL' AND o.cancel_requested)
+                OFFSET 0
               )
             ORDER BY order_id FOR UPDATE SKIP LOCKED
-        ) AS unanswered
-        WHERE o.order_id = unanswered.order_id
+        ))
         """,
         account_ids,
         seconds,
@@ -231,25 +232,20 @@ async def look_up_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float
     return tag != "UPDATE 0"
 
 
-_UNRESOLVED = """
+_UNRESOLVED = f"""
     SELECT o.order_id, o.account_id, o.organization_id, o.external_order_id, o.lookups, o.lookup_due_at, o.create_seq,
         o.pending_replace_seq,
         extract(epoch FROM clock_timestamp() - o.absent_at)::float8 AS absent_seconds,
         created.action_id AS create_action_id, confirmed.action_id AS confirmed_action_id,
         EXISTS (
-            SELECT FROM commands c WHERE c.order_id = o.order_id AND c.seq = o.create_seq AND c.sent_at IS NOT NULL
+            SELECT FROM commands c
+            WHERE c.order_id = o.order_id AND c.seq = o.create_seq AND c.sent_at IS NOT NULL OFFSET 0
         ) AS is_sent,
         ARRAY (
             SELECT seq FROM commands c WHERE c.order_id = o.order_id AND c.restored_at IS NOT NULL
         ) AS restored_seqs,
-        EXISTS (
-            SELECT FROM actions a WHERE a.intent_id = o.order_id AND a.action_type = 'CANCEL'
-        ) AS was_cancelled,
-        NOT o.closes AND EXISTS (
-            SELECT FROM halts h
-            WHERE h.scope_id IN (o.organization_id, o.account_id)
-              AND (h.resumed_at IS NULL OR h.resumed_at >= created.created_at)
-        ) AS was_halted,
+        EXISTS (SELECT FROM actions WHERE intent_id = o.order_id AND action_type = 'CANCEL' OFFSET 0) AS was_cancelled,
+        NOT o.closes AND {was_halted("o", "created.created_at")} AS was_halted,
         (
             SELECT client_order_id FROM commands c
             WHERE c.order_id = o.order_id AND c.seq = o.pending_replace_seq AND c.unclear_at IS NOT NULL
@@ -264,19 +260,22 @@ _UNRESOLVED = """
             SELECT FROM commands c
             WHERE c.order_id = o.order_id AND c.action_type = 'CANCEL' AND c.unclear_at IS NULL
               AND c.sent_at > clock_timestamp() - interval '10 s'
+            OFFSET 0
         ) AS is_cancelling,
         o.cancel_requested OR o.pending_replace_seq IS NOT NULL AS is_pending
     FROM orders o
-    JOIN actions created ON created.account_id = o.account_id AND created.seq = o.create_seq
-    JOIN actions confirmed ON confirmed.account_id = o.account_id AND confirmed.seq = o.command_seq
     CROSS JOIN LATERAL (
-        SELECT EXISTS (
-            SELECT FROM outbox r
-            WHERE r.order_key = o.order_id AND r.queue = 'intents' AND r.event_type = 'intent.cancel'
-              AND r.finished_at IS NULL
-        ) AS is_cancel
+        SELECT action_id, created_at FROM actions WHERE account_id = o.account_id AND seq = o.create_seq LIMIT 1
+    ) AS created
+    CROSS JOIN LATERAL (
+        SELECT action_id FROM actions WHERE account_id = o.account_id AND seq = o.command_seq LIMIT 1
+    ) AS confirmed
+    CROSS JOIN LATERAL (
+        SELECT count(*) > 0 AS is_cancel FROM outbox r
+        WHERE r.order_key = o.order_id AND r.queue = 'intents' AND r.event_type = 'intent.cancel'
+          AND r.finished_at IS NULL
     ) AS queued
-"""
+"""  # noqa: S608 - our own constants
 
 
 async def due_lookups(tx: Tx, account_ids: Sequence[UUID], limit: int) -> list[Row]:
@@ -324,9 +323,8 @@ async def clear_unclear(tx: Tx, account_id: UUID, client_order_id: str) -> None:
     """Clears the mark of all attempts at the command."""
     await tx.execute(
         """
-        UPDATE commands SET unclear_at = NULL FROM commands c
-        WHERE c.account_id = $1 AND c.client_order_id = $2
-          AND commands.order_id = c.order_id AND commands.seq = c.seq
+        UPDATE commands SET unclear_at = NULL
+        WHERE (order_id, seq) = (SELECT order_id, seq FROM commands WHERE account_id = $1 AND client_order_id = $2)
         """,
         account_id,
         client_order_id,
@@ -350,16 +348,22 @@ async def stale_orders(tx: Tx, account_ids: Sequence[UUID], again_seconds: float
         """
         SELECT o.order_id, o.account_id, o.organization_id
         FROM symbol_times t
-        JOIN orders o ON o.account_id = t.account_id AND o.symbol = t.symbol
-        JOIN actions a ON a.account_id = o.account_id AND a.seq = o.command_seq
+        CROSS JOIN LATERAL (
+            SELECT * FROM orders
+            WHERE account_id = t.account_id AND symbol = t.symbol AND finished_at IS NULL AND NOT cancel_requested
+              AND order_status IN ('NEW', 'PARTIALLY_FILLED', 'PENDING_REPLACE')
+            OFFSET 0
+        ) AS o
+        CROSS JOIN LATERAL (
+            SELECT created_at FROM actions WHERE account_id = o.account_id AND seq = o.command_seq LIMIT 1
+        ) AS a
         WHERE t.stale_order_millis IS NOT NULL AND t.account_id = ANY ($1::uuid[])
-          AND o.order_status IN ('NEW', 'PARTIALLY_FILLED', 'PENDING_REPLACE') AND NOT o.cancel_requested
-          AND o.finished_at IS NULL  -- as the index of open orders says it
           AND a.created_at < clock_timestamp() - make_interval(secs => t.stale_order_millis / 1000.0)
           AND NOT EXISTS (
             SELECT FROM actions c
             WHERE c.intent_id = o.order_id AND c.action_type = 'CANCEL'
               AND c.created_at > clock_timestamp() - make_interval(secs => $2)
+            OFFSET 0
           )
         ORDER BY array_position($1::uuid[], o.account_id), o.order_id LIMIT $3
         """,
@@ -373,14 +377,20 @@ async def used_up(tx: Tx, lanes: Sequence[UUID], attempt_limit: int, claim_secon
     """Rows that are to fail: no attempt is left, and no worker runs the last one."""
     return await tx.fetch(
         """
+        WITH ended AS MATERIALIZED (
+            SELECT * FROM outbox
+            WHERE lane = ANY ($1::uuid[]) AND finished_at IS NULL AND attempts >= $2
+              AND (status = 'pending' OR claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $3))
+        )
         SELECT r.id, r.order_key, r.lane, r.event_type, a.action_id,
                EXISTS (
                    SELECT FROM commands c
-                   WHERE c.order_id = r.order_key AND c.seq = a.seq AND c.sent_at IS NOT NULL
+                   WHERE c.order_id = r.order_key AND c.seq = a.seq AND c.sent_at IS NOT NULL OFFSET 0
                ) AS is_sent
-        FROM outbox r JOIN actions a ON a.account_id = r.lane AND a.seq = (r.payload ->> 'seq')::bigint
-        WHERE r.lane = ANY ($1::uuid[]) AND r.finished_at IS NULL AND r.attempts >= $2
-          AND (r.status = 'pending' OR r.claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $3))
+        FROM ended r CROSS JOIN LATERAL (
+            SELECT action_id, seq FROM actions
+            WHERE account_id = r.lane AND seq = (r.payload ->> 'seq')::bigint LIMIT 1
+        ) AS a
         ORDER BY r.id LIMIT $4
         """,
         lanes,

@@ -37,7 +37,7 @@ class Intents:
         self._pool, self._prices = pool, prices
 
     async def list(self, account: Account, times: TimeRange, page: PageRequest) -> Sequence[Row]:
-        async with self._pool.transaction([account.organization_id], read_only=True, plans="in_order") as tx:
+        async with self._pool.transaction([account.organization_id], read_only=True, plans="by_key") as tx:
             return await store.list_actions(tx, account.id, times, page)
 
     async def cancellable(self, account: Account, symbol: Symbol | None, limit: int) -> Sequence[str]:
@@ -61,7 +61,7 @@ class Intents:
     async def history(
         self, account: Account, intent_id: UUID | None, times: TimeRange, page: PageRequest
     ) -> Sequence[Row]:
-        async with self._pool.transaction([account.organization_id], read_only=True, plans="in_order") as tx:
+        async with self._pool.transaction([account.organization_id], read_only=True, plans="by_key") as tx:
             rows = await store.list_actions(tx, account.id, times, page, intent_id) if intent_id else []
             known = bool(rows) or (intent_id and await store.latest_action(tx, account.id, intent_id))
         if not known:

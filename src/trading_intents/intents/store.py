@@ -44,33 +44,39 @@ _LIST_ACTIONS = """
       AND ($5::timestamptz IS NULL OR created_at >= $5) AND ($6::timestamptz IS NULL OR created_at < $6)
     ORDER BY seq {direction} LIMIT $4
 """
-# By pairs and in their order, which only the index by intent has: else a plan might go through the account's whole log.
+# The account is looked at afterwards: else a plan might go through its whole log.
 _LIST_ACTIONS_OF_INTENT = """
-    SELECT seq, record, hash FROM actions
-    WHERE account_id = $1 AND (intent_id, seq) >= ($7, $2) AND (intent_id, seq) < ($7, $3)
-      AND ($5::timestamptz IS NULL OR created_at >= $5) AND ($6::timestamptz IS NULL OR created_at < $6)
-    ORDER BY intent_id {direction}, seq {direction} LIMIT $4
+    SELECT seq, record, hash FROM (
+        SELECT * FROM actions
+        WHERE intent_id = $7 AND seq >= $2 AND seq < $3
+          AND ($5::timestamptz IS NULL OR created_at >= $5) AND ($6::timestamptz IS NULL OR created_at < $6)
+        ORDER BY seq {direction} LIMIT $4
+    ) AS own
+    WHERE account_id = $1 ORDER BY seq {direction}
 """
 
 
 async def list_actions(
     tx: Tx, account_id: UUID, times: TimeRange, page: PageRequest, intent_id: UUID | None = None
 ) -> list[Row]:
-    """All of the account's, or the intent's. For a transaction that plans in order."""
+    """All of the account's, or the intent's."""
     seqs = await find_range(tx, ACTIONS, account_id, times, page)
     query, ids = (_LIST_ACTIONS_OF_INTENT, (intent_id,)) if intent_id else (_LIST_ACTIONS, ())
     return await tx.fetch(query.format(direction=direction_of(page)), account_id, *seqs, page.limit + 1, *times, *ids)
 
 
 async def find_order(tx: Tx, account_id: UUID, order_id: UUID) -> Row | None:
-    return await tx.fetchrow("SELECT * FROM orders WHERE order_id = $1 AND account_id = $2", order_id, account_id)
+    row = await tx.fetchrow("SELECT * FROM orders WHERE order_id = $1", order_id)
+    return row if row and row["account_id"] == account_id else None
 
 
 async def latest_action(tx: Tx, account_id: UUID, intent_id: UUID) -> Row | None:
     return await tx.fetchrow(
         """
-        SELECT seq, record, hash FROM actions
-        WHERE intent_id = $2 AND account_id = $1 ORDER BY seq DESC LIMIT 1
+        SELECT seq, record, hash FROM (
+            SELECT * FROM actions WHERE intent_id = $2 ORDER BY seq DESC LIMIT 1
+        ) AS latest
+        WHERE account_id = $1
         """,
         account_id,
         intent_id,
@@ -229,7 +235,9 @@ _READ_HOLDINGS = """
     )
     FROM unnest(from_column($1)::uuid[], from_column($2), from_column($3)::bigint[])
          AS asked (account_id, symbol, seen_seq)
-    LEFT JOIN positions p ON p.account_id = asked.account_id AND p.symbol = asked.symbol
+    LEFT JOIN LATERAL (
+        SELECT quantity FROM positions WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
+    ) AS p ON true
     CROSS JOIN LATERAL (
         SELECT coalesce(sum(leaves) FILTER (WHERE order_side = 'SELL'), 0) AS selling,
             coalesce(sum(leaves) FILTER (WHERE order_side = 'BUY'), 0) AS buying, count(*) AS count
@@ -249,8 +257,8 @@ async def cancellable_orders(tx: Tx, account_id: UUID, symbol: str | None, limit
     """The account's open orders without a pending CANCEL, the oldest first, so many at most."""
     rows = await tx.fetch(
         """
-        SELECT order_id FROM orders
-        WHERE account_id = $1 AND finished_at IS NULL AND NOT cancel_requested AND ($2::text IS NULL OR symbol = $2)
+        WITH working AS MATERIALIZED (SELECT * FROM orders WHERE account_id = $1 AND finished_at IS NULL)
+        SELECT order_id FROM working WHERE NOT cancel_requested AND ($2::text IS NULL OR symbol = $2)
         ORDER BY create_seq LIMIT $3
         """,
         account_id,

@@ -72,7 +72,7 @@ class Orders:
 
     async def list(self, account: Account, wanted: OrderFilter, page: PageRequest) -> FoundOrders:
         conditions = store.OrderConditions(*wanted.created, wanted.symbol, wanted.intent_id, wanted.client_reference_id)
-        async with self._pool.transaction([account.organization_id], read_only=True, plans="in_order") as tx:
+        async with self._pool.transaction([account.organization_id], read_only=True, plans="by_key") as tx:
             seqs = scanned = await find_range(tx, store.ORDERS, account.id, wanted.created, page)
             if not wanted.is_indexed:
                 seqs = SeqRange(seqs.first, min(seqs.end, await store.last_seq(tx, account.id) + 1))
@@ -92,12 +92,12 @@ class Orders:
         return row
 
     async def trades(self, account: Account, times: TimeRange, page: PageRequest) -> Sequence[Row]:
-        async with self._pool.transaction([account.organization_id], read_only=True, plans="in_order") as tx:
+        async with self._pool.transaction([account.organization_id], read_only=True, plans="by_key") as tx:
             return await store.list_trades(tx, account.id, times, page)
 
     async def positions(self, account: Account, page: PageRequest) -> Sequence[PricedPosition]:
         """Each with its symbol's reference price, where one is known. Only paper broker accounts have the walk."""
-        async with self._pool.transaction([account.organization_id], read_only=True, plans="in_order") as tx:
+        async with self._pool.transaction([account.organization_id], read_only=True, plans="by_key") as tx:
             rows = await store.list_positions(tx, account.id, page)
             keys = [PriceKey(account.organization_id, account.environment, Symbol(row["symbol"])) for row in rows]
             known = await prices_store.find_prices(tx, keys)

@@ -102,9 +102,8 @@ ORDERS = SeqLog("orders", "create_seq", "created_at")
 _NARROWED = "account_id = $1 AND create_seq >= $2 AND create_seq < $3"
 _LIST_ORDERS = "SELECT * FROM orders WHERE {narrowed} ORDER BY create_seq {direction} LIMIT $4"
 # Open orders are few and mostly young, and are read by their own index first: a plan that goes through the account's
-# orders from the oldest would find them last. Of each final status a page is read, and they are merged. It is asked for
-# by pairs and in their order, which only the index by status has: by an equal status, a plan might go through the
-# account's orders of every status.
+# orders from the oldest would find them last. Of each final status a page is read, and they are merged. They are
+# asked for in the order of the index by status: else a plan might go through all of the account's orders.
 _LIST_ORDERS_BY_STATUS = """
     WITH working AS MATERIALIZED (
         SELECT * FROM orders WHERE account_id = $1 AND finished_at IS NULL AND order_status = ANY ({open}::text[])
@@ -114,8 +113,7 @@ _LIST_ORDERS_BY_STATUS = """
         UNION ALL
         SELECT final.* FROM unnest({final}::text[]) AS wanted (status) CROSS JOIN LATERAL (
             SELECT * FROM orders
-            WHERE {narrowed} AND finished_at IS NOT NULL
-              AND (order_status, create_seq) >= (wanted.status, $2) AND (order_status, create_seq) < (wanted.status, $3)
+            WHERE {narrowed} AND finished_at IS NOT NULL AND order_status BETWEEN wanted.status AND wanted.status
             ORDER BY order_status {direction}, create_seq {direction} LIMIT $4
         ) AS final
     ) AS found
@@ -165,7 +163,8 @@ async def last_seq(tx: Tx, account_id: UUID) -> int:
 
 
 async def find_order(tx: Tx, account_id: UUID, order_id: UUID) -> Row | None:
-    return await tx.fetchrow("SELECT * FROM orders WHERE order_id = $2 AND account_id = $1", account_id, order_id)
+    row = await tx.fetchrow("SELECT * FROM orders WHERE order_id = $1", order_id)
+    return row if row and row["account_id"] == account_id else None
 
 
 # Trades that were told of once: the times of the others do not follow their seqs.
@@ -190,7 +189,7 @@ _LIST_TRADES_BY_TIME = """
 
 
 async def list_trades(tx: Tx, account_id: UUID, times: TimeRange, page: PageRequest) -> list[Row]:
-    """By the seq of the event that told of them last. For a transaction that plans in order."""
+    """By the seq of the event that told of them last."""
     seqs, direction, rows = (
         await find_range(tx, TRADES_TOLD_ONCE, account_id, times, page),
         direction_of(page),
@@ -216,32 +215,37 @@ _ACCOUNTS = """
         SELECT clock_timestamp() AS now, clock_timestamp() - make_interval(secs => $4) AS since
     )
     SELECT a.id, a.environment, a.broker, now, since FROM clock, accounts a
-    WHERE a.organization_id = $1 AND ($2::uuid IS NULL OR a.id = $2) AND ($3::text IS NULL OR a.environment = $3)
-      AND ({retains})
+    WHERE a.organization_id = $1 AND {scope} AND ($3::text IS NULL OR a.environment = $3) AND ({retains})
     ORDER BY a.id
 """
-_WITH_ORDERS = _ACCOUNTS.format(
-    retains="""(SELECT true FROM orders WHERE account_id = a.id AND finished_at IS NULL LIMIT 1)
-               OR (SELECT true FROM orders WHERE account_id = a.id AND finished_at > since LIMIT 1)"""
-)
-_WITH_POSITIONS = _ACCOUNTS.format(
-    retains="""(SELECT true FROM positions WHERE account_id = a.id AND (quantity <> 0 OR received_at > since)
-                LIMIT 1)"""
-)
+_HAS_ORDERS = """
+    (SELECT true FROM orders WHERE account_id = a.id AND finished_at IS NULL LIMIT 1)
+    OR (SELECT true FROM orders WHERE account_id = a.id AND finished_at > since ORDER BY finished_at LIMIT 1)
+"""
+_HAS_POSITIONS = """
+    (SELECT true FROM positions WHERE account_id = a.id AND (quantity <> 0 OR received_at > since) LIMIT 1)
+"""
 
 
 async def list_with_orders(
     tx: Tx, organization_id: UUID, account_id: UUID | None, environment: str | None, retain_seconds: int
 ) -> list[Row]:
     """Accounts with an order that works, or that finished `since`."""
-    return await tx.fetch(_WITH_ORDERS, organization_id, account_id, environment, retain_seconds)
+    return await _list_accounts(tx, _HAS_ORDERS, organization_id, account_id, environment, retain_seconds)
 
 
 async def list_with_positions(
     tx: Tx, organization_id: UUID, account_id: UUID | None, environment: str | None, retain_seconds: int
 ) -> list[Row]:
     """Accounts with a position that is open, or that changed `since`."""
-    return await tx.fetch(_WITH_POSITIONS, organization_id, account_id, environment, retain_seconds)
+    return await _list_accounts(tx, _HAS_POSITIONS, organization_id, account_id, environment, retain_seconds)
+
+
+async def _list_accounts(
+    tx: Tx, retains: str, organization_id: UUID, account_id: UUID | None, *more: object
+) -> list[Row]:
+    scope = "$2::uuid IS NULL" if account_id is None else "a.id = $2"
+    return await tx.fetch(_ACCOUNTS.format(scope=scope, retains=retains), organization_id, account_id, *more)
 
 
 async def list_working(tx: Tx, account_id: UUID, after: int, limit: int) -> list[Row]:

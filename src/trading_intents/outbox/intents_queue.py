@@ -56,7 +56,7 @@ _CLAIM_IN_TURN = """
     UPDATE outbox
     SET status = 'processing', attempts = attempts + 1, claimed_at = clock_timestamp(), claim_token = $5::uuid
     FROM candidates
-    WHERE outbox.id = candidates.id
+    WHERE outbox.id = candidates.id AND outbox.id = ANY (ARRAY (SELECT id FROM candidates))
     RETURNING lane, share
 """
 
@@ -92,7 +92,7 @@ def release_claimed(token: UUID, delays_seconds: Mapping[int, float]) -> Stateme
         SET status = 'pending', attempts = attempts - 1, claimed_at = NULL, claim_token = NULL,
             due_at = clock_timestamp() + make_interval(secs => delay)
         FROM unnest($2::bigint[], $3::float8[]) AS held (id, delay)
-        WHERE outbox.id = held.id AND claim_token = $1::uuid
+        WHERE outbox.id = held.id AND claim_token = $1::uuid AND outbox.id = ANY ($2::bigint[])
         """,
         (str(token), array_text(map(str, delays_seconds)), array_text(map(str, delays_seconds.values()))),
     )

@@ -46,9 +46,8 @@ CLAIM = """
     UPDATE outbox
     SET status = 'processing', attempts = attempts + 1,
         claimed_at = clock_timestamp(), claim_token = gen_random_uuid()
-    FROM candidates
-    WHERE outbox.id = candidates.id
-    RETURNING outbox.id, queue, event_type, organization_id, order_key, payload, attempts, claim_token
+    WHERE id = ANY (ARRAY (SELECT id FROM candidates))
+    RETURNING id, queue, event_type, organization_id, order_key, payload, attempts, claim_token
 """
 
 
@@ -115,7 +114,7 @@ async def complete(tx: Tx, claims: Sequence[ClaimedRow]) -> set[UUID]:
         SET status = 'completed', finished_at = clock_timestamp(), claimed_at = NULL, claim_token = NULL,
             last_error = NULL
         FROM unnest($1::bigint[], $2::uuid[]) AS held (id, token)
-        WHERE outbox.id = held.id AND claim_token = held.token
+        WHERE outbox.id = held.id AND claim_token = held.token AND outbox.id = ANY ($1::bigint[])
         RETURNING held.token
         """,
         *ids_and_tokens(claims),
@@ -135,7 +134,7 @@ async def retry(tx: Tx, failed_attempts: Sequence[FailedAttempt], attempt_limit:
             finished_at = CASE WHEN attempts < $5 THEN NULL ELSE clock_timestamp() END,
             claimed_at = NULL, claim_token = NULL, last_error = reason
         FROM unnest($1::bigint[], $2::uuid[], $3::float8[], $4::text[]) AS held (id, token, after_seconds, reason)
-        WHERE outbox.id = held.id AND claim_token = held.token
+        WHERE outbox.id = held.id AND claim_token = held.token AND outbox.id = ANY ($1::bigint[])
         RETURNING held.token, outbox.status
         """,
         *ids_and_tokens([failed_attempt.row for failed_attempt in ordered]),
@@ -154,7 +153,7 @@ async def release(tx: Tx, claims: Sequence[ClaimedRow]) -> set[UUID]:
         SET status = 'pending', attempts = attempts - 1, claimed_at = NULL, claim_token = NULL,
             due_at = clock_timestamp()
         FROM unnest($1::bigint[], $2::uuid[]) AS held (id, token)
-        WHERE outbox.id = held.id AND claim_token = held.token
+        WHERE outbox.id = held.id AND claim_token = held.token AND outbox.id = ANY ($1::bigint[])
         RETURNING held.token
         """,
         *ids_and_tokens(claims),
@@ -174,11 +173,10 @@ _FAIL_USED_UP = """
     UPDATE outbox
     SET status = 'failed', finished_at = clock_timestamp(), claimed_at = NULL, claim_token = NULL,
         last_error = coalesce(last_error, 'the worker of the last attempt went away')
-    FROM used_up
-    WHERE outbox.id = used_up.id
-    RETURNING outbox.id, event_type
+    WHERE id = ANY (ARRAY (SELECT id FROM used_up))
+    RETURNING id, event_type
 """
-_SWEEP = _FAIL_USED_UP.format(which="queue = $1 AND finished_at IS NULL")
+_SWEEP = _FAIL_USED_UP.format(which="queue = $1 AND lane IS NULL AND finished_at IS NULL")
 _FAIL = _FAIL_USED_UP.format(which="id = ANY ($1::bigint[]) AND status IN ('pending', 'processing')")
 
 
@@ -205,7 +203,7 @@ async def prune(tx: Tx, queue: Queue, keep_seconds: float) -> int:
             ORDER BY finished_at
             LIMIT $3
         ), removed AS (
-            DELETE FROM outbox USING old WHERE outbox.id = old.id RETURNING outbox.id
+            DELETE FROM outbox WHERE id = ANY (ARRAY (SELECT id FROM old)) RETURNING id
         )
         SELECT count(*) FROM removed
         """,

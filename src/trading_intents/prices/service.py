@@ -52,7 +52,7 @@ class ReferencePrices:
 
     async def list(self, organization_id: OrganizationId, environment: Environment, page: PageRequest) -> FoundPrices:
         """By symbol; those whose price is too old are left out, so that a page may be short and have a next one."""
-        async with self._pool.transaction([organization_id], read_only=True, plans="in_order") as tx:
+        async with self._pool.transaction([organization_id], read_only=True, plans="by_key") as tx:
             symbols = await store.list_symbols(tx, organization_id, environment, page)
             keys = [PriceKey(organization_id, environment, symbol) for symbol in symbols[: page.limit]]
             known = await store.find_prices(tx, keys)

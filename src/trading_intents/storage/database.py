@@ -33,14 +33,11 @@ WRITE_PROBE = "BEGIN; SET LOCAL work_mem = '64kB'; SELECT count(*) FROM generate
 RECONNECT_PAUSE_SECONDS = 0.1
 
 Row = Mapping[str, Any]
-Plans = Literal["auto", "fresh", "by_key", "in_order"]
-_PLANNING: Mapping[Plans, str] = {
-    "auto": "",
-    "fresh": ";SET LOCAL plan_cache_mode = force_custom_plan",
-    "by_key": ";SET LOCAL plan_cache_mode = force_generic_plan;SET LOCAL enable_seqscan = off",
-    "in_order": ";SET LOCAL plan_cache_mode = force_generic_plan;SET LOCAL enable_seqscan = off"
-    ";SET LOCAL enable_bitmapscan = off",
-}
+Plans = Literal["by_key", "fresh"]
+# How sessions plan, so that no plan depends on how large the tables were when it was made (decision 0039).
+_AVOIDED_PLANS = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin")
+PLANS_BY_KEY = ("plan_cache_mode = force_generic_plan", *(f"{name} = off" for name in _AVOIDED_PLANS))
+_FRESH_PLANS = ("plan_cache_mode = force_custom_plan", *(f"{name} = on" for name in _AVOIDED_PLANS))
 Isolation = Literal["read committed", "repeatable read", "serializable"]
 
 LOST = (
@@ -112,6 +109,7 @@ def session_setup(
     return [
         f'SET ROLE "{role}"',
         *(f"SET {name} = '{round(seconds * 1000)}ms'" for name, seconds in limits_seconds.items()),
+        *(f"SET {setting}" for setting in PLANS_BY_KEY),
     ]
 
 
@@ -138,15 +136,12 @@ class Pool:
         *,
         read_only: bool = False,
         isolation: Isolation = "read committed",
-        plans: Plans = "auto",
+        plans: Plans = "by_key",
     ) -> AsyncIterator[Tx]:
         """Commits at the end, rolls back on an error. Sees the tenant rows of these organizations only.
 
-        `plans` says how statements are planned. "fresh": each time, for the tables as they are now; for a table that
-        can grow a thousandfold before the server notices that its plan no longer fits. "by_key": once, and through
-        indexes whatever the tables' size; for statements that go by keys alone, where planning takes longer than
-        running. "in_order": as by_key, and in the order of an index; for pages of lists, for which a plan might else
-        read and sort all that is within the bounds.
+        `plans` says how statements are planned. "by_key": once, and through indexes whatever the tables' size.
+        "fresh": each time, by any plan, for the tables as they are now; for statements that work on many rows.
 
         Raises Unavailable when the database is unavailable and nothing was recorded, OutcomeUnknown when the connection
         was lost during the commit.
@@ -326,8 +321,9 @@ async def _begin(
     begin = (
         f"BEGIN ISOLATION LEVEL {isolation} {'READ ONLY' if read_only else 'READ WRITE'};"
         f"SELECT set_config('trading_intents.organizations', '{{{ids}}}', true)"
-        f"{_PLANNING[plans]}"
     )
+    if plans == "fresh":
+        begin += "".join(f";SET LOCAL {setting}" for setting in _FRESH_PLANS)
     try:
         await connection.execute(begin, timeout=BEGIN_LIMIT_SECONDS)
     except BaseException as error:

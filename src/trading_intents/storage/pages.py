@@ -65,8 +65,7 @@ class SeqRange(NamedTuple):
 
 
 async def find_range(tx: Tx, log: SeqLog, account_id: UUID, times: TimeRange, page: PageRequest) -> SeqRange:
-    """The seqs beyond the cursor that may be within these times; the times themselves are for the statement to check.
-    For a transaction that plans in order."""
+    """The seqs beyond the cursor that may be within these times, which the statement itself is to check."""
     first, end = FIRST_SEQ, NO_END
     if times != TimeRange():
         rows = await tx.fetch(_FIND_SEQS.format(**log._asdict()), account_id, *times, TIME_MARGIN)

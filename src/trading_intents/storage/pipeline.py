@@ -20,9 +20,7 @@ RUN_LIMIT_SECONDS = 2.5
 TRANSACTION_LIMIT_SECONDS = 2.5
 RECONNECT_PAUSE_SECONDS = 0.1
 
-# Statements that go by keys alone are planned once, and through indexes whatever the tables' size.
-_PLANNING = ("SET TimeZone = 'UTC'", "SET plan_cache_mode = force_generic_plan", "SET enable_seqscan = off")
-
+_TIMEZONE = "SET TimeZone = 'UTC'"
 _TEXT, _BINARY = 0, 1
 
 # The server ends the connection with these: it stops, changes its role, or a limit was reached (25P03: idle in a
@@ -181,7 +179,7 @@ class Pipeline:
                 link = PipelineConnection(connection)
                 version = connection.pgconn.server_version
                 setup = session_setup(self._role, version, self._lock_limit_seconds, TRANSACTION_LIMIT_SECONDS)
-                await link.send([Statement(text) for text in (*setup, *_PLANNING)]).all_replies()
+                await link.send([Statement(text) for text in (*setup, _TIMEZONE)]).all_replies()
         except (psycopg.Error, OSError, TimeoutError, StatementRefused, ConnectionLost) as error:
             if link:
                 link.close()

@@ -1360,7 +1360,6 @@ CREATE TABLE halts (
 -- One that stands in a scope, an organization or an account; every submit and every send asks for it.
 CREATE UNIQUE INDEX halts_standing ON halts (scope_id) WHERE resumed_at IS NULL;
 CREATE INDEX halts_resumed ON halts (scope_id, resumed_at) WHERE resumed_at IS NOT NULL;
-CREATE INDEX halts_by_scope ON halts (scope_id, created_at);
 CREATE INDEX halts_unfinished ON halts (id) WHERE resumed_at IS NULL AND state <> 'done';
 ALTER TABLE halts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE halts FORCE ROW LEVEL SECURITY;

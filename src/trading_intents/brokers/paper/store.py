@@ -37,8 +37,10 @@ class TargetRow(msgspec.Struct):
 # Rows with the fields of a BrokerEvent.
 _EVENTS = "(SELECT *, 'paper:' || seq AS dedupe_key FROM paper_events) AS e"
 _EVENTS_OF_ORDER = f"""
-    SELECT coalesce(json_agg(e ORDER BY e.seq), '[]') FROM {_EVENTS}
-    WHERE e.account_id = o.account_id AND e.number = o.number
+    SELECT coalesce(json_agg(e ORDER BY e.seq), '[]') FROM (
+        SELECT e.* FROM {_EVENTS}
+        WHERE e.account_id = o.account_id AND e.number BETWEEN o.number AND o.number ORDER BY e.number
+    ) AS e
 """  # noqa: S608 - our own constants
 
 
@@ -60,15 +62,18 @@ def find_targets(targets: Sequence[CommandTarget]) -> Statement:
         FROM json_to_recordset($1::text::json) AS asked (account_id uuid, client_order_id text, broker_order_id text)
         LEFT JOIN LATERAL (
             SELECT number FROM paper_journal
-            WHERE account_id = asked.account_id AND client_order_id = asked.client_order_id AND NOT duplicate
-            LIMIT 1
+            WHERE account_id = asked.account_id AND NOT duplicate
+              AND client_order_id BETWEEN asked.client_order_id AND asked.client_order_id
+            ORDER BY client_order_id LIMIT 1
         ) AS j ON true
         CROSS JOIN LATERAL (
-            SELECT * FROM paper_orders
-            WHERE account_id = asked.account_id AND number = j.number
+            (SELECT * FROM paper_orders
+             WHERE account_id = asked.account_id AND number BETWEEN j.number AND j.number ORDER BY number)
             UNION ALL
-            SELECT * FROM paper_orders
-            WHERE account_id = asked.account_id AND broker_order_id = asked.broker_order_id AND j.number IS NULL
+            (SELECT * FROM paper_orders
+             WHERE account_id = asked.account_id AND j.number IS NULL
+               AND broker_order_id BETWEEN asked.broker_order_id AND asked.broker_order_id
+             ORDER BY broker_order_id)
             LIMIT 1
         ) AS o
         """,  # noqa: S608 - our own constants
@@ -99,7 +104,8 @@ async def list_open(tx: Tx, account_id: UUID) -> list[TargetRow]:
     rows = await tx.fetch(
         f"""
         SELECT json_build_object('order', o, 'events', ({_EVENTS_OF_ORDER})) AS found
-        FROM paper_orders o WHERE account_id = $1 AND status = 'WORKING' ORDER BY number
+        FROM (SELECT * FROM paper_orders WHERE account_id = $1 AND status = 'WORKING' ORDER BY symbol) AS o
+        ORDER BY number
         """,  # noqa: S608 - our own constants
         account_id,
     )
@@ -127,7 +133,13 @@ async def list_events(tx: Tx, account_id: UUID, after: int) -> list[tuple[int, B
 async def list_events_since(tx: Tx, account_id: UUID, since: datetime) -> list[BrokerEvent]:
     found: list[BrokerEvent] = []
     first: int | None = await tx.fetchval(
-        "SELECT min(seq) FROM paper_events WHERE account_id = $1 AND recorded_at >= $2", account_id, since
+        """
+        SELECT min(seq) FROM (
+            SELECT seq FROM paper_events WHERE account_id = $1 AND recorded_at >= $2 ORDER BY recorded_at OFFSET 0
+        ) AS later
+        """,
+        account_id,
+        since,
     )
     while first is not None:
         rows = await list_events(tx, account_id, first - 1)
@@ -144,7 +156,7 @@ async def list_new_quotes(tx: Tx, organization_id: UUID, seen: Mapping[Symbol, i
         FROM unnest($2::text[], $3::bigint[]) AS asked (symbol, after)
         CROSS JOIN LATERAL (
             SELECT * FROM paper_quotes
-            WHERE organization_id = $1 AND symbol = asked.symbol AND number > asked.after
+            WHERE organization_id = $1 AND symbol = asked.symbol AND number > asked.after ORDER BY number
         ) AS q
         ORDER BY q.symbol, q.number
         """,

@@ -38,12 +38,13 @@ async def find_standing(tx: Tx, scope: HaltScope) -> Halt | None:
 
 
 async def find_last(tx: Tx, scope: HaltScope) -> Halt | None:
-    """The one that stands, else the one that began last."""
+    """The one that stands, else the one that ended last."""
+    if standing := await find_standing(tx, scope):
+        return standing
     row = await tx.fetchrow(
         f"""
         SELECT {HALT_COLUMNS} FROM halts h
-        WHERE organization_id = $1 AND scope_id = $2
-        ORDER BY resumed_at IS NULL DESC, created_at DESC LIMIT 1
+        WHERE organization_id = $1 AND scope_id = $2 AND resumed_at IS NOT NULL ORDER BY resumed_at DESC LIMIT 1
         """,  # noqa: S608 - our own constants
         scope.organization_id,
         scope.account_id or scope.organization_id,

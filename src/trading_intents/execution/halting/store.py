@@ -66,7 +66,8 @@ async def count_orders(tx: Tx, account_id: UUID, halt_at: object) -> Row:
             SELECT true AS is_open, closes AND created_at > $2 AS is_left
             FROM orders WHERE account_id = $1 AND finished_at IS NULL
             UNION ALL
-            SELECT false, closes AND created_at > $2 FROM orders WHERE account_id = $1 AND finished_at >= $2
+            (SELECT false, closes AND created_at > $2 FROM orders
+             WHERE account_id = $1 AND finished_at >= $2 ORDER BY finished_at OFFSET 0)
         ) AS concerned
         """,
         account_id,
@@ -110,8 +111,8 @@ async def closing_attempts(tx: Tx, account_id: UUID, base_seq: int) -> dict[str,
         """
         SELECT symbol, count(*) AS count,
             extract(epoch FROM clock_timestamp() - max(finished_at))::float8 AS seconds
-        FROM orders
-        WHERE account_id = $1 AND create_seq > $2 AND closes AND finished_at IS NOT NULL AND order_status <> 'FILLED'
+        FROM (SELECT * FROM orders WHERE account_id = $1 AND create_seq > $2 ORDER BY create_seq) AS made
+        WHERE closes AND finished_at IS NOT NULL AND order_status <> 'FILLED'
         GROUP BY symbol
         """,
         account_id,
@@ -169,8 +170,9 @@ async def lock_halt(tx: Tx, halt_id: UUID) -> Halt | None:
 
 async def add_up(tx: Tx, halt: Halt) -> Row:
     """Totals of the halt's parts. A closed account, which nobody can trade on, needs no part."""
+    scope = "$3::uuid IS NULL" if halt.scope.account_id is None else "a.id = $3"
     row = await tx.fetchrow(
-        """
+        f"""
         SELECT count(*) FILTER (WHERE a.closed_at IS NULL AND coalesce(p.state, 'cancelling') = 'cancelling')
                 AS cancelling,
             count(*) FILTER (WHERE a.closed_at IS NULL AND p.state = 'closing') AS closing,
@@ -184,8 +186,8 @@ async def add_up(tx: Tx, halt: Halt) -> Row:
                 ) AS shown
             ), '[]') AS waiting
         FROM accounts a LEFT JOIN halt_parts p ON p.halt_id = $1 AND p.account_id = a.id
-        WHERE a.organization_id = $2 AND ($3::uuid IS NULL OR a.id = $3)
-        """,
+        WHERE a.organization_id = $2 AND {scope}
+        """,  # noqa: S608 - our own constants
         halt.id,
         halt.scope.organization_id,
         halt.scope.account_id,

@@ -5,6 +5,7 @@ from datetime import datetime
 from uuid import UUID
 
 from trading_intents.accounts.model import ConnectionState
+from trading_intents.controls.store import was_halted
 from trading_intents.storage.database import Row, Tx
 
 LEASE_SECONDS = 5.0
@@ -206,11 +207,7 @@ def needs_no_broker(max_age_millis: int) -> str:
                 o.finished_at IS NOT NULL
                 OR candidate.event_type <> 'intent.cancel' AND (
                     o.cancel_requested
-                    OR NOT o.closes AND EXISTS (
-                        SELECT FROM halts h
-                        WHERE h.scope_id IN (o.organization_id, o.account_id)
-                          AND (h.resumed_at IS NULL OR h.resumed_at >= candidate.created_at)
-                    )
+                    OR NOT o.closes AND {was_halted("o", "candidate.created_at")}
                     OR candidate.created_at < clock_timestamp() - make_interval(secs => least({max_age_millis}, (
                         SELECT stale_order_millis FROM symbol_times t
                         WHERE t.account_id = o.account_id AND t.symbol = o.symbol
@@ -262,26 +259,28 @@ async def look_up_missing(
     that wait for their next look-up, if the broker is back: it can tell again."""
     await tx.execute(
         """
-        UPDATE orders o
-        SET lookups = 0, lookup_due_at = least(
-            lookup_due_at, greatest(clock_timestamp(), missing.sent_at + make_interval(secs => $4))
-        )
-        FROM (
+        WITH missing AS MATERIALIZED (
             SELECT order_id, (SELECT min(sent_at) FROM commands c WHERE c.order_id = o.order_id) AS sent_at
             FROM orders o
             WHERE account_id = $1 AND finished_at IS NULL AND (
                 $5 AND lookup_due_at > clock_timestamp()
                 OR lookup_due_at IS NULL
-                AND EXISTS (SELECT FROM commands c WHERE c.order_id = o.order_id AND c.sent_at IS NOT NULL)
+                AND EXISTS (SELECT FROM commands c WHERE c.order_id = o.order_id AND c.sent_at IS NOT NULL OFFSET 0)
                 AND NOT EXISTS (
                     SELECT FROM commands c
                     WHERE c.order_id = o.order_id
                       AND (c.client_order_id = ANY ($2::text[]) OR c.broker_order_id = ANY ($3::text[]))
+                    OFFSET 0
                 )
             )
             ORDER BY order_id FOR UPDATE
-        ) AS missing
-        WHERE o.order_id = missing.order_id
+        )
+        UPDATE orders o
+        SET lookups = 0, lookup_due_at = least(
+            lookup_due_at, greatest(clock_timestamp(), missing.sent_at + make_interval(secs => $4))
+        )
+        FROM missing
+        WHERE o.order_id = missing.order_id AND o.order_id = ANY (ARRAY (SELECT order_id FROM missing))
         """,
         account_id,
         client_order_ids,

@@ -158,8 +158,12 @@ def read_earlier(keyed: Sequence[tuple[str, str]]) -> Statement:
     return Statement(
         """
         SELECT a.account_id, a.idempotency_key, encode(a.body_digest, 'hex'), a.intent_id, a.seq
-        FROM unnest(from_column($1)::uuid[], from_column($2)) AS wanted (account_id, idempotency_key)
-        JOIN actions a ON a.account_id = wanted.account_id AND a.idempotency_key = wanted.idempotency_key
+        FROM unnest(from_column($1)::uuid[], from_column($2)) AS wanted (account_id, key)
+        CROSS JOIN LATERAL (
+            SELECT * FROM actions
+            WHERE account_id = wanted.account_id AND idempotency_key BETWEEN wanted.key AND wanted.key
+            ORDER BY idempotency_key LIMIT 1
+        ) AS a
         """,
         tuple(map(pack_array, zip(*keyed, strict=True))),
     )
@@ -316,7 +320,7 @@ _APPEND = """
     moved AS (
         UPDATE account_heads h SET seq = last.seq, hash = last.hash
         FROM {last} AS last
-        WHERE h.account_id = last.account_id
+        WHERE h.account_id = last.account_id AND h.account_id = ANY (ARRAY (SELECT account_id FROM new))
     )
     INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload, urgent)
     SELECT 'intents', 'intent.' || lower(action_type), organization_id, intent_id, account_id,
@@ -360,7 +364,7 @@ def mark_orders(batch: BatchWrites, now: str) -> Statement:
             from_column($1)::uuid[], from_column($2), from_column($3)::bigint[], from_column($4)::boolean[],
             from_column($5)::bigint[]
         ) AS c (order_id, order_status, pending_replace_seq, cancel_requested, version)
-        WHERE o.order_id = c.order_id
+        WHERE o.order_id = c.order_id AND o.order_id = ANY (from_column($1)::uuid[])
         """,
         (
             pack_array(list(batch.changed_orders)),

@@ -40,9 +40,8 @@ class ConcernedNames(NamedTuple):
     keys: Iterable[AccountName]
 
 
-# LATERAL with OFFSET allows only look-ups by key, and so does ANY beside a join: else a plan that was made for small
-# tables might go through the whole of large ones. What was locked is kept for the statements that follow in the same
-# transaction, which each see what was committed before them.
+# LATERAL with OFFSET or ORDER BY allows only look-ups by key, and so does ANY beside a join (decision 0039). What was
+# locked is kept for the statements that follow in the same transaction, which each see what was committed before them.
 _LOCK_ORDERS = """
     SELECT set_config('trading_intents.locked_orders', coalesce(array_agg(order_id), '{}')::text, true)
     FROM (
@@ -59,7 +58,8 @@ _LOCK_ORDERS = """
             SELECT found.order_id FROM json_to_recordset($3::text::json) AS asked (account_id uuid, name text)
             CROSS JOIN LATERAL (
                 SELECT order_id FROM commands
-                WHERE account_id = asked.account_id AND broker_order_id = asked.name OFFSET 0
+                WHERE account_id = asked.account_id AND broker_order_id BETWEEN asked.name AND asked.name
+                ORDER BY broker_order_id
             ) AS found
             UNION
             SELECT found.order_id FROM json_to_recordset($4::text::json) AS asked (account_id uuid, name text)
@@ -90,7 +90,9 @@ _FIND = f"""
         'order_id', c.order_id, 'at', c.sent_at)::text
     FROM json_to_recordset($2::text::json) AS asked (account_id uuid, name text)
     CROSS JOIN LATERAL (
-        SELECT * FROM commands WHERE account_id = asked.account_id AND broker_order_id = asked.name OFFSET 0
+        SELECT * FROM commands
+        WHERE account_id = asked.account_id AND broker_order_id BETWEEN asked.name AND asked.name
+        ORDER BY broker_order_id
     ) AS c
     UNION ALL
     SELECT json_build_object('what', 'unmatched', 'account_id', asked.account_id, 'name', asked.name,
@@ -99,8 +101,8 @@ _FIND = f"""
     CROSS JOIN LATERAL (
         SELECT * FROM facts
         WHERE account_id = asked.account_id AND order_id IS NULL AND client_order_id IS NULL
-          AND broker_order_id = asked.name
-        OFFSET 0
+          AND broker_order_id BETWEEN asked.name AND asked.name
+        ORDER BY broker_order_id
     ) AS f
     UNION ALL
     SELECT json_build_object('what', 'fact', 'account_id', asked.account_id, 'name', asked.name,

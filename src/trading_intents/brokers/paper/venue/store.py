@@ -120,8 +120,9 @@ def find_commands(ids: Sequence[tuple[UUID, str]]) -> Statement:
         FROM json_populate_recordset(NULL::paper_journal, $1::text::json) AS asked
         CROSS JOIN LATERAL (
             SELECT account_id, client_order_id FROM paper_journal
-            WHERE account_id = asked.account_id AND client_order_id = asked.client_order_id AND NOT duplicate
-            LIMIT 1
+            WHERE account_id = asked.account_id AND NOT duplicate
+              AND client_order_id BETWEEN asked.client_order_id AND asked.client_order_id
+            ORDER BY client_order_id LIMIT 1
         ) AS j
         """,
         (json_text([{"account_id": account_id, "client_order_id": each} for account_id, each in ids]),),
@@ -139,8 +140,10 @@ def parse_targets(reply: Reply) -> dict[CommandTarget, TargetRow]:
 def list_working(account_ids: Iterable[UUID]) -> Statement:
     return Statement(
         """
-        SELECT account_id, to_json(o) FROM paper_orders o
-        WHERE account_id = ANY ($1::uuid[]) AND status = 'WORKING' ORDER BY account_id, number
+        SELECT o.account_id, to_json(o) FROM unnest($1::uuid[]) AS asked (account_id) CROSS JOIN LATERAL (
+            SELECT * FROM paper_orders WHERE account_id = asked.account_id AND status = 'WORKING' ORDER BY symbol
+        ) AS o
+        ORDER BY o.account_id, o.number
         """,
         (array_text(map(str, account_ids)),),
     )
@@ -192,6 +195,7 @@ def list_quotes(asked: Sequence[AskedQuotes]) -> Statement:
             SELECT *, posted_at AS at, 'posted' AS source FROM paper_quotes
             WHERE organization_id = asked.organization_id AND symbol = asked.symbol
               AND number >= least(asked.after + 1, s.number)
+            ORDER BY number
         ) AS q
         ORDER BY asked.account_id, q.symbol, q.number
         """,

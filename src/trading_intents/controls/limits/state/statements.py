@@ -69,13 +69,15 @@ _READ_RECENT = f"""
         ) AS is_known
         FROM unnest(from_column($1)::uuid[], from_column($2)::bigint[], from_column($3), from_column($4)::bigint[])
              AS wanted (account_id, seq, hash, window_millis)
-        JOIN account_heads head ON head.account_id = wanted.account_id
+        CROSS JOIN LATERAL (SELECT seq FROM account_heads WHERE account_id = wanted.account_id LIMIT 1) AS head
     ), sized AS MATERIALIZED (
         SELECT asked.*, greatest(old.seq, CASE WHEN asked.is_known THEN asked.seq ELSE 0 END) AS after
         FROM asked CROSS JOIN LATERAL (
             SELECT coalesce(max(a.seq), 0) AS seq
             FROM generate_series(0, {MAX_DOUBLINGS}) AS doubling
-            JOIN actions a ON a.account_id = asked.account_id AND a.seq = asked.head - (1 << doubling)
+            CROSS JOIN LATERAL (
+                SELECT * FROM actions WHERE account_id = asked.account_id AND seq = asked.head - (1 << doubling) LIMIT 1
+            ) AS a
             WHERE 1 << doubling < asked.head
               AND a.created_at < clock_timestamp() - interval '{RATE_SECONDS + 1} seconds'
         ) AS old
@@ -85,7 +87,7 @@ _READ_RECENT = f"""
     ), recent AS MATERIALIZED (
         SELECT a.account_id, a.action_type, a.created_at, a.record, chosen.window_millis
         FROM chosen CROSS JOIN LATERAL (
-            SELECT * FROM actions WHERE account_id = chosen.account_id AND seq > chosen.after
+            SELECT * FROM actions WHERE account_id = chosen.account_id AND seq > chosen.after ORDER BY seq
         ) AS a
         WHERE chosen.is_read AND a.action_type <> 'CANCEL'
           AND a.created_at >= clock_timestamp() - interval '{RATE_SECONDS + 1} seconds'
@@ -120,7 +122,8 @@ _RESULTS = f"""
         'realized_pnl', asked.realized_pnl
     )::text, {KNOWN_PRICES}, NULL
     FROM (
-        SELECT p.*, a.environment, a.broker FROM positions p JOIN accounts a ON a.id = p.account_id
+        SELECT p.*, a.environment, a.broker FROM positions p
+        CROSS JOIN LATERAL (SELECT environment, broker FROM accounts WHERE id = p.account_id LIMIT 1) AS a
         WHERE p.account_id = ANY (from_column($1)::uuid[])
     ) AS asked {PRICE_JOINS}
 """  # noqa: S608 - our own constants
