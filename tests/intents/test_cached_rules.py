@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
+from tests.intents.test_held import creates_of
 from tests.intents.test_optimistic import CHANGES, ways
 from tests.intents.test_writer import whole
 from trading_intents.controls.limits.state.losses import DailyBaseline, baseline_rows
@@ -62,6 +63,33 @@ async def test_rules_that_have_not_changed_are_not_read_again(
         assert codes([await local.submit(local.create(local.accounts[0]))]) == ["recorded"]
     assert reads.call_count == 1
     assert ways(local)["ahead"] == 0, "what such a limit needs is read before it is judged"
+
+
+@pytest.mark.parametrize("is_limited", [False, True], ids=["without limits", "with limits"])
+async def test_a_tenants_change_costs_its_neighbour_no_read(
+    local: InProcessWriter, monkeypatch: pytest.MonkeyPatch, is_limited: bool
+) -> None:
+    neighbour, changing = await creates_of(local, 2)
+    if is_limited:
+        await local.owner.execute(
+            "INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)"
+            " VALUES ($1::text::uuid, $2::text::uuid, $3, true)",
+            neighbour.account_id,
+            neighbour.organization_id,
+            msgspec.json.encode(LIMITS).decode(),
+        )
+    for _ in range(3):
+        assert codes(await local.submit_all([neighbour, changing])) == ["recorded"] * 2
+    reads = Mock(side_effect=statements.read_state)
+    monkeypatch.setattr(statements, "read_state", reads)
+    ordinary = ways(local)["asked"]
+    for _ in range(3):
+        change = "UPDATE organizations SET disabled = NOT disabled WHERE id = $1::text::uuid"
+        await local.owner.execute(change, changing.organization_id)
+        assert codes([await local.submit(changing), await local.submit(neighbour)])[1] == "recorded"
+    assert [set(call.args[0]) for call in reads.call_args_list] == [{changing.organization_id}] * 3
+    if not is_limited:
+        assert ways(local)["asked"] - ordinary == 3, "the neighbour's are still decided by the cache"
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=[change.split(" (")[0][:60] for change in CHANGES])

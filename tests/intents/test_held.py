@@ -189,7 +189,7 @@ async def test_more_held_organizations_than_connections_all_get_their_turn(
 async def test_a_cancel_of_the_platforms_own_waits_for_no_lock_for_long(
     in_process_writer: InProcessWriter, holder: asyncpg.Connection, urls: Urls
 ) -> None:
-    """One connection is for all organizations: whoever meets a held one asks again later."""
+    """A CANCEL that meets a held lock is asked for again later."""
     (other,) = await creates_of(in_process_writer, 1)
     mine = await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
     theirs = await in_process_writer.writer.submit(other)

@@ -24,7 +24,7 @@ from tests.kept_connections import make_pipeline
 from trading_intents.brokers.registry import installed_brokers
 from trading_intents.clock import SystemClock
 from trading_intents.ids import id_text_maker
-from trading_intents.intents.model import AccountState, Submission
+from trading_intents.intents.model import AccountState, KeyState, Submission
 from trading_intents.intents.writing import optimistic, statements
 from trading_intents.intents.writing import writer as module
 from trading_intents.intents.writing.batch import BatchDependencies, Receipt
@@ -348,7 +348,7 @@ class ManualClock(SystemClock):
 
 def met(submission: Submission, now: datetime) -> BatchState:
     account = AccountState(submission.organization_id, Environment.PAPER, "paper", False, False, True)
-    key: Any = "the key's state"
+    key = KeyState(submission.organization_id, Environment.PAPER, frozenset(), frozenset(), False)
     return BatchState(
         brokers=installed_brokers(make_log("critical")),
         heads={submission.account_id: (1, "0" * 64)},

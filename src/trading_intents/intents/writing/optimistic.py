@@ -87,11 +87,8 @@ class StateCache:
         """Whether the actual state, apart from the heads, would have led to the same decisions. `now` is the estimated
         time by which the batch was decided."""
         self._track_clock(actual.now)
-        return (
-            -MAX_EARLY <= actual.now - now <= MAX_LATE
-            and not actual.earlier
-            and self._rules.is_valid(actual.rules.versions)
-        )
+        is_same = self._rules.check(actual.rules.versions)
+        return -MAX_EARLY <= actual.now - now <= MAX_LATE and not actual.earlier and is_same
 
     def _track_clock(self, now: datetime) -> None:
         """Estimates the server's clock. A reply always comes late, so the least late one counts; one that is too early
@@ -147,7 +144,7 @@ class OptimisticPath:
             if stale.others_write:
                 self.suspend()
             else:
-                self.clear()
+                self.clear_heads(each.account_id for each in submissions)  # the decisions moved them
         except Exception as error:
             self._log.error("optimistic batch failed", size=len(submissions), exc_info=error)
             self.suspend()

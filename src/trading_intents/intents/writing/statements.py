@@ -9,16 +9,9 @@ from trading_intents.intents.store import ActionPlace
 from trading_intents.storage.database import pack_array
 from trading_intents.storage.pipeline import Statement
 
-
-def begin(organization_ids: Iterable[str]) -> list[Statement]:
-    seen = f"{{{','.join(organization_ids)}}}"
-    return [_BEGIN, Statement("SELECT set_config('trading_intents.organizations', $1, true)", (seen,))]
-
-
 _BEGIN = Statement("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 COMMIT = Statement("COMMIT")
 ROLLBACK = Statement("ROLLBACK")
-
 
 LOCK_LIMIT_SECONDS = 0.02  # on the writer's own connection, where every other command waits meanwhile
 
@@ -38,13 +31,17 @@ SKIP_AT_ONCE = Locking("SKIP LOCKED", "1ms")
 WAIT = Locking("", "100ms", may_take_long=True)
 
 
-def lock_heads(account_ids: Sequence[str], locking: Locking) -> list[Statement]:
+def begin(organization_ids: Iterable[str], locking: Locking) -> list[Statement]:
+    seen = f"{{{','.join(organization_ids)}}}"
+    timeout = [Statement(f"SET LOCAL lock_timeout = '{locking.timeout}'")] if locking.timeout else ()
+    return [_BEGIN, Statement("SELECT set_config('trading_intents.organizations', $1, true)", (seen,)), *timeout]
+
+
+def lock_heads(account_ids: Sequence[str], locking: Locking) -> Statement:
     """Locks the heads in the order of their ids, as every transaction does."""
     if len(account_ids) == 1:
-        statement = Statement(f"{_LOCK_HEAD} {locking.clause}", tuple(account_ids))
-    else:
-        statement = Statement(f"{_LOCK_HEADS} {locking.clause}", (f"{{{','.join(account_ids)}}}",))
-    return [*([Statement(f"SET LOCAL lock_timeout = '{locking.timeout}'")] if locking.timeout else ()), statement]
+        return Statement(f"{_LOCK_HEAD} {locking.clause}", tuple(account_ids))
+    return Statement(f"{_LOCK_HEADS} {locking.clause}", (f"{{{','.join(account_ids)}}}",))
 
 
 _LOCK_HEAD = "SELECT account_id, seq, hash FROM account_heads WHERE account_id = $1::uuid FOR UPDATE"
@@ -160,9 +157,8 @@ def read_earlier(keyed: Sequence[tuple[str, str]]) -> Statement:
         SELECT a.account_id, a.idempotency_key, encode(a.body_digest, 'hex'), a.intent_id, a.seq
         FROM unnest(from_column($1)::uuid[], from_column($2)) AS wanted (account_id, key)
         CROSS JOIN LATERAL (
-            SELECT * FROM actions
-            WHERE account_id = wanted.account_id AND idempotency_key BETWEEN wanted.key AND wanted.key
-            ORDER BY idempotency_key LIMIT 1
+            SELECT * FROM actions WHERE account_id = wanted.account_id
+              AND idempotency_key BETWEEN wanted.key AND wanted.key ORDER BY idempotency_key LIMIT 1
         ) AS a
         """,
         tuple(map(pack_array, zip(*keyed, strict=True))),

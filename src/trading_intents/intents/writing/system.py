@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from uuid import UUID
+from weakref import WeakValueDictionary
 
-from trading_intents.errors import PlatformError, Unavailable
+from trading_intents.errors import OutcomeUnknown, PlatformError, Unavailable
 from trading_intents.intents.model import Cancel, Submission
 from trading_intents.intents.writing.batch import BatchDependencies, CommitLost, Receipt, run_batch
 from trading_intents.intents.writing.statements import WAIT
@@ -13,18 +15,28 @@ from trading_intents.storage.pipeline import StatementRefused
 from trading_intents.storage.signals import Signals
 from trading_intents.stream.model import CHANNEL as STREAM
 
+MAX_CONNECTIONS = 4
+
 
 class PlatformActions:
+    """Commands of one account are recorded one after another. An account whose lock is held delays no other, unless
+    MAX_CONNECTIONS of them are locked: then for as long as one attempt waits."""
+
     def __init__(self, dependencies: BatchDependencies, signals: Signals) -> None:
-        self._dependencies, self._signals = dependencies, signals
-        self._turn = asyncio.Lock()  # a link is for one caller at a time
+        self._signals = signals
+        links = (dependencies.link, *(dependencies.link.another() for _ in range(1, MAX_CONNECTIONS)))
+        self._dependencies = [replace(dependencies, link=link) for link in links]
+        self._free: asyncio.LifoQueue[BatchDependencies] = asyncio.LifoQueue()
+        for each in reversed(self._dependencies):
+            self._free.put_nowait(each)
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by account
 
     async def cancel(
         self, organization_id: UUID | str, account_id: UUID | str, order_id: UUID | str, once: bool = True
     ) -> bool:
         """As any CANCEL, by the SYSTEM. False: the order is finished, or `once` and is being cancelled already.
 
-        Unavailable: perhaps it was recorded. Ask again: with `once`, a second one is not.
+        OutcomeUnknown: perhaps it was recorded. Ask again: with `once`, a second one is not.
         """
         command = Cancel(str(order_id), once)
         cancel = Submission(str(account_id), str(organization_id), None, command, None, None, None)
@@ -32,19 +44,24 @@ class PlatformActions:
         return isinstance(outcome, Receipt)
 
     async def append(self, submissions: Sequence[Submission]) -> list[Receipt | PlatformError]:
-        """Records commands of one account by the SYSTEM in one transaction. Unavailable: perhaps they were recorded."""
-        async with self._turn:
+        """Records commands of one account by the SYSTEM in one transaction. Unavailable: nothing was recorded.
+        OutcomeUnknown: perhaps they were."""
+        async with self._turns.setdefault(submissions[0].account_id, asyncio.Lock()):
+            dependencies = await self._free.get()
             try:
-                result = await run_batch(self._dependencies, submissions, WAIT)
+                result = await run_batch(dependencies, submissions, WAIT)
             except CommitLost:
-                raise Unavailable("the connection to the database was lost; nothing was recorded") from None
+                raise OutcomeUnknown from None
             except StatementRefused as refused:
                 if refused.is_contention:
                     raise Unavailable("the account is busy: another transaction holds its lock for too long") from None
                 raise
+            finally:
+                self._free.put_nowait(dependencies)
         self._signals.notify(channel(Queue.INTENTS))
         self._signals.notify(STREAM)
         return [outcome for outcome in result.outcomes if outcome is not None]
 
     def close(self) -> None:
-        self._dependencies.link.close()
+        for dependencies in self._dependencies:
+            dependencies.link.close()

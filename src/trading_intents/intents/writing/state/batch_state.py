@@ -117,9 +117,9 @@ class BatchReads:
 
     def locks(self, locking: statements.Locking) -> list[Statement]:
         return [
-            *statements.begin(self.organization_ids),
+            *statements.begin(self.organization_ids, locking),
             *([store.share_halt_locks(self.organization_ids)] if self.has_halts else ()),
-            *statements.lock_heads(self.account_ids, locking),
+            statements.lock_heads(self.account_ids, locking),
             *([statements.lock_orders(sorted(self.references))] if self.references else ()),
         ]
 
@@ -196,11 +196,10 @@ async def _read_with_cache(
     first = await request.first_replies()
     state = parse_replies(brokers, reads, first)
     replies = (await request.all_replies())[len(first) :]
-    if cache.is_valid(state.rules.versions):
+    if cache.check(state.rules.versions):
         state.rules = cache.rules
         state.limited = {place: each for place, each in limited.items() if each.account_id in state.heads}
         return state, (limit_reads, replies)
-    cache.clear()
     (read,) = await link.run([reads.read_rules()])
     state.rules = parse_rules(reads.organization_ids, read.rows)
     state.limited = _find_limited(submissions, state)

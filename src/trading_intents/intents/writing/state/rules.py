@@ -1,7 +1,7 @@
 """The rules by which a batch is decided: accounts, keys, controls and limits of its organizations; and their cache."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, time
 from decimal import Decimal
@@ -68,6 +68,14 @@ class Rules:
         for name in self.__slots__:
             getattr(self, name).update(getattr(others, name))
 
+    def entries(self) -> Iterator[tuple[str, str, Hashable]]:
+        """The organization of each rule, the name of the dictionary that has it, and its key there."""
+        for name in self.__slots__:
+            for key in getattr(self, name):
+                owner_id = key[0] if isinstance(key, tuple) else key
+                owner = self.keys.get(owner_id) if name == "keys" else self.accounts.get(owner_id)
+                yield owner.organization_id if owner else owner_id, name, key
+
 
 def parse_clock(rows: Iterable[Row]) -> tuple[str, str]:
     """The server's time and the transaction's id, which both statements tell."""
@@ -93,7 +101,8 @@ def parse_rules(organization_ids: Iterable[str], rows: Iterable[Row]) -> Rules:
 
 
 class RulesCache:
-    """The rules that the last batches read on a connection. They hold as long as the versions are the same."""
+    """The rules that the last batches read on a connection. An organization's hold as long as its version is the
+    same."""
 
     def __init__(self) -> None:
         self._link: PipelineConnection | None = None
@@ -108,8 +117,9 @@ class RulesCache:
 
     def clear(self) -> None:
         self.rules = Rules()
-        self._limited: LimitedPlaces = {}
-        self._known: set[tuple[str, str, str, str]] = set()  # organization, account, key, symbol
+        self._entries: dict[str, set[tuple[str, Hashable]]] = defaultdict(set)  # by organization
+        self._limited: dict[str, LimitedPlaces] = defaultdict(dict)  # likewise
+        self._known: dict[str, set[tuple[str, str, str]]] = defaultdict(set)  # likewise: account, key, symbol
 
     def covers(self, link: PipelineConnection, submissions: Sequence[Submission]) -> bool:
         """Whether all rules by which these commands are decided were read on this connection."""
@@ -117,38 +127,54 @@ class RulesCache:
         for each in submissions:
             if not isinstance(each.command, Create):
                 return False
-            if (each.organization_id, each.account_id, each.key_id or "", each.command.symbol) not in self._known:
+            known = self._known.get(each.organization_id)
+            if known is None or (each.account_id, each.key_id or "", each.command.symbol) not in known:
                 return False
         return True
 
     def find_limited(self, submissions: Sequence[Submission]) -> LimitedPlaces:
         """The places of these CREATEs, which it covers, whose limits need more than the rules."""
-        limited = self._limited
-        if not limited:
-            return {}
-        places = [(each.account_id, each.command.symbol) for each in submissions if isinstance(each.command, Create)]
-        return {place: limited[place] for place in places if place in limited}
+        found: LimitedPlaces = {}
+        for each in submissions if self._limited else ():
+            limited = self._limited.get(each.organization_id)
+            if limited and isinstance(each.command, Create):
+                place = each.account_id, each.command.symbol
+                if place in limited:
+                    found[place] = limited[place]
+        return found
 
-    def is_valid(self, versions: Mapping[str, str]) -> bool:
-        return all(self.rules.versions.get(key) == version for key, version in versions.items())
+    def check(self, versions: Mapping[str, str]) -> bool:
+        """Whether the rules of these organizations are as cached. Those that are not are forgotten, and no others."""
+        changed = [key for key, version in versions.items() if self.rules.versions.get(key) != version]
+        for organization_id in changed:
+            self._forget(organization_id)
+        return not changed
+
+    def _forget(self, organization_id: str) -> None:
+        for name, key in self._entries.pop(organization_id, ()):
+            del getattr(self.rules, name)[key]
+        self._limited.pop(organization_id, None)
+        self._known.pop(organization_id, None)
 
     def keep(self, submissions: Sequence[Submission], rules: Rules) -> None:
         """Keeps the rules that were read for these commands."""
         if rules is self.rules:
             return
-        is_old = any(self.rules.versions.get(key, version) != version for key, version in rules.versions.items())
-        if is_old or len(self._known) > MAX_KNOWN:
+        self.check({key: version for key, version in rules.versions.items() if key in self.rules.versions})
+        if sum(map(len, self._known.values())) > MAX_KNOWN:
             self.clear()
         self.rules.add(rules)
+        for organization_id, name, key in rules.entries():
+            self._entries[organization_id].add((name, key))
         for each in submissions:
             command, key_id, account_id = each.command, each.key_id, each.account_id
             account = rules.accounts.get(account_id)
             # Another tenant's account, which is in the batch too, is not to be seen by the next one.
             is_own = account is not None and account.organization_id == each.organization_id
             if isinstance(command, Create) and key_id in rules.keys and is_own:
-                self._known.add((each.organization_id, account_id, key_id, command.symbol))
+                self._known[each.organization_id].add((account_id, key_id, command.symbol))
                 if place := rules.limited_place(account_id, command.symbol):
-                    self._limited[account_id, command.symbol] = place
+                    self._limited[each.organization_id][account_id, command.symbol] = place
 
 
 _CLOCK, _RULES, _ACCOUNT, _KEY, _SWITCH, _WINDOW, _HALT, _LIMIT, _BASELINE = (kind.encode() for kind in statements.Kind)
