@@ -392,6 +392,6 @@ def _operator() -> str:
         return f"uid {os.getuid()}"
 
 
-add_commands(cli, _run, _operator)
+add_commands(cli, admin, _run, _operator)
 add_order_commands(cli)
 add_view_commands(cli)

@@ -142,6 +142,15 @@ def test_orders_that_waited_in_a_restored_backup_expire_and_are_not_sent(
         assert tables.value("SELECT count(*) FROM paper_orders") == 0
         renewed = "SELECT count(*) FROM stream_epoch_renewals JOIN stream_epoch USING (epoch)"
         assert tables.value(renewed) == 1
+        standing = tables.fetch("SELECT * FROM halts WHERE resumed_at IS NULL")
+        assert {(row["reason"], row["principal_type"], row["state"]) for row in standing} == {
+            ("restored", "SYSTEM", "done")
+        }
+        assert len(standing) == tables.value("SELECT count(*) FROM organizations")
+        resumed = platform.run("admin", "resume-restored")
+        assert resumed.returncode == 0, resumed.stderr
+        ended = tables.fetch("SELECT resumed_principal_type, resumed_principal_id FROM halts")
+        assert all(row["resumed_principal_id"].startswith("operator ") for row in ended)
         account.order()
         eventually(lambda: account.orders()[-1]["order_status"] == "FILLED", SETTLED_SECONDS)
 

@@ -1,4 +1,4 @@
-"""The commands `backup` and `restore`: parse, call, print."""
+"""The commands `backup`, `restore` and `admin resume-restored`: parse, call, print."""
 
 import contextlib
 from collections.abc import Callable, Coroutine, Iterator
@@ -15,7 +15,7 @@ from trading_intents.config import Settings
 from trading_intents.errors import InvalidRequest, StartupRefused
 from trading_intents.recovery.backups import Report, make_backup
 from trading_intents.recovery.external import BACKUP, RESTORE, show_commands
-from trading_intents.recovery.marking import mark_restored, refuse_workers
+from trading_intents.recovery.marking import mark_restored, refuse_workers, resume_restored
 from trading_intents.recovery.restore import restore_backup
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log
@@ -25,9 +25,14 @@ NEVER_SENT = "{} CREATEs and REPLACEs that waited to be sent are looked up at th
 Run = Callable[[Callable[[Settings, Log], Coroutine[Any, Any, int | None]]], None]
 
 
-def add_commands(cli: typer.Typer, run: Run, operator: Callable[[], str]) -> None:
+def add_commands(cli: typer.Typer, admin: typer.Typer, run: Run, operator: Callable[[], str]) -> None:
     """`run` runs a command; `operator` names the user."""
+    _add_backup(cli, run)
+    _add_restore(cli, run, operator)
+    _add_resume(admin, run, operator)
 
+
+def _add_backup(cli: typer.Typer, run: Run) -> None:
     @cli.command()
     def backup(
         folder: Annotated[Path, typer.Argument(help="A folder of backups.")],
@@ -55,6 +60,8 @@ def add_commands(cli: typer.Typer, run: Run, operator: Callable[[], str]) -> Non
 
         run(work)
 
+
+def _add_restore(cli: typer.Typer, run: Run, operator: Callable[[], str]) -> None:
     @cli.command()
     def restore(
         folder: Annotated[
@@ -66,6 +73,7 @@ def add_commands(cli: typer.Typer, run: Run, operator: Callable[[], str]) -> Non
         mark: Annotated[
             bool, typer.Option("--mark", help="Only mark a database that was restored by other means as restored.")
         ] = False,
+        no_halt: Annotated[bool, typer.Option("--no-halt", help="Leave trading on: halt no organization.")] = False,
     ) -> None:
         """Restore a backup, verified and without starting the platform; no order from before it is sent again."""
 
@@ -75,17 +83,23 @@ def add_commands(cli: typer.Typer, run: Run, operator: Callable[[], str]) -> Non
             if folder is None:
                 async with app.open_infrastructure(settings, log) as parts:
                     await refuse_workers(parts.database.worker)
-                    count = await mark_restored(parts.database.worker, operator(), "restored by other means")
+                    count = await mark_restored(
+                        parts.database.worker, operator(), "restored by other means", halts=not no_halt
+                    )
                     parts.signals.notify(STREAM)
                 typer.echo(NEVER_SENT.format(count))
+                _tell_halted(no_halt)
                 return 0
             if settings.database_url:
                 typer.echo(show_commands(RESTORE, settings, folder))
                 return 1
             with _reporting() as report:
-                done = await restore_backup(settings, SystemClock(), log, folder, replace, operator(), report)
+                done = await restore_backup(
+                    settings, SystemClock(), log, folder, replace, not no_halt, operator(), report
+                )
             typer.echo(f"restored {done.backup.folder} into {settings.data_dir}")
             typer.echo(NEVER_SENT.format(done.commands))
+            _tell_halted(no_halt)
             if done.aside:
                 typer.echo(f"what was there before is in {done.aside}")
             for what in done.backup.description.left_out:
@@ -93,6 +107,30 @@ def add_commands(cli: typer.Typer, run: Run, operator: Callable[[], str]) -> Non
             return 0
 
         run(work)
+
+
+def _add_resume(admin: typer.Typer, run: Run, operator: Callable[[], str]) -> None:
+    @admin.command("resume-restored")
+    def resume(
+        organization: Annotated[str | None, typer.Argument(help="Its id or external id. Default: all.")] = None,
+    ) -> None:
+        """Let organizations trade again that a restore has halted; other halts stand."""
+
+        async def work(settings: Settings, log: Log) -> int:
+            async with app.open_infrastructure(settings, log) as parts:
+                ended = await resume_restored(parts.database.worker, operator(), organization)
+                parts.signals.notify(STREAM)
+            for halt in ended:
+                log.warning("trading resumed", organization=str(halt.scope.organization_id), by=operator())
+                typer.echo(f"resumed {halt.scope.organization_id}")
+            return 0
+
+        run(work)
+
+
+def _tell_halted(no_halt: bool) -> None:
+    if not no_halt:
+        typer.echo("every organization is halted: its admin resumes it, or `trading-intents admin resume-restored`")
 
 
 @contextlib.contextmanager

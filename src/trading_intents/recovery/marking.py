@@ -1,22 +1,42 @@
 """Marks a restored database before any role starts on it: what it would send may have been sent after its backup was
 made, so no CREATE or REPLACE in it is ever sent, only looked up."""
 
-from trading_intents.errors import StartupRefused
+from uuid import uuid4
+
+from trading_intents.controls.halts.model import Halt, HaltPrincipal, HaltPrincipalType, HaltScope, HaltTerms
+from trading_intents.controls.halts.service import end_halt, start_halt
+from trading_intents.errors import NotHalted, StartupRefused
 from trading_intents.recovery import store
 from trading_intents.storage.database import Pool
 from trading_intents.stream import log as event_log
 
+RESTORED = "restored"  # the reason of the halts
+_TERMS = HaltTerms(RESTORED, cancel_orders=False)
 
-async def mark_restored(pool: Pool, who: str, reason: str) -> int:
-    """Marks in one transaction, which renews the event log's epoch too. Gives how many commands are never sent because
-    of it."""
+
+async def mark_restored(pool: Pool, who: str, reason: str, *, halts: bool = True) -> int:
+    """Marks in one transaction, which renews the event log's epoch too, and halts every organization: a halt may have
+    begun after the backup was made. Gives how many commands are never sent because of it."""
     async with pool.transaction() as tx:
         await store.forget_absences(tx)
         await store.mark_sent_commands(tx)
         queued = await store.list_queued_commands(tx)
         await store.mark_queued_commands(tx, queued)
         await event_log.renew_epoch(tx, who, reason)
+        for organization_id in await store.list_organizations(tx) if halts else ():
+            principal = HaltPrincipal(HaltPrincipalType.SYSTEM, "restore")
+            await start_halt(tx, uuid4(), HaltScope(organization_id), _TERMS, principal)
     return len(queued)
+
+
+async def resume_restored(pool: Pool, who: str, organization: str | None) -> list[Halt]:
+    """Ends the halts that a restore began: of the organization with this id or external id, or of all."""
+    async with pool.transaction() as tx:
+        halted = await store.list_restored(tx, RESTORED, organization)
+        if organization is not None and not halted:
+            raise NotHalted("no halt of a restore stands there")
+        principal = HaltPrincipal(HaltPrincipalType.SYSTEM, f"operator {who}")
+        return [await end_halt(tx, HaltScope(organization_id), principal) for organization_id in halted]
 
 
 async def refuse_workers(pool: Pool) -> None:

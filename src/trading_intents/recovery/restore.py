@@ -39,9 +39,9 @@ class Restored:
 
 
 async def restore_backup(
-    settings: Settings, clock: Clock, log: Log, source: Path, replace: bool, who: str, report: Report
+    settings: Settings, clock: Clock, log: Log, source: Path, replace: bool, halts: bool, who: str, report: Report
 ) -> Restored:
-    """`replace` moves the present data into a folder in DATA_DIR."""
+    """`replace` moves the present data into a folder in DATA_DIR; `halts` halts every organization."""
     home, binaries = settings.data_dir.absolute(), find_binaries(settings.postgres_bin)
     chain = find_chain(source)
     if pid := lock_holder(home):
@@ -58,7 +58,7 @@ async def restore_backup(
         for name in chain[-1].description.files:
             write_private(staging / name, (chain[-1].folder / FILES / name).read_bytes())
         report("marking what must not be sent again", 0, 0)
-        commands = await _mark(settings, log, staging, who, f"restored {chain[-1].folder.name}")
+        commands = await _mark(settings, log, staging, who, f"restored {chain[-1].folder.name}", halts)
         aside = _move_aside(home, home / f"{ASIDE}{clock.now():%Y%m%dT%H%M%S.%fZ}")
         for name in (*(file for file in KEPT_FILES if (staging / file).exists()), DATA):  # the data last
             (staging / name).rename(home / name)
@@ -73,12 +73,12 @@ def _refuse_occupied(home: Path, replace: bool) -> None:
         raise StartupRefused(f"{home} is not empty: --replace keeps what is there aside and goes on")
 
 
-async def _mark(settings: Settings, log: Log, staging: Path, who: str, reason: str) -> int:
+async def _mark(settings: Settings, log: Log, staging: Path, who: str, reason: str, halts: bool) -> int:
     """Runs the server alone on the restored data."""
     async with running(staging, settings.postgres_bin, log) as server:
         await migrate(server.owner_url, server.url, log, worker_url=server.worker_url)
         async with open_pool(server.worker_url, WORKER_ROLE, 1, Metrics()) as pool:
-            return await mark_restored(pool, who, reason)
+            return await mark_restored(pool, who, reason, halts=halts)
 
 
 def _move_aside(home: Path, aside: Path) -> Path | None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from trading_intents.execution.store import ACTION_TYPES
+from trading_intents.ids import OrganizationId
 from trading_intents.orders.facts import client_order_id
 from trading_intents.storage.database import Row, Tx
 
@@ -12,6 +13,26 @@ STATEMENT_LIMIT_SECONDS = 300.0
 async def is_any_worker_running(tx: Tx) -> bool:
     running: bool = await tx.fetchval("SELECT EXISTS (SELECT FROM workers WHERE expires_at > clock_timestamp())")
     return running
+
+
+async def list_organizations(tx: Tx) -> list[OrganizationId]:
+    return [OrganizationId(row["id"]) for row in await tx.fetch("SELECT id FROM organizations ORDER BY id")]
+
+
+async def list_restored(tx: Tx, reason: str, organization: str | None) -> list[OrganizationId]:
+    """Organizations in which the halt of a restore stands."""
+    rows = await tx.fetch(
+        """
+        SELECT g.id FROM organizations g CROSS JOIN LATERAL (
+            SELECT * FROM halts WHERE scope_id = g.id AND resumed_at IS NULL LIMIT 1
+        ) AS h
+        WHERE h.reason = $1 AND h.principal_type = 'SYSTEM' AND ($2::text IS NULL OR $2 IN (g.id::text, g.external_id))
+        ORDER BY g.id
+        """,
+        reason,
+        organization,
+    )
+    return [OrganizationId(row["id"]) for row in rows]
 
 
 async def forget_absences(tx: Tx) -> None:
