@@ -14,11 +14,13 @@ from tests.proxy import FaultProxy, proxied
 from tests.waiting import COUNT_BLOCKED, eventually_async
 from trading_intents.errors import Unavailable
 from trading_intents.intents.model import Submission
-from trading_intents.intents.store import ActionPlace
+from trading_intents.intents.store import ActionPlace, find_action
 from trading_intents.intents.writing import writer as writer_module
 from trading_intents.intents.writing.batch import Receipt
 from trading_intents.intents.writing.lock_waits import MAX_WAIT_SECONDS
 from trading_intents.intents.writing.queue import CANCEL_RESERVE, MAX_WAITING, Outcome
+from trading_intents.storage.grouped import has_committed
+from trading_intents.telemetry import make_log
 
 pytestmark = on_both_write_paths
 
@@ -284,14 +286,18 @@ async def test_an_id_that_a_crashed_server_forgot_or_gave_again_is_no_proof(in_p
     place = ActionPlace(*await in_process_writer.owner.fetchrow("SELECT account_id::text, seq, hash FROM actions"))
     taken = await in_process_writer.owner.fetchval("SELECT xmin::text FROM actions")
     to_come = str(int(await in_process_writer.owner.fetchval("SELECT pg_current_xact_id()::text")) + 1_000_000)
-    organizations = [in_process_writer.organization]
+    pool, organizations, log = in_process_writer.pool, [in_process_writer.organization], make_log("critical")
+
+    async def committed(transaction_id: str, place: ActionPlace | None) -> bool | None:
+        proof = find_action(place) if place else None
+        return await has_committed(pool, organizations, transaction_id, proof, ANSWER_SECONDS, log)
+
     assert receipt.seq == place.seq == 1
-    status = in_process_writer.writer._status
-    assert await status(taken, place, organizations) == "committed"
-    assert await status(taken, place._replace(hash="f" * 64), organizations) == "aborted"
-    assert await status(taken, place._replace(seq=2), organizations) == "aborted"
-    assert await status(taken, None, organizations) == "committed"
-    assert await status(to_come, place, organizations) == "aborted"
+    assert await committed(taken, place) is True
+    assert await committed(taken, place._replace(hash="f" * 64)) is False
+    assert await committed(taken, place._replace(seq=2)) is False
+    assert await committed(taken, None) is True
+    assert await committed(to_come, place) is False
 
 
 async def test_a_lost_link_before_anything_was_sent_records_nothing(urls: Urls) -> None:

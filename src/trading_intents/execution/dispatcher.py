@@ -6,13 +6,14 @@ import contextlib
 from collections import Counter, deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from msgspec.structs import replace
 
 from trading_intents.brokers.port import DUPLICATE_ID, CommandResult, Outcome
 from trading_intents.clock import Clock, Pacer, Wakeup, start_loop
-from trading_intents.errors import PlatformError
+from trading_intents.errors import OutcomeUnknown, PlatformError
 from trading_intents.execution import store
 from trading_intents.execution.claimed import TRUE, claimed_row, send_context
 from trading_intents.execution.model import (
@@ -34,10 +35,12 @@ from trading_intents.orders.ledger.recording import answer_facts
 from trading_intents.orders.model import OrderState
 from trading_intents.outbox import intents_queue as queue
 from trading_intents.outbox import model as outbox
-from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow
+from trading_intents.outbox.model import CLAIM_SECONDS, HANDLER_SECONDS, ClaimedRow
 from trading_intents.outbox.queue import FailedAttempt
 from trading_intents.outbox.settling import ENDED, reason_of
-from trading_intents.storage.grouped import GroupTransactions
+from trading_intents.storage.database import Pool
+from trading_intents.storage.grouped import TRANSACTION_ID, GroupTransactions, has_committed
+from trading_intents.storage.pipeline import Reply
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.trading import FrozenStruct
 
@@ -71,6 +74,7 @@ class Decided(FrozenStruct, frozen=True):
 class Dispatcher:
     def __init__(
         self,
+        pool: Pool,
         transactions: GroupTransactions,
         leases: Leases,
         recorder: Recorder,
@@ -81,12 +85,13 @@ class Dispatcher:
         metrics: Metrics,
         log: Log,
     ) -> None:
-        self._transactions, self._leases, self._recorder, self._limits = transactions, leases, recorder, limits
+        self._pool, self._transactions, self._leases = pool, transactions, leases
+        self._recorder, self._limits = recorder, limits
         self._wakeup, self._make_id, self._clock, self._metrics, self._log = wakeup, make_id, clock, metrics, log
         self._in_flight = 0
         self._recorded: deque[float] = deque(maxlen=MAX_IN_FLIGHT)  # when the last commands were
         self._last_lane = queue.FIRST_LANE  # of the last claim that had no room for every lane
-        self._sending: set[asyncio.Task[None]] = set()
+        self._sending: set[asyncio.Task[Any]] = set()
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -145,7 +150,7 @@ class Dispatcher:
     async def _claim(self, claimable: Claimable, limit: int) -> bool:
         token, since_seconds, wakes = self._make_id(), self._clock.monotonic(), self._wakeup.count
         async with self._transactions.transaction() as tx:
-            claimed, locked, shared, contexts = await tx.run(
+            claimed, transaction_id, locked, shared, contexts = await tx.run(
                 [
                     queue.claim_in_turn(
                         claimable.free_slots,
@@ -155,6 +160,7 @@ class Dispatcher:
                         token,
                         self._last_lane,
                     ),
+                    TRANSACTION_ID,
                     store.lock_claimed_orders(token),
                     store.share_halt_locks(token),
                     store.read_claimed(token, self._leases.worker_id, claimable.lease_tokens),
@@ -175,12 +181,19 @@ class Dispatcher:
                 for each in decided
                 if isinstance(each.decision, Hold)
             }
-            await tx.commit(
-                [
-                    *([store.mark_sent(sent)] if sent else ()),
-                    *([queue.release_claimed(token, held)] if held else ()),
-                ]
-            )
+            try:
+                await tx.commit(
+                    [
+                        *([store.mark_sent(sent)] if sent else ()),
+                        *([queue.release_claimed(token, held)] if held else ()),
+                    ]
+                )
+            except OutcomeUnknown:
+                outcome = self._ask_outcome(transaction_id, token, since_seconds)
+                for each in decided:
+                    if not isinstance(each.decision, Hold):
+                        self._start(each, token, since_seconds, NO_ROOM, outcome)
+                raise
         for after_seconds in set(held.values()):
             self._wakeup.wake_after(after_seconds)
         counts = Counter(each.command.account_id for each in decided)
@@ -192,6 +205,16 @@ class Dispatcher:
                 self._start(each, token, since_seconds, NO_ROOM if each.command.account_id in cut else wakes)
         is_short = len(shares) >= limit or any(shares[lane] < claimable.free_slots[lane] for lane in cut)
         return is_short and len(held) < len(decided)
+
+    def _ask_outcome(self, transaction_id: Reply, token: UUID, since_seconds: float) -> asyncio.Task[bool | None]:
+        """Asks whether a claim has committed, beside other claims, for as long as its commands might still be sent."""
+        ((id_text,),) = transaction_id.texts()
+        left_seconds = since_seconds + HANDLER_SECONDS - self._clock.monotonic()
+        proof = queue.find_claimed(token)
+        task = asyncio.create_task(has_committed(self._pool, (), id_text, proof, left_seconds, self._log))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+        return task
 
     def _decide(self, command: ClaimedCommand, locked_ids: Collection[str], steady: Collection[str]) -> Decided:
         """`steady` are the organizations in which no halt begins or ends meanwhile; a CANCEL does not mind."""
@@ -214,9 +237,17 @@ class Dispatcher:
                 link.budget.take()
         return Decided(command, client_id, link, decision)
 
-    def _start(self, decided: Decided, token: UUID, since_seconds: float, wakes: int) -> None:
+    def _start(
+        self,
+        decided: Decided,
+        token: UUID,
+        since_seconds: float,
+        wakes: int,
+        outcome: asyncio.Task[bool | None] | None = None,
+    ) -> None:
         """Takes a slot and starts the task. `wakes` is the wake-up count at the claim: if it is another when the task
-        ends, or if the claim was limited (NO_ROOM), there may be more to claim."""
+        ends, or if the claim was limited (NO_ROOM), there may be more to claim. `outcome` says whether the claim has
+        committed, if its COMMIT was not answered."""
         assert decided.link is not None
         link = decided.link
         link.in_flight += 1
@@ -231,7 +262,7 @@ class Dispatcher:
             if not task.cancelled() and (error := task.exception()):
                 self._log.error("command not carried out", exc_info=error)
 
-        task = asyncio.create_task(self._carry_out(decided, link, token, since_seconds))
+        task = asyncio.create_task(self._carry_out(decided, link, token, since_seconds, outcome))
         self._sending.add(task)
         task.add_done_callback(on_end)
 
@@ -254,7 +285,18 @@ class Dispatcher:
             timer.cancel()
             self._in_flight += is_slow
 
-    async def _carry_out(self, decided: Decided, link: BrokerSession, token: UUID, since_seconds: float) -> None:
+    async def _carry_out(
+        self,
+        decided: Decided,
+        link: BrokerSession,
+        token: UUID,
+        since_seconds: float,
+        outcome: asyncio.Task[bool | None] | None,
+    ) -> None:
+        if outcome is not None:
+            with self._discounting_slow():
+                if not await outcome:
+                    return  # claimed again: at once after a rollback; if the outcome is unknown, when the claim expires
         command = decided.command
         row = claimed_row(command, token)
         entry = RecorderEntry(link.account_ref, row=row, client_order_id=decided.client_order_id)

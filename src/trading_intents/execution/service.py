@@ -71,7 +71,16 @@ class Execution:
         )
         self.leases = Leases(dependencies, make_id, max_age_millis, self._claim_wakeup)
         self._dispatcher = Dispatcher(
-            open_transactions(), self.leases, self._recorder, self._claim_wakeup, limits, make_id, clock, metrics, log
+            pool,
+            open_transactions(),
+            self.leases,
+            self._recorder,
+            self._claim_wakeup,
+            limits,
+            make_id,
+            clock,
+            metrics,
+            log,
         )
         self._reconciler = Reconciler(
             pool, self.leases, self._recorder, lookup_wakeup, limits, actions.cancel, clock, metrics, log

@@ -1,4 +1,4 @@
-"""Statements of the intents' tables: how a commit ended, pages of the log, and what an audit compares. Never
+"""Statements of the intents' tables: pages of the log, what proves a commit, and what an audit compares. Never
 decides."""
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,17 +23,10 @@ class ActionPlace(NamedTuple):
     hash: str
 
 
-async def transaction_status(tx: Tx, transaction_id: str) -> str | None:
-    """Gives committed, aborted or in progress; None when the transaction is too old for the server to know."""
-    status: str | None = await tx.fetchval("SELECT pg_xact_status($1::text::xid8)", transaction_id)
-    return status
-
-
-async def is_recorded(tx: Tx, place: ActionPlace) -> bool:
-    return bool(
-        await tx.fetchval(
-            "SELECT EXISTS (SELECT FROM actions WHERE account_id = $1::text::uuid AND seq = $2 AND hash = $3)", *place
-        )
+def find_action(place: ActionPlace) -> Statement:
+    return Statement(
+        "SELECT FROM actions WHERE account_id = $1::text::uuid AND seq = $2::text::bigint AND hash = $3",
+        (place.account_id, str(place.seq), place.hash),
     )
 
 

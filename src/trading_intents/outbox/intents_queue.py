@@ -84,6 +84,10 @@ def parse_shares(reply: Reply) -> dict[str, int]:
     return {row[0].decode(): int(row[1]) for row in reply.rows if row[0] and row[1]}
 
 
+def find_claimed(token: UUID) -> Statement:
+    return Statement("SELECT FROM outbox WHERE claim_token = $1::text::uuid LIMIT 1", (str(token),))
+
+
 def release_claimed(token: UUID, delays_seconds: Mapping[int, float]) -> Statement:
     """Releases claims of this token that are not to be worked on yet: pending again, the attempt given back."""
     return Statement(

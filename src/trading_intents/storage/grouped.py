@@ -1,14 +1,17 @@
 """Group commits: items that wait are written in one transaction, whose reads are one round trip, and whose writes and
-COMMIT another. Knows no table."""
+COMMIT another. Asks how a commit ended whose answer was lost. Knows no table."""
 
 import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
+from uuid import UUID
+
+import asyncpg
 
 from trading_intents.errors import OutcomeUnknown, PlatformError, Unavailable
-from trading_intents.storage.database import Tx
+from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.pipeline import (
     ConnectionDropped,
     ConnectionLost,
@@ -18,12 +21,15 @@ from trading_intents.storage.pipeline import (
     Statement,
     StatementRefused,
 )
+from trading_intents.telemetry import Log
 
 MAX_BATCH = 256
+OUTCOME_PAUSE_SECONDS = 0.05
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 BEGIN, COMMIT, ROLLBACK = Statement("BEGIN"), Statement("COMMIT"), Statement("ROLLBACK")
+TRANSACTION_ID = Statement("SELECT pg_current_xact_id_if_assigned()::text")  # NULL before the first write
 
 
 class StatementRunner(Protocol):
@@ -105,6 +111,43 @@ class GroupTransactions:
 
     def close(self) -> None:
         self._pipeline.close()
+
+
+async def has_committed(
+    pool: Pool,
+    organizations: Sequence[UUID],
+    transaction_id: str,
+    proof: Statement | None,
+    limit_seconds: float,
+    log: Log,
+) -> bool | None:
+    """Asks for so long how a transaction ended whose COMMIT was not answered. None: the server did not say. `proof`
+    finds rows that only this transaction can have written: a server that crashed may use transaction ids again that it
+    had not yet saved."""
+
+    async def ask() -> bool | None:
+        try:
+            async with pool.transaction(organizations, read_only=True) as tx:
+                status = await tx.fetchval("SELECT pg_xact_status($1::text::xid8)", transaction_id)
+                if status == "committed":
+                    return proof is None or bool(await tx.fetch(proof.sql, *proof.arguments))
+                return False if status == "aborted" else None  # else in progress, or too old for the server to know
+        except asyncpg.InvalidParameterValueError:
+            return False  # the id is in the future: the server crashed and has forgotten it
+        except (PlatformError, TimeoutError):
+            return None
+        except Exception as error:  # somebody waits for the outcome, whatever the error is
+            log.error("commit outcome not read", exc_info=error)
+            return None
+
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_seconds):
+            while True:
+                outcome = await ask()
+                if outcome is not None:
+                    return outcome
+                await asyncio.sleep(OUTCOME_PAUSE_SECONDS)
+    return None
 
 
 class GroupCommit(Generic[Item, Result]):

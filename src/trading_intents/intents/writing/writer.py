@@ -8,8 +8,6 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-import asyncpg
-
 from trading_intents.errors import InternalError, OutcomeUnknown, PlatformError, Unavailable, wire_errors
 from trading_intents.intents import store
 from trading_intents.intents.model import Submission
@@ -27,6 +25,7 @@ from trading_intents.intents.writing.queue import Outcome, PendingSubmission, Su
 from trading_intents.intents.writing.state.rules import RulesCache
 from trading_intents.outbox.model import Queue, channel
 from trading_intents.storage.database import Pool
+from trading_intents.storage.grouped import has_committed
 from trading_intents.storage.pipeline import Pipeline, StatementRefused
 from trading_intents.storage.signals import Signals
 from trading_intents.stream.model import CHANNEL as STREAM
@@ -36,10 +35,8 @@ MAX_BATCH = 96  # twice as many save 5 % of the time of each, and double what a 
 SMALL_BATCH = 16
 ANSWER_SECONDS = 0.02  # at the latest, after the commit
 SETTLE_SECONDS = 3.0  # after the COMMIT was sent
-SETTLE_PAUSE_SECONDS = 0.05
 MAX_LOST_COMMITS = 3  # so that a batch whose commit crashes the server does not crash it for ever
 MAX_SKIPS = 1  # how many batches may pass over a locked account; then its commands wait for the lock
-COMMITTED, ABORTED = "committed", "aborted"  # as PostgreSQL names them
 OPTIMISTIC, ORDINARY = "ahead", "asked"  # the labels that the metric of batches has for the two paths
 WAYS = (OPTIMISTIC, ORDINARY, STALE)
 
@@ -349,17 +346,17 @@ class Writer:
     async def _settle(self, batch: list[PendingSubmission], result: BatchResult) -> None:
         """Asks the server how the commit ended, beside the queue. An aborted batch is written again; OutcomeUnknown if
         there is no reply in time."""
-        while self._clock.monotonic() - result.decided_seconds < SETTLE_SECONDS:
-            status = await self._status(result.transaction_id, result.appended, _organizations(batch))
-            if status == COMMITTED:
+        proof = store.find_action(result.appended) if result.appended else None
+        left_seconds = SETTLE_SECONDS - (self._clock.monotonic() - result.decided_seconds)
+        organizations = list({UUID(pending.organization_id) for pending in batch})
+        match await has_committed(self._pool, organizations, result.transaction_id, proof, left_seconds, self._log):
+            case True:
                 self._put_back_skipped(self._committed(batch, result))
                 self._wakeup.set()
-                return
-            if status == ABORTED:
+            case False:
                 self._repeat(batch)
-                return
-            await asyncio.sleep(SETTLE_PAUSE_SECONDS)
-        self._fail(batch, OutcomeUnknown())
+            case None:
+                self._fail(batch, OutcomeUnknown())
 
     def _repeat(self, batch: list[PendingSubmission]) -> None:
         for pending in batch:
@@ -368,25 +365,3 @@ class Writer:
         self._fail(lost, Unavailable("the connection to the database was lost; nothing was recorded"))
         self._queue.put_back(pending for pending in batch if pending.lost_commits <= MAX_LOST_COMMITS)
         self._wakeup.set()
-
-    async def _status(
-        self, transaction_id: str, place: store.ActionPlace | None, organizations: Sequence[UUID]
-    ) -> str | None:
-        try:
-            async with asyncio.timeout(SETTLE_SECONDS), self._pool.transaction(organizations, read_only=True) as tx:
-                status = await store.transaction_status(tx, transaction_id)
-                # A server that crashed may use transaction ids again that it had not yet saved.
-                if status == COMMITTED and place and not await store.is_recorded(tx, place):
-                    return ABORTED
-                return status
-        except asyncpg.InvalidParameterValueError:
-            return ABORTED  # the id is in the future: the server crashed and has forgotten it
-        except (PlatformError, TimeoutError):
-            return None
-        except Exception as error:  # the callers wait: they are answered whatever it is
-            self._log.error("commit outcome not read", exc_info=error)
-            return None
-
-
-def _organizations(batch: Sequence[PendingSubmission]) -> list[UUID]:
-    return list({UUID(pending.organization_id) for pending in batch})

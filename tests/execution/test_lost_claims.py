@@ -1,0 +1,97 @@
+"""The connection is lost while a claim commits: the server is asked how that ended, so that no order which was marked
+and not sent has to be looked up for it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from tests.conftest import Urls
+from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
+from tests.execution.worker_processes import HURRY_PROOFS
+from tests.proxy import Verdict, proxied
+from trading_intents.execution import dispatcher
+from trading_intents.execution.service import Execution
+
+ORDERS = 12
+MARK = b"INSERT INTO commands (account_id, client_order_id"  # COMMIT is sent with it
+QUESTION = b"pg_xact_status"
+EXPIRE_CLAIMS = "UPDATE outbox SET claimed_at = claimed_at - interval '5 s' WHERE status = 'processing'"
+
+pytestmark = pytest.mark.usefixtures("soon")
+
+
+class LostClaim:
+    """Ends the connection of the first claim that marks orders, and those that ask about it while `is_mute`."""
+
+    def __init__(self, verdict: Verdict, is_mute: bool = False) -> None:
+        self.verdict, self.is_mute = verdict, is_mute
+        self.claims = self.questions = 0
+
+    def look(self, data: bytes) -> Verdict:
+        if QUESTION in data:
+            self.questions += 1
+            return Verdict.CUT_UNSENT if self.is_mute else Verdict.PASS
+        if MARK in data:
+            self.claims += 1
+            return self.verdict if self.claims == 1 else Verdict.PASS
+        return Verdict.PASS
+
+
+@asynccontextmanager
+async def losing_a_claim(
+    urls: Urls, lost: LostClaim
+) -> AsyncIterator[tuple[InProcessExecution, Execution, list[UUID]]]:
+    """A worker beside orders of two accounts, of whose first claim the answer is lost."""
+    async with open_in_process(urls, accounts=2) as in_process:
+        accounts = in_process.in_process_writer.accounts
+        orders = [await in_process.create(account=accounts[n % 2]) for n in range(ORDERS)]
+        with proxied(urls.login, lost.look) as (_, login):
+            async with executing(replace(in_process, urls=replace(urls, login=login))) as execution:
+                yield in_process, execution, orders
+
+
+async def check_sent_once(in_process: InProcessExecution, orders: list[UUID]) -> None:
+    sent = sorted(in_process.venue.arrived("submit"))
+    assert sent == sorted([await in_process.coid(order) for order in orders])
+    assert in_process.venue.duplicates == []
+
+
+@pytest.mark.parametrize("verdict", [Verdict.CUT_UNANSWERED, Verdict.CUT_UNSENT], ids=["committed", "not_committed"])
+async def test_orders_of_a_claim_without_an_answer_are_sent_once_and_not_looked_up(
+    urls: Urls, verdict: Verdict
+) -> None:
+    lost = LostClaim(verdict)
+    async with losing_a_claim(urls, lost) as (in_process, _, orders):
+        for order in orders:
+            await in_process.until_status(order, "NEW")
+        await in_process.until_rows_are("completed")
+        await check_sent_once(in_process, orders)
+        assert in_process.venue.lookups == []
+        owner = in_process.in_process_writer.owner
+        assert await owner.fetchval("SELECT max(attempts) FROM outbox WHERE queue = 'intents'") == 1
+        assert lost.questions == 1
+
+
+async def test_orders_of_a_claim_whose_outcome_is_not_found_in_time_are_looked_up(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "HANDLER_SECONDS", 0.5)
+    lost = LostClaim(Verdict.CUT_UNANSWERED, is_mute=True)
+    async with losing_a_claim(urls, lost) as (in_process, execution, orders):
+        owner, links = in_process.in_process_writer.owner, execution.leases.links
+        await in_process.until_true(lambda: lost.questions > 1)
+        await in_process.until_true(lambda: not any(link.in_flight for link in links.values()))
+        assert in_process.venue.arrived("submit") == []
+        marked = await owner.fetchval("SELECT count(*) FROM commands WHERE sent_at IS NOT NULL")
+        await owner.execute(EXPIRE_CLAIMS)
+
+        async def all_looked_up() -> bool:
+            await owner.execute(HURRY_PROOFS)
+            return bool(await owner.fetchval("SELECT bool_and(order_status = 'NEW') FROM orders"))
+
+        await in_process.until(all_looked_up)
+        await check_sent_once(in_process, orders)
+        assert len(set(in_process.venue.lookups)) == marked > 0
