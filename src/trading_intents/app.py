@@ -195,7 +195,7 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     price_rules = PriceRules(settings.paper_seed, settings.reference_price_max_age_seconds)
     tools = BatchDependencies(infra.link, brokers, id_text_maker(), infra.clock, price_rules)
     writer = Writer(tools, pool, signals, infra.metrics, infra.log, settings.writer_optimistic)
-    read_accounts, intents = gates["read_accounts"], Intents(pool, price_rules)
+    read_accounts, intents = gates["read_accounts"], Intents(pool, price_rules, brokers)
     quotes = Quotes(pool, signals, settings.paper_seed)
     routes = (
         *key_routes(gates, ApiKeys(pool, make_id, callers)),

@@ -73,6 +73,7 @@ def ago(millis: int) -> LimitState:
     return LimitState(duplicate_at=NOW - timedelta(milliseconds=millis))
 
 
+UNKNOWN = LimitState(is_position_known=False)
 TINY = "0.000000000000000001"
 # The limit, on which levels, the order, the state, and what is refused: None, or the limit and what was asked.
 # fmt: off
@@ -161,6 +162,14 @@ EDGES: list[tuple[dict[str, Any], tuple[str, ...], AskedOrder, LimitState, tuple
     ({"max_daily_loss": "1000"}, ACCOUNT, order(BUY), state(daily_result="-1000", position="-20", open_buy="10"), None),
     ({"max_daily_loss": "1000"}, ACCOUNT, order(BUY), state(daily_result="-1000", position="-20", open_buy="11"),
      ("max_daily_loss", "1000", "1000")),
+    ({"max_position_quantity": "100"}, OWN, order(), UNKNOWN, ("position_unknown", "100", "AAPL")),
+    ({"max_position_quantity": "100"}, OWN, replacing(SELL, "2", "1"), UNKNOWN, ("position_unknown", "100", "AAPL")),
+    ({"max_daily_loss": "1000"}, ACCOUNT, order(), UNKNOWN, ("position_unknown", "1000", "AAPL")),
+    ({"allow_short": False}, ALL, order(SELL), UNKNOWN, ("position_unknown", False, "AAPL")),
+    ({"allow_short": False}, ALL, order(BUY), UNKNOWN, None),
+    ({"allow_short": False}, ALL, order(SHORT), UNKNOWN, ("allow_short", False, "SELL_SHORT")),
+    ({"allow_short": True}, ALL, order(SELL), UNKNOWN, None),
+    ({"max_open_orders": 3}, OWN, order(), UNKNOWN, None),
 ]
 # fmt: on
 
@@ -262,6 +271,7 @@ STATES = st.builds(
     duplicate_at=st.none() | st.datetimes(timezones=st.just(UTC)),
     reference_price=st.none() | AMOUNTS.filter(bool),
     daily_result=st.decimals(min_value=-(10**18), max_value=10**18, places=18),
+    is_position_known=st.booleans(),
 )
 
 

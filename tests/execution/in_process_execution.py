@@ -189,9 +189,11 @@ class RecordingActions(PlatformActions):
 async def open_in_process(
     urls: Urls, accounts: int = 1, venue: FakeVenue | None = None
 ) -> AsyncIterator[InProcessExecution]:
-    """Accounts of a broker that is called paper and is the venue. No worker yet."""
-    async with open_in_process_writer(urls.login, urls.owner, accounts) as in_process_writer:
-        yield InProcessExecution(urls, in_process_writer, venue or FakeVenue("paper"))
+    """Accounts of a broker that is the venue, for the worker alone if it is called paper. No worker yet."""
+    venue = venue or FakeVenue("paper")
+    integration = None if venue.integration.name == "paper" else venue.integration
+    async with open_in_process_writer(urls.login, urls.owner, accounts, integration=integration) as in_process_writer:
+        yield InProcessExecution(urls, in_process_writer, venue)
 
 
 @contextlib.asynccontextmanager

@@ -19,6 +19,7 @@ from tests.conftest import Databases, Urls
 from tests.execution.listed_history import History, Listed, random_orders, random_trades
 from trading_intents.accounts.model import Account
 from trading_intents.accounts.store import find_account
+from trading_intents.brokers.registry import Registry
 from trading_intents.clock import TimeRange
 from trading_intents.ids import OrganizationId
 from trading_intents.intents.service import Intents
@@ -218,10 +219,10 @@ async def test_a_page_of_actions_or_trades_reads_little_more_than_it_shows(long_
         times, after = place_of(long_lists, place, is_descending)
         page = Page("", LIMIT, after, is_descending)
         pool: Any = ExplainingPool(long_lists.database)
-        assert await Intents(pool, PRICES).list(account, times, page)
+        assert await Intents(pool, PRICES, Registry([])).list(account, times, page)
         check(pool, 1, f"actions, {place}, {is_descending}")
         pool = ExplainingPool(long_lists.database)
-        await Intents(pool, PRICES).history(account, intent, times, page)
+        await Intents(pool, PRICES, Registry([])).history(account, intent, times, page)
         check(pool, 1, f"actions of an intent, {place}, {is_descending}")
         pool = ExplainingPool(long_lists.database)
         assert await Orders(pool, PRICES).trades(account, times, Page("", LIMIT, after and trade.seq, is_descending))

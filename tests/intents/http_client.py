@@ -160,7 +160,7 @@ def open_trading_client(
     answer = tenants.client.post("/v1/accounts", json=body, headers=tenants.callers[admin])
     assert answer.status_code == 201, answer.text
     trading_client = TradingClient(tenants.client, tenants.callers[caller], answer.json(), tables)
-    if body["broker"] == "remote":
+    if body["broker"] in ("remote", "alpaca"):
         url = f"/v1/accounts/{trading_client.account['id']}/credentials"
         stored = tenants.client.post(url, json={"secrets": REMOTE_SECRETS}, headers=tenants.callers[admin])
         assert stored.status_code == 201, stored.text

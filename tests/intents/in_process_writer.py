@@ -14,6 +14,7 @@ import pytest
 
 from tests.kept_connections import make_pipeline, open_owner, open_pools
 from tests.platform import tested_write_path
+from trading_intents.brokers.port import Integration
 from trading_intents.brokers.registry import Registry, installed_brokers
 from trading_intents.clock import SystemClock
 from trading_intents.errors import PlatformError
@@ -81,9 +82,10 @@ class InProcessWriter:
 
 @contextlib.asynccontextmanager
 async def open_in_process_writer(
-    login: Secret, owner_url: Secret, accounts: int = 3, run: bool = True
+    login: Secret, owner_url: Secret, accounts: int = 3, run: bool = True, integration: Integration | None = None
 ) -> AsyncIterator[InProcessWriter]:
-    """`login` may lead through a proxy; the owner's way is always clear."""
+    """`login` may lead through a proxy; the owner's way is always clear. The accounts are of the integration, else of
+    the paper broker."""
     log, metrics, clock = make_log("critical"), Metrics(), SystemClock()
     async with (
         open_owner(owner_url) as owner,
@@ -91,9 +93,11 @@ async def open_in_process_writer(
         open_signals(login, log) as signals,
     ):
         organization, key = await furnish(owner)
-        made = sorted([await add_account(owner, organization) for _ in range(accounts)])
+        broker = integration.name if integration else "paper"
+        made = sorted([await add_account(owner, organization, broker) for _ in range(accounts)])
         pipeline = make_pipeline(login, SERVICE_ROLE, LOCK_LIMIT_SECONDS)
-        tools = BatchDependencies(pipeline, brokers(), id_text_maker(), clock, PRICES)
+        known = Registry([integration]) if integration else brokers()
+        tools = BatchDependencies(pipeline, known, id_text_maker(), clock, PRICES)
         is_optimistic = tested_write_path() == "optimistic"
         writer = Writer(tools, database.service, signals, metrics, log, is_optimistic=is_optimistic)
         task = asyncio.create_task(writer.run() if run else asyncio.sleep(0))

@@ -228,6 +228,7 @@ class Capabilities:
     unique_order_ids: bool = False  # refuses a used client order id for ever, that of a finished order too
     requests_per_minute: int | None = None  # of a credential; None: any number
     tells_balances: bool = False  # in snapshots, and by the stream where it can
+    tells_positions: bool = False  # in every snapshot; accounts may hold some that the platform did not trade
     bust_reopens: bool = True  # False: an order that it counted as filled (`cum_quantity`) is final, whatever is busted
     calls_at_once: int = 10  # commands of one session that may be under way together
 

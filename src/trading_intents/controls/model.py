@@ -34,6 +34,7 @@ class Reason(StrEnum):
     DUPLICATE_WINDOW_MILLIS = "duplicate_window_millis"
     MAX_DAILY_LOSS = "max_daily_loss"
     NO_REFERENCE_PRICE = "no_reference_price"
+    POSITION_UNKNOWN = "position_unknown"
 
 
 class TimeField(StrEnum):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from trading_intents.accounts.model import Account
+from trading_intents.brokers.registry import Registry
 from trading_intents.clock import TimeRange
 from trading_intents.controls.limits.model import LimitOwner, judge
 from trading_intents.controls.limits.service import find_limit_state
@@ -33,8 +34,8 @@ from trading_intents.trading import ORDER_KINDS, OrderSide, RouteStrategy, Symbo
 
 
 class Intents:
-    def __init__(self, pool: Pool, prices: PriceRules) -> None:
-        self._pool, self._prices = pool, prices
+    def __init__(self, pool: Pool, prices: PriceRules, brokers: Registry) -> None:
+        self._pool, self._prices, self._brokers = pool, prices, brokers
 
     async def list(self, account: Account, times: TimeRange, page: PageRequest) -> Sequence[Row]:
         async with self._pool.transaction([account.organization_id], read_only=True, plans="by_key") as tx:
@@ -90,7 +91,8 @@ class Intents:
             asked = asked_order(accepted.symbol, accepted.side, accepted.spec, order)
             now = await read_clock(tx)
             limits = await read_applied(tx, account.id, accepted.symbol)
-            met = await find_limit_state(tx, account, limits, asked, self._prices, now)
+            broker = self._brokers.find(account.broker)
+            met = await find_limit_state(tx, account, limits, asked, self._prices, broker, now)
             triggered = evaluate(await read_one(tx, account.id, accepted.symbol), accepted.symbol, now)
             return triggered + judge(limits.levels(owner, accepted.symbol), asked, met, now)
 

@@ -40,6 +40,7 @@ CAPABILITIES = port.Capabilities(
     unique_order_ids=True,
     requests_per_minute=200,
     tells_balances=True,
+    tells_positions=True,
     bust_reopens=False,
 )
 

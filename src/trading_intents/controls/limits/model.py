@@ -1,5 +1,6 @@
 """Limits and the one rule that judges an order by them. No I/O, no clock; in doubt it says no, and it never raises."""
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import NamedTuple
@@ -153,6 +154,7 @@ class LimitState(msgspec.Struct, gc=False):
     duplicate_at: datetime | None = None  # when a CREATE with the same fields was last accepted
     reference_price: Decimal | None = None
     daily_result: Decimal = ZERO
+    is_position_known: bool = True  # False: the broker reports positions, and has not reported this account's yet
 
 
 def judge(levels: Levels, asked: AskedOrder, state: LimitState, now: datetime) -> tuple[Triggered, ...]:
@@ -240,6 +242,9 @@ def _judge_exposure(
         if orders > level.max_open_orders:
             detail = f"there were {orders} open orders with it; at most {level.max_open_orders} are allowed"
             found.append(Triggered(Reason.MAX_OPEN_ORDERS, scope, detail, level.max_open_orders, orders))
+    if not state.is_position_known:
+        found += _unknown_positions(level, scope, asked)
+        return
     most = level.max_position_quantity
     if most is not None and abs(reached) > most and not _only_reduces(asked, state, reached):
         detail = (
@@ -260,6 +265,22 @@ def _judge_exposure(
         lost = amount_text(-state.daily_result)
         detail = f"today's result is a loss of {lost}; from {amount_text(loss)} on only orders that reduce pass"
         found.append(Triggered(Reason.MAX_DAILY_LOSS, scope, detail, amount_text(loss), lost))
+
+
+def _unknown_positions(level: TradingLimits, scope: Scope, asked: AskedOrder) -> Iterator[Triggered]:
+    most, loss = level.max_position_quantity, level.max_daily_loss
+    needed: tuple[tuple[Reason, LimitValue | None], ...] = (
+        (Reason.MAX_POSITION_QUANTITY, None if most is None else amount_text(most)),
+        (
+            Reason.ALLOW_SHORT,
+            level.allow_short if level.allow_short is False and asked.side is OrderSide.SELL else None,
+        ),
+        (Reason.MAX_DAILY_LOSS, None if loss is None else amount_text(loss)),
+    )
+    for field, limit in needed:
+        if limit is not None:
+            detail = f"{field} needs the account's positions, which its broker has not reported yet"
+            yield Triggered(Reason.POSITION_UNKNOWN, scope, detail, limit, asked.symbol)
 
 
 def _reached(asked: AskedOrder, state: LimitState) -> Decimal:

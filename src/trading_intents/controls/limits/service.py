@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from datetime import datetime
+from decimal import Decimal
 from uuid import UUID
 
 from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import Expected, check_open, check_version
+from trading_intents.brokers.port import Capabilities
 from trading_intents.controls.limits import store
 from trading_intents.controls.limits.model import AppliedLimits, AskedOrder, LimitState, StoredLimits, TradingLimits
 from trading_intents.controls.limits.state.losses import AccountResults, baseline_rows
@@ -29,6 +31,7 @@ async def find_limit_state(
     limits: AppliedLimits,
     asked: AskedOrder,
     prices: PriceRules,
+    broker: Capabilities | None,
     now: datetime,
 ) -> LimitState:
     """What an order would meet that is judged by these limits now."""
@@ -41,7 +44,18 @@ async def find_limit_state(
         read = RecentRead(account_id, None, place.window_millis)
         (reply,) = await runner.run([read_recent([read], may_take_long=True)])
         state.recent = put_recent({}, [read], reply.texts(), {account_id: NOWHERE}, now)
-    return state.met_by(account_id, asked, now)
+    return state.met_by(account_id, asked, now, broker)
+
+
+async def count_opening(tx: Tx, account_id: UUID, made_before: Decimal, prices: PriceRules) -> None:
+    """Keeps today's result as it was before the account's opening positions were written: what they `made_before` is of
+    the baseline, which begins now if there is none of today."""
+    for limit in await store.find_loss_limits(tx, [account_id]):
+        (reply,) = await PoolTransaction(tx).run([read_results([str(account_id)], with_baselines=False)])
+        results = AccountResults(reply.texts(), prices)
+        _, begun = results.today(str(account_id), limit.timezone, await read_clock(tx))
+        assert begun is not None, "no baseline was read"
+        await store.add_to_baseline(tx, limit, begun.day, begun.timezone, begun.result, made_before)
 
 
 # Callbacks, since what they refuse (422) is refused only once the account is known to be the caller's (404, 403).

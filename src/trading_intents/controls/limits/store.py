@@ -159,6 +159,26 @@ async def change_loss_limit(tx: Tx, account_id: UUID, timezone: str | None) -> N
     await tx.execute("UPDATE daily_baselines SET halted = false WHERE account_id = $1", account_id)
 
 
+async def add_to_baseline(tx: Tx, limit: LossLimit, day: date, timezone: str, result: Decimal, added: Decimal) -> None:
+    """Adds to the day's baseline; where that is not there yet, it begins with the result."""
+    await tx.execute(
+        """
+        INSERT INTO daily_baselines AS b (account_id, organization_id, day, timezone, result)
+        VALUES ($1, $2, $3, $4, $5)
+        ON CONFLICT (account_id) DO UPDATE
+        SET day = $3, timezone = $4, recorded_at = clock_timestamp(),
+            halted = b.halted AND (b.day, b.timezone) = ($3, $4),
+            result = CASE WHEN (b.day, b.timezone) = ($3, $4) THEN b.result + $6 ELSE $5 END
+        """,
+        limit.account_id,
+        limit.organization_id,
+        day,
+        timezone,
+        result,
+        added,
+    )
+
+
 async def page_accounts(tx: Tx, after: UUID, limit: int) -> list[UUID]:
     """Accounts by their ids; none while another process walks through them."""
     rows = await tx.fetch(

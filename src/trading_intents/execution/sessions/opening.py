@@ -2,23 +2,25 @@
 sets them, once for all symbols: a later report of a new symbol may be of a fill that is still on its way."""
 
 from collections.abc import Iterable, Sequence
-from decimal import Decimal
 
 from msgspec.structs import asdict
 
 from trading_intents.amounts import ZERO, exact, normalized
 from trading_intents.brokers.port import AccountSnapshot, BrokerEvent, EventKind
 from trading_intents.brokers.sanitizing import sanitize
+from trading_intents.controls.limits.service import count_opening
+from trading_intents.controls.limits.state.losses import result_of
 from trading_intents.execution.sessions import store
 from trading_intents.orders import store as orders_store
 from trading_intents.orders.events import day_of, position_event
 from trading_intents.orders.ledger.matching import AccountRef
+from trading_intents.orders.ledger.prices import newest_prices, reported_prices
 from trading_intents.orders.ledger.recording import sum_trades
 from trading_intents.orders.ledger.store import PositionKey
 from trading_intents.orders.ledger.writes import write_positions
-from trading_intents.orders.positions import NetPosition, opening
+from trading_intents.orders.positions import NetPosition, opening, position_from_row
 from trading_intents.prices import store as prices_store
-from trading_intents.prices.model import PriceKey, PriceRules
+from trading_intents.prices.model import PriceKey, PriceRules, StoredPrices
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.stream import log as stream_log
@@ -49,50 +51,63 @@ async def open_positions(
     """Positions with an opening that is not 0, written and published; none once the account had them. Executions come
     first.
 
-    An opening costs the broker's average price, else the symbol's reference price."""
-    if not await store.claim_openings(tx, account_ref.account_id, account_ref.organization_id):
+    An opening costs the broker's average price, else the symbol's reference price. What it made by then is no result of
+    today. The reported prices are written first, as today's result is judged by them from now on."""
+    if not await store.claim_openings(tx, account_ref.account_id):
         return []
     by_symbol = {event.symbol: event for event in sanitize(reports)[0]}
-    uncosted = [event.symbol for event in by_symbol.values() if event.symbol and event.average_price is None]
-    prices = await _reference_prices(tx, account_ref, uncosted, rules)
+    ids = account_ref.account_id, account_ref.organization_id
+    locked = await orders_store.lock_positions(tx, *ids, *_symbols(by_symbol.values()))
+    reported = reported_prices(account_ref, (), by_symbol.values(), locked[0]["now"]) if locked else ()
+    if reported:
+        newest = newest_prices((account_ref, price) for price in reported)
+        await PoolTransaction(tx).run([prices_store.write_prices(newest)])
+    known = await _known_prices(tx, account_ref, [row["symbol"] for row in locked])
     rows: list[Row] = []
-    for row in await orders_store.lock_positions(
-        tx, account_ref.account_id, account_ref.organization_id, *_symbols(by_symbol.values())
-    ):
-        report = by_symbol[row["symbol"]]
+    made_before = ZERO
+    for row in locked:
+        report, prices = by_symbol[row["symbol"]], known[row["symbol"]]
         assert report.quantity is not None
         with exact():
             quantity = normalized(report.quantity - row["quantity"])
-        if quantity:
-            price = report.average_price if report.average_price is not None else prices.get(row["symbol"])
-            rows.append(await _reopened(tx, account_ref, row, opening(quantity, price)))
-    await _write(tx, rows)
+        if not quantity:
+            continue
+        cost, last = rules.pick(prices, has_walk=False), rules.pick_last(prices, has_walk=False)
+        price = cost.price if cost and report.average_price is None else report.average_price
+        opened = await _reopened(tx, account_ref, row, opening(quantity, price))
+        results = [result_of(position_from_row(each), last.price if last else None) for each in (row, opened)]
+        with exact():
+            made_before += results[1] - results[0]
+        rows.append(opened)
+    if rows:
+        await PoolTransaction(tx).run([write_positions(rows)])
+    await count_opening(tx, account_ref.account_id, made_before, rules)
+    await _publish(tx, rows)
     return rows
 
 
 async def cost_openings(tx: Tx, account_ref: AccountRef, rules: PriceRules) -> bool:
     """Gives openings that were set without a cost the symbol's reference price, once one is known. One of which a part
     was closed meanwhile stays as it is: closing it realized nothing. Says whether a position changed."""
-    symbols = [Symbol(symbol) for symbol in await store.list_uncosted(tx, account_ref.account_id)]
-    prices = await _reference_prices(tx, account_ref, symbols, rules)
+    known = await _known_prices(tx, account_ref, await store.list_uncosted(tx, account_ref.account_id))
+    picked = {symbol: rules.pick(prices, has_walk=False) for symbol, prices in known.items()}
+    prices = {symbol: price.price for symbol, price in picked.items() if price}
     ids = account_ref.account_id, account_ref.organization_id
     rows = [
         await _reopened(tx, account_ref, row, opening(row["opening_quantity"], prices[row["symbol"]]))
         for row in (await orders_store.lock_positions(tx, *ids, sorted(prices)) if prices else ())
         if row["uncosted_quantity"] and row["uncosted_quantity"] == row["opening_quantity"]
     ]
-    await _write(tx, rows)
+    if rows:
+        await PoolTransaction(tx).run([write_positions(rows)])
+    await _publish(tx, rows)
     return bool(rows)
 
 
-async def _reference_prices(
-    tx: Tx, account_ref: AccountRef, symbols: Sequence[Symbol], rules: PriceRules
-) -> dict[str, Decimal]:
-    """Without the walk: at the paper broker every position is ours, and no opening."""
-    keys = [PriceKey(account_ref.organization_id, account_ref.environment, symbol) for symbol in symbols]
-    known = await prices_store.find_prices(tx, keys)
-    picked = {key.symbol: rules.pick(known[key], has_walk=False) for key in keys}
-    return {symbol: price.price for symbol, price in picked.items() if price}
+async def _known_prices(tx: Tx, account_ref: AccountRef, symbols: Sequence[str]) -> dict[str, StoredPrices]:
+    """To be picked without the walk: at the paper broker every position is ours, and no opening."""
+    keys = [PriceKey(account_ref.organization_id, account_ref.environment, Symbol(symbol)) for symbol in symbols]
+    return {key.symbol: prices for key, prices in (await prices_store.find_prices(tx, keys)).items()}
 
 
 async def _reopened(tx: Tx, account_ref: AccountRef, row: Row, start: NetPosition) -> Row:
@@ -103,9 +118,8 @@ async def _reopened(tx: Tx, account_ref: AccountRef, row: Row, start: NetPositio
     return {**row, **asdict(position), **account, "received_at": row["now"]}
 
 
-async def _write(tx: Tx, rows: Sequence[Row]) -> None:
+async def _publish(tx: Tx, rows: Sequence[Row]) -> None:
     if rows:
-        await PoolTransaction(tx).run([write_positions(rows)])
         await stream_log.append(tx, [position_event(row, day_of(row["now"])) for row in rows])
 
 

@@ -12,6 +12,7 @@ import msgspec
 from trading_intents.amounts import EXACT, ZERO, exact
 from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
 from trading_intents.controls.model import DEFAULT_TIMEZONE
+from trading_intents.orders.positions import NetPosition
 from trading_intents.prices.model import PriceRules, StoredPrices
 from trading_intents.trading import FrozenStruct
 
@@ -43,7 +44,7 @@ def day_at(now: datetime, timezone: str | None) -> date:
         return now.astimezone(UTC).date()
 
 
-def result_of(position: HeldResult, price: Decimal | None) -> Decimal:
+def result_of(position: HeldResult | NetPosition, price: Decimal | None) -> Decimal:
     """Realized and unrealized, fees included. What has no known cost, and a symbol without a price, only realizes."""
     with exact():
         if price is None:

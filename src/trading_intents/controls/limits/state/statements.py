@@ -9,13 +9,17 @@ from trading_intents.prices.store import KNOWN_PRICES, PRICE_JOINS
 from trading_intents.storage.database import pack_array
 from trading_intents.storage.pipeline import Statement
 
-# One statement: a fill moves a quantity from an order to a position, which must be seen in both or in neither. LATERAL
+# One statement: a fill moves a quantity from an order to a position, which must be seen in both or in neither, and an
+# opening is one with the positions that it sets. LATERAL
 # with LIMIT allows only look-ups by key. An account is summed once, however many of its symbols are asked for: it may
 # have thousands, and other accounts' commands wait meanwhile.
 _POSITION = """
     LEFT JOIN LATERAL (
         SELECT quantity FROM positions WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
     ) AS p ON true
+    LEFT JOIN LATERAL (
+        SELECT true AS is_set FROM position_openings WHERE account_id = asked.account_id LIMIT 1
+    ) AS opening ON true
 """
 _READ = f"""
     WITH asked AS MATERIALIZED (
@@ -27,7 +31,7 @@ _READ = f"""
         FROM (SELECT DISTINCT account_id FROM asked) AS accounts
     )
     SELECT asked.account_id::text, asked.symbol, total.open_orders::text, e.open_orders::text, e.open_buy::text,
-           e.open_sell::text, p.quantity::text
+           e.open_sell::text, p.quantity::text, opening.is_set::text
     FROM asked JOIN totals AS total ON total.account_id = asked.account_id
     LEFT JOIN LATERAL (
         SELECT * FROM exposures WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
@@ -37,7 +41,7 @@ _READ = f"""
 # Of accounts that are asked for one symbol each, as most are: in one pass, which takes a fifth less.
 _READ_SINGLE = f"""
     SELECT asked.account_id::text, asked.symbol, e.total::text, e.open_orders::text, e.open_buy::text,
-           e.open_sell::text, p.quantity::text
+           e.open_sell::text, p.quantity::text, opening.is_set::text
     FROM unnest(from_column($1)::uuid[], from_column($2)) AS asked (account_id, symbol)
     CROSS JOIN LATERAL (
         SELECT sum(open_orders) AS total, sum(open_orders) FILTER (WHERE symbol = asked.symbol) AS open_orders,
@@ -50,7 +54,8 @@ _READ_SINGLE = f"""
 
 
 def read_limit_state(asked: Sequence[tuple[str, str]]) -> Statement:
-    """By account and symbol: the account's open orders, what is open of the symbol, and the position."""
+    """By account and symbol: the account's open orders, what is open of the symbol, the position, and whether the
+    account's opening positions are set."""
     is_single = len(dict(asked)) == len(asked)
     return Statement(_READ_SINGLE if is_single else _READ, tuple(map(pack_array, zip(*asked, strict=True))))
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from trading_intents.amounts import EXACT, ZERO
 from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
+from trading_intents.brokers.port import Capabilities
 from trading_intents.controls.limits.model import AppliedLimits, AskedOrder, Levels, LimitOwner, LimitState
 from trading_intents.controls.limits.state.losses import AccountResults, DailyBaseline, baseline_rows
 from trading_intents.controls.limits.state.recent import RecentByAccount
@@ -25,13 +26,16 @@ Place = tuple[str, str]  # an account and a symbol
 class TrackedState:
     symbols: dict[Place, LimitState] = field(default_factory=dict)
     open_orders: dict[str, int] = field(default_factory=dict)  # by account
+    opened: set[str] = field(default_factory=set)  # accounts whose opening positions are set
     recent: RecentByAccount = field(default_factory=dict)  # of which all is known
     _baselines: dict[tuple[str, str], DailyBaseline] = field(default_factory=dict)  # by account and organization
 
     def read(self, rows: Iterable[Sequence[Any]]) -> None:
         """Takes the rows of `read_limit_state`."""
-        for account_id, symbol, total, orders, buy, sell, position in rows:
+        for account_id, symbol, total, orders, buy, sell, position, is_opened in rows:
             self.open_orders[account_id] = int(total or 0)
+            if is_opened:
+                self.opened.add(account_id)
             self.symbols[account_id, symbol] = LimitState(
                 ZERO if position is None else Decimal(position),
                 *((Decimal(buy), Decimal(sell), int(orders)) if orders else ()),
@@ -47,9 +51,10 @@ class TrackedState:
         """Has the baseline recorded."""
         self._baselines[account_id, organization_id] = baseline
 
-    def met_by(self, account_id: str, asked: AskedOrder, now: datetime) -> LimitState:
+    def met_by(self, account_id: str, asked: AskedOrder, now: datetime, broker: Capabilities | None) -> LimitState:
         state, recent = self.of_symbol((account_id, asked.symbol)), self.recent.get(account_id)
         state.account_open_orders = self.open_orders.get(account_id, 0)
+        state.is_position_known = account_id in self.opened or not (broker and broker.tells_positions)
         if recent:
             state.orders_last_minute, state.duplicate_at = recent.count(now), recent.find(asked.terms)
         return state

@@ -83,7 +83,8 @@ class BatchState:
             limits = self.rules.limits_of(submission.organization_id, account_id, asked.symbol)
             return limits.levels(LimitOwner(submission.organization_id, account_id), asked.symbol), asked, None
         assert account_id in self.tracking.recent or not place.needs_recent
-        return place.levels, asked, self.tracking.met_by(account_id, asked, self.now)
+        broker = self.brokers.find(self.rules.accounts[account_id].broker)
+        return place.levels, asked, self.tracking.met_by(account_id, asked, self.now, broker)
 
     def _asked(self, submission: Submission, order: KnownOrder | None) -> AskedOrder | None:
         """The order that is asked for; None: none that limits judge. The platform's own pass."""
