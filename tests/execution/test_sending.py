@@ -152,6 +152,36 @@ async def test_used_up_attempts_end_the_row_and_the_order_together(urls: Urls) -
         assert in_process.venue.journal == []
 
 
+@pytest.mark.parametrize("limited", ["create", "replace", "cancel"])
+async def test_a_command_that_a_rate_limit_refuses_uses_up_no_attempt(urls: Urls, limited: str) -> None:
+    metrics = Metrics()
+    async with open_in_process(urls) as in_process, executing(in_process, attempt_limit=1, metrics=metrics):
+        refusals = [Act.LIMIT] * 3
+        if limited == "create":
+            in_process.venue.acts += refusals
+        intent = await in_process.create()
+        if limited != "create":
+            await in_process.until_status(intent, "NEW")
+            in_process.venue.acts += refusals
+            await (in_process.cancel(intent) if limited == "cancel" else in_process.replace(intent, "12"))
+        await in_process.put_off(intent)
+        waiting = [(row["status"], row["attempts"]) for row in await in_process.rows(intent)][-1]
+        assert waiting == ("pending", 0)
+        await in_process.make_due()
+        await in_process.until_rows_are("completed")
+        order = await in_process.until_status(intent, "CANCELLED" if limited == "cancel" else "NEW")
+        assert (order["quantity"], order["reason"]) == (12 if limited == "replace" else 10, None)
+        assert len(in_process.venue.journal) == (1 if limited == "create" else 2)
+        assert alerts(metrics, "cancel_not_delivered") == 0
+
+
+async def test_a_create_that_a_rate_limit_refuses_ends_by_its_age(urls: Urls) -> None:
+    async with open_in_process(urls) as in_process, executing(in_process, max_age_millis=300):
+        in_process.venue.acts.append(Act.LIMIT)
+        order = await in_process.until_status(await in_process.create(), "EXPIRED")
+        assert (order["reason"], in_process.venue.journal) == ("stale", [])
+
+
 @pytest.mark.deadline
 async def test_a_create_in_back_off_is_settled_by_its_cancel(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):

@@ -151,7 +151,7 @@ class UnreadableEvent(StreamGap):
 class CommandResult(FrozenStruct, frozen=True, kw_only=True):
     outcome: Outcome
     broker_order_id: str | None = None
-    retry_after_seconds: int | None = None
+    retry_after_seconds: int | None = None  # NOT_SENT by a rate limit, or "not yet": this is no attempt
     code: str | None = None
     message: str = ""  # scrubbed: it is shown and logged
     updates: tuple[BrokerEvent, ...] = ()  # events in the answer itself, under the keys that the stream would give

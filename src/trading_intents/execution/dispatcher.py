@@ -54,6 +54,7 @@ RECORDED_SECONDS = 2.0
 SLOW_SECONDS = 0.25
 LOCKED_PAUSE_SECONDS = 0.02  # before a command is claimed again whose order another transaction holds
 NOT_OURS_SECONDS = 0.5
+MIN_RATE_LIMIT_SECONDS, MAX_RATE_LIMIT_SECONDS = 1, 60  # whatever an adapter answers
 RETRY_PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0)
 CANCEL_LOST = frozenset({FactKind.CANCEL_REJECTED, FactKind.CANCEL_DROPPED})
 
@@ -325,11 +326,15 @@ class Dispatcher:
         own = answer_facts(row.order_key, command, client_id, result)
         entry = replace(entry, events=result.updates, own=own)
         match result.outcome:
+            case Outcome.NOT_SENT if result.retry_after_seconds is not None:
+                # No attempt: a CREATE or REPLACE ends by its age, a CANCEL is repeated until its order is over.
+                row = replace(row, attempts=row.attempts - 1)
+                wait_seconds = min(max(result.retry_after_seconds, MIN_RATE_LIMIT_SECONDS), MAX_RATE_LIMIT_SECONDS)
+                return self._fail_attempt(replace(entry, is_unsent=True), row, result.message, wait_seconds)
             case Outcome.NOT_SENT:
                 if row.attempts >= self._limits.attempt_limit:
                     entry = replace(entry, own=(used_up(command, row.order_key, client_id),))
-                reason, after_seconds = f"not sent: {result.message}", result.retry_after_seconds
-                return self._fail_attempt(replace(entry, is_unsent=True), row, reason, after_seconds)
+                return self._fail_attempt(replace(entry, is_unsent=True), row, f"not sent: {result.message}")
             case Outcome.REJECTED if result.code != DUPLICATE_ID:
                 # A broker that refuses to change an order may know more of it than we do.
                 return replace(entry, look_up=command is not CommandKind.SUBMIT)

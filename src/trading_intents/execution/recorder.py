@@ -187,7 +187,7 @@ class Recorder:
             return None
         if entry.failed_attempt is None:
             return Status.COMPLETED
-        return Status.PENDING if entry.row.attempts < self._attempt_limit else Status.FAILED
+        return Status.PENDING if entry.failed_attempt.row.attempts < self._attempt_limit else Status.FAILED
 
 
 class _StreamHeadHeld(StatementRefused):

@@ -134,17 +134,24 @@ def completing(claims: Sequence[ClaimedRow]) -> Statement:
 def retrying(failed_attempts: Sequence[FailedAttempt], attempt_limit: int) -> Statement:
     """Retries rows that are locked and whose claims hold: pending again, or failed at the attempt limit."""
     rows = [
-        {"id": each.row.id, "delay": delay_seconds(each), "reason": scrub(each.reason), "is_urgent": each.is_urgent}
+        {
+            "id": each.row.id,
+            "counted": each.row.attempts,
+            "delay": delay_seconds(each),
+            "reason": scrub(each.reason),
+            "is_urgent": each.is_urgent,
+        }
         for each in failed_attempts
     ]
     return Statement(
         """
         UPDATE outbox
-        SET status = CASE WHEN attempts < $2::bigint THEN 'pending' ELSE 'failed' END,
+        SET status = CASE WHEN counted < $2::bigint THEN 'pending' ELSE 'failed' END, attempts = counted,
             due_at = clock_timestamp() + make_interval(secs => delay), urgent = urgent OR is_urgent,
-            finished_at = CASE WHEN attempts < $2::bigint THEN NULL ELSE clock_timestamp() END,
+            finished_at = CASE WHEN counted < $2::bigint THEN NULL ELSE clock_timestamp() END,
             claimed_at = NULL, claim_token = NULL, last_error = reason
-        FROM json_to_recordset($1::text::json) AS held (id bigint, delay float8, reason text, is_urgent boolean)
+        FROM json_to_recordset($1::text::json)
+            AS held (id bigint, counted int, delay float8, reason text, is_urgent boolean)
         WHERE outbox.id = held.id AND outbox.id = ANY ($3::bigint[])
         """,
         (

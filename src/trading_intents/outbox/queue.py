@@ -52,7 +52,8 @@ CLAIM = """
 
 
 class FailedAttempt(FrozenStruct, frozen=True):
-    """A failed attempt: why, and when the next one is due (None: by the back-off)."""
+    """A failed attempt: why, and when the next one is due (None: by the back-off). `row.attempts` are those that
+    count."""
 
     row: ClaimedRow
     reason: str

@@ -59,6 +59,7 @@ class Act(StrEnum):
     DROP = "drop"  # taken, and the answer is lost
     LOSE = "lose"  # never arrives, without an answer
     FAIL = "fail"  # provably never arrives
+    LIMIT = "limit"  # refused by a rate limit
     REFUSE = "refuse"
     DUPLICATE = "duplicate"  # taken; the answer is that it is there already
     HANG = "hang"  # taken, without an answer for as long as the caller waits
@@ -263,6 +264,8 @@ class VenueLink:
         act = venue.acts.popleft() if venue.acts else Act.ANSWER
         if venue.is_away or act is Act.FAIL:
             return CommandResult(outcome=Outcome.NOT_SENT, message="scripted")
+        if act is Act.LIMIT:
+            return CommandResult(outcome=Outcome.NOT_SENT, message="scripted", retry_after_seconds=1)
         if act is Act.LOSE:
             venue.lost[ticket.client_order_id] = ticket
             return CommandResult(outcome=Outcome.UNKNOWN, message="scripted")

@@ -266,7 +266,7 @@ async def test_a_cancel_reaches_the_version_that_is_at_the_market(stage: AlpacaS
 
 
 async def test_a_cancel_waits_the_longer_the_longer_its_order_is_being_replaced(stage: AlpacaStage) -> None:
-    """Its attempts are counted: made every second, they would be used up while Alpaca still replaces the order."""
+    """Made every second, its attempts would use up the credential's requests while Alpaca still replaces the order."""
     run = await stage.link()
     sent = await run.buy("5", "50")
     stage.account.holds_replaces = True

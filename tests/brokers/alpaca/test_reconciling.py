@@ -215,6 +215,17 @@ async def test_a_lost_answer_is_settled_by_a_look_up(urls: Urls, simulator: Simu
         assert row["reason"] == "insufficient buying power"
 
 
+async def test_a_cancel_goes_out_when_a_rate_limit_ends(urls: Urls, simulator: Simulator) -> None:
+    async with (
+        open_alpaca(urls, simulator) as alpaca,
+        executing(alpaca.in_process, integration=integration(simulator), attempt_limit=1),
+    ):
+        intent = await alpaca.work_order()
+        simulator.faults.append(Fault("too_many", takes=False))
+        await alpaca.in_process.cancel(intent)
+        await alpaca.in_process.until_status(intent, "CANCELLED")
+
+
 async def test_without_its_executions_an_account_does_not_connect(urls: Urls, simulator: Simulator) -> None:
     simulator.activities_status, simulator.has_fills = 404, False
     async with (

@@ -137,7 +137,7 @@ class AlpacaBroker:
                 return _rejected("too_late", updates=tuple(wire.order_events(order)))
             if order.status == "pending_cancel":
                 return CommandResult(outcome=Outcome.ACKED, broker_order_id=order_id)
-            if order.replaced_by is None:  # attempts are counted: as long again as it has waited
+            if order.replaced_by is None:  # as long again as it has waited
                 age_seconds = (self._rest.now() - (order.updated_at or self._rest.now())) // timedelta(seconds=1)
                 raise NotSent(f"an order that is {order.status} cannot be cancelled yet", min(60, max(1, age_seconds)))
             order_id = order.replaced_by
