@@ -10,15 +10,17 @@ from email.utils import parsedate_to_datetime
 from functools import wraps
 from hashlib import blake2b
 from math import ceil
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
 import httpx
 import msgspec
 
 from trading_intents.brokers.port import (
     AuthFailed,
+    BrokerEvent,
     BrokerUnavailable,
     CommandResult,
+    EventKind,
     IntegrationContext,
     OrderTicket,
     Outcome,
@@ -33,6 +35,9 @@ MAX_ANSWER_BYTES = 16 << 20
 MAX_REMEMBERED = 20_000
 MIN_SKEW = timedelta(seconds=2)  # less cannot be told from the time that an answer takes
 
+QUOTES = ("USDT", "USDC", "USD", "BTC")  # that coins are traded for
+
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 T = TypeVar("T")
 
 
@@ -46,6 +51,10 @@ class NotSent(BrokerUnavailable):
 
 class AnswerUnclear(BrokerUnavailable):
     """The request may have arrived, and what became of it is not known."""
+
+
+class NotServed(AnswerUnclear):
+    """The broker has no such list."""
 
 
 def remember(kept: dict[str, T], key: str, value: T) -> None:
@@ -89,6 +98,10 @@ def answered(send: Send[S]) -> Send[S]:
     return answer
 
 
+def rejected(code: str, message: str = "", updates: tuple[BrokerEvent, ...] = ()) -> CommandResult:
+    return CommandResult(outcome=Outcome.REJECTED, code=code, message=message or code, updates=updates)
+
+
 class Row(FrozenStruct, frozen=True):
     """A row of a broker's: one with a number that no venue means cannot be read."""
 
@@ -96,6 +109,34 @@ class Row(FrozenStruct, frozen=True):
         amounts = (getattr(self, name) for name in self.__struct_fields__)
         if not all(is_sane(amount) for amount in amounts if isinstance(amount, Decimal)):
             raise ValueError("a number that no venue means")
+
+
+def pair_of(symbol: str) -> str:
+    """The pair of a coin and its quote that a symbol such as BTCUSD means."""
+    quote = next((each for each in QUOTES if symbol.endswith(each) and symbol != each), "")
+    return f"{symbol.removesuffix(quote)}/{quote}" if quote and "/" not in symbol else symbol
+
+
+def execution_event(
+    broker: str,
+    kind: EventKind,
+    exec_id: str | None,
+    previous_id: str | None,
+    quantity: Decimal | None,
+    price: Decimal | None,
+) -> BrokerEvent:
+    """A fill, a bust or a correction. ValueError: it lacks what makes it one execution and no other."""
+    is_fill, is_bust = kind is EventKind.FILL, kind is EventKind.FILL_BUST
+    if not exec_id or not (is_fill or previous_id) or not (is_bust or (quantity and price is not None)):
+        raise ValueError(f"an execution without its id or its numbers: {kind}")
+    return BrokerEvent(
+        kind=kind,
+        dedupe_key=f"{broker}:{exec_id}",
+        exec_id=exec_id,
+        replaces=None if is_fill else previous_id,
+        quantity=None if is_bust or quantity is None else abs(quantity),
+        price=None if is_bust else price,
+    )
 
 
 class _Named(Row, frozen=True):
@@ -175,6 +216,18 @@ class RestClient:
                 self.leave_out(bytes(row), f"{type_.__name__}: {error}")
         return found
 
+    def read_events(
+        self, rows: Iterable[bytes | msgspec.Raw], type_: type[T], events_of: Callable[[T], Iterable[BrokerEvent]]
+    ) -> list[BrokerEvent]:
+        """The events of rows; those of a row that `events_of` refuses (ValueError) are left out likewise."""
+        events = list[BrokerEvent]()
+        for row in self.read_rows(rows, type_):
+            try:
+                events += events_of(row)
+            except ValueError as error:
+                self.leave_out(repr(row).encode(), f"{type_.__name__}: {error}")
+        return events
+
     def leave_out(self, row: bytes, why: str) -> None:
         digest = blake2b(row, digest_size=16).hexdigest()
         if digest not in self._unreadable:
@@ -185,6 +238,22 @@ class RestClient:
         taken = tuple(why for why in self._unreadable.values() if why)
         self._unreadable = dict.fromkeys(self._unreadable)
         return taken
+
+    async def read_pages(
+        self, path: str, deadline: float, query: Mapping[str, str | int], size: int, max_rows: int
+    ) -> list[msgspec.Raw]:
+        """All rows of a list of which each page begins after the id that `page_token` names."""
+        rows, query = list[msgspec.Raw](), {**query, "page_size": size}
+        while len(rows) < max_rows:
+            answer = await self.ask("GET", path, deadline, params=query)
+            if answer.status != 200:
+                raise NotServed(f"{path} {answer.status}")
+            page = answer.read(list[msgspec.Raw])
+            rows += page
+            if len(page) < size:
+                return rows
+            query["page_token"] = id_of(page[-1])
+        raise BrokerUnavailable(f"{max_rows} rows, and more: {path}")
 
     async def close(self) -> None:
         """Requests that are under way end first: a connection that one of them opens would stay open."""

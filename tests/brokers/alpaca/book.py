@@ -83,6 +83,7 @@ class Account:
     more_positions: list[Any] = field(default_factory=list)  # as JSON
     activities: list[dict[str, Any]] = field(default_factory=list)
     fills: list[dict[str, Any]] = field(default_factory=list)  # as the older list of activities has them
+    fees: list[dict[str, Any]] = field(default_factory=list)  # likewise
     arrived: list[str] = field(default_factory=list)  # client order ids of all orders that were ever taken
     streams: list[Callable[[dict[str, Any]], None]] = field(default_factory=list)
     quotes: dict[str, Quote] = field(default_factory=dict)
@@ -198,6 +199,18 @@ class Account:
                 row["qty"] = "?"
         self._tell("fill" if is_whole else "partial_fill", order, execution_id=execution_id, **traded)
         return execution_id
+
+    def take_fee(self, symbol: str, quantity: Decimal) -> None:
+        """Takes a fee from the coin. It is listed by `list_fee`, as Alpaca does at the end of the day."""
+        held, average = self.positions[symbol]
+        self.positions[symbol] = held - quantity, average
+
+    def list_fee(self, symbol: str, quantity: Decimal, status: str = "executed") -> dict[str, Any]:
+        now = stamp()
+        fee = {"id": f"{now[:10].translate(NO_PUNCTUATION)}000000000::{uuid4()}", "activity_type": "CFEE"}
+        fee |= {"date": now[:10], "created_at": now, "net_amount": "0", "symbol": symbol.replace("/", "")}
+        self.fees.append(fee | {"qty": plain(-quantity), "price": "100", "status": status, "currency": "USD"})
+        return self.fees[-1]
 
     def bust(self, execution_id: str, dated: datetime | None = None) -> None:
         """`dated`: at this time, which it is told long after."""

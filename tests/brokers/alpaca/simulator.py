@@ -60,6 +60,7 @@ class Simulator:
     early_frames: list[dict[str, Any] | str] = field(default_factory=list)  # told before `listening` is
     activities_status: int = 200  # of the activities' event stream; else it is not served, as users report
     has_fills: bool = True  # the older list of activities is served
+    has_fees: bool = True  # it knows those of coins
     limit_per_minute: int = LIMIT_PER_MINUTE
     refused_streams: int = 0
     clock_skew_seconds: float = 0.0
@@ -209,7 +210,11 @@ class Simulator:
             case "GET", ["v2beta1", "events", "activities"]:
                 return self.activities_status, {"message": "endpoint not found."}
             case "GET", ["v2", "account", "activities", "FILL"] if self.has_fills:
-                return 200, _list_fills(account, query)
+                return 200, _page(account.fills, "transaction_time", query)
+            case "GET", ["v2", "account", "activities", "CFEE"] if self.has_fees:
+                return 200, _page(account.fees, "created_at", query)
+            case "GET", ["v2", "account", "activities", "CFEE"]:
+                raise Refused(422, 40010001, "invalid activity type: CFEE")
         return 404, {"message": "endpoint not found."}
 
     async def _stream(
@@ -307,13 +312,13 @@ def _list_activities(account: Account, query: dict[str, str]) -> list[dict[str, 
     return [a for a in account.activities if query["since"] <= a["at"] < query["until"]]
 
 
-def _list_fills(account: Account, query: dict[str, str]) -> list[dict[str, Any]]:
-    """Without busts and corrections, and without the executions' ids."""
-    found = [fill for fill in account.fills if fill["transaction_time"] > query["after"]]
+def _page(activities: list[dict[str, Any]], dated: str, query: dict[str, str]) -> list[dict[str, Any]]:
+    """Fills come without busts and corrections, and without the executions' ids."""
+    found = [each for each in activities if each[dated] > query["after"]]
     if query.get("direction", "desc") == "desc":
         found.reverse()
     if "page_token" in query:
-        found = found[[fill["id"] for fill in found].index(query["page_token"]) + 1 :]
+        found = found[[each["id"] for each in found].index(query["page_token"]) + 1 :]
     return found[: min(MAX_FILLS, int(query.get("page_size", MAX_FILLS)))]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -12,13 +13,14 @@ from trading_intents.brokers import port
 from trading_intents.brokers.alpaca import wire
 from trading_intents.brokers.alpaca.rest import MAX_VERSIONS, AlpacaRest
 from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, CommandResult, OrderTicket, Outcome
-from trading_intents.brokers.rest_client import AnswerUnclear, NotSent, answered, remember
+from trading_intents.brokers.rest_client import AnswerUnclear, NotSent, answered, rejected, remember
 from trading_intents.brokers.websocket_client import WebSocketClient
 from trading_intents.clock import rfc3339
 
 SNAPSHOT_SECONDS = 9.0
 MUTE_SECONDS = 10.0  # what REST has and the stream has not told by then, it will never tell
 WATCH_SECONDS = 30.0  # between comparisons of the two
+FEE_ROUNDS = 20  # of the comparisons: in one of them fees are read
 # What a snapshot tells of orders that are over, beside their executions.
 ENDS = frozenset(port.EventKind[name] for name in ("CANCELLED", "EXPIRED", "REJECTED", "REPLACED", "REPLACE_REJECTED"))
 
@@ -35,7 +37,7 @@ class AlpacaBroker:
         self._watching: asyncio.Task[None] | None = None
         self._is_closed = False
         self.ended: Exception | None = None  # why the link is down
-        self._balance: port.BrokerBalance | None = None  # not told yet
+        self._watched: tuple[BrokerEvent | port.BrokerBalance, ...] = ()  # not told yet
         self._since: datetime | None = None  # from then on executions may have come too late for the last snapshot
         self._told: dict[str, str] = {}  # Alpaca's ids of orders, and keys of executions, that were told
         self._unread: dict[str, str] = {}  # Alpaca's ids of versions that replaced others
@@ -82,13 +84,13 @@ class AlpacaBroker:
             order_id, named = ticket.broker_order_id, ticket.orig_client_order_id or ""
             order = await (self._rest.get(order_id, deadline) if order_id else self._rest.find(named, deadline))
             if order is None:
-                return _rejected("unknown_order")
+                return rejected("unknown_order")
             chain = await self._rest.list_versions(order, deadline)
         except AnswerUnclear as error:
             raise NotSent(str(error)) from None  # only the reading failed
         left = ticket.quantity - sum((version.filled_qty for version in chain), Decimal(0))
         if left <= 0 or len(chain) == MAX_VERSIONS:
-            return _rejected("replace_below_filled" if left <= 0 else "too_many_versions")
+            return rejected("replace_below_filled" if left <= 0 else "too_many_versions")
         remember(self._commands, f"order_replace_rejected {order.id}", ticket.client_order_id)
         body = wire.replace_body(ticket, order, left)
         return await self._place("PATCH", f"/v2/orders/{order.id}", body, ticket, deadline)
@@ -112,7 +114,7 @@ class AlpacaBroker:
                 raise AnswerUnclear(f"refused: {refusal.message}; not looked up: {error}") from None
             if order is not None:
                 return _acked(order)
-        return _rejected(str(refusal.code or answer.status), refusal.message)
+        return rejected(str(refusal.code or answer.status), refusal.message)
 
     @answered
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
@@ -121,7 +123,7 @@ class AlpacaBroker:
         if order_id is None:
             order = await self._rest.find(ticket.orig_client_order_id or "", deadline, is_cancel=True)
             if order is None:
-                return _rejected("unknown_order")
+                return rejected("unknown_order")
             order_id = order.id
         for _ in range(MAX_VERSIONS):
             remember(self._commands, f"order_cancel_rejected {order_id}", ticket.client_order_id)
@@ -129,12 +131,12 @@ class AlpacaBroker:
             if answer.status == 204:
                 return CommandResult(outcome=Outcome.ACKED, broker_order_id=order_id)
             if wire.refusal_of(answer.body).code == wire.NOT_FOUND:
-                return _rejected("unknown_order")
+                return rejected("unknown_order")
             if answer.status != 422:
                 raise AnswerUnclear(f"Alpaca answers {answer.status}")
             order = await self._rest.get(order_id, deadline, is_cancel=True)
             if order.status in wire.FINAL:
-                return _rejected("too_late", updates=tuple(wire.order_events(order)))
+                return rejected("too_late", updates=tuple(wire.order_events(order)))
             if order.status == "pending_cancel":
                 return CommandResult(outcome=Outcome.ACKED, broker_order_id=order_id)
             if order.replaced_by is None:  # as long again as it has waited
@@ -173,9 +175,9 @@ class AlpacaBroker:
                         yield event
                 async for read in self._read_versions():
                     yield read
-                if balance := self._balance:
-                    self._balance = None
-                    yield balance
+                watched, self._watched = self._watched, ()
+                for each in watched:
+                    yield each
         except BrokerUnavailable as error:
             self.end(error)
         if self.ended and not self._is_closed:
@@ -227,6 +229,7 @@ class AlpacaBroker:
         opened = await rest.list_orders(deadline, status="open")
         before = await rest.list_positions(taken_at, deadline)
         executions = await rest.list_executions(min(since, self._since or since), rest.now(), deadline, closed + opened)
+        executions += await rest.list_fees(since, deadline)
         self._since = max(since, taken_at - timedelta(minutes=1))
         positions = await rest.list_positions(taken_at, deadline)
         for told in (*(order.id for order in opened), *(each.dedupe_key for each in executions)):
@@ -243,21 +246,25 @@ class AlpacaBroker:
         )
 
     async def _watch(self) -> None:
-        """Ends a link whose stream lacks what REST has had for a while, or cannot be compared. Reads the balance."""
+        """Ends a link whose stream lacks what REST has had for a while, or cannot be compared. Reads the balance, and
+        fees, which no stream tells."""
         since, rest = self._rest.now(), self._rest
-        while True:
+        for number in itertools.count():
             await asyncio.sleep(self._watch_seconds)
             until = rest.now() - timedelta(seconds=self._mute_seconds)
             try:
                 known = [each.dedupe_key for each in await rest.list_executions(since, until, rest.deadline())]
                 orders = await rest.list_orders(rest.deadline(), status="open")
-                self._balance = (await rest.read_account(rest.deadline())).balance(rest.now())
+                balance = (await rest.read_account(rest.deadline())).balance(rest.now())
+                fees = [] if number % FEE_ROUNDS else await rest.list_fees(rest.now(), rest.deadline())
+                self._watched = (*fees, balance)
                 known += [each.id for each in orders if since < each.submitted_at < until and each.status == "new"]
             except BrokerUnavailable:
                 continue
             except Exception as error:
                 unread = BrokerUnavailable(f"the update stream cannot be watched: {type(error).__name__}")
-                return self.end(error if isinstance(error, AuthFailed) else unread)
+                self.end(error if isinstance(error, AuthFailed) else unread)
+                return
             if any(each not in self._told for each in known):
                 self.end(BrokerUnavailable("the update stream is mute"))
             since = max(since, until)
@@ -265,10 +272,6 @@ class AlpacaBroker:
 
 def _acked(order: wire.AlpacaOrder) -> CommandResult:
     return CommandResult(outcome=Outcome.ACKED, broker_order_id=order.id, updates=tuple(wire.order_events(order)))
-
-
-def _rejected(code: str, message: str = "", updates: tuple[BrokerEvent, ...] = ()) -> CommandResult:
-    return CommandResult(outcome=Outcome.REJECTED, code=code, message=message or code, updates=updates)
 
 
 INTEGRATION = port.Integration(wire.CAPABILITIES.name, wire.CAPABILITIES, AlpacaBroker)

@@ -11,16 +11,19 @@ import msgspec
 from trading_intents.brokers import ulid
 from trading_intents.brokers.alpaca import wire
 from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, IntegrationContext
-from trading_intents.brokers.rest_client import AnswerUnclear, RestClient, id_of, remember
+from trading_intents.brokers.rest_client import AnswerUnclear, NotServed, RestClient, id_of, remember
 
 PAGE_ORDERS = 500
 MAX_ORDERS = 10_000
 MAX_VERSIONS = 20  # of an order that are followed
 ACTIVITIES, FILLS = "/v2beta1/events/activities", "/v2/account/activities/FILL"
+FEES = "/v2/account/activities/CFEE"
 NOT_SERVED = frozenset({400, 403, 404, 405, 422})  # by a host that has no such stream, or takes none of its ids
 PAGE_FILLS = 100
+SECONDS = "%Y-%m-%dT%H:%M:%SZ"
 MAX_FILLS = 5_000
 TOLD_WITHIN = timedelta(milliseconds=100)  # an execution is told so long after its order shows it
+FEES_WITHIN = timedelta(days=1)  # fees are told at the end of the day that they are dated at
 
 
 class AlpacaRest(RestClient):
@@ -32,6 +35,7 @@ class AlpacaRest(RestClient):
         super().__init__(context, url, headers, wire.CAPABILITIES.requests_per_minute or 0)
         self._external_id = context.account.external_account_id
         self._refused_activities = 0  # the status of a host that does not serve them
+        self._refused_fees = ""
         self._before: dict[str, Decimal] = {}
 
     async def read_account(self, deadline: float) -> wire.AlpacaAccount:
@@ -106,13 +110,8 @@ class AlpacaRest(RestClient):
         lines = answer.body.splitlines()
         if any(line.startswith(b":") and (b"error" in line or b"dropped" in line) for line in lines):
             raise AnswerUnclear("Alpaca left executions out")
-        events = list[BrokerEvent]()
-        for activity in self.read_rows((line[5:] for line in lines if line.startswith(b"data:")), wire.Activity):
-            try:
-                events += wire.activity_events(activity)
-            except ValueError as error:
-                self.leave_out(activity.ref_id.encode(), f"Activity: {error}")
-        return events
+        rows = (line[5:] for line in lines if line.startswith(b"data:"))
+        return self.read_events(rows, wire.Activity, wire.activity_events)
 
     @property
     def tells_ids(self) -> bool:
@@ -123,28 +122,33 @@ class AlpacaRest(RestClient):
     def remark(self) -> str:
         """Where executions come from."""
         if self.tells_ids:
-            return f"executions come from {ACTIVITIES}"
+            return f"executions come from {ACTIVITIES}{self._refused_fees}"
         why = f"{ACTIVITIES} answers {self._refused_activities}"
-        return f"executions come from {FILLS}, busts and corrections by the stream alone: {why}"
+        return f"executions come from {FILLS}, busts and corrections by the stream alone: {why}{self._refused_fees}"
+
+    async def list_fees(self, since: datetime, deadline: float) -> list[BrokerEvent]:
+        """Fees in coins, by the older list alone: the activities' event stream names no symbol of theirs."""
+        query = {"after": f"{since - FEES_WITHIN:{SECONDS}}", "direction": "asc"}
+        try:
+            rows = await self.read_pages(FEES, deadline, query, PAGE_FILLS, MAX_FILLS)
+            self._refused_fees = ""
+        except NotServed as error:
+            rows, self._refused_fees = [], f"; no fees in coins: {error}"
+        return self.read_events(rows, wire.FeeActivity, wire.fee_events)
 
     async def _list_fills(
         self, since: datetime, until: datetime, deadline: float, orders: Sequence[wire.AlpacaOrder]
     ) -> list[BrokerEvent]:
         known, events = {order.id: order for order in orders}, list[BrokerEvent]()
-        after = (since - timedelta(seconds=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        query: dict[str, str | int] = {"after": after, "direction": "asc", "page_size": PAGE_FILLS}
-        while len(events) < MAX_FILLS:
-            answer = await self.ask("GET", FILLS, deadline, params=query)
-            if answer.status != 200:
-                text = f"{ACTIVITIES} answers {self._refused_activities}, {FILLS} {answer.status}"
-                raise AnswerUnclear(f"Alpaca tells no executions: {text}")
-            page = answer.read(list[msgspec.Raw])
-            for fill in self.read_rows(page, wire.FillActivity):
-                if since <= fill.transaction_time < until:
-                    order = known.get(fill.order_id) or await self.get(fill.order_id, deadline)
-                    known[order.id] = order
-                    events.append(wire.fill_event(fill, order, await self.count_before(order, deadline)))
-            if len(page) < PAGE_FILLS:
-                return events
-            query["page_token"] = id_of(page[-1])
-        raise BrokerUnavailable(f"{MAX_FILLS} fills, and more")
+        query = {"after": f"{since - timedelta(seconds=1):{SECONDS}}", "direction": "asc"}
+        try:
+            rows = await self.read_pages(FILLS, deadline, query, PAGE_FILLS, MAX_FILLS)
+        except NotServed as error:
+            text = f"{ACTIVITIES} answers {self._refused_activities}, {error}"
+            raise AnswerUnclear(f"Alpaca tells no executions: {text}") from None
+        for fill in self.read_rows(rows, wire.FillActivity):
+            if since <= fill.transaction_time < until:
+                order = known.get(fill.order_id) or await self.get(fill.order_id, deadline)
+                known[order.id] = order
+                events.append(wire.fill_event(fill, order, await self.count_before(order, deadline)))
+        return events

@@ -4,21 +4,13 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Annotated
 
 import msgspec
 from msgspec.structs import replace
 
 from trading_intents.brokers import port
-from trading_intents.brokers.port import (
-    BrokerBalance,
-    BrokerEvent,
-    BrokerUnavailable,
-    EventKind,
-    OrderSnapshot,
-    OrderTicket,
-)
-from trading_intents.brokers.rest_client import Row
+from trading_intents.brokers.port import BrokerBalance, BrokerEvent, EventKind, OrderSnapshot, OrderTicket
+from trading_intents.brokers.rest_client import Moment, Row, execution_event, pair_of
 from trading_intents.brokers.ulid import not_before
 from trading_intents.trading import Environment, FrozenStruct, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 from trading_intents.trading import amount_text as text
@@ -53,8 +45,6 @@ _PENDING = {"pending_cancel": _E.PENDING_CANCEL, "pending_replace": _E.PENDING_R
 _ENDS = {"canceled": _E.CANCELLED, "expired": _E.EXPIRED}
 _EXECUTIONS = {"fill": _E.FILL, "partial_fill": _E.FILL, "trade_bust": _E.FILL_BUST, "trade_correct": _E.FILL_CORRECT}
 COMMAND_REFUSALS = {"order_cancel_rejected": _E.CANCEL_REJECTED, "order_replace_rejected": _E.REPLACE_REJECTED}
-Moment = Annotated[datetime, msgspec.Meta(tz=True)]
-_CRYPTO_QUOTES = ("USDT", "USDC", "USD", "BTC")
 
 
 class AlpacaOrder(Row, frozen=True, kw_only=True):
@@ -132,6 +122,16 @@ class FillActivity(Row, frozen=True, kw_only=True):
     cum_qty: Decimal
 
 
+class FeeActivity(Row, frozen=True, kw_only=True):
+    """A fee of the older list; `qty` is below 0 where it is taken from a coin, and 0 or none where it is money."""
+
+    id: str
+    status: str
+    symbol: str | None = None
+    qty: Decimal | None = None
+    created_at: Moment | None = None
+
+
 class AlpacaPosition(Row, frozen=True, kw_only=True):
     symbol: str
     qty: Decimal
@@ -186,7 +186,7 @@ def answer_of(stream: str) -> Callable[[str | bytes], StreamState | None]:
     def find(text: str | bytes) -> StreamState | None:
         frame = frame_of(text)
         if frame.action == "error":
-            raise BrokerUnavailable("the update stream has an error")
+            raise port.BrokerUnavailable("the update stream has an error")
         return msgspec.json.decode(frame.data, type=StreamState) if frame.stream == stream else None
 
     return find
@@ -278,7 +278,7 @@ def update_events(update: TradeUpdate, before: Decimal | None = None) -> tuple[B
     kind, order = _EXECUTIONS.get(update.event), update.order
     if kind is None:
         return tuple(order_events(order))
-    event = _execution(kind, update.execution_id, update.previous_execution_id, update.qty, update.price)
+    event = execution_event("alpaca", kind, update.execution_id, update.previous_execution_id, update.qty, update.price)
     told = {"client_order_id": order.client_order_id, "broker_order_id": order.id, "symbol": Symbol(order.symbol or "")}
     before = before if order.replaces else Decimal(0)
     counted = None if before is None or kind is not _E.FILL else before + order.filled_qty
@@ -291,7 +291,7 @@ def activity_events(activity: Activity) -> tuple[BrokerEvent, ...]:
     details, kind = activity.details, _EXECUTIONS.get(activity.details.execution_type or "")
     if kind is None:
         return ()
-    event = _execution(kind, activity.ref_id, activity.previous_id, activity.qty, activity.price)
+    event = execution_event("alpaca", kind, activity.ref_id, activity.previous_id, activity.qty, activity.price)
     told = {"client_order_id": details.client_order_id, "broker_order_id": details.order_id}
     at = activity.executed_at if kind is _E.FILL else not_before(activity.event_id, activity.executed_at)
     return (replace(event, **told, symbol=Symbol(details.symbol or ""), fee=details.commission, venue_time=at),)
@@ -314,28 +314,24 @@ def fill_event(fill: FillActivity, order: AlpacaOrder, before: Decimal) -> Broke
     )
 
 
+def fee_events(fee: FeeActivity) -> tuple[BrokerEvent, ...]:
+    """ValueError: it is no longer what it was, or of no pair of coins."""
+    if not fee.qty:
+        return ()
+    symbol = pair_of(fee.symbol or "")
+    if fee.status != "executed" or "/" not in symbol:
+        raise ValueError(f"a fee that is {fee.status}, of {symbol}")
+    key, taken = f"alpaca:fee:{fee.id.rpartition('::')[2]}", fee.qty.copy_negate()
+    at = fee.created_at
+    return (BrokerEvent(kind=_E.FEE, dedupe_key=key, symbol=Symbol(symbol), quantity=taken, venue_time=at),)
+
+
 def execution_key(exec_id: str | None) -> str:
     return f"alpaca:{exec_id}"
 
 
 def fill_key(order_id: str, counted: Decimal) -> str:
     return f"alpaca:{order_id}:fill:{text(counted)}"
-
-
-def _execution(
-    kind: EventKind, exec_id: str | None, previous_id: str | None, quantity: Decimal | None, price: Decimal | None
-) -> BrokerEvent:
-    is_fill, is_bust = kind is _E.FILL, kind is _E.FILL_BUST
-    if not exec_id or not (is_fill or previous_id) or not (is_bust or (quantity and price is not None)):
-        raise ValueError(f"an execution without its id or its numbers: {kind}")
-    return BrokerEvent(
-        kind=kind,
-        dedupe_key=execution_key(exec_id),
-        exec_id=exec_id,
-        replaces=None if is_fill else previous_id,
-        quantity=None if is_bust or quantity is None else abs(quantity),
-        price=None if is_bust else price,
-    )
 
 
 def chain_snapshot(chain: Sequence[AlpacaOrder], fills: Sequence[BrokerEvent]) -> OrderSnapshot:
@@ -359,10 +355,7 @@ def lacks_fills(chain: Sequence[AlpacaOrder], fills: Sequence[BrokerEvent]) -> b
 
 
 def position_event(position: AlpacaPosition, taken_at: datetime) -> BrokerEvent:
-    symbol = position.symbol
-    quote = next((each for each in _CRYPTO_QUOTES if symbol.endswith(each)), "")
-    if position.asset_class == "crypto" and quote and "/" not in symbol:
-        symbol = f"{symbol.removesuffix(quote)}/{quote}"
+    symbol = pair_of(position.symbol) if position.asset_class == "crypto" else position.symbol
     return BrokerEvent(
         kind=_E.POSITION,
         dedupe_key=f"alpaca:position:{symbol}:{taken_at.isoformat()}",
