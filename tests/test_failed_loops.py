@@ -30,7 +30,6 @@ LOOPS: list[tuple[type, str]] = [
     (ConnectionTable, "tick"),
     (Worker, "_claim_until_stopped"),
     (Dispatcher, "_run"),
-    (Leases, "_renew"),
     (Leases, "_write_states"),
 ]
 

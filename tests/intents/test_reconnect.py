@@ -19,7 +19,7 @@ from tests.intents.in_process_writer import (
 )
 from tests.intents.test_writer import whole
 from trading_intents.clock import SystemClock
-from trading_intents.errors import Unavailable
+from trading_intents.errors import OutcomeUnknown
 from trading_intents.ids import id_text_maker
 from trading_intents.intents.writing import batch as batch_module
 from trading_intents.intents.writing import optimistic
@@ -99,7 +99,7 @@ async def test_a_batch_stays_on_the_connection_that_holds_its_locks(
     monkeypatch.setattr(batch_module, "read_state", read_and_lose)
     async with open_signals(urls.login, log) as signals:
         cancels = PlatformActions(BatchDependencies(link, brokers(), id_text_maker(), SystemClock(), PRICES), signals)
-        with pytest.raises(Unavailable):
+        with pytest.raises(OutcomeUnknown):
             await cancels.cancel(str(in_process_writer.organization), str(account), made.intent_id)
     assert await in_process_writer.owner.fetchval("SELECT order_status FROM orders") == "FILLED"
     assert await in_process_writer.count("actions") == 1
