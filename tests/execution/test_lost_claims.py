@@ -15,7 +15,7 @@ from tests.proxy import Verdict, proxied
 from trading_intents.execution import dispatcher
 from trading_intents.execution.service import Execution
 
-ORDERS = 12
+ORDERS = 4  # fewer than an account has slots
 MARK = b"INSERT INTO commands (account_id, client_order_id"  # COMMIT is sent with it
 QUESTION = b"pg_xact_status"
 EXPIRE_CLAIMS = "UPDATE outbox SET claimed_at = claimed_at - interval '5 s' WHERE status = 'processing'"
@@ -44,10 +44,9 @@ class LostClaim:
 async def losing_a_claim(
     urls: Urls, lost: LostClaim
 ) -> AsyncIterator[tuple[InProcessExecution, Execution, list[UUID]]]:
-    """A worker beside orders of two accounts, of whose first claim the answer is lost."""
-    async with open_in_process(urls, accounts=2) as in_process:
-        accounts = in_process.in_process_writer.accounts
-        orders = [await in_process.create(account=accounts[n % 2]) for n in range(ORDERS)]
+    """A worker beside orders of one account, which are one claim, and the answer to that is lost."""
+    async with open_in_process(urls) as in_process:
+        orders = [await in_process.create() for _ in range(ORDERS)]
         with proxied(urls.login, lost.look) as (_, login):
             async with executing(replace(in_process, urls=replace(urls, login=login))) as execution:
                 yield in_process, execution, orders
@@ -72,7 +71,7 @@ async def test_orders_of_a_claim_without_an_answer_are_sent_once_and_not_looked_
         assert in_process.venue.lookups == []
         owner = in_process.in_process_writer.owner
         assert await owner.fetchval("SELECT max(attempts) FROM outbox WHERE queue = 'intents'") == 1
-        assert lost.questions == 1
+        assert lost.questions >= 1  # more while the server has not noticed that the connection is gone
 
 
 async def test_orders_of_a_claim_whose_outcome_is_not_found_in_time_are_looked_up(
@@ -94,4 +93,4 @@ async def test_orders_of_a_claim_whose_outcome_is_not_found_in_time_are_looked_u
 
         await in_process.until(all_looked_up)
         await check_sent_once(in_process, orders)
-        assert len(set(in_process.venue.lookups)) == marked > 0
+        assert len(set(in_process.venue.lookups)) == marked == ORDERS
