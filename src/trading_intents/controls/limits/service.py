@@ -7,6 +7,7 @@ from uuid import UUID
 
 from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import Expected, check_open, check_version
+from trading_intents.accounts.store import lock_account
 from trading_intents.brokers.port import Capabilities
 from trading_intents.controls.limits import store
 from trading_intents.controls.limits.model import AppliedLimits, AskedOrder, LimitState, StoredLimits, TradingLimits
@@ -47,9 +48,12 @@ async def find_limit_state(
     return state.met_by(account_id, asked, now, broker)
 
 
-async def count_opening(tx: Tx, account_id: UUID, made_before: Decimal, prices: PriceRules) -> None:
+async def count_opening(
+    tx: Tx, account_id: UUID, organization_id: OrganizationId, made_before: Decimal, prices: PriceRules
+) -> None:
     """Keeps today's result as it was before the account's opening positions were written: what they `made_before` is of
     the baseline, which begins now if there is none of today."""
+    await lock_account(tx, organization_id, account_id)  # as a change of its limits does, which comes before or after
     for limit in await store.find_loss_limits(tx, [account_id]):
         (reply,) = await PoolTransaction(tx).run([read_results([str(account_id)], with_baselines=False)])
         results = AccountResults(reply.texts(), prices)

@@ -53,10 +53,10 @@ async def open_positions(
 
     An opening costs the broker's average price, else the symbol's reference price. What it made by then is no result of
     today. The reported prices are written first, as today's result is judged by them from now on."""
-    if not await store.claim_openings(tx, account_ref.account_id):
+    ids = account_ref.account_id, account_ref.organization_id
+    if not await store.claim_openings(tx, *ids):
         return []
     by_symbol = {event.symbol: event for event in sanitize(reports)[0]}
-    ids = account_ref.account_id, account_ref.organization_id
     locked = await orders_store.lock_positions(tx, *ids, *_symbols(by_symbol.values()))
     reported = reported_prices(account_ref, (), by_symbol.values(), locked[0]["now"]) if locked else ()
     if reported:
@@ -81,7 +81,7 @@ async def open_positions(
         rows.append(opened)
     if rows:
         await PoolTransaction(tx).run([write_positions(rows)])
-    await count_opening(tx, account_ref.account_id, made_before, rules)
+    await count_opening(tx, *ids, made_before, rules)
     await _publish(tx, rows)
     return rows
 

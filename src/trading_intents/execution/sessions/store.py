@@ -231,17 +231,15 @@ async def list_uncosted(tx: Tx, account_id: UUID) -> list[str]:
     return [row["symbol"] for row in rows]
 
 
-async def claim_openings(tx: Tx, account_id: UUID) -> bool:
-    """True once for each account: its opening positions are to be set now. Locks the account, whose limits are then
-    changed before or after that."""
+async def claim_openings(tx: Tx, account_id: UUID, organization_id: UUID) -> bool:
+    """True once for each account: its opening positions are to be set now."""
     claimed = await tx.fetchval(
         """
-        INSERT INTO position_openings (account_id, organization_id, opened_at)
-        SELECT id, organization_id, clock_timestamp() FROM accounts
-        WHERE id = $1 AND NOT EXISTS (SELECT FROM position_openings WHERE account_id = $1) FOR NO KEY UPDATE
+        INSERT INTO position_openings (account_id, organization_id, opened_at) VALUES ($1, $2, clock_timestamp())
         ON CONFLICT (account_id) DO NOTHING RETURNING true
         """,
         account_id,
+        organization_id,
     )
     return bool(claimed)
 

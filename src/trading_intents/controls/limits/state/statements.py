@@ -9,10 +9,9 @@ from trading_intents.prices.store import KNOWN_PRICES, PRICE_JOINS
 from trading_intents.storage.database import pack_array
 from trading_intents.storage.pipeline import Statement
 
-# One statement: a fill moves a quantity from an order to a position, which must be seen in both or in neither, and an
-# opening is one with the positions that it sets. LATERAL
-# with LIMIT allows only look-ups by key. An account is summed once, however many of its symbols are asked for: it may
-# have thousands, and other accounts' commands wait meanwhile.
+# One statement: a fill moves a quantity from an order to a position, which must be seen in both or in neither, as must
+# openings and the positions that they set. LATERAL with LIMIT allows only look-ups by key. An account is summed once,
+# however many of its symbols are asked for: it may have thousands, and other accounts' commands wait meanwhile.
 _POSITION = """
     LEFT JOIN LATERAL (
         SELECT quantity FROM positions WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
