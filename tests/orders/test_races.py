@@ -6,7 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from tests.orders.facts import D, arrived, bust, fill, ours, terms, told, view
-from trading_intents.brokers.port import DUPLICATE_ID, BrokerEvent, CommandResult, EventKind, Outcome
+from trading_intents.brokers.port import (
+    DUPLICATE_ID,
+    REPLACED_BY_BROKER,
+    BrokerEvent,
+    CommandResult,
+    EventKind,
+    Outcome,
+)
 from trading_intents.orders.facts import (
     LONG_AGO,
     OUR_ENDS,
@@ -271,3 +278,21 @@ def test_an_order_that_we_did_not_send_has_no_owner() -> None:
     assert who(client_order_id="X", replaces="R") == order_id
     assert who(client_order_id="X", broker_order_id="b1") == order_id
     assert who(replaces="e1", client_order_id="Z") is None
+
+
+def test_terms_that_the_broker_itself_changed_are_the_orders() -> None:
+    """As at a split; the last change counts, and a REPLACE of ours after it has its own terms again."""
+    first = told(E.REPLACED, key="n2", at=1, broker="n2", reason=REPLACED_BY_BROKER, quantity="200", price="5")
+    second = told(E.REPLACED, key="n3", at=2, broker="n3", reason=REPLACED_BY_BROKER, quantity="400", price="2.5")
+    seen = view(told(E.ACCEPTED), first, second, fill("e1", "100"), terms=terms("100", limit="10"))
+    assert (seen.status, seen.quantity, seen.leaves_quantity) == (OrderStatus.PARTIALLY_FILLED, D(400), D(300))
+    assert (seen.confirmed.limit_price, seen.broker_order_id, seen.reason) == (D("2.5"), "n3", REPLACED_BY_BROKER)
+    ours = told(E.REPLACED, coid="R", at=3)
+    seen = view(second, ours, fill("e1", "100"), terms=terms("100", "300", limit="10"))
+    assert (seen.quantity, seen.confirmed.limit_price, seen.reason) == (D(300), D(10), None)
+
+
+def test_a_broker_that_only_names_the_reason_changes_nothing() -> None:
+    for kind in (E.STATUS, E.REPLACED):
+        seen = view(told(E.ACCEPTED), told(kind, reason=REPLACED_BY_BROKER), terms=terms("100", limit="10"))
+        assert (seen.quantity, seen.confirmed.limit_price, seen.reason) == (D(100), D(10), None)

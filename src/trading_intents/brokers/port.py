@@ -20,6 +20,9 @@ from trading_intents.trading import Environment, FrozenStruct, OrderKind, OrderS
 ENTRY_POINT_GROUP = "trading_intents.brokers"
 # The code of a refused CommandResult, or the reason of a REJECTED event, that only says "I have this id already".
 DUPLICATE_ID = "duplicate_id"
+# The reason of a REPLACED that no command asked for, as at a split: under the client order id of the version that it
+# changes, with the new total `quantity`, and the new limit or else stop `price`.
+REPLACED_BY_BROKER = "replaced_by_broker"
 # More digits than any venue sends; longer numbers would slow every sum.
 MAX_DIGITS = 40
 

@@ -150,11 +150,27 @@ def id_of(row: msgspec.Raw) -> str:
     raise AnswerUnclear("the last row of a page cannot be read")
 
 
+def is_uuid(name: str) -> bool:
+    return len(name) == 36 and name.count("-") == 4
+
+
+class Refusal(FrozenStruct, frozen=True, kw_only=True):
+    code: int = 0
+    message: str = ""
+
+
 class RestAnswer(NamedTuple):
     """An answer that was read whole, and is neither 401, 429 nor a server's error."""
 
     status: int
     body: bytes
+
+    @property
+    def refusal(self) -> Refusal:
+        """What the answer refuses with; an empty one if it is no refusal."""
+        with contextlib.suppress(msgspec.MsgspecError):
+            return msgspec.json.decode(self.body, type=Refusal)
+        return Refusal()
 
     def read(self, type_: type[T]) -> T:
         """The body of a 200."""

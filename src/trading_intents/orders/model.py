@@ -9,6 +9,7 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from trading_intents.amounts import ZERO, exact, normalized, quotient, total
+from trading_intents.brokers.port import REPLACED_BY_BROKER
 from trading_intents.orders.executions import TradeView, trades
 from trading_intents.orders.facts import EXECUTIONS, LONG_AGO, OUR_ENDS, Fact, FactKind, distinct
 from trading_intents.trading import FrozenStruct, TimeInForce
@@ -119,7 +120,8 @@ _CANCEL_REFUSED = frozenset({_F.CANCEL_REJECTED, _F.CANCEL_DROPPED, _F.REJECTED}
 def derive(terms: OrderTerms, facts: Iterable[Fact], pending: PendingCommands) -> OrderView:
     seen, conflict = distinct(facts)
     versions = _confirmed_versions(terms, seen)
-    confirmed = versions[-1]
+    confirmed, changed = _as_changed(versions[-1], seen)
+    versions = (*versions[:-1], confirmed)
     own = _of_order(seen, {None, versions[0].client_order_id, confirmed.client_order_id})
     booked = trades(terms.order_id, own, confirmed.quantity, confirmed.limit_price or confirmed.stop_price)
     filled = normalized(total(trade.quantity for trade in booked))
@@ -138,7 +140,7 @@ def derive(terms: OrderTerms, facts: Iterable[Fact], pending: PendingCommands) -
         leaves_quantity=ZERO if status in _FINAL else _difference(quantity, filled),
         average_price=_average(booked, filled),
         broker_order_id=_broker_order_id(versions, seen),
-        reason=_reason(status, own) or _refused_command(status, terms, confirmed, seen, unanswered),
+        reason=_reason(status, own) or _refused_command(status, terms, confirmed, seen, unanswered) or changed,
         flags=_flags(own, booked, filled, quantity, conflict, is_refuted),
         pending=unanswered,
         acknowledged=acknowledged,
@@ -176,6 +178,17 @@ def _confirmed_versions(terms: OrderTerms, facts: Sequence[Fact]) -> tuple[Order
     ids = {fact.client_order_id for fact in facts if fact.kind in _CONFIRMING}
     create, *others = sorted(terms.versions, key=lambda version: version.seq)
     return create, *(version for version in others if version.client_order_id in ids)
+
+
+def _as_changed(version: OrderVersion, facts: Sequence[Fact]) -> tuple[OrderVersion, str | None]:
+    """The version with the terms that the broker itself gave it last, as at a split, and the reason of that."""
+    own = (f for f in facts if f.kind is FactKind.REPLACED and f.client_order_id == version.client_order_id)
+    changes = [fact for fact in own if fact.reason == REPLACED_BY_BROKER and fact.quantity]
+    if not changes:
+        return version, None
+    last, priced = changes[-1], "stop_price" if version.limit_price is None else "limit_price"
+    price = getattr(version, priced) if last.price is None else last.price
+    return replace(version, **{"quantity": last.quantity, priced: price}), last.reason
 
 
 def _of_order(facts: Sequence[Fact], ids: Collection[str | None]) -> tuple[Fact, ...]:

@@ -377,3 +377,23 @@ async def test_a_second_connection_is_told_so_and_breaks_nothing(stage: AlpacaSt
     assert stage.simulator.refused_streams == 1
     await run.expect([E.ACCEPTED], await run.buy("1", "50"))
     await run.close()
+
+
+async def test_what_alpaca_replaces_of_others_stays_theirs_and_is_asked_for_once(stage: AlpacaStage) -> None:
+    """Orders of Alpaca's own pages have ids that Alpaca made as well."""
+    run = await stage.link()
+    body = {"symbol": stage.symbol, "qty": "5", "side": "buy", "type": "limit", "time_in_force": "day"}
+    theirs = stage.account.submit({**body, "limit_price": "50"})
+    made = stage.account.replace(theirs.json["id"], {"limit_price": "51"})
+    stage.account.fill(made, Decimal(2), Decimal(51))
+    since = await stage.now() - timedelta(days=1)
+    for _ in range(2):
+        before = len(stage.simulator.exchanges)
+        snapshot = await run.broker.snapshot(since)
+        (order,) = snapshot.open_orders
+        assert (order.client_order_id, order.broker_order_id) == (theirs.json["client_order_id"], made.json["id"])
+        (bought,) = [each for each in snapshot.executions if each.kind is E.FILL]
+        assert bought.client_order_id == theirs.json["client_order_id"]
+    asked = [each.path for each in stage.simulator.exchanges[before:]]
+    assert not any(each.startswith("/v2/orders/") for each in asked)
+    await run.close()

@@ -16,6 +16,7 @@ from tests.execution.in_process_execution import executing
 from trading_intents.brokers.port import Integration
 
 D = Decimal
+BY_BROKER = "replaced_by_broker"
 watched = partial(integration, mute_seconds=0.3, watch_seconds=0.3)
 
 
@@ -142,6 +143,52 @@ async def test_a_replace_that_was_refused_while_alpaca_was_away_is_dropped(urls:
         await simulator.start()
         row = await in_process.until_status(intent, "NEW")
         assert (row["quantity"], row["pending_replace_seq"]) == (10, None)
+
+
+@pytest.mark.parametrize("is_away", [False, True], ids=["while we listen", "while we are away"])
+async def test_an_order_that_alpaca_replaces_itself_is_the_same_order(
+    urls: Urls, simulator: Simulator, is_away: bool
+) -> None:
+    """As it does at a split: under a client order id of its own."""
+    async with trading(urls, simulator) as alpaca:
+        in_process = alpaca.in_process
+        intents = filled, cancelled, replaced = [await alpaca.work_order() for _ in range(3)]
+        orders = [await alpaca.order(intent) for intent in intents]
+        if is_away:
+            await down(alpaca)
+        changed = [
+            alpaca.account.replace(order.json["id"], {"qty": "20", "limit_price": "50"}).json["id"] for order in orders
+        ]
+        if is_away:
+            await simulator.start()
+
+        async def is_shown() -> bool:
+            rows = [await in_process.order(intent) for intent in intents]
+            return all((row["quantity"], row["limit_price"], row["reason"]) == (20, 50, BY_BROKER) for row in rows)
+
+        await in_process.until(is_shown)
+        assert [(await in_process.order(intent))["external_order_id"] for intent in intents] == changed
+        alpaca.account.fill(alpaca.account.orders[changed[0]], D(15), D(50))
+        await in_process.until_status(filled, "PARTIALLY_FILLED")
+        await down(alpaca)
+        alpaca.account.fill(alpaca.account.orders[changed[0]], D(5), D(49))
+        await simulator.start()
+        row = await in_process.until_status(filled, "FILLED")
+        assert (row["filled_quantity"], row["flags"]) == (20, [])
+        await in_process.cancel(cancelled)
+        await in_process.until_status(cancelled, "CANCELLED")
+        await in_process.replace(replaced, "25")
+
+        async def is_replaced() -> bool:
+            row = await in_process.order(replaced)
+            return bool((row["quantity"], row["reason"]) == (25, None))
+
+        await in_process.until(is_replaced)
+        alpaca.account.fill(
+            alpaca.account.orders[(await in_process.order(replaced))["external_order_id"]], D(25), D(50)
+        )
+        await in_process.until_status(replaced, "FILLED")
+        assert await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions") == 45
 
 
 async def test_our_own_restart_in_the_middle_loses_nothing(urls: Urls, simulator: Simulator) -> None:

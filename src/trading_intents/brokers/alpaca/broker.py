@@ -8,12 +8,14 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 import msgspec
+from msgspec.structs import replace
 
 from trading_intents.brokers import port
 from trading_intents.brokers.alpaca import wire
 from trading_intents.brokers.alpaca.rest import MAX_VERSIONS, AlpacaRest
 from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, CommandResult, OrderTicket, Outcome
 from trading_intents.brokers.rest_client import AnswerUnclear, NotSent, answered, rejected, remember
+from trading_intents.brokers.streamed_session import StreamedSession
 from trading_intents.brokers.websocket_client import WebSocketClient
 from trading_intents.clock import rfc3339
 
@@ -25,18 +27,15 @@ FEE_ROUNDS = 20  # of the comparisons: in one of them fees are read
 ENDS = frozenset(port.EventKind[name] for name in ("CANCELLED", "EXPIRED", "REJECTED", "REPLACED", "REPLACE_REJECTED"))
 
 
-class AlpacaBroker:
+class AlpacaBroker(StreamedSession):
     name, capabilities = wire.CAPABILITIES.name, wire.CAPABILITIES
 
     def __init__(
         self, context: port.IntegrationContext, mute_seconds: float = MUTE_SECONDS, watch_seconds: float = WATCH_SECONDS
     ) -> None:
         self._rest = AlpacaRest(context)
+        super().__init__(self._rest)
         self._mute_seconds, self._watch_seconds = mute_seconds, watch_seconds
-        self._stream: WebSocketClient | None = None
-        self._watching: asyncio.Task[None] | None = None
-        self._is_closed = False
-        self.ended: Exception | None = None  # why the link is down
         self._watched: tuple[BrokerEvent | port.BrokerBalance, ...] = ()  # not told yet
         self._since: datetime | None = None  # from then on executions may have come too late for the last snapshot
         self._told: dict[str, str] = {}  # Alpaca's ids of orders, and keys of executions, that were told
@@ -57,22 +56,6 @@ class AlpacaBroker:
             raise BrokerUnavailable("the update stream does not offer trade_updates")
         self._watching = asyncio.create_task(self._watch())
 
-    async def close(self) -> None:
-        self._is_closed, self.ended = True, self.ended or BrokerUnavailable("the link is closed")
-        try:
-            if self._watching:
-                self._watching.cancel()
-                await asyncio.gather(self._watching, return_exceptions=True)
-            if self._stream:
-                await self._stream.close()
-        finally:
-            await self._rest.close()
-
-    def end(self, reason: Exception) -> None:
-        self.ended = self.ended or reason
-        if self._stream:
-            self._stream.abort()
-
     @answered
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         return await self._place("POST", "/v2/orders", wire.order_body(ticket), ticket, deadline)
@@ -85,6 +68,8 @@ class AlpacaBroker:
             order = await (self._rest.get(order_id, deadline) if order_id else self._rest.find(named, deadline))
             if order is None:
                 return rejected("unknown_order")
+            while order.replaced_by:  # by Alpaca itself
+                order = await self._rest.get(order.replaced_by, deadline)
             chain = await self._rest.list_versions(order, deadline)
         except AnswerUnclear as error:
             raise NotSent(str(error)) from None  # only the reading failed
@@ -101,7 +86,7 @@ class AlpacaBroker:
         if ticket.not_after is not None and self._rest.deadline(0) > ticket.not_after:
             raise NotSent("it is too old")
         answer = await self._rest.ask(method, path, deadline, json=body)
-        refusal = wire.refusal_of(answer.body)
+        refusal = answer.refusal
         if answer.status not in (400, 403, 404, 422):
             return _acked(answer.read(wire.AlpacaOrder))
         if wire.DUPLICATE in refusal.message:
@@ -130,13 +115,13 @@ class AlpacaBroker:
             answer = await self._rest.ask("DELETE", f"/v2/orders/{order_id}", deadline, is_cancel=True)
             if answer.status == 204:
                 return CommandResult(outcome=Outcome.ACKED, broker_order_id=order_id)
-            if wire.refusal_of(answer.body).code == wire.NOT_FOUND:
+            if answer.refusal.code == wire.NOT_FOUND:
                 return rejected("unknown_order")
             if answer.status != 422:
                 raise AnswerUnclear(f"Alpaca answers {answer.status}")
             order = await self._rest.get(order_id, deadline, is_cancel=True)
             if order.status in wire.FINAL:
-                return rejected("too_late", updates=tuple(wire.order_events(order)))
+                return rejected("too_late", updates=() if wire.is_made(order) else tuple(wire.order_events(order)))
             if order.status == "pending_cancel":
                 return CommandResult(outcome=Outcome.ACKED, broker_order_id=order_id)
             if order.replaced_by is None:  # as long again as it has waited
@@ -191,7 +176,7 @@ class AlpacaBroker:
             update = msgspec.json.decode(frame.data, type=wire.TradeUpdate)
             version_id = update.order.replaced_by or ""  # an update of its own is not promised
             counted = wire.fill_key(update.order.id, update.order.filled_qty)
-            for told in (update.order.id, wire.execution_key(update.execution_id), counted, version_id):
+            for told in (update.order.id, f"alpaca:{update.execution_id}", counted, version_id):
                 remember(self._told, told, update.event)
             if not update.order.symbol:
                 return []
@@ -205,7 +190,10 @@ class AlpacaBroker:
             with contextlib.suppress(BrokerUnavailable, AuthFailed):  # then the next list of fills counts it
                 if not self._rest.tells_ids:
                     before = await self._rest.count_before(update.order, self._rest.deadline())
+            update = replace(update, order=await self._rest.adopt(update.order, self._rest.deadline()))
             return [*wire.update_events(update, before)]
+        except (BrokerUnavailable, AuthFailed) as error:
+            return [port.StreamGap(f"an order that Alpaca made cannot be read: {error}")]
         except (msgspec.MsgspecError, ValueError) as error:
             return [port.UnreadableEvent(f"an update: {error}")]
 

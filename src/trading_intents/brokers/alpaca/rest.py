@@ -7,11 +7,12 @@ from string import punctuation
 from urllib.parse import quote
 
 import msgspec
+from msgspec.structs import replace
 
 from trading_intents.brokers import ulid
 from trading_intents.brokers.alpaca import wire
 from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, IntegrationContext
-from trading_intents.brokers.rest_client import AnswerUnclear, NotServed, RestClient, id_of, remember
+from trading_intents.brokers.rest_client import AnswerUnclear, NotServed, RestClient, id_of, is_uuid, remember
 
 PAGE_ORDERS = 500
 MAX_ORDERS = 10_000
@@ -37,10 +38,11 @@ class AlpacaRest(RestClient):
         self._refused_activities = 0  # the status of a host that does not serve them
         self._refused_fees = ""
         self._before: dict[str, Decimal] = {}
+        self._names: dict[str, str] = {}  # client order ids under which orders are told, by Alpaca's ids
 
     async def read_account(self, deadline: float) -> wire.AlpacaAccount:
         answer = await self.ask("GET", "/v2/account", deadline)
-        if answer.status == 403 and wire.refusal_of(answer.body).message:  # else it is no answer of Alpaca's
+        if answer.status == 403 and answer.refusal.message:  # else it is no answer of Alpaca's
             raise AuthFailed("Alpaca forbids the credential: it may be of the other environment")
         account = answer.read(wire.AlpacaAccount)
         if self._external_id and self._external_id not in (account.id, account.account_number):
@@ -50,10 +52,28 @@ class AlpacaRest(RestClient):
     async def find(self, client_order_id: str, deadline: float, is_cancel: bool = False) -> wire.AlpacaOrder | None:
         query = {"client_order_id": client_order_id}
         answer = await self.ask("GET", "/v2/orders:by_client_order_id", deadline, is_cancel, params=query)
-        return None if wire.refusal_of(answer.body).code == wire.NOT_FOUND else answer.read(wire.AlpacaOrder)
+        return None if answer.refusal.code == wire.NOT_FOUND else answer.read(wire.AlpacaOrder)
 
     async def get(self, order_id: str, deadline: float, is_cancel: bool = False) -> wire.AlpacaOrder:
-        return (await self.ask("GET", f"/v2/orders/{order_id}", deadline, is_cancel)).read(wire.AlpacaOrder)
+        order = (await self.ask("GET", f"/v2/orders/{order_id}", deadline, is_cancel)).read(wire.AlpacaOrder)
+        return order if is_cancel else await self.adopt(order, deadline)
+
+    async def adopt(self, order: wire.AlpacaOrder, deadline: float) -> wire.AlpacaOrder:
+        """Tells an order that Alpaca itself made in place of another, as at a split, under the name of the other."""
+        name = order.client_order_id
+        if wire.is_made(order):
+            filled = await self.count_before(order, deadline)
+            name = self._names.get(order.id) or (await self.get(order.replaces or "", deadline)).client_order_id
+            order = replace(order, client_order_id=name, total=filled + (order.qty or order.filled_qty))
+        remember(self._names, order.id, name)
+        return order
+
+    async def _name(self, event: BrokerEvent, deadline: float) -> BrokerEvent:
+        """The client order id that an activity has may be that of an order that Alpaca itself made."""
+        if (order_id := event.broker_order_id) and is_uuid(event.client_order_id or ""):
+            name = self._names.get(order_id) or (await self.get(order_id, deadline)).client_order_id
+            event = replace(event, client_order_id=name)
+        return event
 
     async def list_versions(self, order: wire.AlpacaOrder, deadline: float) -> list[wire.AlpacaOrder]:
         """The order, then those that it replaced, the last one first."""
@@ -77,7 +97,7 @@ class AlpacaRest(RestClient):
             page = (await self.ask("GET", "/v2/orders", deadline, params=asked)).read(list[msgspec.Raw])
             orders += self.read_rows(page, wire.AlpacaOrder)
             if len(page) < PAGE_ORDERS:
-                return [order for order in orders if order.symbol]
+                return [await self.adopt(order, deadline) for order in orders if order.symbol]
             query = {"status": query["status"], "after_order_id": id_of(page[-1])}
         raise BrokerUnavailable(f"{MAX_ORDERS} orders, and more")
 
@@ -111,7 +131,8 @@ class AlpacaRest(RestClient):
         if any(line.startswith(b":") and (b"error" in line or b"dropped" in line) for line in lines):
             raise AnswerUnclear("Alpaca left executions out")
         rows = (line[5:] for line in lines if line.startswith(b"data:"))
-        return self.read_events(rows, wire.Activity, wire.activity_events)
+        events = self.read_events(rows, wire.Activity, wire.activity_events)
+        return [await self._name(event, deadline) for event in events]
 
     @property
     def tells_ids(self) -> bool:
@@ -130,8 +151,7 @@ class AlpacaRest(RestClient):
         """Fees in coins, by the older list alone: the activities' event stream names no symbol of theirs."""
         query = {"after": f"{since - FEES_WITHIN:{SECONDS}}", "direction": "asc"}
         try:
-            rows = await self.read_pages(FEES, deadline, query, PAGE_FILLS, MAX_FILLS)
-            self._refused_fees = ""
+            rows, self._refused_fees = await self.read_pages(FEES, deadline, query, PAGE_FILLS, MAX_FILLS), ""
         except NotServed as error:
             rows, self._refused_fees = [], f"; no fees in coins: {error}"
         return self.read_events(rows, wire.FeeActivity, wire.fee_events)
@@ -144,8 +164,8 @@ class AlpacaRest(RestClient):
         try:
             rows = await self.read_pages(FILLS, deadline, query, PAGE_FILLS, MAX_FILLS)
         except NotServed as error:
-            text = f"{ACTIVITIES} answers {self._refused_activities}, {error}"
-            raise AnswerUnclear(f"Alpaca tells no executions: {text}") from None
+            answers = f"{ACTIVITIES} answers {self._refused_activities}, {error}"
+            raise AnswerUnclear(f"Alpaca tells no executions: {answers}") from None
         for fill in self.read_rows(rows, wire.FillActivity):
             if since <= fill.transaction_time < until:
                 order = known.get(fill.order_id) or await self.get(fill.order_id, deadline)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from trading_intents.brokers import port
 from trading_intents.brokers.port import BrokerBalance, BrokerEvent, EventKind, OrderSnapshot, OrderTicket
-from trading_intents.brokers.rest_client import Moment, Row, execution_event, pair_of
+from trading_intents.brokers.rest_client import Moment, Row, execution_event, is_uuid, pair_of
 from trading_intents.brokers.ulid import not_before
 from trading_intents.trading import Environment, FrozenStruct, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 from trading_intents.trading import amount_text as text
@@ -58,10 +58,13 @@ class AlpacaOrder(Row, frozen=True, kw_only=True):
     qty: Decimal | None = None  # None: it was ordered by its value, and not by us
     filled_qty: Decimal = Decimal(0)
     filled_avg_price: Decimal | None = None
+    limit_price: Decimal | None = None
+    stop_price: Decimal | None = None
     updated_at: Moment | None = None
     replaced_by: str | None = None
     replaces: str | None = None
     position_intent: str | None = None
+    total: Decimal | None = None  # what all versions ask for together, of one that Alpaca itself made
 
     @property
     def order_side(self) -> OrderSide:
@@ -168,11 +171,6 @@ class AlpacaAccount(Row, frozen=True, kw_only=True):
         return tuple(text for text, holds in blocks.items() if holds)
 
 
-class Refusal(FrozenStruct, frozen=True, kw_only=True):
-    code: int = 0
-    message: str = ""
-
-
 def frame_of(text: str | bytes) -> StreamFrame:
     """A frame that cannot be read is one of updates, so that it is not passed over."""
     with contextlib.suppress(msgspec.MsgspecError):
@@ -190,13 +188,6 @@ def answer_of(stream: str) -> Callable[[str | bytes], StreamState | None]:
         return msgspec.json.decode(frame.data, type=StreamState) if frame.stream == stream else None
 
     return find
-
-
-def refusal_of(body: bytes) -> Refusal:
-    """What an answer refuses with; an empty one if it is no refusal."""
-    with contextlib.suppress(msgspec.MsgspecError):
-        return msgspec.json.decode(body, type=Refusal)
-    return Refusal()
 
 
 def order_body(ticket: OrderTicket) -> dict[str, object]:
@@ -232,6 +223,11 @@ def _prices(ticket: OrderTicket) -> dict[str, str]:
     return {name: text(price) for name, price in prices.items() if price is not None}
 
 
+def is_made(order: AlpacaOrder) -> bool:
+    """Whether it replaces another and has a client order id of Alpaca's making, which ours never look like."""
+    return order.replaces is not None and is_uuid(order.client_order_id)
+
+
 def order_events(order: AlpacaOrder) -> Iterator[BrokerEvent]:
     """What an order's state says, under the keys that every source gives."""
     if order.status == "rejected":
@@ -240,7 +236,9 @@ def order_events(order: AlpacaOrder) -> Iterator[BrokerEvent]:
     if not order.replaces:
         yield replace(_event(order, _E.ACCEPTED, "accepted"), cum_quantity=None, average_price=None)
     elif order.status not in WAITING:
-        yield _event(order, _E.REPLACED, "replaced")
+        event, price = _event(order, _E.REPLACED, "replaced"), order.limit_price or order.stop_price
+        made = {"quantity": order.total, "price": price, "reason": port.REPLACED_BY_BROKER}
+        yield event if order.total is None else replace(event, **made)
     if order.filled_qty and not order.replaces:
         yield _event(order, _E.STATUS, f"filled:{text(order.filled_qty)}")  # stands in for executions not yet told
     if kind := _PENDING.get(order.status):
@@ -324,10 +322,6 @@ def fee_events(fee: FeeActivity) -> tuple[BrokerEvent, ...]:
     key, taken = f"alpaca:fee:{fee.id.rpartition('::')[2]}", fee.qty.copy_negate()
     at = fee.created_at
     return (BrokerEvent(kind=_E.FEE, dedupe_key=key, symbol=Symbol(symbol), quantity=taken, venue_time=at),)
-
-
-def execution_key(exec_id: str | None) -> str:
-    return f"alpaca:{exec_id}"
 
 
 def fill_key(order_id: str, counted: Decimal) -> str:
