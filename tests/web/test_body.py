@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.web.conftest import Order, Site
 from trading_intents.errors import InvalidJson, ValidationFailed
-from trading_intents.web.body import MAX_DEPTH, convert, read_json
+from trading_intents.web.body import MAX_DEPTH, MAX_PARTS, convert, read_json
 
 URL = "/v1/places/here/orders"
 ADA = {"x-name": "ada"}
@@ -25,6 +25,7 @@ JSON = {"content-type": "application/json"}
         b" ",
         b"{",
         b"nul",
+        b"[" + b"[]," * (MAX_PARTS - 1) + b"[]]",
         b"{'a':1}",
         b'{"a":1,}',
         b'{"a":NaN}',
@@ -67,6 +68,8 @@ def test_what_cannot_be_read_is_invalid_json(text: bytes) -> None:
         b'[{"a":1},{"a":1}]',
         b'"{{{{{{{{{{{{{{{{{{{{{{"',
         b"[" * MAX_DEPTH + b"]" * MAX_DEPTH,
+        b"[" + b"[]," * (MAX_PARTS - 2) + b"[]]",
+        b'["' + b"[" * 2 * MAX_PARTS + b'"]',
         b"[" + b",".join([b"[]"] * 100) + b"]",
         b"[" + b"9" * 64 + b',"' + b"9" * 65 + b'"]',
         rb'{"\u003A":"\\u003a","\\\u003a":":"}',
