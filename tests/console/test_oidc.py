@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
-from tests.conftest import Urls
+from tests.conftest import Databases
 from tests.console.conftest import Screen, Screens
 from tests.free_port import free_port
 from tests.platform import Platform, serving
@@ -70,9 +70,10 @@ def running_issuer(folder: Path, callback: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def platform(urls: Urls, tmp_path: Path) -> Iterator[Platform]:
+def platform(databases: Databases, tmp_path: Path) -> Iterator[Platform]:
+    """With a database that is made without an event loop: the browser has one in this thread."""
     port = free_port()
-    with running_issuer(tmp_path, f"http://127.0.0.1:{port}/console") as issuer:
+    with databases() as urls, running_issuer(tmp_path, f"http://127.0.0.1:{port}/console") as issuer:
         settings = {
             "DATABASE_URL": urls.login.reveal(),
             "DATABASE_OWNER_URL": urls.owner.reveal(),
