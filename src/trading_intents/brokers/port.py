@@ -151,6 +151,11 @@ class UnreadableEvent(StreamGap):
     """One event could not be read and is left out, with an alert: it never ends a session."""
 
 
+@dataclass(frozen=True, slots=True)
+class StreamBack(StreamGap):
+    """Updates come again that were missing since `open`."""
+
+
 class CommandResult(FrozenStruct, frozen=True, kw_only=True):
     outcome: Outcome
     broker_order_id: str | None = None
@@ -244,8 +249,9 @@ class BrokerAdapter(Protocol):
     name: str
     capabilities: Capabilities
 
-    async def open(self) -> None:
-        """Connect, authenticate, subscribe. AuthFailed or BrokerUnavailable."""
+    async def open(self) -> StreamGap | None:
+        """Connect, authenticate, subscribe. AuthFailed or BrokerUnavailable. A StreamGap says why updates alone are
+        missing: commands are sent all the same, `events` gives what is read at intervals, and StreamBack in the end."""
         ...
 
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:

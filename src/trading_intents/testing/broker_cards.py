@@ -12,7 +12,7 @@ from trading_intents.testing.broker_suite import (
     Sent,
     StageFault,
     deadline,
-    has_a_venue_of_its_own,
+    has_own_venue,
     keeps_filled,
     keys_of,
     looks_up,
@@ -28,12 +28,13 @@ from trading_intents.testing.session_cards import (
     closes,
     doubts_a_lost_command,
     goes_on_after_a_restart,
-    leaves_out_what_cannot_be_read,
+    leaves_out_unreadable,
     opens_again,
     survives_a_lost_answer,
     tells_balance,
     tells_of_a_broken_link,
     tells_what_happened_meanwhile,
+    works_without_updates,
 )
 from trading_intents.trading import OrderKind, OrderSide, TimeInForce
 
@@ -388,11 +389,6 @@ CARDS = (
     Card(70, "a lost answer is unknown", survives_a_lost_answer, offers(_K.LIMIT), StageFault.DROP_ANSWER),
     Card(71, "a lost command is unknown", doubts_a_lost_command, offers(_K.LIMIT), StageFault.LOSE_COMMAND),
     Card(72, "a broken link ends the stream, or tells of a gap", tells_of_a_broken_link, fault=StageFault.BREAK_LINK),
-    Card(
-        73,
-        "a row that cannot be read ends no session",
-        leaves_out_what_cannot_be_read,
-        has_a_venue_of_its_own,
-        StageFault.GARBLE,
-    ),
+    Card(73, "a row that cannot be read ends no session", leaves_out_unreadable, has_own_venue, StageFault.GARBLE),
+    Card(74, "commands are sent without updates", works_without_updates, has_own_venue, StageFault.REFUSE_UPDATES),
 )

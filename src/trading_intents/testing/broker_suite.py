@@ -44,6 +44,7 @@ class StageFault(StrEnum):
     LOSE_COMMAND = "lose_command"  # the next command never arrives, and no answer comes
     BREAK_LINK = "break_link"  # the connection breaks after the next command
     BUST_FILL = "bust_fill"  # at once: the last execution is taken back
+    REFUSE_UPDATES = "refuse_updates"  # from now on: links are opened, and their update streams refused
     GARBLE = "garble"  # the next execution is reported by rows that cannot be read, in the stream and in lists
 
 
@@ -106,6 +107,7 @@ class CardRun:
     broker: BrokerAdapter
     received: list[BrokerEvent] = field(default_factory=list)
     gaps: list[StreamGap] = field(default_factory=list)
+    missing: StreamGap | None = None  # why the link has no updates
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _following: "asyncio.Task[None] | None" = None
 
@@ -114,7 +116,7 @@ class CardRun:
         return self._following is None or self._following.done()
 
     async def open(self) -> None:
-        await self.broker.open()
+        self.missing = await self.broker.open()
         self._following = asyncio.create_task(self._follow())
 
     async def close(self) -> None:
@@ -323,7 +325,7 @@ def keeps_filled(capabilities: Capabilities) -> bool:
     return not capabilities.bust_reopens and offers(OrderKind.MARKET)(capabilities)
 
 
-def has_a_venue_of_its_own(capabilities: Capabilities) -> bool:
+def has_own_venue(capabilities: Capabilities) -> bool:
     """Not ours: its rows may be anything."""
     return bool(capabilities.credential_fields) and offers(OrderKind.LIMIT)(capabilities)
 

@@ -70,7 +70,20 @@ async def tells_of_a_broken_link(run: CardRun) -> None:
     await run.expect_end()
 
 
-async def leaves_out_what_cannot_be_read(run: CardRun) -> None:
+async def works_without_updates(run: CardRun) -> None:
+    """A venue may refuse a stream for minutes, while it takes an earlier one for alive."""
+    await run.quote("99", "100")
+    await run.stage.fault(StageFault.REFUSE_UPDATES)
+    await run.connect_again()
+    assert run.missing, "nothing says that updates are missing"
+    filled, cancelled = await run.buy("1", "100"), await run.buy("2", "90")
+    assert (await run.cancel(cancelled)).result.outcome is Outcome.ACKED
+    await run.found(cancelled)
+    await run.expect([_E.ACCEPTED, _E.FILL], filled)
+    await run.expect([_E.ACCEPTED, _E.CANCELLED], cancelled)
+
+
+async def leaves_out_unreadable(run: CardRun) -> None:
     """The others are reported, before and after; the session goes on, and a snapshot or the stream says what is left
     out."""
     await run.quote("99", "100")

@@ -8,7 +8,10 @@ import pytest
 
 from tests.brokers.alpaca.simulator import Simulator, simulating
 from tests.brokers.alpaca.stage import AlpacaStage, CutRequests
+from tests.execution.conftest import soon
 from tests.proxy import FaultProxy
+
+__all__ = ["cuts", "simulator", "soon", "stage"]
 
 
 @pytest.fixture

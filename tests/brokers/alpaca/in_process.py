@@ -10,7 +10,7 @@ from tests.brokers.alpaca.book import Account, Order
 from tests.brokers.alpaca.simulator import Simulator
 from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, open_in_process
-from trading_intents.brokers.alpaca.broker import MUTE_SECONDS, WATCH_SECONDS, AlpacaBroker
+from trading_intents.brokers.alpaca.broker import AlpacaBroker
 from trading_intents.brokers.alpaca.wire import CAPABILITIES
 from trading_intents.brokers.port import BrokerAdapter, Integration, IntegrationContext
 from trading_intents.secret import Secret
@@ -19,11 +19,7 @@ SECRET = "SECRET"
 
 
 def integration(
-    simulator: Simulator,
-    url: str | None = None,
-    per_minute: int | None = 200,
-    mute_seconds: float = MUTE_SECONDS,
-    watch_seconds: float = WATCH_SECONDS,
+    simulator: Simulator, url: str | None = None, per_minute: int | None = 200, **seconds: float
 ) -> Integration:
     """Alpaca under the paper broker's name, which is that of the accounts in these tests."""
     capabilities = replace(CAPABILITIES, name="paper", credential_fields=(), requests_per_minute=per_minute)
@@ -34,7 +30,7 @@ def integration(
             simulator.add(key, SECRET)
         settings = {"ALPACA_PAPER_URL": url or simulator.url}
         secrets = {"api_key_id": Secret(key), "api_secret": Secret(SECRET)}
-        return AlpacaBroker(replace(context, settings=settings, secrets=secrets), mute_seconds, watch_seconds)
+        return AlpacaBroker(replace(context, settings=settings, secrets=secrets), **seconds)
 
     return Integration("paper", capabilities, connect)
 

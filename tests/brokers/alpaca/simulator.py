@@ -56,6 +56,8 @@ class Simulator:
     exchanges: list[Exchange] = field(default_factory=list)
     is_mute: bool = False  # streams stay alive and tell nothing
     has_stream_errors: bool = False  # every message to a stream is answered by an error
+    refuses_streams: bool = False  # every one gets 429, as a second one does
+    leaves_streams_waiting: bool = False  # for an answer
     stream_moved_to: str | None = None  # a URL
     early_frames: list[dict[str, Any] | str] = field(default_factory=list)  # told before `listening` is
     activities_status: int = 200  # of the activities' event stream; else it is not served, as users report
@@ -109,6 +111,8 @@ class Simulator:
                 if headers.get("upgrade", "").lower() == "websocket" and self.stream_moved_to:
                     writer.write(f"HTTP/1.1 307 x\r\nLocation: {self.stream_moved_to}\r\n\r\n".encode())
                     return await writer.drain()
+                while headers.get("upgrade", "").lower() == "websocket" and self.leaves_streams_waiting:
+                    await reader.readexactly(1)
                 if headers.get("upgrade", "").lower() == "websocket":
                     return await self._stream(reader, writer, head, headers)
                 if not await self._answer(writer, method, target, headers, body):
@@ -224,7 +228,7 @@ class Simulator:
         protocol.receive_data(head)
         (request,) = protocol.events_received()
         named = self.accounts.get(headers.get("apca-api-key-id", ""))
-        is_second = named is not None and bool(named.streams)
+        is_second = self.refuses_streams or (named is not None and bool(named.streams))
         assert isinstance(request, websockets.Request)
         response = protocol.reject(429, "too many connections") if is_second else protocol.accept(request)
         self.refused_streams += is_second

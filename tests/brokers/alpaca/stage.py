@@ -60,13 +60,15 @@ class AlpacaStage:
     async def fault(self, fault: StageFault) -> None:
         if fault is StageFault.BUST_FILL:
             self.account.bust(self.account.activities[-1]["ref_id"])
+        elif fault is StageFault.REFUSE_UPDATES:
+            self.simulator.refuses_streams = True
         elif fault is StageFault.GARBLE:
             self.account.is_garbling = True
         else:
             self.simulator.faults.append(FAULTS[fault])
 
     async def link(self, **options: float) -> CardRun:
-        """An open link of its own, and all that its stream tells. `options` are the watchdog's times."""
+        """An open link of its own, and all that its stream tells. `options` are the times of watchdog and polls."""
         run = CardRun(self, AlpacaBroker(self.context(), **options))
         try:
             await run.open()

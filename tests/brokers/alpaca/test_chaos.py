@@ -58,7 +58,7 @@ class Course:
     muted_seconds: float
 
 
-SHORT = Course(30, 2, 13, 6.0, mute_seconds=1.5, watch_seconds=1.0, muted_seconds=3.0)
+SHORT = Course(30, 2, 14, 6.0, mute_seconds=1.5, watch_seconds=1.0, muted_seconds=3.0)
 LONG = Course(1_000, 5, 50, 70.0, mute_seconds=4.0, watch_seconds=3.0, muted_seconds=8.0)
 
 
@@ -151,7 +151,7 @@ class Run:
         """So many faults, evenly until then."""
         kinds: list[Callable[[], Awaitable[None]]] = [
             self._cut, self._cut, self._cut, self._answer, self._answer, self._answer, self._away, self._half,
-            self._reset, self._stall, self._mute, self._restart_alpaca, self._restart_worker,
+            self._reset, self._stall, self._mute, self._refuse_streams, self._restart_alpaca, self._restart_worker,
         ]  # fmt: skip
         for number in range(self.course.faults):
             kind = kinds[number] if number < len(kinds) else self.chance.choice(kinds)
@@ -190,6 +190,12 @@ class Run:
         self.simulator.is_mute = True
         await asyncio.sleep(self.course.muted_seconds)
         self.simulator.is_mute = False
+
+    async def _refuse_streams(self) -> None:
+        self.simulator.refuses_streams = True
+        self.simulator.break_links()
+        await asyncio.sleep(self.course.muted_seconds)
+        self.simulator.refuses_streams = False
 
     async def _restart_alpaca(self) -> None:
         await self.simulator.stop()
@@ -276,7 +282,7 @@ def _executions(account: Account, chain: list[Order]) -> dict[str, tuple[Decimal
 
 
 @pytest.mark.timeout(420)
-# The short one has each of the thirteen faults once, some of which last for seconds.
+# The short one has each of the fourteen faults once, some of which last for seconds.
 @pytest.mark.parametrize("course", [SHORT, pytest.param(LONG, marks=pytest.mark.chaos)], ids=["short", "long"])
 async def test_every_order_is_sent_once_and_every_fill_booked_once(urls: Urls, course: Course) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -15,14 +14,13 @@ from trading_intents.brokers.alpaca import wire
 from trading_intents.brokers.alpaca.rest import MAX_VERSIONS, AlpacaRest
 from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, CommandResult, OrderTicket, Outcome
 from trading_intents.brokers.rest_client import AnswerUnclear, NotSent, answered, rejected, remember
-from trading_intents.brokers.streamed_session import StreamedSession
+from trading_intents.brokers.streamed_session import Reported, StreamedSession
 from trading_intents.brokers.websocket_client import WebSocketClient
 from trading_intents.clock import rfc3339
 
 SNAPSHOT_SECONDS = 9.0
-MUTE_SECONDS = 10.0  # what REST has and the stream has not told by then, it will never tell
-WATCH_SECONDS = 30.0  # between comparisons of the two
-FEE_ROUNDS = 20  # of the comparisons: in one of them fees are read
+FEE_ROUNDS = 20  # of the comparisons of REST and the stream: in one of them fees are read
+MAX_READ = 20  # orders that ended, in one reading
 # What a snapshot tells of orders that are over, beside their executions.
 ENDS = frozenset(port.EventKind[name] for name in ("CANCELLED", "EXPIRED", "REJECTED", "REPLACED", "REPLACE_REJECTED"))
 
@@ -30,31 +28,26 @@ ENDS = frozenset(port.EventKind[name] for name in ("CANCELLED", "EXPIRED", "REJE
 class AlpacaBroker(StreamedSession):
     name, capabilities = wire.CAPABILITIES.name, wire.CAPABILITIES
 
-    def __init__(
-        self, context: port.IntegrationContext, mute_seconds: float = MUTE_SECONDS, watch_seconds: float = WATCH_SECONDS
-    ) -> None:
+    def __init__(self, context: port.IntegrationContext, **seconds: float) -> None:
         self._rest = AlpacaRest(context)
-        super().__init__(self._rest)
-        self._mute_seconds, self._watch_seconds = mute_seconds, watch_seconds
+        super().__init__(self._rest, "/stream", **seconds)
         self._watched: tuple[BrokerEvent | port.BrokerBalance, ...] = ()  # not told yet
         self._since: datetime | None = None  # from then on executions may have come too late for the last snapshot
         self._told: dict[str, str] = {}  # Alpaca's ids of orders, and keys of executions, that were told
+        self._open: set[str] = set()  # Alpaca's ids of orders that may be, while there is no stream
         self._unread: dict[str, str] = {}  # Alpaca's ids of versions that replaced others
         self._commands: dict[str, str] = {}  # client order ids of commands, by the order and the update that refuses it
 
-    async def open(self) -> None:
+    async def check(self) -> None:
         await self._rest.read_account(self._rest.deadline())
-        rest = self._rest
-        self._stream = await WebSocketClient.open(f"{rest.url}/stream", rest.headers, rest.tls)
-        keys = {"action": "auth", "key": rest.key, "secret": rest.secret}
-        status = (await self._stream.ask(keys, wire.answer_of("authorization"))).status
-        if status != "authorized":
-            failure = AuthFailed if status == "unauthorized" else BrokerUnavailable
-            raise failure("the update stream does not take the credential")
+
+    async def subscribe(self, stream: WebSocketClient) -> None:
+        keys = {"action": "auth", "key": self._rest.key, "secret": self._rest.secret}
+        if (await stream.ask(keys, wire.answer_of("authorization"))).status != "authorized":
+            raise BrokerUnavailable("the update stream does not take the credential")
         listen = {"action": "listen", "data": {"streams": ["trade_updates"]}}
-        if "trade_updates" not in (await self._stream.ask(listen, wire.answer_of("listening"))).streams:
+        if "trade_updates" not in (await stream.ask(listen, wire.answer_of("listening"))).streams:
             raise BrokerUnavailable("the update stream does not offer trade_updates")
-        self._watching = asyncio.create_task(self._watch())
 
     @answered
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
@@ -88,7 +81,7 @@ class AlpacaBroker(StreamedSession):
         answer = await self._rest.ask(method, path, deadline, json=body)
         refusal = answer.refusal
         if answer.status not in (400, 403, 404, 422):
-            return _acked(answer.read(wire.AlpacaOrder))
+            return self._acked(answer.read(wire.AlpacaOrder))
         if wire.DUPLICATE in refusal.message:
             return CommandResult(outcome=Outcome.UNKNOWN, code=port.DUPLICATE_ID, message=refusal.message)
         if refusal.code != wire.VALIDATION:
@@ -98,8 +91,16 @@ class AlpacaBroker(StreamedSession):
             except (BrokerUnavailable, AuthFailed) as error:
                 raise AnswerUnclear(f"refused: {refusal.message}; not looked up: {error}") from None
             if order is not None:
-                return _acked(order)
+                return self._acked(order)
         return rejected(str(refusal.code or answer.status), refusal.message)
+
+    def _acked(self, order: wire.AlpacaOrder) -> CommandResult:
+        self._follow(order)
+        return CommandResult(outcome=Outcome.ACKED, broker_order_id=order.id, updates=tuple(wire.order_events(order)))
+
+    def _follow(self, *orders: wire.AlpacaOrder) -> None:
+        if self._stream is None:
+            self._open.update(order.id for order in orders)
 
     @answered
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
@@ -149,24 +150,29 @@ class AlpacaBroker(StreamedSession):
         except (BrokerUnavailable, AuthFailed) as error:
             return port.LookupUnknown(str(error))
 
-    async def events(self) -> AsyncIterator[BrokerEvent | port.BrokerBalance | port.StreamGap]:
-        assert self._stream, "it is open"
-        try:
-            while True:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._watch_seconds):
-                        text = await self._stream.receive()
-                    for event in await self._parse(text):
-                        yield event
-                async for read in self._read_versions():
-                    yield read
-                watched, self._watched = self._watched, ()
-                for each in watched:
-                    yield each
-        except BrokerUnavailable as error:
-            self.end(error)
-        if self.ended and not self._is_closed:
-            raise self.ended
+    async def updates(self, stream: WebSocketClient) -> AsyncIterator[Reported]:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._watch_seconds):
+                    text = await stream.receive()
+                for event in await self._parse(text):
+                    yield event
+            async for read in self._read_versions():
+                yield read
+            watched, self._watched = self._watched, ()
+            for each in watched:
+                yield each
+
+    async def read_changes(self, since: datetime) -> list[BrokerEvent]:
+        rest, followed, ended = self._rest, set(self._open), list[wire.AlpacaOrder]()
+        opened = await rest.list_orders(rest.deadline(), status="open")
+        for order_id in list(followed.difference(order.id for order in opened))[:MAX_READ]:
+            with contextlib.suppress(AnswerUnclear):  # one that cannot be read hides no other
+                ended.append(await rest.get(order_id, rest.deadline()))
+        executions = await rest.list_executions(since, rest.now(), rest.deadline(), opened + ended)
+        self._follow(*opened)
+        self._open.difference_update(order.id for order in ended)
+        return [*(event for order in opened + ended for event in wire.order_events(order)), *executions]
 
     async def _parse(self, text: str | bytes) -> "list[BrokerEvent | port.StreamGap]":
         try:
@@ -220,6 +226,7 @@ class AlpacaBroker(StreamedSession):
         executions += await rest.list_fees(since, deadline)
         self._since = max(since, taken_at - timedelta(minutes=1))
         positions = await rest.list_positions(taken_at, deadline)
+        self._follow(*opened)
         for told in (*(order.id for order in opened), *(each.dedupe_key for each in executions)):
             remember(self._told, told, "snapshot")
         return port.AccountSnapshot(
@@ -233,33 +240,16 @@ class AlpacaBroker(StreamedSession):
             (rest.remark,),
         )
 
-    async def _watch(self) -> None:
-        """Ends a link whose stream lacks what REST has had for a while, or cannot be compared. Reads the balance, and
-        fees, which no stream tells."""
-        since, rest = self._rest.now(), self._rest
-        for number in itertools.count():
-            await asyncio.sleep(self._watch_seconds)
-            until = rest.now() - timedelta(seconds=self._mute_seconds)
-            try:
-                known = [each.dedupe_key for each in await rest.list_executions(since, until, rest.deadline())]
-                orders = await rest.list_orders(rest.deadline(), status="open")
-                balance = (await rest.read_account(rest.deadline())).balance(rest.now())
-                fees = [] if number % FEE_ROUNDS else await rest.list_fees(rest.now(), rest.deadline())
-                self._watched = (*fees, balance)
-                known += [each.id for each in orders if since < each.submitted_at < until and each.status == "new"]
-            except BrokerUnavailable:
-                continue
-            except Exception as error:
-                unread = BrokerUnavailable(f"the update stream cannot be watched: {type(error).__name__}")
-                self.end(error if isinstance(error, AuthFailed) else unread)
-                return
-            if any(each not in self._told for each in known):
-                self.end(BrokerUnavailable("the update stream is mute"))
-            since = max(since, until)
-
-
-def _acked(order: wire.AlpacaOrder) -> CommandResult:
-    return CommandResult(outcome=Outcome.ACKED, broker_order_id=order.id, updates=tuple(wire.order_events(order)))
+    async def is_mute(self, since: datetime, until: datetime, number: int) -> bool:
+        """Reads the balance, and fees, which no stream tells, too."""
+        rest = self._rest
+        known = [each.dedupe_key for each in await rest.list_executions(since, until, rest.deadline())]
+        orders = await rest.list_orders(rest.deadline(), status="open")
+        balance = (await rest.read_account(rest.deadline())).balance(rest.now())
+        fees = [] if number % FEE_ROUNDS else await rest.list_fees(rest.now(), rest.deadline())
+        self._watched = (*fees, balance)
+        known += [each.id for each in orders if since < each.submitted_at < until and each.status == "new"]
+        return any(each not in self._told for each in known)
 
 
 INTEGRATION = port.Integration(wire.CAPABILITIES.name, wire.CAPABILITIES, AlpacaBroker)

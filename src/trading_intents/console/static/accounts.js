@@ -14,7 +14,7 @@ const PERMISSIONS = "intent:read intent:edit control:read control:edit account:r
 /** @type {Record<string, string>} */
 const CONNECTIONS = {
   connected: "orders are sent, and what the broker tells is recorded",
-  connecting: "a worker opens the session",
+  connecting: "a worker opens the session, or sends orders while the broker's updates are missing",
   disconnected: "no worker has opened it, or the broker cannot be reached; a worker tries again",
   credential_missing: "the broker wants a credential, and none is stored",
   credential_rejected: "the broker refuses the stored credential: replace its secrets",

@@ -18,6 +18,7 @@ from trading_intents.brokers.port import (
     BrokerBalance,
     BrokerEvent,
     BrokerUnavailable,
+    StreamBack,
     StreamGap,
     UnreadableEvent,
 )
@@ -89,7 +90,7 @@ async def call_adapter(call: Awaitable[T]) -> T:
 
 class EventReader:
     """`is_unseen` leaves out what is recorded already; `on_event` runs for each event, `on_healthy` after each complete
-    snapshot."""
+    snapshot, `on_updates` after the one that follows missing updates."""
 
     def __init__(
         self,
@@ -99,9 +100,11 @@ class EventReader:
         is_unseen: Callable[[BrokerEvent], bool],
         on_event: Callable[[], None],
         on_healthy: Callable[[], None],
+        on_updates: Callable[[], None],
     ) -> None:
         self._account_ref, self._broker, self._dependencies = account_ref, broker, dependencies
         self._is_unseen, self._on_event, self._on_healthy = is_unseen, on_event, on_healthy
+        self._on_updates = on_updates
         self._buffer: asyncio.Queue[_Received] = asyncio.Queue(MAX_BUFFERED)
         self._reading: asyncio.Task[None] | None = None
         self._balances: BalancePacer | None = None  # None: what is recorded was not read yet
@@ -139,6 +142,8 @@ class EventReader:
                             "broker events possibly missing", account=self._account, reason=each.reason
                         )
                         await self.reconcile()
+                        if isinstance(each, StreamBack):
+                            self._on_updates()
 
     async def _receive(self) -> list[_Received]:
         """Waits for an event, or until a balance that is held back is due; then there may be none."""

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -100,7 +101,8 @@ class BrokerSession:
 
     @property
     def is_up(self) -> bool:
-        return self.state is ConnectionState.CONNECTED
+        """Whether commands can be sent: also while updates are missing, and the state is CONNECTING."""
+        return self._broker is not None
 
     def may_submit(self) -> bool:
         now = self._dependencies.clock.monotonic()
@@ -297,18 +299,20 @@ class BrokerSession:
 
     async def _listen(self, broker: BrokerAdapter, setup: _SessionSetup) -> None:
         """Reconciles while events are buffered, then records events until the stream ends."""
-        reader = EventReader(
-            self.account_ref, broker, self._dependencies, self._is_unseen, self._on_event, self._on_healthy
-        )
+        on_updates = partial(self._show, ConnectionState.CONNECTED)
+        callbacks = self._is_unseen, self._on_event, self._on_healthy, on_updates
+        reader = EventReader(self.account_ref, broker, self._dependencies, *callbacks)
         try:
             async with self._dependencies.opening[self.account_ref.broker]:
                 async with asyncio.timeout(OPEN_SECONDS):
-                    await call_adapter(broker.open())
+                    missing = await call_adapter(broker.open())
                 reader.start()
                 await reader.reconcile()
             self._broker, self._reader, self._logged = broker, reader, None
             self._accepted, self._refusals = setup, 0
-            self._show(ConnectionState.CONNECTED)
+            if missing:
+                self._log_once("broker updates missing", missing.reason)
+            self._show(ConnectionState.CONNECTING if missing else ConnectionState.CONNECTED)
             await _first_of(reader.listen(), self._supervise(reader, setup))
         finally:
             await reader.close()
@@ -352,9 +356,8 @@ class BrokerSession:
                     await reader.reconcile_open()
 
     def _show(self, state: ConnectionState) -> None:
-        if state is not self.state:
-            self.state = state
-            self._dependencies.states_changed.set()
+        self.state = state
+        self._dependencies.states_changed.set()  # also if it is the same: what can be sent may have changed
 
 
 async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
