@@ -216,13 +216,14 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
         *reduction_routes(gates["submit_intent"], accounts, intents, writer),
         *order_routes(gates["read_intents"], accounts, Orders(pool, price_rules)),
     )
-    shares = (settings.max_streams, settings.streams_per_organization)
-    hub = Hub(stream, *shares, infra.clock, infra.metrics, infra.log)
+    # No more than there are HTTP connections: else one organization's quarter of them could be all connections.
+    max_streams = min(settings.max_streams, connection_limits(0).total)
+    hub = Hub(stream, max_streams, settings.streams_per_organization, infra.clock, infra.metrics, infra.log)
     retained = {EventType.BROKER_ORDER: retained_orders, EventType.BROKER_POSITION: retained_positions}
     streams = Streams(stream, hub, accounts, gates["stream"], retained, infra.log)
     servicer = StreamServicer(streams, gates["stream"], limits, ClientAddress(settings.trusted_proxies), infra.log)
     files = (settings.tls_certificate_file, settings.tls_key_file)
-    most = (settings.max_streams, max_grpc_connections(settings.database_pool_size))
+    most = (max_streams, max_grpc_connections(settings.database_pool_size))
     grpc = GrpcListener(servicer, *most, settings.grpc_host, settings.grpc_port, *files)
     streamed = event_routes(gates["stream"], streams, infra.log)
     return Features(callers, gates, limits, routes, streamed, directory, tools, writer, hub, grpc)

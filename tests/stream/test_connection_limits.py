@@ -7,6 +7,7 @@ import resource
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +17,7 @@ import httpx
 import pytest
 
 from tests.conftest import Urls
-from tests.platform import environment
+from tests.platform import environment, run_command
 from tests.tenants import PLENTY
 from trading_intents.stream.grpc.listener import GrpcListener
 from trading_intents.stream.grpc.subscriptions import StreamServicer
@@ -81,8 +82,8 @@ def test_grpc_leaves_the_descriptors_that_http_and_postgresql_need(
 
 
 @contextlib.contextmanager
-def few_descriptors(urls: Urls, folder: Path) -> Iterator[tuple[dict[str, str], int]]:
-    """The addresses and the process id of a platform that may open few files."""
+def few_descriptors(urls: Urls, folder: Path) -> Iterator[tuple[dict[str, str], int, dict[str, str]]]:
+    """The addresses, the process id and the settings of a platform that may open few files."""
     settings = PLENTY | {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()}
     command = [sys.executable, "-c", LIMITED, str(FEW_DESCRIPTORS), "serve"]
     environ = environment(folder, settings)
@@ -90,16 +91,36 @@ def few_descriptors(urls: Urls, folder: Path) -> Iterator[tuple[dict[str, str], 
         assert process.stderr
         try:
             told = next(line for line in process.stderr if '"serving"' in line)
-            yield json.loads(told), process.pid
+            yield json.loads(told), process.pid, environ
         finally:
             process.terminate()
 
 
 @pytest.mark.chaos
 def test_http_is_served_beside_more_idle_grpc_connections_than_descriptors(urls: Urls, tmp_path: Path) -> None:
-    with few_descriptors(urls, tmp_path) as (addresses, pid), contextlib.ExitStack() as stack:
+    with few_descriptors(urls, tmp_path) as (addresses, pid, _), contextlib.ExitStack() as stack:
         wires = [stack.enter_context(connect(addresses["grpc"])) for _ in range(2 * FEW_DESCRIPTORS)]
         assert 0 < sum(map(is_admitted, wires)) <= FEW_DESCRIPTORS // 4
         assert len(os.listdir(f"/proc/{pid}/fd")) < FEW_DESCRIPTORS // 2
         for path in ("/healthz", "/readyz", "/metrics"):
             assert httpx.get(addresses["http"] + path, timeout=LIMIT_SECONDS).status_code == 200
+
+
+@pytest.mark.chaos
+def test_streams_of_one_organization_leave_connections_to_the_others(urls: Urls, tmp_path: Path) -> None:
+    keys = [{"name": f"k{n}", "environment": "paper", "permissions": ["stream:read"]} for n in range(2)]
+    account = {"name": "a", "broker": "paper", "environment": "paper"}
+    document = {"organizations": [{"external_id": "o", "api_keys": keys, "accounts": [account]}]}
+    with few_descriptors(urls, tmp_path) as (addresses, _, environ), contextlib.ExitStack() as stack:
+        applied = run_command(environ, "admin", "apply", "-", stdin=json.dumps(document))
+        made = json.loads(applied.stdout)["organizations"][0]
+        host, port = addresses["http"].removeprefix("http://").split(":")
+        statuses: Counter[bytes] = Counter()
+        for number in range(FEW_DESCRIPTORS // 2):
+            source, key = (f"127.0.0.{2 + number % 2}", 0), made["api_keys"][number % 2]["api_key"]
+            wire = stack.enter_context(socket.create_connection((host, int(port)), LIMIT_SECONDS, source))
+            path = f"/v1/accounts/{made['accounts'][0]['id']}/events"
+            wire.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\n\r\n".encode())
+            statuses[wire.recv(12)[9:]] += 1
+        assert statuses == {b"200": FEW_DESCRIPTORS // 8, b"429": FEW_DESCRIPTORS * 3 // 8}
+        assert httpx.get(addresses["http"] + "/metrics", timeout=LIMIT_SECONDS).status_code == 200

@@ -16,7 +16,9 @@ from trading_intents.intents.body import Submit
 from trading_intents.stream.log import open_cursor
 from trading_intents.trading import parse_amount, parse_symbol
 from trading_intents.web.body import MAX_BODY_BYTES, convert, read_json
+from trading_intents.web.limits import ClientAddress
 from trading_intents.web.paging import read_cursor, read_limit
+from trading_intents.web.request import Incoming
 from trading_intents.web.validation import unknown_parameters
 
 MAX_SECONDS = 0.005  # of the loop, for one request
@@ -69,6 +71,12 @@ def test_many_near_names_do_not_take_the_loop_for_long() -> None:
     known = ["limit", "next_cursor", "created_after", "created_before", "order", "state", "status", "symbol"]
     given = [f"{known[number % len(known)][:-1]}{number}" for number in range(50)]
     assert cost_seconds(unknown_parameters, given, known) < MAX_SECONDS
+
+
+def test_many_proxies_do_not_take_the_loop_for_long() -> None:
+    hops = b",".join([b"10.0.0.2"] * (TEXT_BYTES // 9))
+    incoming = Incoming("GET", b"/", b"", [(b"x-forwarded-for", hops)], b"", "10.0.0.1", keep_alive=True)
+    assert cost_seconds(ClientAddress(("10.0.0.0/8",)).address, incoming) < MAX_SECONDS
 
 
 def test_a_long_name_is_cut_and_keeps_its_place() -> None:

@@ -225,6 +225,8 @@ def test_memory_is_bounded_and_a_spent_bucket_is_kept(monkeypatch: pytest.Monkey
         ("2001:db8:1:2:3:4:5:6", b"", "2001:db8:1:2::/64"),
         ("fe80::1%eth0", b"", "fe80::/64"),
         ("10.0.0.1", b"2001:db8:1:2::9", "2001:db8:1:2::/64"),
+        ("10.0.0.1", b"9.9.9.9" + b", 10.0.0.2" * 15, "9.9.9.9"),
+        ("10.0.0.1", b"9.9.9.9" + b", 10.0.0.2" * 16, "10.0.0.2"),
     ],
 )
 def test_only_a_trusted_proxy_may_name_the_address(peer: str, forwarded: bytes, address: str) -> None:

@@ -17,6 +17,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 MAX_CALLERS = 100_000
 LATE_VERIFICATIONS = Rate(20, 20)
+MAX_HOPS = 16  # of X-Forwarded-For, the last ones
 ROUNDING = 1e-6  # of a token: sums of 1 / rate drift by some 1e-12, and exactly the burst must pass
 
 
@@ -241,13 +242,9 @@ class ClientAddress:
         forwarded = b",".join(value for name, value in incoming.headers if name == b"x-forwarded-for")
         # From the right: each trusted proxy names the one before it; the first address that is not trusted is the
         # caller's.
-        for hop in reversed(forwarded.decode("latin-1").split(",")):
-            candidate = hop.strip()
-            if not _is_address(candidate):
-                return peer
-            peer = candidate
-            if not self.trusts(peer):
-                return peer
+        hops = forwarded.decode("latin-1").split(",")[-MAX_HOPS:]
+        while hops and self.trusts(peer) and _is_address(hop := hops.pop().strip()):
+            peer = hop
         return peer
 
     def trusts(self, text: str) -> bool:

@@ -17,7 +17,7 @@ MAX_METADATA_BYTES = 16 * 1024
 KEEPALIVE_MILLIS, KEEPALIVE_LIMIT_MILLIS = 30_000, 10_000
 MIN_PING_MILLIS = 10_000
 HANDSHAKE_LIMIT_MILLIS = 10_000
-IDLE_CONNECTION_MILLIS = 300_000  # without a call
+IDLE_CONNECTION_MILLIS = 75_000  # without a call, as of HTTP without a request
 # More than one caller's streams, so that the 101st is refused with an error: above this number clients wait silently.
 MAX_CALLS_PER_CONNECTION = 250
 STOP_SECONDS = 2.0
