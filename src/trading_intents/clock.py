@@ -1,12 +1,16 @@
-"""Time of this process. Where processes must agree, they use the database's clock instead."""
+"""Time of this process, and who uses it next. Where processes must agree, they use the database's clock instead."""
 
 import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T", bound=Hashable)
 
 MAX_HOLD_SECONDS = 0.004
 RFC3339_RULE = "must be an RFC 3339 time with its offset, such as 2026-01-05T15:00:00Z"
@@ -139,3 +143,76 @@ class Pacer:
         if time.monotonic() - self._since_seconds >= MAX_HOLD_SECONDS:
             await asyncio.sleep(0)
             self._since_seconds = time.monotonic()
+
+
+class FairQueue(Generic[K, T]):
+    """Takes from its groups in turn: an organization that queues much keeps no other one waiting. Items of a group keep
+    their order. A group without items is forgotten."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._groups: OrderedDict[K, OrderedDict[T, None]] = OrderedDict()
+
+    def count_of(self, group: K) -> int:
+        return len(self._groups.get(group, ()))
+
+    def append(self, group: K, item: T, is_first: bool = False) -> None:
+        own = self._groups.setdefault(group, OrderedDict())
+        own[item] = None
+        if is_first:
+            own.move_to_end(item, last=False)
+        self.count += 1
+
+    def pop(self, may_take: Callable[[K], bool] | None = None) -> T | None:
+        """Takes the first item of the group whose turn it is, and passes the turn on. A group that may not take keeps
+        its turn. None: no group may, or there is none."""
+        for group, own in self._groups.items():
+            if may_take is None or may_take(group):
+                item, _ = own.popitem(last=False)
+                self.count -= 1
+                if own:
+                    self._groups.move_to_end(group)
+                else:
+                    del self._groups[group]
+                return item
+        return None
+
+    def remove(self, group: K, item: T) -> None:
+        """Does nothing if the item was taken before."""
+        own = self._groups.get(group, OrderedDict())
+        if item in own:
+            del own[item]
+            self.count -= 1
+            if not own:
+                del self._groups[group]
+
+
+class LoopTurns(Generic[K]):
+    """Lets one caller go on in each iteration of the event loop, from the groups in turn: others are served between two
+    pieces of work."""
+
+    def __init__(self) -> None:
+        self._waiting = FairQueue[K, asyncio.Future[None]]()
+        self._is_taken = False
+
+    async def take(self, group: K) -> None:
+        loop = asyncio.get_running_loop()
+        if not self._is_taken:
+            self._is_taken = True
+            loop.call_soon(self._pass_on, loop)
+            return
+        turn: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(group, turn)
+        try:
+            await turn
+        finally:
+            self._waiting.remove(group, turn)  # of a caller that was cancelled
+
+    def _pass_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        turn = self._waiting.pop()
+        if turn is None:
+            self._is_taken = False
+            return
+        if not turn.done():
+            turn.set_result(None)
+        loop.call_soon(self._pass_on, loop)

@@ -36,6 +36,21 @@ async def test_a_small_request_does_not_wait_for_large_ones(no_time: None) -> No
     assert not any(flood.transport.reads for flood in floods), "nothing more is received meanwhile"
 
 
+@pytest.mark.parametrize("address", ["1.1.1.1", "10.0.0.1"], ids=["client", "trusted_proxy"])
+async def test_a_small_request_waits_for_few_pieces_of_another_address(address: str, no_time: None) -> None:
+    """However many connections that address has."""
+    small = Wire(address=address)
+    floods = [Wire(small) for _ in range(9)]
+    for flood in floods:
+        flood.receive(FLOOD)
+    small.receive(SMALLEST)
+    turns = 0
+    while not small.app.taken:
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns <= 5
+
+
 async def test_all_that_waits_is_parsed_in_the_end(no_time: None) -> None:
     wires = [Wire()]
     wires += [Wire(wires[0]) for _ in range(4)]

@@ -31,7 +31,7 @@ class RecordingApp(App):
     def __init__(self) -> None:
         clock, metrics = ManualClock(), Metrics()
         limits = Limits({bucket: Rate(5, 10) for bucket in Bucket}, {}, clock, metrics.rate_limited)
-        super().__init__((), limits, ClientAddress(()), clock, metrics, make_log("error"))
+        super().__init__((), limits, ClientAddress(("10.0.0.0/8",)), clock, metrics, make_log("error"))
         self.taken: list[Taken] = []
         self.refused = 0
 
@@ -55,12 +55,12 @@ class RecordingApp(App):
 class MemoryTransport(asyncio.Transport):
     """Keeps what the connection writes, and whether it wants to read."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str) -> None:
         super().__init__()
-        self.reads, self._is_closing, self.written = True, False, b""
+        self.reads, self._is_closing, self.written, self._address = True, False, b"", address
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return ("127.0.0.1", 1)
+        return (self._address, 1)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += data
@@ -83,9 +83,9 @@ class MemoryTransport(asyncio.Transport):
 class Wire:
     """A connection of ours without a socket."""
 
-    def __init__(self, beside: "Wire | None" = None) -> None:
+    def __init__(self, beside: "Wire | None" = None, address: str = "127.0.0.1") -> None:
         self.app: RecordingApp = beside.app if beside else RecordingApp()
-        self.transport = MemoryTransport()
+        self.transport = MemoryTransport(address)
         self.table: ConnectionTable = beside.table if beside else ConnectionTable(self.app, ConnectionLimits(10, 10))
         self.connection = HttpConnection(self.table)
         self.connection.connection_made(self.transport)

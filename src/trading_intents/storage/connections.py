@@ -1,14 +1,16 @@
-"""A bounded pool of open connections, the most recently used first, and the fair queues by which organizations wait for
-one. It is our own because every request uses it: an idle connection is taken without an await (decision 0026)."""
+"""A bounded pool of open connections, the most recently used first, for which organizations wait in a fair queue. It is
+our own because every request uses it: an idle connection is taken without an await (decision 0026)."""
 
 import asyncio
 import contextlib
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import asyncpg
+
+from trading_intents.clock import FairQueue, LoopTurns
 
 # What the driver raises when it cannot connect or a connection is lost, and for what the server refuses.
 CONNECTION_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -47,83 +49,6 @@ def register_array_types(connection: Any) -> None:
             for element, (oid, element_oid) in _ARRAYS.items()
         ]
     )
-
-
-K = TypeVar("K", bound=Hashable)
-T = TypeVar("T", bound=Hashable)
-
-
-class FairQueue(Generic[K, T]):
-    """Takes from its groups in turn: an organization that queues much keeps no other one waiting. Items of a group keep
-    their order. A group without items is forgotten."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._groups: OrderedDict[K, OrderedDict[T, None]] = OrderedDict()
-
-    def count_of(self, group: K) -> int:
-        return len(self._groups.get(group, ()))
-
-    def append(self, group: K, item: T, is_first: bool = False) -> None:
-        own = self._groups.setdefault(group, OrderedDict())
-        own[item] = None
-        if is_first:
-            own.move_to_end(item, last=False)
-        self.count += 1
-
-    def pop(self, may_take: Callable[[K], bool] | None = None) -> T | None:
-        """Takes the first item of the group whose turn it is, and passes the turn on. A group that may not take keeps
-        its turn. None: no group may, or there is none."""
-        for group, own in self._groups.items():
-            if may_take is None or may_take(group):
-                item, _ = own.popitem(last=False)
-                self.count -= 1
-                if own:
-                    self._groups.move_to_end(group)
-                else:
-                    del self._groups[group]
-                return item
-        return None
-
-    def remove(self, group: K, item: T) -> None:
-        """Does nothing if the item was taken before."""
-        own = self._groups.get(group, OrderedDict())
-        if item in own:
-            del own[item]
-            self.count -= 1
-            if not own:
-                del self._groups[group]
-
-
-class LoopTurns(Generic[K]):
-    """Lets one caller go on in each iteration of the event loop, from the groups in turn: others are served between two
-    pieces of work."""
-
-    def __init__(self) -> None:
-        self._waiting = FairQueue[K, asyncio.Future[None]]()
-        self._is_taken = False
-
-    async def take(self, group: K) -> None:
-        loop = asyncio.get_running_loop()
-        if not self._is_taken:
-            self._is_taken = True
-            loop.call_soon(self._pass_on, loop)
-            return
-        turn: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(group, turn)
-        try:
-            await turn
-        finally:
-            self._waiting.remove(group, turn)  # of a caller that was cancelled
-
-    def _pass_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        turn = self._waiting.pop()
-        if turn is None:
-            self._is_taken = False
-            return
-        if not turn.done():
-            turn.set_result(None)
-        loop.call_soon(self._pass_on, loop)
 
 
 @dataclass(eq=False, frozen=True, slots=True)

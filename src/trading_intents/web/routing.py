@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote_to_bytes
 
-from trading_intents.clock import Clock
+from trading_intents.clock import Clock, LoopTurns
 from trading_intents.errors import (
     DiskFailed,
     InternalError,
@@ -161,6 +161,7 @@ class App:
         self._table = _Table(self.routes)
         self._limits, self.client_address, self._clock = limits, client_address, clock
         self.metrics, self._log = metrics, log
+        self._turns = LoopTurns[str | None]()  # of organizations, and of all requests without a caller together
         self._in_flight: set[object] = set()
         self._refusals_logged, self._failures_logged = _PerSecond(MAX_REFUSALS_LOGGED), _PerSecond(MAX_FAILURES_LOGGED)
         self._disk_failed_at = -math.inf
@@ -227,6 +228,7 @@ class App:
             route, params = self._table.match(incoming.method, incoming.raw_path)
         except PlatformError as error:
             request = Request(incoming, {}, address)
+            await self._turns.take(None)
             if incoming.refusal:
                 self._log_refusal(request, incoming.refusal)
             return None, request, PROBLEM.answer(error, request.id)
@@ -272,6 +274,9 @@ class App:
         bucket = route.limited_by
         if bucket and not route.is_counted_by_handler:
             request.headers_out += self._take(bucket, request)
+        if not route.always:
+            caller = request.caller
+            await self._turns.take(None if caller is None else caller.organization_limit_key or caller.limit_key)
         try:
             self._check(route, request)
         except PlatformError:

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable
 
+from trading_intents.clock import FairQueue
 from trading_intents.errors import PlatformError, Unavailable
 from trading_intents.intents.model import Cancel, Submission
 from trading_intents.intents.writing.batch import Receipt
-from trading_intents.storage.connections import FairQueue
 
 MAX_WAITING = 5_000
 CANCEL_RESERVE = MAX_WAITING // 10  # places that only CANCELs may take

@@ -124,7 +124,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._parse_next()
         if self._unread and self._has_room and not self._is_in_line:
             self._is_in_line = True
-            self._budget.wait(self)
+            # A trusted proxy's connections are of many clients: each is a client of its own.
+            self._budget.wait(self._table.connections.get(self) or self, self)
         wanted = self._has_room and not self._unread
         if wanted == self._is_reading or self._is_last or self._transport.is_closing():
             return

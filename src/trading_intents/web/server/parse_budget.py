@@ -2,48 +2,49 @@
 
 import asyncio
 import time
-from collections import deque
+from collections.abc import Hashable
 from typing import Protocol
 
-TURN_SECONDS = 0.01  # of each turn of the loop, for parsing the bytes of all connections
+from trading_intents.clock import FairQueue
+
+TURN_SECONDS = 0.004  # of each turn of the loop, for parsing the bytes of all connections
 
 
-class WaitingConnection(Protocol):
+class WaitingConnection(Hashable, Protocol):
     def parse_piece(self) -> None:
         """Parses a piece of what it received, and waits again if more is left."""
         ...
 
 
 class ParseBudget:
-    """When a turn's time is used up, or others wait, a connection waits; each in its turn parses one piece."""
+    """When a turn's time is used up, or others wait, a connection waits; addresses in turn parse one piece."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[WaitingConnection] = deque()
-        self._turn_ends_at: float | None = None  # None: nothing was parsed in this turn of the loop
+        self._waiting = FairQueue[Hashable, WaitingConnection]()
+        # By time.monotonic(): the loop's own time stands still during a turn. None: nothing was parsed in this one.
+        self._turn_ends_at: float | None = None
 
     def has_time(self) -> bool:
-        if self._waiting:
+        if self._waiting.count:
             return False
-        return self._now() < (self._turn_ends_at or self._begin_turn())
+        return time.monotonic() < (self._turn_ends_at or self._begin_turn())
 
-    def wait(self, connection: WaitingConnection) -> None:
-        self._waiting.append(connection)
+    def wait(self, address: Hashable, connection: WaitingConnection) -> None:
+        self._waiting.append(address, connection)
         if self._turn_ends_at is None:
             self._begin_turn()
 
     def _begin_turn(self) -> float:
-        self._turn_ends_at = self._now() + TURN_SECONDS
+        self._turn_ends_at = time.monotonic() + TURN_SECONDS
         self._loop.call_soon(self._end_turn)
         return self._turn_ends_at
 
     def _end_turn(self) -> None:
         self._turn_ends_at = None
-        if self._waiting:
+        if self._waiting.count:
             ends_at = self._begin_turn()
-            self._waiting.popleft().parse_piece()
-            while self._waiting and self._now() < ends_at:
-                self._waiting.popleft().parse_piece()
-
-    def _now(self) -> float:
-        return time.monotonic()  # the loop's own time stands still during a turn
+            while connection := self._waiting.pop():
+                connection.parse_piece()
+                if time.monotonic() >= ends_at:
+                    break
