@@ -59,16 +59,21 @@ def test_a_result_is_what_is_realized_and_what_is_not(
 
 
 def row(
-    account: str, realized: str, quantity: str = "0", price: str | None = None, broker: str = "remote"
+    account: str, realized: str, quantity: str = "0", price: str | None = None, broker: str = "remote", **more: str
 ) -> list[str]:
-    position = {"quantity": quantity, "uncosted_quantity": "0", "open_cost": "0", "realized_pnl": realized}
+    position = {"quantity": quantity, "uncosted_quantity": "0", "open_cost": "0", "realized_pnl": realized} | more
     known = {
         "organization_id": "01a1dd2f-4492-731e-ac51-f15666b39ddb",
         "environment": "live",
         "symbol": "AAPL",
         "now": NOW.isoformat(),
     } | ({} if price is None else {"price": price, "source": "trade", "as_of": "2020-01-01T00:00:00Z"})
-    return ["result", account, broker, msgspec.json.encode(position).decode(), msgspec.json.encode(known).decode(), ""]
+    return ["result", account, broker, msgspec.json.encode(position).decode(), msgspec.json.encode(known).decode()]
+
+
+def baseline_row(account: str, day: str, result: str, *unpriced: str) -> list[str]:
+    baseline = {"day": day, "timezone": "UTC", "result": result, "unpriced": unpriced, "halted": False}
+    return ["baseline", account, msgspec.json.encode(baseline).decode(), "", ""]
 
 
 def test_today_counts_from_the_days_baseline_and_from_now_where_there_is_none() -> None:
@@ -76,8 +81,8 @@ def test_today_counts_from_the_days_baseline_and_from_now_where_there_is_none() 
         row("a", "-30"),
         row("a", "10", quantity="2", price="5"),  # an old price counts, however old
         row("b", "-30"),
-        ["baseline", "a", "2026-03-09", "UTC", "-3", "false"],
-        ["baseline", "b", "2026-03-08", "UTC", "100", "true"],
+        baseline_row("a", "2026-03-09", "-3"),
+        baseline_row("b", "2026-03-08", "100"),
     ]
     results = AccountResults(rows, PRICES)
     assert results.today("a", None, NOW) == (Decimal(-7), None)
@@ -86,3 +91,31 @@ def test_today_counts_from_the_days_baseline_and_from_now_where_there_is_none() 
         assert baseline is not None
         assert (today, baseline.day, baseline.timezone) == (Decimal(0), date(2026, 3, 9), zone or "UTC")
         assert baseline.result == results.results.get(account, 0)
+
+
+# 10 were held before us that cost 100 each, and had no price when the day began.
+@pytest.mark.parametrize(
+    ("quantity", "cost", "realized", "price", "result"),
+    [
+        ("10", "1000", "0", None, "0"),
+        ("10", "1000", "0", "50", "0"),
+        ("10", "1000", "0", "40", "0"),
+        ("0", "0", "-500", "50", "0"),  # sold at 50, the first price
+        ("0", "0", "-500", "40", "100"),  # which was 10 a share better than now
+        ("1010", "51000", "0", "40", "-10000"),  # 1,000 more bought at 50
+    ],
+)
+def test_an_opening_without_a_price_counts_nothing_that_day(
+    quantity: str, cost: str, realized: str, price: str | None, result: str
+) -> None:
+    held = {"open_cost": cost, "opening_quantity": "10", "opening_price": "100"}
+    rows = [row("a", realized, quantity, price, **held), baseline_row("a", "2026-03-09", "0", "AAPL")]
+    assert AccountResults(rows, PRICES).today("a", None, NOW) == (Decimal(result), None)
+
+
+@pytest.mark.parametrize(("price", "unpriced"), [(None, {"AAPL"}), ("50", set())])
+def test_a_day_begins_with_the_openings_that_have_no_price(price: str | None, unpriced: set[str]) -> None:
+    held = {"open_cost": "1000", "opening_quantity": "10", "opening_price": "100"}
+    _, begun = AccountResults([row("a", "0", "10", price, **held)], PRICES).today("a", None, NOW)
+    assert begun is not None
+    assert (begun.result, set(begun.unpriced)) == (Decimal(-500 if price else 0), unpriced)

@@ -113,6 +113,23 @@ async def test_a_price_that_the_report_of_an_opening_carries_is_no_result_of_tod
     assert len(await limited.losses()) == 1
 
 
+async def test_the_first_price_of_an_opening_is_no_result_of_today(limited: LimitedAccount) -> None:
+    """The report has an average price, and the symbol none: it counts nothing that day, and from the next day on."""
+    in_process, owner = limited.in_process, limited.in_process.in_process_writer.owner
+    await limited.put(max_daily_loss=D(100))
+    in_process.venue.positions = (report("AAPL", "10", "p1", "100"),)
+    async with executing(in_process):
+        await until_position(in_process, "AAPL", broker_quantity=D(10))
+    assert await limited.losses() == []
+    await put_price(in_process, "AAPL", "50")
+    assert await limited.losses() == []
+    assert await limited.refusals("1") == []
+    await owner.execute("UPDATE daily_baselines SET day = day - 1")
+    assert await limited.losses() == []
+    await limited.move_price("40")
+    assert len(await limited.losses()) == 1
+
+
 async def test_our_own_result_stays_when_the_opening_comes_later(urls: Urls, database: Database) -> None:
     async with open_limited(urls, database, tells_positions=False) as limited:
         in_process = limited.in_process

@@ -1,6 +1,8 @@
 """Accounts with limits that need state: their rules are cached, and each change of them is met by the next order."""
 
+import contextlib
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import Mock
 
@@ -8,13 +10,16 @@ import msgspec
 import pytest
 
 from tests.conftest import Urls
+from tests.intents.http_client import Tables
 from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
 from tests.intents.test_held import creates_of
 from tests.intents.test_optimistic import CHANGES, ways
 from tests.intents.test_writer import whole
 from trading_intents.controls.limits.state.losses import DailyBaseline, baseline_rows
+from trading_intents.controls.limits.state.tracking import LimitStateReads
 from trading_intents.errors import ControlRejected
 from trading_intents.intents.writing import statements
+from trading_intents.storage.pipeline import Statement
 
 LIMITS = {"max_open_orders": 1_000, "max_orders_per_minute": 1_000, "max_daily_loss": "50", "max_order_quantity": "5"}
 
@@ -158,6 +163,32 @@ async def test_a_changed_baseline_holds_for_the_next_order(local: InProcessWrite
         local.organization,
     )
     assert await reasons(local) == ["max_daily_loss"]
+
+
+@pytest.mark.parametrize("write_path", ["ordinary"], indirect=True, scope="session")
+async def test_an_opening_that_commits_beside_a_batch_is_seen_with_its_baseline(
+    local: InProcessWriter, urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It commits after the batch has read the rules, and before it reads the positions."""
+    read, names = LimitStateReads.statements, (str(local.accounts[0]), str(local.organization))
+    opening = f"""
+        INSERT INTO positions (account_id, organization_id, symbol, received_at, quantity, open_cost, opening_quantity,
+                               opening_price) VALUES ('{names[0]}', '{names[1]}', 'MSFT', now(), 10, 1000, 10, 100);
+        INSERT INTO reference_prices VALUES ('{names[1]}', 'paper', 'MSFT', 50, 'posted', now());
+        UPDATE daily_baselines SET result = -500 WHERE account_id = '{names[0]}';
+    """
+
+    def commit_opening() -> None:
+        with contextlib.closing(Tables(urls.owner)) as tables:
+            tables.execute(opening)
+
+    def open_and_read(reads: LimitStateReads) -> list[Statement]:
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(commit_opening).result()
+        return read(reads)
+
+    monkeypatch.setattr(LimitStateReads, "statements", open_and_read)
+    assert await reasons(local) == []
 
 
 async def test_a_new_time_zone_begins_the_day_anew(local: InProcessWriter) -> None:

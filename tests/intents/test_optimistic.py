@@ -227,6 +227,7 @@ async def test_every_column_that_decides_is_watched(local: InProcessWriter) -> N
     for row in triggers:
         watched[row["table_name"]] += row["text"]
     never_change = {"id", "organization_id", "account_id", "symbol", "scope_id", "reason"}  # the last two are a halt's
+    del watched["daily_baselines"]  # only processes of the version before cache it
     assert {row["table_name"] for row in used} == {*watched, "rule_versions"}
     for table, column in used:
         is_whole = table == "rule_versions" or "INSERT OR DELETE OR UPDATE" in watched[table]

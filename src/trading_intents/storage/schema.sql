@@ -787,7 +787,8 @@ CREATE POLICY worker ON orders TO ti_worker USING (true);
 GRANT SELECT, INSERT, UPDATE ON orders TO ti_service, ti_worker;
 
 -- `result` is realized and unrealized when the day began in `timezone`, or when it was first judged that day. `halted`:
--- the loss was reached, and the account halted for it, which happens once for a day and limit.
+-- the loss was reached, and the account halted for it, which happens once for a day and limit. `unpriced`: symbols of
+-- opening positions that had no price then; they count nothing that day.
 CREATE TABLE daily_baselines (
     account_id uuid PRIMARY KEY,
     organization_id uuid NOT NULL,
@@ -795,7 +796,8 @@ CREATE TABLE daily_baselines (
     timezone text NOT NULL,
     result numeric NOT NULL,
     halted boolean NOT NULL DEFAULT false,
-    recorded_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    recorded_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    unpriced jsonb NOT NULL DEFAULT '[]'
 ) WITH (fillfactor = 50);
 ALTER TABLE daily_baselines ENABLE ROW LEVEL SECURITY;
 ALTER TABLE daily_baselines FORCE ROW LEVEL SECURITY;
@@ -804,7 +806,7 @@ CREATE POLICY service ON daily_baselines TO ti_service
 CREATE POLICY worker ON daily_baselines TO ti_worker USING (true);
 GRANT SELECT, INSERT, UPDATE, DELETE ON daily_baselines TO ti_service;
 GRANT SELECT, INSERT, UPDATE ON daily_baselines TO ti_worker;
--- The result that an account's day is counted from is cached with the limits, so a change of it moves their version.
+-- Only for processes of the version before, which cache baselines.
 CREATE CONSTRAINT TRIGGER rules_changed AFTER INSERT OR DELETE ON daily_baselines
 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_rule_change();
 CREATE CONSTRAINT TRIGGER rules_moved AFTER UPDATE ON daily_baselines

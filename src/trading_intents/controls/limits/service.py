@@ -55,11 +55,10 @@ async def count_opening(
     the baseline, which begins now if there is none of today."""
     await lock_account(tx, organization_id, account_id)  # as a change of its limits does, which comes before or after
     for limit in await store.find_loss_limits(tx, [account_id]):
-        (reply,) = await PoolTransaction(tx).run([read_results([str(account_id)], with_baselines=False)])
-        results = AccountResults(reply.texts(), prices)
-        _, begun = results.today(str(account_id), limit.timezone, await read_clock(tx))
-        assert begun is not None, "no baseline was read"
-        await store.add_to_baseline(tx, limit, begun.day, begun.timezone, begun.result, made_before)
+        (reply,) = await PoolTransaction(tx).run([read_results([str(account_id)])])
+        begun = AccountResults(reply.texts(), prices).begin_day(str(account_id), limit.timezone, await read_clock(tx))
+        (row,) = baseline_rows({(str(account_id), str(organization_id)): begun})
+        await store.add_to_baseline(tx, row, made_before)
 
 
 # Callbacks, since what they refuse (422) is refused only once the account is known to be the caller's (404, 403).

@@ -159,22 +159,20 @@ async def change_loss_limit(tx: Tx, account_id: UUID, timezone: str | None) -> N
     await tx.execute("UPDATE daily_baselines SET halted = false WHERE account_id = $1", account_id)
 
 
-async def add_to_baseline(tx: Tx, limit: LossLimit, day: date, timezone: str, result: Decimal, added: Decimal) -> None:
-    """Adds to the day's baseline; where that is not there yet, it begins with the result."""
+async def add_to_baseline(tx: Tx, begun: Sequence[str], added: Decimal) -> None:
+    """Adds to the baseline, if it is of the day that is `begun`, else begins it: a row as `baseline_rows` has them."""
     await tx.execute(
         """
-        INSERT INTO daily_baselines AS b (account_id, organization_id, day, timezone, result)
-        VALUES ($1, $2, $3, $4, $5)
+        INSERT INTO daily_baselines AS b (account_id, organization_id, day, timezone, result, unpriced)
+        VALUES ($1::text::uuid, $2::text::uuid, $3::text::date, $4, $5::text::numeric, $6::text::jsonb)
         ON CONFLICT (account_id) DO UPDATE
-        SET day = $3, timezone = $4, recorded_at = clock_timestamp(),
-            halted = b.halted AND (b.day, b.timezone) = ($3, $4),
-            result = CASE WHEN (b.day, b.timezone) = ($3, $4) THEN b.result + $6 ELSE $5 END
+        SET day = excluded.day, timezone = excluded.timezone, unpriced = excluded.unpriced,
+            recorded_at = clock_timestamp(),
+            halted = b.halted AND (b.day, b.timezone) = (excluded.day, excluded.timezone),
+            result = CASE WHEN (b.day, b.timezone) = (excluded.day, excluded.timezone) THEN b.result + $7
+                          ELSE excluded.result END
         """,
-        limit.account_id,
-        limit.organization_id,
-        day,
-        timezone,
-        result,
+        *begun,
         added,
     )
 

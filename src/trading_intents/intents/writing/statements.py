@@ -62,7 +62,6 @@ class Kind(StrEnum):
     WINDOW = "window"
     HALT = "halt"
     LIMIT = "limit"
-    BASELINE = "baseline"
 
 
 def read_state(
@@ -131,9 +130,6 @@ _STATE = """
     UNION ALL
     SELECT 'limit', owner_id::text, symbol, rules::text, NULL, NULL, NULL, NULL
     FROM trading_limits WHERE owner_id {account} AND symbol {symbol_or_none}
-    UNION ALL
-    SELECT 'baseline', account_id::text, day::text, timezone, result::text, NULL, NULL, NULL
-    FROM daily_baselines WHERE account_id {account}
 """
 _READ_STATE = _STATE.format(
     organization="= ANY ($1::uuid[])",

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from trading_intents.amounts import EXACT, ZERO, exact
+from trading_intents.amounts import ZERO, exact
 from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
 from trading_intents.controls.model import DEFAULT_TIMEZONE
 from trading_intents.orders.positions import NetPosition
@@ -18,12 +18,14 @@ from trading_intents.trading import FrozenStruct
 
 
 class HeldResult(msgspec.Struct, frozen=True):
-    """What a position made, and what is held of it."""
+    """What a position made, what is held of it, and what it began with."""
 
     quantity: Decimal
     uncosted_quantity: Decimal
     open_cost: Decimal
     realized_pnl: Decimal
+    opening_quantity: Decimal = ZERO
+    opening_price: Decimal | None = None
 
 
 class DailyBaseline(FrozenStruct, frozen=True):
@@ -32,6 +34,7 @@ class DailyBaseline(FrozenStruct, frozen=True):
     day: date
     timezone: str
     result: Decimal
+    unpriced: frozenset[str] = frozenset()  # symbols of openings that had no price yet
     halted: bool = False
 
 
@@ -56,38 +59,46 @@ def result_of(position: HeldResult | NetPosition, price: Decimal | None) -> Deci
 class AccountResults:
     """The results and baselines of accounts, as the rows of `read_results` tell them."""
 
-    def __init__(
-        self, rows: Iterable[Sequence[Any]], prices: PriceRules, baselines: dict[str, DailyBaseline] | None = None
-    ) -> None:
-        """`baselines`, if they are known already; else they are among the rows."""
+    def __init__(self, rows: Iterable[Sequence[Any]], prices: PriceRules) -> None:
         self.results: dict[str, Decimal] = {}
-        self.baselines: dict[str, DailyBaseline] = baselines or {}
+        self.baselines: dict[str, DailyBaseline] = {}
+        # What openings made at the price of now, None without one, by account and symbol.
+        self._openings: dict[str, dict[str, Decimal | None]] = {}
         for kind, account_id, *told in rows:
             if kind == "baseline":
-                day, timezone, result, halted = told
-                self.baselines[account_id] = DailyBaseline(
-                    date.fromisoformat(day), timezone, Decimal(result), halted == "true"
-                )
+                self.baselines[account_id] = msgspec.json.decode(told[0], type=DailyBaseline)
                 continue
-            broker, position, known, _ = told
+            broker, text, known_text = told
+            known = msgspec.json.decode(known_text, type=StoredPrices)
             # The last known price counts, however old.
-            price = prices.pick_last(msgspec.json.decode(known, type=StoredPrices), has_walk=broker == PAPER.name)
-            made = result_of(msgspec.json.decode(position, type=HeldResult), price.price if price else None)
+            last = prices.pick_last(known, has_walk=broker == PAPER.name)
+            price, position = last.price if last else None, msgspec.json.decode(text, type=HeldResult)
             with exact():
-                self.results[account_id] = self.results.get(account_id, ZERO) + made
+                self.results[account_id] = self.results.get(account_id, ZERO) + result_of(position, price)
+                if position.opening_price is not None:
+                    made = None if price is None else position.opening_quantity * (price - position.opening_price)
+                    self._openings.setdefault(account_id, {})[known.symbol] = made
+
+    def begin_day(self, account_id: str, timezone: str | None, now: datetime) -> DailyBaseline:
+        """The baseline of a day of which nothing is known yet."""
+        unpriced = frozenset(symbol for symbol, made in self._openings.get(account_id, {}).items() if made is None)
+        result = self.results.get(account_id, ZERO)
+        return DailyBaseline(day_at(now, timezone), timezone or DEFAULT_TIMEZONE, result, unpriced)
 
     def today(self, account_id: str, timezone: str | None, now: datetime) -> tuple[Decimal, DailyBaseline | None]:
-        """Today's result, and the baseline that it begins, if none of today is known."""
-        result, zone, day = self.results.get(account_id, ZERO), timezone or DEFAULT_TIMEZONE, day_at(now, timezone)
-        known = self.baselines.get(account_id)
-        if known is None or (known.day, known.timezone) != (day, zone):
-            return ZERO, DailyBaseline(day, zone, result)
-        return EXACT.subtract(result, known.result), None
+        """Today's result, and the baseline that it begins, if none of today is known. Openings that had no price then
+        count nothing until the next day: what they made before we knew one is no result of today."""
+        begun, known = self.begin_day(account_id, timezone, now), self.baselines.get(account_id)
+        if known is None or (known.day, known.timezone) != (begun.day, begun.timezone):
+            return ZERO, begun
+        openings = self._openings.get(account_id, {})
+        with exact():
+            return begun.result - known.result - sum(openings.get(each) or ZERO for each in known.unpriced), None
 
 
-def baseline_rows(baselines: Mapping[tuple[str, str], DailyBaseline]) -> list[tuple[str, str, str, str, str]]:
+def baseline_rows(baselines: Mapping[tuple[str, str], DailyBaseline]) -> list[tuple[str, ...]]:
     """By account and organization, in the order of their locks: the commit locks the organizations' rules too."""
     return [
-        (account_id, organization_id, each.day.isoformat(), each.timezone, str(each.result))
-        for (account_id, organization_id), each in sorted(baselines.items(), key=lambda item: item[0][::-1])
+        (*ids, each.day.isoformat(), each.timezone, str(each.result), msgspec.json.encode(each.unpriced).decode())
+        for ids, each in sorted(baselines.items(), key=lambda item: item[0][::-1])
     ]

@@ -123,39 +123,40 @@ def read_recent(reads: Sequence[RecentRead], *, may_take_long: bool) -> Statemen
 _RESULTS = f"""
     SELECT 'result', asked.account_id::text, asked.broker, json_build_object(
         'quantity', asked.quantity, 'uncosted_quantity', asked.uncosted_quantity, 'open_cost', asked.open_cost,
-        'realized_pnl', asked.realized_pnl
-    )::text, {KNOWN_PRICES}, NULL
+        'realized_pnl', asked.realized_pnl, 'opening_quantity', asked.opening_quantity,
+        'opening_price', asked.opening_price
+    )::text, {KNOWN_PRICES}
     FROM (
         SELECT p.*, a.environment, a.broker FROM positions p
         CROSS JOIN LATERAL (SELECT environment, broker FROM accounts WHERE id = p.account_id LIMIT 1) AS a
         WHERE p.account_id = ANY (from_column($1)::uuid[])
     ) AS asked {PRICE_JOINS}
-"""  # noqa: S608 - our own constants
-_RESULTS_AND_BASELINES = f"""
-    {_RESULTS}
     UNION ALL
-    SELECT 'baseline', account_id::text, day::text, timezone, result::text, halted::text
+    SELECT 'baseline', account_id::text, json_build_object(
+        'day', day, 'timezone', timezone, 'result', result, 'unpriced', unpriced, 'halted', halted
+    )::text, NULL, NULL
     FROM daily_baselines WHERE account_id = ANY (from_column($1)::uuid[])
 """  # noqa: S608 - our own constants
 
 
-def read_results(account_ids: Sequence[str], *, with_baselines: bool = True) -> Statement:
-    """What each position made and is worth, and each account's baseline: rows for `AccountResults`."""
-    return Statement(_RESULTS_AND_BASELINES if with_baselines else _RESULTS, (pack_array(account_ids),))
+def read_results(account_ids: Sequence[str]) -> Statement:
+    """What each position made and is worth, and each account's baseline: rows for `AccountResults`. One statement, as
+    one transaction sets openings and moves the baseline."""
+    return Statement(_RESULTS, (pack_array(account_ids),))
 
 
-def record_baselines(rows: Sequence[tuple[str, str, str, str, str]]) -> Statement:
-    """Each: account, organization, day, time zone, result. The first of a day stays."""
+def record_baselines(rows: Sequence[tuple[str, ...]]) -> Statement:
+    """Rows of `baseline_rows`. The first of a day stays."""
     return Statement(
         """
-        INSERT INTO daily_baselines AS b (account_id, organization_id, day, timezone, result)
+        INSERT INTO daily_baselines AS b (account_id, organization_id, day, timezone, result, unpriced)
         SELECT * FROM unnest(
             from_column($1)::uuid[], from_column($2)::uuid[], from_column($3)::date[], from_column($4),
-            from_column($5)::numeric[]
+            from_column($5)::numeric[], from_column($6)::jsonb[]
         )
         ON CONFLICT (account_id) DO UPDATE
-        SET day = excluded.day, timezone = excluded.timezone, result = excluded.result, halted = false,
-            recorded_at = clock_timestamp()
+        SET day = excluded.day, timezone = excluded.timezone, result = excluded.result, unpriced = excluded.unpriced,
+            halted = false, recorded_at = clock_timestamp()
         WHERE (b.day, b.timezone) IS DISTINCT FROM (excluded.day, excluded.timezone)
         """,
         tuple(map(pack_array, zip(*rows, strict=True))),

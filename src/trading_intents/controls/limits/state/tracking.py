@@ -114,9 +114,7 @@ class LimitStateReads:
     """What limits need beside themselves and the log, read in one round trip: `statements`, then `put` with their
     replies."""
 
-    def __init__(self, places: LimitedPlaces, baselines: dict[str, DailyBaseline] | None = None) -> None:
-        """`baselines`, if they are known already."""
-        self._baselines = baselines
+    def __init__(self, places: LimitedPlaces) -> None:
         self._exposed = [place for place, each in places.items() if each.needs_exposure]
         self._prices = {each.price_name: (each.price_key, each.has_walk) for each in places.values() if each.price_key}
         self._days = list({each.account_id for each in places.values() if each.has_daily_loss})
@@ -125,7 +123,7 @@ class LimitStateReads:
         return [
             *([read_limit_state(self._exposed)] if self._exposed else ()),
             *([read_prices({key for key, _ in self._prices.values()})] if self._prices else ()),
-            *([read_results(self._days, with_baselines=self._baselines is None)] if self._days else ()),
+            *([read_results(self._days)] if self._days else ()),
         ]
 
     def put(
@@ -142,7 +140,7 @@ class LimitStateReads:
                 if each.price_key and (price := picked[each.price_name]):
                     state.of_symbol(place).reference_price = price.price
         if self._days:
-            results = AccountResults(next(rest).texts(), prices, self._baselines)
+            results = AccountResults(next(rest).texts(), prices)
             for place, each in needed.items():
                 if each.has_daily_loss:
                     result, baseline = results.today(each.account_id, each.timezone, now)

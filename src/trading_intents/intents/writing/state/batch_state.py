@@ -192,7 +192,7 @@ async def _read_with_cache(
     reads = BatchReads(submissions)
     request = link.send([*reads.locks(locking), *reads.checks()], more=True)
     limited = cache.find_limited(submissions)
-    limit_reads = LimitStateReads(limited, cache.rules.baselines)
+    limit_reads = LimitStateReads(limited)
     request.append_statements(limit_reads.statements())
     first = await request.first_replies()
     state = parse_replies(brokers, reads, first)
@@ -220,7 +220,7 @@ async def _read_for_limits(
     windows = {each.account_id: each.window_millis for each in state.limited.values() if each.needs_recent}
     missing = plan_reads(windows, memory, state.tracking.recent, state.now)
     logs = [read_recent(missing, may_take_long=locking.may_take_long)] if missing else []
-    reads, replies = early or (LimitStateReads(state.limited, state.rules.baselines), [])
+    reads, replies = early or (LimitStateReads(state.limited), [])
     late = [*logs, *(() if early else reads.statements())]
     late_replies = await link.run(late) if late else []
     if missing:

@@ -3,13 +3,11 @@
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, time
-from decimal import Decimal
+from datetime import time
 from functools import lru_cache
 from typing import Any
 
 from trading_intents.controls.limits.model import NO_LIMITS, AppliedLimits, TradingLimits
-from trading_intents.controls.limits.state.losses import DailyBaseline
 from trading_intents.controls.limits.state.tracking import LimitedPlace, LimitedPlaces, Place, limited_place
 from trading_intents.controls.limits.store import parse_limits
 from trading_intents.controls.model import Controls, StandingHalt, Switch, TimeRule
@@ -24,8 +22,7 @@ MAX_KNOWN = 50_000
 
 @dataclass(slots=True)
 class Rules:
-    """What users and operators set, and the result that an account's day is counted from. Each change moves the version
-    of its organization."""
+    """What users and operators set. Each change moves the version of its organization."""
 
     versions: dict[str, str] = field(default_factory=dict)  # by organization
     accounts: dict[str, AccountState] = field(default_factory=dict)
@@ -34,7 +31,6 @@ class Rules:
     windows: dict[Place, TimeRule] = field(default_factory=dict)
     halts: dict[str, StandingHalt] = field(default_factory=dict)  # by owner: an organization or account
     limits: dict[tuple[str, str], TradingLimits] = field(default_factory=dict)  # as the switches
-    baselines: dict[str, DailyBaseline] = field(default_factory=dict)  # by account
 
     def controls_of(self, organization_id: str, account_id: str, symbol: str) -> Controls:
         switches, halts, place = self.switches, self.halts, (account_id, symbol)
@@ -96,7 +92,6 @@ def parse_rules(organization_ids: Iterable[str], rows: Iterable[Row]) -> Rules:
         windows=dict(map(_window, of[_WINDOW])),
         halts=dict(map(_halt, of[_HALT])),
         limits=dict(map(_limits, of[_LIMIT])),
-        baselines=dict(map(_baseline, of[_BASELINE])),
     )
 
 
@@ -177,7 +172,7 @@ class RulesCache:
                     self._limited[each.organization_id][account_id, command.symbol] = place
 
 
-_CLOCK, _RULES, _ACCOUNT, _KEY, _SWITCH, _WINDOW, _HALT, _LIMIT, _BASELINE = (kind.encode() for kind in statements.Kind)
+_CLOCK, _RULES, _ACCOUNT, _KEY, _SWITCH, _WINDOW, _HALT, _LIMIT = (kind.encode() for kind in statements.Kind)
 _NEVER_CHANGED = "0"
 
 
@@ -232,12 +227,6 @@ def _halt(row: Row) -> tuple[str, StandingHalt]:
 def _limits(row: Row) -> tuple[tuple[str, str], TradingLimits]:
     _, owner_id, symbol, rules, *_ = _texts(row)
     return (owner_id, symbol), parse_limits(rules)
-
-
-@lru_cache(maxsize=10_000)
-def _baseline(row: Row) -> tuple[str, DailyBaseline]:
-    _, account_id, day, timezone, result, *_ = _texts(row)
-    return account_id, DailyBaseline(date.fromisoformat(day), timezone, Decimal(result))
 
 
 _TRUE = "true"
