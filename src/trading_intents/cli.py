@@ -167,16 +167,18 @@ def migrate() -> None:
 
 @cli.command(name="doctor")
 def examine(
-    account: Annotated[
-        UUID | None, typer.Option(help="Look at this account, and ask its broker; sends no order.")
-    ] = None,
+    account: Annotated[UUID | None, typer.Option(help="Look at this account, and ask its broker.")] = None,
+    is_tried: Annotated[bool, typer.Option("--try", help="Send, replace and cancel an order; on paper only.")] = False,
+    symbol: Annotated[str, typer.Option(help="With --try: what to trade.")] = "AAPL",
 ) -> None:
     """Check the installation, or one account, and say what to do."""
+    if is_tried and not account:
+        raise typer.BadParameter("--try needs --account")
 
     async def work(settings: Settings, log: Log) -> int:
         out = Console(highlight=False)
         if account:
-            findings = await doctor.examine_account(settings, account, log)
+            findings = await doctor.examine_account(settings, account, log, symbol if is_tried else "")
         else:
             findings = await doctor.examine(settings, config.unknown(os.environ), log)
         for finding in findings:

@@ -1,4 +1,4 @@
-"""Checks a machine and its settings, and says what is wrong and what to do. Changes nothing."""
+"""Checks a machine, its settings and accounts, and says what is wrong and what to do. Only a trial changes anything."""
 
 import asyncio
 import contextlib
@@ -6,25 +6,22 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
 
+from trading_intents import __version__
 from trading_intents.accounts.store import inspect_account, newest_sealed
 from trading_intents.accounts.vault import EmbeddedVault, SecretRef, embedded_vault, open_vault
 from trading_intents.app import database_urls
-from trading_intents.brokers.port import (
-    AuthFailed,
-    BrokerAccount,
-    BrokerUnavailable,
-    Integration,
-    IntegrationContext,
-)
+from trading_intents.brokers import port
+from trading_intents.brokers.port import AuthFailed, BrokerAccount, BrokerAdapter, BrokerUnavailable, IntegrationContext
 from trading_intents.brokers.registry import installed_brokers
-from trading_intents.clock import SystemClock
+from trading_intents.clock import Clock, SystemClock
 from trading_intents.config import Settings, broker_settings
 from trading_intents.errors import PlatformError, SecretUnreadable
 from trading_intents.identity.model import Entitlement
@@ -37,13 +34,18 @@ from trading_intents.storage.migrate import connected, pending
 from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import Log, Metrics
+from trading_intents.trader.login import find_login
 from trading_intents.trading import Environment
 from trading_intents.web.server.listener import bind
+from trading_intents_client import AsyncAccount, AsyncTradingClient, TradingError
 
 CLOCK_LIMIT_SECONDS = 2.0
 BROKER_LIMIT_SECONDS = 10
 FREE_DISK_BYTES = 1 << 30
 MAX_OPENED_SECRETS = 100
+RECENT = timedelta(minutes=1)
+# Of a trial's order: nobody sells so low, and a fill would cost next to nothing.
+TRIAL_PRICE, TRIAL_REPLACED_PRICE = Decimal(1), Decimal("1.01")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,8 @@ async def examine(settings: Settings, strangers: Mapping[str, str], log: Log) ->
     ]
 
 
-async def examine_account(settings: Settings, account_id: UUID, log: Log) -> list[CheckResult]:
-    """What keeps an account from trading. It asks the account's broker, and sends it no order."""
+async def examine_account(settings: Settings, account_id: UUID, log: Log, symbol: str = "") -> list[CheckResult]:
+    """Finds what keeps an account from trading: asks its broker, and sends it no order, unless a symbol is tried."""
     try:
         if not settings.database_url and not has_cluster(settings.data_dir):
             return [CheckResult("wrong", "database", f"none in {settings.data_dir.absolute()}")]
@@ -87,9 +89,9 @@ async def examine_account(settings: Settings, account_id: UUID, log: Log) -> lis
             integration = installed_brokers(log).integration(row["broker"])
             if integration is None:
                 return [*checks, CheckResult("wrong", "broker", f"{row['broker']} is not installed here")]
-            if not integration.capabilities.credential_fields:
-                return [*checks, CheckResult("ok", "credential", f"the broker {row['broker']} needs none")]
-            secrets = await _secrets(settings, row, log)
+            if symbol and row["environment"] != Environment.PAPER:
+                return [*checks, CheckResult("wrong", "trial", "only for environment paper: nothing was asked or sent")]
+            secrets = await _secrets(settings, row, log) if integration.capabilities.credential_fields else {}
             if isinstance(secrets, CheckResult):
                 return [*checks, secrets]
             account = BrokerAccount(
@@ -97,7 +99,17 @@ async def examine_account(settings: Settings, account_id: UUID, log: Log) -> lis
             )
             own = broker_settings(settings, row["broker"])
             context = IntegrationContext(account, secrets, SystemClock(), own, pool, signals, transactions, {})
-            return [*checks, *await _broker(integration, context)]
+            broker = integration.connect(context)
+            stack.push_async_callback(broker.close)
+            checks += await _broker(broker, context)
+            if not symbol:
+                return checks
+            login = find_login(os.environ)
+            client = AsyncTradingClient(login.url, api_key=login.api_key) if login else AsyncTradingClient()
+            await stack.enter_async_context(client)
+            return [*checks, *await _try(client.account(str(account_id)), broker, context.clock, symbol)]
+    except TradingError as error:
+        return [CheckResult("wrong", "trial", str(error))]
     except PlatformError as error:
         return [CheckResult("wrong", "database", error.detail)]
 
@@ -128,25 +140,74 @@ async def _secrets(settings: Settings, row: Row, log: Log) -> Mapping[str, Secre
         return CheckResult("wrong", "credential", f"it cannot be opened: {error.detail}")
 
 
-async def _broker(integration: Integration, context: IntegrationContext) -> list[CheckResult]:
-    broker = integration.connect(context)
+async def _broker(broker: BrokerAdapter, context: IntegrationContext) -> list[CheckResult]:
     try:
         async with asyncio.timeout(BROKER_LIMIT_SECONDS):
-            snapshot = await broker.snapshot(context.clock.now() - timedelta(minutes=1))
+            snapshot = await broker.snapshot(context.clock.now() - RECENT)
     except AuthFailed as error:
         return [CheckResult("wrong", "credential", f"{error}: store the secrets of this account and environment")]
     except TimeoutError:
         return [CheckResult("wrong", "broker", f"no answer within {BROKER_LIMIT_SECONDS} s")]
     except BrokerUnavailable as error:
         return [CheckResult("wrong", "broker", str(error))]
-    finally:
-        await broker.close()
     held = "" if snapshot.positions is None else f" and {len(snapshot.positions)} positions"
-    checks = [CheckResult("ok", "credential", "the broker takes it")]
+    checks = [CheckResult("ok", "credential", "the broker takes it" if context.secrets else "the broker needs none")]
     checks += [CheckResult("ok", "broker", remark) for remark in snapshot.remarks]
     checks += [CheckResult("wrong", "trading", notice) for notice in snapshot.notices]
     if not snapshot.notices:
         checks.append(CheckResult("ok", "trading", f"the broker has {len(snapshot.open_orders)} open orders{held}"))
+    return checks
+
+
+@contextlib.contextmanager
+def _step(checks: list[CheckResult], subject: str, done: str) -> Iterator[list[str]]:
+    """Adds what was done, what was shown, and how long it took."""
+    began, shown, error = time.monotonic(), [done], None
+    try:
+        yield shown
+    except (TradingError, AuthFailed, BrokerUnavailable) as failure:
+        error = str(failure)
+    text = ": ".join([*shown, error] if error else shown)
+    checks.append(CheckResult("wrong" if error else "ok", subject, f"{text} ({time.monotonic() - began:.1f} s)"))
+
+
+async def _try(account: AsyncAccount, broker: BrokerAdapter, clock: Clock, symbol: str) -> list[CheckResult]:
+    """Sends an order that nobody fills through the platform, as a caller does: an order of the adapter's own would be
+    judged by no control and be in no log. Only the look-up asks the broker directly."""
+    checks, placed, time_in_force = list[CheckResult](), None, "GOOD_TILL_CANCEL" if "/" in symbol else "DAY"
+    with _step(checks, "connection", f"trading-intents {__version__}, GET account") as shown:
+        shown.append((await account.get()).connection)
+        if shown[-1] != "connected":
+            raise BrokerUnavailable("try again when it is connected")
+    if checks[0].state == "ok":
+        with _step(checks, "create", f"BUY 1 {symbol} at {TRIAL_PRICE} {time_in_force}") as shown:
+            placed = await account.buy(symbol, 1, limit=TRIAL_PRICE, time_in_force=time_in_force)
+            order = await placed.wait("NEW")
+            shown.append(f"{order.order_status}, order {order.order_id}, {order.external_order_id} at the broker")
+    if placed is None:
+        return checks
+    with _step(checks, "look-up", "by client order id") as shown:
+        order, opened = await placed.refresh(), (await broker.snapshot(clock.now() - RECENT)).open_orders
+        names = [each.client_order_id for each in opened if each.broker_order_id == order.external_order_id]
+        found = await broker.lookup((*names, None)[0] or "", None, clock.monotonic() + BROKER_LIMIT_SECONDS)
+        if isinstance(found, port.OrderSnapshot):
+            shown.append(", ".join(each.kind for each in found.events))
+        elif broker.capabilities.lookup is port.LookupKind.NONE:
+            shown.append("the broker cannot")
+        else:
+            raise BrokerUnavailable(f"the broker should find it: {found}")
+    with _step(checks, "replace", f"to {TRIAL_REPLACED_PRICE}") as shown:
+        if broker.capabilities.native_replace:
+            await placed.replace(limit=TRIAL_REPLACED_PRICE)
+            order = await placed.wait("NEW")
+            shown.append(f"{order.order_status} at {order.limit_price}")
+            if order.limit_price != TRIAL_REPLACED_PRICE:
+                raise BrokerUnavailable(f"refused, {order.reason}")
+        else:
+            shown.append("the broker cannot, and nothing was sent")
+    with _step(checks, "cancel", "CANCEL") as shown:
+        await placed.cancel()
+        shown.append((await placed.wait("CANCELLED")).order_status)
     return checks
 
 

@@ -13,8 +13,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from tests.accounts.test_operators import settings_of
 from tests.conftest import Urls
 from tests.execution.in_process_execution import executing, open_in_process
+from tests.platform import run_command, serving
+from tests.test_cli import lines_of
+from tests.waiting import eventually
 from trading_intents.brokers.port import (
     BrokerAccount,
     BrokerAdapter,
@@ -23,6 +27,7 @@ from trading_intents.brokers.port import (
     IntegrationContext,
 )
 from trading_intents.clock import SystemClock
+from trading_intents.config import PREFIX
 from trading_intents.ids import OrganizationId
 from trading_intents.telemetry import Metrics
 from trading_intents.testing.broker_cards import CARDS
@@ -112,6 +117,36 @@ async def test_the_example_trades_on_after_a_restart(
         assert await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions") == 30
     (alerts,) = metrics.execution_alerts.collect()
     assert [sample for sample in alerts.samples if sample.name.endswith("_total") and sample.value] == []
+
+
+def test_a_trial_of_the_example_says_what_it_cannot(
+    urls: Urls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It replaces no order, and tells nothing while it is not open."""
+    package = tmp_path / "installed" / "my_broker-1.0.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: my-broker\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[trading_intents.brokers]\nmy_broker = my_broker:INTEGRATION\n")
+    (package.parent / EXAMPLE.name).write_text(EXAMPLE.read_text())
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    permissions = ["account:read", "credential:edit", "intent:edit", "intent:read", "stream:read"]
+    account = {"name": "a", "broker": "my_broker", "environment": "paper"}
+    key = {"name": "k", "environment": "paper", "permissions": permissions}
+    monkeypatch.chdir(tmp_path)  # where the venue is
+    with serving(tmp_path / "data", **settings_of(urls)) as platform:
+        document = {"organizations": [{"external_id": "o", "accounts": [account], "api_keys": [key]}]}
+        (made,) = platform.apply(document)["organizations"]
+        url, headers = f"/v1/accounts/{made['accounts'][0]['id']}", {"x-api-key": made["api_keys"][0]["api_key"]}
+        stored = platform.client.post(f"{url}/credentials", json={"secrets": {"token": "t"}}, headers=headers)
+        assert stored.status_code == 201, stored.text
+        eventually(lambda: platform.client.get(url, headers=headers).json()["connection"] == "connected", 20)
+        environ = platform.environ | {f"{PREFIX}URL": platform.url, f"{PREFIX}API_KEY": headers["x-api-key"]}
+        done = run_command(environ, "doctor", "--account", made["accounts"][0]["id"], "--try")
+        lines = lines_of(done.stdout)
+        assert "BUY 1 AAPL at 1 DAY: NEW" in lines["create"], done
+        assert lines["look-up"].startswith("wrong: by client order id: the link is down (")
+        assert lines["replace"].startswith("ok: to 1.01: the broker cannot, and nothing was sent (")
+        assert lines["cancel"].startswith("ok: CANCEL: CANCELLED (")
 
 
 def test_the_example_is_an_integration() -> None:

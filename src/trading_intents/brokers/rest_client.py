@@ -15,17 +15,8 @@ from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 import httpx
 import msgspec
 
-from trading_intents.brokers.port import (
-    AuthFailed,
-    BrokerEvent,
-    BrokerUnavailable,
-    CommandResult,
-    EventKind,
-    IntegrationContext,
-    OrderTicket,
-    Outcome,
-    is_sane,
-)
+from trading_intents.brokers import port
+from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, CommandResult, OrderTicket, Outcome
 from trading_intents.trading import FrozenStruct
 
 TIMEOUT = httpx.Timeout(3.0, connect=1.0, pool=0.5)
@@ -107,7 +98,7 @@ class Row(FrozenStruct, frozen=True):
 
     def __post_init__(self) -> None:
         amounts = (getattr(self, name) for name in self.__struct_fields__)
-        if not all(is_sane(amount) for amount in amounts if isinstance(amount, Decimal)):
+        if not all(port.is_sane(amount) for amount in amounts if isinstance(amount, Decimal)):
             raise ValueError("a number that no venue means")
 
 
@@ -119,14 +110,14 @@ def pair_of(symbol: str) -> str:
 
 def execution_event(
     broker: str,
-    kind: EventKind,
+    kind: port.EventKind,
     exec_id: str | None,
     previous_id: str | None,
     quantity: Decimal | None,
     price: Decimal | None,
 ) -> BrokerEvent:
     """A fill, a bust or a correction. ValueError: it lacks what makes it one execution and no other."""
-    is_fill, is_bust = kind is EventKind.FILL, kind is EventKind.FILL_BUST
+    is_fill, is_bust = kind is port.EventKind.FILL, kind is port.EventKind.FILL_BUST
     if not exec_id or not (is_fill or previous_id) or not (is_bust or (quantity and price is not None)):
         raise ValueError(f"an execution without its id or its numbers: {kind}")
     return BrokerEvent(
@@ -209,7 +200,7 @@ class RequestBudget:
 
 class RestClient:
     def __init__(
-        self, context: IntegrationContext, url: str, headers: Mapping[str, str], requests_per_minute: int
+        self, context: port.IntegrationContext, url: str, headers: Mapping[str, str], requests_per_minute: int
     ) -> None:
         """Sessions of the same URL and headers share a budget."""
         self.url, self.headers = url.rstrip("/"), dict(headers)

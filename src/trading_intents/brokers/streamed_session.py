@@ -7,15 +7,8 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 
-from trading_intents.brokers.port import (
-    AuthFailed,
-    BrokerBalance,
-    BrokerEvent,
-    BrokerUnavailable,
-    EventKind,
-    StreamBack,
-    StreamGap,
-)
+from trading_intents.brokers import port
+from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, EventKind, StreamGap
 from trading_intents.brokers.rest_client import RestClient
 from trading_intents.brokers.websocket_client import WebSocketClient
 
@@ -24,7 +17,7 @@ SUBSCRIBE_SECONDS = 3.0
 LATE = timedelta(seconds=10)  # an execution may be listed so long after it happened
 BEGINNINGS = frozenset({EventKind.ACCEPTED, EventKind.REPLACED})
 
-Reported = BrokerEvent | BrokerBalance | StreamGap
+Reported = BrokerEvent | port.BrokerBalance | StreamGap
 
 
 class StreamedSession:
@@ -96,7 +89,7 @@ class StreamedSession:
             if self.ended:
                 return
             if number % SUBSCRIBE_ROUNDS == 0 and await self._open_stream() is None:
-                yield StreamBack("the update stream is back")
+                yield port.StreamBack("the update stream is back")
                 return
             until = self._client.now()
             try:

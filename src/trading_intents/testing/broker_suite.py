@@ -13,19 +13,8 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from trading_intents.brokers.port import (
-    AccountSnapshot,
-    BrokerAdapter,
-    BrokerEvent,
-    Capabilities,
-    CommandResult,
-    EventKind,
-    LookupKind,
-    OrderSnapshot,
-    OrderTicket,
-    Outcome,
-    StreamGap,
-)
+from trading_intents.brokers import port
+from trading_intents.brokers.port import BrokerAdapter, BrokerEvent, Capabilities, EventKind, OrderTicket, Outcome
 from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
 
 CALL_SECONDS = 3.5
@@ -96,7 +85,7 @@ class Sent:
     """A command that was sent, and its answer."""
 
     ticket: OrderTicket
-    result: CommandResult
+    result: port.CommandResult
 
 
 @dataclass
@@ -106,8 +95,8 @@ class CardRun:
     stage: Stage
     broker: BrokerAdapter
     received: list[BrokerEvent] = field(default_factory=list)
-    gaps: list[StreamGap] = field(default_factory=list)
-    missing: StreamGap | None = None  # why the link has no updates
+    gaps: list[port.StreamGap] = field(default_factory=list)
+    missing: port.StreamGap | None = None  # why the link has no updates
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _following: "asyncio.Task[None] | None" = None
 
@@ -133,7 +122,7 @@ class CardRun:
     async def _follow(self) -> None:
         try:
             async for event in self.broker.events():
-                if isinstance(event, StreamGap):
+                if isinstance(event, port.StreamGap):
                     self.gaps.append(event)
                 elif isinstance(event, BrokerEvent):
                     self.received.append(event)
@@ -203,13 +192,13 @@ class CardRun:
             broker_order_id=sent.result.broker_order_id or sent.ticket.broker_order_id,
         )
 
-    async def found(self, sent: Sent) -> OrderSnapshot:
+    async def found(self, sent: Sent) -> port.OrderSnapshot:
         """Looks the order up; the card fails unless it is found."""
         order = await self.broker.lookup(sent.ticket.client_order_id, sent.result.broker_order_id, deadline())
-        assert isinstance(order, OrderSnapshot), order
+        assert isinstance(order, port.OrderSnapshot), order
         return order
 
-    async def snapshot(self) -> AccountSnapshot:
+    async def snapshot(self) -> port.AccountSnapshot:
         """Takes a snapshot with the executions of a day."""
         return await self.broker.snapshot(await self.stage.now() - timedelta(days=1))
 
@@ -306,11 +295,11 @@ def replaces(capabilities: Capabilities) -> bool:
 
 
 def looks_up(capabilities: Capabilities) -> bool:
-    return capabilities.lookup is not LookupKind.NONE
+    return capabilities.lookup is not port.LookupKind.NONE
 
 
 def looks_up_for_ever(capabilities: Capabilities) -> bool:
-    return capabilities.lookup is LookupKind.DURABLE
+    return capabilities.lookup is port.LookupKind.DURABLE
 
 
 def looks_up_replaces(capabilities: Capabilities) -> bool:

@@ -53,9 +53,13 @@ def write_login(environ: Mapping[str, str], login: Login) -> Path:
     return file
 
 
-def open_client(environ: Mapping[str, str]) -> TradingClient:
+def find_login(environ: Mapping[str, str]) -> Login | None:
     """A key in the environment goes with the URL there, a stored one with the stored URL: never crosswise."""
-    login = None if environ.get(KEY_VARIABLE) or environ.get(URL_VARIABLE) else read_login(environ)
+    return None if environ.get(KEY_VARIABLE) or environ.get(URL_VARIABLE) else read_login(environ)
+
+
+def open_client(environ: Mapping[str, str]) -> TradingClient:
+    login = find_login(environ)
     return TradingClient(login.url, api_key=login.api_key) if login else TradingClient()
 
 

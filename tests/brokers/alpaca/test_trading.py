@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from tests.accounts.test_operators import settings_of
+from tests.brokers.alpaca.simulator import Fault
 from tests.brokers.alpaca.threaded import ThreadedSimulator, simulating_in_thread
 from tests.conftest import Urls
 from tests.intents.http_client import cancel, create, limit, market
-from tests.platform import Platform, serving
+from tests.platform import Platform, run_command, serving
 from tests.stream.test_sse import Reader
 from tests.test_cli import lines_of
 from tests.waiting import eventually
+from trading_intents.config import PREFIX
 
 LIMIT_SECONDS = 20.0
 PERMISSIONS = ["account:read", "account:edit", "credential:edit", "intent:edit", "intent:read", "stream:read"]
@@ -68,6 +70,12 @@ class Trader:
 
         eventually(reached, LIMIT_SECONDS)
         return found
+
+    def try_account(self, name: str, *options: str) -> tuple[int, dict[str, str], str]:
+        key = self.keys[PLACES[name][1]]
+        environ = self.platform.environ | {f"{PREFIX}URL": self.platform.url, f"{PREFIX}API_KEY": key}
+        done = run_command(environ, "doctor", "--account", self.accounts[name], "--try", *options)
+        return done.returncode, lines_of(done.stdout), done.stdout + done.stderr
 
     def doctor(self, name: str) -> tuple[int, dict[str, str]]:
         done = self.platform.run("doctor", "--account", self.accounts[name])
@@ -181,3 +189,52 @@ def test_doctor_says_what_a_real_account_lacks(trader: Trader) -> None:
     nobody = trader.platform.run("doctor", "--account", "01a1dd3b-0e5c-7d53-8a94-4b7a3c1f0b62")
     assert (nobody.returncode, "there is no account" in nobody.stdout) == (1, True)
     assert trader.doctor("paper")[0] == 0
+
+
+def test_a_trial_proves_the_way_of_an_order_to_a_paper_account_and_back(trader: Trader) -> None:
+    connected(trader)
+    for name in ("alpaca paper", "paper"):
+        code, lines, said = trader.try_account(name)
+        assert code == 0, said
+        orders = trader.get(name, "/orders")["data"]
+        (order,) = [each for each in orders if each["limit_price"] == "1.01"]
+        assert (order["order_status"], order["filled_quantity"]) == ("CANCELLED", "0")
+        assert lines["connection"].startswith("ok: trading-intents ")
+        created = f"BUY 1 AAPL at 1 DAY: NEW, order {order['order_id']}, "
+        assert re.match(rf"ok: {created}\S+ at the broker \(\d+\.\d s\)", lines["create"])
+        assert lines["look-up"].startswith("ok: by client order id: ACCEPTED")
+        assert lines["replace"].startswith("ok: to 1.01: NEW at 1.01 (")
+        assert lines["cancel"].startswith("ok: CANCEL: CANCELLED (")
+        assert "SECRET" not in said
+        assert trader.keys["paper"] not in said
+    code, lines, said = trader.try_account("alpaca paper", "--symbol", "BTC/USD")
+    assert (code, "BUY 1 BTC/USD at 1 GOOD_TILL_CANCEL: NEW" in lines["create"]) == (0, True), said
+    statuses = [order.json["status"] for order in trader.alpaca.simulator.accounts["PAPER"].orders.values()]
+    assert statuses == ["replaced", "canceled"] * 2
+    assert "executions come from /v2beta1/events/activities" in lines["broker"]
+
+
+def test_a_trial_cancels_its_order_whatever_failed_before(trader: Trader) -> None:
+    connected(trader)
+    refused = Fault("refuse", takes=False, methods=("PATCH",))
+    trader.alpaca.do(lambda: trader.alpaca.simulator.faults.append(refused))
+    code, lines, said = trader.try_account("alpaca paper")
+    assert code == 1, said
+    assert lines["replace"].startswith("wrong: to 1.01: NEW at 1: refused, ")
+    assert lines["cancel"].startswith("ok: ")
+    (order,) = trader.alpaca.simulator.accounts["PAPER"].orders.values()
+    assert order.json["status"] == "canceled"
+
+
+def test_a_trial_sends_nothing_to_a_live_or_disconnected_account(trader: Trader) -> None:
+    connected(trader)
+    code, lines, said = trader.try_account("alpaca live")
+    assert (code, lines["trial"]) == (1, "wrong: only for environment paper: nothing was asked or sent\n"), said
+    trader.alpaca.do(lambda: setattr(trader.alpaca.simulator, "refuses_streams", True))
+    trader.alpaca.do(trader.alpaca.simulator.break_links)
+    trader.until_connection("alpaca paper", "connecting")
+    code, lines, said = trader.try_account("alpaca paper")
+    assert (code, "connecting: try again when it is connected" in lines["connection"]) == (1, True), said
+    assert [len(each.arrived) for each in trader.alpaca.simulator.accounts.values()] == [0, 0]
+    alone = trader.platform.run("doctor", "--try")
+    assert (alone.returncode, "--try needs --account" in alone.stderr) == (2, True)

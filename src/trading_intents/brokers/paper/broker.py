@@ -9,6 +9,7 @@ from decimal import Decimal
 
 from msgspec.structs import replace
 
+from trading_intents.brokers import port
 from trading_intents.brokers.paper import store
 from trading_intents.brokers.paper.faults import ActiveFaults, FaultKind
 from trading_intents.brokers.paper.matching import OrderBook, PaperEvent
@@ -19,21 +20,12 @@ from trading_intents.brokers.paper.venue.batches import PaperVenue
 from trading_intents.brokers.paper.venue.model import AccountBooks, VenueReply, VenueRequest
 from trading_intents.brokers.paper.venue.valuation import Valuation
 from trading_intents.brokers.port import (
-    Absent,
-    AccountSnapshot,
     BrokerBalance,
     BrokerEvent,
     BrokerUnavailable,
     CommandResult,
-    EventKind,
-    Integration,
-    IntegrationContext,
-    Lookup,
-    LookupUnknown,
-    OrderSnapshot,
     OrderTicket,
     Outcome,
-    StreamGap,
 )
 from trading_intents.errors import OutcomeUnknown, PlatformError
 from trading_intents.storage.database import Tx
@@ -54,7 +46,7 @@ class PaperBroker:
     name = CAPABILITIES.name
     capabilities = CAPABILITIES
 
-    def __init__(self, context: IntegrationContext) -> None:
+    def __init__(self, context: port.IntegrationContext) -> None:
         self._context = context
         self._venue = context.share("venue", lambda: PaperVenue(context))
         self._books = AccountBooks(context.account.id, context.account.organization_id, self._on_events)
@@ -100,7 +92,7 @@ class PaperBroker:
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         return await self._send("CANCEL", ticket, deadline)
 
-    async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
+    async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> port.Lookup:
         """Looks up by the client order id alone: the journal has every one that ever arrived."""
         try:
             async with (
@@ -109,10 +101,10 @@ class PaperBroker:
             ):
                 found = await store.find_order(tx, self._context.account.id, client_order_id)
         except (PlatformError, TimeoutError) as error:
-            return LookupUnknown(str(error))
-        return _snapshot(found) if found else Absent()
+            return port.LookupUnknown(str(error))
+        return _snapshot(found) if found else port.Absent()
 
-    async def events(self) -> AsyncIterator[BrokerEvent | BrokerBalance | StreamGap]:
+    async def events(self) -> AsyncIterator[BrokerEvent | BrokerBalance | port.StreamGap]:
         while not self._down.is_set():
             self._news.clear()
             batch = await self._take_events()
@@ -125,7 +117,7 @@ class PaperBroker:
         if self._running and self._running.done() and not self._running.cancelled():
             self._running.result()  # raises what ended the market
 
-    async def snapshot(self, since: datetime) -> AccountSnapshot:
+    async def snapshot(self, since: datetime) -> port.AccountSnapshot:
         """Gives every other event since beside the executions, so that orders that ended meanwhile are included."""
         account_id = self._context.account.id
         try:
@@ -140,7 +132,7 @@ class PaperBroker:
             raise BrokerUnavailable(error.detail) from None
         positions = (
             BrokerEvent(
-                kind=EventKind.POSITION,
+                kind=port.EventKind.POSITION,
                 dedupe_key=f"paper:{totals.events}:{symbol}",
                 symbol=symbol,
                 quantity=quantity,
@@ -148,7 +140,7 @@ class PaperBroker:
             )
             for symbol, quantity in held.items()
         )
-        return AccountSnapshot(
+        return port.AccountSnapshot(
             taken_at=now,
             open_orders=tuple(map(_snapshot, working)),
             executions=tuple(executions),
@@ -366,9 +358,9 @@ class PaperBroker:
         return due
 
 
-def _snapshot(found: store.TargetRow) -> OrderSnapshot:
+def _snapshot(found: store.TargetRow) -> port.OrderSnapshot:
     order = found.order
-    return OrderSnapshot(
+    return port.OrderSnapshot(
         client_order_id=order.client_order_id,
         broker_order_id=order.broker_order_id,
         symbol=order.symbol,
@@ -378,4 +370,4 @@ def _snapshot(found: store.TargetRow) -> OrderSnapshot:
     )
 
 
-INTEGRATION = Integration(CAPABILITIES.name, CAPABILITIES, PaperBroker)
+INTEGRATION = port.Integration(CAPABILITIES.name, CAPABILITIES, PaperBroker)

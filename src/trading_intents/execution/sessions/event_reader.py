@@ -12,16 +12,8 @@ from typing import TypeVar
 from trading_intents.accounts.vault import Vault
 from trading_intents.balances import store as balances_store
 from trading_intents.balances.model import BalancePacer
-from trading_intents.brokers.port import (
-    AccountSnapshot,
-    BrokerAdapter,
-    BrokerBalance,
-    BrokerEvent,
-    BrokerUnavailable,
-    StreamBack,
-    StreamGap,
-    UnreadableEvent,
-)
+from trading_intents.brokers import port
+from trading_intents.brokers.port import BrokerAdapter, BrokerBalance, BrokerEvent, BrokerUnavailable, StreamGap
 from trading_intents.brokers.registry import Registry
 from trading_intents.brokers.sanitizing import sanitize_id, sanitize_text
 from trading_intents.clock import Clock
@@ -136,13 +128,13 @@ class EventReader:
                     case None:
                         return
                     case StreamGap():
-                        if isinstance(each, UnreadableEvent):
+                        if isinstance(each, port.UnreadableEvent):
                             self._leave_out(each.reason)
                         self._dependencies.log.warning(
                             "broker events possibly missing", account=self._account, reason=each.reason
                         )
                         await self.reconcile()
-                        if isinstance(each, StreamBack):
+                        if isinstance(each, port.StreamBack):
                             self._on_updates()
 
     async def _receive(self) -> list[_Received]:
@@ -175,7 +167,7 @@ class EventReader:
         if has_open_orders:
             await self.reconcile(is_back=False)
 
-    async def reconcile(self, is_back: bool = True) -> AccountSnapshot:
+    async def reconcile(self, is_back: bool = True) -> port.AccountSnapshot:
         """Records a snapshot like streamed events, and looks up open orders that the snapshot should have and lacks.
         A broker that gives a complete snapshot is healthy. `is_back`: it may have been unreachable until now."""
         async with self._dependencies.pool.transaction(read_only=True) as tx:
@@ -207,7 +199,7 @@ class EventReader:
         self._dependencies.metrics.alert("event_left_out")
         self._dependencies.log.error("broker event left out", account=self._account, reason=sanitize_text(reason))
 
-    async def _open_positions(self, snapshot: AccountSnapshot) -> list[BrokerEvent]:
+    async def _open_positions(self, snapshot: port.AccountSnapshot) -> list[BrokerEvent]:
         """The snapshot's positions. Those of the account's first snapshot set its opening positions."""
         if snapshot.positions is None:
             return []

@@ -12,18 +12,13 @@ from uuid import UUID
 
 from trading_intents.accounts.model import ConnectionState
 from trading_intents.accounts.vault import SecretRef
+from trading_intents.brokers import port
 from trading_intents.brokers.port import (
     AuthFailed,
-    BrokerAccount,
     BrokerAdapter,
     BrokerEvent,
     BrokerUnavailable,
     CommandResult,
-    Integration,
-    IntegrationContext,
-    Lookup,
-    LookupUnknown,
-    OrderTicket,
     Outcome,
 )
 from trading_intents.brokers.sanitizing import sanitize
@@ -66,7 +61,7 @@ class BrokerSession:
     def __init__(self, account_ref: AccountRef, token: int, dependencies: SessionDependencies) -> None:
         self.account_ref, self.token, self._dependencies = account_ref, token, dependencies
         self.account_text = str(account_ref.account_id)  # it is named in every claim
-        self.integration: Integration | None = dependencies.brokers.integration(account_ref.broker)
+        self.integration: port.Integration | None = dependencies.brokers.integration(account_ref.broker)
         self.state = ConnectionState.DISCONNECTED
         self.is_closed = False  # the account is, for good
         self.is_leaving = False  # no more commands are claimed for it; when it has ended, its lease is given back
@@ -128,7 +123,7 @@ class BrokerSession:
             await asyncio.wait({self._task}, timeout=END_SECONDS)
         self._was_closed = True
 
-    async def call(self, command: CommandKind, ticket: OrderTicket, deadline: float) -> CommandResult:
+    async def call(self, command: CommandKind, ticket: port.OrderTicket, deadline: float) -> CommandResult:
         """Every error after the broker was called becomes UNKNOWN."""
         broker, clock = self._broker, self._dependencies.clock
         left_seconds = deadline - clock.monotonic()
@@ -159,9 +154,9 @@ class BrokerSession:
     def _is_unseen(self, event: BrokerEvent) -> bool:
         return self._answers.get(event.dedupe_key) != event
 
-    async def look_up(self, client_order_id: str, broker_order_id: str | None) -> Lookup:
+    async def look_up(self, client_order_id: str, broker_order_id: str | None) -> port.Lookup:
         if self._broker is None:
-            return LookupUnknown("the link is down")
+            return port.LookupUnknown("the link is down")
         self.budget.take()
         self._enter()
         try:
@@ -169,10 +164,10 @@ class BrokerSession:
                 deadline = self._dependencies.clock.monotonic() + LOOKUP_SECONDS
                 return await call_adapter(self._broker.lookup(client_order_id, broker_order_id, deadline))
         except TimeoutError:
-            return LookupUnknown("no answer in time")
+            return port.LookupUnknown("no answer in time")
         except Exception as error:
             self._dependencies.log.error("broker look-up failed", broker=self.account_ref.broker, exc_info=error)
-            return LookupUnknown("the look-up failed")
+            return port.LookupUnknown("the look-up failed")
         finally:
             self._leave()
 
@@ -276,17 +271,17 @@ class BrokerSession:
         self.generation = row.pop("link_generation")
         return _SessionSetup(**row)
 
-    async def _context(self, setup: _SessionSetup) -> IntegrationContext:
+    async def _context(self, setup: _SessionSetup) -> port.IntegrationContext:
         account_ref, dependencies = self.account_ref, self._dependencies
         secrets = {}
         if setup.sealed is not None and setup.credential_id is not None:
             ref = SecretRef(account_ref.organization_id, account_ref.account_id, setup.credential_id)
             secrets = await dependencies.vault.open(ref, setup.sealed)
-        account = BrokerAccount(
+        account = port.BrokerAccount(
             account_ref.account_id, account_ref.organization_id, account_ref.environment, setup.external_account_id
         )
         settings = dependencies.settings(account_ref.broker)
-        return IntegrationContext(
+        return port.IntegrationContext(
             account,
             secrets,
             dependencies.clock,
