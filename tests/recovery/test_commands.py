@@ -19,6 +19,7 @@ from tests.intents.http_client import Tables
 from tests.platform import PROGRAM, Platform, environment, run_command, serving
 from tests.storage.conftest import all_gone
 from tests.waiting import eventually
+from trading_intents.recovery import restore
 from trading_intents.secret import Secret
 from trading_intents.storage.embedded.cluster import DATABASE, OWNER, open_cluster
 
@@ -262,6 +263,24 @@ def test_a_restore_that_is_killed_leaves_nothing_or_marked_data(
                 assert owner.execute("SELECT count(restored_at) FROM commands").fetchone() == (3,)
         again = run_command(environ, "restore", backups, "--replace")
         assert again.returncode == 0, again.stderr
+
+
+def test_what_a_killed_restore_left_is_removed_though_a_program_of_it_still_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, remove, calls = tmp_path / "restoring", shutil.rmtree, list[Path]()
+    folder.mkdir()
+
+    def remove_all_but_what_comes_late(path: Path, ignore_errors: bool) -> None:
+        remove(path, ignore_errors=ignore_errors)
+        calls.append(path)
+        if len(calls) < 3:
+            path.mkdir()
+
+    monkeypatch.setattr(shutil, "rmtree", remove_all_but_what_comes_late)
+    restore._remove(folder)
+    assert not folder.exists()
+    assert len(calls) == 3
 
 
 def test_an_external_database_is_its_administrators_to_back_up_and_restore(tmp_path: Path, urls: Urls) -> None:

@@ -2,6 +2,7 @@
 and only then become DATA_DIR's: no role of the platform ever meets half of them, or all of them unmarked."""
 
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from trading_intents.storage.migrate import migrate
 from trading_intents.telemetry import Log, Metrics
 
 ASIDE = "before-restore-"
+REMOVE_SECONDS = 10.0
 # Files that may be in a DATA_DIR that counts as empty.
 UNIMPORTANT = frozenset({LOCK, ALIVE, RESTORING, "run"})
 
@@ -51,7 +53,7 @@ async def restore_backup(
     with holding_lock(home):
         _refuse_occupied(home, replace)
         staging = home / RESTORING
-        shutil.rmtree(staging, ignore_errors=True)
+        _remove(staging)
         staging.mkdir(mode=0o700)
         report("putting the data together", 0, 0)
         await combine_base_backups(binaries, [backup.folder / DATA for backup in chain], staging / DATA)
@@ -71,6 +73,15 @@ def _refuse_occupied(home: Path, replace: bool) -> None:
     there = {path.name for path in home.iterdir()} - UNIMPORTANT if home.exists() else set()
     if there and not replace:
         raise StartupRefused(f"{home} is not empty: --replace keeps what is there aside and goes on")
+
+
+def _remove(folder: Path) -> None:
+    """A program of a restore that was killed may write there for a moment longer."""
+    until_seconds = time.monotonic() + REMOVE_SECONDS
+    while folder.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        if time.monotonic() > until_seconds:
+            raise StartupRefused(f"{folder}, of a restore that did not end, cannot be removed: remove it first")
 
 
 async def _mark(settings: Settings, log: Log, staging: Path, who: str, reason: str, halts: bool) -> int:
