@@ -2,11 +2,15 @@
 
 import asyncio
 import contextlib
+import socket
+from itertools import pairwise
 
 import pytest
 
 from tests.web.conftest import Site
+from tests.web.test_hostile import metric
 from tests.web.test_server import connected, read_answer
+from trading_intents.web.server.listener import MAX_ACCEPTED
 
 FLOOD = 40
 MAX_BEFORE = 5  # answers that may leave before the other caller's
@@ -40,3 +44,15 @@ async def test_a_flood_of_requests_delays_no_other_caller(site: Site, flood: byt
         await asyncio.gather(*(read(name, reader) for (name, _), (reader, _) in zip(requests, opened, strict=True)))
     assert {status for name, status in answered if name == "flood"} == statuses
     assert answered.index(("other", 200)) <= MAX_BEFORE
+
+
+async def test_few_connections_are_accepted_in_each_turn_of_the_loop(site: Site) -> None:
+    """All are made before the loop runs: the kernel completes them, as many as a backlog holds."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(FLOOD):
+            stack.enter_context(socket.create_connection(("127.0.0.1", site.port)))
+        counts = [0.0]
+        while counts[-1] < FLOOD:
+            await asyncio.sleep(0)
+            counts.append(metric(site, "ti_http_connections"))
+        assert max(after - before for before, after in pairwise(counts)) <= MAX_ACCEPTED

@@ -12,6 +12,7 @@ from trading_intents.web.server.connection import HttpConnection
 from trading_intents.web.server.table import ConnectionLimits, ConnectionTable
 
 BACKLOG = 2048
+MAX_ACCEPTED = 16  # in each turn of the loop
 
 
 def bind(host: str, port: int, setting: str = "HTTP") -> socket.socket:
@@ -39,7 +40,9 @@ async def serving(app: App, listener: socket.socket, limits: ConnectionLimits) -
     table = ConnectionTable(app, limits)
     ticking = start_loop(table.tick())
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: HttpConnection(table), sock=listener, backlog=BACKLOG)
+    # asyncio accepts as many at once as its backlog says; the kernel's is set again after it.
+    server = await loop.create_server(lambda: HttpConnection(table), sock=listener, backlog=MAX_ACCEPTED)
+    listener.listen(BACKLOG)
     try:
         yield
     finally:
