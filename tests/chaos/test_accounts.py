@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from tests.conftest import Urls
+from tests.execution.worker_processes import until_sessions_equal_leases
 from tests.intents.http_client import Tables
 from tests.platform import Platform, serving
 from tests.seeds import seeded
@@ -23,6 +24,7 @@ from tests.waiting import eventually
 
 SECRETS = {"api_key_id": "id", "api_secret": "secret"}
 STOPPED_SECONDS = 8.0
+CONNECTED_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Workers:
     def run(self, seed: int) -> None:
         chance, kills = seeded(seed), 0
         while not self._over.is_set():
-            with self._serving() as worker:
+            with self.serving() as worker:
                 if kills >= self._course.kills:
                     self._over.wait()
                     return
@@ -68,7 +70,7 @@ class Workers:
                 kills += 1
                 self.faults["killed"] += 1
 
-    def _serving(self) -> contextlib.AbstractContextManager[Platform]:
+    def serving(self) -> contextlib.AbstractContextManager[Platform]:
         return serving(self._data_dir, **(self._settings | {"ROLES": "worker"}))
 
     def end(self) -> None:
@@ -153,6 +155,9 @@ def test_every_event_is_handled_once_though_workers_die(
         workers.end()
         for killer in killers:
             killer.join()
+    if course is LONG:
+        with workers.serving() as worker:
+            until_sessions_equal_leases(tables, [worker], count, CONNECTED_SECONDS)
     assert workers.faults["killed"] >= 2
     report = health(platform, watch)
     assert (report["pending"], report["processing"], report["failed"]) == (0, 0, 0)

@@ -15,7 +15,13 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.worker_processes import WorkerProcesses, open_worker_processes, until_connected, until_settled
+from tests.execution.worker_processes import (
+    WorkerProcesses,
+    open_worker_processes,
+    until_connected,
+    until_sessions_equal_leases,
+    until_settled,
+)
 from tests.intents.http_client import create, market
 from tests.platform import Platform
 
@@ -97,6 +103,7 @@ def test_orders_that_come_faster_than_they_are_sent_are_all_sent_once(
         with worker_processes.worker() as worker, congesting(worker):
             until_connected(worker_processes)
             took_seconds = until_settled(worker_processes, SETTLED_SECONDS, hurry=False)
+            until_sessions_equal_leases(tables, [worker], accounts)
         rates = goodput(worker_processes)
         unclear = tables.value("SELECT count(*) FROM commands WHERE unclear_at IS NOT NULL")
         attempts = tables.value("SELECT max(attempts) FROM outbox WHERE queue = 'intents'")

@@ -1,6 +1,8 @@
-"""Workers killed and stopped at random, a broker that drops its answers: nothing is sent twice, orders end true."""
+"""Workers killed and stopped at random, a broker that drops its answers, commits that wait: nothing is sent twice,
+orders end true, and sessions equal leases."""
 
 import asyncio
+import contextlib
 import signal
 import threading
 import time
@@ -13,6 +15,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.chaos.commits import let_commits_wait, own_server
 from tests.conftest import Urls
 from tests.execution import worker_processes as lives
 from tests.execution.in_process_execution import executing, open_in_process
@@ -21,6 +24,7 @@ from tests.execution.worker_processes import (
     WorkerProcesses,
     open_worker_processes,
     until_connected,
+    until_sessions_equal_leases,
     until_settled,
 )
 from tests.intents.http_client import cancel, create, limit, market, replace
@@ -80,10 +84,16 @@ def test_no_order_is_sent_twice_though_workers_die_and_answers_are_lost(
     is_long = intents > 1_000
     if not is_long:
         monkeypatch.setattr(lives, "LIFE_SECONDS", SHORT_LIFE_SECONDS)
-    with open_worker_processes(urls, tmp_path, accounts=3) as worker_processes:
+    with contextlib.ExitStack() as stack:
+        if is_long:
+            urls = stack.enter_context(own_server(tmp_path / "server"))
+        worker_processes = stack.enter_context(open_worker_processes(urls, tmp_path / "processes", accounts=3))
         worker_processes.script("drop_answer", "0.05")
-        with Mortals(worker_processes, 2, pauses=is_long).working() as workers:
+        with Mortals(worker_processes, 2, pauses=is_long).working() as workers, ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(let_commits_wait, urls) if is_long else None
             made = trickle(worker_processes, intents, seconds)
+            if waiting:
+                waiting.result()
             eventually(lambda: workers.kills >= 2, SETTLED_SECONDS)
             worker_processes.heal()
             workers.over.set()
@@ -116,6 +126,7 @@ def test_a_stopped_worker_that_wakes_up_changes_nothing(urls: Urls, tmp_path: Pa
             until_settled(worker_processes, 30, hurry=True)
             after = worker_processes.orders()
             assert {intent: after[intent]["order_status"] for intent in final} == final
+        until_sessions_equal_leases(worker_processes.tables, [first, second], 2)
         check_once(worker_processes, made)
 
 
@@ -132,8 +143,9 @@ def test_what_was_queued_is_checked_before_it_is_sent(urls: Urls, tmp_path: Path
         )
         assert answer.status_code == 200, answer.text
         make_older(worker_processes, stale, MAX_AGE)
-        with worker_processes.worker():
+        with worker_processes.worker() as worker:
             until_settled(worker_processes, 30, hurry=False)
+            until_sessions_equal_leases(worker_processes.tables, [worker], 2)
         expected = {"REJECTED symbol_manually_disabled": intents, "EXPIRED stale": intents}
         assert worker_processes.statuses(with_reason=True) == expected
         ended = {(str(order["account_id"]), order["reason"]) for order in worker_processes.orders().values()}
@@ -197,7 +209,7 @@ def test_commands_of_an_intent_stay_in_order_though_workers_die(urls: Urls, tmp_
 
 @pytest.mark.parametrize("triples", [8, pytest.param(300, marks=pytest.mark.chaos)])
 def test_without_kills_every_command_arrives(urls: Urls, tmp_path: Path, triples: int) -> None:
-    with open_worker_processes(urls, tmp_path, accounts=3) as worker_processes, worker_processes.worker():
+    with open_worker_processes(urls, tmp_path, accounts=3) as worker_processes, worker_processes.worker() as worker:
         until_connected(worker_processes)
 
         def until_working(account: str, intent: str) -> None:
@@ -207,6 +219,7 @@ def test_without_kills_every_command_arrives(urls: Urls, tmp_path: Path, triples
 
         made = send_triples(worker_processes, triples, until_working)
         until_settled(worker_processes, 30, hurry=False)
+        until_sessions_equal_leases(worker_processes.tables, [worker], 3)
         assert worker_processes.journal() == dict.fromkeys(made, ORDERED)
         assert worker_processes.statuses() == {"CANCELLED": triples}
         worker_processes.assert_true()

@@ -1,4 +1,5 @@
-"""A halt that cancels and closes while workers, an API process and PostgreSQL are killed: all ends flat, and once."""
+"""A halt that cancels and closes while workers, an API process and PostgreSQL are killed, and commits wait: all ends
+flat, and once."""
 
 import contextlib
 import os
@@ -13,15 +14,15 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.chaos.commits import let_commits_wait, own_server
 from tests.conftest import Urls, copy_folder
 from tests.execution import worker_processes as lives
 from tests.execution.worker_processes import Mortals, WorkerProcesses, open_worker_processes, until_connected
 from tests.intents.http_client import Body, Tables, create, limit, market
 from tests.platform import serving
 from tests.seeds import seeded
-from tests.storage.conftest import ServerProcess, postmaster
+from tests.storage.conftest import postmaster
 from tests.waiting import eventually
-from trading_intents.secret import Secret
 
 REASON = {"reason": "everything at once", "close_positions": True}
 RETURN_SECONDS = 60.0
@@ -35,13 +36,8 @@ SHORT_LIFE_SECONDS = (0.6, 1.5)
 def server(cluster: Path, tmp_path: Path) -> Iterator[tuple[Path, Urls]]:
     """PostgreSQL, whose keeper starts it again whenever it dies."""
     folder = copy_folder(cluster, tmp_path / "server")
-    process = ServerProcess(folder)
-    try:
-        said = process.until("url")
-        yield folder, Urls(owner=Secret(said["owner_url"]), login=Secret(said["url"]))
-        assert process.stop() == 0
-    finally:
-        process.close()
+    with own_server(folder) as urls:
+        yield folder, urls
 
 
 class Restarted(Mortals):
@@ -173,6 +169,8 @@ def test_a_halt_ends_flat_though_everything_dies(
             eventually(lambda: workers.kills >= 4, DONE_SECONDS)
             path = f"/v1/controls/accounts/{processes.accounts[0]}/halt"
             until_answered(processes, "GET", path)  # a server that was started again takes connections
+            if database_kills > 1:
+                let_commits_wait(urls)
             processes.tables = Tables(urls.owner)
             processes.heal()
             workers.over.set()

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ SUBMITTERS = 8
 SUBMIT_TRIES = 20
 LIFE_SECONDS = (1.0, 3.0)
 STOP_SECONDS = 8.0
+EQUAL_SECONDS = 20.0  # a killed worker's leases are others' after five
 CONNECTED_SECONDS = 30.0  # workers that are killed meanwhile have to begin again
 
 
@@ -174,6 +175,7 @@ class Mortals:
         self._processes, self._number, self._pauses = worker_processes, number, pauses
         self.over = threading.Event()
         self.released = threading.Event()
+        self.living: dict[int, Platform] = {}
         self.kills = self.stops = 0
 
     @contextlib.contextmanager
@@ -182,6 +184,9 @@ class Mortals:
             lives = [threads.submit(self._run_session, number) for number in range(self._number)]
             try:
                 yield self
+                self.over.set()
+                accounts = len(self._processes.accounts)
+                until_sessions_equal_leases(self._processes.tables, self.living.values(), accounts)
             finally:
                 self.over.set()
                 self.released.set()
@@ -192,11 +197,13 @@ class Mortals:
         chance = seeded(number)
         while not self.released.is_set():
             with self._processes.worker() as platform:
+                self.living[number] = platform
                 if self.over.wait(chance.uniform(*LIFE_SECONDS)):
                     self.released.wait()
                     return
                 if self._pauses and chance.random() < 0.3:
                     self._pause(platform)
+                del self.living[number]
                 platform.process.kill()
                 platform.process.wait()
                 self.kills += 1
@@ -214,6 +221,34 @@ def until_connected(worker_processes: WorkerProcesses) -> None:
         lambda: bool(worker_processes.tables.value("SELECT bool_and(connection = 'connected') FROM accounts")),
         CONNECTED_SECONDS,
     )
+
+
+def until_sessions_equal_leases(
+    tables: Tables, workers: Collection[Platform], accounts: int, limit_seconds: float = EQUAL_SECONDS
+) -> None:
+    """Of the workers that live: each account has one lease and one session, and is shown as connected."""
+    valid = "SELECT count(*) FROM leases JOIN workers w ON w.id = worker_id WHERE expires_at > clock_timestamp()"
+    connected = "SELECT count(*) FROM accounts WHERE connection = 'connected'"
+    found: tuple[float, ...] = ()
+
+    def is_equal() -> bool:
+        nonlocal found
+        try:
+            sessions = sum(map(_count_sessions, list(workers)))
+        except httpx.TransportError:  # it is just being killed
+            return False
+        found = sessions, tables.value(valid), tables.value(connected)
+        return found == (accounts,) * 3
+
+    try:
+        eventually(is_equal, limit_seconds)
+    except AssertionError:
+        raise AssertionError(f"sessions, leases, connected: {found}, of {accounts} accounts") from None
+
+
+def _count_sessions(worker: Platform) -> float:
+    lines = worker.client.get("/metrics").text.splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("ti_execution_leases "))
 
 
 def until_settled(worker_processes: WorkerProcesses, limit_seconds: float, hurry: bool) -> float:
