@@ -85,9 +85,9 @@ def write_orders(orders: Sequence[Row]) -> Statement:
             broker_sent_at = n.broker_sent_at, received_at = n.received_at, updated_at = n.updated_at,
             finished_at = n.finished_at, version = n.version
         FROM json_populate_recordset(NULL::orders, $1::text::json) AS n
-        WHERE o.order_id = n.order_id AND o.order_id = ANY ($2::text::uuid[])
+        WHERE o.order_id = n.order_id
         """,
-        (json_text(orders), array_text(str(order["order_id"]) for order in orders)),
+        (json_text(orders),),
     )
 
 
@@ -114,13 +114,8 @@ def write_positions(positions: Sequence[Row]) -> Statement:
         UPDATE positions p SET {_SET_POSITION}
         FROM json_populate_recordset(NULL::positions, $1::text::json) AS n
         WHERE p.account_id = n.account_id AND p.symbol = n.symbol
-          AND p.account_id = ANY ($2::text::uuid[]) AND p.symbol = ANY ($3::text::text[])
         """,  # noqa: S608 - our own constants
-        (
-            json_text(positions),
-            array_text({str(position["account_id"]) for position in positions}),
-            array_text({str(position["symbol"]) for position in positions}),
-        ),
+        (json_text(positions),),
     )
 
 
