@@ -1,7 +1,6 @@
 """Commands that are claimed and not recorded yet are bounded by what is recorded, and the bound is shared fairly."""
 
 import asyncio
-from collections import Counter
 from uuid import UUID
 
 import pytest
@@ -78,16 +77,15 @@ def two_unrecorded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("two_unrecorded")
 async def test_accounts_take_turns_when_there_are_more_than_may_be_in_flight(urls: Urls) -> None:
+    """The orders are there at once, in one batch of the writer, when all sessions are open."""
     venue, accounts, rounds = OrderOfArrival(), 5, 3
-    async with open_in_process(urls, accounts=accounts, venue=venue) as in_process:
+    async with open_in_process(urls, accounts=accounts, venue=venue) as in_process, executing(in_process) as execution:
+        links = execution.leases.links
+        await in_process.until_true(lambda: sum(link.is_up for link in links.values()) == accounts)
         await create_in_all(in_process, accounts * rounds)
-        async with executing(in_process) as execution:
-            await in_process.until_true(lambda: len(execution.leases.links) == accounts)
-            await in_process.until_rows_are("completed")
-    for end in range(1, len(venue.accounts) + 1):
-        counts = Counter(venue.accounts[:end])
-        # The sessions open one after the other: those that are up at first have one turn more.
-        assert max(counts.values()) - min(counts[each] for each in set(venue.accounts)) <= 2, venue.accounts
+        await in_process.until_rows_are("completed")
+    turns = [venue.accounts[start : start + accounts] for start in range(0, accounts * rounds, accounts)]
+    assert [len(set(turn)) for turn in turns] == [accounts] * rounds, venue.accounts
 
 
 @pytest.mark.usefixtures("two_unrecorded")

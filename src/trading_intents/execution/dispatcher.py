@@ -49,7 +49,7 @@ MAX_BATCH = 256
 NO_ROOM = -1  # instead of a wake-up count: the claim was limited
 # Commands that are claimed and not recorded yet are no more than were recorded in the last RECORDED_SECONDS, so that
 # none waits much longer than that, and no claim expires, however slowly they are recorded.
-MIN_UNRECORDED, MAX_IN_FLIGHT = 128, 512
+MIN_UNRECORDED, MAX_IN_FLIGHT = 32, 512
 RECORDED_SECONDS = 2.0
 SLOW_SECONDS = 0.25
 LOCKED_PAUSE_SECONDS = 0.02  # before a command is claimed again whose order another transaction holds
