@@ -127,7 +127,8 @@ async def open_infrastructure(
 ) -> AsyncIterator[Infrastructure]:
     """Opens a migrated database and the rest, for `serve` and for every command. Without `needs_worker` the login of
     the worker's role is not used, and need not exist."""
-    metrics, clock, brokers = Metrics(), SystemClock(), installed_brokers(log)
+    metrics, clock = Metrics(), SystemClock()
+    brokers = installed_brokers(log, partial(broker_settings, settings))
     async with contextlib.AsyncExitStack() as stack:
         urls = await stack.enter_async_context(database_urls(settings, log, metrics, may_create))
         await migrate(

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
@@ -86,7 +87,7 @@ async def examine_account(settings: Settings, account_id: UUID, log: Log, symbol
                 return stack.enter_context(contextlib.closing(GroupTransactions(Pipeline(urls.worker, WORKER_ROLE))))
 
             checks = _account(row)
-            integration = installed_brokers(log).integration(row["broker"])
+            integration = installed_brokers(log, partial(broker_settings, settings)).integration(row["broker"])
             if integration is None:
                 return [*checks, CheckResult("wrong", "broker", f"{row['broker']} is not installed here")]
             if symbol and row["environment"] != Environment.PAPER:

@@ -27,6 +27,11 @@ OTHER = named("other")
 PAPER = named("paper")
 WRONG_TYPE = named("wrong_type", routes=("NOWHERE",))
 NUMBER = 7
+
+def several(settings):
+    yield named("first")
+    yield named("second")
+    raise ValueError(f"the third is wrong: {settings}")
 """
 BROKEN = {
     "missing_module": "no_such_module:X",
@@ -49,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
     about = tmp_path / "a_third_party-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: a-third-party\nVersion: 1.0\n")
-    points = {"acme": "third_party:GOOD"} | BROKEN
+    points = {"acme": "third_party:GOOD", "several": "third_party:several"} | BROKEN
     (about / "entry_points.txt").write_text(
         "[trading_intents.brokers]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
     )
@@ -59,7 +64,7 @@ def folder(tmp_path: Path) -> Path:
 def discover() -> tuple[Registry, dict[str, str]]:
     """What is found, and why the others were left out."""
     out = StringIO()
-    registry = installed_brokers(make_log("error", out))
+    registry = installed_brokers(make_log("error", out), lambda name: {f"{name.upper()}_X": "1"})
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     return registry, {line["broker"]: line["reason"] for line in lines}
 
@@ -77,9 +82,10 @@ def test_a_broken_integration_is_logged_and_left_out(folder: Path, monkeypatch: 
     ours = installed_brokers(make_log("error")).find("paper")
     monkeypatch.syspath_prepend(str(folder))
     registry, left_out = discover()
-    assert left_out.keys() == BROKEN.keys()
+    assert left_out.keys() == BROKEN.keys() | {"several"}
+    assert "the third is wrong: {'SEVERAL_X': '1'}" in left_out["several"]
     assert "on purpose" in left_out["crashing"]
-    assert [manifest.name for manifest in registry.all()] == ["acme", "alpaca", "paper"]
+    assert [manifest.name for manifest in registry.all()] == ["acme", "alpaca", "first", "paper", "second"]
     assert registry.find("paper") == ours, "another's broker took the place of ours"
     integration = registry.integration("acme")
     assert integration
@@ -106,11 +112,12 @@ async def test_an_installed_package_adds_a_broker(
         (organization,) = platform.apply(document)["organizations"]
         headers = {"x-api-key": organization["api_keys"][0]["api_key"]}
         brokers = platform.client.get("/v1/brokers", headers=headers).json()["data"]
-        assert [broker["name"] for broker in brokers] == ["acme", "alpaca", "paper", "remote"]
+        names = [broker["name"] for broker in brokers]
+        assert names == ["acme", "alpaca", "first", "paper", "remote", "second"]
         for broker, status in (("acme", 201), ("misnamed", 422)):
             body = {"name": "a", "broker": broker, "environment": "paper"}
             assert platform.client.post("/v1/accounts", json=body, headers=headers).status_code == status
-    assert sum("broker left out" in line for line in platform.logs) == len(BROKEN)
+    assert sum("broker left out" in line for line in platform.logs) == len(BROKEN) + 1
 
 
 def test_the_documents_show_what_each_broker_plays() -> None:

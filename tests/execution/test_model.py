@@ -168,7 +168,7 @@ def snapshot(*kinds: EventKind) -> OrderSnapshot:
 
 
 WORKING, OVER = snapshot(EventKind.ACCEPTED), snapshot(EventKind.ACCEPTED, EventKind.CANCELLED)
-AWAY, GONE = LookupUnknown("x"), Absent()
+AWAY, GONE, NEVER_SENT = LookupUnknown("x"), Absent(), Absent(never_sent=True)
 DURABLE, OPEN_ONLY = LookupKind.DURABLE, LookupKind.OPEN_ONLY
 IN_DOUBT = UnresolvedOrder("UNKNOWN", False, False, True, False, False, None, None, False, 0, None)
 ACCEPTED = replace(IN_DOUBT, order_status="NEW", acknowledged=True)
@@ -183,6 +183,7 @@ UNWANTED = replace(ACCEPTED, is_unwanted=True)
         (IN_DOUBT, GONE, None, DURABLE, Verdict.MISSING),
         (IN_DOUBT, GONE, None, OPEN_ONLY, Verdict.UNKNOWN),
         (replace(IN_DOUBT, is_sent=False), GONE, None, DURABLE, Verdict.KNOWN),
+        (IN_DOUBT, NEVER_SENT, None, LookupKind.NONE, Verdict.MISSING),
         (IN_DOUBT, AWAY, None, DURABLE, Verdict.UNKNOWN),
         (ACCEPTED, WORKING, None, DURABLE, Verdict.KNOWN),
         (ACCEPTED, GONE, None, DURABLE, Verdict.LOST),
@@ -191,6 +192,7 @@ UNWANTED = replace(ACCEPTED, is_unwanted=True)
         (REPLACING, WORKING, GONE, DURABLE, Verdict.MISSING),
         (REPLACING, WORKING, GONE, OPEN_ONLY, Verdict.UNKNOWN),
         (REPLACING, AWAY, GONE, DURABLE, Verdict.UNKNOWN),
+        (REPLACING, AWAY, NEVER_SENT, LookupKind.NONE, Verdict.MISSING),
         (CANCELLING, WORKING, None, OPEN_ONLY, Verdict.MISSING),
         (CANCELLING, AWAY, None, DURABLE, Verdict.UNKNOWN),
         (replace(CANCELLING, cancel_id=None), WORKING, None, DURABLE, Verdict.WAITING),

@@ -2,7 +2,7 @@
 never sends twice, never decides an order's status, and never shows a secret."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -15,6 +15,7 @@ from trading_intents.secret import Secret
 from trading_intents.storage.database import Pool
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.signals import Signals
+from trading_intents.telemetry import Metrics
 from trading_intents.trading import Environment, FrozenStruct, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 
 ENTRY_POINT_GROUP = "trading_intents.brokers"
@@ -179,7 +180,10 @@ class OrderSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The broker says that it has no such order. A proof only where the look-up is durable."""
+    """The broker says that it has no such order: a proof only where the look-up is durable. `never_sent`: the adapter
+    stores every command before it sends it, and has no such one."""
+
+    never_sent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +267,7 @@ class BrokerAdapter(Protocol):
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult: ...
 
     async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
-        """Gives Absent only when the broker said so, else LookupUnknown."""
+        """Gives Absent only when the broker said so, or the command was provably never sent, else LookupUnknown."""
         ...
 
     def events(self) -> AsyncIterator[BrokerEvent | BrokerBalance | StreamGap]:
@@ -310,6 +314,8 @@ class IntegrationContext:
     signals: Signals
     open_transactions: Callable[[], GroupTransactions]
     shared: dict[str, object]
+    lease_token: int = 0  # grows with each worker that takes the account: an earlier one's holder writes nothing more
+    metrics: Metrics = field(default_factory=Metrics)
 
     def share(self, name: str, make: Callable[[], T]) -> T:
         """Gives what is shared by that name; the first session makes it."""

@@ -1,6 +1,6 @@
 """The installed brokers: entry points of the group `trading_intents.brokers`. Connects to none."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 
 import msgspec
@@ -29,20 +29,20 @@ class Registry:
         return [found.capabilities for found in self._by_name.values()]
 
 
-def installed_brokers(log: Log) -> Registry:
-    """Loads the brokers. One that cannot be loaded, or whose name is taken, is logged and left out; ours come first."""
+def installed_brokers(log: Log, settings_of: Callable[[str], Mapping[str, str]] = lambda _: {}) -> Registry:
+    """Loads the brokers. One that cannot be loaded, or whose name is taken, is logged and left out; ours come first.
+    An entry point may be a function that makes several, from the settings that start with its name."""
     found: dict[str, Integration] = {}
     for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=_place):
         try:
-            integration = _load(point)
-            if integration.name in found:
-                raise ValueError("a broker of this name is there already")
+            for integration in _load(point, settings_of(point.name)):
+                if integration.name in found:
+                    raise ValueError(f"a broker of the name {integration.name} is there already")
+                found[integration.name] = integration
         except (Exception, SystemExit) as error:
             log.error(
                 "broker left out", broker=point.name, module=point.module, reason=f"{type(error).__name__}: {error}"
             )
-        else:
-            found[integration.name] = integration
     if BUILT_IN not in found:
         raise StartupRefused(
             f"the broker {BUILT_IN} is not installed with this program: install it again, such as by "
@@ -56,12 +56,13 @@ def _place(point: EntryPoint) -> tuple[bool, str, str]:
     return distribution != OWN_DISTRIBUTION, distribution, point.name
 
 
-def _load(point: EntryPoint) -> Integration:
-    integration = point.load()
-    if not isinstance(integration, Integration):
-        raise TypeError(f"{point.value} is no Integration")
-    if integration.name != point.name:
-        raise ValueError(f"its name is {integration.name!r}")
-    # Capabilities are read in many places later; a wrong type is found here, where it does no harm.
-    msgspec.convert(msgspec.to_builtins(integration.capabilities), Capabilities)
-    return integration
+def _load(point: EntryPoint, settings: Mapping[str, str]) -> Iterator[Integration]:
+    loaded = point.load()
+    for integration in loaded(settings) if callable(loaded) else (loaded,):
+        if not isinstance(integration, Integration):
+            raise TypeError(f"{point.value} is no Integration")
+        if integration is loaded and integration.name != point.name:
+            raise ValueError(f"its name is {integration.name!r}")
+        # Capabilities are read in many places later; a wrong type is found here, where it does no harm.
+        msgspec.convert(msgspec.to_builtins(integration.capabilities), Capabilities)
+        yield integration

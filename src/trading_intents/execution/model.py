@@ -219,16 +219,15 @@ class Verdict(StrEnum):
 
 def classify_lookup(unresolved: UnresolvedOrder, order: Lookup, replaced: Lookup | None, lookup: LookupKind) -> Verdict:
     """`unresolved` is the order after recording; `replaced` was found under the id of an unanswered REPLACE."""
-    is_proof = lookup is LookupKind.DURABLE
     if unresolved.order_status in FINAL_STATUSES:
         return Verdict.KNOWN
     if not unresolved.acknowledged:
         if not unresolved.is_sent:
             return Verdict.KNOWN  # it is in the queue
-        return Verdict.MISSING if isinstance(order, Absent) and is_proof else Verdict.UNKNOWN
+        return Verdict.MISSING if _is_proved_absent(order, lookup) else Verdict.UNKNOWN
     if unresolved.replace_id:
-        absent = isinstance(replaced, Absent) and isinstance(order, OrderSnapshot) and is_proof
-        return Verdict.MISSING if absent else Verdict.UNKNOWN
+        was_told = isinstance(order, OrderSnapshot) or replaced == Absent(never_sent=True)
+        return Verdict.MISSING if was_told and _is_proved_absent(replaced, lookup) else Verdict.UNKNOWN
     if unresolved.cancel_id:
         return Verdict.MISSING if isinstance(order, OrderSnapshot) and is_working(order) else Verdict.UNKNOWN
     if isinstance(order, OrderSnapshot):
@@ -236,6 +235,10 @@ def classify_lookup(unresolved: UnresolvedOrder, order: Lookup, replaced: Lookup
             return Verdict.ALIVE
         return Verdict.WAITING if unresolved.is_pending else Verdict.KNOWN
     return Verdict.LOST if isinstance(order, Absent) else Verdict.UNKNOWN
+
+
+def _is_proved_absent(found: Lookup | None, lookup: LookupKind) -> bool:
+    return isinstance(found, Absent) and (found.never_sent or lookup is LookupKind.DURABLE)
 
 
 def not_delivered_fact(

@@ -319,5 +319,10 @@ def has_own_venue(capabilities: Capabilities) -> bool:
     return bool(capabilities.credential_fields) and offers(OrderKind.LIMIT)(capabilities)
 
 
+def has_other_sources(capabilities: Capabilities) -> bool:
+    """What its updates say is found by look-ups too: it can do without them for a while."""
+    return has_own_venue(capabilities) and looks_up_for_ever(capabilities)
+
+
 def refuses_used_ids(capabilities: Capabilities) -> bool:
     return capabilities.unique_order_ids and offers(OrderKind.LIMIT)(capabilities)

@@ -290,6 +290,8 @@ class BrokerSession:
             dependencies.signals,
             dependencies.open_transactions,
             dependencies.shared[account_ref.broker],
+            self.token,
+            dependencies.metrics,
         )
 
     async def _listen(self, broker: BrokerAdapter, setup: _SessionSetup) -> None:
