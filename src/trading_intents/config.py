@@ -145,6 +145,7 @@ class Settings:
         "https://paper-api.alpaca.markets", "Where Alpaca's paper accounts trade: https, or http on loopback."
     )
     alpaca_live_url: str = _setting("https://api.alpaca.markets", "Where its live accounts do, likewise.")
+    fix_venues: str = _setting("", "Folder of FIX venues: each NAME.toml in it is the broker NAME. Empty: none.")
     paper_cash: int = _setting(1_000_000, "USD that an account of the paper broker starts with.")
     paper_max_open_orders: int = _setting(
         1_000, "Working orders that an account may have at the paper broker; one more is refused."

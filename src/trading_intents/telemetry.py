@@ -30,6 +30,8 @@ AlertKind = Literal[
     "resurrected",
 ]
 
+FixIncident = Literal["garbled", "gap", "reject", "resend", "reset", "skipped"]
+
 
 class _LineWriter(structlog.PrintLogger):
     """Drops a line that cannot be written: a closed terminal or a full disk must not end the process."""
@@ -237,6 +239,13 @@ class Metrics:
             "ti_execution_alerts_total", "Alerts that an operator must act on, by kind.", "kind"
         )
         make_series(self.execution_alerts, get_args(AlertKind))
+        self.fix_incidents = self._counter(
+            "ti_fix_incidents_total",
+            "What FIX sessions met: garbled bytes, gaps, resends for the venue, rejects of its messages, resets by it, "
+            "and commands skipped as too old.",
+            "incident",
+        )
+        make_series(self.fix_incidents, get_args(FixIncident))
 
     def _count_stream(self) -> None:
         self.stream_subscribers = self._gauge("ti_stream_subscribers", "Open streams, by transport.", "door")

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.brokers.fix.venue import write_profile
 from tests.conftest import Urls
 from tests.platform import serving
+from trading_intents.brokers.fix.profile import read_venue
 from trading_intents.brokers.registry import Registry, installed_brokers
 from trading_intents.errors import StartupRefused
 from trading_intents.telemetry import make_log
@@ -120,6 +122,8 @@ async def test_an_installed_package_adds_a_broker(
     assert sum("broker left out" in line for line in platform.logs) == len(BROKEN) + 1
 
 
-def test_the_documents_show_what_each_broker_plays() -> None:
+def test_the_documents_show_what_each_broker_plays(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "brokers.md").read_text()
-    assert support_matrix(CARDS, installed_brokers(make_log("error")).all()) in text
+    versions = {"fix 4.2": "generic42", "fix 4.4": "generic44"}
+    venues = [read_venue(write_profile(tmp_path, 1, profile)).capabilities(n) for n, profile in versions.items()]
+    assert support_matrix(CARDS, [*installed_brokers(make_log("error")).all(), *venues]) in text

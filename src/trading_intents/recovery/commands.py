@@ -1,9 +1,9 @@
-"""The commands `backup`, `restore` and `admin resume-restored`: parse, call, print."""
+"""The commands `backup`, `restore`, `admin resume-restored` and `fix log`: parse, call, print."""
 
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -15,6 +15,7 @@ from trading_intents.config import Settings
 from trading_intents.errors import InvalidRequest, StartupRefused
 from trading_intents.recovery.backups import Report, make_backup
 from trading_intents.recovery.external import BACKUP, RESTORE, show_commands
+from trading_intents.recovery.fix_log import Run, add_fix
 from trading_intents.recovery.marking import mark_restored, refuse_workers, resume_restored
 from trading_intents.recovery.restore import restore_backup
 from trading_intents.stream.model import CHANNEL as STREAM
@@ -22,14 +23,13 @@ from trading_intents.telemetry import Log
 
 NEVER_SENT = "{} CREATEs and REPLACEs that waited to be sent are looked up at their brokers, never sent"
 
-Run = Callable[[Callable[[Settings, Log], Coroutine[Any, Any, int | None]]], None]
-
 
 def add_commands(cli: typer.Typer, admin: typer.Typer, run: Run, operator: Callable[[], str]) -> None:
     """`run` runs a command; `operator` names the user."""
     _add_backup(cli, run)
     _add_restore(cli, run, operator)
     _add_resume(admin, run, operator)
+    add_fix(cli, run)
 
 
 def _add_backup(cli: typer.Typer, run: Run) -> None:

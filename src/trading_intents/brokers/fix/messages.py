@@ -1,0 +1,291 @@
+"""FIX messages: as bytes, and as they are numbered and stored. Pure, and without a meaning of any message."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+
+MAX_BODY_BYTES = 65_536
+SOH = "\x01"
+# The tags whose value is bytes and may hold the separator, by the tag before them that counts those.
+_DATA_TAGS = {90: 91, 93: 89, 95: 96, 212: 213} | {number: number + 1 for number in range(348, 365, 2)}
+_SECRET_TAGS = frozenset({"554", "925", "96", "89", "91"})
+_HEAD = re.compile(rb"8=FIX[^\x01]{1,8}\x019=(\d{1,6})\x01")
+_HEAD_BYTES = 24  # at most
+_TRAILER = re.compile(rb"10=(\d{3})\x01")
+_SECRET = re.compile(rb"(?<=\x01)(" + b"|".join(tag.encode() for tag in sorted(_SECRET_TAGS)) + rb")=[^\x01]*")
+_TIME = re.compile(r"(\d{4})(\d\d)(\d\d)-(\d\d):(\d\d):([0-5]\d|60)(?:\.(\d{1,6})\d*)?", re.ASCII)
+
+Fields = Sequence[tuple[int, str]]
+
+
+class FixMessage:
+    """A message's fields in their order, without those that frame it: the length and the checksum."""
+
+    __slots__ = ("_first", "fields", "raw")
+
+    def __init__(self, fields: Fields, raw: bytes = b"") -> None:
+        self.fields, self.raw = fields, raw
+        self._first: dict[int, str] = {}
+        for tag, value in fields:
+            self._first.setdefault(tag, value)
+
+    @property
+    def type(self) -> str:
+        return self._first.get(35, "")
+
+    def get(self, tag: int) -> str:
+        """The first field with this tag; empty if there is none."""
+        return self._first.get(tag, "")
+
+    def has(self, tag: int) -> bool:
+        return tag in self._first
+
+    def number(self, tag: int) -> int | None:
+        """None: it is missing, or no number."""
+        text = self.get(tag)
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
+def encode(begin_string: str, fields: Iterable[tuple[int, str]]) -> bytes:
+    """ValueError: a value holds the separator."""
+    texts = [f"{tag}={value}" for tag, value in fields]
+    if any(SOH in each for each in texts):
+        raise ValueError("a value holds the separator")
+    data = "".join([f"{each}{SOH}" for each in texts]).encode("latin-1", "replace")
+    head = f"8={begin_string}\x019={len(data)}\x01".encode()
+    return b"%b%b10=%03d\x01" % (head, data, (sum(head) + sum(data)) % 256)
+
+
+class Framer:
+    """Cuts bytes into messages. Garbled bytes are left out, as the standard says: the sequence numbers show the gap."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[FixMessage | None]:
+        """Yields None for what was garbled."""
+        self._buffer += data
+        while True:
+            start = self._buffer.find(b"8=FIX")
+            if start:
+                # The last bytes may be the beginning of a message.
+                skipped = start if start > 0 else max(0, len(self._buffer) - 4)
+                del self._buffer[:skipped]
+                if skipped:
+                    yield None
+                if start < 0:
+                    return
+            head = _HEAD.match(self._buffer)
+            if head is None or int(head[1]) > MAX_BODY_BYTES:
+                if head is None and len(self._buffer) < _HEAD_BYTES and self._buffer.count(1) < 2:
+                    return
+                del self._buffer[:5]
+                yield None
+                continue
+            end = head.end() + int(head[1])
+            if len(self._buffer) < end + 7:
+                return
+            yield self._cut(head.end(), end)
+
+    def _cut(self, begin: int, end: int) -> FixMessage | None:
+        trailer = _TRAILER.match(self._buffer, end)
+        if trailer is None:
+            del self._buffer[:end]
+            return None
+        raw, checksum = bytes(self._buffer[: trailer.end()]), int(trailer[1])
+        del self._buffer[: len(raw)]
+        if sum(raw[:end]) % 256 != checksum or not raw.startswith(b"35=", begin):
+            return None
+        fields = _split(raw[:end])
+        return None if fields is None else FixMessage(fields, raw)
+
+
+def parse(raw: bytes) -> FixMessage:
+    """One whole message, as it was stored; without fields, if it was masked."""
+    (message,) = Framer().feed(raw)
+    return message or FixMessage(())
+
+
+def _split(data: bytes) -> list[tuple[int, str]] | None:
+    """The fields but for the length. None: one of them is none."""
+    fields: list[tuple[int, str]] = []
+    # No table can hold a text with a NUL.
+    parts = iter(data.decode("latin-1").replace("\0", "?").removesuffix(SOH).split(SOH))
+    data_bytes: int | None = None
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if not equals or not name.isdecimal() or not name.isascii() or len(name) > 6:
+            return None
+        tag = int(name)
+        if data_bytes is not None:  # its value may hold the separator
+            while len(value) < data_bytes and (more := next(parts, None)) is not None:
+                value = f"{value}{SOH}{more}"
+            if len(value) != data_bytes:
+                return None
+        data_bytes = int(value) if tag in _DATA_TAGS and value.isdecimal() and len(value) < 6 else None
+        if tag != 9:
+            fields.append((tag, value))
+    return fields
+
+
+def masked(raw: bytes) -> bytes:
+    """The message without its secrets. Its length and checksum are of the one that was sent."""
+    return _SECRET.sub(rb"\1=***", raw)
+
+
+def readable(raw: bytes) -> str:
+    return "".join(each if each.isprintable() else "?" for each in raw.decode("latin-1").replace(SOH, "|"))
+
+
+def time_text(at: datetime) -> str:
+    return f"{at:%Y%m%d-%H:%M:%S}.{at.microsecond // 1000:03}"
+
+
+def parse_time(text: str) -> datetime | None:
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return None
+    year, month, day, hour, minute, second = map(int, found.groups()[:6])
+    micros = int((found[7] or "0").ljust(6, "0"))
+    try:  # of a leap second, the one before
+        return datetime(year, month, day, hour, minute, min(second, 59), micros, UTC)
+    except ValueError:
+        return None
+
+
+class SessionEnded(Exception):
+    """Why a session is over, scrubbed. `logout`: the counterparty's own words, if it sent some."""
+
+    def __init__(self, reason: str, logout: str = "") -> None:
+        super().__init__(reason)
+        self.logout = logout
+
+
+class NotStored(Exception):
+    """The message was not stored, and will never be sent."""
+
+
+class StoreUnclear(Exception):
+    """The message was perhaps stored: it may be sent when the session is resumed."""
+
+
+class SessionTaken(Exception):
+    """Another session has changed the numbers, or another worker has the session; nothing was stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The numbers of the next message in each direction. `epoch` counts the resets."""
+
+    epoch: int = 1
+    next_in: int = 1
+    next_out: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SentMessage:
+    """`client_order_id`: it is a command, and sent again until it is answered; `not_after`: in monotonic seconds, it is
+    not written then. Both None: it is never sent again."""
+
+    epoch: int
+    number: int
+    type: str
+    raw: bytes
+    client_order_id: str | None = None
+    not_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedMessage:
+    """`refused`: the type and client order id of the command that a reject names by its number."""
+
+    epoch: int
+    number: int
+    message: FixMessage
+    refused: tuple[str, str] | None = None
+
+
+class MessageStore(Protocol):
+    async def write(
+        self, numbers: Numbers, received: Sequence[ReceivedMessage], sent: Sequence[SentMessage]
+    ) -> Sequence[ReceivedMessage]:
+        """All in one transaction. Gives what was received, with the commands that it refuses. SessionTaken;
+        OutcomeUnknown: perhaps."""
+        ...
+
+    async def take_resend(self, epoch: int, first: int, last: int) -> tuple[list[SentMessage], int]:
+        """The commands among these numbers that have no answer, the first of them; and how many were too old just now,
+        which are never sent from now on. SessionTaken."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRules:
+    begin_string: str
+    sender: str
+    target: str
+    is_initiator: bool
+    heartbeat_seconds: int = 30
+    resets: bool = False  # the logon begins a new epoch
+    has_reset_flag: bool = True  # and says so (141)
+    logon_fields: Fields = ()
+    max_skew_seconds: float = 120.0
+
+    def encode(self, msg_type: str, number: int, fields: Fields, now: datetime, orig_time: str = "") -> bytes:
+        """`orig_time`: it is sent again."""
+        dup, orig = ([(43, "Y")], [(122, orig_time)]) if orig_time else ([], [])
+        names = [(49, self.sender), (52, time_text(now)), (56, self.target)]
+        return encode(self.begin_string, [(35, msg_type), (34, str(number)), *dup, *names, *orig, *fields])
+
+    def encode_again(self, sent: SentMessage, now: datetime) -> bytes:
+        message = parse(sent.raw)
+        body = [each for each in message.fields if each[0] not in (8, 34, 35, 49, 52, 56)]
+        return self.encode(sent.type, sent.number, body, now, message.get(52))
+
+
+REASONS = {  # SessionRejectReason, in the standard's words
+    1: "Required tag missing",
+    4: "Tag specified without a value",
+    5: "Value is incorrect (out of range) for this tag",
+    9: "CompID problem",
+    10: "SendingTime accuracy problem",
+    11: "Invalid MsgType",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFault:
+    """Why a message cannot be taken. `ends`: the session is over."""
+
+    text: str
+    ends: bool
+    reason: int = 0
+    tag: int | None = None
+
+
+def find_fault(message: FixMessage, rules: SessionRules, now: datetime) -> MessageFault | None:
+    """Looks at what every message must have, in the order that the standard gives."""
+    if message.get(8) != rules.begin_string:
+        return MessageFault("Incorrect BeginString", ends=True)
+    if message.number(34) is None:
+        return MessageFault("MsgSeqNum is missing", ends=True)
+    if missing := next((tag for tag in (49, 56, 52) if not message.get(tag)), None):
+        return _fault(4 if message.has(missing) else 1, missing)
+    if (message.get(49), message.get(56)) != (rules.target, rules.sender):
+        return _fault(9, ends=True)
+    at = parse_time(message.get(52))
+    if at is None or (rules.max_skew_seconds and abs((now - at).total_seconds()) > rules.max_skew_seconds):
+        return _fault(10, ends=True)
+    if message.get(43) == "Y" and message.type != "4":
+        if not message.get(122):
+            return _fault(1, 122)
+        first = parse_time(message.get(122))
+        if first is None or first.replace(microsecond=0) > at:
+            return _fault(10, ends=True)
+    return None if message.type.isalnum() and len(message.type) < 4 else _fault(11)
+
+
+def _fault(reason: int, tag: int | None = None, ends: bool = False) -> MessageFault:
+    return MessageFault(REASONS[reason], ends, reason, tag)

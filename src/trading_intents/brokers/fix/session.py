@@ -1,0 +1,400 @@
+"""A FIX session, for either side of it: numbers, logon, heartbeats, gaps, resends. Every message is stored before it is
+written or delivered. Knows no order."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from trading_intents.brokers.fix.messages import (
+    REASONS,
+    Fields,
+    FixMessage,
+    Framer,
+    MessageStore,
+    NotStored,
+    Numbers,
+    ReceivedMessage,
+    SentMessage,
+    SessionEnded,
+    SessionRules,
+    SessionTaken,
+    StoreUnclear,
+    find_fault,
+    time_text,
+)
+from trading_intents.clock import Clock
+from trading_intents.errors import OutcomeUnknown, PlatformError
+from trading_intents.telemetry import FixIncident
+
+HEARTBEAT, TEST_REQUEST, RESEND_REQUEST, REJECT, SEQUENCE_RESET, LOGOUT, LOGON = "0", "1", "2", "3", "4", "5", "A"
+ADMIN = frozenset({HEARTBEAT, TEST_REQUEST, RESEND_REQUEST, REJECT, SEQUENCE_RESET, LOGOUT, LOGON})
+TEST_ID = "TEST"
+READ_BYTES = 65_536
+WRITE_SECONDS = 10.0  # a counterparty that does not read for so long is left
+LOGOUT_SECONDS = 2.0  # for its answer
+CLOSE_SECONDS = 1.0
+SILENCE = 1.2  # heartbeats, until a test request is sent; one more, and the connection is dropped
+MAX_QUEUED = 500  # messages that wait for a gap to be filled; those after them are sent again anyway
+
+
+@dataclass
+class _Batch:
+    """What is stored together, then delivered, written and answered. `resend`: the first and last number that the
+    counterparty wants again."""
+
+    received: list[ReceivedMessage] = field(default_factory=list)
+    sent: list[SentMessage] = field(default_factory=list)
+    resend: tuple[int, int] | None = None
+    waiters: "list[asyncio.Future[Exception | None]]" = field(default_factory=list)
+
+    def settle(self, failure: Exception | None) -> None:
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(failure)
+
+
+class FixSession:
+    """One connection's. `deliver` gets the application's messages, and the rejects of ours, once they are stored."""
+
+    def __init__(
+        self,
+        rules: SessionRules,
+        numbers: Numbers,
+        store: MessageStore,
+        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        clock: Clock,
+        deliver: Callable[[ReceivedMessage], None],
+        on_incident: Callable[[FixIncident], None] = lambda _: None,
+    ) -> None:
+        self._rules, self._store, self._clock = rules, store, clock
+        self._deliver, self._on_incident = deliver, on_incident
+        self._reader, self._writer = streams
+        self.numbers = numbers
+        self.logged_on = asyncio.Event()
+        self.in_step = asyncio.Event()  # both sides have what the other sent before the logon
+        self.ended: SessionEnded | None = None
+        self._heartbeat_seconds = rules.heartbeat_seconds
+        self._pending, self._work = _Batch(), asyncio.Event()
+        self._queued: dict[int, FixMessage] = {}
+        self._asked_until = 0  # the last number that a resend was asked for
+        self._gap_seconds: float | None = None  # since when one is open
+        self._sent_logout = False
+        self._close_seconds: float | None = None  # the connection is dropped then
+        self._sent_seconds = self._received_seconds = clock.monotonic()
+        self._is_tested = self._is_test_answered = False
+        self._over: SessionEnded | None = None  # it ends when all before is stored and written
+
+    async def run(self) -> None:
+        """Runs until the connection ends; `ended` says why."""
+        loops = [asyncio.create_task(each) for each in (self._read(), self._write(), self._watch())]
+        if self._rules.is_initiator:
+            if self._rules.resets:
+                self._reset()
+            self._log_on(self._rules.resets and self._rules.has_reset_flag)
+        try:
+            for each in (await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED))[0]:
+                each.result()
+        except SessionEnded as error:
+            self.ended = error
+        except (OSError, TimeoutError, SessionTaken, PlatformError) as error:
+            self.ended = SessionEnded(f"the connection, the lease or the database was lost: {type(error).__name__}")
+        finally:
+            self.ended = self.ended or SessionEnded("it was closed, or failed")
+            for each in loops:
+                each.cancel()
+            self._writer.close()
+            self._pending.settle(NotStored(str(self.ended)))
+            self.logged_on.set()  # whoever waits looks at `ended`
+            self.in_step.set()
+            await asyncio.gather(*loops, return_exceptions=True)
+            try:
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await self._writer.wait_closed()
+            except (OSError, TimeoutError):
+                self._writer.transport.abort()
+
+    async def send(
+        self, msg_type: str, fields: Fields, client_order_id: str | None = None, not_after: float | None = None
+    ) -> None:
+        """Returns when the message is stored and written. NotStored, StoreUnclear."""
+        if self.ended or not self.logged_on.is_set() or self._sent_logout:
+            raise NotStored("the session is down")
+        self._put(msg_type, fields, client_order_id, not_after)
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Returns when all that was sent until now is stored and written. NotStored, StoreUnclear."""
+        if failure := await self._flushed():
+            raise failure
+
+    async def log_out(self) -> None:
+        """Says goodbye. The session ends with the answer, or a moment later."""
+        if self.ended is None and self.logged_on.is_set() and not self._sent_logout:
+            self._log_out()
+            await self._flushed()
+
+    def _put(
+        self, msg_type: str, fields: Fields = (), client_order_id: str | None = None, not_after: float | None = None
+    ) -> None:
+        numbers = self.numbers
+        raw = self._rules.encode(msg_type, numbers.next_out, fields, self._clock.now())
+        sent = SentMessage(numbers.epoch, numbers.next_out, msg_type, raw, client_order_id, not_after)
+        self._pending.sent.append(sent)
+        self.numbers = replace(numbers, next_out=numbers.next_out + 1)
+        self._sent_seconds = self._clock.monotonic()
+        self._work.set()
+
+    def _flushed(self) -> "asyncio.Future[Exception | None]":
+        """Gives why nothing was stored, or may not have been."""
+        waiter: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self._pending.waiters.append(waiter)
+        self._work.set()
+        return waiter
+
+    async def _write(self) -> None:
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            batch, self._pending = self._pending, _Batch()
+            try:
+                received = await self._store.write(self.numbers, batch.received, batch.sent)
+            except BaseException as error:
+                is_unclear = isinstance(error, OutcomeUnknown | asyncio.CancelledError)
+                batch.settle(StoreUnclear("perhaps stored") if is_unclear else NotStored("not stored"))
+                raise
+            try:
+                for each in received:
+                    if each.message.type not in ADMIN or each.message.type == REJECT:
+                        self._deliver(each)
+                # One that is too old by now leaves a gap, as if it were lost: it is skipped when it is asked for.
+                now = self._clock.monotonic()
+                self._writer.writelines([each.raw for each in batch.sent if (each.not_after or now) >= now])
+                async with asyncio.timeout(WRITE_SECONDS):
+                    await self._writer.drain()
+                if batch.resend:
+                    await self._resend(*batch.resend)
+            finally:
+                batch.settle(None)
+            if self._over:
+                raise self._over
+
+    async def _resend(self, first: int, last: int) -> None:
+        """Sends commands that have no answer again; a gap fill stands for all other messages."""
+        self._on_incident("resend")
+        number, is_done = first, False
+        while not is_done:
+            found, skipped = await self._store.take_resend(self.numbers.epoch, number, last)
+            if skipped:
+                self._on_incident("skipped")
+            for each in found:
+                self._fill(number, each.number)
+                self._writer.write(self._rules.encode_again(each, self._clock.now()))
+                number = each.number + 1
+            is_done = not found
+            async with asyncio.timeout(WRITE_SECONDS):
+                await self._writer.drain()
+        self._fill(number, last + 1)
+        if self._rules.is_initiator and not self.in_step.is_set():
+            self._put(TEST_REQUEST, [(112, TEST_ID)])  # the one after the logon is among those that were filled
+
+    def _fill(self, number: int, up_to: int) -> None:
+        if number < up_to:
+            now, fields = self._clock.now(), [(36, str(up_to)), (123, "Y")]
+            self._writer.write(self._rules.encode(SEQUENCE_RESET, number, fields, now, time_text(now)))
+
+    def _log_on(self, resets: bool) -> None:
+        reset = [(141, "Y")] if resets else []
+        self._put(LOGON, [(98, "0"), (108, str(self._heartbeat_seconds)), *reset, *self._rules.logon_fields])
+
+    def _reset(self) -> None:
+        """Begins a new epoch. Messages that wait for their commit would have numbers of the old one: they fail."""
+        self.numbers = Numbers(self.numbers.epoch + 1)
+        self._queued.clear()
+        self._asked_until, self._gap_seconds = 0, None
+        self._pending.settle(NotStored("the numbers were reset"))
+        self._pending = _Batch(received=self._pending.received)
+
+    def _log_out(self, text: str = "") -> None:
+        self._sent_logout = True
+        self._close_seconds = self._clock.monotonic() + LOGOUT_SECONDS
+        self._put(LOGOUT, [(58, text)] if text else [])
+
+    async def _read(self) -> None:
+        framer = Framer()
+        while data := await self._reader.read(READ_BYTES):
+            for message in framer.feed(data):
+                self._received_seconds, self._is_tested = self._clock.monotonic(), False
+                if message is not None:
+                    self._receive(message)
+                elif self.logged_on.is_set():
+                    self._on_incident("garbled")
+                else:
+                    raise SessionEnded("no logon, but bytes that are no message")
+            await self._flushed()  # so that a counterparty cannot send faster than its messages are stored
+            if self._is_test_answered and self.numbers.next_in > self._asked_until:
+                self.in_step.set()
+        raise SessionEnded("the counterparty closed the connection")
+
+    def _receive(self, message: FixMessage) -> None:
+        """Checks a message as far as every type has it in common, and takes it in its turn."""
+        if not self.logged_on.is_set() and message.type not in (LOGON, LOGOUT):
+            raise SessionEnded(f"no logon, but a message of type {message.type}")
+        if not self._is_sound(message):
+            return
+        number = message.number(34) or 0
+        self._is_test_answered |= message.type == HEARTBEAT and message.get(112) == TEST_ID
+        is_reset = message.type == SEQUENCE_RESET and message.get(123) != "Y"
+        if message.type == LOGON and message.get(141) == "Y":
+            self._on_reset_logon()
+        expected = self.numbers.next_in
+        if message.type == RESEND_REQUEST and number != expected:
+            self._on_resend_request(message)  # at once: the gap may never be filled if each waits for the other
+            if number > expected:
+                self._ask_again(number)
+            return
+        if number != expected and message.type != LOGOUT and not is_reset:  # the numbers of those say nothing
+            (self._on_gap if number > expected else self._on_low)(message, number)
+            return
+        self._take(message)
+        while (queued := self._queued.pop(self.numbers.next_in, None)) is not None:
+            self._take(queued)
+        if self.numbers.next_in > self._asked_until:
+            self._gap_seconds = None
+
+    def _is_sound(self, message: FixMessage) -> bool:
+        """Answers what the standard says, if the message cannot be taken."""
+        if (fault := find_fault(message, self._rules, self._clock.now())) is None:
+            return True
+        if not fault.ends:
+            if message.number(34) == self.numbers.next_in:
+                self._count(message)  # it is kept: a report of an execution counts, whatever its header lacks
+            self._reject(message, fault.reason, fault.tag)
+            return False
+        if not self.logged_on.is_set() and not self._rules.is_initiator:
+            raise SessionEnded(fault.text)  # no logon is worth an answer
+        # It is not counted: after the next logon it is asked for again.
+        if fault.reason:
+            self._reject(message, fault.reason)
+        self._over = self._over or SessionEnded(fault.text)
+        self._log_out("" if fault.reason else fault.text)
+        return False
+
+    def _reject(self, message: FixMessage, reason: int, tag: int | None = None) -> None:
+        self._on_incident("reject")
+        text = [(45, message.get(34)), (58, REASONS[reason]), *([(371, str(tag))] if tag else [])]
+        self._put(REJECT, [*text, (372, message.type), (373, str(reason))])
+
+    def _count(self, message: FixMessage) -> None:
+        numbers = self.numbers
+        self._pending.received.append(ReceivedMessage(numbers.epoch, numbers.next_in, message))
+        self.numbers = replace(numbers, next_in=numbers.next_in + 1)
+
+    def _on_gap(self, message: FixMessage, number: int) -> None:
+        if message.type == LOGON:
+            self._on_logon(message)
+        elif len(self._queued) < MAX_QUEUED:
+            self._queued.setdefault(number, message)
+        self._ask_again(number)
+
+    def _ask_again(self, number: int) -> None:
+        """One request for a gap: until it is filled, what is missing further on was asked for too."""
+        if self._gap_seconds is None or self.numbers.next_in > self._asked_until:
+            self._on_incident("gap")
+            self._gap_seconds = self._clock.monotonic()
+            self._asked_until = number
+            self._put(RESEND_REQUEST, [(7, str(self.numbers.next_in)), (16, "0")])
+
+    def _on_low(self, message: FixMessage, number: int) -> None:
+        if message.get(43) != "Y":
+            text = f"MsgSeqNum too low, expecting {self.numbers.next_in} but received {number}"
+            self._over = self._over or SessionEnded(text)
+            self._log_out(text)
+
+    def _take(self, message: FixMessage) -> None:
+        if message.type not in (SEQUENCE_RESET, LOGOUT):
+            self._count(message)
+        match message.type:
+            case "A":
+                self._on_logon(message)
+            case "1":
+                self._put(HEARTBEAT, [(112, message.get(112))])
+            case "2":
+                self._on_resend_request(message)
+            case "4":
+                self._on_sequence_reset(message)
+            case "5":
+                self._on_logout(message)
+
+    def _on_logon(self, message: FixMessage) -> None:
+        resets, is_first = message.get(141) == "Y", not self.logged_on.is_set()
+        if self._rules.is_initiator and is_first:
+            # Its answer comes after all that the counterparty had to ask, and to send again.
+            self._put(TEST_REQUEST, [(112, TEST_ID)])
+        elif resets or is_first:
+            self._heartbeat_seconds = message.number(108) or self._heartbeat_seconds
+            self._log_on(resets)
+        self.logged_on.set()
+
+    def _on_reset_logon(self) -> None:
+        """The counterparty begins anew. If it answers our logon with it, what we have sent still counts."""
+        is_answer = self._rules.is_initiator and not self.logged_on.is_set()
+        if is_answer and self._rules.resets:
+            return
+        next_out = self.numbers.next_out
+        self._on_incident("reset")
+        self._reset()
+        if is_answer:
+            self.numbers = replace(self.numbers, next_out=next_out)
+
+    def _on_resend_request(self, message: FixMessage) -> None:
+        first, last = message.number(7), message.number(16)
+        if first is None or last is None:
+            self._reject(message, 1, 7 if first is None else 16)
+            return
+        newest = self.numbers.next_out - 1
+        last = newest if last == 0 else min(last, newest)
+        first, asked = max(first, 1), self._pending.resend or (first, last)
+        if first <= last:  # many requests at once are answered together
+            self._pending.resend = min(first, asked[0]), max(last, asked[1])
+            self._work.set()
+
+    def _on_sequence_reset(self, message: FixMessage) -> None:
+        new, is_fill = message.number(36), message.get(123) == "Y"
+        if new is not None and new >= self.numbers.next_in + is_fill:
+            self.numbers = replace(self.numbers, next_in=new)
+            self._queued = {number: each for number, each in self._queued.items() if number >= new}
+            return
+        if message.number(34) == self.numbers.next_in:
+            self._count(message)
+        self._reject(message, *((1, 36) if new is None else (5,)))
+
+    def _on_logout(self, message: FixMessage) -> None:
+        if message.number(34) == self.numbers.next_in:
+            self._count(message)
+        text = message.get(58)
+        if self.logged_on.is_set():
+            self._over = self._over or SessionEnded(f"logged out: {text}" if text else "logged out", text)
+            if not self._sent_logout:
+                self._log_out()
+        else:
+            self._over = SessionEnded(f"the logon was refused: {text or 'no reason given'}", text)
+        self._work.set()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(min(1.0, self._heartbeat_seconds / 10))
+            now, beat = self._clock.monotonic(), self._heartbeat_seconds
+            if self._close_seconds is not None and now >= self._close_seconds:
+                raise self._over or SessionEnded("logged out, without an answer")
+            if not self.logged_on.is_set() or self._sent_logout:
+                continue
+            silent = now - self._received_seconds
+            if silent > beat * (SILENCE + 1):
+                raise SessionEnded("the counterparty is silent")
+            if self._gap_seconds is not None and now - self._gap_seconds > 2 * beat:
+                raise SessionEnded("the counterparty does not send again what is missing")
+            if silent > beat * SILENCE and not self._is_tested:
+                self._is_tested = True
+                self._put(TEST_REQUEST, [(112, TEST_ID)])
+            elif now - self._sent_seconds >= beat:
+                self._put(HEARTBEAT)

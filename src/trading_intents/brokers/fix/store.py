@@ -1,0 +1,357 @@
+"""Statements of the FIX sessions' tables: numbers, and every message before it is written or delivered."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+
+from trading_intents.brokers.fix.messages import (
+    FixMessage,
+    Numbers,
+    ReceivedMessage,
+    SentMessage,
+    SessionTaken,
+    masked,
+    parse,
+)
+from trading_intents.brokers.fix.session import ADMIN, HEARTBEAT, REJECT, TEST_REQUEST
+from trading_intents.brokers.fix.wire import BUSINESS_REJECT, answered_id, order_of
+from trading_intents.brokers.port import IntegrationContext
+from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.grouped import GroupCommit
+from trading_intents.storage.pipeline import Statement, json_text
+
+MAX_RETOLD = 500  # in a page
+MAX_PRUNED = 5_000
+KEPT_DAYS = 90
+_UNKEPT = frozenset({HEARTBEAT, TEST_REQUEST})  # they are many, and nobody reads them
+
+
+class PairTaken(Exception):
+    """Another account has this pair of CompIDs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """`before`: the numbers as the session knows them. If they are others, another session has written meanwhile."""
+
+    account_id: UUID
+    token: int
+    before: Numbers
+    after: Numbers
+    received: Sequence[ReceivedMessage]
+    sent: Sequence[SentMessage]
+
+
+class MessageWriter:
+    """Writes the messages of all sessions of a process; what waits together, in one transaction."""
+
+    def __init__(self, context: IntegrationContext) -> None:
+        self._transactions, self._clock = context.open_transactions(), context.clock
+        self._group: GroupCommit[_Write, Sequence[ReceivedMessage]] = GroupCommit(
+            self._work, lambda each: 1 + len(each.received) + len(each.sent)
+        )
+
+    async def write(self, write: _Write) -> Sequence[ReceivedMessage]:
+        return await self._group.put(write)
+
+    async def _work(self, writes: list[_Write]) -> list[Sequence[ReceivedMessage] | Exception]:
+        async with self._transactions.transaction() as tx:
+            (counted,) = await tx.run([_count(writes)])
+            taken = {int(index) for (index,) in counted.texts()}
+            written = [write for index, write in enumerate(writes) if index in taken]
+            # How old a command is counts now: the wait for the sessions' locks is over.
+            *_, refusals = await tx.commit(_writing(written, self._clock.monotonic()))
+        refused = {(UUID(row[0]), int(row[1]), int(row[2])): (row[3], row[4]) for row in refusals.texts() if row[4]}
+
+        def completed(write: _Write) -> Sequence[ReceivedMessage]:
+            keys = [(write.account_id, each.epoch, _refused_number(each)) for each in write.received]
+            pairs = zip(write.received, keys, strict=True)
+            return [replace(each, refused=refused[key]) if key in refused else each for each, key in pairs]
+
+        return [completed(write) if index in taken else SessionTaken() for index, write in enumerate(writes)]
+
+
+def _refused_number(received: ReceivedMessage) -> int | None:
+    return received.message.number(45) if received.message.type in (REJECT, BUSINESS_REJECT) else None
+
+
+def _statement(sql: str, rows: Sequence[Mapping[str, object]]) -> Statement:
+    return Statement(sql, (json_text(rows),))
+
+
+def _count(writes: Sequence[_Write]) -> Statement:
+    """Gives the indexes of the writes whose session is still the writer's."""
+    rows = [
+        {"index": index, "account_id": each.account_id, "token": each.token, "was": each.before, "now": each.after}
+        for index, each in sorted(enumerate(writes), key=lambda pair: pair[1].account_id)  # the order of their locks
+    ]
+    return _statement(COUNT, rows)
+
+
+def _writing(writes: Sequence[_Write], now: float) -> list[Statement]:
+    """The last statement gives the commands that are refused."""
+    sent = [
+        _sent_row(write.account_id, each, now) for write in writes for each in write.sent if each.type not in _UNKEPT
+    ]
+    received = [
+        {
+            "account_id": write.account_id,
+            "epoch": each.epoch,
+            "number": each.number,
+            "type": each.message.type,
+            "raw": each.message.raw,
+            "refused_number": _refused_number(each),
+            "client_order_id": answered_id(each.message),
+            **dict(zip(("order_id", "is_open"), order_of(each.message), strict=True)),
+        }
+        for write in writes
+        for each in write.received
+        if each.message.type not in _UNKEPT
+    ]
+    last = {(row["account_id"], row["order_id"]): row["number"] for row in received}
+    for row in received:  # of an order only the last report says whether it works
+        row["is_open"] = row["is_open"] and last[row["account_id"], row["order_id"]] == row["number"]
+    return [
+        *([_statement(INSERT_SENT, sent)] if sent else ()),
+        *([_statement(sql, received) for sql in (CLOSE, INSERT_RECEIVED, ANSWER)] if received else ()),
+        _statement(REFUSE, [row for row in received if row["refused_number"] is not None]),
+    ]
+
+
+def _sent_row(account_id: UUID, sent: SentMessage, now: float) -> dict[str, object]:
+    return {
+        "account_id": account_id,
+        "epoch": sent.epoch,
+        "number": sent.number,
+        "type": sent.type,
+        "raw": masked(sent.raw) if sent.type in ADMIN else sent.raw,
+        "client_order_id": sent.client_order_id,
+        "seconds_left": None if sent.not_after is None else sent.not_after - now,
+    }
+
+
+# Rows are found one by one, by a key, whatever the planner knows of the tables (decision 0039), and written where they
+# were found: nobody else changes them while the session's row is locked, and it is lost if that has changed.
+COUNT = """
+    UPDATE fix_sessions s SET
+        reset_at = CASE WHEN epoch = (n.now->>'epoch')::bigint THEN reset_at ELSE clock_timestamp() END,
+        epoch = (n.now->>'epoch')::bigint,
+        next_in = (n.now->>'next_in')::bigint,
+        next_out = (n.now->>'next_out')::bigint
+    FROM json_to_recordset($1::text::json) AS n (index int, account_id uuid, token bigint, was json, now json)
+    CROSS JOIN LATERAL (SELECT ctid AS place FROM fix_sessions WHERE account_id = n.account_id OFFSET 0) AS found
+    WHERE s.ctid = found.place AND s.token = n.token AND (epoch, next_in, next_out) =
+        ((n.was->>'epoch')::bigint, (n.was->>'next_in')::bigint, (n.was->>'next_out')::bigint)
+    RETURNING n.index
+"""
+INSERT_SENT = """
+    INSERT INTO fix_out (account_id, epoch, number, type, raw, client_order_id, is_answered, not_after)
+    SELECT account_id, epoch, number, type, decode(raw, 'base64'), client_order_id, client_order_id IS NULL,
+        clock_timestamp() + make_interval(secs => seconds_left)
+    FROM json_to_recordset($1::text::json) AS n (
+        account_id uuid, epoch bigint, number bigint, type text, raw text, client_order_id text, seconds_left float8
+    )
+"""
+CLOSE = """
+    UPDATE fix_in i SET is_open = false
+    FROM json_to_recordset($1::text::json) AS n (account_id uuid, order_id text)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM fix_in
+        WHERE account_id = n.account_id AND order_id BETWEEN n.order_id AND n.order_id AND is_open
+        ORDER BY order_id OFFSET 0
+    ) AS found
+    WHERE i.ctid = found.place
+"""
+INSERT_RECEIVED = """
+    INSERT INTO fix_in (account_id, epoch, number, type, raw, refused_number, order_id, is_open)
+    SELECT account_id, epoch, number, type, decode(raw, 'base64'), refused_number, order_id, is_open
+    FROM json_to_recordset($1::text::json) AS n (
+        account_id uuid, epoch bigint, number bigint, type text, raw text, refused_number bigint, order_id text,
+        is_open bool
+    )
+"""
+ANSWER = """
+    UPDATE fix_out o SET is_answered = true
+    FROM json_to_recordset($1::text::json) AS n (account_id uuid, client_order_id text)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM fix_out
+        WHERE client_order_id BETWEEN n.client_order_id AND n.client_order_id AND account_id = n.account_id
+        ORDER BY client_order_id, account_id OFFSET 0
+    ) AS found
+    WHERE o.ctid = found.place AND NOT o.is_answered
+"""
+REFUSE = """
+    UPDATE fix_out o SET is_answered = true
+    FROM json_to_recordset($1::text::json) AS n (account_id uuid, epoch bigint, refused_number bigint)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM fix_out
+        WHERE account_id = n.account_id AND epoch = n.epoch AND number = n.refused_number OFFSET 0
+    ) AS found
+    WHERE o.ctid = found.place
+    RETURNING o.account_id, o.epoch, o.number, o.type, o.client_order_id
+"""
+
+
+# Each asks in the order of the index that is meant.
+SKIP = """
+    UPDATE fix_out o SET skipped_at = clock_timestamp()
+    FROM (
+        SELECT place FROM (
+            SELECT ctid AS place, * FROM fix_out WHERE account_id = $1 AND NOT is_answered ORDER BY at OFFSET 0
+        ) AS unanswered
+        WHERE epoch = $2 AND number BETWEEN $3 AND $4 AND skipped_at IS NULL AND not_after < clock_timestamp()
+        OFFSET 0
+    ) AS found
+    WHERE o.ctid = found.place
+    RETURNING true
+"""
+RESEND = """
+    SELECT epoch, number, type, raw FROM (
+        SELECT * FROM fix_out WHERE account_id = $1 AND NOT is_answered ORDER BY at OFFSET 0
+    ) AS found
+    WHERE epoch = $2 AND number BETWEEN $3 AND $4 AND skipped_at IS NULL ORDER BY number LIMIT 200
+"""
+FIND_SENT = "SELECT raw FROM fix_out WHERE account_id = $1 AND client_order_id = $2 LIMIT 1"
+_RECEIVED = """
+    SELECT i.at, i.epoch, i.number, i.raw, o.type, o.client_order_id
+    FROM fix_in i LEFT JOIN fix_out o ON (o.account_id, o.epoch, o.number) = (i.account_id, i.epoch, i.refused_number)
+    WHERE i.account_id = $1
+"""
+LIST_OPEN = f"{_RECEIVED} AND i.is_open AND i.epoch >= $2 ORDER BY i.order_id"
+LIST_RECEIVED = f"""
+    {_RECEIVED} AND (i.at, i.epoch, i.number) > ($2, $3, $4) ORDER BY i.at, i.epoch, i.number LIMIT {MAX_RETOLD}
+"""
+LIST_SKIPPED = """
+    SELECT epoch, number, type, client_order_id FROM fix_out
+    WHERE account_id = $1 AND skipped_at >= $2 ORDER BY skipped_at
+"""
+
+
+class FixStore:
+    """An account's session. Once another worker has a later lease, nothing more is written."""
+
+    def __init__(self, context: IntegrationContext) -> None:
+        self._pool, self._context = context.database, context
+        self._account_id, self._token = context.account.id, context.lease_token
+        self._numbers = Numbers()  # as they are stored
+
+    async def open(self, *pair: str) -> Row:
+        """Takes the session of this broker, begin string, sender and target for the lease. PairTaken, SessionTaken."""
+        take = """
+            INSERT INTO fix_sessions AS s
+                (account_id, broker, begin_string, sender, target, organization_id, token)
+            VALUES ($1, $2, $3, $4, $5, $6, $7)
+            ON CONFLICT (account_id) DO UPDATE SET token = excluded.token WHERE s.token <= excluded.token
+            RETURNING *
+        """
+        # Other names are another session, whose numbers begin at 1.
+        rename = """
+            UPDATE fix_sessions SET broker = $2, begin_string = $3, sender = $4, target = $5,
+                epoch = epoch + 1, next_in = 1, next_out = 1, reset_at = clock_timestamp()
+            WHERE account_id = $1 RETURNING *
+        """
+        try:
+            async with self._pool.transaction() as tx:
+                owner = self._context.account.organization_id
+                row = await tx.fetchrow(take, self._account_id, *pair, owner, self._token)
+                if row is not None and tuple(row[n] for n in ("broker", "begin_string", "sender", "target")) != pair:
+                    row = await tx.fetchrow(rename, self._account_id, *pair)
+        except asyncpg.UniqueViolationError:
+            raise PairTaken from None
+        if row is None:
+            raise SessionTaken
+        self._numbers = Numbers(row["epoch"], row["next_in"], row["next_out"])
+        return row
+
+    async def prune(self) -> None:
+        """Deletes some of the oldest messages, if they are too old; never the last report of an order that works."""
+        for table, keeps in (("fix_in", "is_open"), ("fix_out", "false")):
+            forget = f"""
+                DELETE FROM {table} WHERE (account_id, epoch, number) IN (
+                    SELECT account_id, epoch, number FROM {table}
+                    WHERE account_id = $1 AND NOT {keeps} ORDER BY epoch, number LIMIT $3
+                ) AND at < now() - make_interval(days => $2)
+            """  # noqa: S608 - our own constants
+            async with self._pool.transaction() as tx:
+                await tx.execute(forget, self._account_id, KEPT_DAYS, MAX_PRUNED)
+
+    async def write(
+        self, numbers: Numbers, received: Sequence[ReceivedMessage], sent: Sequence[SentMessage]
+    ) -> Sequence[ReceivedMessage]:
+        if numbers == self._numbers and not received and not sent:
+            return received
+        writer = self._context.share("writer", lambda: MessageWriter(self._context))
+        write = _Write(self._account_id, self._token, self._numbers, numbers, received, sent)
+        written = await writer.write(write)
+        self._numbers = numbers
+        return written
+
+    async def take_resend(self, epoch: int, first: int, last: int) -> tuple[list[SentMessage], int]:
+        limits = (self._account_id, epoch, first, last)
+        async with self._pool.transaction() as tx:
+            own = "SELECT true FROM fix_sessions WHERE account_id = $1 AND token = $2 FOR UPDATE"
+            if not await tx.fetchval(own, self._account_id, self._token):
+                raise SessionTaken
+            skipped = await tx.fetch(SKIP, *limits)
+            return [SentMessage(*row.values()) for row in await tx.fetch(RESEND, *limits)], len(skipped)
+
+    async def find_sent(self, client_order_id: str) -> FixMessage | None:
+        """The command that was sent, or stored to be, under this id."""
+        async with self._pool.transaction(read_only=True) as tx:
+            raw = await tx.fetchval(FIND_SENT, self._account_id, client_order_id)
+        return None if raw is None else parse(raw)
+
+    async def list_open(self, epoch: int) -> list[ReceivedMessage]:
+        """The last reports of orders that work, of this epoch and later."""
+        async with self._pool.transaction(read_only=True) as tx:
+            return _received(await tx.fetch(LIST_OPEN, self._account_id, epoch))
+
+    async def list_received(
+        self, since: datetime, after: tuple[int, int] = (0, 0)
+    ) -> tuple[list[ReceivedMessage], datetime]:
+        """A page of all messages since then, and since when the next one goes on."""
+        async with self._pool.transaction(read_only=True) as tx:
+            rows = await tx.fetch(LIST_RECEIVED, self._account_id, since, *after)
+        return _received(rows), rows[-1]["at"] if rows else since
+
+    async def list_skipped(self, since: datetime) -> list[Row]:
+        """The commands that were too old when they were asked for again."""
+        async with self._pool.transaction(read_only=True) as tx:
+            return await tx.fetch(LIST_SKIPPED, self._account_id, since)
+
+    async def read(self) -> Row | None:
+        async with self._pool.transaction(read_only=True) as tx:
+            return await tx.fetchrow("SELECT * FROM fix_sessions WHERE account_id = $1", self._account_id)
+
+
+def _received(rows: Iterable[Row]) -> list[ReceivedMessage]:
+    return [
+        ReceivedMessage(
+            row["epoch"],
+            row["number"],
+            parse(row["raw"]),
+            (row["type"], row["client_order_id"]) if row["client_order_id"] else None,
+        )
+        for row in rows
+    ]
+
+
+async def list_log(tx: Tx, account_id: UUID, limit: int) -> list[Row]:
+    """The newest messages of both directions, oldest first."""
+    return await tx.fetch(
+        """
+        SELECT * FROM (
+            (SELECT at, 'in' AS direction, epoch, number, raw, NULL::timestamptz AS skipped_at FROM fix_in
+             WHERE account_id = $1 ORDER BY epoch DESC, number DESC LIMIT $2)
+            UNION ALL
+            (SELECT at, 'out', epoch, number, raw, skipped_at FROM fix_out
+             WHERE account_id = $1 ORDER BY epoch DESC, number DESC LIMIT $2)
+            ORDER BY at DESC LIMIT $2
+        ) AS newest ORDER BY at
+        """,
+        account_id,
+        limit,
+    )

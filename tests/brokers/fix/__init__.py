@@ -1,0 +1,1 @@
+"""Tests of the FIX adapter, its session and its counterparts."""
