@@ -15,7 +15,7 @@ LOCK := $(PIN) --extra build --no-emit-package trading-intents-client
 DIST := dist
 BUILD := import sys; from flit_core import buildapi as b; print(b.build_wheel(sys.argv[1]), b.build_sdist(sys.argv[1]))
 
-.PHONY: help run test test-slow check bench chaos proto sdk dist client browser screenshots witnesses lock clean
+.PHONY: help run test test-slow check bench chaos proto sdk dist client browser screenshots witnesses quickfix lock clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -77,6 +77,8 @@ screenshots: $(VENV)/browser.stamp ## take the pictures of the console in docs/i
 
 witnesses: $(VENV)/witnesses.stamp ## install Alpaca's own clients, which tests ask about our simulator of it
 
+quickfix: $(VENV)/quickfix.stamp ## get QuickFIX's acceptance scripts and venues, which tests trade at by FIX
+
 lock: ## pin the dependencies again (needs uv)
 	$(LOCK) pyproject.toml -o requirements.lock
 	$(LOCK) --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
@@ -84,6 +86,7 @@ lock: ## pin the dependencies again (needs uv)
 	echo playwright | $(PIN) -c requirements-dev.lock - -o requirements-browser.lock
 	printf 'alpaca-py\njsonschema\n' | $(PIN) - -o requirements-witnesses.lock
 	echo alpaca-mcp-server | $(PIN) --no-deps - >> requirements-witnesses.lock
+	echo quickfix-py | $(PIN) --no-deps - -o requirements-quickfix.lock
 
 clean: ## remove the environment and caches; data stay
 	find src sdk tests bench -name __pycache__ -prune -exec rm -rf {} +
@@ -125,6 +128,11 @@ $(VENV)/browser.stamp: requirements-browser.lock $(VENV)/dev.stamp
 	@echo "installing the console's test tools ..."
 	@$(PIP) install --require-hashes -r requirements-browser.lock
 	@npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/npm $(NPM_PACKAGES)
+	@touch $@
+
+$(VENV)/quickfix.stamp: .ci/quickfix requirements-quickfix.lock $(VENV)/run.stamp
+	@echo "getting QuickFIX ..."
+	@PATH="$(CURDIR)/$(BIN):$$PATH" .ci/quickfix $(VENV)/quickfix
 	@touch $@
 
 # Apart from the rest too. Of alpaca-mcp-server only a document is read: what it needs to run is left out.

@@ -1,0 +1,269 @@
+"""Programs that nobody here wrote take the platform's session for FIX: QuickFIX's acceptance scripts, its examples
+executor and ordermatch, and a venue on its Python binding. They check every message against their dictionaries."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tests.brokers.fix import in_namespace
+from tests.brokers.fix.acceptor import echo_acceptor
+from tests.brokers.fix.conftest import connecting
+from tests.brokers.fix.orders import a_ticket, submit
+from tests.brokers.fix.script_player import play
+from tests.brokers.fix.venue import Connector
+from tests.conftest import Urls
+from trading_intents.brokers.fix.broker import FixBroker
+from trading_intents.brokers.port import BrokerEvent, EventKind, OrderSnapshot, OrderTicket, Outcome
+from trading_intents.trading import OrderKind, OrderSide
+
+QUICKFIX = Path(__file__).parents[3] / ".venv" / "quickfix"
+MISSING = "QuickFIX is not here: `make quickfix` gets it from Debian's archive"
+VERSIONS = {"fix42": "FIX.4.2", "fix44": "FIX.4.4"}
+FOLDER = QUICKFIX / "test/definitions/server"
+SCRIPTS = {f"{folder}/{path.stem}": path for folder in VERSIONS for path in sorted((FOLDER / folder).glob("*.def"))}
+# They want a message refused whose fields are not those that a dictionary has for its type. The session has none: a
+# report that has a field too much is an execution all the same. docs/brokers.md names them.
+NEED_A_DICTIONARY = frozenset(
+    {
+        "14a_BadField", "14b_RequiredFieldMissing", "14c_TagNotDefinedForMsgType", "14e_IncorrectEnumValue",
+        "14f_IncorrectDataFormat", "14g_HeaderBodyTrailerFieldsOutOfOrder", "14h_RepeatedTag",
+        "14i_RepeatingGroupCountNotEqual", "RejectResentMessage", "ReverseRoute", "ReverseRouteWithEmptyRoutingTags",
+    }
+)  # fmt: skip
+PORT = 5_001
+WAIT_SECONDS = 20.0
+APART = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.skipif(not SCRIPTS, reason=MISSING)
+async def test_the_session_plays_quickfixs_acceptance_scripts() -> None:
+    """As the acceptor that they were written for."""
+    at_once = asyncio.Semaphore(20)
+
+    async def one(name: str, script: Path) -> tuple[str, str]:
+        async with at_once, echo_acceptor(VERSIONS[name.partition("/")[0]]) as acceptor:
+            try:
+                await play(script, acceptor.port)
+            except AssertionError as error:
+                return name, str(error)
+            return name, ""
+
+    wanted = {name: path for name, path in SCRIPTS.items() if path.stem not in NEED_A_DICTIONARY}
+    played = await asyncio.gather(*(one(name, path) for name, path in wanted.items()))
+    assert {name: error for name, error in played if error} == {}
+    assert len(played) == 95
+
+
+CONFIG = """
+[DEFAULT]
+ConnectionType=acceptor
+SocketAcceptPort={port}
+SocketReuseAddress=Y
+StartTime=00:00:00
+EndTime=00:00:00
+FileStorePath={folder}/store
+FileLogPath={folder}/log
+UseDataDictionary=Y
+DataDictionary={dictionary}
+[SESSION]
+BeginString={begin_string}
+SenderCompID=VENUE
+TargetCompID={client}
+"""
+
+
+@dataclass
+class Counterpart:
+    """One of QuickFIX's programs, and adapters that trade there."""
+
+    program: tuple[str, ...]
+    folder: Path
+    connector: Connector
+    socket: Path
+    process: "asyncio.subprocess.Process | None" = None
+
+    async def start(self) -> None:
+        self.socket.unlink(missing_ok=True)
+        inside = (sys.executable, in_namespace.__file__, str(self.socket), str(PORT))
+        self.process = await asyncio.create_subprocess_exec(
+            *(*APART, *inside),
+            *(*self.program, str(self.folder / "session.cfg")),
+            env={**os.environ, "PYTHONPATH": str(QUICKFIX / "python")},
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        await until(self.socket.exists)
+
+    async def kill(self) -> None:
+        if self.process and self.process.returncode is None:
+            self.process.kill()
+            await self.process.wait()
+
+    async def open(self) -> tuple[FixBroker, list[BrokerEvent]]:
+        """An adapter, and the events that it tells."""
+        broker = self.connector.connect()
+        await broker.open()
+        told: list[BrokerEvent] = []
+
+        async def follow() -> None:
+            with contextlib.suppress(Exception):
+                async for event in broker.events():
+                    if isinstance(event, BrokerEvent):
+                        told.append(event)
+
+        broker.following = asyncio.create_task(follow())  # type: ignore[attr-defined] # kept from being collected
+        return broker, told
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not condition():
+            await asyncio.sleep(in_namespace.PAUSE_SECONDS)
+
+
+@contextlib.asynccontextmanager
+async def counterpart(name: str, version: str, urls: Urls, folder: Path) -> AsyncIterator[Counterpart]:
+    is_python = name == "quickfix-py"
+    needed = QUICKFIX / "python/quickfix.py" if is_python else QUICKFIX / "bin" / name
+    if not needed.exists():
+        pytest.skip(MISSING)
+    if not shutil.which("unshare") or subprocess.run([*APART, "true"], capture_output=True).returncode:
+        pytest.skip("its program listens on all interfaces, and this machine gives it no network of its own (unshare)")
+    program = (sys.executable, str(Path(__file__).with_name("quickfix_venue.py"))) if is_python else (str(needed),)
+    client = f"US-{name}-{version}"
+    dictionary = QUICKFIX / "spec" / f"{version.upper()}.xml"
+    text = CONFIG.format(port=PORT, folder=folder, dictionary=dictionary, begin_string=VERSIONS[version], client=client)
+    (folder / "session.cfg").write_text(text)
+    with tempfile.TemporaryDirectory() as short:  # a socket's path has at most 107 bytes
+        socket = Path(short, "s")
+
+        async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                to_reader, to_writer = await asyncio.open_unix_connection(socket)
+            except OSError:
+                writer.close()
+                return
+            await asyncio.gather(in_namespace.copy(reader, to_writer), in_namespace.copy(to_reader, writer))
+
+        server = await asyncio.start_server(relay, "127.0.0.1", 0)
+        port, profile = server.sockets[0].getsockname()[1], f"generic{version.removeprefix('fix')}"
+        async with connecting(urls, folder, client, port, profile) as connector:
+            made = Counterpart(program, folder, connector, socket)
+            await made.start()
+            try:
+                yield made
+            finally:
+                await made.kill()
+                server.close()
+
+
+def fills(told: list[BrokerEvent]) -> list[tuple[str | None, Decimal | None, Decimal | None]]:
+    return [(each.client_order_id, each.quantity, each.price) for each in told if each.kind is EventKind.FILL]
+
+
+def selling(ticket: OrderTicket) -> OrderTicket:
+    return replace(ticket, side=OrderSide.SELL)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_executor_fills_orders_and_tells_again_what_was_missed(
+    tenants_database: Urls, tmp_path: Path, version: str
+) -> None:
+    async with counterpart("executor", version, tenants_database, tmp_path) as executor:
+        broker, told = await executor.open()
+        ticket = a_ticket()
+        result = await submit(broker, ticket)
+        assert result.outcome is Outcome.ACKED, result
+        await until(lambda: bool(fills(told)))
+        assert fills(told) == [(ticket.client_order_id, Decimal(10), Decimal(100))]
+        cancelled = await broker.cancel(replace(a_ticket(None), orig_client_order_id=ticket.client_order_id), soon())
+        assert cancelled.outcome is Outcome.REJECTED, "it takes orders only, and says so"
+        await executor.kill()
+        await broker.close()
+        # The order leaves and its report is lost: the connection breaks before it can be read.
+        await executor.start()
+        broker, told = await executor.open()
+        lost = a_ticket()
+        sending = submit(broker, lost)
+        async with asyncio.timeout(WAIT_SECONDS):
+            while await broker._store.find_sent(lost.client_order_id) is None:
+                await asyncio.sleep(0)
+        assert broker._session
+        broker._session._writer.transport.abort()
+        await sending
+        await broker.close()
+        broker, told = await executor.open()
+        since = datetime.now(UTC) - timedelta(hours=1)
+
+        async def executions() -> list[BrokerEvent]:
+            return list((await broker.snapshot(since)).executions)
+
+        async with asyncio.timeout(WAIT_SECONDS):
+            while len(fills(await executions())) < 2:
+                await asyncio.sleep(in_namespace.PAUSE_SECONDS)
+        assert [each[0] for each in fills(await executions())] == [ticket.client_order_id, lost.client_order_id]
+        await broker.close()
+
+
+async def test_ordermatch_matches_and_cancels_orders(tenants_database: Urls, tmp_path: Path) -> None:
+    async with counterpart("ordermatch", "fix42", tenants_database, tmp_path) as ordermatch:
+        broker, told = await ordermatch.open()
+        resting = a_ticket()
+        assert (await submit(broker, resting)).outcome is Outcome.ACKED
+        crossing = replace(selling(a_ticket()), quantity=Decimal(4))
+        assert (await submit(broker, crossing)).outcome is Outcome.ACKED
+        await until(lambda: len(fills(told)) == 2)
+        assert set(fills(told)) == {
+            (resting.client_order_id, Decimal(4), Decimal(100)),
+            (crossing.client_order_id, Decimal(4), Decimal(100)),
+        }
+        cancel = replace(a_ticket(None), orig_client_order_id=resting.client_order_id)
+        assert (await broker.cancel(cancel, soon())).outcome is Outcome.ACKED
+        await until(lambda: any(each.kind is EventKind.CANCELLED for each in told))
+        ended = [each.client_order_id for each in told if each.kind is EventKind.CANCELLED]
+        assert ended == [resting.client_order_id]
+        snapshot = await broker.snapshot(datetime.now(UTC) - timedelta(hours=1))
+        assert snapshot.open_orders == ()
+        assert len(fills(list(snapshot.executions))) == 2
+        await broker.close()
+
+
+async def test_quickfixs_dictionary_takes_every_command(tenants_database: Urls, tmp_path: Path) -> None:
+    """A message that lacks a field, or has one too much, gets a session-level reject from QuickFIX."""
+    async with counterpart("quickfix-py", "fix44", tenants_database, tmp_path) as venue:
+        broker, told = await venue.open()
+        ticket = a_ticket()
+        assert (await submit(broker, ticket)).outcome is Outcome.ACKED
+        await until(lambda: bool(fills(told)))
+        first = replace(a_ticket(), orig_client_order_id=ticket.client_order_id, quantity=Decimal(12))
+        assert (await broker.replace(first, soon())).outcome is Outcome.ACKED
+        for each in (ticket, first):
+            found = await broker.lookup(each.client_order_id, "Q1", soon())
+            assert isinstance(found, OrderSnapshot), found
+            assert [event.cum_quantity for event in found.events if event.kind is EventKind.STATUS] == [Decimal(4)]
+        stranger = replace(a_ticket(None), orig_client_order_id="nobody")
+        refused = await broker.cancel(stranger, soon())
+        assert (refused.outcome, refused.code) == (Outcome.REJECTED, "unknown_order")
+        last = replace(a_ticket(None), orig_client_order_id=first.client_order_id, broker_order_id="Q1")
+        assert (await broker.cancel(last, soon())).outcome is Outcome.ACKED
+        stop = replace(a_ticket(), kind=OrderKind.STOP_LIMIT, stop_price=Decimal(99), broker_order_id=None)
+        assert (await submit(broker, stop)).outcome is Outcome.ACKED
+        await broker.close()
+
+
+def soon() -> float:
+    return time.monotonic() + 5
