@@ -165,13 +165,13 @@ class Market:
 
 
 @contextmanager
-def market(*roles: str) -> Iterator[Market]:
+def market(*roles: str, **settings: str) -> Iterator[Market]:
     """A fresh platform: a process for each of `roles`."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ti-bench-")))
-        bench = stack.enter_context(serving(folder, roles[0]))
+        bench = stack.enter_context(serving(folder, roles[0], None, **settings))
         for others in roles[1:]:
-            stack.enter_context(serving(folder, others, bench))
+            stack.enter_context(serving(folder, others, bench, **settings))
         key = json.loads((folder / "data" / "demo.json").read_bytes())["api_key"]
         headers = {"x-api-key": key, "content-type": "application/json"}
         client = stack.enter_context(httpx.Client(base_url=bench.url, headers=headers, timeout=60))
