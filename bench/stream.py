@@ -33,7 +33,7 @@ from trading_intents.storage.embedded.cluster import DATABASE, LOGIN, OWNER, WOR
 from trading_intents.storage.signals import Signals, open_signals
 from trading_intents.stream import trading_pb2
 from trading_intents.stream.log import append
-from trading_intents.stream.model import CHANNEL, Event, EventType, intent_action_payload
+from trading_intents.stream.model import CHANNEL, Event, EventType, make_payload
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.trading import Environment
 
@@ -110,7 +110,8 @@ def provision(folder: Path) -> dict[str, Any]:
 def make_event(bench: Bench, number: int) -> Event:
     now = datetime.now(UTC)
     account_id, organization_id = str(bench.account_id), str(bench.organization_id)
-    payload = intent_action_payload(
+    payload = make_payload(
+        EventType.INTENT_ACTION,
         intent_id=account_id,
         organization_id=organization_id,
         account_id=account_id,

@@ -1,7 +1,7 @@
 """Measures accepted intents a second over HTTP against pgbench doing the specification's minimal transaction.
 
 Run it alone on the machine: `python bench/submit.py`. Exit code 1 when a bar is missed. With `--limits` it compares
-accounts that have every limit with accounts that have none on the ordinary write path (`WRITER_OPTIMISTIC=off`).
+accounts that have every limit with accounts that have none.
 """
 
 import json
@@ -215,20 +215,20 @@ LIMIT_ROUNDS = 7
 
 
 def compare_limits() -> int:
-    """Accepted intents a second of accounts with every limit, of those without any on the ordinary path. Both are
+    """Accepted intents a second of accounts with every limit, of those without any. Both are
     measured right after each other, and the median of these shares counts: a machine has faster and slower minutes."""
     with ExitStack() as stack:
         folders = [Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ti-bench-"))) for _ in range(2)]
-        ordinary = stack.enter_context(serving(folders[0], WRITER_OPTIMISTIC="off"))
+        plain = stack.enter_context(serving(folders[0]))
         bench = stack.enter_context(serving(folders[1]))
-        free, limited = provision(ordinary), provision(bench)
+        free, limited = provision(plain), provision(bench)
         with httpx.Client(base_url=bench.url, headers=limited[0]) as client:
             client.put("/v1/reference-prices/AAPL", json={"price": "150"}).raise_for_status()
             for account in limited[1]:
                 client.put(f"/v1/controls/accounts/{account}/limits", json=EVERY_LIMIT).raise_for_status()
         rounds: dict[str, list[dict[str, Any]]] = {"none": [], "every limit": []}
         for _ in range(LIMIT_ROUNDS):
-            for what, one, accounts in (("none", ordinary, free), ("every limit", bench, limited)):
+            for what, one, accounts in (("none", plain, free), ("every limit", bench, limited)):
                 one.psql("CHECKPOINT")
                 rounds[what].append(one.post(*accounts, 64))
     table = Table("limits", "per second", "p50 ms", "p99 ms", "service µs", "postgres µs")

@@ -29,14 +29,8 @@ START_LIMIT_SECONDS = 60
 STOP_LIMIT_SECONDS = 20
 COMMAND_LIMIT_SECONDS = 60
 PROGRAM = "trading_intents"
-WRITE_PATH = "TESTED_WRITE_PATH"
 INSTALLED = Path(__file__).parent / "installed"  # brokers beside our own
 COMMAND = (sys.executable, "-m", PROGRAM)
-
-
-def tested_write_path() -> str:
-    """The fixture `write_path` of tests/intents sets it."""
-    return os.environ.get(WRITE_PATH, "optimistic")
 
 
 def environment(data_dir: Path, settings: Mapping[str, str]) -> dict[str, str]:
@@ -45,8 +39,6 @@ def environment(data_dir: Path, settings: Mapping[str, str]) -> dict[str, str]:
     paths = filter(None, (str(INSTALLED), clean.get("PYTHONPATH")))
     clean["PYTHONPATH"] = os.pathsep.join(paths)
     chosen = {"DATA_DIR": str(data_dir), "HTTP_PORT": "0", "GRPC_PORT": "0"} | dict(settings)
-    if tested_write_path() == "ordinary":
-        chosen = {"WRITER_OPTIMISTIC": "off"} | chosen
     return clean | {PREFIX + name: value for name, value in chosen.items()}
 
 

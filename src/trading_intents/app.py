@@ -195,7 +195,7 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     limits = Limits(rates(settings), organization_rates(settings), infra.clock, infra.metrics.rate_limited)
     price_rules = PriceRules(settings.paper_seed, settings.reference_price_max_age_seconds)
     tools = BatchDependencies(infra.link, brokers, id_text_maker(), infra.clock, price_rules)
-    writer = Writer(tools, pool, signals, infra.metrics, infra.log, settings.writer_optimistic)
+    writer = Writer(tools, pool, signals, infra.metrics, infra.log)
     read_accounts, intents = gates["read_accounts"], Intents(pool, price_rules, brokers)
     quotes = Quotes(pool, signals, settings.paper_seed)
     routes = (

@@ -84,9 +84,6 @@ class Settings:
     trusted_proxies: tuple[str, ...] = _setting(
         (), "Addresses or networks whose X-Forwarded-For is believed, comma separated. Empty: nobody's."
     )
-    writer_optimistic: bool = _setting(
-        True, "Whether submits are decided by cached state while the database reads; on or off."
-    )
     rate_limit_submits: Rate = _setting(Rate(200, 400), "CREATE and REPLACE a second / burst, per caller and process.")
     rate_limit_cancels: Rate = _setting(Rate(200, 400), "CANCELs, likewise.")
     rate_limit_writes: Rate = _setting(Rate(200, 400), "Other writes, likewise.")

@@ -199,11 +199,6 @@ class Metrics:
         self.execution_alerts.labels(kind).inc()
 
     def _count_writer(self) -> None:
-        self.writer_batches = self._counter(
-            "ti_writer_batches",
-            "Batches by path: ahead (optimistic), asked (ordinary), mistaken (optimistic with a stale cache).",
-            "way",
-        )
         self.writer_batch_size = self._histogram(
             "ti_writer_batch_size", "Commands decided in one transaction.", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256)
         )

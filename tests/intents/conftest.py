@@ -1,6 +1,5 @@
 """Desks on a platform that executes nothing, a second process beside it, and an organization without any plan."""
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 
 from tests.conftest import Databases, Urls
 from tests.intents.http_client import Tables, TradingClient, open_trading_client
-from tests.platform import WRITE_PATH, Platform, serving
+from tests.platform import Platform, serving
 from tests.tenants import EVERY_PERMISSION, PLENTY, Tenants, key, made_tenants
 
 Opener = Callable[..., TradingClient]
@@ -19,16 +18,8 @@ PLAIN = {
 }
 
 
-@pytest.fixture(scope="session", autouse=True)
-def write_path(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Of writers that tests make, and of platforms that they start; `on_both_write_paths` chooses each in turn."""
-    os.environ[WRITE_PATH] = getattr(request, "param", "optimistic")
-    yield os.environ[WRITE_PATH]
-    del os.environ[WRITE_PATH]
-
-
 @pytest.fixture(scope="session")
-def tenants_database(write_path: str, databases: Databases) -> Iterator[Urls]:
+def tenants_database(databases: Databases) -> Iterator[Urls]:
     with databases() as urls:
         yield urls
 

@@ -10,10 +10,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
-import pytest
 
 from tests.kept_connections import make_pipeline, open_owner, open_pools
-from tests.platform import tested_write_path
 from trading_intents.brokers.port import Integration
 from trading_intents.brokers.registry import Registry, installed_brokers
 from trading_intents.clock import SystemClock
@@ -32,8 +30,6 @@ from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
 POOL_SIZE = 5
 PRICES = PriceRules(seed=1, max_age_seconds=900)
-# For tests that reach the writer: whatever it does is the same on both write paths.
-on_both_write_paths = pytest.mark.parametrize("write_path", ["optimistic", "ordinary"], indirect=True, scope="session")
 
 
 @functools.cache
@@ -98,8 +94,7 @@ async def open_in_process_writer(
         pipeline = make_pipeline(login, SERVICE_ROLE, LOCK_LIMIT_SECONDS)
         known = Registry([integration]) if integration else brokers()
         tools = BatchDependencies(pipeline, known, id_text_maker(), clock, PRICES)
-        is_optimistic = tested_write_path() == "optimistic"
-        writer = Writer(tools, database.service, signals, metrics, log, is_optimistic=is_optimistic)
+        writer = Writer(tools, database.service, signals, metrics, log)
         task = asyncio.create_task(writer.run() if run else asyncio.sleep(0))
         try:
             yield InProcessWriter(writer, database.service, metrics, owner, organization, key, made)

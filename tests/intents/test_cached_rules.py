@@ -1,6 +1,7 @@
 """Accounts with limits that need state: their rules are cached, and each change of them is met by the next order."""
 
 import contextlib
+import functools
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,7 +14,7 @@ from tests.conftest import Urls
 from tests.intents.http_client import Tables
 from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
 from tests.intents.test_held import creates_of
-from tests.intents.test_optimistic import CHANGES, ways
+from tests.intents.test_rules import CHANGES
 from tests.intents.test_writer import whole
 from trading_intents.controls.limits.state.losses import DailyBaseline, baseline_rows
 from trading_intents.controls.limits.state.tracking import LimitStateReads
@@ -58,8 +59,8 @@ async def set_limits(local: InProcessWriter, **changed: Any) -> None:
 async def test_rules_that_have_not_changed_are_not_read_again(
     local: InProcessWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads = Mock(side_effect=statements.read_state)
-    monkeypatch.setattr(statements, "read_state", reads)
+    reads = Mock(side_effect=statements.read_rules)
+    monkeypatch.setattr(statements, "read_rules", reads)
     for _ in range(3):
         assert codes(await local.submit_all([local.create(each) for each in local.accounts])) == ["recorded"] * 3
     assert reads.call_count == 0
@@ -67,7 +68,6 @@ async def test_rules_that_have_not_changed_are_not_read_again(
     for _ in range(2):
         assert codes([await local.submit(local.create(local.accounts[0]))]) == ["recorded"]
     assert reads.call_count == 1
-    assert ways(local)["ahead"] == 0, "what such a limit needs is read before it is judged"
 
 
 @pytest.mark.parametrize("is_limited", [False, True], ids=["without limits", "with limits"])
@@ -85,16 +85,13 @@ async def test_a_tenants_change_costs_its_neighbour_no_read(
         )
     for _ in range(3):
         assert codes(await local.submit_all([neighbour, changing])) == ["recorded"] * 2
-    reads = Mock(side_effect=statements.read_state)
-    monkeypatch.setattr(statements, "read_state", reads)
-    ordinary = ways(local)["asked"]
+    reads = Mock(side_effect=statements.read_rules)
+    monkeypatch.setattr(statements, "read_rules", reads)
     for _ in range(3):
         change = "UPDATE organizations SET disabled = NOT disabled WHERE id = $1::text::uuid"
         await local.owner.execute(change, changing.organization_id)
         assert codes([await local.submit(changing), await local.submit(neighbour)])[1] == "recorded"
     assert [set(call.args[0]) for call in reads.call_args_list] == [{changing.organization_id}] * 3
-    if not is_limited:
-        assert ways(local)["asked"] - ordinary == 3, "the neighbour's are still decided by the cache"
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=[change.split(" (")[0][:60] for change in CHANGES])
@@ -165,11 +162,10 @@ async def test_a_changed_baseline_holds_for_the_next_order(local: InProcessWrite
     assert await reasons(local) == ["max_daily_loss"]
 
 
-@pytest.mark.parametrize("write_path", ["ordinary"], indirect=True, scope="session")
 async def test_an_opening_that_commits_beside_a_batch_is_seen_with_its_baseline(
     local: InProcessWriter, urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It commits after the batch has read the rules, and before it reads the positions."""
+    """It commits after the batch has begun, and before it reads the positions."""
     read, names = LimitStateReads.statements, (str(local.accounts[0]), str(local.organization))
     opening = f"""
         INSERT INTO positions (account_id, organization_id, symbol, received_at, quantity, open_cost, opening_quantity,
@@ -178,6 +174,7 @@ async def test_an_opening_that_commits_beside_a_batch_is_seen_with_its_baseline(
         UPDATE daily_baselines SET result = -500 WHERE account_id = '{names[0]}';
     """
 
+    @functools.cache
     def commit_opening() -> None:
         with contextlib.closing(Tables(urls.owner)) as tables:
             tables.execute(opening)
@@ -199,9 +196,9 @@ async def test_a_new_time_zone_begins_the_day_anew(local: InProcessWriter) -> No
     assert await reasons(local, 1) == ["max_daily_loss"]
 
 
-async def test_a_halted_daily_loss_is_no_change_of_the_rules(local: InProcessWriter) -> None:
+async def test_a_days_baseline_is_no_change_of_the_rules(local: InProcessWriter) -> None:
     before = await local.owner.fetchval("SELECT version FROM rule_versions")
-    await local.owner.execute("UPDATE daily_baselines SET halted = true, recorded_at = now()")
+    await local.owner.execute("UPDATE daily_baselines SET halted = true, result = 1, recorded_at = now()")
     assert await local.owner.fetchval("SELECT version FROM rule_versions") == before
 
 
@@ -209,14 +206,14 @@ async def test_a_version_that_another_server_gives_again_is_not_believed(local: 
     """A standby that had not got the last change takes over: its next change gets the same number."""
     assert await reasons(local) == []
     version = await local.owner.fetchval("SELECT version FROM rule_versions")
-    await local.owner.execute("UPDATE daily_baselines SET result = 50 WHERE account_id = $1", local.accounts[0])
+    await set_limits(local, max_order_quantity="0.5")
     await local.owner.execute("UPDATE rule_versions SET version = $1", version)
     local.writer._dependencies.link.close()
-    assert await reasons(local) == ["max_daily_loss"]
+    assert await reasons(local) == ["max_order_quantity"]
 
 
-def test_baselines_are_locked_by_organization() -> None:
-    """The commit locks the versions of their rules in this order, in every process."""
+def test_baselines_are_locked_by_account() -> None:
+    """In every process."""
     baseline: Any = msgspec.convert({"day": "2026-03-01", "timezone": "UTC", "result": "0"}, DailyBaseline)
     rows = baseline_rows(dict.fromkeys([("c", "1"), ("a", "2"), ("b", "1"), ("d", "0")], baseline))
-    assert [row[:2] for row in rows] == [("d", "0"), ("b", "1"), ("c", "1"), ("a", "2")]
+    assert [row[:2] for row in rows] == [("a", "2"), ("b", "1"), ("c", "1"), ("d", "0")]

@@ -10,13 +10,10 @@ from uuid import UUID
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.in_process_writer import InProcessWriter, codes, on_both_write_paths, open_in_process_writer
+from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
 from trading_intents.errors import ControlRejected
 from trading_intents.intents.model import Create, Spec, Submission
-from trading_intents.intents.writing import optimistic
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
-
-pytestmark = on_both_write_paths
 
 STEPS = 150
 SYMBOLS = ("AAPL", "MSFT")
@@ -58,7 +55,6 @@ class ExpectedRules:
 @pytest.fixture
 async def pair(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[InProcessWriter, InProcessWriter]]:
     """Two processes, of which both write for the first one's accounts."""
-    monkeypatch.setattr(optimistic, "CACHE_PAUSE_SECONDS", 0.0)
     async with (
         open_in_process_writer(urls.login, urls.owner) as first,
         open_in_process_writer(urls.login, urls.owner) as second,

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.intents.http_client import Body, Tables, create
-from tests.intents.in_process_writer import InProcessWriter, codes, on_both_write_paths, open_in_process_writer
+from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
 from tests.intents.test_writer import whole
 from tests.platform import Platform, serving
 from tests.proxy import Verdict, proxied
@@ -20,8 +20,6 @@ from tests.seeds import seeded
 from tests.tenants import EVERY_PERMISSION, PLENTY, Headers, key
 from tests.waiting import eventually_async
 from trading_intents.intents.writing.writer import MAX_LOST_COMMITS
-
-pytestmark = on_both_write_paths
 
 CROWD = 4
 COMMIT = b"commit_"  # how the name of the writer's prepared statement begins

@@ -17,7 +17,6 @@ from tests.intents.in_process_writer import (
     brokers,
     codes,
     furnish,
-    on_both_write_paths,
     open_in_process_writer,
 )
 from tests.intents.test_queue import pending
@@ -38,8 +37,6 @@ from trading_intents.storage.database import WORKER_ROLE
 from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import make_log
-
-pytestmark = on_both_write_paths
 
 MEANWHILE = 10
 FREE_SECONDS = 0.2

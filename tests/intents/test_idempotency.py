@@ -9,13 +9,10 @@ import pytest
 
 from tests.intents.conftest import Opener
 from tests.intents.http_client import TradingClient, cancel, create, limit, market, replace
-from tests.intents.in_process_writer import on_both_write_paths
 from tests.intents.test_refused import change_account, control
 from tests.platform import Platform
 from tests.raw_http import RawHttp
 from tests.tenants import Tenants
-
-pytestmark = on_both_write_paths
 
 KEYS = 50
 EQUAL = 50

@@ -11,13 +11,10 @@ import pytest
 
 from tests.conftest import Urls
 from tests.intents.http_client import Body, TradingClient, cancel, create, limit, replace
-from tests.intents.in_process_writer import on_both_write_paths
 from tests.intents.test_limits import exposures, hold, level_path
 from tests.platform import Platform, serving
 from tests.tenants import PLENTY, Tenants
 from tests.waiting import eventually
-
-pytestmark = on_both_write_paths
 
 CALLERS = 64
 ALLOWED = 10

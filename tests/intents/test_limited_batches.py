@@ -10,20 +10,16 @@ import msgspec
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.in_process_writer import InProcessWriter, codes, on_both_write_paths, open_in_process_writer
+from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
 from tests.intents.test_held import creates_of
-from tests.intents.test_optimistic import ways
 from tests.intents.test_writer import whole
 from trading_intents.controls.limits.state.statements import read_limit_state
 from trading_intents.intents.model import Cancel, Close, Command, Create, Replace, Spec, Submission
 from trading_intents.intents.writing import lock_waits
 from trading_intents.intents.writing.batch import Receipt
-from trading_intents.intents.writing.state.rules import RulesCache
 from trading_intents.intents.writing.statements import COMMIT, ROLLBACK, SKIP, begin
 from trading_intents.storage.pipeline import PipelineRequest, Statement
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
-
-pytestmark = on_both_write_paths
 
 LIMITS = {"max_open_orders": 1_000, "max_order_notional": "1000000", "max_daily_loss": "50"}
 
@@ -61,7 +57,6 @@ async def test_an_account_of_another_tenant_is_refused_and_not_waited_for(
     for _ in range(3):
         assert codes([await local.submit(foreign)]) == ["not_found"]
     assert add.call_count == 0
-    assert ways(local)["mistaken"] == 0
 
 
 async def test_a_replace_of_an_unknown_intent_begins_no_day(local: InProcessWriter) -> None:
@@ -71,16 +66,6 @@ async def test_a_replace_of_an_unknown_intent_begins_no_day(local: InProcessWrit
     assert codes([await local.submit(local.command(first, replace))]) == ["not_found"]
     assert await local.count("daily_baselines") == 0
     assert await whole(local) == []
-
-
-async def test_a_batch_that_cannot_be_cached_is_recorded_once(
-    local: InProcessWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(RulesCache, "keep", Mock(side_effect=KeyError))
-    for _ in range(2):
-        outcomes = await local.submit_all([local.create(account) for account in local.accounts])
-        assert codes(outcomes) == ["recorded"] * 3
-    assert await whole(local) == [2, 2, 2]
 
 
 @pytest.mark.parametrize("first", ["create", "replace", "cancel"])
@@ -159,7 +144,7 @@ async def test_an_account_with_many_symbols_is_summed_once_for_a_batch(new_urls:
 async def test_a_day_that_cannot_begin_yet_keeps_no_other_organization_waiting(
     local: InProcessWriter, urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit moves the version of the rules, whose row another transaction holds."""
+    """Another transaction holds the row of its last day."""
     monkeypatch.setattr(lock_waits, "MAX_WAIT_SECONDS", 60.0)
     (other,) = await creates_of(local, 1)
     first = local.create(local.accounts[0])
@@ -170,7 +155,7 @@ async def test_a_day_that_cannot_begin_yet_keeps_no_other_organization_waiting(
     await local.owner.execute("UPDATE daily_baselines SET day = day - 1")
     holder = await asyncpg.connect(urls.owner.reveal())
     async with holder.transaction():
-        await holder.execute("SELECT FROM rule_versions WHERE organization_id = $1 FOR UPDATE", local.organization)
+        await holder.execute("SELECT FROM daily_baselines WHERE organization_id = $1 FOR UPDATE", local.organization)
         waiting = asyncio.create_task(local.submit(first))
         for _ in range(3):
             assert codes([await local.submit(other)]) == ["recorded"]

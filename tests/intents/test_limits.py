@@ -8,10 +8,7 @@ import pytest
 
 from tests.intents.conftest import Opener
 from tests.intents.http_client import Body, Tables, TradingClient, cancel, create, limit, market, replace, stop
-from tests.intents.in_process_writer import on_both_write_paths
 from tests.tenants import Tenants
-
-pytestmark = on_both_write_paths
 
 Put = Callable[..., None]
 LEVELS = ("organization", "account", "symbol")

@@ -14,13 +14,10 @@ import pytest
 
 from tests.intents.conftest import Opener
 from tests.intents.http_client import Tables, TradingClient, cancel, create, dumps, limit
-from tests.intents.in_process_writer import on_both_write_paths
 from tests.platform import Platform
 from tests.raw_http import RawHttp
 from tests.tenants import Tenants
 from tests.waiting import eventually
-
-pytestmark = on_both_write_paths
 
 LEAVERS = 500
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.in_process_writer import InProcessWriter, codes, on_both_write_paths, open_in_process_writer
+from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
 from trading_intents.controls.limits.state import recent, statements
 from trading_intents.controls.limits.state.recent import RecentByAccount, RecentOrders, RecentRead, put_recent
 from trading_intents.controls.limits.state.statements import read_recent
@@ -18,8 +18,6 @@ from trading_intents.intents.writing.batch import run_batch
 from trading_intents.intents.writing.statements import SKIP, WAIT
 from trading_intents.storage.database import pack_array
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
-
-pytestmark = on_both_write_paths
 
 RATE = 25
 STEPS = 80

@@ -14,7 +14,6 @@ from tests.intents.in_process_writer import (
     InProcessWriter,
     brokers,
     codes,
-    on_both_write_paths,
     open_in_process_writer,
 )
 from tests.intents.test_writer import whole
@@ -22,7 +21,6 @@ from trading_intents.clock import SystemClock
 from trading_intents.errors import OutcomeUnknown
 from trading_intents.ids import id_text_maker
 from trading_intents.intents.writing import batch as batch_module
-from trading_intents.intents.writing import optimistic
 from trading_intents.intents.writing.batch import BatchDependencies
 from trading_intents.intents.writing.state.batch_state import read_state
 from trading_intents.intents.writing.system import PlatformActions
@@ -31,13 +29,10 @@ from trading_intents.storage.pipeline import Pipeline, Statement
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import make_log
 
-pytestmark = on_both_write_paths
-
 
 @pytest.fixture
 async def in_process_writer(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[InProcessWriter]:
     """One that trusts its memory again at once."""
-    monkeypatch.setattr(optimistic, "CACHE_PAUSE_SECONDS", 0.0)
     async with open_in_process_writer(urls.login, urls.owner) as in_process_writer:
         yield in_process_writer
 

@@ -19,10 +19,7 @@ from tests.intents.http_client import (
     replace,
     stop,
 )
-from tests.intents.in_process_writer import on_both_write_paths
 from tests.tenants import Headers, Tenants
-
-pytestmark = on_both_write_paths
 
 
 def change_account(tenants: Tenants, trading_client: TradingClient, **changes: Any) -> None:

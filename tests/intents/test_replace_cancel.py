@@ -20,11 +20,8 @@ from tests.intents.http_client import (
     stop,
     stop_limit,
 )
-from tests.intents.in_process_writer import on_both_write_paths
 from tests.intents.test_submit import KINDS, told_action, told_order
 from tests.tenants import Tenants
-
-pytestmark = on_both_write_paths
 
 OPEN_STATUSES = ("PENDING_NEW", "NEW", "PARTIALLY_FILLED", "PENDING_REPLACE", "PENDING_CANCEL", "UNKNOWN")
 CHANGED = {

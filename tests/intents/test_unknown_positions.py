@@ -6,11 +6,8 @@ import pytest
 
 from tests.intents.conftest import Opener
 from tests.intents.http_client import Body, Tables, TradingClient, cancel, create, limit, replace
-from tests.intents.in_process_writer import on_both_write_paths
 from tests.intents.test_limits import level_path, triggered
 from tests.tenants import Tenants
-
-pytestmark = on_both_write_paths
 
 LIMITS = {"max_position_quantity": "100", "allow_short": False, "max_daily_loss": "50", "max_open_orders": 9}
 

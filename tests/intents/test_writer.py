@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.in_process_writer import InProcessWriter, codes, on_both_write_paths, open_in_process_writer
+from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
 from tests.proxy import FaultProxy, proxied
 from tests.waiting import COUNT_BLOCKED, eventually_async
 from trading_intents.errors import Unavailable
@@ -21,8 +21,6 @@ from trading_intents.intents.writing.lock_waits import MAX_WAIT_SECONDS
 from trading_intents.intents.writing.queue import CANCEL_RESERVE, MAX_WAITING, Outcome
 from trading_intents.storage.grouped import has_committed
 from trading_intents.telemetry import make_log
-
-pytestmark = on_both_write_paths
 
 ANSWER_SECONDS, RETURN_SECONDS = 3.0, 5.0
 LEAVERS = 500

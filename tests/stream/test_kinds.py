@@ -15,7 +15,7 @@ from tests.waiting import eventually
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Database
 from trading_intents.stream.log import append, read_after
-from trading_intents.stream.model import Event, EventType, balance_payload, halt_payload
+from trading_intents.stream.model import Event, EventType, make_payload
 from trading_intents.stream.subscription_filter import EventPage, Subscription, SubscriptionFilter
 from trading_intents.trading import Environment
 
@@ -24,7 +24,8 @@ LATER_KIND = 9
 
 
 def halt_of(organization_id: str, account_id: str | None = None) -> bytes:
-    return halt_payload(
+    return make_payload(
+        EventType.HALT,
         id=str(uuid4()),
         organization_id=organization_id,
         account_id=account_id,
@@ -62,7 +63,9 @@ def append_event(tables: Tables, account: dict[str, Any], kind: int, payload: by
 
 def append_balance(tables: Tables, account: dict[str, Any]) -> None:
     ids = {"account_id": account["id"], "organization_id": account["organization_id"]}
-    append_event(tables, account, EventType.BALANCE, balance_payload(**ids, broker="paper", cash="5", as_of=NOW))
+    append_event(
+        tables, account, EventType.BALANCE, make_payload(EventType.BALANCE, **ids, broker="paper", cash="5", as_of=NOW)
+    )
 
 
 def await_first_balance(tables: Tables, *accounts: dict[str, Any]) -> None:

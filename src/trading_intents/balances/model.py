@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from trading_intents.brokers.port import BrokerBalance
 from trading_intents.ids import OrganizationId
-from trading_intents.stream.model import Event, EventType, balance_payload
+from trading_intents.stream.model import Event, EventType, make_payload
 from trading_intents.trading import Environment, FrozenStruct, maybe_text
 
 PACE_SECONDS = 5.0
@@ -25,7 +25,8 @@ class AccountBalance(FrozenStruct, frozen=True):
 
 def balance_event(told: AccountBalance) -> Event:
     balance = told.balance
-    payload = balance_payload(
+    payload = make_payload(
+        EventType.BALANCE,
         account_id=str(told.account_id),
         organization_id=str(told.organization_id),
         broker=told.broker,

@@ -14,9 +14,7 @@ from trading_intents.storage.database import Row, Tx
 from trading_intents.stream.model import (
     Event,
     EventType,
-    broker_order_payload,
-    broker_position_payload,
-    broker_trade_payload,
+    make_payload,
 )
 from trading_intents.trading import Environment, amount_text, maybe_text
 
@@ -27,7 +25,8 @@ RETAINED_PAGE = 500  # orders or positions that are in memory at a time
 def order_event(row: Row) -> Event:
     """Makes the event of an order from its whole row."""
     order_id = str(row["order_id"])
-    payload = broker_order_payload(
+    payload = make_payload(
+        EventType.BROKER_ORDER,
         order_id=order_id,
         intent_id=order_id,
         command_seq=row["command_seq"],
@@ -59,7 +58,8 @@ def order_event(row: Row) -> Event:
 
 def trade_event(order: Row, trade: TradeRow) -> Event:
     order_id = str(order["order_id"])
-    payload = broker_trade_payload(
+    payload = make_payload(
+        EventType.BROKER_TRADE,
         account_id=str(order["account_id"]),
         order_id=order_id,
         client_order_id=trade.client_order_id,
@@ -86,7 +86,8 @@ def trade_event(order: Row, trade: TradeRow) -> Event:
 def position_event(row: Row, today: date) -> Event:
     """Of the whole row of a position, with its account's environment and broker."""
     position = position_from_row(row)
-    payload = broker_position_payload(
+    payload = make_payload(
+        EventType.BROKER_POSITION,
         account_id=str(row["account_id"]),
         symbol=row["symbol"],
         quantity=amount_text(position.quantity),

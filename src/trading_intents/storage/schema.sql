@@ -806,13 +806,6 @@ CREATE POLICY service ON daily_baselines TO ti_service
 CREATE POLICY worker ON daily_baselines TO ti_worker USING (true);
 GRANT SELECT, INSERT, UPDATE, DELETE ON daily_baselines TO ti_service;
 GRANT SELECT, INSERT, UPDATE ON daily_baselines TO ti_worker;
--- Only for processes of the version before, which cache baselines.
-CREATE CONSTRAINT TRIGGER rules_changed AFTER INSERT OR DELETE ON daily_baselines
-DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_rule_change();
-CREATE CONSTRAINT TRIGGER rules_moved AFTER UPDATE ON daily_baselines
-DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-WHEN ((OLD.day, OLD.timezone, OLD.result) IS DISTINCT FROM (NEW.day, NEW.timezone, NEW.result))
-EXECUTE FUNCTION count_rule_change();
 
 -- What is open of an account's symbol: orders, and their unfilled quantities by side. Of two versions of an order the
 -- larger counts. Who changes an order changes this in the same transaction.

@@ -7,7 +7,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from trading_intents.ids import OrganizationId
-from trading_intents.stream.model import Event, EventType, halt_payload
+from trading_intents.stream.model import Event, EventType, make_payload
 from trading_intents.trading import Environment
 
 
@@ -82,7 +82,8 @@ def extended(halt: Halt, terms: HaltTerms) -> Halt:
 def halt_event(halt: Halt) -> Event:
     """What the stream tells of a halt that changed. The organization's goes to every scope, whatever environment."""
     organization_id, account_id = halt.scope.organization_id, halt.scope.account_id
-    payload = halt_payload(
+    payload = make_payload(
+        EventType.HALT,
         id=str(halt.id),
         organization_id=str(organization_id),
         account_id=None if account_id is None else str(account_id),

@@ -32,9 +32,9 @@ from trading_intents.intents.writing.record import (
     canonical,
     chain,
     marked_order_payload,
-    new_payloads,
+    new_order_payload,
 )
-from trading_intents.intents.writing.state.batch_state import BatchState, read_state, symbol_of
+from trading_intents.intents.writing.state.batch_state import BatchState, read_state
 from trading_intents.intents.writing.state.rules import RulesCache
 from trading_intents.orders.positions import note_order
 from trading_intents.prices.model import PriceRules
@@ -44,8 +44,6 @@ from trading_intents.storage.pipeline import (
     ConnectionDropped,
     ConnectionLost,
     Pipeline,
-    PipelineConnection,
-    PipelineRequest,
     Statement,
     StatementRefused,
 )
@@ -88,11 +86,8 @@ class BatchDependencies:
     make_id: IdTextMaker
     clock: Clock
     prices: PriceRules
-    rules: RulesCache | None = None  # None: the rules are always read
+    rules: RulesCache = field(default_factory=RulesCache)
     recent: RecentByAccount = field(default_factory=dict)  # what limits need of the accounts' logs
-
-
-OnCommitted = Callable[[PipelineConnection, Sequence[Submission], BatchState], None]
 
 
 async def run_batch(
@@ -100,14 +95,9 @@ async def run_batch(
     submissions: Sequence[Submission],
     locking: statements.Locking,
     on_sent: Callable[[], None] = lambda: None,
-    on_committed: OnCommitted = lambda *_: None,
 ) -> BatchResult:
     """Commits the batch before it returns. CommitLost: it may have been committed. Unavailable, StatementRefused:
-    nothing was recorded.
-
-    `on_sent` runs when all is decided and about to be written, `on_committed` with the state that was read and is now
-    written.
-    """
+    nothing was recorded. `on_sent` runs when only its commit is left to wait for."""
     link = await dependencies.link.connect()  # one for the whole batch, which holds the locks
     try:
         state = await read_state(
@@ -122,10 +112,14 @@ async def run_batch(
         work, outcomes = decide_all(dependencies, submissions, state)
         result = BatchResult(outcomes, work.batch.last(), state.transaction_id, dependencies.clock.monotonic())
         request = link.send(work.writes(), more=True)
+        request.append_statements(work.events(), more=True)  # built while the server works on the rest
+        request.append_statements([statements.COMMIT])
         on_sent()
-        # Built while the server works on the rest.
-        request.append_statements([*work.begun_days(), *work.events(), statements.COMMIT])
-        await wait_committed(request, result)
+        try:
+            *_, committed = await request.all_replies()
+        except ConnectionLost:
+            raise CommitLost(result) from None
+        assert committed.tag == "COMMIT", "an error was swallowed inside a transaction, which then rolled back"
     except StatementRefused:
         with contextlib.suppress(StatementRefused, ConnectionLost):
             await link.run([statements.ROLLBACK])
@@ -135,7 +129,6 @@ async def run_batch(
     except BaseException:
         link.close(ConnectionDropped())  # which ends the transaction
         raise
-    on_committed(link, submissions, state)
     return result
 
 
@@ -147,18 +140,13 @@ def decide_all(
     for submission in submissions:
         # An account that exists but is not locked here is locked by another transaction; one that does not exist is
         # refused.
-        skipped = submission.account_id not in state.heads and submission.account_id in state.rules.accounts
+        skipped = (
+            submission.account_id not in state.heads
+            and submission.account_id in state.rules[submission.organization_id].accounts
+        )
         waits = submission.account_id in state.unread and not isinstance(submission.command, Cancel)
         outcomes.append(None if skipped or waits else work.settle(submission))
     return work, outcomes
-
-
-async def wait_committed(request: PipelineRequest, result: BatchResult) -> None:
-    try:
-        *_, committed = await request.all_replies()
-    except ConnectionLost:
-        raise CommitLost(result) from None
-    assert committed.tag == "COMMIT", "an error was swallowed inside a transaction, which then rolled back"
 
 
 class BatchBuilder:
@@ -194,11 +182,8 @@ class BatchBuilder:
             *([statements.make_due_now(batch.cancelled_intents)] if batch.cancelled_intents else ()),
             *([statements.append(batch, now)] if batch.actions else ()),
             *([stats_store.insert_entries(self._counts)] if self._counts else ()),
+            *self._state.tracking.begun_days(),
         ]
-
-    def begun_days(self) -> list[Statement]:
-        """The statement that records the days' baselines, which comes after all of `writes`."""
-        return self._state.tracking.begun_days()
 
     def events(self) -> list[Statement]:
         """The statement that appends the stream's events. It comes last, because it locks the organizations' stream
@@ -209,7 +194,7 @@ class BatchBuilder:
     def _append(self, submission: Submission, accepted: Accepted) -> Receipt:
         state, batch, command = self._state, self.batch, submission.command
         account_id = submission.account_id
-        account = state.rules.accounts[account_id]
+        account = state.rules[submission.organization_id].accounts[account_id]
         is_new = isinstance(command, NewOrder)
         intent_id = self._make_id(state.now) if isinstance(command, NewOrder) else command.ref_intent_id
         seq, previous = state.heads[account_id]
@@ -221,28 +206,15 @@ class BatchBuilder:
         opens = self._count(account_id, accepted, None if is_new else state.orders[intent_id])
         batch.actions.append(
             statements.NewAction(
-                account_id,
-                str(seq),
-                intent_id,
-                account.organization_id,
-                record.action_type,
-                submission.idempotency_key,
-                submission.body_digest,
-                text.decode(),
-                digest,
-                record.environment,
-                account.broker,
-                record.symbol,
-                record.order_type,
-                record.order_side,
-                record.time_in_force,
-                record.route_strategy,
-                record.quantity,
-                record.limit_price,
-                record.stop_price,
-                record.client_reference_id,
-                str(accepted.closes),
-                opens,
+                record=record,
+                seq=str(seq),
+                text=text.decode(),
+                hash=digest,
+                broker=account.broker,
+                idempotency_key=submission.idempotency_key,
+                body_digest=submission.body_digest,
+                closes=str(accepted.closes),
+                opens=opens,
             )
         )
         if submission.idempotency_key and submission.body_digest is not None:
@@ -275,35 +247,32 @@ class BatchBuilder:
         spec = accepted.spec
         assert spec.time_in_force is not None
         return Record(
-            submission.account_id,
-            accepted.action_type,
-            accepted.client_reference_id,
-            self._created_at,
-            account.environment,
-            HASH_VERSION,
-            intent_id,
-            spec.limit_price,
-            accepted.side,
-            ORDER_TYPES[spec.kind],
-            account.organization_id,
-            submission.key_id or submission.halt_id or PLATFORM,
-            PRINCIPAL_TYPE if submission.key_id else SYSTEM,
-            spec.quantity,
-            accepted.route,
-            seq,
-            spec.stop_price,
-            accepted.symbol,
-            spec.time_in_force,
+            account_id=submission.account_id,
+            action_type=accepted.action_type,
+            client_reference_id=accepted.client_reference_id,
+            created_at=self._created_at,
+            environment=account.environment,
+            hash_version=HASH_VERSION,
+            intent_id=intent_id,
+            limit_price=spec.limit_price,
+            order_side=accepted.side,
+            order_type=ORDER_TYPES[spec.kind],
+            organization_id=account.organization_id,
+            principal_id=submission.key_id or submission.halt_id or PLATFORM,
+            principal_type=PRINCIPAL_TYPE if submission.key_id else SYSTEM,
+            quantity=spec.quantity,
+            route_strategy=accepted.route,
+            seq=seq,
+            stop_price=spec.stop_price,
+            symbol=accepted.symbol,
+            time_in_force=spec.time_in_force,
         )
 
     def _make_events(self, record: Record, account: AccountState, order: bytes | None) -> tuple[Event, Event]:
-        if order is None:
-            action, order = new_payloads(record, account.broker, self._state.now)
-        else:
-            action = action_payload(record, self._state.now)
-        place = account.organization_id, record.account_id, record.environment
+        now, place = self._state.now, (account.organization_id, record.account_id, record.environment)
+        order = order or new_order_payload(record, account.broker, now)
         return (
-            Event(*place, EventType.INTENT_ACTION, record.symbol, action),
+            Event(*place, EventType.INTENT_ACTION, record.symbol, action_payload(record, now)),
             Event(*place, EventType.BROKER_ORDER, record.symbol, order),
         )
 
@@ -332,7 +301,7 @@ class BatchBuilder:
         return marked_order_payload(row, status, new.version)
 
     def _refuse(self, submission: Submission, rejected: ControlRejected) -> None:
-        symbol = symbol_of(submission, self._state.order_rows)
+        symbol = self._state.symbol_of(submission)
         action_type = ActionType.CREATE if isinstance(submission.command, NewOrder) else ActionType.REPLACE
         account_id, organization_id = submission.account_id, submission.organization_id
         reasons, principal_id = ",".join(rejected.reasons), submission.key_id or PLATFORM

@@ -2,17 +2,17 @@
 
 import hashlib
 from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 
-from trading_intents.intents.writing.statements import OrderTexts
-from trading_intents.stream.model import broker_order_payload, intent_action_payload, new_order_payloads
+from trading_intents.stream.model import EventType, make_payload
 
 HASH_VERSION = 1
 FIRST_HASH = "0" * 64
 
 
-class Record(msgspec.Struct):
+class Record(msgspec.Struct, kw_only=True):
     """Version 1. Its fields are sorted and its texts have no control characters, so its encoding is RFC 8785's."""
 
     account_id: str
@@ -36,6 +36,36 @@ class Record(msgspec.Struct):
     time_in_force: str
 
 
+class OrderTexts(NamedTuple):
+    """An order's row as texts; amounts as PostgreSQL writes them."""
+
+    order_id: str
+    account_id: str
+    organization_id: str
+    broker: str
+    command_seq: str
+    symbol: str
+    order_status: str
+    order_type: str
+    order_side: str
+    time_in_force: str
+    route_strategy: str
+    quantity: str
+    limit_price: str | None
+    stop_price: str | None
+    filled_quantity: str
+    average_price: str | None
+    external_order_id: str | None
+    client_reference_id: str | None
+    reason: str | None
+    flags: str
+    pending_replace_seq: str | None
+    cancel_requested: str
+    broker_sent_at: str | None
+    received_at: str
+    version: str
+
+
 def canonical(record: Record) -> bytes:
     return msgspec.json.encode(record)
 
@@ -51,7 +81,8 @@ def with_hash(text: str, digest: str) -> str:
 
 
 def action_payload(record: Record, now: datetime) -> bytes:
-    return intent_action_payload(
+    return make_payload(
+        EventType.INTENT_ACTION,
         intent_id=record.intent_id,
         organization_id=record.organization_id,
         account_id=record.account_id,
@@ -72,30 +103,37 @@ def action_payload(record: Record, now: datetime) -> bytes:
     )
 
 
-def new_payloads(record: Record, broker: str, now: datetime) -> tuple[bytes, bytes]:
-    """The messages of a CREATE: its action and its order."""
-    return new_order_payloads(
+def new_order_payload(record: Record, broker: str, now: datetime) -> bytes:
+    return make_payload(
+        EventType.BROKER_ORDER,
+        order_id=record.intent_id,
         intent_id=record.intent_id,
-        organization_id=record.organization_id,
+        command_seq=record.seq,
         account_id=record.account_id,
-        seq=record.seq,
+        broker=broker,
         symbol=record.symbol,
-        order_side=record.order_side,
+        order_state="OPEN",
+        order_status="PENDING_NEW",
         order_type=record.order_type,
+        order_side=record.order_side,
         limit_price=record.limit_price,
         stop_price=record.stop_price,
         order_venue=record.route_strategy,
-        time_in_force=record.time_in_force,
         quantity=record.quantity,
+        filled_quantity="0",
+        time_in_force=record.time_in_force,
+        received_at=now,
+        organization_id=record.organization_id,
         client_reference_id=record.client_reference_id,
-        principal_type=record.principal_type,
-        broker=broker,
-        now=now,
+        broker_sent_at=None,
+        flags=(),
+        version=1,
     )
 
 
 def marked_order_payload(row: OrderTexts, status: str, version: int) -> bytes:
-    return broker_order_payload(
+    return make_payload(
+        EventType.BROKER_ORDER,
         order_id=row.order_id,
         intent_id=row.order_id,
         command_seq=int(row.command_seq),

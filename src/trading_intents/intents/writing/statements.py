@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 from typing import NamedTuple
 
 from trading_intents.intents.store import ActionPlace
+from trading_intents.intents.writing.record import OrderTexts, Record
 from trading_intents.storage.database import pack_array
-from trading_intents.storage.pipeline import Statement
+from trading_intents.storage.pipeline import Statement, array_text
 
 _BEGIN = Statement("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 COMMIT = Statement("COMMIT")
@@ -25,14 +27,13 @@ class Locking(NamedTuple):
     may_take_long: bool = False
 
 
-NO_WAIT = Locking("NOWAIT")  # the server refuses the batch
 SKIP = Locking("SKIP LOCKED")  # the batch leaves their accounts out
 SKIP_AT_ONCE = Locking("SKIP LOCKED", "1ms")
 WAIT = Locking("", "100ms", may_take_long=True)
 
 
 def begin(organization_ids: Iterable[str], locking: Locking) -> list[Statement]:
-    seen = f"{{{','.join(organization_ids)}}}"
+    seen = array_text(organization_ids)
     timeout = [Statement(f"SET LOCAL lock_timeout = '{locking.timeout}'")] if locking.timeout else ()
     return [_BEGIN, Statement("SELECT set_config('trading_intents.organizations', $1, true)", (seen,)), *timeout]
 
@@ -41,7 +42,7 @@ def lock_heads(account_ids: Sequence[str], locking: Locking) -> Statement:
     """Locks the heads in the order of their ids, as every transaction does."""
     if len(account_ids) == 1:
         return Statement(f"{_LOCK_HEAD} {locking.clause}", tuple(account_ids))
-    return Statement(f"{_LOCK_HEADS} {locking.clause}", (f"{{{','.join(account_ids)}}}",))
+    return Statement(f"{_LOCK_HEADS} {locking.clause}", (array_text(account_ids),))
 
 
 _LOCK_HEAD = "SELECT account_id, seq, hash FROM account_heads WHERE account_id = $1::uuid FOR UPDATE"
@@ -52,7 +53,7 @@ _LOCK_HEADS = """
 
 
 class Kind(StrEnum):
-    """What a row of `read_state` or `read_versions` is about."""
+    """What a row of `read_versions` or `read_rules` is about."""
 
     CLOCK = "clock"
     RULES = "rules"
@@ -64,23 +65,22 @@ class Kind(StrEnum):
     LIMIT = "limit"
 
 
-def read_state(
+def read_rules(
     organization_ids: Iterable[str], account_ids: Iterable[str], key_ids: Iterable[str], symbols: Iterable[str]
 ) -> Statement:
-    """Reads the clock, the transaction's id, accounts, keys and controls, as rows of texts: a `Kind`, then its columns.
-
-    It runs after the heads are locked, so a change that was answered before is seen.
-    """
+    """Reads accounts, keys, controls and limits, with the version that they have, as rows of texts: a `Kind`, then its
+    columns."""
     values = list(map(list, (organization_ids, account_ids, key_ids, symbols)))
     if all(len(each) == 1 for each in values):
-        return Statement(_READ_ONE_STATE, tuple(value for (value,) in values))
+        return Statement(_READ_ONE_RULES, tuple(value for (value,) in values))
     *ids, names = values
-    return Statement(_READ_STATE, (*(f"{{{','.join(each)}}}" for each in ids), pack_array(names)))
+    return Statement(_READ_RULES, (*map(array_text, ids), pack_array(names)))
 
 
 def read_versions(organization_ids: Iterable[str]) -> Statement:
-    """Reads the clock, the transaction's id, and the versions of everything else that `read_state` reads."""
-    return Statement(_READ_VERSIONS, (f"{{{','.join(organization_ids)}}}",))
+    """Reads the clock, the transaction's id, and the versions of the organizations' rules. It runs after the heads are
+    locked, so a change that was answered before is seen."""
+    return Statement(_READ_VERSIONS, (array_text(organization_ids),))
 
 
 _READ_VERSIONS = """
@@ -89,9 +89,7 @@ _READ_VERSIONS = """
     SELECT 'rules', organization_id::text, version::text FROM rule_versions WHERE organization_id = ANY ($1::uuid[])
 """
 # A control's row has its organization or account, and a symbol or an empty text. Switches that are off are not sent.
-_STATE = """
-    SELECT 'clock', clock_timestamp()::text, pg_current_xact_id()::text, NULL, NULL, NULL, NULL, NULL
-    UNION ALL
+_RULES = """
     SELECT 'rules', organization_id::text, version::text, NULL, NULL, NULL, NULL, NULL
     FROM rule_versions WHERE organization_id {organization}
     UNION ALL
@@ -131,14 +129,14 @@ _STATE = """
     SELECT 'limit', owner_id::text, symbol, rules::text, NULL, NULL, NULL, NULL
     FROM trading_limits WHERE owner_id {account} AND symbol {symbol_or_none}
 """
-_READ_STATE = _STATE.format(
+_READ_RULES = _RULES.format(
     organization="= ANY ($1::uuid[])",
     account="= ANY ($2::uuid[])",
     key="= ANY ($3::uuid[])",
     symbol="= ANY (from_column($4))",
     symbol_or_none="= ANY (array_prepend('', from_column($4)))",
 )
-_READ_ONE_STATE = _STATE.format(
+_READ_ONE_RULES = _RULES.format(
     organization="= $1::uuid",
     account="= $2::uuid",
     key="= $3::uuid",
@@ -161,36 +159,6 @@ def read_earlier(keyed: Sequence[tuple[str, str]]) -> Statement:
     )
 
 
-class OrderTexts(NamedTuple):
-    """An order's row as texts; amounts as PostgreSQL writes them."""
-
-    order_id: str
-    account_id: str
-    organization_id: str
-    broker: str
-    command_seq: str
-    symbol: str
-    order_status: str
-    order_type: str
-    order_side: str
-    time_in_force: str
-    route_strategy: str
-    quantity: str
-    limit_price: str | None
-    stop_price: str | None
-    filled_quantity: str
-    average_price: str | None
-    external_order_id: str | None
-    client_reference_id: str | None
-    reason: str | None
-    flags: str
-    pending_replace_seq: str | None
-    cancel_requested: str
-    broker_sent_at: str | None
-    received_at: str
-    version: str
-
-
 _ORDER_COLUMNS = ", ".join(OrderTexts._fields).replace("flags", "array_to_string(flags, ',')")
 
 
@@ -200,33 +168,20 @@ def lock_orders(order_ids: Sequence[str]) -> Statement:
         SELECT {_ORDER_COLUMNS} FROM orders
         WHERE order_id = ANY ($1::uuid[]) ORDER BY order_id FOR UPDATE
         """,  # noqa: S608 - our own constants
-        (f"{{{','.join(order_ids)}}}",),
+        (array_text(order_ids),),
     )
 
 
 class NewAction(NamedTuple):
-    """A row for `actions`, its outbox row and, for a CREATE, its order."""
+    """An action's record, and what its rows have beside it: in `actions`, in the outbox and, of a CREATE, in orders."""
 
-    account_id: str
+    record: Record
     seq: str
-    intent_id: str
-    organization_id: str
-    action_type: str
+    text: str  # of the record, which is hashed
+    hash: str
+    broker: str
     idempotency_key: str | None
     body_digest: str | None
-    record: str
-    hash: str
-    environment: str
-    broker: str
-    symbol: str
-    order_type: str
-    order_side: str
-    time_in_force: str
-    route_strategy: str
-    quantity: str
-    limit_price: str | None
-    stop_price: str | None
-    client_reference_id: str | None
     closes: str
     opens: str  # the quantity by which it changes what is open
 
@@ -250,34 +205,36 @@ class BatchWrites:
         """One of the actions, whose row proves that the commit happened."""
         if not self.actions:
             return None
-        action = self.actions[-1]
-        return ActionPlace(action.account_id, int(action.seq), action.hash)
+        record, digest = self.actions[-1].record, self.actions[-1].hash
+        return ActionPlace(record.account_id, record.seq, digest)
 
 
+# The columns of the statement that appends: the type of each, and where an action has it.
 _COLUMNS = {
-    "account_id": "uuid",
-    "seq": "bigint",
-    "intent_id": "uuid",
-    "organization_id": "uuid",
-    "action_type": "text",
-    "idempotency_key": "text",
-    "body_digest": "text",
-    "record": "text",
-    "hash": "text",
-    "environment": "text",
-    "broker": "text",
-    "symbol": "text",
-    "order_type": "text",
-    "order_side": "text",
-    "time_in_force": "text",
-    "route_strategy": "text",
-    "quantity": "numeric",
-    "limit_price": "numeric",
-    "stop_price": "numeric",
-    "client_reference_id": "text",
-    "closes": "boolean",
-    "opens": "numeric",
+    "account_id": ("uuid", "record.account_id"),
+    "seq": ("bigint", "seq"),
+    "intent_id": ("uuid", "record.intent_id"),
+    "organization_id": ("uuid", "record.organization_id"),
+    "action_type": ("text", "record.action_type"),
+    "idempotency_key": ("text", "idempotency_key"),
+    "body_digest": ("text", "body_digest"),
+    "record": ("text", "text"),
+    "hash": ("text", "hash"),
+    "environment": ("text", "record.environment"),
+    "broker": ("text", "broker"),
+    "symbol": ("text", "record.symbol"),
+    "order_type": ("text", "record.order_type"),
+    "order_side": ("text", "record.order_side"),
+    "time_in_force": ("text", "record.time_in_force"),
+    "route_strategy": ("text", "record.route_strategy"),
+    "quantity": ("numeric", "record.quantity"),
+    "limit_price": ("numeric", "record.limit_price"),
+    "stop_price": ("numeric", "record.stop_price"),
+    "client_reference_id": ("text", "record.client_reference_id"),
+    "closes": ("boolean", "closes"),
+    "opens": ("numeric", "opens"),
 }
+_values = attrgetter(*(path for _, path in _COLUMNS.values()))
 # In one statement, so that each value is sent and parsed once. A head moves to its account's last row. Sums of open
 # orders change in the order in which recorders lock them too.
 _APPEND = """
@@ -321,7 +278,7 @@ _APPEND = """
 """
 
 
-_PLACES = [(f"${number}", kind) for number, kind in enumerate(_COLUMNS.values(), 2)]
+_PLACES = [(f"${number}", kind) for number, (kind, _) in enumerate(_COLUMNS.values(), 2)]
 # A single row is sent as plain values, which takes the server half the time.
 _APPEND_ONE = _APPEND.format(
     columns=", ".join(_COLUMNS),
@@ -340,8 +297,8 @@ _APPEND_MANY = _APPEND.format(
 def append(batch: BatchWrites, now: str) -> Statement:
     """Inserts actions, their PENDING_NEW orders and their outbox rows, counts what is open, and moves the heads."""
     if len(batch.actions) == 1:
-        return Statement(_APPEND_ONE, (now, *batch.actions[0]))
-    return Statement(_APPEND_MANY, (now, *map(pack_array, zip(*batch.actions, strict=True))))
+        return Statement(_APPEND_ONE, (now, *_values(batch.actions[0])))
+    return Statement(_APPEND_MANY, (now, *map(pack_array, zip(*map(_values, batch.actions), strict=True))))
 
 
 def mark_orders(batch: BatchWrites, now: str) -> Statement:
@@ -376,7 +333,7 @@ def make_due_now(intent_ids: Sequence[str]) -> Statement:
         UPDATE outbox SET due_at = least(due_at, clock_timestamp()), urgent = true
         WHERE queue = 'intents' AND order_key = ANY ($1::uuid[]) AND finished_at IS NULL AND status = 'pending'
         """,
-        (f"{{{','.join(intent_ids)}}}",),
+        (array_text(intent_ids),),
     )
 
 

@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 from trading_intents.errors import OutcomeUnknown, PlatformError, Unavailable
 from trading_intents.intents.model import Cancel, Submission
 from trading_intents.intents.writing.batch import BatchDependencies, CommitLost, Receipt, run_batch
+from trading_intents.intents.writing.state.rules import RulesCache
 from trading_intents.intents.writing.statements import WAIT
 from trading_intents.outbox.model import Queue, channel
 from trading_intents.storage.pipeline import StatementRefused
@@ -25,7 +26,7 @@ class PlatformActions:
     def __init__(self, dependencies: BatchDependencies, signals: Signals) -> None:
         self._signals = signals
         links = (dependencies.link, *(dependencies.link.another() for _ in range(1, MAX_CONNECTIONS)))
-        self._dependencies = [replace(dependencies, link=link) for link in links]
+        self._dependencies = [replace(dependencies, link=link, rules=RulesCache()) for link in links]
         self._free: asyncio.LifoQueue[BatchDependencies] = asyncio.LifoQueue()
         for each in reversed(self._dependencies):
             self._free.put_nowait(each)

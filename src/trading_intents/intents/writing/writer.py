@@ -20,7 +20,6 @@ from trading_intents.intents.writing.batch import (
     run_batch,
 )
 from trading_intents.intents.writing.lock_waits import LockWaits
-from trading_intents.intents.writing.optimistic import STALE, OptimisticPath, PendingCommit
 from trading_intents.intents.writing.queue import Outcome, PendingSubmission, SubmissionQueue, group_by
 from trading_intents.intents.writing.state.rules import RulesCache
 from trading_intents.outbox.model import Queue, channel
@@ -37,8 +36,6 @@ ANSWER_SECONDS = 0.02  # at the latest, after the commit
 SETTLE_SECONDS = 3.0  # after the COMMIT was sent
 MAX_LOST_COMMITS = 3  # so that a batch whose commit crashes the server does not crash it for ever
 MAX_SKIPS = 1  # how many batches may pass over a locked account; then its commands wait for the lock
-OPTIMISTIC, ORDINARY = "ahead", "asked"  # the labels that the metric of batches has for the two paths
-WAYS = (OPTIMISTIC, ORDINARY, STALE)
 
 
 class Writer:
@@ -46,39 +43,25 @@ class Writer:
     commit."""
 
     def __init__(
-        self,
-        dependencies: BatchDependencies,
-        pool: Pool,
-        signals: Signals,
-        metrics: Metrics,
-        log: Log,
-        is_optimistic: bool = True,
+        self, dependencies: BatchDependencies, pool: Pool, signals: Signals, metrics: Metrics, log: Log
     ) -> None:
-        self._dependencies = replace(dependencies, rules=RulesCache()) if is_optimistic else dependencies
+        self._dependencies = dependencies
         self._pool, self._signals = pool, signals
         self._metrics, self._log = metrics, log
         self._clock = dependencies.clock
         self._queue = SubmissionQueue()
         self._lock_waits = LockWaits(dependencies.link, self._write_held, self._fail, dependencies.clock)
         self._wakeup = asyncio.Event()
-        self._min_batch = 1  # how many commands must wait before the next batch is taken
-        self._max_batch = SMALL_BATCH
-        self._load = 0  # how many commands had no answer when the last batch was taken
-        self._is_sent = False  # whether the last batch is sent, and its replies are not here yet
-        self._committing: list[PendingSubmission] = []  # the batch whose COMMIT is sent
+        self._last_waiting = 0  # how many commands waited when the last batch was taken
         self._unanswered: list[tuple[Sequence[PendingSubmission], Sequence[Outcome | None]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._commit_task: asyncio.Task[None] | None = None
-        self._optimistic = OptimisticPath(self._dependencies, metrics, log)
-        make_series(metrics.writer_batches, WAYS)
         make_series(metrics.intents_refused, {error.code for error in wire_errors()})
 
     def enqueue(self, submission: Submission, answer: Callable[[Outcome], None]) -> PendingSubmission:
         """Calls `answer` once, when the command is committed or refused. Unavailable: the queue is full."""
         pending = PendingSubmission(submission, answer, self._clock.monotonic())
         (self._lock_waits.queue_for(submission) or self._queue).put(pending)
-        if len(self._queue) >= self._min_batch:
-            self._wakeup.set()
+        self._wakeup.set()
         return pending
 
     async def submit(self, submission: Submission) -> Receipt:
@@ -104,20 +87,12 @@ class Writer:
             while True:
                 await self._wakeup.wait()
                 self._wakeup.clear()
-                if self._committing and len(self._queue) < self._min_batch:
-                    continue
-                batch = self._take()
-                if not batch:
-                    self._answer_all()
-                    continue
-                try:
-                    if not await self._write_optimistic(batch):
+                while batch := self._take():
+                    try:
                         await self._write(batch)
-                except Exception as error:
-                    self._fail_internal(batch, error)
-                self._is_sent = False
-                if len(self._queue) >= self._min_batch or (self._unanswered and not self._committing):
-                    self._wakeup.set()
+                    except Exception as error:
+                        self._fail_internal(batch, error)
+                self._answer_all()
         finally:
             self._answer_all()
             self._dependencies.link.close()
@@ -127,50 +102,9 @@ class Writer:
 
     def _take(self) -> list[PendingSubmission]:
         """Takes at most half of the commands under way: while one half commits, the other is read and answered."""
-        load = len(self._queue) + len(self._committing) + sum(len(batch) for batch, _ in self._unanswered)
-        self._load, load = load, max(load, self._load)
-        self._max_batch = min(MAX_BATCH, max(SMALL_BATCH, (load + 1) // 2))
-        return self._queue.take(self._max_batch)
-
-    async def _write_optimistic(self, batch: list[PendingSubmission]) -> bool:
-        """Whether the cache covered the batch. Then its COMMIT has been sent, and the next batch may follow when half
-        as many commands wait as it may hold, or when this one has ended."""
-        started_seconds = self._clock.monotonic()
-        try:
-            pending_commit = await self._optimistic.send([each.submission for each in batch], self._on_sent)
-        except PlatformError as error:
-            self._fail_behind(batch, error)
-            return True
-        if pending_commit is None:
-            return False
-        self._committing, self._min_batch = batch, max(SMALL_BATCH, self._max_batch // 2)
-        self._commit_task = self._start(self._wait_commit(batch, pending_commit, started_seconds))
-        return True
-
-    async def _wait_commit(
-        self, batch: list[PendingSubmission], pending_commit: PendingCommit, started_seconds: float
-    ) -> None:
-        try:
-            result = await pending_commit.wait()
-        except CommitLost as lost:
-            self._optimistic.clear()
-            self._start(self._settle(batch, lost.result))
-        except StatementRefused:
-            self._optimistic.suspend()
-            self._queue.put_back(batch)  # the ordinary path reads for them, and one by one if it has to
-        except PlatformError as error:
-            self._optimistic.clear()
-            self._fail(batch, error)
-        except Exception as error:
-            self._optimistic.suspend()
-            self._fail_internal(batch, error)
-        else:
-            self._committed(batch, result)
-            self._observe(OPTIMISTIC, batch, result, started_seconds)
-        finally:
-            if self._committing is batch:
-                self._committing, self._min_batch = [], 1
-                self._wakeup.set()
+        under_way = len(self._queue) + self._last_waiting
+        self._last_waiting = len(self._queue)
+        return self._queue.take(min(MAX_BATCH, max(SMALL_BATCH, under_way // 2)))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -180,8 +114,6 @@ class Writer:
 
     async def _write(self, batch: list[PendingSubmission]) -> None:
         """Commands of locked accounts go into the next batch, and after that wait for their lock."""
-        if self._committing and self._commit_task:
-            await asyncio.wait({self._commit_task})  # if that one were refused, this one would be refused with it
         try:
             skipped = await self._attempt(self._dependencies, batch, statements.SKIP)
         except StatementRefused:
@@ -214,7 +146,7 @@ class Writer:
 
     async def _write_held(self, link: Pipeline, batch: list[PendingSubmission]) -> list[PendingSubmission]:
         """Runs beside the queue, on a connection of `LockWaits`. Gives back the commands that are still locked out."""
-        dependencies = replace(self._dependencies, link=link, rules=None)
+        dependencies = replace(self._dependencies, link=link, rules=RulesCache())
         try:
             # The second attempt is for the organization's other accounts, if one account stays locked.
             for locking in (statements.WAIT, statements.SKIP):
@@ -237,28 +169,22 @@ class Writer:
         if not batch:
             return []
         started_seconds, is_ours = self._clock.monotonic(), dependencies is self._dependencies
-        ours = (self._on_sent, self._optimistic.update) if is_ours else ()
+        submissions, ours = [each.submission for each in batch], (self._answer_soon,) if is_ours else ()
         try:
-            result = await run_batch(dependencies, [each.submission for each in batch], locking, *ours)
+            result = await run_batch(dependencies, submissions, locking, *ours)
         except CommitLost as lost:
             self._start(self._settle(batch, lost.result))
             return []
         except PlatformError as error:
-            if is_ours:
-                self._fail_behind(batch, error)
-            else:
-                self._fail(batch, error)
+            # Those in the queue need the same database.
+            behind = self._queue.take(len(self._queue)) if is_ours else []
+            self._fail([*batch, *behind], error)
             return []
         except Exception as error:
             if isinstance(error, StatementRefused) and error.is_contention:
                 raise
             return await self._repair(dependencies, batch, locking, error, is_second)
-        finally:
-            if is_ours:
-                self._is_sent = False
-        self._observe(ORDINARY, batch, result, started_seconds)
-        if not is_ours:
-            self._optimistic.clear_heads(each.submission.account_id for each in batch)
+        self._observe(batch, result, started_seconds)
         return self._committed(batch, result)
 
     async def _repair(
@@ -284,10 +210,7 @@ class Writer:
                 held.append(pending)
         return held
 
-    def _observe(
-        self, way: str, batch: Sequence[PendingSubmission], result: BatchResult, started_seconds: float
-    ) -> None:
-        self._metrics.writer_batches.labels(way).inc()
+    def _observe(self, batch: Sequence[PendingSubmission], result: BatchResult, started_seconds: float) -> None:
         self._metrics.writer_batch_size.observe(len(batch))
         self._metrics.writer_wait_seconds.observe(started_seconds - min(each.since_seconds for each in batch))
         self._metrics.writer_decide_seconds.observe(result.decided_seconds - started_seconds)
@@ -300,20 +223,15 @@ class Writer:
         self._fail(batch, fault)
 
     def _committed(self, batch: Sequence[PendingSubmission], result: BatchResult) -> list[PendingSubmission]:
+        """Has it answered while the server writes the next batch, or when there is none; but soon in any case."""
         self._unanswered.append((batch, result.outcomes))
-        if self._is_sent or not len(self._queue):
-            self._answer_all()
-        else:
-            # Answer when the next batch has been sent, so that the server has work while answers are written and
-            # requests are read; but soon in any case.
-            asyncio.get_running_loop().call_later(ANSWER_SECONDS, self._answer_all)
+        asyncio.get_running_loop().call_later(ANSWER_SECONDS, self._answer_all)
         if result.appended:
             self._signals.notify(channel(Queue.INTENTS))
             self._signals.notify(STREAM)
         return [pending for pending, outcome in zip(batch, result.outcomes, strict=True) if outcome is None]
 
-    def _on_sent(self) -> None:
-        self._is_sent = True
+    def _answer_soon(self) -> None:
         asyncio.get_running_loop().call_soon(self._answer_all)
 
     def _answer_all(self) -> None:
@@ -327,10 +245,6 @@ class Writer:
                 self._metrics.intents_refused.labels(outcome.code).inc()
             if outcome is not None:
                 self._reply(pending, outcome)
-
-    def _fail_behind(self, batch: list[PendingSubmission], error: PlatformError) -> None:
-        """Fails the commands in the queue too, since they need the same database."""
-        self._fail([*batch, *self._queue.take(len(self._queue))], error)
 
     def _fail(self, batch: Sequence[PendingSubmission], error: PlatformError) -> None:
         for pending in batch:

@@ -97,8 +97,8 @@ class AccountResults:
 
 
 def baseline_rows(baselines: Mapping[tuple[str, str], DailyBaseline]) -> list[tuple[str, ...]]:
-    """By account and organization, in the order of their locks: the commit locks the organizations' rules too."""
+    """By account and organization, in the order of their locks."""
     return [
         (*ids, each.day.isoformat(), each.timezone, str(each.result), msgspec.json.encode(each.unpriced).decode())
-        for ids, each in sorted(baselines.items(), key=lambda item: item[0][::-1])
+        for ids, each in sorted(baselines.items(), key=lambda item: item[0])
     ]

@@ -1,13 +1,13 @@
-"""Batches that are decided by what is remembered: committed only if what they met was the same."""
+"""The rules by which the writer decides: read once for each version, and each change is met by the next command."""
 
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from unittest.mock import Mock
 
 import asyncpg
 import pytest
+from msgspec import structs
 
 from tests.conftest import Urls
 from tests.intents.in_process_writer import (
@@ -19,31 +19,26 @@ from tests.intents.in_process_writer import (
     furnish,
     open_in_process_writer,
 )
+from tests.intents.test_held import creates_of
 from tests.intents.test_writer import TRAP, whole
 from tests.kept_connections import make_pipeline
-from trading_intents.brokers.registry import installed_brokers
 from trading_intents.clock import SystemClock
 from trading_intents.ids import id_text_maker
-from trading_intents.intents.model import AccountState, KeyState, Submission
-from trading_intents.intents.writing import optimistic, statements
-from trading_intents.intents.writing import writer as module
+from trading_intents.intents.model import Submission
+from trading_intents.intents.writing import statements
 from trading_intents.intents.writing.batch import BatchDependencies, Receipt
-from trading_intents.intents.writing.optimistic import MAX_LATE, StateCache
-from trading_intents.intents.writing.state.batch_state import BatchState
-from trading_intents.intents.writing.state.rules import Rules, RulesCache
+from trading_intents.intents.writing.state import rules
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.storage.database import SERVICE_ROLE
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import make_log
-from trading_intents.trading import Environment
+from trading_intents.trading import Symbol
 
 CROWD = 64
 
 
 @pytest.fixture
 async def local(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[InProcessWriter]:
-    """One that trusts its memory again at once."""
-    monkeypatch.setattr(optimistic, "CACHE_PAUSE_SECONDS", 0.0)
     async with open_in_process_writer(urls.login, urls.owner) as local:
         yield local
 
@@ -67,9 +62,12 @@ async def neighbour(local: InProcessWriter, urls: Urls) -> AsyncIterator[Writer]
         await asyncio.gather(task, return_exceptions=True)
 
 
-def ways(local: InProcessWriter) -> dict[str, int]:
-    labels = (module.ORDINARY, module.OPTIMISTIC, optimistic.STALE)
-    return {way: int(local.metrics.writer_batches.labels(way)._value.get()) for way in labels}
+@pytest.fixture
+def reads(local: InProcessWriter, monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Called whenever rules are read."""
+    reads = Mock(side_effect=statements.read_rules)
+    monkeypatch.setattr(statements, "read_rules", reads)
+    return reads
 
 
 async def warm(local: InProcessWriter) -> None:
@@ -78,15 +76,31 @@ async def warm(local: InProcessWriter) -> None:
         assert codes(outcomes) == ["recorded"] * 3
 
 
-async def test_what_was_met_before_is_not_waited_for(local: InProcessWriter) -> None:
+async def test_what_has_not_changed_is_not_read_again(local: InProcessWriter, reads: Mock) -> None:
     await warm(local)
-    assert ways(local) == {"asked": 1, "ahead": 1, "mistaken": 0}
-    for number in range(3, 9):
-        assert (await local.writer.submit(local.create(local.accounts[0]))).seq == number
-    assert ways(local) == {"asked": 1, "ahead": 7, "mistaken": 0}
+    assert reads.call_count == 1
+    made = [await local.writer.submit(local.create(local.accounts[0])) for _ in range(6)]
+    assert [each.seq for each in made] == [*range(3, 9)]
+    assert reads.call_count == 1
     assert codes([await local.submit(local.create(local.accounts[0], "MSFT"))]) == ["recorded"]
-    assert ways(local)["asked"] == 2, "its controls were never read"
-    assert await whole(local) == [9, 2, 2]
+    assert reads.call_count == 2, "its controls were never read"
+    assert codes([await local.submit(local.cancel(local.accounts[0], made[0].intent_id))]) == ["recorded"]
+    assert reads.call_count == 2, "a CANCEL is decided by the rules of its order's symbol"
+    assert await whole(local) == [10, 2, 2]
+
+
+async def test_each_organization_keeps_as_much_as_others_leave(
+    local: InProcessWriter, reads: Mock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "MAX_COVERED", 4)
+    few, many = await creates_of(local, 2)
+    assert codes([await local.submit(few)]) == ["recorded"]
+    for number in range(6):
+        command = structs.replace(many.command, symbol=Symbol(f"S{number}"))
+        assert codes([await local.submit(structs.replace(many, command=command))]) == ["recorded"]
+    before = reads.call_count
+    assert codes([await local.submit(few)]) == ["recorded"]
+    assert reads.call_count == before, "the one with the most was forgotten, not its neighbour"
 
 
 CHANGES = {
@@ -113,14 +127,13 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=[change.split(" (")[0][:60] for change in CHANGES])
-async def test_what_has_changed_meanwhile_is_met(local: InProcessWriter, change: str) -> None:
+async def test_what_has_changed_meanwhile_is_met(local: InProcessWriter, reads: Mock, change: str) -> None:
     await warm(local)
     first = local.accounts[0]
     await local.owner.execute(change, local.organization, first)
-    before = ways(local)
-    assert codes([await local.submit(local.create(first))]) == [CHANGES[change]]
-    assert ways(local) == before | {"asked": before["asked"] + 1, "mistaken": 1}
-    assert codes([await local.submit(local.create(first))]) == [CHANGES[change]]
+    for _ in range(2):
+        assert codes([await local.submit(local.create(first))]) == [CHANGES[change]]
+    assert reads.call_count == 2
     assert await whole(local) == [2, 2, 2]
 
 
@@ -133,7 +146,6 @@ async def test_a_control_that_was_taken_back_refuses_no_longer(local: InProcessW
     )
     refused = [await local.submit(local.create(first)) for _ in range(3)]
     assert codes(refused) == ["control_rejected"] * 3
-    assert ways(local)["ahead"] == 2, "a refusal is decided ahead as well"
     assert await local.count("refusals") == 3
     await local.owner.execute("DELETE FROM account_controls")
     assert codes([await local.submit(local.create(first))]) == ["recorded"]
@@ -148,7 +160,9 @@ CONTROLS = {
 
 
 @pytest.mark.parametrize("table", CONTROLS)
-async def test_every_change_of_a_control_is_met_by_the_next_batch(local: InProcessWriter, table: str) -> None:
+async def test_every_change_of_a_control_is_met_by_the_next_batch(
+    local: InProcessWriter, reads: Mock, table: str
+) -> None:
     first = local.accounts[0]
     values = {"account_id": first, "organization_id": local.organization, "symbol": "AAPL"}
     columns = CONTROLS[table].split(", ")
@@ -163,10 +177,9 @@ async def test_every_change_of_a_control_is_met_by_the_next_batch(local: InProce
         (f"DELETE FROM {table}", "recorded"),
     ):
         await local.owner.execute(change, *([values[name] for name in columns] if change == insert else ()))
-        before = ways(local)
+        before = reads.call_count
         assert codes([await local.submit(local.create(first)) for _ in range(3)]) == [expected] * 3
-        expected_ways = {"asked": before["asked"] + 1, "ahead": before["ahead"] + 2, "mistaken": before["mistaken"] + 1}
-        assert ways(local) == expected_ways, "one mistake, and what was met instead is remembered"
+        assert reads.call_count == before + 1
 
 
 async def test_what_was_read_before_a_change_is_not_taken_for_newer(local: InProcessWriter) -> None:
@@ -185,7 +198,7 @@ async def version(local: InProcessWriter) -> int:
     return found
 
 
-async def test_what_no_decision_reads_is_no_mistake(local: InProcessWriter) -> None:
+async def test_what_no_decision_reads_is_no_change(local: InProcessWriter, reads: Mock) -> None:
     await warm(local)
     for change in (
         "UPDATE api_keys SET last_used_at = now(), name = 'another'",
@@ -196,22 +209,22 @@ async def test_what_no_decision_reads_is_no_mistake(local: InProcessWriter) -> N
     await add_account(local.owner, local.organization)
     assert await version(local) == 0
     await warm(local)
-    assert ways(local) == {"asked": 1, "ahead": 3, "mistaken": 0}
+    assert reads.call_count == 1
 
 
-async def test_another_organizations_rules_are_no_concern_of_ours(local: InProcessWriter) -> None:
+async def test_another_organizations_rules_are_no_concern_of_ours(local: InProcessWriter, reads: Mock) -> None:
     await warm(local)
     other, _ = await furnish(local.owner)
     await local.owner.execute(
         "INSERT INTO organization_controls (organization_id, manually_disabled) VALUES ($1, true)", other
     )
     await warm(local)
-    assert ways(local) == {"asked": 1, "ahead": 3, "mistaken": 0}
+    assert reads.call_count == 1
 
 
 async def test_every_column_that_decides_is_watched(local: InProcessWriter) -> None:
     """What the server itself finds in the statement, against what it finds in the triggers."""
-    read = re.sub(r"\$\d::(\w+)", r"NULL::\1", statements._READ_ONE_STATE)
+    read = re.sub(r"\$\d::(\w+)", r"NULL::\1", statements._READ_ONE_RULES)
     async with local.owner.transaction():
         await local.owner.execute(f"CREATE TEMP VIEW scene (a, b, c, d, e, f, g, h) AS {read}")
         used = await local.owner.fetch(
@@ -227,7 +240,6 @@ async def test_every_column_that_decides_is_watched(local: InProcessWriter) -> N
     for row in triggers:
         watched[row["table_name"]] += row["text"]
     never_change = {"id", "organization_id", "account_id", "symbol", "scope_id", "reason"}  # the last two are a halt's
-    del watched["daily_baselines"]  # only processes of the version before cache it
     assert {row["table_name"] for row in used} == {*watched, "rule_versions"}
     for table, column in used:
         is_whole = table == "rule_versions" or "INSERT OR DELETE OR UPDATE" in watched[table]
@@ -258,7 +270,6 @@ async def test_two_writers_of_the_same_accounts_keep_every_seq(local: InProcessW
     for number in range(1, 21, 2):
         assert (await local.writer.submit(local.create(first))).seq == number
         assert (await neighbour.submit(local.create(first))).seq == number + 1
-    assert ways(local)["mistaken"] > 10
     for _ in range(20):
         mine = local.submit_all([local.create(account) for account in local.accounts])
         theirs = asyncio.gather(*(neighbour.submit(local.create(account)) for account in local.accounts))
@@ -266,7 +277,7 @@ async def test_two_writers_of_the_same_accounts_keep_every_seq(local: InProcessW
     assert await whole(local) == [60, 40, 40]
 
 
-async def test_a_crowd_is_decided_ahead_behind_each_others_commits(local: InProcessWriter) -> None:
+async def test_a_crowd_is_recorded_once_each(local: InProcessWriter) -> None:
     await warm(local)
 
     async def come_and_go(number: int) -> list[Receipt]:
@@ -275,7 +286,6 @@ async def test_a_crowd_is_decided_ahead_behind_each_others_commits(local: InProc
 
     receipts = [each for made in await asyncio.gather(*map(come_and_go, range(CROWD))) for each in made]
     assert len({receipt.intent_id for receipt in receipts}) == CROWD * 10
-    assert ways(local)["mistaken"] == 0
     assert sum(await whole(local)) == CROWD * 10 + 6
 
 
@@ -289,7 +299,6 @@ async def test_who_sends_its_key_again_is_answered_as_before(local: InProcessWri
         )
 
     made = [await local.writer.submit(keyed(number)) for number in range(5)]
-    assert ways(local)["ahead"] == 6, "a new key is no reason to ask"
     again = await local.submit_all([keyed(number) for number in range(5)])
     assert again == [Receipt(receipt.intent_id, receipt.seq, replayed=True) for receipt in made]
     assert codes([await local.submit(keyed(3, "11" * 32))]) == ["idempotency_conflict"]
@@ -331,68 +340,6 @@ async def test_times_are_the_servers_and_never_go_back(local: InProcessWriter) -
         "SELECT created_at FROM actions WHERE account_id = $1 ORDER BY seq", local.accounts[0]
     )
     times = [row["created_at"] for row in rows]
-    assert ways(local)["ahead"] > 10
     assert times == sorted(times)
     assert before <= times[0]
     assert times[-1] <= after
-
-
-NOON = datetime(2026, 11, 2, 12, tzinfo=UTC)
-
-
-class ManualClock(SystemClock):
-    seconds = 1000.0
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-
-def met(submission: Submission, now: datetime) -> BatchState:
-    account = AccountState(submission.organization_id, Environment.PAPER, "paper", False, False, True)
-    key = KeyState(submission.organization_id, Environment.PAPER, frozenset(), frozenset(), False)
-    return BatchState(
-        brokers=installed_brokers(make_log("critical")),
-        heads={submission.account_id: (1, "0" * 64)},
-        order_rows={},
-        orders={},
-        earlier={},
-        now=now,
-        now_text=str(now),
-        transaction_id="1",
-        rules=Rules(
-            versions={submission.organization_id: "1"},
-            accounts={submission.account_id: account},
-            keys={str(submission.key_id): key},
-        ),
-    )
-
-
-@pytest.mark.parametrize(
-    ("passed", "away", "right"),
-    [
-        (5.0, timedelta(0), True),
-        (5.0, timedelta(milliseconds=400), True),
-        (5.0, MAX_LATE + timedelta(milliseconds=1), False),
-        (5.0, timedelta(microseconds=-500), True),
-        (5.0, timedelta(milliseconds=-2), False),
-        (5.0, timedelta(hours=-1), False),
-    ],
-    ids=["as it was", "a little later", "too late", "a little earlier", "set back a little", "set back"],
-)
-async def test_a_clock_that_runs_otherwise_is_noticed(
-    local: InProcessWriter, passed: float, away: timedelta, right: bool
-) -> None:
-    submission, clock = local.create(local.accounts[0]), ManualClock()
-    memory = StateCache(installed_brokers(make_log("critical")), clock, RulesCache())
-    link: Any = "the connection"
-    memory.update(link, [submission], met(submission, NOON))
-    clock.seconds += passed
-    assert memory.covers(link, [submission])
-    now = memory.now()
-    assert now == NOON + timedelta(seconds=passed)
-    second = met(submission, now + away)
-    assert memory.is_valid(now, second) == right
-    following = memory.now()
-    assert not right or following >= now, "a time never goes back"
-    expected = max(now + away, now if right else NOON - timedelta(days=1))
-    assert abs(following - expected) <= timedelta(milliseconds=1), "it is known from the last answer on"
