@@ -48,8 +48,9 @@ POLL_SECONDS = 1.0
 MAX_BATCH = 256
 NO_ROOM = -1  # instead of a wake-up count: the claim was limited
 # Commands that are claimed and not recorded yet are no more than were recorded in the last RECORDED_SECONDS, so that
-# none waits much longer than that, and no claim expires, however slowly they are recorded.
-MIN_UNRECORDED, MAX_IN_FLIGHT = 32, 512
+# none waits much longer than that, and claims do not expire when recording is slow. With a smaller minimum, brokers
+# that take longer than SLOW_SECONDS would leave no room to others meanwhile.
+MIN_UNRECORDED, MAX_IN_FLIGHT = 128, 512
 RECORDED_SECONDS = 2.0
 SLOW_SECONDS = 0.25
 LOCKED_PAUSE_SECONDS = 0.02  # before a command is claimed again whose order another transaction holds
