@@ -158,7 +158,9 @@ class Callers:
     async def _read_key(self, text: str, key_digest: bytes) -> KeyRecord | None:
         if not is_key(text):
             return None  # it never was a key, so nothing is read
-        async with self._pool.transaction(read_only=True) as tx:
+        # All keys that did not verify lately wait in one line, so that guesses delay nobody else.
+        turn = key_digest if key_digest in self._verified else None
+        async with self._pool.transaction(read_only=True, turn=turn) as tx:
             record = await store.find_key(tx, key_digest)
         # A disabled key is not cached: once it is enabled again it works at once.
         if record is not None and (record.key.disabled or record.organization.disabled):
@@ -167,11 +169,11 @@ class Callers:
         return record
 
     async def _read_user(self, subject: str, organization: str | None) -> UserRecord:
-        async with self._pool.transaction(read_only=True) as tx:
+        async with self._pool.transaction(read_only=True, turn=subject) as tx:
             return await store.find_user(tx, self._provider, subject, organization)
 
     async def _read_service(self, client_id: str) -> ServiceAccount | None:
-        async with self._pool.transaction(read_only=True) as tx:
+        async with self._pool.transaction(read_only=True, turn=client_id) as tx:
             return await store.find_service_account(tx, client_id)
 
     async def _read_organization(self, organization_id: UUID) -> OrganizationRecord | None:

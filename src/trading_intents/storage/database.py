@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 from uuid import UUID
@@ -137,8 +137,10 @@ class Pool:
         read_only: bool = False,
         isolation: Isolation = "read committed",
         plans: Plans = "by_key",
+        turn: Hashable = None,
     ) -> AsyncIterator[Tx]:
-        """Commits at the end, rolls back on an error. Sees the tenant rows of these organizations only.
+        """Commits at the end, rolls back on an error. Sees the tenant rows of these organizations only. Without one
+        organization, those with an equal `turn` wait in one line for a connection.
 
         `plans` says how statements are planned. "by_key": once, and through indexes whatever the tables' size.
         "fresh": each time, by any plan, for the tables as they are now; for statements that work on many rows.
@@ -146,8 +148,9 @@ class Pool:
         Raises Unavailable when the database is unavailable and nothing was recorded, OutcomeUnknown when the connection
         was lost during the commit.
         """
-        organization = organizations[0] if len(organizations) == 1 else None
-        connection = await self._take(organization)
+        if len(organizations) == 1:
+            turn = organizations[0]
+        connection = await self._take(turn)
         try:
             await _begin(connection, organizations, read_only, isolation, plans)
             try:
@@ -157,8 +160,8 @@ class Pool:
                 raise
             await _commit(connection, read_only)
         finally:
-            self._give_back(connection, organization)
-        await self._connections.take_turn(organization)
+            self._give_back(connection, turn)
+        await self._connections.take_turn(turn)
 
     async def healthy(self) -> bool:
         """Whether the database answers and its disk has room, within HEALTH_LIMIT_SECONDS."""
@@ -176,12 +179,12 @@ class Pool:
         except (PlatformError, *CONNECTION_ERRORS):
             return False
 
-    async def _take(self, organization: UUID | None = None) -> Any:
+    async def _take(self, turn: Hashable = None) -> Any:
         now = asyncio.get_running_loop().time
         if now() < self._away_until_seconds:
             raise Unavailable("the database cannot be reached")
         try:
-            connection = await self._connections.take(ACQUIRE_LIMIT_SECONDS, organization)
+            connection = await self._connections.take(ACQUIRE_LIMIT_SECONDS, turn)
         except CANNOT_CONNECT as error:
             if not isinstance(error, (TimeoutError, asyncpg.InsufficientResourcesError)):
                 # Pause between reconnects so that a recovering server is not flooded.
@@ -190,9 +193,9 @@ class Pool:
         self._in_use.inc()
         return connection
 
-    def _give_back(self, connection: Any, organization: UUID | None = None) -> None:
+    def _give_back(self, connection: Any, turn: Hashable = None) -> None:
         self._in_use.dec()
-        self._connections.give_back(connection, organization)
+        self._connections.give_back(connection, turn)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from trading_intents.clock import FairQueue
 
-TURN_SECONDS = 0.004  # of each turn of the loop, for parsing the bytes of all connections
+TURN_SECONDS = 0.001  # of each turn of the loop, for parsing the bytes of all connections
 
 
 class WaitingConnection(Hashable, Protocol):
