@@ -39,7 +39,7 @@ class SystemClock:
 
 def rfc3339(moment: datetime) -> str:
     """The form of every timestamp that the platform sends: UTC, microseconds, Z."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def parse_rfc3339(text: str) -> datetime | None:
