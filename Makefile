@@ -46,7 +46,7 @@ check: $(VENV)/dev.stamp ## lint, types, import rules, migrations
 	@$(BIN)/squawk -c squawk.toml src/trading_intents/storage/migrations/*.sql
 
 bench: $(VENV)/dev.stamp ## measure the performance bars
-	@missed=0; for program in outbox.py submit.py "submit.py --limits" execute.py fix.py grow.py stream.py; do \
+	@missed=0; for program in outbox.py submit.py "submit.py --limits" execute.py latency.py fix.py grow.py stream.py; do \
 		$(BIN)/python bench/$$program || missed=1; \
 	done; \
 	if [ -e $(VENV)/browser.stamp ]; then $(BIN)/python bench/console.py || missed=1; \

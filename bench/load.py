@@ -1,8 +1,12 @@
 """A load generator: keep-alive connections that send prepared requests and count the answers. Bounded in time.
 
-Used by the other programs: `python bench/load.py HOST PORT CONNECTIONS SECONDS FILE`, where FILE has one JSON object a
-line with `path`, `headers` and `body`; each is sent at most once, in turn. Prints one JSON object. It shares the
-machine with what it measures, so it does as little as it can: no event loop, and only an answer's end is looked for.
+Used by the other programs: `python bench/load.py HOST PORT CONNECTIONS SECONDS FILE [RATE]`, where FILE has one JSON
+object a line with `path`, `headers` and `body`; each is sent at most once, in turn. Prints one JSON object. It shares
+the machine with what it measures, so it does as little as it can: no event loop, and it looks only for an answer's end.
+
+Without RATE a connection sends its next request when the last is answered (closed loop). With it requests leave by the
+clock, so many a second, whatever is answered (open loop); one that finds no free connection waits, and its time counts
+from when it was due.
 """
 
 import gc
@@ -11,7 +15,7 @@ import select
 import socket
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 
 ANSWER_BYTES = 65536
@@ -101,6 +105,42 @@ def run(host: str, port: int, count: int, seconds: float, path: str) -> dict[str
     }
 
 
+def run_by_clock(host: str, port: int, count: int, seconds: float, path: str, rate: float) -> dict[str, object]:
+    """Gives of each request when it was due, the seconds until its answer, and the intent's id."""
+    requests = list(requests_of(path, host))[: int(seconds * rate)]
+    connections = {made.socket.fileno(): made for made in (Connection(host, port) for _ in range(count))}
+    free = deque(connections.values())
+    answers: list[tuple[float, float, bytes]] = []
+    gc.freeze()
+    gc.disable()
+    with select.epoll() as poll:
+        for number in connections:
+            poll.register(number, select.EPOLLIN)
+        sent, started = 0, time.time()
+        while len(answers) < len(requests):
+            now = time.time()
+            while free and sent < len(requests) and started + sent / rate <= now:
+                connection = free.popleft()
+                connection.sent_at = started + sent / rate  # when it was due
+                connection.socket.sendall(requests[sent])
+                sent += 1
+            wait = started + sent / rate - time.time() if free and sent < len(requests) else WAIT_SECONDS
+            for number, _ in poll.poll(max(wait, 0)):
+                connection = connections[number]
+                data = connection.socket.recv(ANSWER_BYTES)
+                assert data, "the connection was closed"
+                connection.buffer += data
+                if connection.complete():
+                    answers.append((connection.sent_at, time.time() - connection.sent_at, connection.buffer))
+                    connection.buffer = b""
+                    free.append(connection)
+    refused = [answer for _, _, answer in answers if answer[9:12] != b"202"]
+    assert not refused, refused[0]
+    intents = (json.loads(answer.partition(b"\r\n\r\n")[2])["intent_id"] for _, _, answer in answers)
+    return {"answers": [(due, took, intent) for (due, took, _), intent in zip(answers, intents, strict=True)]}
+
+
 if __name__ == "__main__":
-    _, host, port, connections, seconds, path = sys.argv
-    print(json.dumps(run(host, int(port), int(connections), float(seconds), path)))
+    _, host, port, connections, seconds, path, *rate = sys.argv
+    where = host, int(port), int(connections), float(seconds), path
+    print(json.dumps(run_by_clock(*where, float(rate[0])) if rate else run(*where)))
