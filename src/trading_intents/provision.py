@@ -13,12 +13,14 @@ from trading_intents.accounts.service import apply_change, check_broker, insert
 from trading_intents.accounts.store import find_account_by_name
 from trading_intents.app import Infrastructure, embedded_provider
 from trading_intents.brokers.registry import Registry
+from trading_intents.clock import rfc3339
 from trading_intents.config import LOCAL_PROVIDER, PREFIX, Settings
 from trading_intents.console.demo import DEMO, DEMO_FILE, is_loopback, make_code, read_demo_key
 from trading_intents.errors import DatabaseMissing, StartupRefused, ValidationFailed
 from trading_intents.identity import store
+from trading_intents.identity.http import read_expiry
 from trading_intents.identity.keys import digest, hint, is_key, make_client_secret, make_key
-from trading_intents.identity.model import Entitlement, OrganizationRecord, Permission, Role, Scope
+from trading_intents.identity.model import Entitlement, OrganizationRecord, Permission, PermissionSet, Role, Scope
 from trading_intents.identity.service import TokenIssuer
 from trading_intents.outbox.model import Queue, channel
 from trading_intents.secret import Secret
@@ -43,7 +45,9 @@ class WantedKey(msgspec.Struct, forbid_unknown_fields=True):
     name: Name
     environment: Environment
     permissions: list[Permission] | None = None
+    permission_set: PermissionSet | None = None
     disabled: bool | None = None
+    expires_at: str | None = None  # may be past: the key is then refused from now on
 
 
 class WantedAccount(msgspec.Struct, forbid_unknown_fields=True):
@@ -91,6 +95,7 @@ class ProvisionedKey(msgspec.Struct, omit_defaults=True):
     environment: Environment
     permissions: list[Permission]
     disabled: bool
+    expires_at: str | None = None
     api_key: str = ""
 
 
@@ -161,7 +166,10 @@ async def _organization(
             await _account(tx, parts, made, account, f"/organizations/{number}/accounts/{n}")
             for n, account in enumerate(item.accounts)
         ],
-        [await _key(tx, parts, made, key, new_keys.get(key.name)) for key in item.api_keys],
+        [
+            await _key(tx, parts, made, key, new_keys.get(key.name), f"/organizations/{number}/api_keys/{n}")
+            for n, key in enumerate(item.api_keys)
+        ],
     )
 
 
@@ -192,27 +200,33 @@ async def _account(
 
 
 async def _key(
-    tx: Tx, parts: Infrastructure, organization: OrganizationRecord, item: WantedKey, secret: Secret | None
+    tx: Tx, parts: Infrastructure, organization: OrganizationRecord, item: WantedKey, secret: Secret | None, place: str
 ) -> ProvisionedKey:
-    shown = ""
+    shown, wanted = "", None if item.permissions is None else frozenset(item.permissions)
+    if item.permission_set:
+        if wanted is not None:
+            raise ValidationFailed.at(f"{place}/permission_set", "give this or permissions, not both")
+        wanted = item.permission_set.permissions
+    expires_at = item.expires_at and read_expiry(item.expires_at, f"{place}/expires_at")
     key = await store.find_key_by_name(tx, organization.id, item.name, item.environment)
     if key is None:
         shown = (secret or make_key(item.environment)).reveal()
-        key = await store.insert_key(
-            tx,
-            parts.make_id(),
-            organization.id,
-            item.name,
-            item.environment,
-            set(item.permissions or ()),
-            digest(shown),
-            hint(shown),
-        )
-    permissions = key.permissions if item.permissions is None else frozenset(item.permissions)
+        given = (item.name, item.environment, wanted or (), digest(shown), hint(shown), None)
+        key = await store.insert_key(tx, parts.make_id(), organization.id, *given)
+    permissions = key.permissions if wanted is None else wanted
     disabled = key.disabled if item.disabled is None else item.disabled
-    if (permissions, disabled) != (key.permissions, key.disabled):
-        key = await store.update_key(tx, key.id, key.name, permissions, disabled)
-    return ProvisionedKey(str(key.id), key.name, key.environment, sorted(key.permissions), key.disabled, shown)
+    ends = expires_at or key.expires_at
+    if (permissions, disabled, ends) != (key.permissions, key.disabled, key.expires_at):
+        key = await store.update_key(tx, key.id, key.name, permissions, disabled, ends)
+    return ProvisionedKey(
+        str(key.id),
+        key.name,
+        key.environment,
+        sorted(key.permissions),
+        key.disabled,
+        rfc3339(key.expires_at) if key.expires_at else None,
+        shown,
+    )
 
 
 async def _service_account(tx: Tx, item: WantedServiceAccount) -> ProvisionedServiceAccount:

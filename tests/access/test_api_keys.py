@@ -9,6 +9,7 @@ import pytest
 
 from tests.tenants import Tenants
 from tests.waiting import eventually
+from trading_intents.errors import ValidationFailed
 
 URL = "/v1/api-keys"
 VALIDATE = "/api/v1/auth/api-key/validate"
@@ -27,7 +28,7 @@ def test_a_key_is_shown_once_and_works(tenants: Tenants) -> None:
     assert re.fullmatch(r"tip_paper_[0-9A-Za-z]{38}", made["api_key"])
     assert set(made) == {
         *("id", "organization_id", "name", "environment", "permissions", "disabled", "hint"),
-        *("last_used_at", "created_at", "updated_at", "version", "api_key"),
+        *("last_used_at", "expires_at", "created_at", "updated_at", "version", "api_key"),
     }
     assert made["organization_id"] == tenants.organization("org_acme")["id"]
     assert (made["hint"], made["version"], made["disabled"]) == (made["api_key"][-4:], 1, False)
@@ -59,6 +60,13 @@ def test_a_key_is_shown_once_and_works(tenants: Tenants) -> None:
         ({"environment": None}, "/environment"),
         ({"permissions": ["intent:write"]}, "/permissions/0"),
         ({"permissions": "intent:read"}, "/permissions"),
+        ({"permissions": None}, "/permissions"),
+        ({"permission_set": "reader"}, "/permissions"),
+        ({"permissions": None, "permission_set": "admin"}, "/permission_set"),
+        ({"expires_at": "2020-01-01T00:00:00Z"}, "/expires_at"),
+        ({"expires_at": "tomorrow"}, "/expires_at"),
+        ({"expires_at": "2999-01-01T00:00:00"}, "/expires_at"),
+        ({"expires_at": 1}, "/expires_at"),
         ({"permissions": ["intent:read", "intent:read"]}, "/permissions"),
         ({"organization_id": str(uuid.uuid4())}, "/organization_id"),
         ({"version": 7}, "/version"),
@@ -68,6 +76,73 @@ def test_a_bad_key_is_refused_at_its_field(tenants: Tenants, changes: dict[str, 
     answer = make(tenants, **changes)
     assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed")
     assert [e["pointer"] for e in answer.json()["errors"]] == [pointer]
+
+
+READER = {"intent:read", "control:read", "account:read", "stream:read"}
+
+
+@pytest.mark.parametrize(
+    ("name", "permissions"),
+    [
+        ("reader", READER),
+        ("trader", READER | {"intent:edit"}),
+        ("operator", READER | {"control:edit", "account:edit", "credential:edit"}),
+    ],
+)
+def test_a_permission_set_is_expanded_when_the_key_is_made(tenants: Tenants, name: str, permissions: set[str]) -> None:
+    made = make(tenants, permissions=None, permission_set=name).json()
+    assert made["permissions"] == sorted(permissions)
+    assert "permission_set" not in made
+    document = {"name": f"a {name}", "environment": "paper", "permission_set": name}
+    [applied] = tenants.platform.provision({"organizations": [{"external_id": "org_sets", "api_keys": [document]}]})[
+        "organizations"
+    ][0]["api_keys"]
+    assert applied["permissions"] == sorted(permissions)
+
+
+def test_a_key_that_expires_says_when_and_a_change_keeps_it(tenants: Tenants) -> None:
+    made = make(tenants, expires_at="2999-01-01T02:00:00+02:00").json()
+    assert made["expires_at"] == "2999-01-01T00:00:00.000000Z"
+    headers = tenants.callers["admin"]
+    changed = tenants.client.patch(f"{URL}/{made['id']}", json={"name": "renamed"}, headers=headers).json()
+    assert changed["expires_at"] == made["expires_at"]
+    caller = tenants.client.get("/v1/caller", headers={"x-api-key": made["api_key"]}).json()
+    assert caller["expires_at"] == made["expires_at"]
+    assert tenants.client.patch(f"{URL}/{made['id']}", json={"expires_at": None}, headers=headers).status_code == 422
+
+
+def test_an_expired_key_is_refused_like_a_disabled_one(tenants: Tenants) -> None:
+    """`admin apply` takes a past end: that is how an operator ends a key now."""
+    account = {"name": "sim", "broker": "paper", "environment": "paper"}
+
+    def apply(**changes: str) -> Any:
+        key = {"name": "bot", "environment": "paper", "permission_set": "trader"} | changes
+        document = {"external_id": "org_expiring", "accounts": [account], "api_keys": [key]}
+        return tenants.platform.provision({"organizations": [document]})["organizations"][0]
+
+    made = apply(expires_at="2999-01-01T00:00:00Z")
+    [key], [at] = made["api_keys"], made["accounts"]
+    headers, intents = {"x-api-key": key["api_key"]}, f"/v1/accounts/{at['id']}/intents"
+    payload = {"symbol": "AAPL", "order_side": "BUY", "spec": {"Market": {"quantity": "1"}}}
+    body = {"command": {"type": "CREATE", "payload": payload}}
+    assert tenants.client.post(intents, json=body, headers=headers).status_code == 202
+    [ended] = apply(expires_at="2020-01-01T00:00:00Z")["api_keys"]
+    assert ended["expires_at"] == "2020-01-01T00:00:00.000000Z"
+    # The writer reads the key in its transaction, so no cache delays this.
+    refused = tenants.client.post(intents, json=body, headers=headers)
+    assert (refused.status_code, refused.json()["detail"]) == (401, "the API key does not verify")
+    eventually(lambda: tenants.client.get(intents, headers=headers).status_code == 401, 5)
+    assert tenants.client.post(VALIDATE, json={"api_key": key["api_key"]}).json()["disabled"] is True
+    [again] = apply(expires_at="2999-01-01T00:00:00Z")["api_keys"]
+    assert again["id"] == key["id"]
+    assert tenants.client.get(intents, headers=headers).status_code == 200
+
+
+def test_admin_apply_takes_permissions_or_a_set_never_both(tenants: Tenants) -> None:
+    key = {"name": "k", "environment": "paper", "permission_set": "reader", "permissions": ["intent:read"]}
+    with pytest.raises(ValidationFailed) as refused:
+        tenants.platform.provision({"organizations": [{"external_id": "org_sets", "api_keys": [key]}]})
+    assert [e.pointer for e in refused.value.errors] == ["/organizations/0/api_keys/0/permission_set"]
 
 
 def test_a_list_shows_the_own_organizations_keys_page_by_page(tenants: Tenants) -> None:

@@ -83,6 +83,7 @@ UNOFFERED = structs.replace(LIMIT, time_in_force=TimeInForce.EXT)
 ORDER: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
     ("unauthorized", ALL, {"key": None}),
     ("unauthorized", ALL, {"key": key(disabled=True, permissions=frozenset())}),
+    ("unauthorized", ALL, {"key": key(expires_at=NOW, permissions=frozenset())}),
     ("forbidden", ALL, {"key": key(permissions=frozenset({Permission.INTENT_READ})), "account": None}),
     ("not_found", ALL, {"account": None, "manifest": None}),
     ("not_found", ALL, {"account": account(organization_id=OTHER, environment=Environment.LIVE)}),

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,6 +12,9 @@ import pytest
 
 from tests.sdk.answers import CannedAnswers
 from tests.tenants import Tenants
+from tests.test_docs import rows, section
+from trading_intents.identity.access import RULES, Grant
+from trading_intents.identity.model import Permission
 from trading_intents_client import AsyncTradingClient, Limits, create_command, errors
 from trading_intents_client.asynchronous.account import AsyncAccount
 from trading_intents_client.asynchronous.controls import AsyncAccountControls
@@ -187,6 +191,22 @@ async def test_every_parameter_of_the_description_can_be_given(described: dict[s
             continue  # looks through all accounts
         parameters = {p["name"] for p in described[endpoint]["parameters"] if p["in"] == "query"}
         assert parameters - known <= set(inspect.signature(method_of(name)).parameters), name
+
+
+async def test_the_table_of_what_a_key_needs_has_every_method(described: dict[str, Any]) -> None:
+    needed = defaultdict(set)
+    for name in CALLS:
+        endpoint, _, _ = await ask(name, described)
+        rule = RULES[described[endpoint]["x-policy"]]
+        if rule.public:
+            needed["no key"].add(name.removeprefix("Async"))
+        elif isinstance(rule.key, Permission):
+            needed[str(rule.key)].add(name.removeprefix("Async"))
+        else:
+            needed["any key" if rule.key is Grant.ANY else "a token"].add(name.removeprefix("Async"))
+    found = rows(section("docs/trading.md", "What a key needs"), r"`\w+:\w+`|any key|no key|a token")
+    documented = {row[0].strip("`"): set(re.findall(r"`(\w+\.\w+)`", row[2])) for row in found}
+    assert documented == needed
 
 
 def test_every_method_is_in_the_table_of_calls() -> None:

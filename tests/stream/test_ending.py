@@ -47,7 +47,7 @@ def bearer(platform: Platform, user: str, organization: str, behind_seconds: flo
 @pytest.fixture(scope="module")
 def leaving(tenants: Tenants) -> dict[str, Any]:
     """An organization whose users and keys may go."""
-    keys = [{"name": name, "environment": "paper", "permissions": ["stream:read"]} for name in "abcd"]
+    keys = [{"name": name, "environment": "paper", "permissions": ["stream:read"]} for name in "abcde"]
     users = [{"external_id": f"{which}-user", "role": "member"} for which in ("leaving", "staying")]
     document = {"external_id": "org_leaving", "users": users, "api_keys": keys}
     (made,) = tenants.platform.provision({"organizations": [document]})["organizations"]
@@ -87,13 +87,14 @@ def test_whoever_may_no_longer_is_ended_soon(
     user = bearer(tenants.platform, "leaving-user", "org_leaving")
     expiring = bearer(tenants.platform, "staying-user", "org_leaving", TOKEN_SECONDS - EXPIRES_SECONDS)
     expires_at = time.time() + EXPIRES_SECONDS
-    callers = {"disabled": keys[0], "disabled too": keys[0], "less": keys[1], "removed": keys[2]}
+    callers = {"disabled": keys[0], "disabled too": keys[0], "less": keys[1], "removed": keys[2], "ended": keys[4]}
     waiting = Waiting(client, callers | {"user": user, "expired": expiring})
     bystanders = [follow(client, caller) for caller in (keys[3], tenants.callers["key_all"])]
     # As another process would: ours hears of it by asking.
     tables.execute("UPDATE api_keys SET disabled = true WHERE id = $1::text::uuid", ids[0])
     tables.execute("UPDATE api_keys SET permissions = ARRAY['intent:read'] WHERE id = $1::text::uuid", ids[1])
     tables.execute("DELETE FROM api_keys WHERE id = $1::text::uuid", ids[2])
+    tables.execute("UPDATE api_keys SET expires_at = now() - interval '1 s' WHERE id = $1::text::uuid", ids[4])
     assert tenants.client.delete("/v1/users/me", headers=user).status_code == 204
     changed_at = time.time()
     ends = waiting.join()

@@ -3,12 +3,13 @@
 import base64
 import binascii
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from urllib.parse import unquote_plus
 
 import msgspec
 
-from trading_intents.clock import rfc3339
+from trading_intents.clock import RFC3339_RULE, parse_rfc3339, rfc3339
 from trading_intents.errors import (
     BASIC_CHALLENGE,
     InvalidApiKey,
@@ -21,7 +22,7 @@ from trading_intents.errors import (
 )
 from trading_intents.identity import model
 from trading_intents.identity.access import Gate, caller_of
-from trading_intents.identity.model import Permission
+from trading_intents.identity.model import Permission, PermissionSet
 from trading_intents.identity.provider import KEYS_PATH, TOKEN_PATH, TOKEN_SECONDS, EmbeddedProvider
 from trading_intents.identity.service import ApiKeys, KeyChange, Organizations, TokenIssuer
 from trading_intents.identity.users import Users
@@ -42,7 +43,9 @@ MAX_BASIC_CHARACTERS = 2 * 1024
 class NewApiKey(msgspec.Struct, forbid_unknown_fields=True):
     name: Name
     environment: Environment
-    permissions: list[Permission]
+    permissions: list[Permission] | None = None
+    permission_set: PermissionSet | None = None
+    expires_at: str | None = None
 
 
 class ApiKeyChange(msgspec.Struct, forbid_unknown_fields=True):
@@ -60,6 +63,7 @@ class ApiKey(msgspec.Struct):
     disabled: bool
     hint: str
     last_used_at: str | None
+    expires_at: str | None
     created_at: str
     updated_at: str
     version: int
@@ -112,9 +116,12 @@ class KeyHandlers:
 
     async def create(self, request: Request) -> Answer:
         body = request.body(NewApiKey)
+        if (body.permissions is None) == (body.permission_set is None):
+            raise ValidationFailed.at("/permissions", "is required, or permission_set instead; give one of the two")
+        granted = body.permission_set.permissions if body.permission_set else _distinct(body.permissions or [])
+        expires_at = None if body.expires_at is None else read_expiry(body.expires_at, "/expires_at")
         organization_id = caller_of(request).organization_id
-        permissions = _distinct(body.permissions)
-        key, secret = await self.keys.create(organization_id, body.name, body.environment, permissions)
+        key, secret = await self.keys.create(organization_id, body.name, body.environment, granted, expires_at)
         shown = CreatedApiKey(**_show_key(key), api_key=secret.reveal())
         answer = answer_json(shown, 201, key.version)
         answer.headers.append(NO_STORE)
@@ -319,10 +326,18 @@ def _show_key(key: model.ApiKeyRecord) -> dict[str, Any]:
         "disabled": key.disabled,
         "hint": key.hint,
         "last_used_at": key.last_used_at and rfc3339(key.last_used_at),
+        "expires_at": key.expires_at and rfc3339(key.expires_at),
         "created_at": rfc3339(key.created_at),
         "updated_at": rfc3339(key.updated_at),
         "version": key.version,
     }
+
+
+def read_expiry(text: str, pointer: str) -> datetime:
+    moment = parse_rfc3339(text)
+    if moment is None:
+        raise ValidationFailed.at(pointer, RFC3339_RULE)
+    return moment
 
 
 def _distinct(permissions: list[Permission]) -> frozenset[Permission]:

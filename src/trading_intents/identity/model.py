@@ -31,6 +31,23 @@ class Permission(StrEnum):
     STREAM_READ = "stream:read"
 
 
+class PermissionSet(StrEnum):
+    """Names for permissions that go together. A set is expanded when the key is made: a key has permissions only."""
+
+    READER = "reader"
+    TRADER = "trader"
+    OPERATOR = "operator"
+
+    @property
+    def permissions(self) -> frozenset[Permission]:
+        added = {
+            PermissionSet.READER: (),
+            PermissionSet.TRADER: (Permission.INTENT_EDIT,),
+            PermissionSet.OPERATOR: (Permission.CONTROL_EDIT, Permission.ACCOUNT_EDIT, Permission.CREDENTIAL_EDIT),
+        }
+        return frozenset({each for each in Permission if each.endswith(":read")} | set(added[self]))
+
+
 class Scope(StrEnum):
     """The scopes of service accounts."""
 
@@ -114,7 +131,7 @@ class Caller:
 
     principal: Principal
     organization: OrganizationRecord | None
-    expires_at: datetime | None = None  # a token's end, for what outlasts a request
+    expires_at: datetime | None = None  # the credential's end, for what outlasts a request
 
     @property
     def limit_key(self) -> str:
@@ -145,6 +162,7 @@ class ApiKeyRecord:
     disabled: bool
     hint: str
     last_used_at: datetime | None
+    expires_at: datetime | None
     created_at: datetime
     updated_at: datetime
     version: int
@@ -162,7 +180,7 @@ class ServiceAccount:
 class KeyRecord:
     key: ApiKeyRecord
     digest: bytes
-    organization: OrganizationRecord
+    refused: bool  # it or its organization is disabled, or it has expired
     caller: Caller  # the caller of this key, made once for all its requests
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from trading_intents.clock import Clock, repeat
@@ -15,6 +15,7 @@ from trading_intents.errors import (
     LimitReached,
     NotFound,
     Unauthorized,
+    ValidationFailed,
     VersionConflict,
 )
 from trading_intents.identity import store
@@ -163,7 +164,7 @@ class Callers:
         async with self._pool.transaction(read_only=True, turn=turn) as tx:
             record = await store.find_key(tx, key_digest)
         # A disabled key is not cached: once it is enabled again it works at once.
-        if record is not None and (record.key.disabled or record.organization.disabled):
+        if record is not None and record.refused:
             record = None
         self._note_verified(key_digest, record is not None)
         return record
@@ -209,19 +210,21 @@ class ApiKeys:
         name: str,
         environment: Environment,
         permissions: Iterable[Permission],
+        expires_at: datetime | None = None,
     ) -> tuple[ApiKeyRecord, Secret]:
         """Makes a key. The key itself is only in this answer: the database has its digest."""
         secret = make_key(environment)
         text = secret.reveal()
         async with self._pool.transaction([organization_id]) as tx:
             await store.lock_organization(tx, organization_id)
-            if await store.count_keys(tx, organization_id) >= MAX_KEYS_PER_ORGANIZATION:
+            given = (name, environment, permissions, digest(text), hint(text), expires_at)
+            key = await store.insert_key(tx, self._make_id(), organization_id, *given)
+            if expires_at is not None and expires_at <= key.created_at:
+                raise ValidationFailed.at("/expires_at", "must be in the future")
+            if await store.count_keys(tx, organization_id) > MAX_KEYS_PER_ORGANIZATION:
                 raise LimitReached(
                     f"the organization has {MAX_KEYS_PER_ORGANIZATION} API keys, which is the limit; delete some"
                 )
-            key = await store.insert_key(
-                tx, self._make_id(), organization_id, name, environment, permissions, digest(text), hint(text)
-            )
         return key, secret
 
     async def list(self, organization_id: OrganizationId, page: PageRequest) -> list[ApiKeyRecord]:
@@ -246,7 +249,7 @@ class ApiKeys:
             permissions = key.permissions if change.permissions is None else change.permissions
             disabled = key.disabled if change.disabled is None else change.disabled
             if (name, permissions, disabled) != (key.name, key.permissions, key.disabled):
-                key = await store.update_key(tx, key.id, name, permissions, disabled)
+                key = await store.update_key(tx, key.id, name, permissions, disabled, key.expires_at)
         self._callers.clear_cache()
         return key
 
@@ -262,14 +265,14 @@ class ApiKeys:
         self._callers.clear_cache()
 
     async def validate(self, text: str) -> tuple[ApiKeyRecord, bool]:
-        """Gives the key, and whether it or its organization is disabled."""
+        """Gives the key, and whether it is refused: disabled, expired, or of a disabled organization."""
         key_digest = digest(text)
         async with self._pool.transaction(read_only=True) as tx:
             # Malformed keys are looked up too, so that they take the same time as unknown ones.
             record = await store.find_key(tx, key_digest)
         if not is_key(text) or record is None or not same_digest(record.digest, key_digest):
             raise InvalidApiKey
-        return record.key, record.key.disabled or record.organization.disabled
+        return record.key, record.refused
 
 
 def _check_version(key: ApiKeyRecord, expected: frozenset[int] | None) -> None:

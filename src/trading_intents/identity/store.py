@@ -29,7 +29,8 @@ from trading_intents.trading import Environment
 async def find_key(tx: Tx, digest: bytes) -> KeyRecord | None:
     row = await tx.fetchrow(
         """
-        SELECT k.*, o.id AS o_id, o.provider AS o_provider, o.external_id AS o_external_id, o.name AS o_name,
+        SELECT k.*, (k.disabled OR o.disabled OR coalesce(k.expires_at <= clock_timestamp(), false)) AS refused,
+               o.id AS o_id, o.provider AS o_provider, o.external_id AS o_external_id, o.name AS o_name,
                o.entitlements AS o_entitlements, o.disabled AS o_disabled, o.created_at AS o_created_at
         FROM api_keys k JOIN organizations o ON o.id = k.organization_id
         WHERE k.digest = $1
@@ -40,7 +41,7 @@ async def find_key(tx: Tx, digest: bytes) -> KeyRecord | None:
         return None
     key, organization = _key(row), _organization(row, "o_")
     principal = ApiKeyPrincipal(key.id, key.organization_id, key.environment, key.permissions)
-    return KeyRecord(key, row["digest"], organization, Caller(principal, organization))
+    return KeyRecord(key, row["digest"], row["refused"], Caller(principal, organization, key.expires_at))
 
 
 async def find_user(tx: Tx, provider: str, subject: str, organization: str | None) -> UserRecord:
@@ -118,11 +119,12 @@ async def insert_key(
     permissions: Iterable[Permission],
     digest: bytes,
     hint: str,
+    expires_at: datetime | None,
 ) -> ApiKeyRecord:
     [row] = await tx.fetch(
         """
-        INSERT INTO api_keys (id, organization_id, name, environment, permissions, digest, hint)
-        VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING *
+        INSERT INTO api_keys (id, organization_id, name, environment, permissions, digest, hint, expires_at)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8) RETURNING *
         """,
         key_id,
         organization_id,
@@ -131,6 +133,7 @@ async def insert_key(
         sorted(permissions),
         digest,
         hint,
+        expires_at,
     )
     return _key(row)
 
@@ -163,18 +166,20 @@ async def find_key_by_name(
 
 
 async def update_key(
-    tx: Tx, key_id: KeyId, name: str, permissions: Iterable[Permission], disabled: bool
+    tx: Tx, key_id: KeyId, name: str, permissions: Iterable[Permission], disabled: bool, expires_at: datetime | None
 ) -> ApiKeyRecord:
     [row] = await tx.fetch(
         """
         UPDATE api_keys
-        SET name = $2, permissions = $3, disabled = $4, version = version + 1, updated_at = clock_timestamp()
+        SET name = $2, permissions = $3, disabled = $4, expires_at = $5, version = version + 1,
+            updated_at = clock_timestamp()
         WHERE id = $1 RETURNING *
         """,
         key_id,
         name,
         sorted(permissions),
         disabled,
+        expires_at,
     )
     return _key(row)
 

@@ -108,6 +108,7 @@ class KeyState(FrozenStruct, frozen=True):
     permissions: frozenset[Permission]
     entitlements: frozenset[Entitlement]
     disabled: bool  # itself, or its organization
+    expires_at: datetime | None = None
 
 
 class AccountState(FrozenStruct, frozen=True):
@@ -182,7 +183,7 @@ Decision = Accepted | Replayed | PlatformError
 def decide(submission: Submission, state: SubmissionState, now: datetime) -> Decision:
     """Gives an action, an earlier answer or a refusal. The checks run in the order that the API documents."""
     try:
-        account = _check_caller(submission, state)
+        account = _check_caller(submission, state, now)
         _check_broker(submission.command, state)
         composed = (
             None if isinstance(submission.command, Close) else compose(submission, submission.command, state.order)
@@ -239,7 +240,7 @@ def closing_order(symbol: Symbol, quantity: Decimal) -> AskedOrder:
     return AskedOrder(is_create=True, symbol=symbol, side=side, kind=OrderKind.MARKET, quantity=size, open_after=size)
 
 
-def _check_caller(submission: Submission, state: SubmissionState) -> AccountState:
+def _check_caller(submission: Submission, state: SubmissionState, now: datetime) -> AccountState:
     key, account, command = state.key, state.account, submission.command
     if submission.key_id is None:
         assert account is not None
@@ -247,7 +248,7 @@ def _check_caller(submission: Submission, state: SubmissionState) -> AccountStat
         if submission.halt_id and submission.halt_id not in {halt.id for halt in halts if halt}:
             raise NotHalted("the halt is over")
         return account
-    if key is None or key.disabled:
+    if key is None or key.disabled or (key.expires_at is not None and key.expires_at <= now):
         raise Unauthorized("the API key does not verify")
     if Permission.INTENT_EDIT not in key.permissions:
         raise Forbidden(f"the API key lacks the permission {Permission.INTENT_EDIT}")

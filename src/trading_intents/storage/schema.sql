@@ -124,7 +124,8 @@ CREATE TABLE api_keys (
     last_used_at timestamptz,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    version bigint NOT NULL DEFAULT 1
+    version bigint NOT NULL DEFAULT 1,
+    expires_at timestamptz
 );
 CREATE INDEX api_keys_by_organization ON api_keys (organization_id, id);
 GRANT SELECT, INSERT, UPDATE, DELETE ON api_keys TO ti_service;
@@ -436,7 +437,10 @@ WHEN ((OLD.entitlements, OLD.disabled) IS DISTINCT FROM (NEW.entitlements, NEW.d
 EXECUTE FUNCTION count_rule_change();
 CREATE CONSTRAINT TRIGGER rules_changed AFTER UPDATE ON api_keys
 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-WHEN ((OLD.environment, OLD.permissions, OLD.disabled) IS DISTINCT FROM (NEW.environment, NEW.permissions, NEW.disabled))
+WHEN (
+    (OLD.environment, OLD.permissions, OLD.disabled, OLD.expires_at)
+    IS DISTINCT FROM (NEW.environment, NEW.permissions, NEW.disabled, NEW.expires_at)
+)
 EXECUTE FUNCTION count_rule_change();
 CREATE CONSTRAINT TRIGGER rules_gone AFTER DELETE ON api_keys
 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_rule_change();

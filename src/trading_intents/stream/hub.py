@@ -277,12 +277,12 @@ class Hub:
         self._log.error("stream upkeep failed", work=work, exc_info=error)
 
     async def _tick(self) -> None:
-        """Sends heartbeats, and ends streams that take nothing or whose token has expired."""
+        """Sends heartbeats, and ends streams that take nothing or whose credential has expired."""
         now, now_seconds, beat = self._clock.now(), asyncio.get_running_loop().time(), None
         for subscriber, session in list(self._sessions.items()):
             still_seconds = now_seconds - subscriber.moved_at
             if session.expires_at is not None and session.expires_at <= now:
-                subscriber.end(Unauthorized("the token has expired"))
+                subscriber.end(Unauthorized("the credential has expired"))
             elif not subscriber.events and still_seconds >= HEARTBEAT_SECONDS:
                 beat = beat or EventBatch([heartbeat(now)])
                 subscriber.put(beat)

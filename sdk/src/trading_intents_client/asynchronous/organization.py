@@ -1,14 +1,15 @@
 """The caller's organization: its switch, limits and halt, its API keys and users."""
 
 from collections.abc import Iterable
+from datetime import datetime
 
 from trading_intents_client.asynchronous.controls import halt_body, limits_body, switch_body
 from trading_intents_client.asynchronous.pages import AsyncPages
-from trading_intents_client.asynchronous.requests import given_fields, if_match, query, segment
+from trading_intents_client.asynchronous.requests import given_fields, if_match, query, segment, time_text
 from trading_intents_client.transport.http import Transport
 from trading_intents_client.types.accounts import ApiKey, Caller, CreatedApiKey, KeyValidation, OrganizationRecord
 from trading_intents_client.types.controls import Control, Halt, Limits, LimitsRecord
-from trading_intents_client.types.enums import Environment, SortOrder
+from trading_intents_client.types.enums import Environment, PermissionSet, SortOrder
 
 CONTROL = "/v1/controls/organization"
 
@@ -68,10 +69,20 @@ class AsyncOrganization:
         return AsyncPages(self._transport, "/v1/api-keys", ApiKey, query(order=order))
 
     async def create_api_key(
-        self, name: str, environment: Environment | str, permissions: Iterable[str]
+        self,
+        name: str,
+        environment: Environment | str,
+        permissions: Iterable[str] | None = None,
+        *,
+        permission_set: PermissionSet | str | None = None,
+        expires_at: datetime | None = None,
     ) -> CreatedApiKey:
-        """Makes a key. Its `api_key` is shown this once."""
-        body = {"name": name, "environment": environment, "permissions": list(permissions)}
+        """Makes a key, with permissions or a set of them. Its `api_key` is shown this once."""
+        listed = None if permissions is None else list(permissions)
+        ends = None if expires_at is None else time_text(expires_at)
+        body = given_fields(
+            name=name, environment=environment, permissions=listed, permission_set=permission_set, expires_at=ends
+        )
         return await self._transport.call("POST", "/v1/api-keys", CreatedApiKey, body=body)
 
     async def update_api_key(

@@ -71,6 +71,7 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     disabled: bool
     hint: str
     last_used_at: datetime | None
+    expires_at: datetime | None = None
     created_at: datetime
     updated_at: datetime
     version: int

@@ -51,6 +51,14 @@ class Permission(OpenEnum):
     STREAM_READ = "stream:read"
 
 
+class PermissionSet(OpenEnum):
+    """Permissions that go together."""
+
+    READER = "reader"
+    TRADER = "trader"
+    OPERATOR = "operator"
+
+
 class OrderSide(OpenEnum):
     """Which way an order trades."""
 

@@ -98,7 +98,7 @@ _RULES = """
     FROM accounts WHERE id {account}
     UNION ALL
     SELECT 'key', k.id::text, k.organization_id::text, k.environment, k.permissions::text, g.entitlements::text,
-           (k.disabled OR g.disabled)::text, NULL
+           (k.disabled OR g.disabled)::text, k.expires_at::text
     FROM api_keys k JOIN organizations g ON g.id = k.organization_id WHERE k.id {key}
     UNION ALL
     SELECT 'switch', organization_id::text, '', manual_reason, NULL, NULL, NULL, NULL

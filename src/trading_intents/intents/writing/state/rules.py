@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import time
+from datetime import datetime, time
 from functools import lru_cache
 from typing import Any
 
@@ -169,13 +169,14 @@ def _account(row: Row) -> tuple[str, AccountState]:
 
 @lru_cache(maxsize=10_000)
 def _key(row: Row) -> tuple[str, KeyState]:
-    _, key_id, organization_id, environment, permissions, entitlements, disabled, _ = _texts(row)
+    _, key_id, organization_id, environment, permissions, entitlements, disabled, ends = _texts(row)
     return key_id, KeyState(
         organization_id,
         _ENVIRONMENTS[environment],
         frozenset(map(Permission, _members(permissions))),
         frozenset(map(Entitlement, _members(entitlements))),
         disabled == _TRUE,
+        ends and datetime.fromisoformat(ends),
     )
 
 
