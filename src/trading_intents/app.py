@@ -21,7 +21,7 @@ from trading_intents.balances.service import Balances
 from trading_intents.brokers.paper.http import quote_routes
 from trading_intents.brokers.paper.quotes import Quotes
 from trading_intents.brokers.registry import Registry, installed_brokers
-from trading_intents.clock import Clock, SystemClock, start_loop, watch_loops
+from trading_intents.clock import Clock, SystemClock, interrupted_by, start_loop, watch_loops
 from trading_intents.config import LOCAL_PROVIDER, Settings, broker_settings
 from trading_intents.console.http import console_routes
 from trading_intents.controls.halts.service import Halts
@@ -73,6 +73,7 @@ from trading_intents.web.operations import description_routes, make_request_seri
 from trading_intents.web.routing import App, Route
 from trading_intents.web.server.listener import bind, serving
 from trading_intents.web.server.table import connection_limits, max_grpc_connections
+from trading_intents.web.server.tls import certificate_files
 
 Demo = TypeVar("Demo")
 
@@ -223,9 +224,9 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     retained = {EventType.BROKER_ORDER: retained_orders, EventType.BROKER_POSITION: retained_positions}
     streams = Streams(stream, hub, accounts, gates["stream"], retained, infra.log)
     servicer = StreamServicer(streams, gates["stream"], limits, ClientAddress(settings.trusted_proxies), infra.log)
-    files = (settings.tls_certificate_file, settings.tls_key_file)
     most = (max_streams, max_grpc_connections(settings.database_pool_size))
-    grpc = GrpcListener(servicer, *most, settings.grpc_host, settings.grpc_port, *files)
+    files = certificate_files(settings, "TLS", infra.metrics, infra.log) if "stream" in settings.roles else None
+    grpc = GrpcListener(servicer, *most, settings.grpc_host, settings.grpc_port, files)
     streamed = event_routes(gates["stream"], streams, infra.log)
     return Features(callers, gates, limits, routes, streamed, directory, tools, writer, hub, grpc)
 
@@ -283,7 +284,7 @@ async def serve(
         settings = replace(settings, http_port=listener.getsockname()[1])  # 0 asks for any free port: it is known now
         needs_worker = "worker" in settings.roles
         async with (
-            _interrupted_by(stop) as interrupt,
+            interrupted_by(stop) as interrupt,
             open_infrastructure(settings, log, needs_worker, may_create=True) as infra,
             open_vault(settings, infra.clock, log) as vault,
         ):
@@ -292,7 +293,8 @@ async def serve(
             _tune_gc()
             demo = await prepare(infra)
             connections = connection_limits(settings.http_connections_per_address)
-            async with serving(app, listener, connections), working(infra, features, vault) as workers:
+            files = certificate_files(settings, "HTTP_TLS", infra.metrics, log)
+            async with serving(app, listener, connections, files), working(infra, features, vault) as workers:
                 interrupt.cancel()
                 address = features.grpc.address if "stream" in settings.roles else None
                 greet(infra, address, demo)
@@ -309,28 +311,6 @@ async def serve(
     log.info("stopped")
     if failed:
         raise InternalError(f"{failed[0]} has failed, so the process has ended; the log says why")
-
-
-@contextlib.asynccontextmanager
-async def _interrupted_by(stop: asyncio.Event) -> AsyncIterator[asyncio.Task[None]]:
-    """Ends the block when `stop` is set, as a start may wait long for others, until the task that it gives is
-    cancelled."""
-    block = asyncio.current_task()
-    assert block is not None
-
-    async def interrupt() -> None:
-        await stop.wait()
-        block.cancel()
-
-    task = asyncio.create_task(interrupt())
-    try:
-        yield task
-    except asyncio.CancelledError:
-        if not task.done() or task.cancelled():
-            raise
-        block.uncancel()
-    finally:
-        task.cancel()
 
 
 def build_app(infra: Infrastructure, features: Features) -> App:

@@ -5,7 +5,7 @@ import contextlib
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -130,6 +130,28 @@ def tell_failure(task: asyncio.Task[None]) -> None:
     error = asyncio.CancelledError() if task.cancelled() else task.exception()
     if error:
         task.get_loop().call_exception_handler({"message": _FAILED, "exception": error, "task": task})
+
+
+@contextlib.asynccontextmanager
+async def interrupted_by(stop: asyncio.Event) -> AsyncIterator[asyncio.Task[None]]:
+    """Ends the block when `stop` is set, as a start may wait long for others, until the task that it gives is
+    cancelled."""
+    block = asyncio.current_task()
+    assert block is not None
+
+    async def interrupt() -> None:
+        await stop.wait()
+        block.cancel()
+
+    task = asyncio.create_task(interrupt())
+    try:
+        yield task
+    except asyncio.CancelledError:
+        if not task.done() or task.cancelled():
+            raise
+        block.uncancel()
+    finally:
+        task.cancel()
 
 
 class Pacer:

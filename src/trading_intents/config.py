@@ -60,6 +60,10 @@ class Settings:
     http_connections_per_address: int = _setting(
         0, "HTTP connections of one address, TRUSTED_PROXIES exempt. 0: half of what the process takes."
     )
+    http_tls_certificate_file: str = _setting(
+        "", "PEM file of REST's certificate and those that signed it. Empty: no TLS."
+    )
+    http_tls_key_file: str = _setting("", "PEM file of its private key.")
     grpc_host: str = _setting("127.0.0.1", "Address that the gRPC stream listens on.")
     grpc_port: int = _setting(5051, "Its port. 0: any free one, told at start.")
     max_streams: int = _bounded(10_000, 100_000, "Streams that a process holds open, gRPC and SSE together")
@@ -153,7 +157,7 @@ class Settings:
     @property
     def http_url(self) -> str:
         host = f"[{self.http_host}]" if ":" in self.http_host else self.http_host
-        return f"http://{host}:{self.http_port}"
+        return f"http{'s' if self.http_tls_certificate_file else ''}://{host}:{self.http_port}"
 
 
 def names() -> dict[str, str]:
@@ -235,8 +239,10 @@ def _check(settings: Settings) -> None:
     for name in ("http_port", "grpc_port"):
         if getattr(settings, name) > 65535:
             raise StartupRefused(f"{PREFIX}{name.upper()}: at most 65535")
-    if bool(settings.tls_certificate_file) != bool(settings.tls_key_file):
-        raise StartupRefused(f"{PREFIX}TLS_CERTIFICATE_FILE: together with {PREFIX}TLS_KEY_FILE, or neither")
+    for port in ("HTTP_TLS", "TLS"):
+        files = [getattr(settings, f"{port}_{file}_file".lower()) for file in ("CERTIFICATE", "KEY")]
+        if any(files) and not all(files):
+            raise StartupRefused(f"{PREFIX}{port}_CERTIFICATE_FILE: together with {PREFIX}{port}_KEY_FILE, or neither")
     if settings.database_worker_url and not settings.database_url:
         raise StartupRefused(f"{PREFIX}DATABASE_WORKER_URL: only together with {PREFIX}DATABASE_URL")
     for name in ("alpaca_paper_url", "alpaca_live_url"):

@@ -153,6 +153,11 @@ class Metrics:
             "HTTP connections that were too many, by the limit that they exceed: total or address.",
             "limit",
         )
+        self.certificate_expires = self._gauge(
+            "ti_tls_certificate_expires_timestamp_seconds",
+            "When the certificate in use expires, as Unix time; 0 without TLS.",
+            "port",
+        )
         self.postgres_starts = self._counter(
             "ti_embedded_postgres_starts_total", "Times this process started PostgreSQL."
         )
@@ -180,6 +185,7 @@ class Metrics:
             "ti_position_differences_total", "Positions of which a broker newly reported another quantity than ours."
         )
         make_series(self.http_connections_refused, ("address", "total"))
+        make_series(self.certificate_expires, ("grpc", "http"))
         self._count_writer()
         self._count_execution()
         self._count_stream()

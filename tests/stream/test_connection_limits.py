@@ -53,7 +53,7 @@ async def listener() -> AsyncIterator[GrpcListener]:
         def handler(self) -> Any:
             return grpc.method_handlers_generic_handler("none", {})
 
-    listener = GrpcListener(cast(StreamServicer, NoStreams()), 1, MAX_CONNECTIONS, "127.0.0.1", 0, "", "")
+    listener = GrpcListener(cast(StreamServicer, NoStreams()), 1, MAX_CONNECTIONS, "127.0.0.1", 0, None)
     await listener.start()
     yield listener
     await listener.stop()

@@ -1,11 +1,9 @@
 """What stands beside the stream: health, reflection, TLS, readiness that covers them, and the operator's command."""
 
-import ipaddress
 import json
 import os
 import pwd
 import socket
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,15 +11,11 @@ from typing import Any
 import asyncpg
 import grpc
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.x509.oid import NameOID
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from tests.certificates import make_certificate
 from tests.conftest import Urls
 from tests.intents.http_client import TradingClient, create, limit
 from tests.platform import environment, run_command, serving
@@ -30,26 +24,6 @@ from tests.tenants import PLENTY, Tenants
 
 SERVICE = "trading.TradingService"
 FAILURES = 20  # more than fill again while they are sent
-
-
-def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """For loopback, signed by itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "loopback")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, SHA256())
-    )
-    files = (folder / "certificate.pem", folder / "key.pem")
-    files[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    files[1].write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return files
 
 
 def test_health_needs_no_credential(client: Client) -> None:

@@ -12,7 +12,7 @@ import httpx
 import msgspec
 import pytest
 
-from trading_intents.config import Rate
+from trading_intents.config import Rate, Settings
 from trading_intents.errors import Forbidden, NotFound, Unauthorized, Unavailable, VersionConflict
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.testing.fakes import ManualClock
@@ -24,6 +24,7 @@ from trading_intents.web.request import Answer, Incoming, Request, answer_json
 from trading_intents.web.routing import IF_MATCH, App, Operation, Respond, Route, Tag
 from trading_intents.web.server.listener import bind, serving
 from trading_intents.web.server.table import ConnectionLimits
+from trading_intents.web.server.tls import certificate_files
 
 
 class Leg(msgspec.Struct, forbid_unknown_fields=True):
@@ -128,7 +129,8 @@ async def site() -> AsyncIterator[Site]:
 
 
 @contextlib.asynccontextmanager
-async def open_site() -> AsyncIterator[Site]:
+async def open_site(settings: Settings | None = None) -> AsyncIterator[Site]:
+    """By TLS, if the settings have its files."""
     clock, metrics, logs = ManualClock(), Metrics(), io.StringIO()
     lever: list[Site] = []
 
@@ -141,12 +143,14 @@ async def open_site() -> AsyncIterator[Site]:
     routes += description_routes(Anyone(), routes, "0.1.0", "http://127.0.0.1:8080")
     rates, shared = (dict.fromkeys(Bucket, rate) for rate in (Rate(5, 10), Rate(10, 15)))
     limits = Limits(rates | {Bucket.CANCELS: Rate(1000, 1000)}, shared, clock, metrics.rate_limited)
-    app = App(routes, limits, ClientAddress(("127.0.0.9", "10.0.0.0/8")), clock, metrics, make_log("info", logs))
+    log = make_log("info", logs)
+    app = App(routes, limits, ClientAddress(("127.0.0.9", "10.0.0.0/8")), clock, metrics, log)
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
+    files = certificate_files(settings or Settings(), "HTTP_TLS", metrics, log)
+    url = f"http{'s' if files else ''}://127.0.0.1:{port}"
     async with (
-        serving(app, listener, ConnectionLimits(100, 50)),
+        serving(app, listener, ConnectionLimits(100, 50), files),
         httpx.AsyncClient(base_url=url, verify=False) as client,
     ):
         lever.append(Site(app, client, clock, port, logs))

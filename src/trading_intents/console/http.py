@@ -154,5 +154,5 @@ def _check_is_local(request: Request) -> None:
         name = ""
     if any(request.header(header) is not None for header in FORWARDING_HEADERS):
         raise Forbidden("a demo link cannot be used through a proxy")
-    if not is_loopback(name) or origin != f"http://{host}":
+    if not is_loopback(name) or origin not in (f"http://{host}", f"https://{host}"):
         raise Forbidden("a demo link is for a browser on this machine; open it as it was printed")

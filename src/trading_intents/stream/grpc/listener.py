@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-import ssl
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -11,6 +9,7 @@ import grpc
 from trading_intents.errors import StartupRefused
 from trading_intents.stream.grpc.public import MAX_PUBLIC_CALLS, PublicServicer
 from trading_intents.stream.grpc.subscriptions import MAX_ADMISSIONS, StreamServicer
+from trading_intents.web.server.tls import CertificateFiles
 
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_METADATA_BYTES = 16 * 1024
@@ -46,14 +45,13 @@ class GrpcListener:
         max_connections: int,
         host: str,
         port: int,
-        certificate_file: str,
-        key_file: str,
+        files: CertificateFiles | None,
     ) -> None:
         # Protects memory: each part has a smaller limit of its own, which is reached first and has its own error.
         self._max_calls = 2 * (max_streams + MAX_ADMISSIONS + MAX_PUBLIC_CALLS)
         self._options = (*OPTIONS, ("grpc.max_allowed_incoming_connections", max_connections))
         self._servicer, self._host, self._port = transport, host, port
-        self._files = (Path(certificate_file), Path(key_file)) if certificate_file else None
+        self._files = files
         self._public = PublicServicer()
         self._server: grpc.aio.Server | None = None
 
@@ -69,7 +67,7 @@ class GrpcListener:
         server.add_generic_rpc_handlers((self._servicer.handler(), *self._public.handlers()))
         try:
             if self._files:
-                self._port = server.add_secure_port(self.address, _credentials(*self._files))
+                self._port = server.add_secure_port(self.address, _credentials(self._files))
             else:
                 self._port = server.add_insecure_port(self.address)
         except RuntimeError:
@@ -94,25 +92,14 @@ class GrpcListener:
             await self._server.stop(STOP_SECONDS)
 
 
-def _credentials(certificate: Path, key: Path) -> Any:
-    """Reads the files again when they change, so that a renewed certificate needs no restart."""
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)  # because grpc would report no error
-    except (OSError, ssl.SSLError) as error:
-        raise StartupRefused(f"TRADING_INTENTS_TLS_CERTIFICATE_FILE, _KEY_FILE: {error}") from None
-    seen: list[tuple[int, int]] = []
+def _credentials(files: CertificateFiles) -> Any:
+    """Takes a renewed certificate for the next connection."""
 
     def read() -> Any:
-        """None: nothing changed, or the files are half-written."""
-        try:
-            stamps = (certificate.stat().st_mtime_ns, key.stat().st_mtime_ns)
-            if seen and seen[0] == stamps:
-                return None
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
-            pair = (key.read_bytes(), certificate.read_bytes())
-        except (OSError, ssl.SSLError):
-            return None
-        seen[:] = [stamps]
+        pair = (files.key.read_bytes(), files.certificate.read_bytes())
         return grpc.ssl_server_certificate_configuration([pair])
 
-    return grpc.dynamic_ssl_server_credentials(read(), read)
+    def read_renewed() -> Any:
+        return read() if files.renew() else None
+
+    return grpc.dynamic_ssl_server_credentials(read(), read_renewed)

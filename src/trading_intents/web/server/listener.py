@@ -10,6 +10,7 @@ from trading_intents.errors import PortTaken
 from trading_intents.web.routing import App
 from trading_intents.web.server.connection import HttpConnection
 from trading_intents.web.server.table import ConnectionLimits, ConnectionTable
+from trading_intents.web.server.tls import CertificateFiles, accept
 
 BACKLOG = 2048
 MAX_ACCEPTED = 16  # in each turn of the loop
@@ -35,17 +36,26 @@ def bind(host: str, port: int, setting: str = "HTTP") -> socket.socket:
 
 
 @contextlib.asynccontextmanager
-async def serving(app: App, listener: socket.socket, limits: ConnectionLimits) -> AsyncIterator[None]:
-    """Serves `app` while the block runs, then closes every connection."""
+async def serving(
+    app: App, listener: socket.socket, limits: ConnectionLimits, files: CertificateFiles | None = None
+) -> AsyncIterator[None]:
+    """Serves `app` while the block runs, then closes every connection; by TLS, if there is a certificate."""
     table = ConnectionTable(app, limits)
-    ticking = start_loop(table.tick())
-    loop = asyncio.get_running_loop()
-    # asyncio accepts as many at once as its backlog says; the kernel's is set again after it.
-    server = await loop.create_server(lambda: HttpConnection(table), sock=listener, backlog=MAX_ACCEPTED)
-    listener.listen(BACKLOG)
-    try:
-        yield
-    finally:
-        ticking.cancel()
-        server.close()
-        await table.close()
+    loops = [start_loop(table.tick())]
+    async with contextlib.AsyncExitStack() as stack:
+        if files:
+            stack.callback(listener.close)
+            loops.append(start_loop(accept(table, listener, files)))
+        else:
+            # asyncio accepts as many at once as its backlog says; the kernel's is set again after it.
+            server = await asyncio.get_running_loop().create_server(
+                lambda: HttpConnection(table), sock=listener, backlog=MAX_ACCEPTED
+            )
+            stack.callback(server.close)
+            listener.listen(BACKLOG)
+        try:
+            yield
+        finally:
+            for each in loops:
+                each.cancel()
+    await table.close()
