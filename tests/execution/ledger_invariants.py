@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from trading_intents.amounts import ZERO, exact, quotient, total
 from trading_intents.orders import store
 from trading_intents.orders.facts import LONG_AGO
-from trading_intents.orders.ledger.booking import booking_of, history_of
-from trading_intents.orders.ledger.store import BookedTrade, ConcernedNames, parse_ledger, read_ledger
+from trading_intents.orders.ledger.booking import history_of
+from trading_intents.orders.ledger.store import ConcernedNames, parse_ledger, read_ledger
 from trading_intents.orders.model import OrderView, derive
 from trading_intents.orders.positions import NetPosition, from_trades, opening, position_from_row, take_fee
-from trading_intents.orders.store import OrderHistory
+from trading_intents.orders.store import BookedTrade, OrderHistory
 from trading_intents.storage.database import Database
 from trading_intents.storage.grouped import PoolTransaction
 
@@ -30,7 +30,7 @@ async def assert_true_books(database: Database, bust_reopens: bool = True) -> in
         for book in page:
             assert_true_order(book, bust_reopens)
         orders += len(page)
-        after = page[-1].row["order_id"]
+        after = page[-1].row.order_id
     await _assert_true_positions(database)
     await assert_true_exposures(database)
     return orders
@@ -48,19 +48,19 @@ async def _page(database: Database, after: UUID) -> list[OrderHistory]:
 
 def assert_true_order(book: OrderHistory, bust_reopens: bool = True) -> None:
     row, seen = book.row, derive(*history_of(book, bust_reopens))
-    name = f"order {row['order_id']}"
+    name = f"order {row.order_id}"
     is_replaced = len(history_of(book)[0].versions) > 1
     # A REPLACE that is confirmed once the order is over no longer changes what it shows.
-    if seen.state == "OPEN" or row["flags"] or not is_replaced:
-        assert {field: row[field] for field in SHOWN} == _shown(seen), name
-    assert row["filled_quantity"] == seen.filled_quantity, name
-    assert set(row["flags"]) >= set(seen.flags), name
-    assert (row["finished_at"] is None) == (seen.state == "OPEN"), name
-    assert row["cancel_requested"] == bool(seen.pending.cancels), name
-    assert (row["pending_replace_seq"] is None) == (seen.pending.replace is None), name
+    if seen.state == "OPEN" or row.flags or not is_replaced:
+        assert {field: getattr(row, field) for field in SHOWN} == _shown(seen), name
+    assert row.filled_quantity == seen.filled_quantity, name
+    assert set(row.flags) >= set(seen.flags), name
+    assert (row.finished_at is None) == (seen.state == "OPEN"), name
+    assert row.cancel_requested == bool(seen.pending.cancels), name
+    assert (row.pending_replace_seq is None) == (seen.pending.replace is None), name
     live = [trade for trade in book.trades if trade.quantity]
-    assert total(trade.quantity for trade in live) == row["filled_quantity"], name
-    assert row["average_price"] == _average(live), name
+    assert total(trade.quantity for trade in live) == row.filled_quantity, name
+    assert row.average_price == _average(live), name
     derived = {trade.exec_id: (trade.quantity, trade.price, trade.fee) for trade in seen.trades}
     assert {trade.exec_id: (trade.quantity, trade.price, trade.fee) for trade in live} == derived, name
     assert all(trade.seq > 0 for trade in book.trades), name
@@ -113,7 +113,7 @@ async def _assert_true_positions(database: Database) -> None:
     assert booked.keys() <= found.keys()
     for key, position in found.items():
         start = opening(position.opening_quantity, position.opening_price)
-        summed = from_trades(map(booking_of, booked.get(key, ())), start)
+        summed = from_trades((trade.as_booking() for trade in booked.get(key, ())), start)
         if position.fee_quantity:  # which a sum books last, and in no day's result
             summed = take_fee(summed, position.fee_quantity, LONG_AGO)
             position, summed = (replace(each, day=None, day_pnl=ZERO) for each in (position, summed))

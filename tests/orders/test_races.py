@@ -25,8 +25,10 @@ from trading_intents.orders.facts import (
     own_fact,
 )
 from trading_intents.orders.ledger.matching import LedgerIndex, find_owner
-from trading_intents.orders.ledger.store import Ledger, LedgerMatch
+from trading_intents.orders.ledger.store import Ledger
 from trading_intents.orders.model import OrderFlag, OrderState, OrderStatus, PendingCommands, carry_flags, derive
+from trading_intents.orders.store import CommandRow
+from trading_intents.trading import ActionType
 
 E, F, S = EventKind, FactKind, OrderStatus
 
@@ -263,9 +265,18 @@ def test_a_refusal_for_a_duplicate_id_is_no_rejection() -> None:
 
 def test_an_order_that_we_did_not_send_has_no_owner() -> None:
     account_id, order_id = UUID(int=1), UUID(int=2)
-    found = [LedgerMatch("client", account_id, name, order_id) for name in ("C", "R")]
-    found.append(LedgerMatch("broker", account_id, "b1", order_id))
-    index = LedgerIndex(Ledger(found, {}, {}, LONG_AGO))
+    sent = [
+        CommandRow(
+            account_id=account_id,
+            client_order_id=name,
+            order_id=order_id,
+            seq=1,
+            action_type=kind,
+            broker_order_id=known,
+        )
+        for name, kind, known in (("C", ActionType.CREATE, "b1"), ("R", ActionType.REPLACE, None))
+    ]
+    index = LedgerIndex(Ledger(sent, (), {}, {}, LONG_AGO))
 
     def who(**ids: str) -> UUID | None:
         kind = E.FILL_BUST if ids.get("replaces", "").startswith("e") else E.STATUS

@@ -30,9 +30,8 @@ from trading_intents.errors import (
     either,
 )
 from trading_intents.identity.model import Entitlement, Permission
-from trading_intents.orders.ledger.exposures import open_quantity
 from trading_intents.orders.model import FINAL_STATUSES
-from trading_intents.orders.positions import Holding
+from trading_intents.orders.positions import Holding, open_quantity
 from trading_intents.trading import (
     ORDER_TYPES,
     ActionType,

@@ -3,114 +3,78 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, date, datetime
 from functools import partial
+from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from trading_intents.ids import OrganizationId
 from trading_intents.orders import store
-from trading_intents.orders.model import OrderStatus, state_of
-from trading_intents.orders.positions import position_from_row
-from trading_intents.orders.store import TradeRow
+from trading_intents.orders.model import state_of
+from trading_intents.orders.positions import PositionRow
+from trading_intents.orders.store import OrderRow, TradeRow
 from trading_intents.storage.database import Row, Tx
-from trading_intents.stream.model import (
-    Event,
-    EventType,
-    make_payload,
-)
+from trading_intents.storage.pipeline import column_types
+from trading_intents.stream import trading_pb2
+from trading_intents.stream.model import Event, EventType, make_payload
 from trading_intents.trading import Environment, amount_text, maybe_text
 
 RETAIN_SECONDS = 3_600
 RETAINED_PAGE = 500  # orders or positions that are in memory at a time
 
 
-def order_event(row: Row) -> Event:
-    """Makes the event of an order from its whole row."""
-    order_id = str(row["order_id"])
-    payload = make_payload(
-        EventType.BROKER_ORDER,
-        order_id=order_id,
-        intent_id=order_id,
-        command_seq=row["command_seq"],
-        external_order_id=row["external_order_id"],
-        account_id=str(row["account_id"]),
-        broker=row["broker"],
-        symbol=row["symbol"],
-        order_state=state_of(OrderStatus(row["order_status"])),
-        order_status=row["order_status"],
-        order_type=row["order_type"],
-        order_side=row["order_side"],
-        limit_price=maybe_text(row["limit_price"]),
-        stop_price=maybe_text(row["stop_price"]),
-        average_price=maybe_text(row["average_price"]),
-        order_venue=row["route_strategy"],
-        quantity=amount_text(row["quantity"]),
-        filled_quantity=amount_text(row["filled_quantity"]),
-        time_in_force=row["time_in_force"],
-        received_at=row["received_at"],
-        organization_id=str(row["organization_id"]),
-        client_reference_id=row["client_reference_id"],
-        broker_sent_at=row["broker_sent_at"],
-        reason=row["reason"],
-        flags=row["flags"],
-        version=row["version"],
-    )
-    return _event(row, EventType.BROKER_ORDER, payload)
+def order_event(row: OrderRow) -> Event:
+    more = {
+        "intent_id": str(row.order_id),
+        "order_state": state_of(row.order_status),
+        "order_venue": row.route_strategy,
+    }
+    return _event(EventType.BROKER_ORDER, row, row.environment, more)
 
 
-def trade_event(order: Row, trade: TradeRow) -> Event:
-    order_id = str(order["order_id"])
-    payload = make_payload(
-        EventType.BROKER_TRADE,
-        account_id=str(order["account_id"]),
-        order_id=order_id,
-        client_order_id=trade.client_order_id,
-        symbol=order["symbol"],
-        side=order["order_side"],
-        quantity=amount_text(trade.quantity),
-        price=amount_text(trade.price),
-        received_at=trade.received_at,
-        organization_id=str(order["organization_id"]),
-        exec_id=trade.exec_id,
-        cumulative_quantity=amount_text(trade.cumulative_quantity),
-        order_quantity=amount_text(order["quantity"]),
-        leaves_quantity=amount_text(trade.leaves_quantity),
-        broker_sent_at=trade.broker_sent_at,
-        command_seq=trade.command_seq,
-        client_reference_id=order["client_reference_id"],
-        intent_id=order_id,
-        trade_id=str(trade.trade_id),
-        fee=maybe_text(trade.fee),
-    )
-    return _event(order, EventType.BROKER_TRADE, payload)
+def trade_event(order: OrderRow, trade: TradeRow) -> Event:
+    more = {"intent_id": str(order.order_id), "order_quantity": amount_text(order.quantity)}
+    return _event(EventType.BROKER_TRADE, trade, order.environment, more)
 
 
-def position_event(row: Row, today: date) -> Event:
-    """Of the whole row of a position, with its account's environment and broker."""
-    position = position_from_row(row)
-    payload = make_payload(
-        EventType.BROKER_POSITION,
-        account_id=str(row["account_id"]),
-        symbol=row["symbol"],
-        quantity=amount_text(position.quantity),
-        average_cost=maybe_text(position.average_cost),
-        received_at=row["received_at"],
-        organization_id=str(row["organization_id"]),
-        broker=row["broker"],
-        broker_sent_at=row["broker_sent_at"],
-        realized_pnl=amount_text(position.realized_pnl),
-        daily_pnl=amount_text(position.daily_pnl(today)),
-        value_bought=amount_text(position.value_bought),
-        value_sold=amount_text(position.value_sold),
-    )
-    return _event(row, EventType.BROKER_POSITION, payload)
+def position_event(row: PositionRow, environment: Environment, broker: str, today: date) -> Event:
+    more = {
+        "average_cost": maybe_text(row.average_cost),
+        "daily_pnl": amount_text(row.daily_pnl(today)),
+        "broker": broker,
+    }
+    return _event(EventType.BROKER_POSITION, row, environment, more)
 
 
 def day_of(moment: datetime) -> date:
     return moment.astimezone(UTC).date()
 
 
-def _event(row: Row, kind: EventType, payload: bytes) -> Event:
-    organization_id, environment = OrganizationId(row["organization_id"]), Environment(row["environment"])
-    return Event(organization_id, row["account_id"], environment, kind, row["symbol"], payload)
+def _event(
+    kind: EventType, row: OrderRow | TradeRow | PositionRow, environment: Environment, more: Mapping[str, str | None]
+) -> Event:
+    """An event whose message has the columns of its names, and `more`."""
+    ids, amounts, others = _SHARED[kind]
+    fields: dict[str, object] = {name: getattr(row, name) for name in others}
+    fields |= {name: str(getattr(row, name)) for name in ids}
+    fields |= {name: maybe_text(getattr(row, name)) for name in amounts}
+    payload = make_payload(kind, **fields, **more)
+    return Event(OrganizationId(row.organization_id), row.account_id, environment, kind, row.symbol, payload)
+
+
+def _shared(message: Any, row: type[msgspec.Struct]) -> tuple[list[str], list[str], list[str]]:
+    """The fields that a message and a row both have: ids, amounts, and others."""
+    types = column_types(row)
+    names = [each.name for each in message.DESCRIPTOR.fields if each.name in types]
+    ids, amounts = ([name for name in names if types[name] == kind] for kind in ("uuid", "numeric"))
+    return ids, amounts, [name for name in names if name not in {*ids, *amounts}]
+
+
+_SHARED = {
+    EventType.BROKER_ORDER: _shared(trading_pb2.BrokerOrder, OrderRow),
+    EventType.BROKER_TRADE: _shared(trading_pb2.BrokerTrade, TradeRow),
+    EventType.BROKER_POSITION: _shared(trading_pb2.BrokerPosition, PositionRow),
+}
 
 
 async def retained_orders(
@@ -122,9 +86,9 @@ async def retained_orders(
         working = partial(store.list_working, tx, row["id"])
         finished = partial(store.list_finished, tx, row["id"])
         async for page in _pages(working, {"create_seq": 0}):
-            yield [order_event(order) for order in page]
+            yield [order_event(msgspec.convert(dict(order), OrderRow)) for order in page]
         async for page in _pages(finished, {"finished_at": row["since"], "order_id": _NO_ID}):
-            yield [order_event(order) for order in page]
+            yield [order_event(msgspec.convert(dict(order), OrderRow)) for order in page]
 
 
 async def retained_positions(
@@ -132,9 +96,11 @@ async def retained_positions(
 ) -> AsyncIterator[list[Event]]:
     """Open positions, and those that were closed in the last hour, likewise."""
     for row in await store.list_with_positions(tx, organization_id, account_id, environment, RETAIN_SECONDS):
-        positions = partial(store.list_retained_positions, tx, row["id"], row["since"])
-        async for page in _pages(positions, {"symbol": ""}):
-            yield [position_event({**position, **row}, day_of(row["now"])) for position in page]
+        account = Environment(row["environment"]), row["broker"]
+        read = partial(store.list_retained_positions, tx, row["id"], row["since"])
+        async for page in _pages(read, {"symbol": ""}):
+            positions = [msgspec.convert(dict(each), PositionRow) for each in page]
+            yield [position_event(each, *account, day_of(row["now"])) for each in positions]
 
 
 async def _pages(read: Callable[..., Awaitable[list[Row]]], last: Mapping[str, object]) -> AsyncIterator[list[Row]]:

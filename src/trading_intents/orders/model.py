@@ -43,15 +43,18 @@ class OrderFlag(StrEnum):
     RESURRECTED = "resurrected"  # the broker has it though it had ended
 
 
-class OrderVersion(FrozenStruct, frozen=True, kw_only=True):
+class VersionTerms(FrozenStruct, frozen=True, kw_only=True):
     """The terms of a CREATE or a REPLACE."""
 
-    seq: int  # of the action
-    client_order_id: str
     quantity: Decimal
     limit_price: Decimal | None = None
     stop_price: Decimal | None = None
     time_in_force: TimeInForce = TimeInForce.DAY
+
+
+class OrderVersion(VersionTerms, frozen=True, kw_only=True):
+    seq: int  # of the action
+    client_order_id: str
 
 
 class OrderTerms(FrozenStruct, frozen=True):

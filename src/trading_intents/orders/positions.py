@@ -4,9 +4,10 @@ money: realized_pnl = value_sold - value_bought + open_cost - opening_cost - fee
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar, overload
+from uuid import UUID
 
-from msgspec.structs import astuple, replace
+from msgspec.structs import asdict, replace
 
 from trading_intents.amounts import ZERO, exact, normalized, quotient
 from trading_intents.trading import FrozenStruct, OrderSide
@@ -67,6 +68,22 @@ class NetPosition(FrozenStruct, frozen=True):
 FLAT = NetPosition()
 
 
+class PositionRow(NetPosition, frozen=True, kw_only=True):
+    """A position's row: with what the broker last reported of it."""
+
+    account_id: UUID
+    symbol: str
+    organization_id: UUID
+    received_at: datetime
+    broker_quantity: Decimal | None = None
+    broker_key: str | None = None
+    broker_sent_at: datetime | None = None
+    differs: bool = False  # the report does not agree with our quantity, and no fill booked since explains it
+
+
+P = TypeVar("P", bound=NetPosition)  # a position, or a row of one
+
+
 def opening(quantity: Decimal, price: Decimal | None) -> NetPosition:
     """The position before the first trade; its cost is the broker's average price where there is one."""
     with exact():
@@ -81,22 +98,37 @@ def opening(quantity: Decimal, price: Decimal | None) -> NetPosition:
     )
 
 
+def reopen(row: PositionRow, start: NetPosition | None = None) -> PositionRow:
+    """The row before its first trade, with another opening or its own; `fee_quantity` stays."""
+    start = start or opening(row.opening_quantity, row.opening_price)
+    return replace(row, **asdict(start) | {"fee_quantity": row.fee_quantity})
+
+
 def position_from_row(row: Mapping[str, Any]) -> NetPosition:
     """Reads the position from a row that has its fields among others."""
     return NetPosition(*[row[name] for name in NetPosition.__struct_fields__])
 
 
+@overload
+def from_trades(bookings: Iterable[Booking]) -> NetPosition: ...
+@overload
+def from_trades(bookings: Iterable[Booking], position: P) -> P: ...
 def from_trades(bookings: Iterable[Booking], position: NetPosition = FLAT) -> NetPosition:
     """Adds trades to a position. After a bust or a correction it is computed anew: averages cannot be undone."""
     with exact():
         for booking in bookings:
             if booking.quantity:  # a busted trade does not count, nor does its fee
                 position = _add(position, booking)
-    values: list[Any] = [normalized(each) if isinstance(each, Decimal) else each for each in astuple(position)]
-    return NetPosition(*values)
+    return replace(position, **{name: normalized(getattr(position, name)) for name in _SUMS})
 
 
-def take_fee(position: NetPosition, quantity: Decimal, at: datetime) -> NetPosition:
+_SUMS = (
+    *("opening_cost", "uncosted_quantity", "quantity", "open_cost", "realized_pnl"),
+    *("value_bought", "value_sold", "fees", "day_pnl"),
+)
+
+
+def take_fee(position: P, quantity: Decimal, at: datetime) -> P:
     """Books a fee in the symbol itself: sold for nothing, so that what it cost lowers realized_pnl as other fees do.
     Below 0: given back."""
     side = OrderSide.SELL if quantity > 0 else OrderSide.BUY
@@ -105,7 +137,7 @@ def take_fee(position: NetPosition, quantity: Decimal, at: datetime) -> NetPosit
         return replace(after, fee_quantity=normalized(position.fee_quantity + quantity))
 
 
-def _add(position: NetPosition, booking: Booking) -> NetPosition:
+def _add(position: P, booking: Booking) -> P:
     signed = booking.quantity if booking.side is OrderSide.BUY else -booking.quantity
     value = booking.quantity * booking.price
     closed = _closed_uncosted(position, signed)
@@ -152,6 +184,12 @@ def _open_cost(held: Decimal, cost: Decimal, signed: Decimal, price: Decimal) ->
     if (after > 0) == (held > 0):
         return quotient(cost * after, held)
     return after * price  # crossed zero: the old position is closed whole, the rest is new
+
+
+def open_quantity(quantity: Decimal, replacing: Decimal | None, filled: Decimal) -> Decimal:
+    """What is left unfilled of an open order; of two versions, the larger."""
+    with exact():
+        return max(max(quantity, replacing or ZERO) - filled, ZERO)
 
 
 class Holding(FrozenStruct, frozen=True):

@@ -1,5 +1,4 @@
-"""The ledger's tables: facts, orders, trades, positions. Whole rows travel as JSON, one parameter a statement, whatever
-their number. Never decides."""
+"""The rows of orders, trades and commands, and what is read of them. Never decides."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -11,64 +10,116 @@ import msgspec
 
 from trading_intents.clock import TimeRange
 from trading_intents.orders.facts import Fact
+from trading_intents.orders.model import OrderFlag, OrderStatus, VersionTerms
+from trading_intents.orders.positions import Booking, PositionRow
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pages import NO_END, PageRequest, SeqLog, SeqRange, direction_of, fetch_page, find_range
-from trading_intents.trading import FrozenStruct, TimeInForce
+from trading_intents.trading import ActionType, Environment, FrozenStruct, OrderSide
 
 
-class RecordedTerms(msgspec.Struct, frozen=True):
-    """The terms in an action's record."""
-
-    quantity: Decimal
-    limit_price: Decimal | None
-    stop_price: Decimal | None
-    time_in_force: TimeInForce
-
-
-class Action(msgspec.Struct, frozen=True):
+class Action(FrozenStruct, frozen=True):
     seq: int
     action_id: UUID
-    action_type: str
-    record: RecordedTerms
-    cancel_ids: tuple[str, ...] | None = None  # a CANCEL's: the client order ids of its attempts
+    action_type: ActionType
+    record: VersionTerms  # the terms in it
 
 
-class TradeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A trade's row. `seq` is that of its last event in the stream; 0 before the first."""
+class OrderRow(VersionTerms, frozen=True, kw_only=True):
+    order_id: UUID
+    account_id: UUID
+    organization_id: UUID
+    environment: Environment
+    broker: str
+    create_seq: int
+    command_seq: int
+    symbol: str
+    order_status: OrderStatus
+    order_type: str
+    order_side: OrderSide
+    route_strategy: str
+    filled_quantity: Decimal
+    average_price: Decimal | None
+    external_order_id: str | None
+    client_reference_id: str | None
+    reason: str | None
+    flags: tuple[OrderFlag, ...]
+    pending_replace_seq: int | None
+    cancel_requested: bool
+    broker_sent_at: datetime | None
+    received_at: datetime
+    created_at: datetime
+    updated_at: datetime
+    version: int
+    finished_at: datetime | None
+
+
+class BookedTrade(FrozenStruct, frozen=True, kw_only=True):
+    """The columns of a trade that a position is summed up from."""
 
     trade_id: UUID
-    seq: int = 0
-    exec_id: str
+    booking: int = 0  # its place among the symbol's trades; 0 before it is written
+    side: OrderSide
     quantity: Decimal
     price: Decimal
     fee: Decimal | None
+    broker_sent_at: datetime | None
+    received_at: datetime
+
+    @property
+    def at(self) -> datetime:
+        """Its time, but never in our future: a venue's fast clock must not move a result to the next day."""
+        return self.received_at if self.broker_sent_at is None else min(self.broker_sent_at, self.received_at)
+
+    def as_booking(self) -> Booking:
+        return Booking(self.side, self.quantity, self.price, self.fee, self.at)
+
+
+class TradeRow(BookedTrade, frozen=True, kw_only=True):
+    """A trade's row. `seq` is that of its last event in the stream; 0 before the first."""
+
+    account_id: UUID
+    organization_id: UUID
+    order_id: UUID
+    symbol: str
+    client_reference_id: str | None
+    seq: int = 0
+    exec_id: str
     cumulative_quantity: Decimal
     leaves_quantity: Decimal
     client_order_id: str | None
     command_seq: int
     flags: tuple[str, ...]
-    broker_sent_at: datetime | None
-    received_at: datetime
+
+
+class CommandRow(FrozenStruct, frozen=True, kw_only=True):
+    """A command that the broker was sent, or is about to be."""
+
+    account_id: UUID
+    client_order_id: str
+    order_id: UUID
+    seq: int
+    action_type: ActionType
+    sent_at: datetime | None = None
+    broker_order_id: str | None = None
 
 
 class OrderHistory(FrozenStruct, frozen=True):
     """All rows of one order."""
 
-    row: Row
+    row: OrderRow
     facts: tuple[Fact, ...]
     actions: tuple[Action, ...]
+    commands: tuple[CommandRow, ...]
     trades: tuple[TradeRow, ...]
-    sent_at: datetime | None  # its CREATE
-    now: datetime  # the database's
 
 
 async def lock_positions(
     tx: Tx, account_id: UUID, organization_id: UUID, symbols: Sequence[str], flat: Sequence[str] = ()
-) -> list[Row]:
-    """By symbol. Those of `symbols` that are not there yet are made, those of `flat` are not.
+) -> tuple[list[PositionRow], datetime | None]:
+    """By symbol, and the database's time. Those of `symbols` that are not there yet are made, those of `flat` are not.
 
     An update, as only that locks and reads at once."""
-    return await tx.fetch(
+    rows = await tx.fetch(
         """
         INSERT INTO positions AS p (account_id, organization_id, symbol, received_at)
         SELECT $1, $2, symbol, clock_timestamp() FROM (
@@ -84,6 +135,7 @@ async def lock_positions(
         symbols,
         flat,
     )
+    return [msgspec.convert(dict(row), PositionRow) for row in rows], rows[0]["now"] if rows else None
 
 
 async def held_quantities(tx: Tx, account_id: UUID) -> dict[str, Decimal]:

@@ -28,7 +28,7 @@ MAX_ORDERS = 1000
 MAX_EVENTS = 200
 
 
-class OrderRow(Struct, frozen=True, kw_only=True):
+class BlotterOrder(Struct, frozen=True, kw_only=True):
     order_id: str
     version: int
     at: datetime | None
@@ -47,7 +47,7 @@ class OrderRow(Struct, frozen=True, kw_only=True):
         return self.status not in FINAL_STATUSES
 
 
-class PositionRow(Struct, frozen=True, kw_only=True):
+class BlotterPosition(Struct, frozen=True, kw_only=True):
     symbol: str
     at: datetime | None
     quantity: Decimal
@@ -65,8 +65,8 @@ class Blotter:
         self.balances: Balances | None = None
         self.connected_at = time.monotonic()
         self._lock = threading.Lock()
-        self._orders: dict[str, OrderRow] = {}
-        self._positions: dict[str, PositionRow] = {}
+        self._orders: dict[str, BlotterOrder] = {}
+        self._positions: dict[str, BlotterPosition] = {}
         self._events: deque[tuple[datetime, str]] = deque(maxlen=MAX_EVENTS)
 
     def mark_connected(self) -> None:
@@ -101,13 +101,13 @@ class Blotter:
             newer = {key: row for key, row in self._positions.items() if _is_newer(row, found.get(key))}
             self._positions, self.trouble = found | newer, None
 
-    def orders(self) -> list[OrderRow]:
+    def orders(self) -> list[BlotterOrder]:
         """Open ones first, and the newest of each first."""
         with self._lock:
             rows = sorted(self._orders.values(), key=lambda row: row.order_id, reverse=True)
         return sorted(rows, key=lambda row: not row.is_open)
 
-    def positions(self) -> list[PositionRow]:
+    def positions(self) -> list[BlotterPosition]:
         with self._lock:
             return sorted((row for row in self._positions.values() if row.quantity), key=lambda row: row.symbol)
 
@@ -116,7 +116,7 @@ class Blotter:
         with self._lock:
             return list(self._events)
 
-    def _put(self, row: OrderRow) -> None:
+    def _put(self, row: BlotterOrder) -> None:
         known = self._orders.get(row.order_id)
         if known is not None and known.version > row.version:
             return
@@ -134,8 +134,8 @@ class Blotter:
         self._positions[told.symbol] = _position_row(told, price, unrealized)
 
 
-def _order_row(order: OrderRecord | StreamedOrder, at: datetime | None) -> OrderRow:
-    return OrderRow(
+def _order_row(order: OrderRecord | StreamedOrder, at: datetime | None) -> BlotterOrder:
+    return BlotterOrder(
         order_id=order.order_id,
         version=order.version,
         at=at,
@@ -151,18 +151,18 @@ def _order_row(order: OrderRecord | StreamedOrder, at: datetime | None) -> Order
     )
 
 
-def _is_newer(known: PositionRow, read: PositionRow | None) -> bool:
+def _is_newer(known: BlotterPosition, read: BlotterPosition | None) -> bool:
     return read is None or (known.at is not None and read.at is not None and known.at > read.at)
 
 
-def _position_rows(positions: Iterable[Position]) -> dict[str, PositionRow]:
+def _position_rows(positions: Iterable[Position]) -> dict[str, BlotterPosition]:
     return {told.symbol: _position_row(told, told.market_price, told.unrealized_pnl) for told in positions}
 
 
 def _position_row(
     told: Position | StreamedPosition, market_price: Decimal | None, unrealized_pnl: Decimal | None
-) -> PositionRow:
-    return PositionRow(
+) -> BlotterPosition:
+    return BlotterPosition(
         symbol=told.symbol,
         at=told.received_at,
         quantity=told.quantity,

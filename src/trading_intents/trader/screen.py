@@ -9,7 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from trading_intents.trader.blotter import Blotter, OrderRow, PositionRow
+from trading_intents.trader.blotter import Blotter, BlotterOrder, BlotterPosition
 from trading_intents.trader.output import COLOURS, amount, cell, rounded
 
 WIDE, NARROW, TINY = 130, 60, 30
@@ -78,7 +78,7 @@ def _orders(blotter: Blotter, rows: int, width: int) -> Panel:
     return _panel(_order_table(found, rows, width), f"orders: {count} open")
 
 
-def _order_table(found: list[OrderRow], rows: int, width: int) -> Table:
+def _order_table(found: list[BlotterOrder], rows: int, width: int) -> Table:
     columns = ["time", "symbol", "side", "quantity", "filled", "limit", "average", "status"]
     if width >= WIDE:
         columns += ["type", "reason"]
@@ -92,7 +92,7 @@ def _order_table(found: list[OrderRow], rows: int, width: int) -> Table:
     return table
 
 
-def _order_cells(row: OrderRow) -> dict[str, Text]:
+def _order_cells(row: BlotterOrder) -> dict[str, Text]:
     return {
         "time": Text(row.at.astimezone().strftime("%H:%M:%S") if row.at else "-"),
         "symbol": Text(row.symbol, style="bold"),
@@ -115,7 +115,7 @@ def _positions(blotter: Blotter, rows: int) -> Panel:
     return _panel(table, f"positions: {len(found)}")
 
 
-def _position_cells(row: PositionRow) -> list[Text]:
+def _position_cells(row: BlotterPosition) -> list[Text]:
     cells = [
         Text(row.symbol, style="bold"),
         cell(row.quantity),

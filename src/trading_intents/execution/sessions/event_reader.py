@@ -212,8 +212,8 @@ class EventReader:
             self._dependencies.log.warning(
                 "position opening",
                 account_id=self._account,
-                symbol=row["symbol"],
-                opening_quantity=amount_text(row["opening_quantity"]),
+                symbol=row.symbol,
+                opening_quantity=amount_text(row.opening_quantity),
             )
         return reports
 

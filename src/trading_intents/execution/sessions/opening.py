@@ -2,8 +2,9 @@
 sets them, once for all symbols: a later report of a new symbol may be of a fill that is still on its way."""
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
-from msgspec.structs import asdict
+from msgspec.structs import replace
 
 from trading_intents.amounts import ZERO, exact, normalized
 from trading_intents.brokers.port import AccountSnapshot, BrokerEvent, EventKind
@@ -16,12 +17,11 @@ from trading_intents.orders.events import day_of, position_event
 from trading_intents.orders.ledger.matching import AccountRef
 from trading_intents.orders.ledger.prices import newest_prices, reported_prices
 from trading_intents.orders.ledger.recording import sum_trades
-from trading_intents.orders.ledger.store import PositionKey
 from trading_intents.orders.ledger.writes import write_positions
-from trading_intents.orders.positions import NetPosition, opening, position_from_row
+from trading_intents.orders.positions import NetPosition, PositionRow, opening, reopen
 from trading_intents.prices import store as prices_store
 from trading_intents.prices.model import PriceKey, PriceRules, StoredPrices
-from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.database import Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.stream import log as stream_log
 from trading_intents.trading import Symbol
@@ -47,7 +47,7 @@ async def complete_reports(tx: Tx, account_ref: AccountRef, snapshot: AccountSna
 
 async def open_positions(
     tx: Tx, account_ref: AccountRef, reports: Sequence[BrokerEvent], rules: PriceRules
-) -> list[Row]:
+) -> list[PositionRow]:
     """Positions with an opening that is not 0, written and published; none once the account had them. Executions come
     first.
 
@@ -57,32 +57,31 @@ async def open_positions(
     if not await store.claim_openings(tx, *ids):
         return []
     by_symbol = {event.symbol: event for event in sanitize(reports)[0]}
-    locked = await orders_store.lock_positions(tx, *ids, *_symbols(by_symbol.values()))
-    reported = reported_prices(account_ref, (), by_symbol.values(), locked[0]["now"]) if locked else ()
-    if reported:
+    locked, now = await orders_store.lock_positions(tx, *ids, *_symbols(by_symbol.values()))
+    if now and (reported := reported_prices(account_ref, (), by_symbol.values(), now)):
         newest = newest_prices((account_ref, price) for price in reported)
         await PoolTransaction(tx).run([prices_store.write_prices(newest)])
-    known = await _known_prices(tx, account_ref, [row["symbol"] for row in locked])
-    rows: list[Row] = []
+    known = await _known_prices(tx, account_ref, [row.symbol for row in locked])
+    rows: list[PositionRow] = []
     made_before = ZERO
     for row in locked:
-        report, prices = by_symbol[row["symbol"]], known[row["symbol"]]
+        report, prices = by_symbol[Symbol(row.symbol)], known[row.symbol]
         assert report.quantity is not None
         with exact():
-            quantity = normalized(report.quantity - row["quantity"])
+            quantity = normalized(report.quantity - row.quantity)
         if not quantity:
             continue
         cost, last = rules.pick(prices, has_walk=False), rules.pick_last(prices, has_walk=False)
         price = cost.price if cost and report.average_price is None else report.average_price
-        opened = await _reopened(tx, account_ref, row, opening(quantity, price))
-        results = [result_of(position_from_row(each), last.price if last else None) for each in (row, opened)]
+        opened = await _reopened(tx, row, opening(quantity, price), now)
+        results = [result_of(each, last.price if last else None) for each in (row, opened)]
         with exact():
             made_before += results[1] - results[0]
         rows.append(opened)
     if rows:
         await PoolTransaction(tx).run([write_positions(rows)])
     await count_opening(tx, *ids, made_before, rules)
-    await _publish(tx, rows)
+    await _publish(tx, account_ref, rows)
     return rows
 
 
@@ -93,14 +92,15 @@ async def cost_openings(tx: Tx, account_ref: AccountRef, rules: PriceRules) -> b
     picked = {symbol: rules.pick(prices, has_walk=False) for symbol, prices in known.items()}
     prices = {symbol: price.price for symbol, price in picked.items() if price}
     ids = account_ref.account_id, account_ref.organization_id
+    locked, now = await orders_store.lock_positions(tx, *ids, sorted(prices)) if prices else ([], None)
     rows = [
-        await _reopened(tx, account_ref, row, opening(row["opening_quantity"], prices[row["symbol"]]))
-        for row in (await orders_store.lock_positions(tx, *ids, sorted(prices)) if prices else ())
-        if row["uncosted_quantity"] and row["uncosted_quantity"] == row["opening_quantity"]
+        await _reopened(tx, row, opening(row.opening_quantity, prices[row.symbol]), now)
+        for row in locked
+        if row.uncosted_quantity and row.uncosted_quantity == row.opening_quantity
     ]
     if rows:
         await PoolTransaction(tx).run([write_positions(rows)])
-    await _publish(tx, rows)
+    await _publish(tx, account_ref, rows)
     return bool(rows)
 
 
@@ -110,17 +110,16 @@ async def _known_prices(tx: Tx, account_ref: AccountRef, symbols: Sequence[str])
     return {key.symbol: prices for key, prices in (await prices_store.find_prices(tx, keys)).items()}
 
 
-async def _reopened(tx: Tx, account_ref: AccountRef, row: Row, start: NetPosition) -> Row:
+async def _reopened(tx: Tx, row: PositionRow, start: NetPosition, now: datetime | None) -> PositionRow:
     """The position's row, summed up again from that opening."""
-    place = PositionKey(account_ref.account_id, row["symbol"])
-    position = await sum_trades(PoolTransaction(tx), place, start, row["fee_quantity"])
-    account = {"environment": account_ref.environment, "broker": account_ref.broker}
-    return {**row, **asdict(position), **account, "received_at": row["now"]}
+    summed = await sum_trades(PoolTransaction(tx), reopen(row, start))
+    return replace(summed, received_at=now or row.received_at)
 
 
-async def _publish(tx: Tx, rows: Sequence[Row]) -> None:
+async def _publish(tx: Tx, account_ref: AccountRef, rows: Sequence[PositionRow]) -> None:
+    account = account_ref.environment, account_ref.broker
     if rows:
-        await stream_log.append(tx, [position_event(row, day_of(row["now"])) for row in rows])
+        await stream_log.append(tx, [position_event(row, *account, day_of(row.received_at)) for row in rows])
 
 
 def _symbols(reports: Iterable[BrokerEvent]) -> tuple[list[str], list[str]]:

@@ -10,7 +10,8 @@ from trading_intents.brokers.port import BrokerBalance, BrokerEvent, EventKind
 from trading_intents.brokers.sanitizing import sanitize, sanitize_balance, sanitize_id, sanitize_text
 from trading_intents.ids import OrganizationId
 from trading_intents.orders.facts import LONG_AGO, Fact, FactKind, admit, conflict_with, event_fact, own_fact
-from trading_intents.orders.ledger.store import AccountName, ConcernedNames, Ledger, LedgerMatch, PositionKey
+from trading_intents.orders.ledger.store import AccountName, ConcernedNames, Ledger, StoredFact
+from trading_intents.orders.store import CommandRow
 from trading_intents.trading import Environment, FrozenStruct
 
 NEW_ARRIVAL = 1 << 60  # later than all that the database has numbered
@@ -116,9 +117,9 @@ def concerned_names(prepared: Sequence[PreparedRecording]) -> ConcernedNames:
     return ConcernedNames(order_ids, clients, brokers, keys)
 
 
-def reported_places(prepared: Sequence[PreparedRecording]) -> set[PositionKey]:
+def reported_symbols(prepared: Sequence[PreparedRecording]) -> set[AccountName]:
     return {
-        PositionKey(each.account_ref.account_id, event.symbol)
+        AccountName(each.account_ref.account_id, event.symbol)
         for each in prepared
         for event in each.events
         if event.kind in (EventKind.POSITION, EventKind.FEE) and event.symbol
@@ -130,17 +131,17 @@ class LedgerIndex:
 
     def __init__(self, read: Ledger) -> None:
         self.histories, self.positions, self.now = read.histories, read.positions, read.now
-        self.facts = {AccountName(e.account_id, e.name): e for e in read.found if e.what == "fact"}
-        self.clients = {AccountName(e.account_id, e.name): e for e in read.found if e.what == "client"}
-        self.brokers: dict[AccountName, list[LedgerMatch]] = {}
-        self.unmatched: dict[AccountName, list[LedgerMatch]] = {}
-        for each in read.found:
-            if each.what in ("broker", "unmatched"):
-                found = self.brokers if each.what == "broker" else self.unmatched
-                found.setdefault(AccountName(each.account_id, each.name), []).append(each)
-        for sent in self.brokers.values():
-            # Of two commands with the same broker's id the later one counts: venues reuse their ids.
-            sent.sort(key=lambda each: each.at or LONG_AGO)
+        self.facts = {AccountName(fact.account_id, fact.key): fact for fact in read.facts}
+        commands = (*read.commands, *(each for history in read.histories.values() for each in history.commands))
+        self.clients = {AccountName(each.account_id, each.client_order_id): each for each in commands}
+        self.brokers: dict[AccountName, list[CommandRow]] = {}
+        # Of two commands with the same broker's id the later one counts: venues reuse their ids.
+        for sent in sorted(self.clients.values(), key=lambda each: each.sent_at or LONG_AGO):
+            if sent.broker_order_id:
+                self.brokers.setdefault(AccountName(sent.account_id, sent.broker_order_id), []).append(sent)
+        self.unmatched: list[StoredFact] = [
+            fact for fact in self.facts.values() if fact.order_id is None and fact.client_order_id is None
+        ]
 
     def has(self, order_id: UUID, key: str) -> bool:
         """Whether the order has a fact of this key."""
@@ -158,8 +159,8 @@ def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
     owners: dict[str, UUID | None] = {}
     for fact in prepared.event_facts.values():
         found = index.facts.get(AccountName(account_id, fact.key))
-        if found and found.fact:
-            known[fact.key], owners[fact.key] = found.fact, found.order_id
+        if found:
+            known[fact.key], owners[fact.key] = found, found.order_id
     own_clients = {fact.client_order_id: order_id for fact, order_id in prepared.own}
     new_facts = NewFacts(
         {fact.key: (fact, order_id) for fact, order_id in prepared.own if not index.has(order_id, fact.key)}
@@ -168,7 +169,7 @@ def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
         fact = reported
         order_id = owners.get(fact.key) or find_owner(prepared.events[place], own_clients, account_id, index)
         sent = index.clients.get(AccountName(account_id, reported.client_order_id or ""))
-        if order_id and sent and sent.order_id not in (None, order_id):
+        if order_id and sent and sent.order_id != order_id:
             # The key was used for another order before: that order keeps its fact, and this fact is lost.
             fact, order_id = conflict_with(reported), sent.order_id
             owners[fact.key] = order_id
@@ -217,18 +218,14 @@ def _adopt(prepared: PreparedRecording, index: LedgerIndex, new_facts: NewFacts)
         if order_id and fact.broker_order_id and fact.client_order_id:
             new_facts.named[fact.client_order_id] = fact.broker_order_id
             sent = index.clients.get(AccountName(account_id, fact.client_order_id))
-            if sent and sent.at and sent.broker_order_id in (None, fact.broker_order_id):
-                senders.setdefault(fact.broker_order_id, []).append((sent.at, order_id))
-    for name, found in index.brokers.items():
-        if name.account_id == account_id:
-            senders.setdefault(name.name, []).extend((e.at, e.order_id) for e in found if e.at and e.order_id)
-    for name, unmatched in index.unmatched.items():
-        if name.account_id != account_id:
+            if sent and sent.sent_at and sent.broker_order_id in (None, fact.broker_order_id):
+                senders.setdefault(fact.broker_order_id, []).append((sent.sent_at, order_id))
+    for each in index.unmatched:
+        if each.account_id != account_id or each.broker_order_id is None:
             continue
-        for each in unmatched:
-            assert each.fact
-            assert each.at
-            owned = [(at, order_id) for at, order_id in senders.get(name.name, ()) if at <= each.at]
-            owner_id = max(owned)[1] if owned else None
-            if owner_id is not None and owner_id in concerned and each.fact.key not in new_facts.adopted:
-                new_facts.adopted[each.fact.key] = each.fact, owner_id
+        named = index.brokers.get(AccountName(account_id, each.broker_order_id), ())
+        sent_as = [*senders.get(each.broker_order_id, ()), *((e.sent_at, e.order_id) for e in named if e.sent_at)]
+        owned = [(at, order_id) for at, order_id in sent_as if at <= each.recorded_at]
+        owner_id = max(owned)[1] if owned else None
+        if owner_id is not None and owner_id in concerned and each.key not in new_facts.adopted:
+            new_facts.adopted[each.key] = each, owner_id

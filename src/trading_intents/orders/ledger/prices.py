@@ -17,11 +17,11 @@ def reported_prices(
     """A corrected trade tells its price again, at its own time; a fill that we only infer tells none."""
     trades = [
         ReferencePrice(
-            Symbol(change.order["symbol"]),
+            Symbol(change.after.symbol),
             account_ref.environment,
             change.after.price,
             PriceSource.TRADE,
-            change.booking.at,
+            change.after.at,
         )
         for change in changes
         if change.is_published and change.after.quantity and change.after.price > 0

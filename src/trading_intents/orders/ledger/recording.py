@@ -4,12 +4,11 @@ transaction. Never talks to a broker; orders/model.py decides what an order is."
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from decimal import Decimal
 from uuid import UUID
 
-import msgspec
 from msgspec.structs import replace
 
+from trading_intents.amounts import ZERO
 from trading_intents.balances import store as balances_store
 from trading_intents.balances.model import AccountBalance, balance_event
 from trading_intents.brokers.port import BrokerEvent, CommandResult, EventKind
@@ -19,18 +18,16 @@ from trading_intents.orders.facts import LONG_AGO, CommandKind, Fact, FactKind, 
 from trading_intents.orders.ledger import store as ledger
 from trading_intents.orders.ledger import writes as written
 from trading_intents.orders.ledger.booking import (
-    HeldPosition,
+    PositionChange,
     SettledOrder,
     TradeChange,
     book_event,
-    book_trade,
-    booking_of,
-    read_holding,
+    book_trades,
+    position_change,
     settle,
     was_held,
-    with_position,
+    with_difference,
 )
-from trading_intents.orders.ledger.exposures import ExposureChange, sum_changes
 from trading_intents.orders.ledger.matching import (
     AccountRecording,
     AccountRef,
@@ -42,16 +39,15 @@ from trading_intents.orders.ledger.matching import (
     concerned_names,
     find_new_facts,
     prepare,
-    reported_places,
+    reported_symbols,
 )
 from trading_intents.orders.ledger.prices import newest_prices, reported_prices
-from trading_intents.orders.ledger.store import AccountName, PositionKey, parse_ledger, read_ledger
-from trading_intents.orders.positions import NetPosition, from_trades, opening, take_fee
+from trading_intents.orders.ledger.store import AccountName, parse_ledger, read_ledger
+from trading_intents.orders.positions import PositionRow, from_trades, reopen, take_fee
 from trading_intents.prices import store as prices_store
 from trading_intents.prices.model import ReferencePrice
 from trading_intents.stats import store as stats_store
 from trading_intents.stats.model import sum_up
-from trading_intents.storage.database import Row
 from trading_intents.storage.grouped import StatementRunner
 from trading_intents.storage.pipeline import Reply, Statement
 from trading_intents.stream import log as stream_log
@@ -64,13 +60,6 @@ REPORT_AGE = timedelta(seconds=15)
 MAX_OVERTAKING_FILLS = 20_000  # in REPORT_AGE
 
 
-class PositionChange(FrozenStruct, frozen=True):
-    row: Row  # as it is now
-    is_new: bool
-    visible: bool  # whether a reader sees it changed
-    is_new_difference: bool  # the broker newly reports a quantity that is not ours
-
-
 class RecordedAccount(FrozenStruct, frozen=True):
     """The result of a recording: orders with a new fact, or that were locked beside."""
 
@@ -78,16 +67,14 @@ class RecordedAccount(FrozenStruct, frozen=True):
     new_facts: NewFacts
     orders: Mapping[UUID, SettledOrder]
     resurrected: tuple[UUID, ...]  # open again, though they had ended: they are looked up
-    trades: tuple[TradeChange, ...]  # as they are booked
-    positions: tuple[PositionChange, ...]
-    events: Sequence[Event]  # to be published
-    trade_places: Mapping[UUID, int]  # of the trades' events among them
-    cancelled: frozenset[UUID] = frozenset()  # of those that were locked beside: a CANCEL was asked for
-    left_out: tuple[str, ...] = ()  # keys of events that mean nothing
-    prices: tuple[ReferencePrice, ...] = ()  # that were told
-    balance: AccountBalance | None = None
-    conflicts: tuple[tuple[Fact, UUID | None], ...] = ()  # told under a key or execution id of something else: lost
-    exposures: tuple[ExposureChange, ...] = ()
+    trades: Sequence[TradeChange]  # as they are booked
+    positions: Sequence[PositionChange]
+    events: Sequence[tuple[Event, UUID | None]]  # to be published, with the trade that each reports
+    cancelled: frozenset[UUID]  # of those that were locked beside: a CANCEL was asked for
+    left_out: tuple[str, ...]  # keys of events that mean nothing
+    prices: tuple[ReferencePrice, ...]  # that were reported
+    balance: AccountBalance | None
+    conflicts: tuple[tuple[Fact, UUID | None], ...]  # reported under a key or execution id of something else: lost
 
 
 def answer_facts(
@@ -114,7 +101,7 @@ async def record(
     `write_statements` are to be run next, `publish_statements` last before the commit.
     """
     prepared = [prepare(each) for each in recordings]
-    reads = read_ledger(concerned_names(prepared), reported_places(prepared))
+    reads = read_ledger(concerned_names(prepared), reported_symbols(prepared))
     replies = (await tx.run([*before, *reads, *also]))[len(before) :]
     count = len(reads)
     index = LedgerIndex(parse_ledger(replies[:count]))
@@ -133,58 +120,44 @@ async def _book(tx: StatementRunner, prepared: PreparedRecording, index: LedgerI
         for place, fact in prepared.event_facts.items()
         if fact.kind is FactKind.FEE and fact.key in new_facts.facts and new_facts.places[fact.key] == place
     ]
-    told = [*reports, *fees]
-    holdings = await _book_positions(tx, account_ref, index, changes, told) if changes or told else []
-    events, trade_places = await _collect_events(settled, holdings, pacer)
+    positions = await _book_positions(tx, account_ref, index, changes, [*reports, *fees])
     balance = account_balance(account_ref, prepared.balance, index.now)
-    if balance is not None:
-        events.append(balance_event(balance))
     return RecordedAccount(
         account_ref,
         new_facts,
-        {each.row["order_id"]: each for each in settled},
-        tuple(each.row["order_id"] for each in settled if each.resurrected),
-        tuple(changes),
-        tuple(holdings),
-        events,
-        trade_places,
-        frozenset(each for each in prepared.also_locked if index.histories[each].row["cancel_requested"]),
+        {each.row.order_id: each for each in settled},
+        tuple(each.row.order_id for each in settled if each.resurrected),
+        changes,
+        positions,
+        await _collect_events(account_ref, settled, positions, balance, index.now, pacer),
+        frozenset(each for each in prepared.also_locked if index.histories[each].row.cancel_requested),
         prepared.left_out,
         reported_prices(account_ref, changes, (event for _, event in reports), index.now),
         balance,
-        (*new_facts.conflicts, *((fact, each.row["order_id"]) for each in settled for fact in each.conflicts)),
-        tuple(each.exposure for each in settled),
+        (*new_facts.conflicts, *((fact, each.row.order_id) for each in settled for fact in each.conflicts)),
     )
 
 
 def write_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
     """Writes facts, the commands' broker ids, orders, positions and balances of all accounts."""
-    facts = [
-        (r.account_ref.account_id, r.account_ref.organization_id, *each)
-        for r in recorded
-        for each in r.new_facts.facts.values()
-    ]
-    matched = {
-        AccountName(r.account_ref.account_id, key): owner
-        for r in recorded
-        for key, (_, owner) in r.new_facts.adopted.items()
-    }
-    named = {
-        AccountName(r.account_ref.account_id, each): number
-        for r in recorded
-        for each, number in r.new_facts.named.items()
-    }
-    orders = [each.row for r in recorded for each in r.orders.values() if each.written]
-    held = [each for r in recorded for each in r.positions]
-    balances = [r.balance for r in recorded if r.balance]
-    new, old = ([each.row for each in held if each.is_new is is_new] for is_new in (True, False))
+    facts: list[tuple[UUID, UUID, UUID | None, Fact]] = []
+    matched: dict[AccountName, UUID] = {}
+    named: dict[AccountName, str] = {}
+    for each in recorded:
+        account_id, organization_id, new = each.account_ref.account_id, each.account_ref.organization_id, each.new_facts
+        facts += [(account_id, organization_id, order_id, fact) for fact, order_id in new.facts.values()]
+        matched |= {AccountName(account_id, key): owner for key, (_, owner) in new.adopted.items()}
+        named |= {AccountName(account_id, client_id): broker_id for client_id, broker_id in new.named.items()}
+    orders = [order.row for each in recorded for order in each.orders.values() if order.written]
+    positions = [change for each in recorded for change in each.positions]
+    balances = [each.balance for each in recorded if each.balance]
     return [
         *([written.insert_facts(facts)] if facts else ()),
         *([written.match_facts(matched)] if matched else ()),
         *([written.name_commands(named)] if named else ()),
         *([written.write_orders(orders)] if orders else ()),
-        *([written.insert_positions(new)] if new else ()),
-        *([written.write_positions(old)] if old else ()),
+        *([written.insert_positions(made)] if (made := [each.row for each in positions if each.is_new]) else ()),
+        *([written.write_positions(kept)] if (kept := [each.row for each in positions if not each.is_new]) else ()),
         *([balances_store.write_balances(balances)] if balances else ()),
     ]
 
@@ -192,25 +165,18 @@ def write_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
 def publish_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
     """The last statements before the commit: stats, reference prices and exposures, then the organizations' stream
     heads, and the trades by their seqs."""
-    entries = sum_up(entry for r in recorded for order in r.orders.values() for entry in order.entries)
+    orders = [order for each in recorded for order in each.orders.values()]
+    entries = sum_up(entry for order in orders for entry in order.entries)
     prices = newest_prices((each.account_ref, price) for each in recorded for price in each.prices)
-    events: list[Event] = []
-    places: dict[UUID, int] = {}
-    for each in recorded:
-        places |= {trade_id: len(events) + place for trade_id, place in each.trade_places.items()}
-        events += each.events
-    counts = Counter(event.organization_id for event in events)
-    seen: Counter[UUID | str] = Counter()
-    below = []
-    for event in events:
-        seen[event.organization_id] += 1
-        below.append(counts[event.organization_id] - seen[event.organization_id])
-    trades = [
-        _trade_row(change, None if (place := places.get(change.after.trade_id)) is None else below[place])
-        for each in recorded
-        for change in each.trades
-    ]
-    exposures = sum_changes(change for each in recorded for change in each.exposures)
+    exposures = [order.exposure for order in orders if order.exposure]
+    events = [event for each in recorded for event, _ in each.events]
+    left = Counter(event.organization_id for event in events)
+    below: dict[UUID, int] = {}  # how far the events of trades are below their organizations' new heads
+    for event, trade_id in (pair for each in recorded for pair in each.events):
+        left[event.organization_id] -= 1
+        if trade_id:
+            below[trade_id] = left[event.organization_id]
+    trades = [(change.after, below.get(change.after.trade_id)) for each in recorded for change in each.trades]
     return [
         *([stats_store.insert_entries(entries)] if entries else ()),
         *([prices_store.write_prices(prices)] if prices else ()),
@@ -221,21 +187,25 @@ def publish_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
 
 
 async def _collect_events(
-    settled: Sequence[SettledOrder], positions: Sequence[PositionChange], pacer: Pacer
-) -> tuple[list[Event], dict[UUID, int]]:
-    """The stream events of orders, trades and positions, and the place of each trade's event among them."""
-    events: list[Event] = []
-    places: dict[UUID, int] = {}
+    account_ref: AccountRef,
+    settled: Sequence[SettledOrder],
+    positions: Sequence[PositionChange],
+    balance: AccountBalance | None,
+    now: datetime,
+    pacer: Pacer,
+) -> list[tuple[Event, UUID | None]]:
+    """The stream events of orders, trades, positions and the balance, with the trade that each reports."""
+    events: list[tuple[Event, UUID | None]] = []
     for each in settled:
         await pacer.pause_if_due()
         if each.visible:
-            events.append(order_event(each.row))
+            events.append((order_event(each.row), None))
         for change in sorted(each.trades, key=lambda change: change.place):
             if change.is_published:
-                places[change.after.trade_id] = len(events)
-                events.append(trade_event(change.order, change.after))
-    events += [position_event(each.row, day_of(each.row["now"])) for each in positions if each.visible]
-    return events, places
+                events.append((trade_event(each.row, change.after), change.after.trade_id))
+    account = account_ref.environment, account_ref.broker
+    events += [(position_event(each.row, *account, day_of(now)), None) for each in positions if each.visible]
+    return [*events, (balance_event(balance), None)] if balance else events
 
 
 async def _settle(
@@ -248,11 +218,9 @@ async def _settle(
     settled = []
     for order_id, facts in sorted(by_order.items()):
         history = index.histories[order_id]
-        history = replace(history, facts=(*history.facts, *facts), now=index.now)
-        index.histories[order_id] = history
-        settled.append(
-            settle(history, {fact.key for fact in facts}, new_facts.places, prepared.account_ref.bust_reopens)
-        )
+        history = index.histories[order_id] = replace(history, facts=(*history.facts, *facts))
+        new, bust_reopens = {fact.key for fact in facts}, prepared.account_ref.bust_reopens
+        settled.append(settle(history, new, new_facts.places, index.now, bust_reopens))
         await pacer.pause_if_due()
     return settled
 
@@ -262,92 +230,63 @@ async def _book_positions(
     account_ref: AccountRef,
     index: LedgerIndex,
     changes: Sequence[TradeChange],
-    told: Sequence[tuple[int, BrokerEvent]],
+    reported: Sequence[tuple[int, BrokerEvent]],
 ) -> list[PositionChange]:
     """The changed positions. A report of quantity 0 makes no position of a symbol that was never held or traded."""
-    held = []
-    symbols = {change.order["symbol"] for change in changes} | {e.symbol for _, e in told if e.symbol and e.quantity}
-    for symbol in sorted(symbols | {event.symbol for _, event in told if event.symbol}):
-        place = PositionKey(account_ref.account_id, symbol)
-        row = index.positions.get(place)
+    steps: dict[str, list[tuple[int, TradeChange | BrokerEvent]]] = {}
+    for change in changes:
+        steps.setdefault(change.after.symbol, []).append((change.place, change))
+    for place, event in reported:
+        steps.setdefault(event.symbol or "", []).append((place, event))
+    booked = []
+    for symbol, of_symbol in sorted(steps.items()):
+        name = AccountName(account_ref.account_id, symbol)
+        row = index.positions.get(name)
         is_new = row is None
         if row is None:
-            if symbol not in symbols:
+            if not any(isinstance(step, TradeChange) or step.quantity for _, step in of_symbol):
                 continue
-            row = ledger.new_position(place, account_ref.organization_id, index.now)
-        trades = [change for change in changes if change.order["symbol"] == symbol]
-        symbol_events = [(number, event) for number, event in told if event.symbol == symbol]
-        before = after = read_holding(row)
-        steps: list[tuple[int, TradeChange | BrokerEvent]] = [*((each.place, each) for each in trades), *symbol_events]
-        for _, step in sorted(steps, key=lambda each: each[0]):
-            after = book_event(after, step, index.now) if isinstance(step, BrokerEvent) else book_trade(after, step)
+            row = PositionRow(
+                account_id=account_ref.account_id,
+                organization_id=account_ref.organization_id,
+                symbol=symbol,
+                received_at=index.now,
+            )
+        after = row
+        for _, step in sorted(of_symbol, key=lambda each: each[0]):
+            if isinstance(step, BrokerEvent):
+                after = book_event(after, step, index.now)
+            elif step.before is None:
+                after = book_trades(after, (step.after.as_booking(),))
+        trades = [step for _, step in of_symbol if isinstance(step, TradeChange)]
         if any(change.is_rebooked for change in trades):
-            start = opening(before.position.opening_quantity, before.position.opening_price)
-            fee_quantity = after.position.fee_quantity
-            after = with_position(after, await sum_trades(tx, place, start, fee_quantity, trades))
-        if after.differs and symbol_events and await _is_outdated(tx, place, row["now"], after, trades):
+            after = with_difference(await sum_trades(tx, reopen(after), trades))
+        if after.differs and len(trades) < len(of_symbol) and await _is_outdated(tx, index.now, after, trades):
             after = replace(after, differs=False)
-        if after != before or is_new:
-            held.append(_changed(account_ref, row, before, after, is_new))
-    return held
+        if after != row or is_new:
+            booked.append(position_change(row, after, is_new, index.now))
+    return booked
 
 
-async def _is_outdated(
-    tx: StatementRunner, place: PositionKey, now: datetime, holding: HeldPosition, trades: Sequence[TradeChange]
-) -> bool:
+async def _is_outdated(tx: StatementRunner, now: datetime, row: PositionRow, trades: Sequence[TradeChange]) -> bool:
     """Whether the report has a quantity that we held before recent fills. Only asked where the two differ."""
-    (reply,) = await tx.run([ledger.last_bookings(place, MAX_OVERTAKING_FILLS)])
+    (reply,) = await tx.run([ledger.last_bookings(row, MAX_OVERTAKING_FILLS)])
     since = now - REPORT_AGE
-    recent = [change.booking for change in reversed(trades) if change.before is None]
-    recent += [booking_of(trade) for trade in ledger.parse_bookings(reply) if trade.received_at >= since]
-    return was_held(holding.broker_quantity, holding.position.quantity, recent)
+    recent = [change.after.as_booking() for change in reversed(trades) if change.before is None]
+    recent += [trade.as_booking() for trade in ledger.parse_bookings(reply) if trade.received_at >= since]
+    return was_held(row.broker_quantity, row.quantity, recent)
 
 
-def _changed(
-    account_ref: AccountRef, row: Row, before: HeldPosition, after: HeldPosition, is_new: bool
-) -> PositionChange:
-    counts = {name: getattr(after, name) for name in ("broker_quantity", "broker_key", "broker_sent_at", "differs")}
-    account = {"environment": account_ref.environment, "broker": account_ref.broker}
-    visible = before.position != after.position
-    reported = (before.broker_quantity, before.differs) != (after.broker_quantity, after.differs)
-    received_at = row["now"] if visible or reported else row["received_at"]
-    return PositionChange(
-        {**row, **msgspec.structs.asdict(after.position), **counts, **account, "received_at": received_at},
-        is_new,
-        visible,
-        after.differs and reported,
-    )
-
-
-async def sum_trades(
-    tx: StatementRunner,
-    place: PositionKey,
-    position: NetPosition,
-    fee_quantity: Decimal,
-    changes: Sequence[TradeChange] = (),
-) -> NetPosition:
+async def sum_trades(tx: StatementRunner, row: PositionRow, changes: Sequence[TradeChange] = ()) -> PositionRow:
     """Sums the position up from its opening and its trades, in the order of booking, with their current numbers; then
     all fees that were taken in the symbol itself, which count in no day's result again."""
-    numbers = {change.after.trade_id: change.booking for change in changes if change.before}
+    numbers = {change.after.trade_id: change.after for change in changes if change.before}
+    fee_quantity, row = row.fee_quantity, replace(row, fee_quantity=ZERO)
     after, more = 0, True
     while more:
-        (reply,) = await tx.run([ledger.read_bookings(place, after, REBOOK_PAGE)])
+        (reply,) = await tx.run([ledger.read_bookings(row, after, REBOOK_PAGE)])
         trades = ledger.parse_bookings(reply)
-        position = from_trades((numbers.get(trade.trade_id) or booking_of(trade) for trade in trades), position)
+        row = from_trades((numbers.get(trade.trade_id, trade).as_booking() for trade in trades), row)
         more, after = len(trades) == REBOOK_PAGE, trades[-1].booking if trades else 0
-    position = from_trades((change.booking for change in changes if not change.before), position)
-    return take_fee(position, fee_quantity, LONG_AGO) if fee_quantity else position
-
-
-def _trade_row(change: TradeChange, below: int | None) -> Row:
-    order = change.order
-    return {
-        **msgspec.structs.asdict(change.after),
-        "below": below,
-        "account_id": order["account_id"],
-        "organization_id": order["organization_id"],
-        "order_id": order["order_id"],
-        "symbol": order["symbol"],
-        "side": order["order_side"],
-        "client_reference_id": order["client_reference_id"],
-    }
+    row = from_trades((change.after.as_booking() for change in changes if not change.before), row)
+    return take_fee(row, fee_quantity, LONG_AGO) if fee_quantity else row

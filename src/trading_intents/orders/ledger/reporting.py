@@ -2,23 +2,23 @@
 
 from trading_intents.orders.ledger.recording import RecordedAccount
 from trading_intents.telemetry import Log, Metrics
-from trading_intents.trading import amount_text
+from trading_intents.trading import amount_text, maybe_text
 
 
 def log_recorded(recorded: RecordedAccount, log: Log, metrics: Metrics) -> None:
     """Logs trades and what an operator must know; runs after the commit."""
     published = [change for change in recorded.trades if change.is_published]
     if published:  # one line, which shows the last of them: a line for each would cost a tenth of an order's CPU
-        last = published[-1]
+        last = published[-1].after
         log.info(
             "trade recorded",
             account=str(recorded.account_ref.account_id),
             trades=len(published),
-            order=str(last.order["order_id"]),
-            side=last.order["order_side"],
-            symbol=last.order["symbol"],
-            quantity=amount_text(last.after.quantity),
-            price=amount_text(last.after.price),
+            order=str(last.order_id),
+            side=last.side,
+            symbol=last.symbol,
+            quantity=amount_text(last.quantity),
+            price=amount_text(last.price),
         )
     for key in recorded.left_out:
         metrics.alert("event_left_out")
@@ -37,7 +37,7 @@ def log_recorded(recorded: RecordedAccount, log: Log, metrics: Metrics) -> None:
         log.warning(
             "position differs",
             account_id=str(recorded.account_ref.account_id),
-            symbol=row["symbol"],
-            ours=amount_text(row["quantity"]),
-            brokers=amount_text(row["broker_quantity"]),
+            symbol=row.symbol,
+            ours=amount_text(row.quantity),
+            brokers=maybe_text(row.broker_quantity),
         )
