@@ -70,7 +70,8 @@ from trading_intents.stream.service import Streams
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.limits import ClientAddress, Limits, organization_rates, rates
 from trading_intents.web.operations import description_routes, make_request_series, operations_routes
-from trading_intents.web.routing import App, Route
+from trading_intents.web.routes import Route
+from trading_intents.web.routing import App
 from trading_intents.web.server.listener import bind, serving
 from trading_intents.web.server.table import connection_limits, max_grpc_connections
 from trading_intents.web.server.tls import certificate_files

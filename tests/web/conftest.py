@@ -21,7 +21,8 @@ from trading_intents.web.operations import description_routes, operations_routes
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
 from trading_intents.web.problem import PLAIN
 from trading_intents.web.request import Answer, Incoming, Request, answer_json
-from trading_intents.web.routing import IF_MATCH, App, Operation, Respond, Route, Tag
+from trading_intents.web.routes import IF_MATCH, FastHandler, Handler, Operation, Policy, Respond, Route, Tag
+from trading_intents.web.routing import App
 from trading_intents.web.server.listener import bind, serving
 from trading_intents.web.server.table import ConnectionLimits
 from trading_intents.web.server.tls import certificate_files
@@ -158,9 +159,15 @@ async def open_site(settings: Settings | None = None) -> AsyncIterator[Site]:
         lever[0].leave.set()
 
 
-def route(method: str, path: str, *told: Any, **more: Any) -> Route:
-    name = re.sub(r"\W+", "_", method.lower() + path).strip("_")
-    return Route(method, path, *told, operation=Operation(name, Tag.OPERATIONS), **more)
+def route(
+    method: str, path: str, policy: Policy, handle: Handler, summary: str, fast: FastHandler | None = None, **more: Any
+) -> Route:
+    @Operation(Tag.OPERATIONS, **more)
+    async def named(request: Request) -> Answer:
+        return await handle(request)
+
+    named.__name__, named.__doc__ = re.sub(r"\W+", "_", method.lower() + path).strip("_"), summary
+    return Route(method, path, policy, named, fast)
 
 
 def _routes(lever: list[Site]) -> tuple[Route, ...]:

@@ -16,7 +16,8 @@ from trading_intents.telemetry import Metrics, make_log
 from trading_intents.testing.fakes import ManualClock
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.request import Answer, Incoming
-from trading_intents.web.routing import App, Respond
+from trading_intents.web.routes import Respond
+from trading_intents.web.routing import App
 from trading_intents.web.server.connection import MAX_PIPELINED, MAX_PIPELINED_BYTES, PARSE_BYTES, HttpConnection
 from trading_intents.web.server.table import READ_BYTES, ConnectionLimits, ConnectionTable
 

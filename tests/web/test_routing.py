@@ -8,7 +8,7 @@ import pytest
 from tests.web.conftest import Anyone, Site
 from trading_intents.web.operations import MAX_AGE_SECONDS
 from trading_intents.web.request import Answer, Request
-from trading_intents.web.routing import Operation, Route, Tag
+from trading_intents.web.routes import Operation, Route, Tag
 from trading_intents.web.server.listener import bind
 
 
@@ -124,18 +124,20 @@ async def test_plain_text_errors_where_the_specification_says_so(site: Site) -> 
 
 
 def test_a_route_without_a_policy_cannot_be_registered() -> None:
+    @Operation(Tag.OPERATIONS)
     async def handle(request: Request) -> Answer:
         return Answer()
 
     with pytest.raises(TypeError, match="has no policy"):
-        Route("GET", "/x", None, handle, "No policy.", operation=Operation("x", Tag.OPERATIONS))  # type: ignore[arg-type]  # the point of the test
+        Route("GET", "/x", None, handle)  # type: ignore[arg-type]  # the point of the test
 
 
 def test_the_same_route_twice_is_refused(site: Site) -> None:
+    @Operation(Tag.OPERATIONS)
     async def handle(request: Request) -> Answer:
         return Answer()
 
-    route = Route("GET", "/x/{a}", Anyone(), handle, "Twice.", operation=Operation("x", Tag.OPERATIONS))
+    route = Route("GET", "/x/{a}", Anyone(), handle)
     app = site.app
     with pytest.raises(ValueError, match="registered twice"):
         type(app)([route, route], app._limits, app.client_address, site.clock, app.metrics, app._log)

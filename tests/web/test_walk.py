@@ -37,7 +37,8 @@ from trading_intents.web.request import (
     Headers,
     Incoming,
 )
-from trading_intents.web.routing import App, Route
+from trading_intents.web.routes import Route
+from trading_intents.web.routing import App
 
 HEADER_BYTES = 28 * 1024
 HEADERS = (b"if-match", b"idempotency-key", b"last-event-id", b"if-none-match", b"authorization", b"x-api-key")
@@ -66,7 +67,7 @@ class Walk:
 
     def requests(self, route: Route, number: int, samples: int) -> Iterator[tuple[str, Incoming]]:
         # A version that nothing has: what is not refused for its shape changes nothing.
-        headers = [*self.credential(route), (b"if-match", b'"999"'), (b"content-type", route.body_media)]
+        headers = [*self.credential(route), (b"if-match", b'"999"'), (b"content-type", route.operation.body_media)]
         plain = Incoming(route.method, self.path(route), b"", headers, b"", "127.0.0.1", True)
         texts = pick(TEXTS, number, samples)
         for shape, unit in texts.items():
@@ -75,19 +76,19 @@ class Walk:
                 room = MAX_PATH_BYTES - len(route.path) - 100
                 changed = replace_fields(plain, raw_path=self.path(route, **{name: text(escaped, room)}))
                 yield f"{name} of {shape}", changed
-            for query in (text(escaped, MAX_QUERY_BYTES), *(f"{p.name}=" for p in route.parameters[:2])):
+            for query in (text(escaped, MAX_QUERY_BYTES), *(f"{p.name}=" for p in route.operation.parameters[:2])):
                 filled = query + text(escaped, MAX_QUERY_BYTES - len(query))
                 yield f"query of {shape}", replace_fields(plain, query_string=filled.encode())
             value = text(unit, HEADER_BYTES).encode("latin-1")
             for header in pick(dict.fromkeys(HEADERS), number, 2):
                 others = [each for each in headers if each[0] != header]
                 yield f"{header.decode()} of {shape}", replace_fields(plain, headers=[*others, (header, value)])
-            if route.body_media is FORM:
+            if route.operation.body_media is FORM:
                 form = "grant_type=client_credentials&scope="
                 body = (form + text(escaped, MAX_FORM_BYTES - len(form))).encode()
                 yield f"form of {shape}", replace_fields(plain, body=body)
-        if route.body is not None and route.body_media is JSON:
-            for shape, document in pick(documents(route.max_body_bytes), number, samples).items():
+        if route.operation.body is not None and route.operation.body_media is JSON:
+            for shape, document in pick(documents(route.operation.max_body_bytes), number, samples).items():
                 yield f"body of {shape}", replace_fields(plain, body=document)
 
 

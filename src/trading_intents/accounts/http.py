@@ -5,22 +5,20 @@ from typing import Annotated, Any
 
 import msgspec
 
-from trading_intents.accounts import model
 from trading_intents.accounts.credentials import CredentialChange, Credentials
-from trading_intents.accounts.model import Account, AccountChange, AccountDetails, ConnectionState
+from trading_intents.accounts.model import Account, AccountChange, AccountDetails, ConnectionState, CredentialRecord
 from trading_intents.accounts.service import Accounts
 from trading_intents.brokers.registry import Registry
-from trading_intents.clock import rfc3339
 from trading_intents.errors import AccountClosed, LimitReached, OpenOrders, ValidationFailed, json_pointer
-from trading_intents.identity.access import Gate, caller_of
+from trading_intents.identity.access import Gate, caller_of, organization_of
 from trading_intents.identity.model import ApiKeyPrincipal
 from trading_intents.ids import parse_id
 from trading_intents.secret import Secret
 from trading_intents.trading import Environment, OrderKind, RouteStrategy, TimeInForce
 from trading_intents.web.body import Name, Text
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
-from trading_intents.web.request import Answer, Request, answer_json
-from trading_intents.web.routing import IF_MATCH, Operation, Route, Tag
+from trading_intents.web.request import Answer, Request, answer_json, render
+from trading_intents.web.routes import IF_MATCH, Operation, Route, Tag
 
 MAX_SECRET_BYTES = 8 * 1024
 
@@ -105,16 +103,20 @@ class AccountHandlers:
     accounts: Accounts
 
     def _show(self, account: Account) -> TradingAccount:
-        return _show_account(account, self.accounts.connection(account))
+        return render(TradingAccount, account, connection=self.accounts.connection(account))
 
-    async def create(self, request: Request) -> Answer:
+    @Operation(Tag.ACCOUNTS, body=NewAccount, answer=TradingAccount, status=201, errors=(LimitReached,))
+    async def create_account(self, request: Request) -> Answer:
+        """Create a trading account."""
         body = request.body(NewAccount)
         self.write.permit_object(request, body.environment)
         given = AccountDetails(body.name, body.broker, body.environment, body.external_account_id or None)
-        account = await self.accounts.create(caller_of(request).organization_id, given)
+        account = await self.accounts.create(organization_of(request), given)
         return answer_json(self._show(account), 201, account.version)
 
-    async def listing(self, request: Request) -> Answer:
+    @Operation(Tag.ACCOUNTS, answer=Listing[TradingAccount], parameters=PAGE_PARAMETERS)
+    async def list_accounts(self, request: Request) -> Answer:
+        """List the organization's accounts; an API key sees its own environment's."""
         caller = caller_of(request)
         principal = caller.principal
         environment = principal.environment if isinstance(principal, ApiKeyPrincipal) else None
@@ -122,17 +124,24 @@ class AccountHandlers:
         rows = await self.accounts.list(caller.organization_id, environment, page)
         return answer_json(page.answer(rows, lambda account: str(account.id), self._show))
 
-    async def inspect(self, request: Request) -> Answer:
+    @Operation(Tag.ACCOUNTS, answer=TradingAccount)
+    async def get_account(self, request: Request) -> Answer:
+        """Read an account."""
         account = await find_account(request, self.read, self.accounts)
         return answer_json(self._show(account), version=account.version)
 
-    async def change(self, request: Request) -> Answer:
+    @Operation(
+        Tag.ACCOUNTS, body=ChangedAccount, answer=TradingAccount, parameters=(IF_MATCH,), errors=(AccountClosed,)
+    )
+    async def update_account(self, request: Request) -> Answer:
+        """Change an account's name, external id or disabled flag."""
+
         def read_change() -> AccountChange:
             body = request.body(ChangedAccount)
             return AccountChange(body.name, body.external_account_id, body.disabled)
 
         account = await self.accounts.change(
-            caller_of(request).organization_id,
+            organization_of(request),
             parse_id(request.params["account_id"]),
             lambda account: self.write.permit_object(request, account.environment),
             read_change,
@@ -140,9 +149,11 @@ class AccountHandlers:
         )
         return answer_json(self._show(account), version=account.version)
 
-    async def close(self, request: Request) -> Answer:
+    @Operation(Tag.ACCOUNTS, status=204, parameters=(IF_MATCH,), errors=(AccountClosed, OpenOrders))
+    async def close_account(self, request: Request) -> Answer:
+        """Close an account for good; it and its history stay readable."""
         await self.accounts.close(
-            caller_of(request).organization_id,
+            organization_of(request),
             parse_id(request.params["account_id"]),
             lambda account: self.write.permit_object(request, account.environment),
             request.if_match(),
@@ -154,60 +165,11 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
     handlers = AccountHandlers(read, write, accounts)
     one, many = "/v1/accounts/{account_id}", "/v1/accounts"
     return (
-        Route(
-            "POST",
-            many,
-            write,
-            handlers.create,
-            "Create a trading account.",
-            operation=Operation("create_account", Tag.ACCOUNTS),
-            body=NewAccount,
-            answer=TradingAccount,
-            status=201,
-            errors=(LimitReached,),
-        ),
-        Route(
-            "GET",
-            many,
-            read,
-            handlers.listing,
-            "List the organization's accounts; an API key sees its own environment's.",
-            operation=Operation("list_accounts", Tag.ACCOUNTS),
-            answer=Listing[TradingAccount],
-            parameters=PAGE_PARAMETERS,
-        ),
-        Route(
-            "GET",
-            one,
-            read,
-            handlers.inspect,
-            "Read an account.",
-            operation=Operation("get_account", Tag.ACCOUNTS),
-            answer=TradingAccount,
-        ),
-        Route(
-            "PATCH",
-            one,
-            write,
-            handlers.change,
-            "Change an account's name, external id or disabled flag.",
-            operation=Operation("update_account", Tag.ACCOUNTS),
-            body=ChangedAccount,
-            answer=TradingAccount,
-            parameters=(IF_MATCH,),
-            errors=(AccountClosed,),
-        ),
-        Route(
-            "DELETE",
-            one,
-            write,
-            handlers.close,
-            "Close an account for good; it and its history stay readable.",
-            operation=Operation("close_account", Tag.ACCOUNTS),
-            status=204,
-            parameters=(IF_MATCH,),
-            errors=(AccountClosed, OpenOrders),
-        ),
+        Route("POST", many, write, handlers.create_account),
+        Route("GET", many, read, handlers.list_accounts),
+        Route("GET", one, read, handlers.get_account),
+        Route("PATCH", one, write, handlers.update_account),
+        Route("DELETE", one, write, handlers.close_account),
     )
 
 
@@ -218,19 +180,31 @@ class CredentialHandlers:
     accounts: Accounts
     credentials: Credentials
 
-    async def create(self, request: Request) -> Answer:
+    def _show(self, credential: CredentialRecord) -> Credential:
+        return render(Credential, credential)
+
+    @Operation(Tag.CREDENTIALS, body=NewCredential, answer=Credential, status=201, errors=(AccountClosed, LimitReached))
+    async def create_credential(self, request: Request) -> Answer:
+        """Store the account's broker credential."""
         account = await find_account(request, self.write, self.accounts)
         body = request.body(NewCredential)
         made = await self.credentials.create(account, body.label, _secrets(body.secrets))
-        return answer_json(_show_credential(made), 201, made.version)
+        return answer_json(self._show(made), 201, made.version)
 
-    async def listing(self, request: Request) -> Answer:
+    @Operation(Tag.CREDENTIALS, answer=Listing[Credential], parameters=PAGE_PARAMETERS)
+    async def list_credentials(self, request: Request) -> Answer:
+        """List the account's credential, without its secrets."""
         account = await find_account(request, self.read, self.accounts)
         page = read_page(request, f"credentials:{account.id}", parse_id)
         rows = page.select(await self.credentials.list(account), lambda c: c.id)
-        return answer_json(page.answer(rows, lambda c: str(c.id), _show_credential))
+        return answer_json(page.answer(rows, lambda c: str(c.id), self._show))
 
-    async def change(self, request: Request) -> Answer:
+    @Operation(
+        Tag.CREDENTIALS, body=ChangedCredential, answer=Credential, parameters=(IF_MATCH,), errors=(AccountClosed,)
+    )
+    async def update_credential(self, request: Request) -> Answer:
+        """Rotate a credential's secrets, or change its label."""
+
         def read_change() -> CredentialChange:
             body = request.body(ChangedCredential)
             return CredentialChange(body.label, None if body.secrets is None else _secrets(body.secrets))
@@ -238,9 +212,11 @@ class CredentialHandlers:
         account = await find_account(request, self.write, self.accounts)
         credential_id = parse_id(request.params["credential_id"])
         made = await self.credentials.change(account, credential_id, read_change, request.if_match())
-        return answer_json(_show_credential(made), version=made.version)
+        return answer_json(self._show(made), version=made.version)
 
-    async def remove(self, request: Request) -> Answer:
+    @Operation(Tag.CREDENTIALS, status=204, parameters=(IF_MATCH,), errors=(AccountClosed, OpenOrders))
+    async def delete_credential(self, request: Request) -> Answer:
+        """Delete a credential and its secrets."""
         account = await find_account(request, self.write, self.accounts)
         await self.credentials.remove(account, parse_id(request.params["credential_id"]), request.if_match())
         return Answer(status=204)
@@ -251,51 +227,10 @@ def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: 
     many = "/v1/accounts/{account_id}/credentials"
     one = many + "/{credential_id}"
     return (
-        Route(
-            "POST",
-            many,
-            write,
-            handlers.create,
-            "Store the account's broker credential.",
-            operation=Operation("create_credential", Tag.CREDENTIALS),
-            body=NewCredential,
-            answer=Credential,
-            status=201,
-            errors=(AccountClosed, LimitReached),
-        ),
-        Route(
-            "GET",
-            many,
-            read,
-            handlers.listing,
-            "List the account's credential, without its secrets.",
-            operation=Operation("list_credentials", Tag.CREDENTIALS),
-            answer=Listing[Credential],
-            parameters=PAGE_PARAMETERS,
-        ),
-        Route(
-            "PATCH",
-            one,
-            write,
-            handlers.change,
-            "Rotate a credential's secrets, or change its label.",
-            operation=Operation("update_credential", Tag.CREDENTIALS),
-            body=ChangedCredential,
-            answer=Credential,
-            parameters=(IF_MATCH,),
-            errors=(AccountClosed,),
-        ),
-        Route(
-            "DELETE",
-            one,
-            write,
-            handlers.remove,
-            "Delete a credential and its secrets.",
-            operation=Operation("delete_credential", Tag.CREDENTIALS),
-            status=204,
-            parameters=(IF_MATCH,),
-            errors=(AccountClosed, OpenOrders),
-        ),
+        Route("POST", many, write, handlers.create_credential),
+        Route("GET", many, read, handlers.list_credentials),
+        Route("PATCH", one, write, handlers.update_credential),
+        Route("DELETE", one, write, handlers.delete_credential),
     )
 
 
@@ -314,26 +249,19 @@ def broker_route(gate: Gate, brokers: Registry) -> Route:
         for manifest in brokers.all()
     ]
 
-    async def listing(request: Request) -> Answer:
+    @Operation(Tag.BROKERS, answer=Listing[Broker], parameters=PAGE_PARAMETERS)
+    async def list_brokers(request: Request) -> Answer:
+        """List the brokers and what each can do."""
         page = read_page(request, "brokers")
         rows = page.select(shown, lambda broker: broker.name)
         return answer_json(page.answer(rows, lambda broker: broker.name, lambda broker: broker))
 
-    return Route(
-        "GET",
-        "/v1/brokers",
-        gate,
-        listing,
-        "List the brokers and what each can do.",
-        operation=Operation("list_brokers", Tag.BROKERS),
-        answer=Listing[Broker],
-        parameters=PAGE_PARAMETERS,
-    )
+    return Route("GET", "/v1/brokers", gate, list_brokers)
 
 
 async def find_account(request: Request, gate: Gate, accounts: Accounts) -> Account:
     """The account that the path names, if the caller may see it."""
-    account = await accounts.find(caller_of(request).organization_id, parse_id(request.params["account_id"]))
+    account = await accounts.find(organization_of(request), parse_id(request.params["account_id"]))
     gate.permit_object(request, account.environment)
     return account
 
@@ -345,35 +273,3 @@ def _secrets(given: dict[str, Any]) -> dict[str, Secret]:
                 json_pointer("secrets", name), f"must be a string of 1 to {MAX_SECRET_BYTES} bytes"
             )
     return {name: Secret(text) for name, text in given.items()}
-
-
-def _show_account(account: Account, connection: ConnectionState) -> TradingAccount:
-    return TradingAccount(
-        id=str(account.id),
-        organization_id=str(account.organization_id),
-        name=account.name,
-        broker=account.broker,
-        environment=account.environment,
-        external_account_id=account.external_account_id,
-        disabled=account.disabled,
-        connection=connection,
-        created_at=rfc3339(account.created_at),
-        updated_at=rfc3339(account.updated_at),
-        closed_at=rfc3339(account.closed_at) if account.closed_at else None,
-        version=account.version,
-    )
-
-
-def _show_credential(credential: model.CredentialRecord) -> Credential:
-    return Credential(
-        id=str(credential.id),
-        account_id=str(credential.account_id),
-        organization_id=str(credential.organization_id),
-        broker=credential.broker,
-        label=credential.label,
-        fields=list(credential.fields),
-        fingerprint=credential.fingerprint,
-        created_at=rfc3339(credential.created_at),
-        updated_at=rfc3339(credential.updated_at),
-        version=credential.version,
-    )

@@ -5,11 +5,9 @@ import msgspec
 from trading_intents.accounts.http import find_account
 from trading_intents.accounts.service import Accounts
 from trading_intents.balances.service import Balances
-from trading_intents.clock import rfc3339
 from trading_intents.identity.access import Gate
-from trading_intents.trading import maybe_text
-from trading_intents.web.request import Answer, Request, answer_json
-from trading_intents.web.routing import Operation, Route, Tag
+from trading_intents.web.request import Answer, Request, answer_json, render
+from trading_intents.web.routes import Operation, Route, Tag
 
 
 class Balance(msgspec.Struct):
@@ -24,22 +22,13 @@ class Balance(msgspec.Struct):
 
 
 def balance_routes(gate: Gate, accounts: Accounts, balances: Balances) -> tuple[Route, ...]:
-    async def one(request: Request) -> Answer:
+    @Operation(Tag.PRICES, answer=Balance)
+    async def get_balances(request: Request) -> Answer:
+        """Read the account's cash, buying power and equity."""
         account = await find_account(request, gate, accounts)
         told = await balances.find(account)
         if told is None:
             return answer_json(Balance(str(account.id)))
-        cash, power, equity = map(maybe_text, (told.cash, told.buying_power, told.equity))
-        return answer_json(Balance(str(account.id), told.currency, cash, power, equity, rfc3339(told.as_of)))
+        return answer_json(render(Balance, told, account_id=account.id))
 
-    return (
-        Route(
-            "GET",
-            "/v1/accounts/{account_id}/balances",
-            gate,
-            one,
-            "Read the account's cash, buying power and equity.",
-            operation=Operation("get_balances", Tag.PRICES),
-            answer=Balance,
-        ),
-    )
+    return (Route("GET", "/v1/accounts/{account_id}/balances", gate, get_balances),)

@@ -9,7 +9,7 @@ from trading_intents.identity.access import Gate, caller_of
 from trading_intents.identity.model import ApiKeyPrincipal, ServicePrincipal, UserPrincipal
 from trading_intents.trading import Environment
 from trading_intents.web.request import Answer, Request, answer_json
-from trading_intents.web.routing import Operation, Route, Tag
+from trading_intents.web.routes import Operation, Route, Tag
 
 
 class CallerDescription(msgspec.Struct):
@@ -24,7 +24,9 @@ class CallerDescription(msgspec.Struct):
 
 
 def caller_route(gates: Mapping[str, Gate]) -> Route:
-    async def describe(request: Request) -> Answer:
+    @Operation(Tag.USERS, answer=CallerDescription)
+    async def get_caller(request: Request) -> Answer:
+        """Tell whose the credential is and what it may call."""
         caller = caller_of(request)
         organization, ends = caller.organization, caller.expires_at
         environment, role = None, None
@@ -47,12 +49,4 @@ def caller_route(gates: Mapping[str, Gate]) -> Route:
         )
         return answer_json(shown)
 
-    return Route(
-        "GET",
-        "/v1/caller",
-        gates["read_caller"],
-        describe,
-        "Tell whose the credential is and what it may call.",
-        operation=Operation("get_caller", Tag.USERS),
-        answer=CallerDescription,
-    )
+    return Route("GET", "/v1/caller", gates["read_caller"], get_caller)

@@ -16,7 +16,7 @@ from trading_intents.identity.provider import TOKEN_SECONDS
 from trading_intents.identity.service import TokenIssuer
 from trading_intents.web.description.static import HTML, MEDIA, StaticFile, browser_headers
 from trading_intents.web.request import NO_STORE, Answer, Request, answer_json
-from trading_intents.web.routing import Operation, Route, Tag
+from trading_intents.web.routes import Operation, Route, Tag
 
 PAGE = "index.html"
 MAX_CODE_BYTES = 1024
@@ -57,55 +57,43 @@ def console_routes(gates: Mapping[str, Gate], settings: Settings, issuer: TokenI
         has_demo_links,
     )
 
-    async def page(request: Request) -> Answer:
+    @Operation(Tag.CONSOLE, answer_media=HTML, any_query=True)  # an issuer brings the user back with a query
+    async def get_console(request: Request) -> Answer:
+        """Open the console."""
         return files[PAGE].answer(request)
 
-    async def file(request: Request) -> Answer:
+    @Operation(Tag.CONSOLE, answer_media=MEDIA[".js"], any_query=True)
+    async def get_console_file(request: Request) -> Answer:
+        """Read a script or style of the console."""
         found = files.get(request.params["file"])
         if found is None:
             raise NotFound("the console has no such file")
         return found.answer(request)
 
-    async def configuration(request: Request) -> Answer:
+    @Operation(Tag.CONSOLE, answer=ConsoleSettings)
+    async def get_console_config(request: Request) -> Answer:
+        """Read how users sign in to the console."""
         return answer_json(shown)
 
     routes = (
         caller_route(gates),
-        Route(
-            "GET",
-            "/console",
-            gate,
-            page,
-            "Open the console.",
-            operation=Operation("get_console", Tag.CONSOLE),
-            answer_media=HTML,
-            any_query=True,  # an issuer brings the user back with some
-        ),
-        Route(
-            "GET",
-            "/console/{file}",
-            gate,
-            file,
-            "Read a script or style of the console.",
-            operation=Operation("get_console_file", Tag.CONSOLE),
-            answer_media=MEDIA[".js"],
-            any_query=True,
-        ),
-        Route(
-            "GET",
-            "/console/config.json",
-            gate,
-            configuration,
-            "Read how users sign in to the console.",
-            operation=Operation("get_console_config", Tag.CONSOLE),
-            answer=ConsoleSettings,
-        ),
+        Route("GET", "/console", gate, get_console),
+        Route("GET", "/console/{file}", gate, get_console_file),
+        Route("GET", "/console/config.json", gate, get_console_config),
     )
     return (*routes, _session_route(gate, settings.data_dir, issuer)) if issuer and has_demo_links else routes
 
 
 def _session_route(gate: Gate, data_dir: Path, issuer: TokenIssuer) -> Route:
-    async def exchange(request: Request) -> Answer:
+    @Operation(
+        Tag.CONSOLE,
+        body=DemoCode,
+        answer=DemoSession,
+        max_body_bytes=MAX_CODE_BYTES,
+        errors=(Unauthorized, Forbidden, NotFound),
+    )
+    async def create_console_session(request: Request) -> Answer:
+        """Exchange the code of a demo link for the demo's credentials."""
         _check_is_local(request)
         key = read_demo_key(data_dir)
         if not redeem_code(data_dir, request.body(DemoCode).code) or key is None:
@@ -115,18 +103,7 @@ def _session_route(gate: Gate, data_dir: Path, issuer: TokenIssuer) -> Route:
         answer.headers.append(NO_STORE)
         return answer
 
-    return Route(
-        "POST",
-        "/console/session",
-        gate,
-        exchange,
-        "Exchange the code of a demo link for the demo's credentials.",
-        operation=Operation("create_console_session", Tag.CONSOLE),
-        body=DemoCode,
-        answer=DemoSession,
-        max_body_bytes=MAX_CODE_BYTES,
-        errors=(Unauthorized, Forbidden, NotFound),
-    )
+    return Route("POST", "/console/session", gate, create_console_session)
 
 
 def _load_files(settings: Settings) -> Mapping[str, StaticFile]:

@@ -2,12 +2,11 @@
 
 from collections.abc import Set as AbstractSet
 from datetime import time
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from trading_intents.clock import rfc3339
 from trading_intents.controls.model import (
     ManualControl,
     Switch,
@@ -19,8 +18,10 @@ from trading_intents.controls.model import (
     Triggered,
 )
 from trading_intents.errors import ValidationFailed, either
+from trading_intents.ids import OrganizationId
 from trading_intents.trading import Symbol
 from trading_intents.web.body import INVISIBLE
+from trading_intents.web.request import render
 
 MAX_REASON_CHARACTERS = 500
 MAX_STALE_ORDER_MILLIS = 7 * 24 * 60 * 60 * 1000
@@ -64,6 +65,9 @@ class ManualRecord(msgspec.Struct, kw_only=True):
     created_at: str
     updated_at: str
     version: int
+
+
+Manual = TypeVar("Manual", bound=ManualRecord)
 
 
 class OrganizationControl(ManualRecord):
@@ -143,55 +147,36 @@ def _read_clear(names: list[Any], rule: TimeRule) -> frozenset[TimeField]:
 class Owner(NamedTuple):
     """The owner of the shown records."""
 
-    organization_id: str
+    organization_id: OrganizationId
     account_id: str
 
 
-def show_organization(organization_id: str, control: ManualControl) -> OrganizationControl:
-    return OrganizationControl(organization_id, **_show_switch(control))
-
-
-def show_account(owner: Owner, control: ManualControl) -> AccountControl:
-    return AccountControl(owner.account_id, owner.organization_id, **_show_switch(control))
-
-
-def show_manual(owner: Owner, symbol: Symbol, control: ManualControl) -> SymbolManualControl:
-    return SymbolManualControl(owner.account_id, owner.organization_id, symbol, **_show_switch(control))
-
-
-def _show_switch(control: ManualControl) -> dict[str, Any]:
-    return {
-        "manually_disabled": control.switch.disabled,
-        "manual_reason": _set(control.switch.reason),
-        "created_at": rfc3339(control.created_at),
-        "updated_at": rfc3339(control.updated_at),
-        "version": control.version,
-    }
+def show_switch(kind: type[Manual], owner: Owner, control: ManualControl, symbol: Symbol | None = None) -> Manual:
+    disabled, reason = control.switch.disabled, _set(control.switch.reason)
+    return render(kind, control, **owner._asdict(), symbol=symbol, manually_disabled=disabled, manual_reason=reason)
 
 
 def show_time(owner: Owner, symbol: Symbol, control: TimeControl) -> SymbolTimeControl:
     rule = control.rule
-    return SymbolTimeControl(
-        account_id=owner.account_id,
-        organization_id=owner.organization_id,
+    return render(
+        SymbolTimeControl,
+        control,
+        **owner._asdict(),
         symbol=symbol,
-        trading_start=UNSET if rule.trading_start is None else rule.trading_start.isoformat(),
-        trading_end=UNSET if rule.trading_end is None else rule.trading_end.isoformat(),
+        trading_start=_set(rule.trading_start),
+        trading_end=_set(rule.trading_end),
         timezone=_set(rule.timezone),
         stale_order_millis=rule.stale_order_millis,
-        created_at=rfc3339(control.created_at),
-        updated_at=rfc3339(control.updated_at),
-        version=control.version,
     )
 
 
 def show_symbol(owner: Owner, control: SymbolControl) -> SymbolControls:
     return SymbolControls(
-        show_manual(owner, control.symbol, control.manual) if control.manual else None,
+        show_switch(SymbolManualControl, owner, control.manual, control.symbol) if control.manual else None,
         show_time(owner, control.symbol, control.time) if control.time else None,
     )
 
 
-def _set(value: str | None) -> str | UnsetType:
+def _set(value: object) -> object:
     """Leaves a field out of the answer when it is None."""
     return UNSET if value is None else value

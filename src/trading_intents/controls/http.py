@@ -7,6 +7,7 @@ from trading_intents.controls.bodies import (
     AccountControl,
     ChangedTime,
     ListedSymbol,
+    Manual,
     ManualSwitch,
     OrganizationControl,
     Owner,
@@ -15,21 +16,20 @@ from trading_intents.controls.bodies import (
     SymbolTimeControl,
     read_switch,
     read_time_change,
-    show_account,
-    show_manual,
-    show_organization,
+    show_switch,
     show_symbol,
     show_time,
 )
-from trading_intents.controls.model import Switch, SymbolControl, TimeChange
+from trading_intents.controls.model import ManualControl, Switch, SymbolControl, TimeChange
 from trading_intents.controls.service import ControlsService, ControlTarget
 from trading_intents.errors import AccountClosed, LimitReached, NotFound, ValidationFailed
-from trading_intents.identity.access import Gate, caller_of
+from trading_intents.identity.access import Gate, organization_of
 from trading_intents.ids import parse_id
-from trading_intents.trading import SYMBOL_RULE, Symbol, parse_symbol
+from trading_intents.trading import Symbol, parse_symbol
+from trading_intents.web.body import read_symbol
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, Page, read_page
 from trading_intents.web.request import Answer, Request, answer_json
-from trading_intents.web.routing import IF_MATCH, Operation, Route, Tag
+from trading_intents.web.routes import IF_MATCH, Operation, Route, Tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,76 +39,44 @@ class SwitchHandlers:
     write_organization: Gate
     controls: ControlsService
 
-    async def read_organization(self, request: Request) -> Answer:
+    @Operation(Tag.CONTROLS, answer=OrganizationControl, errors=(NotFound,))
+    async def get_organization_control(self, request: Request) -> Answer:
+        """Read the organization's switch."""
         self.read.permit_object(request)
-        organization_id = caller_of(request).organization_id
-        control = await self.controls.find_organization(organization_id)
-        return answer_json(show_organization(str(organization_id), control), version=control.version)
+        return _show(request, OrganizationControl, await self.controls.find_organization(organization_of(request)))
 
-    async def put_organization(self, request: Request) -> Answer:
+    @Operation(Tag.CONTROLS, body=ManualSwitch, answer=OrganizationControl, parameters=(IF_MATCH,))
+    async def set_organization_control(self, request: Request) -> Answer:
+        """Set the organization's switch."""
         self.write_organization.permit_object(request)
-        organization_id, switch = caller_of(request).organization_id, read_switch(request.body(ManualSwitch))
-        control = await self.controls.put_organization(organization_id, switch, request.if_match())
-        return answer_json(show_organization(str(organization_id), control), version=control.version)
+        switch = read_switch(request.body(ManualSwitch))
+        control = await self.controls.put_organization(organization_of(request), switch, request.if_match())
+        return _show(request, OrganizationControl, control)
 
-    async def read_account(self, request: Request) -> Answer:
-        control = await self.controls.find_account(target_of(request, self.read))
-        return answer_json(show_account(owner_of(request), control), version=control.version)
+    @Operation(Tag.CONTROLS, answer=AccountControl)
+    async def get_account_control(self, request: Request) -> Answer:
+        """Read an account's switch."""
+        return _show(request, AccountControl, await self.controls.find_account(target_of(request, self.read)))
 
-    async def put_account(self, request: Request) -> Answer:
+    @Operation(Tag.CONTROLS, body=ManualSwitch, answer=AccountControl, parameters=(IF_MATCH,), errors=(AccountClosed,))
+    async def set_account_control(self, request: Request) -> Answer:
+        """Set an account's switch."""
+
         def read_body() -> Switch:
             return read_switch(request.body(ManualSwitch))
 
         control = await self.controls.put_account(target_of(request, self.write), read_body, request.if_match())
-        return answer_json(show_account(owner_of(request), control), version=control.version)
+        return _show(request, AccountControl, control)
 
 
 def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: ControlsService) -> tuple[Route, ...]:
     handlers = SwitchHandlers(read, write, write_organization, controls)
     organization, account = "/v1/controls/organization", "/v1/controls/accounts/{account_id}"
     return (
-        Route(
-            "GET",
-            organization,
-            read,
-            handlers.read_organization,
-            "Read the organization's switch.",
-            operation=Operation("get_organization_control", Tag.CONTROLS),
-            answer=OrganizationControl,
-            errors=(NotFound,),
-        ),
-        Route(
-            "PUT",
-            organization,
-            write_organization,
-            handlers.put_organization,
-            "Set the organization's switch.",
-            operation=Operation("set_organization_control", Tag.CONTROLS),
-            body=ManualSwitch,
-            answer=OrganizationControl,
-            parameters=(IF_MATCH,),
-        ),
-        Route(
-            "GET",
-            account,
-            read,
-            handlers.read_account,
-            "Read an account's switch.",
-            operation=Operation("get_account_control", Tag.CONTROLS),
-            answer=AccountControl,
-        ),
-        Route(
-            "PUT",
-            account,
-            write,
-            handlers.put_account,
-            "Set an account's switch.",
-            operation=Operation("set_account_control", Tag.CONTROLS),
-            body=ManualSwitch,
-            answer=AccountControl,
-            parameters=(IF_MATCH,),
-            errors=(AccountClosed,),
-        ),
+        Route("GET", organization, read, handlers.get_organization_control),
+        Route("PUT", organization, write_organization, handlers.set_organization_control),
+        Route("GET", account, read, handlers.get_account_control),
+        Route("PUT", account, write, handlers.set_account_control),
     )
 
 
@@ -119,7 +87,9 @@ class SymbolHandlers:
     controls: ControlsService
     zones: AbstractSet[str]
 
-    async def listing(self, request: Request) -> Answer:
+    @Operation(Tag.CONTROLS, answer=Listing[ListedSymbol], parameters=PAGE_PARAMETERS)
+    async def list_symbol_controls(self, request: Request) -> Answer:
+        """List the account's symbols that have a control."""
         owner = owner_of(request)
 
         def read_symbols_page() -> Page:
@@ -132,25 +102,47 @@ class SymbolHandlers:
         rows = await self.controls.list_symbols(target_of(request, self.read), read_symbols_page)
         return answer_json(read_symbols_page().answer(rows, lambda control: control.symbol, show))
 
-    async def inspect(self, request: Request) -> Answer:
+    @Operation(Tag.CONTROLS, answer=SymbolControls, errors=(ValidationFailed,))
+    async def get_symbol_controls(self, request: Request) -> Answer:
+        """Read a symbol's controls."""
         control = await self.controls.find_symbol(target_of(request, self.read), lambda: symbol_of(request))
         return answer_json(show_symbol(owner_of(request), control), version=control.version)
 
-    async def put(self, request: Request) -> Answer:
+    @Operation(
+        Tag.CONTROLS,
+        body=ManualSwitch,
+        answer=SymbolManualControl,
+        parameters=(IF_MATCH,),
+        errors=(AccountClosed, LimitReached),
+    )
+    async def set_symbol_control(self, request: Request) -> Answer:
+        """Create or replace a symbol's manual control."""
+
         def read_body() -> tuple[Symbol, Switch]:
             return symbol_of(request), read_switch(request.body(ManualSwitch))
 
         control = await self.controls.put_symbol(target_of(request, self.write), read_body, request.if_match())
-        return answer_json(show_manual(owner_of(request), symbol_of(request), control), version=control.version)
+        return _show(request, SymbolManualControl, control, symbol_of(request))
 
-    async def change_time(self, request: Request) -> Answer:
+    @Operation(
+        Tag.CONTROLS,
+        body=ChangedTime,
+        answer=SymbolTimeControl,
+        parameters=(IF_MATCH,),
+        errors=(AccountClosed, LimitReached),
+    )
+    async def update_symbol_time_control(self, request: Request) -> Answer:
+        """Create or change a symbol's time control."""
+
         def read_body() -> tuple[Symbol, TimeChange]:
             return symbol_of(request), read_time_change(request.body(ChangedTime), self.zones)
 
         control = await self.controls.change_time(target_of(request, self.write), read_body, request.if_match())
         return answer_json(show_time(owner_of(request), symbol_of(request), control), version=control.version)
 
-    async def remove(self, request: Request) -> Answer:
+    @Operation(Tag.CONTROLS, status=204, parameters=(IF_MATCH,), errors=(AccountClosed, ValidationFailed))
+    async def delete_symbol_controls(self, request: Request) -> Answer:
+        """Remove both controls of a symbol."""
         await self.controls.remove_symbol(
             target_of(request, self.write), lambda: symbol_of(request), request.if_match()
         )
@@ -162,79 +154,30 @@ def symbol_routes(read: Gate, write: Gate, controls: ControlsService, zones: Abs
     many = "/v1/controls/accounts/{account_id}/symbols"
     one = many + "/{symbol}"
     return (
-        Route(
-            "GET",
-            many,
-            read,
-            handlers.listing,
-            "List the account's symbols that have a control.",
-            operation=Operation("list_symbol_controls", Tag.CONTROLS),
-            answer=Listing[ListedSymbol],
-            parameters=PAGE_PARAMETERS,
-        ),
-        Route(
-            "GET",
-            one,
-            read,
-            handlers.inspect,
-            "Read a symbol's controls.",
-            operation=Operation("get_symbol_controls", Tag.CONTROLS),
-            answer=SymbolControls,
-            errors=(ValidationFailed,),
-        ),
-        Route(
-            "PUT",
-            one,
-            write,
-            handlers.put,
-            "Create or replace a symbol's manual control.",
-            operation=Operation("set_symbol_control", Tag.CONTROLS),
-            body=ManualSwitch,
-            answer=SymbolManualControl,
-            parameters=(IF_MATCH,),
-            errors=(AccountClosed, LimitReached),
-        ),
-        Route(
-            "DELETE",
-            one,
-            write,
-            handlers.remove,
-            "Remove both controls of a symbol.",
-            operation=Operation("delete_symbol_controls", Tag.CONTROLS),
-            status=204,
-            parameters=(IF_MATCH,),
-            errors=(AccountClosed, ValidationFailed),
-        ),
-        Route(
-            "PATCH",
-            one + "/time",
-            write,
-            handlers.change_time,
-            "Create or change a symbol's time control.",
-            operation=Operation("update_symbol_time_control", Tag.CONTROLS),
-            body=ChangedTime,
-            answer=SymbolTimeControl,
-            parameters=(IF_MATCH,),
-            errors=(AccountClosed, LimitReached),
-        ),
+        Route("GET", many, read, handlers.list_symbol_controls),
+        Route("GET", one, read, handlers.get_symbol_controls),
+        Route("PUT", one, write, handlers.set_symbol_control),
+        Route("DELETE", one, write, handlers.delete_symbol_controls),
+        Route("PATCH", one + "/time", write, handlers.update_symbol_time_control),
     )
+
+
+def _show(request: Request, kind: type[Manual], control: ManualControl, symbol: Symbol | None = None) -> Answer:
+    return answer_json(show_switch(kind, owner_of(request), control, symbol), version=control.version)
 
 
 def target_of(request: Request, gate: Gate, account_id: str | None = None) -> ControlTarget:
     return ControlTarget(
-        caller_of(request).organization_id,
+        organization_of(request),
         parse_id(request.params["account_id"] if account_id is None else account_id),
         lambda account: gate.permit_object(request, account.environment),
     )
 
 
 def owner_of(request: Request) -> Owner:
-    return Owner(str(caller_of(request).organization_id), request.params["account_id"])
+    return Owner(organization_of(request), request.params.get("account_id", ""))
 
 
 def symbol_of(request: Request) -> Symbol:
     """A symbol is not an id, so an invalid one breaks a rule (422) instead of being unknown (404)."""
-    symbol = parse_symbol(request.params["symbol"])
-    if symbol is None:
-        raise ValidationFailed.at("", SYMBOL_RULE)
-    return symbol
+    return read_symbol("", request.params["symbol"])

@@ -12,7 +12,7 @@ from trading_intents.controls.zones import read_zones
 from trading_intents.identity.access import Gate
 from trading_intents.prices.model import PriceRules
 from trading_intents.storage.database import Pool
-from trading_intents.web.routing import Route
+from trading_intents.web.routes import Route
 
 
 def control_routes(gates: Mapping[str, Gate], pool: Pool, prices: PriceRules, halts: Halts) -> tuple[Route, ...]:

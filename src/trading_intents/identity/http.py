@@ -9,7 +9,7 @@ from urllib.parse import unquote_plus
 
 import msgspec
 
-from trading_intents.clock import RFC3339_RULE, parse_rfc3339, rfc3339
+from trading_intents.clock import RFC3339_RULE, parse_rfc3339
 from trading_intents.errors import (
     BASIC_CHALLENGE,
     InvalidApiKey,
@@ -21,7 +21,7 @@ from trading_intents.errors import (
     ValidationFailed,
 )
 from trading_intents.identity import model
-from trading_intents.identity.access import Gate, caller_of
+from trading_intents.identity.access import Gate, caller_of, organization_of
 from trading_intents.identity.model import Permission, PermissionSet
 from trading_intents.identity.provider import KEYS_PATH, TOKEN_PATH, TOKEN_SECONDS, EmbeddedProvider
 from trading_intents.identity.service import ApiKeys, KeyChange, Organizations, TokenIssuer
@@ -32,8 +32,8 @@ from trading_intents.web.body import Name
 from trading_intents.web.limits import Bucket
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
 from trading_intents.web.problem import OAUTH, PLAIN
-from trading_intents.web.request import FORM, MAX_FORM_BYTES, NO_STORE, Answer, Request, answer_json
-from trading_intents.web.routing import IF_MATCH, Operation, Route, Tag
+from trading_intents.web.request import FORM, MAX_FORM_BYTES, NO_STORE, Answer, Request, answer_json, render
+from trading_intents.web.routes import IF_MATCH, Operation, Route, Tag
 
 DISCOVERY_PATH = "/.well-known/openid-configuration"
 MAX_VALIDATION_BYTES = 8 * 1024  # no credential is needed
@@ -114,154 +114,111 @@ class IssuedToken(msgspec.Struct):
 class KeyHandlers:
     keys: ApiKeys
 
-    async def create(self, request: Request) -> Answer:
+    @Operation(Tag.API_KEYS, body=NewApiKey, answer=CreatedApiKey, status=201, errors=(LimitReached,))
+    async def create_api_key(self, request: Request) -> Answer:
+        """Make an API key; it is shown this once."""
         body = request.body(NewApiKey)
         if (body.permissions is None) == (body.permission_set is None):
             raise ValidationFailed.at("/permissions", "is required, or permission_set instead; give one of the two")
         granted = body.permission_set.permissions if body.permission_set else _distinct(body.permissions or [])
         expires_at = None if body.expires_at is None else read_expiry(body.expires_at, "/expires_at")
-        organization_id = caller_of(request).organization_id
+        organization_id = organization_of(request)
         key, secret = await self.keys.create(organization_id, body.name, body.environment, granted, expires_at)
-        shown = CreatedApiKey(**_show_key(key), api_key=secret.reveal())
+        shown = render(CreatedApiKey, _show_key(key), api_key=secret.reveal())
         answer = answer_json(shown, 201, key.version)
         answer.headers.append(NO_STORE)
         return answer
 
-    async def listing(self, request: Request) -> Answer:
-        organization_id = caller_of(request).organization_id
+    @Operation(Tag.API_KEYS, answer=Listing[ApiKey], parameters=PAGE_PARAMETERS)
+    async def list_api_keys(self, request: Request) -> Answer:
+        """List the organization's API keys."""
+        organization_id = organization_of(request)
         page = read_page(request, f"api-keys:{organization_id}", parse_id)
         rows = await self.keys.list(organization_id, page)
-        return answer_json(page.answer(rows, lambda key: str(key.id), lambda key: ApiKey(**_show_key(key))))
+        return answer_json(page.answer(rows, lambda key: str(key.id), _show_key))
 
-    async def change(self, request: Request) -> Answer:
+    @Operation(Tag.API_KEYS, body=ApiKeyChange, answer=ApiKey, parameters=(IF_MATCH,))
+    async def update_api_key(self, request: Request) -> Answer:
+        """Change an API key's name, permissions or disabled flag."""
+
         def read_change() -> KeyChange:
             body = request.body(ApiKeyChange)
             permissions = None if body.permissions is None else _distinct(body.permissions)
             return KeyChange(body.name, permissions, body.disabled)
 
-        organization_id, key_id = caller_of(request).organization_id, parse_id(request.params["id"])
+        organization_id, key_id = organization_of(request), parse_id(request.params["id"])
         key = await self.keys.change(organization_id, key_id, read_change, request.if_match())
-        return answer_json(ApiKey(**_show_key(key)), version=key.version)
+        return answer_json(_show_key(key), version=key.version)
 
-    async def remove(self, request: Request) -> Answer:
-        organization_id = caller_of(request).organization_id
+    @Operation(Tag.API_KEYS, status=204, parameters=(IF_MATCH,))
+    async def delete_api_key(self, request: Request) -> Answer:
+        """Delete an API key."""
+        organization_id = organization_of(request)
         await self.keys.remove(organization_id, parse_id(request.params["id"]), request.if_match())
         return Answer(status=204)
 
-    async def validate(self, request: Request) -> Answer:
+    @Operation(
+        Tag.API_KEYS,
+        body=KeyToValidate,
+        answer=KeyValidation,
+        bucket=Bucket.READS,
+        max_body_bytes=MAX_VALIDATION_BYTES,
+        errors=(InvalidApiKey,),
+    )
+    async def validate_api_key(self, request: Request) -> Answer:
+        """Tell whose an API key is."""
         key, disabled = await self.keys.validate(request.body(KeyToValidate).api_key)
-        return answer_json(
-            KeyValidation(str(key.id), str(key.organization_id), key.environment, disabled, rfc3339(key.created_at))
-        )
+        return answer_json(render(KeyValidation, key, disabled=disabled))
 
 
 def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
     handlers = KeyHandlers(keys)
     gate = gates["api_keys"]
     return (
-        Route(
-            "POST",
-            "/v1/api-keys",
-            gate,
-            handlers.create,
-            "Make an API key; it is shown this once.",
-            operation=Operation("create_api_key", Tag.API_KEYS),
-            body=NewApiKey,
-            answer=CreatedApiKey,
-            status=201,
-            errors=(LimitReached,),
-        ),
-        Route(
-            "GET",
-            "/v1/api-keys",
-            gate,
-            handlers.listing,
-            "List the organization's API keys.",
-            operation=Operation("list_api_keys", Tag.API_KEYS),
-            answer=Listing[ApiKey],
-            parameters=PAGE_PARAMETERS,
-        ),
-        Route(
-            "PATCH",
-            "/v1/api-keys/{id}",
-            gate,
-            handlers.change,
-            "Change an API key's name, permissions or disabled flag.",
-            operation=Operation("update_api_key", Tag.API_KEYS),
-            body=ApiKeyChange,
-            answer=ApiKey,
-            parameters=(IF_MATCH,),
-        ),
-        Route(
-            "DELETE",
-            "/v1/api-keys/{id}",
-            gate,
-            handlers.remove,
-            "Delete an API key.",
-            operation=Operation("delete_api_key", Tag.API_KEYS),
-            status=204,
-            parameters=(IF_MATCH,),
-        ),
-        Route(
-            "POST",
-            "/api/v1/auth/api-key/validate",
-            gates["public"],
-            handlers.validate,
-            "Tell whose an API key is.",
-            operation=Operation("validate_api_key", Tag.API_KEYS),
-            body=KeyToValidate,
-            answer=KeyValidation,
-            bucket=Bucket.READS,
-            max_body_bytes=MAX_VALIDATION_BYTES,
-            errors=(InvalidApiKey,),
-        ),
+        Route("POST", "/v1/api-keys", gate, handlers.create_api_key),
+        Route("GET", "/v1/api-keys", gate, handlers.list_api_keys),
+        Route("PATCH", "/v1/api-keys/{id}", gate, handlers.update_api_key),
+        Route("DELETE", "/v1/api-keys/{id}", gate, handlers.delete_api_key),
+        Route("POST", "/api/v1/auth/api-key/validate", gates["public"], handlers.validate_api_key),
     )
 
 
 def organization_route(gate: Gate, organizations: Organizations) -> Route:
-    async def by_provider(request: Request) -> Answer:
+    @Operation(Tag.ORGANIZATIONS, answer=Organization)
+    async def find_organization(request: Request) -> Answer:
+        """Find an organization by its identity provider's id."""
         found = await organizations.by_provider(
             caller_of(request), request.params["provider"], request.params["provider_id"]
         )
-        return answer_json(
-            Organization(
-                str(found.id), found.external_id, found.name, found.provider, found.disabled, rfc3339(found.created_at)
-            )
-        )
+        return answer_json(render(Organization, found))
 
-    return Route(
-        "GET",
-        "/v1/organizations/by-provider/{provider}/{provider_id}",
-        gate,
-        by_provider,
-        "Find an organization by its identity provider's id.",
-        operation=Operation("find_organization", Tag.ORGANIZATIONS),
-        answer=Organization,
-    )
+    return Route("GET", "/v1/organizations/by-provider/{provider}/{provider_id}", gate, find_organization)
 
 
 def user_route(gate: Gate, users: Users) -> Route:
-    async def delete_current(request: Request) -> Answer:
+    @Operation(Tag.USERS, status=204, error_shape=PLAIN, any_query=True)
+    async def delete_current_user(request: Request) -> Answer:
+        """Delete the calling user for good, here and at the identity provider."""
         await users.delete_current(caller_of(request))
         return Answer(status=204)
 
-    return Route(
-        "DELETE",
-        "/v1/users/me",
-        gate,
-        delete_current,
-        "Delete the calling user for good, here and at the identity provider.",
-        operation=Operation("delete_current_user", Tag.USERS),
-        status=204,
-        error_shape=PLAIN,
-        any_query=True,
-    )
+    return Route("DELETE", "/v1/users/me", gate, delete_current_user)
 
 
 def provider_routes(gate: Gate, provider: EmbeddedProvider, issuer: TokenIssuer) -> tuple[Route, ...]:
     """The routes of the embedded provider, while it is in use."""
 
-    async def token(request: Request) -> Answer:
+    @Operation(
+        Tag.TOKENS,
+        body=TokenRequest,
+        body_media=FORM,
+        max_body_bytes=MAX_FORM_BYTES,
+        answer=IssuedToken,
+        errors=(Unauthorized, InvalidScope, UnsupportedGrantType),
+        error_shape=OAUTH,
+    )
+    async def issue_token(request: Request) -> Answer:
+        """Exchange client credentials for a bearer token."""
         form = request.form
         if form.get("grant_type") is None:
             raise InvalidRequest("grant_type is missing; use client_credentials")
@@ -274,63 +231,25 @@ def provider_routes(gate: Gate, provider: EmbeddedProvider, issuer: TokenIssuer)
         answer.headers += (NO_STORE, (b"pragma", b"no-cache"))  # RFC 6749 §5.1
         return answer
 
-    async def discovery(request: Request) -> Answer:
+    @Operation(Tag.TOKENS, answer=dict[str, Any])
+    async def get_provider_metadata(request: Request) -> Answer:
+        """Read the embedded provider's metadata."""
         return answer_json(provider.discovery())
 
-    async def keys(request: Request) -> Answer:
+    @Operation(Tag.TOKENS, answer=dict[str, Any])
+    async def get_provider_keys(request: Request) -> Answer:
+        """Read the embedded provider's public keys."""
         return answer_json(provider.jwks())
 
     return (
-        Route(
-            "POST",
-            TOKEN_PATH,
-            gate,
-            token,
-            "Exchange client credentials for a bearer token.",
-            operation=Operation("issue_token", Tag.TOKENS),
-            body=TokenRequest,
-            body_media=FORM,
-            max_body_bytes=MAX_FORM_BYTES,
-            answer=IssuedToken,
-            errors=(Unauthorized, InvalidScope, UnsupportedGrantType),
-            error_shape=OAUTH,
-        ),
-        Route(
-            "GET",
-            DISCOVERY_PATH,
-            gate,
-            discovery,
-            "Read the embedded provider's metadata.",
-            operation=Operation("get_provider_metadata", Tag.TOKENS),
-            answer=dict[str, Any],
-        ),
-        Route(
-            "GET",
-            KEYS_PATH,
-            gate,
-            keys,
-            "Read the embedded provider's public keys.",
-            operation=Operation("get_provider_keys", Tag.TOKENS),
-            answer=dict[str, Any],
-        ),
+        Route("POST", TOKEN_PATH, gate, issue_token),
+        Route("GET", DISCOVERY_PATH, gate, get_provider_metadata),
+        Route("GET", KEYS_PATH, gate, get_provider_keys),
     )
 
 
-def _show_key(key: model.ApiKeyRecord) -> dict[str, Any]:
-    return {
-        "id": str(key.id),
-        "organization_id": str(key.organization_id),
-        "name": key.name,
-        "environment": key.environment,
-        "permissions": sorted(key.permissions),
-        "disabled": key.disabled,
-        "hint": key.hint,
-        "last_used_at": key.last_used_at and rfc3339(key.last_used_at),
-        "expires_at": key.expires_at and rfc3339(key.expires_at),
-        "created_at": rfc3339(key.created_at),
-        "updated_at": rfc3339(key.updated_at),
-        "version": key.version,
-    }
+def _show_key(key: model.ApiKeyRecord) -> ApiKey:
+    return render(ApiKey, key, permissions=sorted(key.permissions))
 
 
 def read_expiry(text: str, pointer: str) -> datetime:

@@ -2,8 +2,7 @@
 order."""
 
 import hashlib
-import re
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 
@@ -13,26 +12,18 @@ from trading_intents.intents.model import Cancel, ClientCommand, Create, Replace
 from trading_intents.trading import (
     AMOUNT,
     AMOUNT_RULE,
-    NUMBER_FOR_AMOUNT,
-    SYMBOL_RULE,
     OrderKind,
     OrderSide,
     RouteStrategy,
     Symbol,
     TimeInForce,
-    parse_symbol,
 )
-from trading_intents.web.amount_fields import Amount
-from trading_intents.web.body import convert
-from trading_intents.web.validation import FOUND_A_NUMBER
+from trading_intents.web.body import Amount, convert, read_reference, read_symbol
 
-MAX_REFERENCE_CHARACTERS = 64
 MAX_KEY_CHARACTERS = 128
-_CONTROL = re.compile("[\x00-\x1f\x7f]")
 _AMOUNT_FIELDS = frozenset({"quantity", "limit_price", "stop_price"})
 _PAYLOAD, _SPEC = "/command/payload", "/command/payload/spec"
 
-Body = TypeVar("Body", bound=msgspec.Struct)
 Id = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": ID_PATTERN})]
 
 
@@ -132,20 +123,19 @@ def digest_of(tree: Any) -> str:
 
 def read_command(tree: Any) -> tuple[ClientCommand, str | None]:
     """Gives the command and its client reference, or raises ValidationFailed."""
-    return make_command(_convert(tree, Submit))
+    return make_command(convert(tree, Submit, _AMOUNT_FIELDS))
 
 
 def read_question(tree: Any) -> tuple[str, Symbol | None, ClientCommand | None]:
     """The account, the symbol and the command of a question to the controls, or ValidationFailed."""
-    body = _convert(tree, ControlQuestion)
-    symbol = None if body.symbol is None else parse_symbol(body.symbol)
-    if body.symbol is not None and symbol is None:
-        raise ValidationFailed.at("/symbol", SYMBOL_RULE)
+    body = convert(tree, ControlQuestion, _AMOUNT_FIELDS)
+    symbol = None if body.symbol is None else read_symbol("/symbol", body.symbol)
     return body.account_id, symbol, None if body.command is None else _command(body.command)
 
 
 def make_command(body: Submit) -> tuple[ClientCommand, str | None]:
-    return _command(body.command), _reference(body.client_reference_id)
+    reference = body.client_reference_id
+    return _command(body.command), None if reference is None else read_reference("/client_reference_id", reference)
 
 
 def count_keys(body: Submit) -> int:
@@ -166,9 +156,7 @@ def count_keys(body: Submit) -> int:
 def _command(command: CreateCommand | ReplaceCommand | CancelCommand) -> ClientCommand:
     payload = command.payload
     if isinstance(payload, CreatePayload):
-        symbol = parse_symbol(payload.symbol)
-        if symbol is None:
-            raise ValidationFailed.at(f"{_PAYLOAD}/symbol", SYMBOL_RULE)
+        symbol = read_symbol(f"{_PAYLOAD}/symbol", payload.symbol)
         route = payload.route_strategy or RouteStrategy.SMART
         return Create(symbol, payload.order_side, route, _spec(payload.spec))
     if parse_id(payload.ref_intent_id) is None:
@@ -199,26 +187,3 @@ def _amount(text: str, kind: OrderKind, name: str) -> str:
     if text == "0":
         raise ValidationFailed.at(f"{_SPEC}/{kind}/{name}", "must be greater than zero")
     return text
-
-
-def _reference(text: str | None) -> str | None:
-    if text is None:
-        return None
-    # Control characters are refused, so that the record's plain encoding is its canonical one.
-    if len(text) > MAX_REFERENCE_CHARACTERS or _CONTROL.search(text):
-        raise ValidationFailed.at(
-            "/client_reference_id",
-            f"must be up to {MAX_REFERENCE_CHARACTERS} characters, none of them a control character",
-        )
-    return text
-
-
-def _convert(tree: Any, kind: type[Body]) -> Body:
-    """Tells a caller that sent a JSON number as an amount why amounts are strings."""
-    try:
-        return convert(tree, kind)
-    except ValidationFailed as error:
-        pointer, detail = error.errors[0].pointer, error.errors[0].detail
-        if pointer.rpartition("/")[2] in _AMOUNT_FIELDS and detail.endswith(FOUND_A_NUMBER):
-            raise ValidationFailed.at(pointer, NUMBER_FOR_AMOUNT) from None
-        raise

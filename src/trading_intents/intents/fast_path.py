@@ -18,7 +18,7 @@ from trading_intents.intents.writing.writer import Writer
 from trading_intents.web.limits import Bucket, Limits
 from trading_intents.web.problem import PROBLEM
 from trading_intents.web.request import JSON, TOKEN_BYTES, Answer, Incoming, request_id
-from trading_intents.web.routing import FastHandler, Respond
+from trading_intents.web.routes import FastHandler, Respond
 
 MAX_SUBMITTERS = 10_000
 _DECODER = msgspec.json.Decoder(Submit)

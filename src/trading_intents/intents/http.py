@@ -26,7 +26,6 @@ from trading_intents.errors import (
     RateLimited,
     ReplacePending,
     ValidationFailed,
-    either,
 )
 from trading_intents.identity.access import Gate, caller_of, require_entitlement
 from trading_intents.identity.model import Entitlement
@@ -48,6 +47,7 @@ from trading_intents.intents.writing.writer import Writer
 from trading_intents.stats.model import Stats, Window
 from trading_intents.storage.database import Row
 from trading_intents.trading import ActionType, Environment, OrderSide, OrderType, RouteStrategy, TimeInForce
+from trading_intents.web.body import read_choice
 from trading_intents.web.limits import Bucket, Limits
 from trading_intents.web.paging import (
     PAGE_PARAMETERS,
@@ -60,7 +60,7 @@ from trading_intents.web.paging import (
     time_parameters,
 )
 from trading_intents.web.request import Answer, Request, answer_json
-from trading_intents.web.routing import Operation, Parameter, Route, Tag
+from trading_intents.web.routes import Operation, Parameter, Route, Tag
 
 IDEMPOTENCY_KEY = Parameter(
     "idempotency-key",
@@ -103,7 +103,31 @@ class ActionListing(msgspec.Struct):
 
 
 def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Writer, limits: Limits) -> Route:
-    async def submit(request: Request) -> Answer:
+    @Operation(
+        Tag.INTENTS,
+        body=Submit,
+        answer=Submitted,
+        status=202,
+        bucket=Bucket.SUBMITS,
+        verifies_late=True,
+        is_counted_by_handler=True,  # by the command's kind
+        parameters=(IDEMPOTENCY_KEY,),
+        errors=(
+            AccountClosed,
+            AccountDisabled,
+            CancelPending,
+            ControlRejected,
+            CredentialMissing,
+            EntitlementRequired,
+            IdempotencyConflict,
+            IntentClosed,
+            OutcomeUnknown,
+            RateLimited,
+            ReplacePending,
+        ),
+    )
+    async def submit_intent(request: Request) -> Answer:
+        """Submit a CREATE, REPLACE or CANCEL."""
         caller, account_id = caller_of(request), parse_id(request.params["account_id"])
         submitter = submitter_of(caller)
         limit_keys = (submitter.limit_key, submitter.organization_limit_key)
@@ -124,35 +148,8 @@ def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Write
         submission = submitter.submission(request.params["account_id"], command, reference, key, digest)
         return accepted(await writer.submit(submission))
 
-    return Route(
-        "POST",
-        "/v1/accounts/{account_id}/intents",
-        gate,
-        submit,
-        "Submit a CREATE, REPLACE or CANCEL.",
-        operation=Operation("submit_intent", Tag.INTENTS),
-        body=Submit,
-        answer=Submitted,
-        status=202,
-        bucket=Bucket.SUBMITS,
-        verifies_late=True,
-        is_counted_by_handler=True,  # by the command's kind
-        parameters=(IDEMPOTENCY_KEY,),
-        fast=fast_submit(gate, callers, writer, limits),
-        errors=(
-            AccountClosed,
-            AccountDisabled,
-            CancelPending,
-            ControlRejected,
-            CredentialMissing,
-            EntitlementRequired,
-            IdempotencyConflict,
-            IntentClosed,
-            OutcomeUnknown,
-            RateLimited,
-            ReplacePending,
-        ),
-    )
+    fast = fast_submit(gate, callers, writer, limits)
+    return Route("POST", "/v1/accounts/{account_id}/intents", gate, submit_intent, fast)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,20 +161,29 @@ class IntentHandlers:
     async def _find(self, request: Request) -> Account:
         return await find_account(request, self.gate, self.accounts)
 
-    async def listing(self, request: Request) -> Answer:
+    @Operation(Tag.INTENTS, answer=ActionListing, parameters=PARAMETERS)
+    async def list_intents(self, request: Request) -> Answer:
+        """List the account's action records, in the order of their seq."""
         account = await self._find(request)
         times, page = _read_page(request, f"actions:{account.id}")
         return _answer_page(page, await self.intents.list(account, times, page))
 
-    async def stats(self, request: Request) -> Answer:
+    @Operation(Tag.INTENTS, answer=Stats, parameters=(TIME_WINDOW,), errors=(ValidationFailed,))
+    async def get_intent_stats(self, request: Request) -> Answer:
+        """Count the account's actions, intents, refusals and fills in a window of time."""
         account = await self._find(request)
-        return answer_json(await self.intents.stats(account, _window(request)))
+        window = read_choice("?time_window", request.query.get("time_window", Window.LAST_DAY), Window)
+        return answer_json(await self.intents.stats(account, window))
 
-    async def latest(self, request: Request) -> Answer:
+    @Operation(Tag.INTENTS, answer=ActionRecord)
+    async def get_intent(self, request: Request) -> Answer:
+        """Read the latest action of an intent."""
         row = await self.intents.latest(await self._find(request), parse_id(request.params["intent_id"]))
         return Answer(_show(row).encode())
 
-    async def history(self, request: Request) -> Answer:
+    @Operation(Tag.INTENTS, answer=ActionListing, parameters=PARAMETERS)
+    async def list_intent_actions(self, request: Request) -> Answer:
+        """List the actions of an intent, in the order of their seq."""
         account, intent_id = await self._find(request), parse_id(request.params["intent_id"])
         try:
             times, page = _read_page(request, f"actions:{account.id}:{intent_id}")
@@ -193,51 +199,17 @@ def intent_routes(gate: Gate, read_controls: Gate, accounts: Accounts, intents: 
     one = many + "/{intent_id}"
     return (
         _evaluate_route(read_controls, intents),
-        Route(
-            "GET",
-            many,
-            gate,
-            handlers.listing,
-            "List the account's action records, in the order of their seq.",
-            operation=Operation("list_intents", Tag.INTENTS),
-            answer=ActionListing,
-            parameters=PARAMETERS,
-        ),
-        Route(
-            "GET",
-            many + "/stats",
-            gate,
-            handlers.stats,
-            "Count the account's actions, intents, refusals and fills in a window of time.",
-            operation=Operation("get_intent_stats", Tag.INTENTS),
-            answer=Stats,
-            parameters=(TIME_WINDOW,),
-            errors=(ValidationFailed,),
-        ),
-        Route(
-            "GET",
-            one,
-            gate,
-            handlers.latest,
-            "Read the latest action of an intent.",
-            operation=Operation("get_intent", Tag.INTENTS),
-            answer=ActionRecord,
-        ),
-        Route(
-            "GET",
-            one + "/actions",
-            gate,
-            handlers.history,
-            "List the actions of an intent, in the order of their seq.",
-            operation=Operation("list_intent_actions", Tag.INTENTS),
-            answer=ActionListing,
-            parameters=PARAMETERS,
-        ),
+        Route("GET", many, gate, handlers.list_intents),
+        Route("GET", many + "/stats", gate, handlers.get_intent_stats),
+        Route("GET", one, gate, handlers.get_intent),
+        Route("GET", one + "/actions", gate, handlers.list_intent_actions),
     )
 
 
 def _evaluate_route(gate: Gate, intents: Intents) -> Route:
-    async def evaluate(request: Request) -> Answer:
+    @Operation(Tag.CONTROLS, body=ControlQuestion, answer=Evaluation, bucket=Bucket.READS, errors=(NotFound,))
+    async def evaluate_controls(request: Request) -> Answer:
+        """Ask whether the controls let an account, a symbol on it or a command trade now, and which do not."""
         gate.permit_object(request)
         account_id, symbol, command = read_question(request.json)
         target = target_of(request, gate, account_id)
@@ -246,31 +218,12 @@ def _evaluate_route(gate: Gate, intents: Intents) -> Route:
         triggered = await intents.evaluate(target, symbol, command)
         return answer_json(Evaluation(not triggered, list(triggered)))
 
-    return Route(
-        "POST",
-        "/v1/controls/evaluate",
-        gate,
-        evaluate,
-        "Ask whether the controls let an account, a symbol on it or a command trade now, and which do not.",
-        operation=Operation("evaluate_controls", Tag.CONTROLS),
-        body=ControlQuestion,
-        answer=Evaluation,
-        bucket=Bucket.READS,
-        errors=(NotFound,),
-    )
+    return Route("POST", "/v1/controls/evaluate", gate, evaluate_controls)
 
 
 def _says_cancel(request: Request) -> bool:
     command = request.json.get("command") if isinstance(request.json, dict) else None
     return isinstance(command, dict) and command.get("type") == "CANCEL"
-
-
-def _window(request: Request) -> Window:
-    text = request.query.get("time_window", Window.LAST_DAY)
-    try:
-        return Window(text)
-    except ValueError:
-        raise ValidationFailed.at("?time_window", f"found {text[:40]!r}; use {either(Window)}") from None
 
 
 def _read_page(request: Request, list_name: str) -> tuple[TimeRange, Page]:

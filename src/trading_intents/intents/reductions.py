@@ -21,7 +21,6 @@ from trading_intents.errors import (
     NotFound,
     OutcomeUnknown,
     PlatformError,
-    ValidationFailed,
 )
 from trading_intents.identity.access import Gate, caller_of, require_entitlement
 from trading_intents.identity.model import Entitlement
@@ -32,10 +31,11 @@ from trading_intents.intents.model import Cancel, Close
 from trading_intents.intents.service import Intents
 from trading_intents.intents.writing.batch import Receipt
 from trading_intents.intents.writing.writer import Writer
-from trading_intents.trading import SYMBOL_RULE, Environment, Symbol, parse_symbol
+from trading_intents.trading import Environment
+from trading_intents.web.body import read_symbol
 from trading_intents.web.limits import Bucket
 from trading_intents.web.request import Answer, Request, answer_json
-from trading_intents.web.routing import Operation, Route, Tag
+from trading_intents.web.routes import Operation, Route, Tag
 
 MAX_CANCELS = 500
 
@@ -64,10 +64,21 @@ class ReductionHandlers:
     intents: Intents
     writer: Writer
 
-    async def cancel_all(self, request: Request) -> Answer:
+    @Operation(
+        Tag.INTENTS,
+        body=CancelAll,
+        is_body_optional=True,
+        answer=CancelledAll,
+        status=202,
+        bucket=Bucket.CANCELS,
+        verifies_late=True,
+        errors=(AccountClosed, NotFound, OutcomeUnknown),
+    )
+    async def cancel_all_intents(self, request: Request) -> Answer:
+        """Cancel up to 500 open orders of the account, or of one of its symbols."""
         account = await find_account(request, self.gate, self.accounts)
         text = request.body(CancelAll).symbol
-        symbol = None if text is None else _symbol(text, "/symbol")
+        symbol = None if text is None else read_symbol("/symbol", text)
         check_open(account)
         found = await self.intents.cancellable(account, symbol, MAX_CANCELS + 1)
         submitter = submitter_of(caller_of(request))
@@ -81,12 +92,33 @@ class ReductionHandlers:
         made = [Submitted(receipt.intent_id, receipt.seq) for receipt in receipts]
         return answer_json(CancelledAll(made, len(found) > MAX_CANCELS or bool(failed)), status=202)
 
-    async def close(self, request: Request) -> Answer:
+    @Operation(
+        Tag.INTENTS,
+        body=ClosePosition,
+        is_body_optional=True,
+        answer=Submitted,
+        status=202,
+        bucket=Bucket.SUBMITS,
+        parameters=(IDEMPOTENCY_KEY,),
+        errors=(
+            AccountClosed,
+            AccountDisabled,
+            ControlRejected,
+            CredentialMissing,
+            EntitlementRequired,
+            IdempotencyConflict,
+            NoPosition,
+            NotFound,
+            OutcomeUnknown,
+        ),
+    )
+    async def close_position(self, request: Request) -> Answer:
+        """Close a position: a market order for what open orders do not close already. It passes a halt."""
         caller = caller_of(request)
         account = await find_account(request, self.gate, self.accounts)
         if account.environment is Environment.LIVE:
             require_entitlement(caller, Entitlement.TRADING_LIVE)
-        symbol = _symbol(request.params["symbol"], "")
+        symbol = read_symbol("", request.params["symbol"])
         request.body(ClosePosition)
         key = request.header(b"idempotency-key")
         digest = digest_of(["POST", f"/v1/accounts/{account.id}/positions/{symbol}/close"]) if key else None
@@ -97,54 +129,9 @@ class ReductionHandlers:
 def reduction_routes(gate: Gate, accounts: Accounts, intents: Intents, writer: Writer) -> tuple[Route, ...]:
     handlers = ReductionHandlers(gate, accounts, intents, writer)
     return (
-        Route(
-            "POST",
-            "/v1/accounts/{account_id}/intents/cancel-all",
-            gate,
-            handlers.cancel_all,
-            f"Cancel up to {MAX_CANCELS} open orders of the account, or of one of its symbols.",
-            operation=Operation("cancel_all_intents", Tag.INTENTS),
-            body=CancelAll,
-            is_body_optional=True,
-            answer=CancelledAll,
-            status=202,
-            bucket=Bucket.CANCELS,
-            verifies_late=True,
-            errors=(AccountClosed, NotFound, OutcomeUnknown),
-        ),
-        Route(
-            "POST",
-            "/v1/accounts/{account_id}/positions/{symbol}/close",
-            gate,
-            handlers.close,
-            "Close a position: a market order for what open orders do not close already. It passes a halt.",
-            operation=Operation("close_position", Tag.INTENTS),
-            body=ClosePosition,
-            is_body_optional=True,
-            answer=Submitted,
-            status=202,
-            bucket=Bucket.SUBMITS,
-            parameters=(IDEMPOTENCY_KEY,),
-            errors=(
-                AccountClosed,
-                AccountDisabled,
-                ControlRejected,
-                CredentialMissing,
-                EntitlementRequired,
-                IdempotencyConflict,
-                NoPosition,
-                NotFound,
-                OutcomeUnknown,
-            ),
-        ),
+        Route("POST", "/v1/accounts/{account_id}/intents/cancel-all", gate, handlers.cancel_all_intents),
+        Route("POST", "/v1/accounts/{account_id}/positions/{symbol}/close", gate, handlers.close_position),
     )
-
-
-def _symbol(text: str, pointer: str) -> Symbol:
-    symbol = parse_symbol(text)
-    if symbol is None:
-        raise ValidationFailed.at(pointer, SYMBOL_RULE)
-    return symbol
 
 
 def _sort_outcomes(outcomes: Sequence[Receipt | BaseException]) -> tuple[list[Receipt], list[PlatformError]]:

@@ -1,18 +1,13 @@
 """Orders, trades and positions over HTTP: parse, call one use case, render."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
-from decimal import Decimal
-from typing import Any, TypeVar
 
 import msgspec
 
 from trading_intents.accounts.http import find_account
 from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import Accounts
-from trading_intents.clock import rfc3339
-from trading_intents.errors import ValidationFailed, either
+from trading_intents.errors import ValidationFailed
 from trading_intents.identity.access import Gate
 from trading_intents.ids import ID_RULE, parse_id
 from trading_intents.orders import model
@@ -23,15 +18,13 @@ from trading_intents.orders.service import OrderFilter, Orders, PricedPosition
 from trading_intents.prices.model import ReferencePrice
 from trading_intents.storage.database import Row
 from trading_intents.trading import (
-    SYMBOL_RULE,
     Environment,
     OrderSide,
     OrderType,
     RouteStrategy,
     TimeInForce,
-    amount_text,
-    parse_symbol,
 )
+from trading_intents.web.body import MAX_REFERENCE_CHARACTERS, read_choice, read_reference, read_symbol
 from trading_intents.web.paging import (
     PAGE_PARAMETERS,
     Listing,
@@ -42,13 +35,9 @@ from trading_intents.web.paging import (
     read_times,
     time_parameters,
 )
-from trading_intents.web.request import Answer, Request, answer_json
-from trading_intents.web.routing import Operation, Parameter, Route, Tag
+from trading_intents.web.request import Answer, Request, answer_json, render
+from trading_intents.web.routes import Operation, Parameter, Route, Tag
 
-Shown = TypeVar("Shown", bound=msgspec.Struct)
-MAX_REFERENCE_CHARACTERS = 64
-# A page has 2,800 values: this look-up takes a third of the time of isinstance. The encoder renders ids by itself.
-_FORMS: dict[type, Callable[[Any], str]] = {Decimal: amount_text, datetime: rfc3339}
 FILTERS = (
     Parameter("state", "Only orders in this state.", {"type": "string", "enum": list(model.OrderState)}),
     Parameter("symbol", "Only orders of this symbol.", {"type": "string"}),
@@ -147,7 +136,9 @@ class OrderHandlers:
     async def _find(self, request: Request) -> Account:
         return await find_account(request, self.gate, self.accounts)
 
-    async def listing(self, request: Request) -> Answer:
+    @Operation(Tag.ORDERS, answer=Listing[Order], parameters=(*FILTERS, *PAGE_PARAMETERS), errors=(ValidationFailed,))
+    async def list_orders(self, request: Request) -> Answer:
+        """List the account's orders, in the order of their CREATEs."""
         account = await self._find(request)
         wanted = _filter(request)
         page = read_page(request, f"orders:{account.id}:{wanted}{_name_added(wanted)}", parse_seq)
@@ -155,18 +146,24 @@ class OrderHandlers:
         cursor = None if found.more_after is None else make_cursor(page.list_name, str(found.more_after))
         return answer_json(Listing([_order(row) for row in found.rows], cursor))
 
-    async def one(self, request: Request) -> Answer:
+    @Operation(Tag.ORDERS, answer=Order)
+    async def get_order(self, request: Request) -> Answer:
+        """Read an order."""
         row = await self.orders.find(await self._find(request), parse_id(request.params["order_id"]))
         return answer_json(_order(row), version=row["version"])
 
-    async def trades(self, request: Request) -> Answer:
+    @Operation(Tag.ORDERS, answer=Listing[Trade], parameters=(*time_parameters("received_at"), *PAGE_PARAMETERS))
+    async def list_trades(self, request: Request) -> Answer:
+        """List the account's trades, in the order in which they were last told of."""
         account = await self._find(request)
         times = read_times(request)
         page = read_page(request, f"trades:{account.id}{name_times(times)}", parse_seq)
         rows = await self.orders.trades(account, times, page)
         return answer_json(page.answer(rows, lambda row: str(row["seq"]), _trade))
 
-    async def positions(self, request: Request) -> Answer:
+    @Operation(Tag.ORDERS, answer=Listing[Position], parameters=PAGE_PARAMETERS)
+    async def list_positions(self, request: Request) -> Answer:
+        """List the account's positions, by symbol."""
         account = await self._find(request)
         page = read_page(request, f"positions:{account.id}")
         rows = await self.orders.positions(account, page)
@@ -177,84 +174,36 @@ def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route,
     handlers = OrderHandlers(gate, accounts, orders)
     of_account = "/v1/accounts/{account_id}"
     return (
-        Route(
-            "GET",
-            of_account + "/orders",
-            gate,
-            handlers.listing,
-            "List the account's orders, in the order of their CREATEs.",
-            operation=Operation("list_orders", Tag.ORDERS),
-            answer=Listing[Order],
-            parameters=(*FILTERS, *PAGE_PARAMETERS),
-            errors=(ValidationFailed,),
-        ),
-        Route(
-            "GET",
-            of_account + "/orders/{order_id}",
-            gate,
-            handlers.one,
-            "Read an order.",
-            operation=Operation("get_order", Tag.ORDERS),
-            answer=Order,
-        ),
-        Route(
-            "GET",
-            of_account + "/trades",
-            gate,
-            handlers.trades,
-            "List the account's trades, in the order in which they were last told of.",
-            operation=Operation("list_trades", Tag.ORDERS),
-            answer=Listing[Trade],
-            parameters=(*time_parameters("received_at"), *PAGE_PARAMETERS),
-        ),
-        Route(
-            "GET",
-            of_account + "/positions",
-            gate,
-            handlers.positions,
-            "List the account's positions, by symbol.",
-            operation=Operation("list_positions", Tag.ORDERS),
-            answer=Listing[Position],
-            parameters=PAGE_PARAMETERS,
-        ),
+        Route("GET", of_account + "/orders", gate, handlers.list_orders),
+        Route("GET", of_account + "/orders/{order_id}", gate, handlers.get_order),
+        Route("GET", of_account + "/trades", gate, handlers.list_trades),
+        Route("GET", of_account + "/positions", gate, handlers.list_positions),
     )
 
 
 def _filter(request: Request) -> OrderFilter:
     query = request.query
     state, symbol, intent_id = (query.get(name) for name in ("state", "symbol", "intent_id"))
-    reference = query.get("client_reference_id")
-    if state is not None and state not in set(model.OrderState):
-        raise ValidationFailed.at("?state", f"found {state[:40]!r}; use {either(model.OrderState)}")
-    if symbol is not None and parse_symbol(symbol) is None:
-        raise ValidationFailed.at("?symbol", SYMBOL_RULE)
+    reference, statuses = query.get("client_reference_id"), query.get("status")
+    wanted_state = None if state is None else read_choice("?state", state, model.OrderState)
+    wanted_symbol = None if symbol is None else read_symbol("?symbol", symbol)
     if intent_id is not None and parse_id(intent_id) is None:
         raise ValidationFailed.at("?intent_id", ID_RULE)
-    if reference is not None and not (len(reference) <= MAX_REFERENCE_CHARACTERS and _is_line(reference)):
-        raise ValidationFailed.at(
-            "?client_reference_id",
-            f"must be up to {MAX_REFERENCE_CHARACTERS} characters, none of them a control character",
-        )
     return OrderFilter(
-        None if state is None else model.OrderState(state),
-        None if symbol is None else parse_symbol(symbol),
+        wanted_state,
+        wanted_symbol,
         None if intent_id is None else parse_id(intent_id),
-        reference,
-        _read_statuses(query.get("status")),
+        None if reference is None else read_reference("?client_reference_id", reference),
+        frozenset() if statuses is None else _read_statuses(statuses.split(",")),
         read_times(request),
     )
 
 
-def _read_statuses(text: str | None) -> frozenset[model.OrderStatus]:
-    if text is None:
-        return frozenset()
-    names = text.split(",")
-    for name in names:
-        if name not in set(model.OrderStatus):
-            raise ValidationFailed.at("?status", f"found {name[:40]!r}; use {either(model.OrderStatus)}")
-    if len(set(names)) != len(names):
+def _read_statuses(names: list[str]) -> frozenset[model.OrderStatus]:
+    found = frozenset(read_choice("?status", name, model.OrderStatus) for name in names)
+    if len(found) != len(names):
         raise ValidationFailed.at("?status", "names a status more than once; name each once")
-    return frozenset(map(model.OrderStatus, names))
+    return found
 
 
 def _name_added(wanted: OrderFilter) -> str:
@@ -263,33 +212,19 @@ def _name_added(wanted: OrderFilter) -> str:
     return statuses + name_times(wanted.created)
 
 
-def _is_line(text: str) -> bool:
-    return all(character >= " " and character != "\x7f" for character in text)
-
-
 def _order(row: Row) -> Order:
     state = model.state_of(model.OrderStatus(row["order_status"]))
-    return _shown(Order, {**row, "intent_id": row["order_id"], "order_state": state})
+    return render(Order, **{**row, "intent_id": row["order_id"], "order_state": state})
 
 
 def _trade(row: Row) -> Trade:
-    return _shown(Trade, {**row, "intent_id": row["order_id"]})
-
-
-def _shown(kind: type[Shown], row: Row) -> Shown:
-    """The row's columns of the fields' names, each in the form in which the platform sends it."""
-    shown = {}
-    for name in kind.__struct_fields__:
-        value = row[name]
-        form = _FORMS.get(type(value))
-        shown[name] = value if form is None else form(value)
-    return kind(**shown)
+    return render(Trade, **{**row, "intent_id": row["order_id"]})
 
 
 def _position(priced: PricedPosition) -> Position:
     position = position_from_row(priced.row)
     derived = {"average_cost": position.average_cost, "daily_pnl": position.daily_pnl(day_of(priced.row["now"]))}
-    return _shown(Position, {**priced.row, **derived, **_market(position, priced.price)})
+    return render(Position, **{**priced.row, **derived, **_market(position, priced.price)})
 
 
 def _market(position: NetPosition, price: ReferencePrice | None) -> dict[str, object]:

@@ -1,17 +1,15 @@
 """GET /v1/accounts/outbox/health. Must never show an organization, an account, a payload or an error's text."""
 
-from datetime import datetime
 from typing import Annotated
 
 import msgspec
 
-from trading_intents.clock import rfc3339
 from trading_intents.outbox.health import OutboxHealth, read_health
 from trading_intents.outbox.model import OutboxEventType, Status
-from trading_intents.storage.database import Pool, Row
+from trading_intents.storage.database import Pool
 from trading_intents.web.problem import PLAIN_500
-from trading_intents.web.request import Answer, Request, answer_json
-from trading_intents.web.routing import Operation, Policy, Route, Tag
+from trading_intents.web.request import Answer, Request, answer_json, render
+from trading_intents.web.routes import Operation, Policy, Route, Tag
 
 Int32 = Annotated[int, msgspec.Meta(extra_json_schema={"format": "int32"})]
 Int64 = Annotated[int, msgspec.Meta(extra_json_schema={"format": "int64"})]
@@ -38,41 +36,23 @@ class OutboxHealthResponse(msgspec.Struct):
 
 
 def outbox_routes(policy: Policy, pool: Pool) -> tuple[Route, ...]:
-    async def health(request: Request) -> Answer:
+    @Operation(Tag.OPERATIONS, answer=OutboxHealthResponse, error_shape=PLAIN_500, any_query=True)
+    async def get_outbox_health(request: Request) -> Answer:
+        """Read how the accounts queue is doing, across all organizations."""
         return answer_json(_show(await read_health(pool)))
 
-    return (
-        Route(
-            "GET",
-            "/v1/accounts/outbox/health",
-            policy,
-            health,
-            "Read how the accounts queue is doing, across all organizations.",
-            operation=Operation("get_outbox_health", Tag.OPERATIONS),
-            answer=OutboxHealthResponse,
-            error_shape=PLAIN_500,
-            any_query=True,
-        ),
-    )
+    return (Route("GET", "/v1/accounts/outbox/health", policy, get_outbox_health),)
 
 
 def _show(health: OutboxHealth) -> OutboxHealthResponse:
-    return OutboxHealthResponse(
-        entries=[_show_entry(row) for row in health.entries],
+    return render(
+        OutboxHealthResponse,
+        entries=[render(OutboxHealthEntry, **row) for row in health.entries],
         pending=health.count(Status.PENDING),
         processing=health.count(Status.PROCESSING),
         failed=health.count(Status.FAILED),
         completed=health.count(Status.COMPLETED),
-        oldest_claim_at=_show_moment(health.oldest(Status.PROCESSING, "oldest_claimed_at")),
-        oldest_failed_at=_show_moment(health.oldest(Status.FAILED, "oldest_created_at")),
-        oldest_pending_at=_show_moment(health.oldest(Status.PENDING, "oldest_created_at")),
+        oldest_claim_at=health.oldest(Status.PROCESSING, "oldest_claimed_at"),
+        oldest_failed_at=health.oldest(Status.FAILED, "oldest_created_at"),
+        oldest_pending_at=health.oldest(Status.PENDING, "oldest_created_at"),
     )
-
-
-def _show_entry(row: Row) -> OutboxHealthEntry:
-    moments = {name: _show_moment(row[name]) for name in ("oldest_created_at", "oldest_claimed_at")}
-    return OutboxHealthEntry(**{**row, **moments})
-
-
-def _show_moment(moment: datetime | None) -> str | None:
-    return rfc3339(moment) if moment else None

@@ -4,17 +4,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from trading_intents.clock import rfc3339
 from trading_intents.errors import Forbidden, LimitReached, NotFound, ValidationFailed, either
-from trading_intents.identity.access import Gate, caller_of
+from trading_intents.identity.access import Gate, caller_of, organization_of
 from trading_intents.identity.model import ApiKeyPrincipal
 from trading_intents.prices import model
 from trading_intents.prices.service import ReferencePrices
-from trading_intents.trading import SYMBOL_RULE, Environment, amount_text, parse_symbol
-from trading_intents.web.amount_fields import Amount, read_amount, read_body
+from trading_intents.trading import Environment, parse_symbol
+from trading_intents.web.body import Amount, read_amount, read_choice, read_symbol
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, make_cursor, read_page
-from trading_intents.web.request import Answer, Request, answer_json
-from trading_intents.web.routing import Operation, Parameter, Route, Tag
+from trading_intents.web.request import Answer, Request, answer_json, render
+from trading_intents.web.routes import Operation, Parameter, Route, Tag
 
 ENVIRONMENT = Parameter(
     "environment",
@@ -43,73 +42,46 @@ class SymbolPrice(msgspec.Struct):
 class PriceHandlers:
     prices: ReferencePrices
 
-    async def listing(self, request: Request) -> Answer:
-        environment, organization_id = _asked_environment(request), caller_of(request).organization_id
+    @Operation(
+        Tag.PRICES, answer=Listing[SymbolPrice], parameters=(ENVIRONMENT, *PAGE_PARAMETERS), errors=(ValidationFailed,)
+    )
+    async def list_reference_prices(self, request: Request) -> Answer:
+        """List the organization's reference prices, by symbol."""
+        environment, organization_id = _asked_environment(request), organization_of(request)
         page = read_page(request, f"reference_prices:{organization_id}:{environment}", parse_symbol)
         found = await self.prices.list(organization_id, environment, page)
         cursor = None if found.more_after is None else make_cursor(page.list_name, found.more_after)
         return answer_json(Listing([_show(price) for price in found.prices], cursor))
 
-    async def one(self, request: Request) -> Answer:
+    @Operation(Tag.PRICES, answer=SymbolPrice, parameters=(ENVIRONMENT,), errors=(NotFound, ValidationFailed))
+    async def get_reference_price(self, request: Request) -> Answer:
+        """Read a symbol's reference price."""
         environment, symbol = _asked_environment(request), parse_symbol(request.params["symbol"])
-        return answer_json(_show(await self.prices.find(caller_of(request).organization_id, environment, symbol)))
+        return answer_json(_show(await self.prices.find(organization_of(request), environment, symbol)))
 
-    async def put(self, request: Request) -> Answer:
-        body = read_body(request, NewReferencePrice, frozenset({"price"}))
+    @Operation(Tag.PRICES, body=NewReferencePrice, answer=SymbolPrice, errors=(LimitReached,))
+    async def post_reference_price(self, request: Request) -> Answer:
+        """Post a symbol's reference price."""
+        body = request.body(NewReferencePrice, {"price"})
         environment = _permitted(request, body.environment, "/environment")
-        symbol = parse_symbol(request.params["symbol"])
-        if symbol is None:
-            raise ValidationFailed.at("", SYMBOL_RULE)
+        symbol = read_symbol("", request.params["symbol"])
         price = read_amount("/price", body.price)
-        return answer_json(
-            _show(await self.prices.post(caller_of(request).organization_id, environment, symbol, price))
-        )
+        return answer_json(_show(await self.prices.post(organization_of(request), environment, symbol, price)))
 
 
 def price_routes(read: Gate, write: Gate, prices: ReferencePrices) -> tuple[Route, ...]:
     handlers, path = PriceHandlers(prices), "/v1/reference-prices"
     return (
-        Route(
-            "GET",
-            path,
-            read,
-            handlers.listing,
-            "List the organization's reference prices, by symbol.",
-            operation=Operation("list_reference_prices", Tag.PRICES),
-            answer=Listing[SymbolPrice],
-            parameters=(ENVIRONMENT, *PAGE_PARAMETERS),
-            errors=(ValidationFailed,),
-        ),
-        Route(
-            "GET",
-            path + "/{symbol}",
-            read,
-            handlers.one,
-            "Read a symbol's reference price.",
-            operation=Operation("get_reference_price", Tag.PRICES),
-            answer=SymbolPrice,
-            parameters=(ENVIRONMENT,),
-            errors=(NotFound, ValidationFailed),
-        ),
-        Route(
-            "PUT",
-            path + "/{symbol}",
-            write,
-            handlers.put,
-            "Post a symbol's reference price.",
-            operation=Operation("post_reference_price", Tag.PRICES),
-            body=NewReferencePrice,
-            answer=SymbolPrice,
-            errors=(LimitReached,),
-        ),
+        Route("GET", path, read, handlers.list_reference_prices),
+        Route("GET", path + "/{symbol}", read, handlers.get_reference_price),
+        Route("PUT", path + "/{symbol}", write, handlers.post_reference_price),
     )
 
 
 def _asked_environment(request: Request) -> Environment:
     text = request.query.get("environment")
-    if text is not None and text not in set(Environment):
-        raise ValidationFailed.at("?environment", f"found {text[:40]!r}; use {either(Environment)}")
-    return _permitted(request, None if text is None else Environment(text), "?environment")
+    named = None if text is None else read_choice("?environment", text, Environment)
+    return _permitted(request, named, "?environment")
 
 
 def _permitted(request: Request, named: Environment | None, pointer: str) -> Environment:
@@ -125,4 +97,4 @@ def _permitted(request: Request, named: Environment | None, pointer: str) -> Env
 
 
 def _show(price: model.ReferencePrice) -> SymbolPrice:
-    return SymbolPrice(price.symbol, price.environment, amount_text(price.price), price.source, rfc3339(price.as_of))
+    return render(SymbolPrice, price)

@@ -8,7 +8,7 @@ from trading_intents.stream.service import Stream, Streams, SubscribeRequest
 from trading_intents.stream.subscriber import failure
 from trading_intents.telemetry import Log
 from trading_intents.web.request import Answer, Request, ResponseWriter
-from trading_intents.web.routing import Operation, Parameter, Route, Tag
+from trading_intents.web.routes import Operation, Parameter, Route, Tag
 
 EVENT_STREAM = b"text/event-stream"
 HEADERS = [(b"x-accel-buffering", b"no")]  # proxies must not collect events before they pass them on
@@ -63,7 +63,14 @@ class _EventFeed:
 
 
 def event_routes(gate: Gate, streams: Streams, log: Log) -> tuple[Route, ...]:
-    async def follow(request: Request) -> Answer:
+    @Operation(
+        Tag.EVENTS,
+        parameters=(LAST_EVENT_ID, KINDS_PARAMETER),
+        errors=(CursorExpired, LimitReached, ValidationFailed),
+        answer_media=EVENT_STREAM,
+    )
+    async def stream_events(request: Request) -> Answer:
+        """Follow an account's events as they happen."""
         feed = _EventFeed(streams, request, log)
         try:
             account_id, kinds = request.params["account_id"], _kinds(request.query.get("kinds"))
@@ -74,19 +81,7 @@ def event_routes(gate: Gate, streams: Streams, log: Log) -> tuple[Route, ...]:
             raise
         return Answer(content_type=EVENT_STREAM, headers=list(HEADERS), feed=feed)
 
-    return (
-        Route(
-            "GET",
-            "/v1/accounts/{account_id}/events",
-            gate,
-            follow,
-            "Follow an account's events as they happen.",
-            operation=Operation("stream_events", Tag.EVENTS),
-            parameters=(LAST_EVENT_ID, KINDS_PARAMETER),
-            errors=(CursorExpired, LimitReached, ValidationFailed),
-            answer_media=EVENT_STREAM,
-        ),
-    )
+    return (Route("GET", "/v1/accounts/{account_id}/events", gate, stream_events),)
 
 
 def _kinds(text: str | None) -> frozenset[EventType]:

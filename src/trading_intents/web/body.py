@@ -2,20 +2,34 @@
 
 import functools
 import re
+from collections.abc import Collection
+from decimal import Decimal
+from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from trading_intents.errors import InvalidJson
-from trading_intents.web.validation import explain
+from trading_intents.errors import InvalidJson, ValidationFailed, either
+from trading_intents.trading import (
+    AMOUNT_PATTERN,
+    AMOUNT_RULE,
+    NUMBER_FOR_AMOUNT,
+    SYMBOL_RULE,
+    Symbol,
+    parse_amount,
+    parse_symbol,
+)
+from trading_intents.web.validation import FOUND_A_NUMBER, MAX_FOUND_CHARACTERS, explain
 
 T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_DEPTH = 16
 MAX_PARTS = 4_096  # lists and objects: making 30,000 takes the loop 5 ms
 MAX_DIGITS = 64  # of a number: the time that Python takes for one grows with the square of its length
 MAX_TEXT_CHARACTERS = 128
+MAX_REFERENCE_CHARACTERS = 64
 
 # Invisible characters and those that change the direction of text: they make a text look like another one.
 INVISIBLE = r"\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
@@ -23,6 +37,9 @@ INVISIBLE = r"\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\uf
 _LINE = rf"^[^\x00-\x1f\x7f-\x9f\u2028\u2029{INVISIBLE}]*$(?!\n)"
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=_LINE)]
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARACTERS, pattern=_LINE)]
+Amount = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": AMOUNT_PATTERN})]
+
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
 
 # Pairs of brackets, at most MAX_DEPTH within each other. Nothing is tried twice (the + after *).
 _NESTED = re.compile(functools.reduce(lambda inner, _: rb"(?:\[" + inner + rb"\])*+", range(MAX_DEPTH), b""))
@@ -51,12 +68,46 @@ def read_json(data: bytes) -> Any:
     return tree
 
 
-def convert(tree: Any, kind: type[T]) -> T:
-    """Converts the document to `kind`, or raises ValidationFailed with a JSON pointer."""
+def convert(tree: Any, kind: type[T], amounts: Collection[str] = ()) -> T:
+    """Converts the document to `kind`, or raises ValidationFailed with a JSON pointer. A caller that sent a JSON number
+    in a field of `amounts` is told why amounts are strings."""
     try:
         return msgspec.convert(tree, kind)
     except msgspec.ValidationError as error:
-        raise explain(str(error), tree, kind) from None
+        explained = explain(str(error), tree, kind)
+    pointer, detail = explained.errors[0].pointer, explained.errors[0].detail
+    if pointer.rpartition("/")[2] in amounts and detail.endswith(FOUND_A_NUMBER):
+        raise ValidationFailed.at(pointer, NUMBER_FOR_AMOUNT)
+    raise explained
+
+
+def read_symbol(pointer: str, text: str) -> Symbol:
+    symbol = parse_symbol(text)
+    if symbol is None:
+        raise ValidationFailed.at(pointer, SYMBOL_RULE)
+    return symbol
+
+
+def read_reference(pointer: str, text: str) -> str:
+    """Refuses control characters, so that the plain encoding of a record with the reference is its canonical one."""
+    if len(text) > MAX_REFERENCE_CHARACTERS or _CONTROL.search(text):
+        raise ValidationFailed.at(
+            pointer, f"must be up to {MAX_REFERENCE_CHARACTERS} characters, none of them a control character"
+        )
+    return text
+
+
+def read_choice(pointer: str, text: str, kind: type[E]) -> E:
+    if text not in set(kind):
+        raise ValidationFailed.at(pointer, f"found {text[:MAX_FOUND_CHARACTERS]!r}; use {either(kind)}")
+    return kind(text)
+
+
+def read_amount(pointer: str, text: str) -> Decimal:
+    amount = parse_amount(text)
+    if amount is None:
+        raise ValidationFailed.at(pointer, AMOUNT_RULE)
+    return amount
 
 
 def _without_strings(document: bytes) -> bytes:

@@ -14,7 +14,7 @@ from trading_intents.web.description.openapi import build_openapi, errors_of
 from trading_intents.web.description.pages import STYLE_PATH, make_pages
 from trading_intents.web.description.static import HTML, MEDIA
 from trading_intents.web.request import JSON, Answer, Request, answer_json
-from trading_intents.web.routing import Handler, Operation, Policy, Route, Tag
+from trading_intents.web.routes import Operation, Policy, Route, Tag
 
 T = TypeVar("T")
 
@@ -52,68 +52,67 @@ def operations_routes(
     text = CONTENT_TYPE_LATEST.encode()
     lacking, rendered = _Cached(missing, clock), _Cached(render_metrics, clock)
 
-    async def healthz(request: Request) -> Answer:
+    @Operation(Tag.OPERATIONS, answer=Health, always=True, any_query=True)
+    async def check_liveness(request: Request) -> Answer:
+        """Check that the process is alive."""
         return answer_json(Health("alive"))
 
-    async def readyz(request: Request) -> Answer:
+    @Operation(Tag.OPERATIONS, answer=Health, errors=(Unavailable,), always=True, any_query=True)
+    async def check_readiness(request: Request) -> Answer:
+        """Check that the process can do its roles' work."""
         if lack := await lacking.get():
             raise Unavailable(lack)
         return answer_json(Health("ready"))
 
-    async def metrics(request: Request) -> Answer:
+    @Operation(Tag.OPERATIONS, answer_media=text, always=True, any_query=True)
+    async def get_metrics(request: Request) -> Answer:
+        """Read the metrics for Prometheus."""
         return Answer(await rendered.get(), 200, text)
 
-    def probe(path: str, handle: Handler, summary: str, operation_id: str, **more: Any) -> Route:
-        operation = Operation(operation_id, Tag.OPERATIONS)
-        return Route("GET", path, policy, handle, summary, operation=operation, always=True, any_query=True, **more)
-
     return (
-        probe("/healthz", healthz, "Check that the process is alive.", "check_liveness", answer=Health),
-        probe(
-            "/readyz",
-            readyz,
-            "Check that the process can do its roles' work.",
-            "check_readiness",
-            answer=Health,
-            errors=(Unavailable,),
-        ),
-        probe("/metrics", metrics, "Read the metrics for Prometheus.", "get_metrics", answer_media=text),
+        Route("GET", "/healthz", policy, check_liveness),
+        Route("GET", "/readyz", policy, check_readiness),
+        Route("GET", "/metrics", policy, get_metrics),
     )
 
 
 def make_request_series(requests: Requests, routes: Sequence[Route]) -> None:
     """Makes the series of every answer that each route can give, and of requests without a route."""
     for route in routes:
-        requests.make_series(route.path, [route.status, *map(route.error_shape.status_of, errors_of(route))])
+        requests.make_series(
+            route.path, [route.operation.status, *map(route.operation.error_shape.status_of, errors_of(route))]
+        )
     requests.make_series("none", UNROUTED_STATUSES)
 
 
 def description_routes(policy: Policy, described: Sequence[Route], version: str, url: str) -> tuple[Route, ...]:
     """/, /docs and /openapi.json describe `described` and themselves; `url` is where their examples find us."""
 
-    async def openapi(request: Request) -> Answer:
+    @Operation(Tag.OPERATIONS, answer=dict[str, Any])
+    async def get_openapi(request: Request) -> Answer:
+        """Read this description as OpenAPI 3.1."""
         return Answer(encoded, 200, JSON)
 
-    def page(path: str, summary: str, operation_id: str, media: bytes = HTML) -> Route:
-        async def read(request: Request) -> Answer:
-            return pages[path].answer(request)
+    @Operation(Tag.OPERATIONS, answer_media=HTML, any_query=True)
+    async def get_docs(request: Request) -> Answer:
+        """Read this description as a page."""
+        return pages["/docs"].answer(request)
 
-        operation = Operation(operation_id, Tag.OPERATIONS)
-        return Route("GET", path, policy, read, summary, operation=operation, answer_media=media, any_query=True)
+    @Operation(Tag.OPERATIONS, answer_media=HTML, any_query=True)
+    async def get_home(request: Request) -> Answer:
+        """Read what this is and where to begin."""
+        return pages["/"].answer(request)
+
+    @Operation(Tag.OPERATIONS, answer_media=MEDIA[".css"], any_query=True)
+    async def get_page_style(request: Request) -> Answer:
+        """Read the style of these pages."""
+        return pages[STYLE_PATH].answer(request)
 
     routes = (
-        Route(
-            "GET",
-            "/openapi.json",
-            policy,
-            openapi,
-            "Read this description as OpenAPI 3.1.",
-            operation=Operation("get_openapi", Tag.OPERATIONS),
-            answer=dict[str, Any],
-        ),
-        page("/docs", "Read this description as a page.", "get_docs"),
-        page("/", "Read what this is and where to begin.", "get_home"),
-        page(STYLE_PATH, "Read the style of these pages.", "get_page_style", MEDIA[".css"]),
+        Route("GET", "/openapi.json", policy, get_openapi),
+        Route("GET", "/docs", policy, get_docs),
+        Route("GET", "/", policy, get_home),
+        Route("GET", STYLE_PATH, policy, get_page_style),
     )
     document = build_openapi((*described, *routes), version, url)
     encoded, pages = msgspec.json.encode(document), make_pages(document, wire_errors(), url)

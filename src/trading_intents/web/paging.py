@@ -13,9 +13,10 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from trading_intents.clock import RFC3339_RULE, TimeRange, parse_rfc3339, rfc3339
-from trading_intents.errors import InvalidCursor, InvalidRequest, ValidationFailed, either
+from trading_intents.errors import InvalidCursor, InvalidRequest, ValidationFailed
+from trading_intents.web.body import read_choice
 from trading_intents.web.request import Request
-from trading_intents.web.routing import Parameter
+from trading_intents.web.routes import Parameter
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -61,7 +62,8 @@ class Listing(msgspec.Struct, Generic[T]):
 
 def read_page(request: Request, list_name: str, parse: Callable[[str], Any] = str) -> Page:
     """`list_name` names the list, its owner and its filters; `parse` makes a row's key of its text."""
-    is_descending = _read_order(request) is ListOrder.DESC
+    order = read_choice("?order", request.query.get("order", ListOrder.ASC), ListOrder)
+    is_descending = order is ListOrder.DESC
     if is_descending:
         list_name += ":desc"
     cursor, after = request.query.get("next_cursor"), None
@@ -88,14 +90,6 @@ def read_times(request: Request) -> TimeRange:
 def name_times(times: TimeRange) -> str:
     """For the list's name: a cursor fits no other times."""
     return "" if times == TimeRange() else ":" + "/".join("" if time is None else rfc3339(time) for time in times)
-
-
-def _read_order(request: Request) -> ListOrder:
-    text = request.query.get("order", ListOrder.ASC)
-    try:
-        return ListOrder(text)
-    except ValueError:
-        raise ValidationFailed.at("?order", f"found {text[:40]!r}; use {either(ListOrder)}") from None
 
 
 def _read_time(request: Request, name: str) -> datetime | None:

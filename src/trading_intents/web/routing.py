@@ -1,13 +1,10 @@
-"""The route table, and the steps of every request: match, identify, limit, read, permit, handle, answer."""
+"""Takes every request through its steps: match, identify, limit, read, permit, handle, answer."""
 
 import asyncio
 import contextlib
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable
 from urllib.parse import unquote_to_bytes
 
 from trading_intents.clock import Clock, LoopTurns
@@ -20,129 +17,15 @@ from trading_intents.errors import (
     Unavailable,
 )
 from trading_intents.telemetry import Log, Metrics
-from trading_intents.web.body import MAX_BODY_BYTES
-from trading_intents.web.limits import Bucket, ClientAddress, Limits, Verifier
-from trading_intents.web.problem import PROBLEM, ErrorShape
-from trading_intents.web.request import JSON, Answer, Headers, Incoming, PendingRequest, Request, check_entity_tags
+from trading_intents.web.limits import Bucket, ClientAddress, Limits
+from trading_intents.web.problem import PROBLEM
+from trading_intents.web.request import JSON, Answer, Headers, Incoming, PendingRequest, Request
+from trading_intents.web.routes import Respond, Route
 from trading_intents.web.validation import unknown_parameters
 
 MAX_REFUSALS_LOGGED = 10  # a second, of requests that could not be read
 MAX_FAILURES_LOGGED = 100  # a second, of requests that could not be served
 DISK_FAILED_SECONDS = 5.0  # for this long after a failure the disk counts as failed
-
-Handler = Callable[[Request], Awaitable[Answer]]
-Respond = Callable[[Answer], None]
-# The fast path of a route: the same checks in the same order, without an await, for a request that passes all of them.
-# It calls back once. None: a check fails, or something must be read first; the handler finds out and answers.
-FastHandler = Callable[[Incoming, str, Respond], PendingRequest | None]
-
-
-class Tag(StrEnum):
-    """The groups of operations in the API's description, in the order in which it shows them."""
-
-    INTENTS = "Intents"
-    ORDERS = "Orders"
-    PRICES = "Prices and balances"
-    EVENTS = "Events"
-    CONTROLS = "Controls"
-    ACCOUNTS = "Accounts"
-    CREDENTIALS = "Credentials"
-    BROKERS = "Brokers"
-    PAPER = "Paper broker"
-    API_KEYS = "API keys"
-    ORGANIZATIONS = "Organizations"
-    USERS = "Users"
-    TOKENS = "Tokens"
-    CONSOLE = "Console"
-    OPERATIONS = "Operations"
-
-
-class Operation(NamedTuple):
-    """How the API's description names an endpoint. A generated client calls it by its id."""
-
-    id: str
-    tag: Tag
-
-
-class Policy(Verifier, Protocol):
-    """Decides who may call. Features take theirs from the table in identity/access.py."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def meaning(self) -> str:
-        """One line for the documentation."""
-
-    @property
-    def public(self) -> bool:
-        """True: no credential is read."""
-
-    @property
-    def credentials(self) -> tuple[str, ...]:
-        """The kinds that are taken: api_key, bearer."""
-
-    @property
-    def names_organization(self) -> bool: ...  # by x-organization-id, a service account must
-
-    def permit(self, request: Request) -> None:
-        """Raise Forbidden if this caller may not."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    name: str
-    meaning: str
-    schema: dict[str, Any]
-    where: str = "query"
-    check: Callable[[str], object] | None = None  # raises InvalidRequest when the value cannot be read
-
-
-IF_MATCH = Parameter(
-    "if-match",
-    'Write only if the version is still this one, such as "3".',
-    {"type": "string"},
-    where="header",
-    check=check_entity_tags,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    method: str
-    path: str
-    policy: Policy
-    handle: Handler
-    summary: str
-    operation: Operation = field(kw_only=True)
-    body: Any = None  # the msgspec type of the request body
-    is_body_optional: bool = False  # no body is read as an empty object
-    answer: Any = None  # the msgspec type of the success body
-    status: int = 200
-    repeated_status: int | None = None  # of the same answer where the call found its work done before
-    bucket: Bucket | None = None  # None: READS of a GET, WRITES of anything else
-    is_counted_by_handler: bool = False  # the bucket then counts only requests that are refused before the handler runs
-    parameters: tuple[Parameter, ...] = ()
-    errors: tuple[type[PlatformError], ...] = ()  # beyond those that every route of its shape has
-    error_shape: ErrorShape = PROBLEM
-    verifies_late: bool = False  # verifies well-formed keys, some a second, of an address that used up its failures
-    fast: FastHandler | None = None  # given the request and the path's one parameter
-    always: bool = False  # answers while the process drains, and has no rate limit
-    any_query: bool = False  # query parameters that it does not declare are ignored, not refused
-    answer_media: bytes = JSON
-    body_media: bytes = JSON
-    max_body_bytes: int = MAX_BODY_BYTES
-
-    def __post_init__(self) -> None:
-        for need in ("name", "meaning", "identify", "permit"):
-            if not hasattr(self.policy, need):
-                raise TypeError(f"{self.method} {self.path} has no policy")
-
-    @property
-    def limited_by(self) -> Bucket | None:
-        if self.always:
-            return None
-        return self.bucket or (Bucket.READS if self.method == "GET" else Bucket.WRITES)
 
 
 class App:
@@ -214,7 +97,7 @@ class App:
         self.metrics.requests.count(route.path if route else "none", answer.status, seconds)
         if answer.failure and route:
             # A process that is not ready or drains has not failed to handle the request.
-            is_expected = answer.status == Unavailable.status and (route.always or not incoming.taken)
+            is_expected = answer.status == Unavailable.status and (route.operation.always or not incoming.taken)
             if not is_expected:
                 self._note_failure(route.path, *answer.failure)
         return answer
@@ -236,11 +119,11 @@ class App:
         try:
             answer = await self._serve(route, request)
         except PlatformError as error:
-            answer = route.error_shape.answer(error, request.id)
+            answer = route.operation.error_shape.answer(error, request.id)
         except Exception as error:
             fault = InternalError("an error of the platform; its log has the details under the request id")
             fault.__cause__ = error
-            answer = route.error_shape.answer(fault, request.id)
+            answer = route.operation.error_shape.answer(fault, request.id)
         return route, request, answer
 
     @property
@@ -268,34 +151,34 @@ class App:
             self._log.warning("request refused", **fields, detail=error.detail)
 
     async def _serve(self, route: Route, request: Request) -> Answer:
-        if not request.incoming.taken and not route.always:
+        if not request.incoming.taken and not route.operation.always:
             raise Unavailable("this process is shutting down; try another, or again")
         await self._identify(route, request)
         bucket = route.limited_by
-        if bucket and not route.is_counted_by_handler:
+        if bucket and not route.operation.is_counted_by_handler:
             request.headers_out += self._take(bucket, request)
-        if not route.always:
+        if not route.operation.always:
             caller = request.caller
             await self._turns.take(None if caller is None else caller.organization_limit_key or caller.limit_key)
         try:
             self._check(route, request)
         except PlatformError:
-            if bucket and route.is_counted_by_handler:
+            if bucket and route.operation.is_counted_by_handler:
                 request.headers_out += self._take(bucket, request)
             raise
         return await route.handle(request)
 
     def _check(self, route: Route, request: Request) -> None:
         """Reads the request, and raises what keeps it from its handler."""
-        if route.body is not None and route.body_media is JSON:
-            request.read_json(route.max_body_bytes, route.is_body_optional)
-        elif route.body is not None:
-            request.read_form(route.max_body_bytes)
+        if route.operation.body is not None and route.operation.body_media is JSON:
+            request.read_json(route.operation.max_body_bytes, route.operation.is_body_optional)
+        elif route.operation.body is not None:
+            request.read_form(route.operation.max_body_bytes)
         unknown = None
-        if request.incoming.query_string and not route.any_query:
-            known = [each.name for each in route.parameters if each.where == "query"]
+        if request.incoming.query_string and not route.operation.any_query:
+            known = [each.name for each in route.operation.parameters if each.where == "query"]
             unknown = unknown_parameters(request.query, known)
-        for parameter in route.parameters:
+        for parameter in route.operation.parameters:
             if parameter.check and (given := request.parameter(parameter.where, parameter.name)) is not None:
                 parameter.check(given)
         route.policy.permit(request)
@@ -307,7 +190,7 @@ class App:
             return
         if route.method == "GET":
             request.forbid_caching()
-        await self._limits.identify(route.policy, request, route.limited_by, route.verifies_late)
+        await self._limits.identify(route.policy, request, route.limited_by, route.operation.verifies_late)
 
     def _take(self, bucket: Bucket, request: Request) -> Headers:
         caller = request.caller

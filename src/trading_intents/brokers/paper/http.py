@@ -1,20 +1,18 @@
 """Prices of the paper broker over HTTP: parse, call one use case, render."""
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
 from trading_intents.brokers.paper.model import Prices, Quote, Source
 from trading_intents.brokers.paper.quotes import Quotes
-from trading_intents.clock import rfc3339
 from trading_intents.errors import LimitReached, NotFound, ValidationFailed
 from trading_intents.ids import OrganizationId
-from trading_intents.trading import SYMBOL_RULE, amount_text, parse_symbol
-from trading_intents.web.amount_fields import Amount, read_amount, read_body
+from trading_intents.trading import parse_symbol
+from trading_intents.web.body import Amount, read_amount, read_symbol
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
-from trading_intents.web.request import Answer, Request, answer_json
-from trading_intents.web.routing import IF_MATCH, Operation, Policy, Route, Tag
+from trading_intents.web.request import Answer, Request, answer_json, render
+from trading_intents.web.routes import IF_MATCH, Operation, Policy, Route, Tag
 
 
 class NewQuote(msgspec.Struct, forbid_unknown_fields=True):
@@ -58,71 +56,47 @@ class PresentQuote(msgspec.Struct):
 def quote_routes(
     read: Policy, write: Policy, organization_of: Callable[[Request], OrganizationId], quotes: Quotes
 ) -> tuple[Route, ...]:
-    async def listing(request: Request) -> Answer:
+    @Operation(Tag.PAPER, answer=Listing[PresentQuote], parameters=PAGE_PARAMETERS)
+    async def list_paper_quotes(request: Request) -> Answer:
+        """List the quotes that the organization posted last, by symbol."""
         organization_id = organization_of(request)
         page = read_page(request, f"paper_quotes:{organization_id}", parse_symbol)
         found = await quotes.list(organization_id, page)
         return answer_json(page.answer(found, lambda each: each[0], lambda each: _show_present(*each)))
 
-    async def one(request: Request) -> Answer:
+    @Operation(Tag.PAPER, answer=PresentQuote, errors=(NotFound,))
+    async def get_paper_quote(request: Request) -> Answer:
+        """Read a symbol's present quote: posted, or the walk's."""
         symbol = parse_symbol(request.params["symbol"])
         if symbol is None:
             raise NotFound("no such symbol")
         return answer_json(_show_present(symbol, await quotes.find(organization_of(request), symbol)))
 
-    async def put(request: Request) -> Answer:
+    @Operation(Tag.PAPER, body=NewQuote, answer=PaperQuote, parameters=(IF_MATCH,), errors=(LimitReached,))
+    async def post_paper_quote(request: Request) -> Answer:
+        """Post a quote for the organization's paper accounts."""
         organization_id = organization_of(request)
-        symbol = parse_symbol(request.params["symbol"])
-        if symbol is None:
-            raise ValidationFailed.at("", SYMBOL_RULE)
+        symbol = read_symbol("", request.params["symbol"])
         posted = await quotes.post(organization_id, symbol, _read(request), request.if_match())
-        shown = PaperQuote(
-            organization_id=str(organization_id),
+        shown = render(
+            PaperQuote,
+            posted,
+            organization_id=organization_id,
             symbol=symbol,
-            **_amounts(posted),
-            updated_at=rfc3339(posted.at),
+            updated_at=posted.at,
             version=posted.number,
         )
         return answer_json(shown, version=posted.number)
 
     return (
-        Route(
-            "GET",
-            "/v1/paper/quotes",
-            read,
-            listing,
-            "List the quotes that the organization posted last, by symbol.",
-            operation=Operation("list_paper_quotes", Tag.PAPER),
-            answer=Listing[PresentQuote],
-            parameters=PAGE_PARAMETERS,
-        ),
-        Route(
-            "GET",
-            "/v1/paper/quotes/{symbol}",
-            read,
-            one,
-            "Read a symbol's present quote: posted, or the walk's.",
-            operation=Operation("get_paper_quote", Tag.PAPER),
-            answer=PresentQuote,
-            errors=(NotFound,),
-        ),
-        Route(
-            "PUT",
-            "/v1/paper/quotes/{symbol}",
-            write,
-            put,
-            "Post a quote for the organization's paper accounts.",
-            operation=Operation("post_paper_quote", Tag.PAPER),
-            body=NewQuote,
-            answer=PaperQuote,
-            parameters=(IF_MATCH,),
-            errors=(LimitReached,),
-        ),
+        Route("GET", "/v1/paper/quotes", read, list_paper_quotes),
+        Route("GET", "/v1/paper/quotes/{symbol}", read, get_paper_quote),
+        Route("PUT", "/v1/paper/quotes/{symbol}", write, post_paper_quote),
     )
 
 
 def _read(request: Request) -> Prices:
-    body = read_body(request, NewQuote, frozenset(NewQuote.__struct_fields__))
+    body = request.body(NewQuote, NewQuote.__struct_fields__)
     texts = msgspec.structs.asdict(body).items()
     prices = Prices(**{name: read_amount(f"/{name}", text) for name, text in texts if text is not None})
     if prices.bid > prices.ask:
@@ -133,10 +107,4 @@ def _read(request: Request) -> Prices:
 
 
 def _show_present(symbol: str, quote: Quote) -> PresentQuote:
-    return PresentQuote(symbol=symbol, **_amounts(quote), source=quote.source, as_of=rfc3339(quote.at))
-
-
-def _amounts(prices: Prices) -> dict[str, Any]:
-    """The prices and sizes as texts."""
-    amounts = {name: getattr(prices, name) for name in Prices.__struct_fields__}
-    return {name: None if amount is None else amount_text(amount) for name, amount in amounts.items()}
+    return render(PresentQuote, quote, symbol=symbol, as_of=quote.at)

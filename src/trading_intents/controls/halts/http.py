@@ -1,24 +1,23 @@
 """Halts over HTTP: parse, call one use case, render. Never judges."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import msgspec
 
-from trading_intents.clock import rfc3339
 from trading_intents.controls.bodies import MAX_REASON_CHARACTERS
 from trading_intents.controls.halts.model import Halt, HaltPrincipal, HaltPrincipalType, HaltState, HaltTerms
 from trading_intents.controls.halts.service import Halts
 from trading_intents.controls.http import target_of
 from trading_intents.controls.model import Scope
 from trading_intents.errors import AccountClosed, Forbidden, NotFound, NotHalted, ValidationFailed
-from trading_intents.identity.access import Gate, caller_of
+from trading_intents.identity.access import Gate, caller_of, organization_of
 from trading_intents.identity.model import ApiKeyPrincipal, Permission, UserPrincipal
 from trading_intents.web.body import INVISIBLE
 from trading_intents.web.limits import Bucket
-from trading_intents.web.request import Answer, Request, answer_json
-from trading_intents.web.routing import Operation, Route, Tag
+from trading_intents.web.request import Answer, Request, answer_json, render
+from trading_intents.web.routes import Operation, Route, Tag
 
 HaltReason = Annotated[
     str, msgspec.Meta(min_length=1, max_length=MAX_REASON_CHARACTERS, pattern=rf"^[^\x00{INVISIBLE}]*$")
@@ -61,32 +60,57 @@ class HaltRecord(msgspec.Struct, kw_only=True):
     resumed_at: str | None
 
 
+STARTED = Operation(
+    Tag.CONTROLS,
+    body=StartHalt,
+    answer=HaltRecord,
+    status=202,
+    repeated_status=200,
+    bucket=Bucket.CANCELS,
+    verifies_late=True,
+)
+RESUMED = Operation(Tag.CONTROLS, answer=HaltRecord, bucket=Bucket.CANCELS, errors=(NotHalted,))
+
+
 @dataclass(frozen=True, slots=True)
 class HaltHandlers:
     read: Gate
     write: Gate
     halts: Halts
 
-    async def start_account(self, request: Request) -> Answer:
+    @replace(STARTED, errors=(AccountClosed,))
+    async def halt_account(self, request: Request) -> Answer:
+        """Halt an account: refuse new orders, cancel open ones and, if asked, close positions. 200: a halt stands."""
         target = target_of(request, self.write)
         return _answer_started(*await self.halts.start_account(target, lambda: _terms(request), _principal(request)))
 
-    async def start_organization(self, request: Request) -> Answer:
-        organization_id = caller_of(request).organization_id
+    @STARTED
+    async def halt_organization(self, request: Request) -> Answer:
+        """Halt the organization: refuse new orders, cancel open ones and, if asked, close positions. 200: a halt
+        stands."""
+        organization_id = organization_of(request)
         started = await self.halts.start_organization(organization_id, _terms(request), _principal(request))
         return _answer_started(*started)
 
+    @replace(RESUMED, errors=(AccountClosed, NotHalted))
     async def resume_account(self, request: Request) -> Answer:
+        """End the halt of an account."""
         return answer_json(_show(await self.halts.resume_account(target_of(request, self.write), _principal(request))))
 
+    @RESUMED
     async def resume_organization(self, request: Request) -> Answer:
-        organization_id = caller_of(request).organization_id
+        """End the halt of the organization."""
+        organization_id = organization_of(request)
         return answer_json(_show(await self.halts.resume_organization(organization_id, _principal(request))))
 
-    async def read_account(self, request: Request) -> Answer:
+    @Operation(Tag.CONTROLS, answer=HaltRecord, errors=(NotFound,))
+    async def get_account_halt(self, request: Request) -> Answer:
+        """Read the halt of an account that stands, else the last one."""
         return answer_json(_show(await self.halts.find_account(target_of(request, self.read))))
 
-    async def read_organization(self, request: Request) -> Answer:
+    @Operation(Tag.CONTROLS, answer=HaltRecord, errors=(NotFound,))
+    async def get_organization_halt(self, request: Request) -> Answer:
+        """Read the halt of the organization that stands, else the last one."""
         caller = caller_of(request)
         environment = caller.principal.environment if isinstance(caller.principal, ApiKeyPrincipal) else None
         return answer_json(_show(await self.halts.find_organization(caller.organization_id, environment)))
@@ -95,64 +119,14 @@ class HaltHandlers:
 def halt_routes(gates: Mapping[str, Gate], halts: Halts) -> tuple[Route, ...]:
     read, write, write_organization = (gates[name] for name in ("read_halts", "halt_account", "halt_organization"))
     handlers = HaltHandlers(read, write, halts)
-    account = _level(
-        "/v1/controls/accounts/{account_id}",
-        ("an account", "account"),
-        (read, write),
-        (handlers.start_account, handlers.read_account, handlers.resume_account),
-        (AccountClosed,),
-    )
-    organization = _level(
-        "/v1/controls/organization",
-        ("the organization", "organization"),
-        (read, write_organization),
-        (handlers.start_organization, handlers.read_organization, handlers.resume_organization),
-        (),
-    )
-    return *account, *organization
-
-
-def _level(
-    path: str, names: tuple[str, str], gates: tuple[Gate, Gate], handlers: Any, errors: tuple[Any, ...]
-) -> tuple[Route, ...]:
-    (text, name), (read, write), (start, show, resume) = names, gates, handlers
+    account, organization = "/v1/controls/accounts/{account_id}", "/v1/controls/organization"
     return (
-        Route(
-            "POST",
-            f"{path}/halt",
-            write,
-            start,
-            f"Halt {text}: refuse new orders, cancel open ones and, if asked, close positions. 200: a halt stands.",
-            operation=Operation(f"halt_{name}", Tag.CONTROLS),
-            body=StartHalt,
-            answer=HaltRecord,
-            status=202,
-            repeated_status=200,
-            bucket=Bucket.CANCELS,
-            verifies_late=True,
-            errors=errors,
-        ),
-        Route(
-            "GET",
-            f"{path}/halt",
-            read,
-            show,
-            f"Read the halt of {text} that stands, else the last one.",
-            operation=Operation(f"get_{name}_halt", Tag.CONTROLS),
-            answer=HaltRecord,
-            errors=(NotFound,),
-        ),
-        Route(
-            "POST",
-            f"{path}/resume",
-            write,
-            resume,
-            f"End the halt of {text}.",
-            operation=Operation(f"resume_{name}", Tag.CONTROLS),
-            answer=HaltRecord,
-            bucket=Bucket.CANCELS,
-            errors=(*errors, NotHalted),
-        ),
+        Route("POST", f"{account}/halt", write, handlers.halt_account),
+        Route("GET", f"{account}/halt", read, handlers.get_account_halt),
+        Route("POST", f"{account}/resume", write, handlers.resume_account),
+        Route("POST", f"{organization}/halt", write_organization, handlers.halt_organization),
+        Route("GET", f"{organization}/halt", read, handlers.get_organization_halt),
+        Route("POST", f"{organization}/resume", write_organization, handlers.resume_organization),
     )
 
 
@@ -181,21 +155,14 @@ def _answer_started(halt: Halt, is_new: bool) -> Answer:
 
 def _show(halt: Halt) -> HaltRecord:
     organization_id, account_id = halt.scope.organization_id, halt.scope.account_id
-    return HaltRecord(
-        id=str(halt.id),
+    return render(
+        HaltRecord,
+        halt,
         scope={"Account": str(account_id)} if account_id else {"Organization": str(organization_id)},
         reason=halt.terms.reason,
         cancel_orders=halt.terms.cancel_orders,
         close_positions=halt.terms.close_positions,
-        state=halt.state,
-        orders=halt.orders,
-        orders_done=halt.orders_done,
-        positions=halt.positions,
-        positions_done=halt.positions_done,
         waiting=[HaltWaiting(**each) for each in halt.waiting],
         principal_type=halt.principal.type,
         principal_id=halt.principal.id,
-        created_at=rfc3339(halt.created_at),
-        updated_at=rfc3339(halt.updated_at),
-        resumed_at=None if halt.resumed_at is None else rfc3339(halt.resumed_at),
     )

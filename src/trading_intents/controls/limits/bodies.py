@@ -1,13 +1,12 @@
 """What limits look like on the wire, both ways. Never judges, never asks the database."""
 
 from collections.abc import Set as AbstractSet
-from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from trading_intents.clock import rfc3339
+from trading_intents.controls.bodies import Owner
 from trading_intents.controls.limits.model import (
     MAX_COLLAR_BPS,
     MAX_COUNT,
@@ -17,8 +16,9 @@ from trading_intents.controls.limits.model import (
     TradingLimits,
 )
 from trading_intents.errors import ValidationFailed
-from trading_intents.trading import SYMBOL_RULE, amount_text, parse_symbol
-from trading_intents.web.amount_fields import Amount, read_amount
+from trading_intents.trading import Symbol
+from trading_intents.web.body import Amount, read_amount, read_symbol
+from trading_intents.web.request import render
 
 BasisPoints = Annotated[int, msgspec.Meta(ge=1, le=MAX_COLLAR_BPS)]
 OrderCount = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
@@ -67,6 +67,9 @@ class OrganizationLimitsRecord(msgspec.Struct, kw_only=True):
     version: int
 
 
+Shown = TypeVar("Shown", bound=OrganizationLimitsRecord)
+
+
 class AccountLimitsRecord(OrganizationLimitsRecord, kw_only=True):
     """Fields without a limit are left out."""
 
@@ -103,40 +106,15 @@ def _value(name: str, value: Any) -> Any:
     if name in AMOUNTS:
         return read_amount(f"/{name}", value)
     if name == "allowed_symbols":
-        return frozenset(_symbol(place, text) for place, text in enumerate(value))
+        return frozenset(read_symbol(f"/{name}/{index}", text) for index, text in enumerate(value))
     return value
 
 
-def _symbol(place: int, text: str) -> str:
-    symbol = parse_symbol(text)
-    if symbol is None:
-        raise ValidationFailed.at(f"/allowed_symbols/{place}", SYMBOL_RULE)
-    return symbol
-
-
-def show_organization_limits(organization_id: str, stored: StoredLimits) -> OrganizationLimitsRecord:
-    return OrganizationLimitsRecord(organization_id=organization_id, **_shown(stored))
-
-
-def show_account_limits(organization_id: str, account_id: str, stored: StoredLimits) -> AccountLimitsRecord:
-    return AccountLimitsRecord(organization_id=organization_id, account_id=account_id, **_shown(stored))
-
-
-def show_symbol_limits(organization_id: str, account_id: str, symbol: str, stored: StoredLimits) -> SymbolLimitsRecord:
-    shown = _shown(stored)
-    return SymbolLimitsRecord(organization_id=organization_id, account_id=account_id, symbol=symbol, **shown)
-
-
-def _shown(stored: StoredLimits) -> dict[str, Any]:
-    values = {name: getattr(stored.limits, name) for name in _FIELDS}
-    return {name: _plain(value) for name, value in values.items() if value is not None} | {
-        "created_at": rfc3339(stored.created_at),
-        "updated_at": rfc3339(stored.updated_at),
-        "version": stored.version,
-    }
+def show_limits(kind: type[Shown], owner: Owner, stored: StoredLimits, symbol: Symbol | None = None) -> Shown:
+    given = {name: getattr(stored.limits, name) for name in _FIELDS}
+    shown = {name: UNSET if value is None else _plain(value) for name, value in given.items()}
+    return render(kind, stored, **owner._asdict(), symbol=symbol, **shown)
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Decimal):
-        return amount_text(value)
     return sorted(value) if isinstance(value, frozenset) else value

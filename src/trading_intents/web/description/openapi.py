@@ -10,7 +10,7 @@ from trading_intents import errors
 from trading_intents.errors import PlatformError
 from trading_intents.web.description.examples import Examples, curl
 from trading_intents.web.request import JSON
-from trading_intents.web.routing import IF_MATCH, Parameter, Route, Tag
+from trading_intents.web.routes import IF_MATCH, Parameter, Route, Tag
 
 TITLE = "Trading Intents Platform"
 ORGANIZATION = Parameter(
@@ -38,12 +38,17 @@ TIME_FIELDS = frozenset({"as_of", "from", "to"})
 def build_openapi(routes: Iterable[Route], version: str, url: str) -> dict[str, Any]:
     """`url` is where the examples find the platform."""
     routes = tuple(routes)
-    kinds = {k for route in routes for k in (route.body, route.answer, route.error_shape.kind) if k is not None}
+    kinds = {
+        k
+        for route in routes
+        for k in (route.operation.body, route.operation.answer, route.operation.error_shape.kind)
+        if k is not None
+    }
     ordered = sorted(kinds, key=str)
     schemas, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     _add_formats(components)
     shapes, examples = dict(zip(ordered, schemas, strict=True)), Examples(components)
-    ids = [route.operation.id for route in routes]
+    ids = [route.handle.__name__ for route in routes]
     assert len(ids) == len(set(ids)), "two operations have one id"
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -83,7 +88,7 @@ def _is_time(name: str) -> bool:
 
 def _operation(route: Route, shapes: dict[Any, Any], examples: Examples) -> dict[str, Any]:
     operation: dict[str, Any] = {
-        "operationId": route.operation.id,
+        "operationId": route.handle.__name__,
         "tags": [route.operation.tag],
         "summary": route.summary,
         "description": f"Who may call: {route.policy.meaning}",
@@ -92,11 +97,13 @@ def _operation(route: Route, shapes: dict[Any, Any], examples: Examples) -> dict
         "security": [{credential: []} for credential in route.policy.credentials],
         "x-policy": route.policy.name,
     }
-    if route.body is not None:
-        content = {"schema": shapes[route.body]} | _request_examples(examples.requests(shapes[route.body]))
+    if route.operation.body is not None:
+        content = {"schema": shapes[route.operation.body]} | _request_examples(
+            examples.requests(shapes[route.operation.body])
+        )
         operation["requestBody"] = {
-            "required": not route.is_body_optional,
-            "content": {route.body_media.decode(): content},
+            "required": not route.operation.is_body_optional,
+            "content": {route.operation.body_media.decode(): content},
         }
     return operation
 
@@ -109,7 +116,7 @@ def _request_examples(made: dict[str, Any]) -> dict[str, Any]:
 
 def _parameters(route: Route) -> list[Parameter]:
     in_path = [Parameter(n, "", {"type": "string"}, "path") for n in re.findall(r"{(\w+)}", route.path)]
-    return [*in_path, *route.parameters, *([ORGANIZATION] if route.policy.names_organization else [])]
+    return [*in_path, *route.operation.parameters, *([ORGANIZATION] if route.policy.names_organization else [])]
 
 
 def _parameter(parameter: Parameter, examples: Examples) -> dict[str, Any]:
@@ -126,15 +133,17 @@ def _parameter(parameter: Parameter, examples: Examples) -> dict[str, Any]:
 
 def _responses(route: Route, shapes: dict[Any, Any], examples: Examples) -> dict[str, Any]:
     success: dict[str, Any] = {"description": "Success"}
-    if route.answer is not None:
-        shape = shapes[route.answer]
+    if route.operation.answer is not None:
+        shape = shapes[route.operation.answer]
         example = examples.answer(shape)
-        success["content"] = {_media(route.answer_media): {"schema": shape} | ({"example": example} if example else {})}
-    elif route.status != 204:
-        success["content"] = {_media(route.answer_media): {"schema": {}}}
-    responses = {str(status): success for status in (route.repeated_status, route.status) if status}
+        success["content"] = {
+            _media(route.operation.answer_media): {"schema": shape} | ({"example": example} if example else {})
+        }
+    elif route.operation.status != 204:
+        success["content"] = {_media(route.operation.answer_media): {"schema": {}}}
+    responses = {str(status): success for status in (route.operation.repeated_status, route.operation.status) if status}
     for status, codes in sorted(codes_by_status(route).items()):
-        content = {_media(route.error_shape.media): {"schema": shapes[route.error_shape.kind]}}
+        content = {_media(route.operation.error_shape.media): {"schema": shapes[route.operation.error_shape.kind]}}
         responses[str(status)] = {"description": ", ".join(codes), "content": content}
     for code, response in responses.items():
         names = _header_names(route, int(code), success)
@@ -147,9 +156,9 @@ def _header_names(route: Route, status: int, success: dict[str, Any]) -> list[st
     is_success, is_limited = status < errors.InvalidRequest.status, status == errors.RateLimited.status
     has = {
         "etag": is_success and any(_has_version(each.get("example")) for each in success.get("content", {}).values()),
-        "idempotent-replayed": is_success and any(p.name == "idempotency-key" for p in route.parameters),
-        "ratelimit": is_limited or (is_success and not route.always),
-        "ratelimit-policy": is_limited or (is_success and not route.always),
+        "idempotent-replayed": is_success and any(p.name == "idempotency-key" for p in route.operation.parameters),
+        "ratelimit": is_limited or (is_success and not route.operation.always),
+        "ratelimit-policy": is_limited or (is_success and not route.operation.always),
         "retry-after": status in (errors.RateLimited.status, errors.Unavailable.status),
         "www-authenticate": status == errors.Unauthorized.status,
         "x-request-id": True,
@@ -170,8 +179,8 @@ def _media(content_type: bytes) -> str:
 
 def errors_of(route: Route) -> list[type[PlatformError]]:
     """What a route of this shape can answer, and what it says itself."""
-    found: list[type[PlatformError]] = [errors.InternalError, *route.errors]
-    if not route.always:
+    found: list[type[PlatformError]] = [errors.InternalError, *route.operation.errors]
+    if not route.operation.always:
         found += [errors.Unavailable, errors.RateLimited]
     if route.method != "GET":
         found.append(errors.OutcomeUnknown)
@@ -179,14 +188,18 @@ def errors_of(route: Route) -> list[type[PlatformError]]:
         found += [errors.Unauthorized, errors.Forbidden, errors.InvalidRequest, errors.RateLimited]
     if "{" in route.path:
         found.append(errors.NotFound)
-    if route.body is not None:
-        found += [errors.InvalidRequest, errors.InvalidJson] if route.body_media is JSON else [errors.InvalidRequest]
+    if route.operation.body is not None:
+        found += (
+            [errors.InvalidRequest, errors.InvalidJson]
+            if route.operation.body_media is JSON
+            else [errors.InvalidRequest]
+        )
         found += [errors.RequestTimeout, errors.PayloadTooLarge, errors.UnsupportedMediaType]
-    if not route.any_query:
+    if not route.operation.any_query:
         found += [errors.InvalidRequest, errors.ValidationFailed]
-    if any(p.name == "next_cursor" for p in route.parameters):
+    if any(p.name == "next_cursor" for p in route.operation.parameters):
         found.append(errors.InvalidCursor)
-    if IF_MATCH in route.parameters:
+    if IF_MATCH in route.operation.parameters:
         found.append(errors.VersionConflict)
     return list(dict.fromkeys(found))
 
@@ -194,5 +207,5 @@ def errors_of(route: Route) -> list[type[PlatformError]]:
 def codes_by_status(route: Route) -> dict[int, list[str]]:
     grouped: dict[int, list[str]] = {}
     for error in errors_of(route):
-        grouped.setdefault(route.error_shape.status_of(error), []).append(error.code)
+        grouped.setdefault(route.operation.error_shape.status_of(error), []).append(error.code)
     return grouped

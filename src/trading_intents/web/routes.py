@@ -1,0 +1,142 @@
+"""Endpoints as data: their contracts, who may call them, and where they are."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar
+
+from trading_intents.errors import PlatformError
+from trading_intents.web.body import MAX_BODY_BYTES
+from trading_intents.web.limits import Bucket, Verifier
+from trading_intents.web.problem import PROBLEM, ErrorShape
+from trading_intents.web.request import JSON, Answer, Incoming, PendingRequest, Request, check_entity_tags
+
+Handler = Callable[[Request], Awaitable[Answer]]
+H = TypeVar("H", bound=Callable[..., Awaitable[Answer]])
+Respond = Callable[[Answer], None]
+# The fast path of a route: the same checks in the same order, without an await, for a request that passes all of them.
+# It calls back once. None: a check fails, or something must be read first; the handler finds out and answers.
+FastHandler = Callable[[Incoming, str, Respond], PendingRequest | None]
+
+
+class Tag(StrEnum):
+    """The groups of operations in the API's description, in the order in which it shows them."""
+
+    INTENTS = "Intents"
+    ORDERS = "Orders"
+    PRICES = "Prices and balances"
+    EVENTS = "Events"
+    CONTROLS = "Controls"
+    ACCOUNTS = "Accounts"
+    CREDENTIALS = "Credentials"
+    BROKERS = "Brokers"
+    PAPER = "Paper broker"
+    API_KEYS = "API keys"
+    ORGANIZATIONS = "Organizations"
+    USERS = "Users"
+    TOKENS = "Tokens"
+    CONSOLE = "Console"
+    OPERATIONS = "Operations"
+
+
+class Policy(Verifier, Protocol):
+    """Decides who may call. Features take theirs from the table in identity/access.py."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def meaning(self) -> str:
+        """One line for the documentation."""
+
+    @property
+    def public(self) -> bool:
+        """True: no credential is read."""
+
+    @property
+    def credentials(self) -> tuple[str, ...]:
+        """The kinds that are taken: api_key, bearer."""
+
+    @property
+    def names_organization(self) -> bool: ...  # by x-organization-id, a service account must
+
+    def permit(self, request: Request) -> None:
+        """Raise Forbidden if this caller may not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    name: str
+    meaning: str
+    schema: dict[str, Any]
+    where: str = "query"
+    check: Callable[[str], object] | None = None  # raises InvalidRequest when the value cannot be read
+
+
+IF_MATCH = Parameter(
+    "if-match",
+    'Write only if the version is still this one, such as "3".',
+    {"type": "string"},
+    where="header",
+    check=check_entity_tags,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Decorates a handler with its endpoint's contract. The handler's name is the id by which a generated client calls
+    the endpoint; its docstring is the summary."""
+
+    tag: Tag
+    body: Any = field(default=None, kw_only=True)  # the msgspec type of the request body
+    is_body_optional: bool = False  # no body is read as an empty object
+    answer: Any = None  # the msgspec type of the success body
+    status: int = 200
+    repeated_status: int | None = None  # of the same answer where the call found its work done before
+    bucket: Bucket | None = None  # None: READS of a GET, WRITES of anything else
+    is_counted_by_handler: bool = False  # the bucket then counts only requests that are refused before the handler runs
+    parameters: tuple[Parameter, ...] = ()
+    errors: tuple[type[PlatformError], ...] = ()  # beyond those that every route of its shape has
+    error_shape: ErrorShape = PROBLEM
+    verifies_late: bool = False  # verifies well-formed keys, some a second, of an address that used up its failures
+    always: bool = False  # answers while the process drains, and has no rate limit
+    any_query: bool = False  # query parameters that it does not declare are ignored, not refused
+    answer_media: bytes = JSON
+    body_media: bytes = JSON
+    max_body_bytes: int = MAX_BODY_BYTES
+
+    def __call__(self, handle: H) -> H:
+        setattr(handle, _DECLARED, self)
+        return handle
+
+
+_DECLARED = "operation"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    method: str
+    path: str
+    policy: Policy
+    handle: Handler
+    fast: FastHandler | None = None  # given the request and the path's one parameter
+
+    def __post_init__(self) -> None:
+        for need in ("name", "meaning", "identify", "permit"):
+            if not hasattr(self.policy, need):
+                raise TypeError(f"{self.method} {self.path} has no policy")
+
+    @property
+    def operation(self) -> Operation:
+        declared: Operation = getattr(self.handle, _DECLARED)
+        return declared
+
+    @property
+    def summary(self) -> str:
+        return " ".join((self.handle.__doc__ or "").split())
+
+    @property
+    def limited_by(self) -> Bucket | None:
+        if self.operation.always:
+            return None
+        return self.operation.bucket or (Bucket.READS if self.method == "GET" else Bucket.WRITES)
